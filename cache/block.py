@@ -1,0 +1,56 @@
+"""One call's tokens as every layer sees them, and the fixed sizes that all layers share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheSizes:
+    """What fixes every buffer's shape, in tokens but for ``batch_size`` and ``snapshot_slots``."""
+
+    max_seq_len: int
+    prefill_chunk: int = 64
+    verify_len: int = 8
+    snapshot_slots: int = 0
+    batch_size: int = 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of a key or value buffer: a block may start on the last position, so one block fits behind the end."""
+        return self.max_seq_len + max(self.prefill_chunk, self.verify_len)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """T tokens to run over the state.
+
+    start: int64 [1], the position of the first; count: int64 [1], how many of them are real (the others are padding and
+    leave the state unchanged); tentative: stage the block for a later ``commit`` and leave the committed state alone.
+    """
+
+    start: Tensor
+    count: Tensor
+    length: int
+    tentative: bool = False
+
+    @property
+    def positions(self) -> Tensor:
+        """int64 [T], the position of each token."""
+        return self.start + torch.arange(self.length)
+
+    def offset(self, rows: int) -> int:
+        """``start`` as a number for operators that take one, known to leave room for the block in ``rows`` rows."""
+        torch._check(self._offset >= 0)
+        torch._check(self._offset + self.length <= rows)
+        return self._offset
+
+    @cached_property
+    def _offset(self) -> int:
+        # Once for each block: under torch.export every item() is one more symbol to carry through the lowering.
+        offset: int = self.start.item()  # type: ignore[assignment]  # a symbol while exporting
+        return offset

@@ -1,0 +1,69 @@
+"""Every error that hybridge raises on purpose.
+
+HybridgeError
+├── UsageError             the caller asked for something that cannot be: exit code 2 on the command line
+│   ├── CapacityError      more tokens than the room that is left
+│   ├── TokenError         a token id outside the vocabulary, or no token at all
+│   ├── CommitError        a commit without a verify, or of more tokens than were verified
+│   └── SnapshotError      a slot out of range, never filled, or overwritten since
+├── CheckpointError        a checkpoint that cannot be read: missing, damaged or misshapen
+│   └── UnsupportedModelError  a model, or a layer of one, that hybridge has no state for
+├── ArtifactError          an exported folder that cannot be trusted: truncated, altered or of another version
+├── OutputError            the output cannot be written: no permission, disk full
+├── ExportFailedError      torch.export or the lowering gave up
+└── ValidationError        an artifact disagrees with the eager model
+"""
+
+from __future__ import annotations
+
+
+class HybridgeError(Exception):
+    """Base of all errors below. The message says what is wrong, what was expected and what to do."""
+
+    exit_code = 1
+
+
+class UsageError(HybridgeError, ValueError):
+    """The call itself is wrong; nothing was done and no state was changed."""
+
+    exit_code = 2
+
+
+class CapacityError(UsageError):
+    """The tokens do not fit into what is left of ``max_seq_len``."""
+
+
+class TokenError(UsageError):
+    """A token id is outside the vocabulary, or a call got no tokens."""
+
+
+class CommitError(UsageError):
+    """There is no verified block, or it is shorter than what should be committed."""
+
+
+class SnapshotError(UsageError):
+    """The slot does not exist, was never filled, or its positions were overwritten since."""
+
+
+class CheckpointError(HybridgeError):
+    """The checkpoint folder cannot be read."""
+
+
+class UnsupportedModelError(CheckpointError):
+    """hybridge has no state layout for this model or for one of its layers."""
+
+
+class ArtifactError(HybridgeError):
+    """The artifact is damaged, altered, incomplete or of another format version."""
+
+
+class OutputError(HybridgeError):
+    """The output folder cannot be written."""
+
+
+class ExportFailedError(HybridgeError):
+    """The model was read but could not be turned into a program."""
+
+
+class ValidationError(HybridgeError):
+    """The artifact's outputs differ from the eager model's by more than the tolerance."""

@@ -1,0 +1,205 @@
+"""The layered cache: a length, snapshot slots and a list of layers. Operations on the cache loop over the list."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from hybridge.cache.block import Block, CacheSizes
+from hybridge.cache.errors import SnapshotError, UsageError
+from hybridge.cache.families import Config, build_layers
+from hybridge.cache.kernels import CoreKernels, Kernels
+from hybridge.cache.layer import CacheLayer
+from hybridge.cache.transformers_api import TransformersCacheApi
+
+DEFAULT_MAX_SEQ_LEN = 2048
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A copy of a cache's committed state, made by ``HybridCache.snapshot``."""
+
+    layout: tuple[tuple[str, tuple[int, ...]], ...]
+    buffers: dict[str, Tensor]
+
+
+class HybridCache(TransformersCacheApi, nn.Module):
+    """Static state of a whole model; every length is a tensor, so the same code runs eager and exported.
+
+    Buffers of its own: length int64 [1], committed tokens; staged int64 [1], 1 while a verified block waits for ``commit``;
+    slot_length int64 [N], the length that each snapshot slot keeps, -1 where it is invalid.
+
+    The block operations (``extend``, ``speculate``, ``close``, ``commit``, ``write_slot``, ``read_slot``, ``clear``) never
+    branch on values: what cannot be done leaves the state as it was by arithmetic and answers -1.
+    """
+
+    length: Tensor
+    staged: Tensor
+    slot_length: Tensor
+    block: Block  # the block that is being run, for mixers deep inside a model to find
+
+    def __init__(self, layers: Iterable[CacheLayer], sizes: CacheSizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.layers = nn.ModuleList(layers)
+        self.register_buffer("length", torch.zeros(1, dtype=torch.long))
+        self.register_buffer("staged", torch.zeros(1, dtype=torch.long))
+        self.register_buffer("slot_length", torch.full((sizes.snapshot_slots,), -1, dtype=torch.long))
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Config,
+        *,
+        max_seq_len: int | None = None,
+        prefill_chunk: int = 64,
+        verify_len: int = 8,
+        snapshot_slots: int = 0,
+        batch_size: int = 1,
+        kernels: Kernels | None = None,
+    ) -> HybridCache:
+        """The cache that ``config`` (a model's, or its text model's) asks for.
+
+        max_seq_len is in tokens; left out it is 2048 with a warning, never ``config.max_position_embeddings``, which is ten
+        million for some models. Raises UsageError for a size below 1 and UnsupportedModelError for an unknown layer.
+        """
+        if max_seq_len is None:
+            max_seq_len = DEFAULT_MAX_SEQ_LEN
+            warnings.warn(f"max_seq_len was not given: the cache holds {max_seq_len} tokens", stacklevel=2)
+        sizes = CacheSizes(
+            max_seq_len=max_seq_len,
+            prefill_chunk=prefill_chunk,
+            verify_len=verify_len,
+            snapshot_slots=snapshot_slots,
+            batch_size=batch_size,
+        )
+        check_sizes(sizes)
+        return cls(build_layers(config, sizes, kernels or CoreKernels()), sizes)
+
+    def cache_layers(self) -> list[CacheLayer]:
+        """The layers in the model's order."""
+        return list(self.layers)  # type: ignore[arg-type]  # a ModuleList forgets what it holds
+
+    # Blocks of tokens
+
+    def extend(self, tokens: int, count: Tensor) -> Block:
+        """A block of which the first ``count`` (int64 [1], 1..tokens) tokens are committed when it is closed.
+
+        A count that does not fit becomes 0, and the block's rows then go behind the last position, where nothing is kept.
+        """
+        fits = (count >= 1) & (count <= tokens) & (self.length + count <= self.sizes.max_seq_len)
+        start = torch.where(fits, self.length, self.sizes.max_seq_len)
+        return Block(start=start, count=torch.where(fits, count, 0), length=tokens)
+
+    def speculate(self, tokens: int) -> Block:
+        """A block that is only staged; ``commit`` accepts the first tokens of it, or none."""
+        return Block(start=self.length + 0, count=torch.full_like(self.length, tokens), length=tokens, tentative=True)
+
+    def close(self, block: Block) -> None:
+        """Account for a block once every layer has seen it."""
+        overwritten = (self.slot_length > self.length) & (block.count > 0)
+        self.slot_length.copy_(torch.where(overwritten, -1, self.slot_length))
+        if block.tentative:
+            self.staged.fill_(1)
+        else:
+            self.staged.copy_(torch.where(block.count > 0, 0, self.staged))
+            self.length.add_(block.count)
+
+    def commit(self, count: Tensor) -> Tensor:
+        """Accept the first ``count`` (int64 [1]) staged tokens. Returns the new length [1], or -1 with nothing changed."""
+        possible = (self.staged > 0) & (count >= 0) & (count <= self.sizes.verify_len)
+        possible = possible & (self.length + count <= self.sizes.max_seq_len)
+        accepted = torch.where(possible, count, 0)
+        for layer in self.cache_layers():
+            layer.commit(accepted)
+        self.length.add_(accepted)
+        self.staged.copy_(torch.where(possible, 0, self.staged))
+        return torch.where(possible, self.length, -1)
+
+    # Snapshot slots
+
+    def write_slot(self, slot: Tensor) -> Tensor:
+        """Keep the committed state in ``slot`` (int64 [1]). Returns the length [1], or -1 with nothing changed."""
+        exists, slot = self._existing(slot)
+        for layer in self.cache_layers():
+            layer.write_slot(slot, exists)
+        mine = exists & (torch.arange(self.sizes.snapshot_slots) == slot)
+        self.slot_length.copy_(torch.where(mine, self.length, self.slot_length))
+        return self._moved(exists, self.length)
+
+    def read_slot(self, slot: Tensor) -> Tensor:
+        """Bring back what ``slot`` keeps. Returns the length [1], or -1 with nothing changed if it is invalid."""
+        exists, slot = self._existing(slot)
+        kept = self.slot_length.index_select(0, slot)
+        valid = exists & (kept >= 0)
+        for layer in self.cache_layers():
+            layer.read_slot(slot, valid)
+        return self._moved(valid, kept)
+
+    def clear(self, when: Tensor) -> Tensor:
+        """Empty state and invalid slots where ``when`` (bool [1]) holds. Returns the length [1]."""
+        for layer in self.cache_layers():
+            layer.reset(when)
+        self.slot_length.copy_(torch.where(when, -1, self.slot_length))
+        self.staged.copy_(torch.where(when, 0, self.staged))
+        self.length.copy_(torch.where(when, 0, self.length))
+        return self.length.clone()
+
+    def _existing(self, slot: Tensor) -> tuple[Tensor, Tensor]:
+        last = self.sizes.snapshot_slots - 1
+        return (slot >= 0) & (slot <= last), slot.clamp(0, last)
+
+    def _moved(self, done: Tensor, length: Tensor) -> Tensor:
+        """Drop the staged block and take the new length where ``done``; the answer of a slot operation."""
+        self.staged.copy_(torch.where(done, 0, self.staged))
+        self.length.copy_(torch.where(done, length, self.length))
+        return torch.where(done, self.length, -1)
+
+    # Eager use
+
+    def snapshot(self) -> Snapshot:
+        """A copy of the committed state that stays valid whatever comes after; for eager use, where memory is cheap."""
+        return Snapshot(self.layout(), {name: tensor.clone() for name, tensor in self.named_buffers()})
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Go back to a snapshot of this cache or of one with the same layout. Buffers keep their addresses.
+
+        Raises SnapshotError for a snapshot of another layout.
+        """
+        if snapshot.layout != self.layout():
+            raise SnapshotError(
+                f"this snapshot is of a cache with {len(snapshot.layout)} buffers laid out otherwise; "
+                "restore it into a cache built with the same config and sizes."
+            )
+        for name, tensor in self.named_buffers():
+            tensor.copy_(snapshot.buffers[name])
+
+    def reset(self) -> None:
+        """Empty the cache in place."""
+        self.clear(torch.ones(1, dtype=torch.bool))
+
+    def state_bytes(self) -> int:
+        """Bytes of all buffers, snapshot slots and staged blocks included."""
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.buffers())
+
+    def layout(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Name and shape of every buffer."""
+        return tuple((name, tuple(tensor.shape)) for name, tensor in self.named_buffers())
+
+
+def check_sizes(sizes: CacheSizes) -> None:
+    """Raises UsageError for sizes that no program can have."""
+    limits = {
+        "max_seq_len": (sizes.max_seq_len, 1, 1 << 20),
+        "prefill_chunk": (sizes.prefill_chunk, 1, 4096),
+        "verify_len": (sizes.verify_len, 1, 512),
+        "snapshot_slots": (sizes.snapshot_slots, 0, 1024),
+        "batch_size": (sizes.batch_size, 1, 1 << 16),
+    }
+    for name, (value, lowest, highest) in limits.items():
+        if not lowest <= value <= highest:
+            raise UsageError(f"{name} is {value}, but must lie between {lowest} and {highest}.")

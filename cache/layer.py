@@ -1,0 +1,85 @@
+"""What a layer of the cache is: a few fixed buffers and six operations on them.
+
+A layer never asks what kind another one is, and the container (``HybridCache``) never asks at all: it loops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from hybridge.cache.block import CacheSizes
+from hybridge.cache.kernels import Kernels
+
+
+class CacheLayer(nn.Module):
+    """State of one token mixer.
+
+    Subclasses name their buffers in three groups: **committed** (what the accepted tokens left behind, bounded and copied by a
+    snapshot), **positional** (rows addressed by position, for which a snapshot needs only the length) and **staged** (inputs of
+    a tentative block). Each committed buffer has a twin ``<name>_slots`` [1, N, first dim, the rest] for the snapshot slots:
+    four dimensions with the slots as the second, which is what a runtime's row-writing operator takes.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, sizes: CacheSizes, kernels: Kernels) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.kernels = kernels
+        self.committed: list[str] = []
+        self.positional: list[str] = []
+        self.staged: list[str] = []
+
+    def add_committed(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> None:
+        """A bounded state [B, *shape], with room for it in every snapshot slot."""
+        self.committed.append(name)
+        self.register_buffer(name, torch.zeros(self.sizes.batch_size, *shape, dtype=dtype))
+        if self.sizes.snapshot_slots:
+            slots = (1, self.sizes.snapshot_slots, shape[0], math.prod(shape[1:]))
+            self.register_buffer(f"{name}_slots", torch.zeros(slots, dtype=dtype))
+
+    def add_positional(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> None:
+        """Rows by position [B, R, *shape]."""
+        self.positional.append(name)
+        self.register_buffer(name, torch.zeros(self.sizes.batch_size, self.sizes.rows, *shape, dtype=dtype))
+
+    def add_staged(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> None:
+        """An input of a tentative block [B, *shape]."""
+        self.staged.append(name)
+        self.register_buffer(name, torch.zeros(self.sizes.batch_size, *shape, dtype=dtype))
+
+    def commit(self, count: Tensor) -> None:
+        """Accept the first ``count`` (int64 [1]) staged tokens; 0 leaves every committed bit as it is."""
+
+    def reset(self, when: Tensor) -> None:
+        """Empty the state where ``when`` (bool [1]) holds; whatever the memory held before, NaN included."""
+        for name in self.committed:
+            state = self.get_buffer(name)
+            # A select, not a product: memory that was never written may hold NaN, and NaN * 0 is NaN.
+            state.copy_(torch.where(when, torch.zeros_like(state), state))
+
+    def write_slot(self, slot: Tensor, when: Tensor) -> None:
+        """Keep the committed state in ``slot`` (int64 [1], in range) where ``when`` holds."""
+        for name in self.committed:
+            slots = self.get_buffer(f"{name}_slots")
+            kept = slots.index_select(1, slot)
+            self.kernels.write_slot(slots, torch.where(when, self.get_buffer(name).view(kept.shape), kept), slot)
+
+    def read_slot(self, slot: Tensor, when: Tensor) -> None:
+        """Bring back what ``slot`` (int64 [1], in range) holds where ``when`` holds."""
+        for name in self.committed:
+            state = self.get_buffer(name)
+            kept = self.get_buffer(f"{name}_slots").index_select(1, slot)
+            state.copy_(torch.where(when, kept.view(state.shape), state))
+
+    def bytes_by_use(self) -> Mapping[str, int]:
+        """Bytes of the committed and positional state, of what a rollback adds, and of the snapshot slots."""
+        size = {name: buffer.numel() * buffer.element_size() for name, buffer in self.named_buffers()}
+        state = sum(size[name] for name in (*self.committed, *self.positional))
+        staged = sum(size[name] for name in self.staged)
+        return {"state": state, "rollback": staged, "slots": sum(size.values()) - state - staged}

@@ -1,0 +1,1 @@
+"""From a transformers checkpoint to one ExecuTorch program with speculative rollback."""

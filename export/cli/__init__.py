@@ -1,0 +1,28 @@
+"""The command line. Results go to stdout, everything for people to stderr."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+
+from hybridge.cache.errors import HybridgeError
+from hybridge.export.cli import demo, export, inspect, run, validate
+from hybridge.export.cli.common import app, err
+
+__all__ = ["app", "demo", "export", "inspect", "main", "run", "validate"]
+
+
+def main() -> None:
+    """Run the command line: exit code 0 for done, 1 for failed work, 2 for wrong usage, 130 for Ctrl-C."""
+    # What libraries warn of at import is not for the people at this terminal.
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    try:
+        app()
+    except HybridgeError as error:
+        err.print("[bold red]Error:[/]", str(error), highlight=False, soft_wrap=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        err.print("[bold red]Interrupted.[/]")
+        sys.exit(130)

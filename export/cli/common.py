@@ -1,0 +1,61 @@
+"""What all commands share: the app, the two consoles, and how arguments are described."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from hybridge.cache.errors import UsageError
+
+app = typer.Typer(
+    name="hybridge",
+    help="Export hybrid language models to one ExecuTorch program and run it with speculative rollback.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+out = Console()
+err = Console(stderr=True)
+
+ArtifactArgument = Annotated[Path, typer.Argument(help="An exported artifact: the folder that 'hybridge export' wrote.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
+
+
+def print_json(content: Any) -> None:
+    """One JSON document on stdout, whatever the terminal."""
+    sys.stdout.write(json.dumps(content, indent=2) + "\n")
+
+
+def table(title: str, *columns: str) -> Table:
+    """A table whose first column is text and whose others are aligned right."""
+    grid = Table(title=title, title_justify="left", title_style="bold")
+    for i, column in enumerate(columns):
+        grid.add_column(column, justify="left" if i == 0 else "right")
+    return grid
+
+
+def megabytes(size: int) -> str:
+    """1.2 MB"""
+    return f"{size / 1e6:.2f} MB"
+
+
+def check_writable_file(path: Path) -> None:
+    """Raises UsageError where ``path`` cannot become a file, before the work that would be lost."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise UsageError(f"{path} cannot be written: it is a folder, or its folder does not exist.")
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    # As an exception, so that half-written folders are cleaned up.
+    sys.exit(128 + number)
+
+
+signal.signal(signal.SIGTERM, _terminate)

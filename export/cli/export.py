@@ -1,0 +1,87 @@
+"""``hybridge export``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from hybridge.export.cli.common import JsonOption, app, err, megabytes, print_json
+from hybridge.export.cli.validate import DEFAULT_PROGRAMS, print_report, validate_session
+from hybridge.runtime.manifest import ExportOptions, Manifest
+
+DEFAULT_MAX_SEQ_LEN = 2048
+
+
+@app.command(name="export")
+def export_command(
+    checkpoint: Annotated[Path, typer.Argument(help="A local transformers checkpoint: config.json and *.safetensors.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write; appears whole or not at all.")],
+    max_seq_len: Annotated[
+        int | None, typer.Option(min=1, help=f"Tokens that the state can hold; {DEFAULT_MAX_SEQ_LEN} if left out.")
+    ] = None,
+    prefill_chunk: Annotated[int, typer.Option(min=1, help="Tokens of one prefill call.")] = 64,
+    verify_len: Annotated[int, typer.Option(min=1, help="Most tokens of one verify call.")] = 8,
+    snapshot_slots: Annotated[int, typer.Option(min=0, help="States that can be kept to come back to.")] = 2,
+    backend: Annotated[Literal["xnnpack", "portable"], typer.Option(help="Who computes the dense parts.")] = "xnnpack",
+    dtype: Annotated[Literal["float32"], typer.Option(help="Of weights and state.")] = "float32",
+    kernels: Annotated[
+        Literal["llm", "aten"],
+        typer.Option(help="State operators: the runtime's llama:: ones (fast), or core operators that any build has."),
+    ] = "llm",
+    validate: Annotated[bool, typer.Option("--validate", help="Validate against the checkpoint before it is kept.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing artifact.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Turn a checkpoint into one ExecuTorch program with all methods over one state."""
+    if max_seq_len is None:
+        max_seq_len = DEFAULT_MAX_SEQ_LEN
+        err.print(f"[yellow]--max-seq-len was not given:[/] the state will hold {max_seq_len} tokens.", highlight=False)
+    options = ExportOptions(
+        max_seq_len=max_seq_len,
+        prefill_chunk=prefill_chunk,
+        verify_len=verify_len,
+        snapshot_slots=snapshot_slots,
+        backend=backend,
+        dtype=dtype,
+        kernels=kernels,
+    )
+    manifest = export_checkpoint(checkpoint, output, options, force=force, validate=validate)
+    if json:
+        print_json({"output": str(output), **manifest.model_dump(mode="json")})
+    else:
+        describe(output, manifest)
+
+
+def export_checkpoint(checkpoint: Path, output: Path, options: ExportOptions, *, force: bool, validate: bool) -> Manifest:
+    """Export and, if asked, validate before the output appears. Raises what these do."""
+    from hybridge.export.checkpoint import load_checkpoint, read_config
+    from hybridge.export.exporter import build_cache, export
+    from hybridge.export.output_folder import output_folder
+    from hybridge.export.progress import Steps
+
+    steps = Steps(err)
+    config = read_config(checkpoint)
+    with output_folder(output, force=force) as folder:
+        with steps.step("Laying out the state"):
+            cache = build_cache(config, options)
+        with steps.step("Reading the checkpoint"):
+            loaded = load_checkpoint(checkpoint)
+        manifest = export(loaded, cache, folder, options, steps)
+        if validate:
+            report = validate_session(folder, checkpoint, programs=DEFAULT_PROGRAMS, seed=0)
+            print_report(report, err)
+            report.check()
+    return manifest
+
+
+def describe(output: Path, manifest: Manifest) -> None:
+    """Say what was written and what to do with it."""
+    state = sum(layer.state_bytes for layer in manifest.layers)
+    err.print(
+        f"[bold green]{output}[/] holds {len(manifest.methods)} methods in {megabytes(manifest.files['model.pte'].size)} "
+        f"(weights {megabytes(manifest.weight_bytes)}, state {megabytes(state)}).\n"
+        f"Try: hybridge inspect {output}   hybridge run {output} --prompt '…' --stats",
+        highlight=False,
+    )

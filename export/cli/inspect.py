@@ -1,0 +1,67 @@
+"""``hybridge inspect``"""
+
+from __future__ import annotations
+
+from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, megabytes, out, print_json, table
+from hybridge.runtime.artifact import Artifact, open_artifact
+from hybridge.runtime.manifest import Manifest, TensorEntry
+
+
+@app.command()
+def inspect(artifact: ArtifactArgument, json: JsonOption = False) -> None:
+    """Show an artifact's layers, state, methods, operators, backends and sizes, after checking its hashes."""
+    opened = open_artifact(artifact)
+    if json:
+        print_json(opened.manifest.model_dump(mode="json"))
+        return
+    _print_summary(opened)
+    _print_layers(opened.manifest)
+    _print_methods(opened.manifest)
+    _print_operators(opened.manifest)
+
+
+def _print_summary(artifact: Artifact) -> None:
+    manifest = artifact.manifest
+    grid = table(f"{artifact.folder}", "", "")
+    grid.add_row("model type", manifest.model_type)
+    grid.add_row("vocabulary", f"{manifest.vocab_size} tokens, bos {manifest.bos_id}, eos {manifest.eos_ids}")
+    for name, value in vars(manifest.options).items():
+        grid.add_row(name, f"{value}")
+    for name, file in manifest.files.items():
+        grid.add_row(name, f"{megabytes(file.size)}  sha256 {file.sha256[:16]}…")
+    grid.add_row("weights", megabytes(manifest.weight_bytes))
+    grid.add_row("made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items()))
+    out.print(grid)
+
+
+def _print_layers(manifest: Manifest) -> None:
+    grid = table("Layers", "layer", "kind", "state", "state bytes", "+ rollback", "+ slots")
+    for i, layer in enumerate(manifest.layers):
+        hidden = ("staged_", "_slots")
+        state = [f"{name} {_shape(t)}" for name, t in layer.buffers.items() if not any(mark in name for mark in hidden)]
+        sizes = (layer.state_bytes, layer.rollback_bytes, layer.slot_bytes)
+        grid.add_row(f"{i}", layer.kind, "\n".join(state), *(f"{size:,}" for size in sizes))
+    state_bytes = sum(layer.state_bytes for layer in manifest.layers)
+    rollback, slots = (sum(getattr(layer, name) for layer in manifest.layers) for name in ("rollback_bytes", "slot_bytes"))
+    grid.add_section()
+    grid.add_row("all", "", "", f"{state_bytes:,}", f"{rollback:,} ({rollback / state_bytes:.1%})", f"{slots:,}")
+    out.print(grid)
+
+
+def _print_methods(manifest: Manifest) -> None:
+    grid = table("Methods", "method", "inputs", "output", "operators", "delegates")
+    for name, method in manifest.methods.items():
+        delegates = ", ".join(f"{count} × {backend}" for backend, count in method.delegates.items()) or "none"
+        inputs, outputs = (" ".join(_shape(entry) for entry in entries) for entries in (method.inputs, method.outputs))
+        grid.add_row(name, inputs or "none", outputs, f"{len(method.operators)}", delegates)
+    out.print(grid)
+
+
+def _print_operators(manifest: Manifest) -> None:
+    operators = sorted({name for method in manifest.methods.values() for name in method.operators})
+    out.print(f"[bold]Operators that the runtime must have ({len(operators)})[/]")
+    out.print(", ".join(operators), highlight=False)
+
+
+def _shape(entry: TensorEntry) -> str:
+    return f"{entry.dtype}{entry.shape}"

@@ -1,0 +1,155 @@
+"""Export a checkpoint: read, adapt, lower, write, and put down in the manifest what was made."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from executorch.exir import ExecutorchProgramManager
+from torch import Tensor
+
+import hybridge
+from hybridge.cache.errors import UsageError
+from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.cache.kernels import CoreKernels, Kernels
+from hybridge.cache.layer import CacheLayer
+from hybridge.export.checkpoint import COPIED_FILES, Checkpoint
+from hybridge.export.llm_kernels import LlmKernels
+from hybridge.export.lower import calls, lower
+from hybridge.export.methods import State, build_methods
+from hybridge.export.progress import Steps
+from hybridge.runtime.artifact import describe_file
+from hybridge.runtime.manifest import (
+    FORMAT_VERSION,
+    MANIFEST,
+    PROGRAM,
+    ExportOptions,
+    LayerEntry,
+    Manifest,
+    MethodEntry,
+    TensorEntry,
+)
+
+KERNELS: Mapping[str, type[Kernels]] = {"llm": LlmKernels, "aten": CoreKernels}
+
+
+def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: ExportOptions, steps: Steps) -> Manifest:
+    """Write the artifact of ``checkpoint`` into the existing, empty ``folder``; the model is adapted in place.
+
+    cache is what ``build_cache`` made of the same config and options. Raises ExportFailedError and OSError.
+    """
+    state = State(checkpoint.model, cache)
+    methods = build_methods(state)
+    constants = constant_methods(checkpoint, options)
+    program = lower(methods, backend=options.backend, constants=constants, step=steps.step)
+    with steps.step(f"Writing {PROGRAM}"), (folder / PROGRAM).open("wb") as file:
+        program.write_to_file(file)
+    for name in COPIED_FILES:
+        if (checkpoint.folder / name).is_file():
+            shutil.copyfile(checkpoint.folder / name, folder / name)
+    manifest = describe(checkpoint, cache, options, program, folder, {name: args for name, (_, args) in methods.items()})
+    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    return manifest
+
+
+def build_cache(config: Any, options: ExportOptions) -> HybridCache:
+    """The cache that an export with ``options`` carries.
+
+    Raises UsageError for impossible sizes and UnsupportedModelError for layers that there is no state for.
+    """
+    with torch.device("meta"):
+        size = _cache(config, options).state_bytes()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if size > memory // 2:
+        raise UsageError(
+            f"the state would take {size / 1e9:.1f} GB of this machine's {memory / 1e9:.1f} GB; "
+            "lower --max-seq-len or --snapshot-slots."
+        )
+    return _cache(config, options)
+
+
+def _cache(config: Any, options: ExportOptions) -> HybridCache:
+    return HybridCache.from_config(
+        config,
+        max_seq_len=options.max_seq_len,
+        prefill_chunk=options.prefill_chunk,
+        verify_len=options.verify_len,
+        snapshot_slots=options.snapshot_slots,
+        kernels=KERNELS[options.kernels](),
+    )
+
+
+def constant_methods(checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
+    """What the program says of itself: the stock runner's names, and ours for a harness that reads no manifest."""
+    return {
+        "get_max_seq_len": options.max_seq_len,
+        "get_max_context_len": options.max_seq_len,
+        "get_vocab_size": checkpoint.config.vocab_size,
+        "get_bos_id": checkpoint.bos_id if checkpoint.bos_id is not None else -1,
+        "get_eos_ids": checkpoint.eos_ids or [-1],
+        "use_kv_cache": True,
+        "use_sdpa_with_kv_cache": options.kernels == "llm",
+        "enable_dynamic_shape": False,
+        "hybridge_format_version": FORMAT_VERSION,
+        "hybridge_prefill_chunk": options.prefill_chunk,
+        "hybridge_verify_len": options.verify_len,
+        "hybridge_snapshot_slots": options.snapshot_slots,
+    }
+
+
+def describe(
+    checkpoint: Checkpoint,
+    cache: HybridCache,
+    options: ExportOptions,
+    program: ExecutorchProgramManager,
+    folder: Path,
+    inputs: Mapping[str, tuple[Tensor, ...]],
+) -> Manifest:
+    """The manifest of what was written to ``folder``."""
+    weights = {id(weight): weight.numel() * weight.element_size() for weight in checkpoint.model.parameters()}
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        model_type=checkpoint.config.model_type,
+        vocab_size=checkpoint.config.vocab_size,
+        bos_id=checkpoint.bos_id,
+        eos_ids=checkpoint.eos_ids,
+        weight_bytes=sum(weights.values()),
+        options=options,
+        layers=[_layer(layer) for layer in cache.cache_layers()],
+        methods={name: _method(name, args, checkpoint, program) for name, args in inputs.items()},
+        files={path.name: describe_file(path) for path in sorted(folder.iterdir())},
+        versions={name: version(name) for name in ("torch", "executorch", "transformers")} | {"hybridge": hybridge.__version__},
+    )
+
+
+def _layer(layer: CacheLayer) -> LayerEntry:
+    use = layer.bytes_by_use()
+    return LayerEntry(
+        kind=layer.kind,
+        buffers={name: _tensor(buffer) for name, buffer in layer.named_buffers()},
+        state_bytes=use["state"],
+        rollback_bytes=use["rollback"],
+        slot_bytes=use["slots"],
+    )
+
+
+def _method(name: str, args: tuple[Tensor, ...], checkpoint: Checkpoint, program: ExecutorchProgramManager) -> MethodEntry:
+    operators, delegates = calls(program, name)
+    vocab = checkpoint.config.vocab_size
+    logits = {"prefill": 1, "decode": 1, "forward": 1, "verify": args[0].shape[1] if name == "verify" else 0}
+    shape = [1, logits[name], vocab] if name in logits else [1]
+    return MethodEntry(
+        inputs=[_tensor(each) for each in args],
+        outputs=[TensorEntry(shape=shape, dtype="float32" if name in logits else "int64")],
+        operators=operators,
+        delegates=dict(delegates),
+    )
+
+
+def _tensor(tensor: Tensor) -> TensorEntry:
+    return TensorEntry(shape=list(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))

@@ -1,0 +1,40 @@
+"""The runtime's own operators for state: ExecuTorch's ``llama::`` custom ops.
+
+They write rows in place and attend at the cost of the actual length, not of the buffer's. Importing this module registers them.
+"""
+
+from __future__ import annotations
+
+import torch
+from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers torch.ops.llama
+from torch import Tensor
+
+from hybridge.cache.block import Block
+
+ops = torch.ops.llama
+
+
+class LlmKernels:
+    """See ``hybridge.cache.kernels.Kernels``."""
+
+    def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
+        ops.update_cache(rows, buffer, block.offset(buffer.shape[1]))
+
+    def attend(self, query: Tensor, keys: Tensor, values: Tensor, block: Block, scale: float) -> Tensor:
+        offset = block.offset(keys.shape[1])
+        out: Tensor = ops.custom_sdpa(query, keys, values, offset, None, 0.0, True, scale)
+        return out
+
+    def gated_delta_rule(
+        self, query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        # The operator takes one decay a key channel; ours is one a head.
+        decay = log_decay.exp().unsqueeze(-1).expand(-1, -1, -1, key.shape[-1])
+        out, new_state = ops.channelwise_gated_delta_rule(query, key, value, decay, beta, state)
+        return out, new_state
+
+    def write_slot(self, slots: Tensor, value: Tensor, slot: Tensor) -> None:
+        index = slot.item()
+        torch._check(index >= 0)
+        torch._check(index < slots.shape[1])
+        ops.update_cache(value, slots, index)

@@ -1,0 +1,104 @@
+"""From the methods' modules to one ExecuTorch program: export, rewrite, partition, plan memory."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import (
+    EdgeCompileConfig,
+    EdgeProgramManager,
+    ExecutorchBackendConfig,
+    ExecutorchProgramManager,
+    to_edge_transform_and_lower,
+)
+from executorch.exir.passes import MemoryPlanningPass
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from hybridge.cache.errors import ExportFailedError
+from hybridge.export.quick_lowering import quick_lowering
+from hybridge.export.rewrite import forget_provenance, reductions_as_products
+
+Methods = Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]
+Step = Callable[[str], AbstractContextManager[None]]
+
+STATE_ONLY = frozenset({"snapshot", "restore", "reset"})
+"""Methods that only move state: XNNPACK fails on arguments that pass through."""
+
+
+def lower(methods: Methods, *, backend: str, constants: Mapping[str, Any], step: Step) -> ExecutorchProgramManager:
+    """One program with all ``methods``, which share their state, and ``constants`` as methods of their own.
+
+    Raises ExportFailedError, naming the step, where PyTorch or ExecuTorch gives up.
+    """
+    with _quiet(), torch.no_grad():
+        with step(f"Tracing {len(methods)} methods"), _explained("torch.export"):
+            programs = {name: _trace(module, example) for name, (module, example) in methods.items()}
+        for name, program in programs.items():
+            forget_provenance(program)
+            if backend == "xnnpack" and name not in STATE_ONLY:
+                reductions_as_products(program)
+        with step(f"Lowering to {backend}"), _explained("the lowering"), quick_lowering():
+            edge = _to_edge(programs, backend, constants)
+        with step("Planning memory"), _explained("memory planning"):
+            return edge.to_executorch(
+                ExecutorchBackendConfig(
+                    memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True),
+                    run_reinplace_pass=True,  # rows are written in place, not by copying the whole buffer
+                    emit_mutable_buffer_names=True,
+                )
+            )
+
+
+def calls(program: ExecutorchProgramManager, method: str) -> tuple[list[str], Counter[str]]:
+    """The runtime operators of a method, as their kernels are registered, and its delegate calls by backend."""
+    plan = next(plan for plan in program.executorch_program.execution_plan if plan.name == method)
+    operators = sorted({f"{each.name}.{each.overload}" if each.overload else each.name for each in plan.operators})
+    return operators, Counter(each.id for each in plan.delegates)
+
+
+def _trace(module: nn.Module, example: tuple[Tensor, ...]) -> ExportedProgram:
+    return torch.export.export(module, example, strict=False)
+
+
+def _to_edge(programs: Mapping[str, ExportedProgram], backend: str, constants: Mapping[str, Any]) -> EdgeProgramManager:
+    partitioners = {
+        name: [XnnpackPartitioner()] if backend == "xnnpack" and name not in STATE_ONLY else [] for name in programs
+    }
+    return to_edge_transform_and_lower(
+        dict(programs),
+        partitioner=partitioners,
+        compile_config=EdgeCompileConfig(_check_ir_validity=False),
+        constant_methods=dict(constants),
+    )
+
+
+@contextmanager
+def _explained(stage: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, MemoryError):
+        raise
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise ExportFailedError(f"{stage} failed: {type(error).__name__}: {first}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """PyTorch and ExecuTorch warn of their own deprecations by the hundred."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        level = logging.root.manager.disable
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(level)

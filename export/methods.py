@@ -1,0 +1,138 @@
+"""The exported methods: each is a module over the one ``State``, because shared buffers are matched by qualified name.
+
+Signatures are those of the artifact (docs/artifact.md). A method that refuses answers -1, or NaN logits, and leaves the state
+as it was; by arithmetic, because lowering drops every assertion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hybridge.cache.block import Block
+from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.export.adapt import adapt, run_block
+
+
+class State(nn.Module):
+    """The model and its cache, the one holder that every method wraps."""
+
+    def __init__(self, model: PreTrainedModel, cache: HybridCache) -> None:
+        super().__init__()
+        # Exported parameters must be leaves without gradients, or the lowering fails.
+        self.model = adapt(model, cache).requires_grad_(False)
+        self.cache = cache
+
+    def hidden(self, tokens: Tensor, block: Block) -> Tensor:
+        """Run tokens [1, T] as ``block``; hidden states [1, T, hidden]."""
+        self.cache.block = block
+        hidden = run_block(self.model, self.cache, tokens)
+        self.cache.close(block)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """float32 logits [1, T, V]."""
+        head = self.model.get_output_embeddings()
+        assert head is not None
+        logits: Tensor = head(hidden)
+        return logits.float()
+
+    def extend(self, tokens: Tensor, count: Tensor) -> Tensor:
+        """Commit the first ``count`` of tokens [1, T]; the last one's logits [1, 1, V], NaN if they do not fit."""
+        block = self.cache.extend(tokens.shape[1], count)
+        last = self.hidden(tokens, block).index_select(1, (block.count - 1).clamp(min=0))
+        return torch.where(block.count > 0, self.logits(last), float("nan"))
+
+
+class Method(nn.Module):
+    """A method of the program."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.state = state
+
+
+class Prefill(Method):
+    """tokens [1, C], n [1] -> logits [1, 1, V] of token n; commits the first n."""
+
+    def forward(self, tokens: Tensor, n: Tensor) -> Tensor:
+        return self.state.extend(tokens, n)
+
+
+class Decode(Method):
+    """tokens [1, 1] -> logits [1, 1, V]; commits it."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.state.extend(tokens, torch.ones(1, dtype=torch.long))
+
+
+class Verify(Method):
+    """tokens [1, S] -> logits [1, S, V]; stages them and commits nothing."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.state.logits(self.state.hidden(tokens, self.state.cache.speculate(tokens.shape[1])))
+
+
+class Commit(Method):
+    """n [1] -> length [1]; commits the first n staged tokens."""
+
+    def forward(self, n: Tensor) -> Tensor:
+        return self.state.cache.commit(n)
+
+
+class SnapshotSlot(Method):
+    """slot [1] -> length [1]; keeps the committed state."""
+
+    def forward(self, slot: Tensor) -> Tensor:
+        return self.state.cache.write_slot(slot)
+
+
+class RestoreSlot(Method):
+    """slot [1] -> length [1]; brings the slot's state back."""
+
+    def forward(self, slot: Tensor) -> Tensor:
+        return self.state.cache.read_slot(slot)
+
+
+class Reset(Method):
+    """-> length [1], which is 0."""
+
+    def forward(self) -> Tensor:
+        return self.state.cache.clear(torch.ones(1, dtype=torch.bool))
+
+
+class Forward(Method):
+    """tokens [1, 1], start_pos [1] -> logits [1, 1, V]: what ExecuTorch's stock runners call. 0 starts afresh.
+
+    A position other than 0 or the length is refused with NaN: recurrent state cannot be entered in the middle.
+    """
+
+    def forward(self, tokens: Tensor, start_pos: Tensor) -> Tensor:
+        self.state.cache.clear(start_pos == 0)
+        expected = (start_pos == self.state.cache.length).to(torch.long)
+        return self.state.extend(tokens, expected)
+
+
+def build_methods(state: State) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:
+    """Each method of the artifact with example inputs of its fixed shapes. Slots only where the cache has any."""
+    sizes = state.cache.sizes
+    one = torch.ones(1, dtype=torch.long)
+    methods: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
+        "prefill": (Prefill(state), (blank_tokens(sizes.prefill_chunk), one)),
+        "decode": (Decode(state), (blank_tokens(1),)),
+        "verify": (Verify(state), (blank_tokens(sizes.verify_len),)),
+        "forward": (Forward(state), (blank_tokens(1), one)),
+        "commit": (Commit(state), (one,)),
+        "reset": (Reset(state), ()),
+    }
+    if sizes.snapshot_slots:
+        methods |= {"snapshot": (SnapshotSlot(state), (one,)), "restore": (RestoreSlot(state), (one,))}
+    return methods
+
+
+def blank_tokens(count: int) -> Tensor:
+    """int64 [1, count]."""
+    return torch.zeros(1, count, dtype=torch.long)

@@ -1,0 +1,32 @@
+"""The checkpoint as an oracle: its eager forward without any cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from hybridge.cache.errors import UsageError
+from hybridge.export.checkpoint import load_checkpoint
+from hybridge.runtime.manifest import Manifest
+from hybridge.runtime.validation import Oracle
+
+
+def load_oracle(folder: Path, manifest: Manifest) -> Oracle:
+    """Tokens to float32 logits [T, V]. Raises CheckpointError, and UsageError where the artifact is of another model."""
+    checkpoint = load_checkpoint(folder)
+    config = checkpoint.config
+    if (config.model_type, config.vocab_size) != (manifest.model_type, manifest.vocab_size):
+        raise UsageError(
+            f"{folder} is a {config.model_type!r} model with {config.vocab_size} tokens, but the artifact is of a "
+            f"{manifest.model_type!r} model with {manifest.vocab_size}; give the checkpoint that it was exported from."
+        )
+
+    @torch.no_grad()
+    def oracle(tokens: Sequence[int]) -> Tensor:
+        logits: Tensor = checkpoint.model(torch.tensor([list(tokens)]), use_cache=False).logits[0]
+        return logits.float()
+
+    return oracle

@@ -1,0 +1,133 @@
+"""``manifest.json``: what an artifact is, in words that a program and a person can check.
+
+The file carries the SHA-256 and size of every other file and a checksum of itself, so that nothing in the folder can change
+unnoticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+from hybridge.cache.errors import ArtifactError
+
+FORMAT_VERSION = 1
+MANIFEST = "manifest.json"
+PROGRAM = "model.pte"
+
+STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class ExportOptions:
+    """Every choice of an export; goes into the manifest unchanged.
+
+    max_seq_len, prefill_chunk and verify_len are in tokens.
+    """
+
+    max_seq_len: int = 2048
+    prefill_chunk: int = 64
+    verify_len: int = 8
+    snapshot_slots: int = 2
+    backend: Literal["xnnpack", "portable"] = "xnnpack"
+    dtype: Literal["float32"] = "float32"
+    kernels: Literal["llm", "aten"] = "llm"
+
+
+class Entry(BaseModel):
+    """Base of what the manifest holds: immutable, no unknown fields, no conversions."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class TensorEntry(Entry):
+    """A tensor's fixed shape and dtype, such as ``float32``."""
+
+    shape: list[int]
+    dtype: str
+
+
+class LayerEntry(Entry):
+    """One cache layer: its kind, the shapes of its buffers by name, and their bytes by use."""
+
+    kind: str
+    buffers: dict[str, TensorEntry]
+    state_bytes: int
+    rollback_bytes: int
+    slot_bytes: int
+
+
+class MethodEntry(Entry):
+    """One method of the program, the operators it runs itself and the backends it hands parts to."""
+
+    inputs: list[TensorEntry]
+    outputs: list[TensorEntry]
+    operators: list[str]
+    delegates: dict[str, int] = Field(description="calls by backend name")
+
+
+class FileEntry(Entry):
+    """A file of the folder."""
+
+    sha256: str
+    size: int
+
+
+class Manifest(Entry):
+    """The whole of ``manifest.json`` but for its own checksum."""
+
+    format_version: int
+    model_type: str
+    vocab_size: int
+    bos_id: int | None
+    eos_ids: list[int]
+    weight_bytes: int
+    options: ExportOptions
+    layers: list[LayerEntry]
+    methods: dict[str, MethodEntry]
+    files: dict[str, FileEntry]
+    versions: dict[str, str]
+
+    def to_json(self) -> str:
+        """The file's text, checksum included."""
+        content = self.model_dump(mode="json")
+        return json.dumps(content | {"checksum": _checksum(content)}, indent=2) + "\n"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Parse and check ``folder/manifest.json``; the other files are not looked at.
+
+    Raises ArtifactError for a missing, unreadable or altered manifest and for another format version.
+    """
+    path = folder / MANIFEST
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("not an object")
+    except FileNotFoundError:
+        raise ArtifactError(f"{folder} is not an artifact: it has no {MANIFEST}. Make one with 'hybridge export'.") from None
+    except (OSError, ValueError) as error:
+        raise ArtifactError(f"{path} cannot be read ({error}); export the model again.") from None
+    version = content.get("format_version")
+    if version != FORMAT_VERSION:
+        raise ArtifactError(
+            f"{folder} has format version {version!r}, but this hybridge reads version {FORMAT_VERSION}; "
+            "export the model again, or use the hybridge that made it."
+        )
+    if content.pop("checksum", None) != _checksum(content):
+        raise ArtifactError(f"{path} was altered: its checksum does not match. Export the model again.")
+    try:
+        return Manifest.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ArtifactError(f"{path} does not describe an artifact: {where}: {first['msg']}.") from None
+
+
+def _checksum(content: dict[str, object]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,111 @@
+"""The ExecuTorch program of an artifact: every method over the one shared state."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybridge.cache.errors import ArtifactError
+from hybridge.runtime.artifact import Artifact
+from hybridge.runtime.manifest import MethodEntry
+
+STATE = "state.cache."
+"""Qualified name of the cache in the exported program, before each buffer's own."""
+
+
+class Program:
+    """Loaded methods, called by name. All come from one load: only then do they share the state."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        """Raises ArtifactError where the program does not load here or is not what the manifest says."""
+        runtime = _runtime()
+        manifest = artifact.manifest
+        needed = {name for method in manifest.methods.values() for name in method.operators}
+        if missing := needed - set(runtime._get_operator_names()):
+            raise ArtifactError(
+                f"this ExecuTorch has no operator {', '.join(sorted(missing))}; export with --kernels aten to do without."
+            )
+        try:
+            # The default verification accepts flipped bits; this one follows every offset of the file.
+            with _without_native_chatter():
+                self._program = runtime._load_program(
+                    str(artifact.program), program_verification=runtime.Verification.InternalConsistency
+                )
+                self._methods = {name: self._program.load_method(name) for name in manifest.methods}
+        except RuntimeError as error:
+            raise ArtifactError(f"{artifact.program} does not load: {_first_line(error)}.") from None
+        self._layers = manifest.layers
+        for name, expected in manifest.methods.items():
+            _check_signature(name, expected, self._methods[name].method_meta())
+
+    def call(self, name: str, *inputs: Tensor) -> Tensor:
+        """Run a method; the output is the caller's own copy, because the runtime reuses its memory.
+
+        Raises ArtifactError where the runtime itself fails.
+        """
+        try:
+            output: Tensor = self._methods[name].call(inputs)[0].clone()
+        except RuntimeError as error:
+            raise ArtifactError(f"the program failed in {name!r}: {_first_line(error)}.") from None
+        return output
+
+    def constant(self, name: str) -> Any:
+        """What a constant method of the program answers."""
+        return self._program.load_method(name).call(())[0]
+
+    def state(self) -> dict[str, Tensor]:
+        """Every buffer of the state by name, as views of the runtime's own memory: look, and write with care."""
+        names = ["length", "staged", "slot_length"]
+        names += [f"layers.{i}.{name}" for i, layer in enumerate(self._layers) for name in layer.buffers]
+        return {name: self._methods["decode"].get_attribute(STATE + name) for name in names}
+
+
+def _check_signature(name: str, expected: MethodEntry, meta: Any) -> None:
+    actual = [list(meta.input_tensor_meta(i).sizes()) for i in range(meta.num_inputs())]
+    wanted = [entry.shape for entry in expected.inputs]
+    if actual != wanted:
+        raise ArtifactError(f"method {name!r} takes {actual}, but the manifest says {wanted}; export the model again.")
+
+
+def _runtime() -> Any:
+    """ExecuTorch's extension module with the ``llama::`` operators registered.
+
+    The package's own entry point would import its quantization libraries, which takes seconds.
+    """
+    with _without_native_chatter():
+        from executorch.extension.pybindings import _portable_lib
+
+        spec = find_spec("executorch.extension.llm.custom_ops")
+        assert spec is not None
+        assert spec.submodule_search_locations
+        folder = Path(next(iter(spec.submodule_search_locations)))
+        for library in folder.glob("libcustom_ops_aot_lib.*"):
+            torch.ops.load_library(str(library))
+    return _portable_lib
+
+
+@contextmanager
+def _without_native_chatter() -> Iterator[None]:
+    """The native libraries print what they read about the processor, straight to the terminal."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(nowhere)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__

@@ -1,0 +1,36 @@
+"""One small hybrid checkpoint and one artifact of it for the whole session: an export takes half a minute."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+with warnings.catch_warnings():
+    # What the pinned libraries say of themselves while they are imported.
+    warnings.simplefilter("ignore")
+    import hybridge.export.exporter  # noqa: F401
+
+from tiny import save_checkpoint, save_tokenizer, tiny_config
+
+from hybridge.export.cli.export import export_checkpoint
+from hybridge.runtime.manifest import ExportOptions
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One linear_attention and one full_attention layer, and a tokenizer of ASCII characters."""
+    folder = tmp_path_factory.mktemp("checkpoint")
+    save_checkpoint(folder, tiny_config("qwen3_5_text", layers=2, layer_types=["linear_attention", "full_attention"]))
+    save_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def artifact(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The artifact of ``checkpoint``. Copy it before changing it."""
+    folder = tmp_path_factory.mktemp("exported") / "artifact"
+    options = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2)
+    export_checkpoint(checkpoint, folder, options, force=False, validate=False)
+    return folder

@@ -1,0 +1,284 @@
+"""What is wrong with a checkpoint is said in one sentence; what is right loads to the model that was saved."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import save_checkpoint, tiny_config, tiny_model
+from torch import Tensor
+from transformers import AutoConfig
+
+from hybridge.cache.errors import CheckpointError, UnsupportedModelError
+from hybridge.cache.families import FAMILIES
+from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.export.checkpoint import load_checkpoint, read_config
+from hybridge.export.exporter import build_cache
+from hybridge.runtime.manifest import ExportOptions
+
+NORM = "model.norm.weight"
+TOKENS = torch.arange(20)[None, :] * 7 % 131
+
+Weights = dict[str, Tensor]
+
+
+@pytest.fixture
+def folder(checkpoint: Path, tmp_path: Path) -> Path:
+    """A good checkpoint, to be spoilt."""
+    return Path(shutil.copytree(checkpoint, tmp_path / "checkpoint"))
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def edit_weights(folder: Path, change: Callable[[Weights], object]) -> None:
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    change(weights)
+    save_file(weights, path, metadata={"format": "pt"})
+
+
+def shards(folder: Path) -> Path:
+    """A checkpoint of many files; returns its index."""
+    save_checkpoint(folder, tiny_config("qwen3"), max_shard_size="60KB")
+    return folder / "model.safetensors.index.json"
+
+
+class Bomb:
+    """Creates ``marker`` when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.marker,)
+
+
+# The folder and its config
+
+
+def test_no_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"nowhere is not a folder\. Give a local checkpoint"):
+        read_config(tmp_path / "nowhere")
+
+
+def test_a_name_on_a_hub_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="is not a folder"):
+        read_config(Path("someone/some-model"))
+
+
+def test_no_config_is_refused(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"has no config\.json"):
+        read_config(folder)
+
+
+@pytest.mark.parametrize("text", ["", "{", "nonsense", "[]", "[1]", "3", "null", "{}", '{"hidden_size": 48}'])
+def test_a_config_that_is_none_is_refused(folder: Path, text: str) -> None:
+    (folder / "config.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"config\.json cannot be read as a transformers config"):
+        read_config(folder)
+
+
+def test_a_config_that_is_not_text_is_refused(folder: Path) -> None:
+    (folder / "config.json").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(CheckpointError, match=r"config\.json cannot be read as a transformers config"):
+        read_config(folder)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"num_attention_heads": 0},
+        {"head_dim": -1},
+        {"linear_num_value_heads": -1},
+        {"linear_conv_kernel_dim": 0},
+        {"hidden_size": "wide"},
+        {"hidden_act": "nope"},
+        {"rope_parameters": {"rope_type": "nope"}},
+        {"layer_types": ["linear_attention"]},
+        {"layer_types": 3},
+        {"model_type": []},
+        {"model_type": None},
+        {"text_config": []},
+        {"pad_token_id": 1000},
+        {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+    ],
+    ids=str,
+)
+def test_a_config_of_an_impossible_model_is_refused(folder: Path, changes: dict[str, Any]) -> None:
+    edit_json(folder / "config.json", **changes)
+    with pytest.raises(CheckpointError):
+        build_cache(read_config(folder), ExportOptions(max_seq_len=96)), load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "mamba", "qwen2"])
+def test_an_unsupported_model_is_named_beside_the_supported_ones(tmp_path: Path, model_type: str) -> None:
+    AutoConfig.for_model(model_type).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError) as refusal:
+        read_config(tmp_path)
+    message = str(refusal.value)
+    assert f"model type {model_type!r} is not supported" in message
+    assert all(name.removesuffix("_text") in message for name in FAMILIES)
+
+
+def test_an_unknown_model_is_named_with_its_layers(folder: Path) -> None:
+    edit_json(folder / "config.json", model_type="made_up", layer_types=["mystery", "mystery", "full_attention"])
+    with pytest.raises(UnsupportedModelError, match=r"'made_up' is not supported.*2 × mystery, 1 × full_attention"):
+        read_config(folder)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "made_up"])
+def test_a_cache_of_an_unsupported_model_is_refused(model_type: str) -> None:
+    config = AutoConfig.for_model("bert")
+    config.model_type = model_type
+    with pytest.raises(
+        UnsupportedModelError, match=f"model type {model_type!r} is not supported(.|\n)*Supported: llama, qwen3"
+    ):
+        HybridCache.from_config(config, max_seq_len=8)
+
+
+def test_the_layers_that_are_the_obstacle_are_named(tmp_path: Path) -> None:
+    types = ["full_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+    tiny_config("qwen3", layer_types=types, use_sliding_window=True, sliding_window=8).save_pretrained(tmp_path)
+    with pytest.raises(UnsupportedModelError, match=r"'qwen3' .* 2 × sliding_attention of 5") as refusal:
+        HybridCache.from_config(read_config(tmp_path), max_seq_len=8)
+    assert "Supported for 'qwen3': full_attention." in str(refusal.value)
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_5_text", "made_up"])
+def test_code_in_a_checkpoint_never_runs(folder: Path, tmp_path: Path, model_type: str) -> None:
+    marker = tmp_path / "ran"
+    (folder / "evil.py").write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\n")
+    evil = dict.fromkeys(("AutoConfig", "AutoModel", "AutoModelForCausalLM"), "evil.Evil")
+    edit_json(folder / "config.json", model_type=model_type, auto_map=evil)
+    if model_type in FAMILIES:
+        load_checkpoint(folder)
+    else:
+        with pytest.raises(UnsupportedModelError, match="made_up"):
+            load_checkpoint(folder)
+    assert not marker.exists()
+
+
+# Weights
+
+
+def test_no_weights_are_refused(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"has no \*\.safetensors with the weights\.$"):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pth", "model.ckpt"])
+def test_a_pickle_is_refused_and_never_loaded(folder: Path, tmp_path: Path, name: str) -> None:
+    bomb = pickle.dumps(Bomb(tmp_path / "exploded"))
+    (folder / "model.safetensors").unlink()
+    (folder / name).write_bytes(bomb)
+    with pytest.raises(CheckpointError, match=f"{name} is a pickle, which hybridge never loads"):
+        load_checkpoint(folder)
+    assert not (tmp_path / "exploded").exists()
+    pickle.loads(bomb)
+    assert (tmp_path / "exploded").exists(), "the bomb was a dud"
+
+
+def test_a_pickle_beside_the_weights_is_ignored(folder: Path, tmp_path: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
+    load_checkpoint(folder)
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_an_index_that_names_a_pickle_is_refused(tmp_path: Path) -> None:
+    index = shards(tmp_path)
+    torch.save(tiny_model(tiny_config("qwen3")).state_dict(), tmp_path / "pytorch_model.bin")
+    names = json.loads(index.read_text())["weight_map"]
+    edit_json(index, weight_map=dict.fromkeys(names, "pytorch_model.bin"))
+    with pytest.raises(CheckpointError):
+        load_checkpoint(tmp_path)
+
+
+def test_a_missing_weight_is_named(folder: Path) -> None:
+    edit_weights(folder, lambda weights: weights.pop(NORM))
+    with pytest.raises(CheckpointError, match=rf"lacks {NORM}; the checkpoint is incomplete"):
+        load_checkpoint(folder)
+
+
+def test_a_misshapen_weight_is_named_with_both_shapes(folder: Path) -> None:
+    edit_weights(folder, lambda weights: weights.update({NORM: torch.ones(47)}))
+    with pytest.raises(CheckpointError, match=rf"{NORM} in .* has shape \[47\], but config\.json asks for \[48\]"):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_weight_that_is_not_finite_is_named(folder: Path, value: float) -> None:
+    edit_weights(folder, lambda weights: weights[NORM].index_fill_(0, torch.tensor([3]), value))
+    with pytest.raises(CheckpointError, match=rf"{NORM} in .* is not finite"):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("kept", [0, 3, 8, 100, 5000, -1])
+def test_truncated_weights_are_refused(folder: Path, kept: int) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(CheckpointError, match=r"the weights in .* cannot be read"):
+        load_checkpoint(folder)
+
+
+def test_an_index_that_names_a_missing_shard_is_refused(tmp_path: Path) -> None:
+    shards(tmp_path)
+    (tmp_path / "model-00002-of-00008.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"cannot be read: .*model-00002-of-00008\.safetensors"):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {}, "metadata": {}}', '{"weight_map": {"a": 1}, "metadata": {}}'],
+)
+def test_an_index_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    shards(tmp_path).write_text(text)
+    with pytest.raises(CheckpointError):
+        load_checkpoint(tmp_path)
+
+
+# Checkpoints that load
+
+
+def assert_loads_as(folder: Path, saved: torch.nn.Module) -> None:
+    """The loaded model's uncached logits are those of the saved one's weights, taken as float32."""
+    expected = tiny_model(read_config(folder))
+    expected.load_state_dict(saved.state_dict())
+    loaded = load_checkpoint(folder).model
+    assert {weight.dtype for weight in loaded.parameters()} == {torch.float32}
+    with torch.no_grad():
+        logits, want = (model(TOKENS, use_cache=False).logits for model in (loaded, expected))
+    torch.testing.assert_close(logits, want, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_every_family_loads_in_every_dtype(tmp_path: Path, model_type: str, dtype: torch.dtype) -> None:
+    assert_loads_as(tmp_path, save_checkpoint(tmp_path, tiny_config(model_type), dtype, seed=1))
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+def test_shards_load_as_one(tmp_path: Path, model_type: str) -> None:
+    saved = save_checkpoint(tmp_path, tiny_config(model_type), seed=2, max_shard_size="60KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    assert_loads_as(tmp_path, saved)
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+def test_tied_weights_are_stored_once_and_stay_tied(tmp_path: Path, model_type: str) -> None:
+    saved = save_checkpoint(tmp_path, tiny_config(model_type, tie_word_embeddings=True), seed=3)
+    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+    assert_loads_as(tmp_path, saved)
+    model = load_checkpoint(tmp_path).model
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight

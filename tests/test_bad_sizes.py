@@ -1,0 +1,101 @@
+"""Sizes that no program can have are refused before anything is allocated, traced or written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import tiny_config
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hybridge.cache.errors import UsageError
+from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.export.cli.export import export_checkpoint
+from hybridge.export.exporter import build_cache
+from hybridge.runtime.manifest import ExportOptions
+
+ABSURD = 10**12
+IMPOSSIBLE = [
+    {name: value}
+    for name, lowest in {"max_seq_len": 1, "prefill_chunk": 1, "verify_len": 1, "snapshot_slots": 0}.items()
+    for value in (lowest - 1, -5, ABSURD)
+]
+SMALLEST = {"max_seq_len": 1, "prefill_chunk": 1, "verify_len": 1, "snapshot_slots": 0}
+
+
+class Devices(TorchDispatchMode):
+    """Notes where tensors are made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.seen.add(result.device.type)
+        return result
+
+
+def refusal_of(sizes: dict[str, int]) -> str:
+    (name, value), *_ = sizes.items()
+    return rf"{name} is {value}, but must lie between \d+ and \d+"
+
+
+@pytest.mark.parametrize("sizes", [*IMPOSSIBLE, {"batch_size": 0}, {"batch_size": -1}, {"batch_size": ABSURD}], ids=str)
+@pytest.mark.parametrize("model_type", ["llama", "qwen3_5_text"])
+def test_a_cache_of_impossible_size_is_refused(model_type: str, sizes: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match=refusal_of(sizes)):
+        HybridCache.from_config(tiny_config(model_type), **({"max_seq_len": 8} | sizes))
+
+
+@pytest.mark.parametrize("sizes", IMPOSSIBLE, ids=str)
+def test_an_export_of_impossible_size_writes_nothing(checkpoint: Path, tmp_path: Path, sizes: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match=refusal_of(sizes)):
+        export_checkpoint(checkpoint, tmp_path / "out", ExportOptions(**sizes), force=False, validate=False)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen3_5_text"])
+def test_the_smallest_sizes_are_built(model_type: str) -> None:
+    cache = build_cache(tiny_config(model_type), ExportOptions(**SMALLEST))
+    assert cache.sizes.rows == 2
+
+
+def test_a_length_that_was_not_given_is_said_and_not_the_models() -> None:
+    config = tiny_config("llama", max_position_embeddings=10_000_000)
+    with pytest.warns(UserWarning, match="max_seq_len was not given: the cache holds 2048 tokens"):
+        cache = HybridCache.from_config(config)
+    assert cache.sizes.max_seq_len == 2048
+
+
+@pytest.mark.parametrize(
+    ("model_type", "overrides", "sizes"),
+    [
+        ("llama", {"num_key_value_heads": 64, "head_dim": 256}, {"max_seq_len": 1 << 20}),
+        ("qwen3_5_text", {"linear_num_value_heads": 4096, "linear_value_head_dim": 4096}, {"snapshot_slots": 1024}),
+    ],
+)
+def test_a_state_larger_than_memory_is_refused_without_allocating_it(
+    model_type: str, overrides: dict[str, int], sizes: dict[str, int]
+) -> None:
+    config = tiny_config(model_type, **overrides)
+    with pytest.raises(UsageError, match=r"the state would take \d+\.\d GB of this machine's"), Devices() as devices:
+        build_cache(config, ExportOptions(**sizes))
+    assert devices.seen == {"meta"}
+
+
+def test_a_state_takes_at_most_half_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, options = tiny_config("qwen3_5_text"), ExportOptions(max_seq_len=96)
+    with torch.device("meta"):
+        size = build_cache(config, options).state_bytes()
+    memory = {"SC_PAGE_SIZE": 2, "SC_PHYS_PAGES": size}
+    monkeypatch.setattr(os, "sysconf", memory.__getitem__)
+    assert build_cache(config, options).state_bytes() == size
+    memory["SC_PHYS_PAGES"] -= 1
+    with pytest.raises(UsageError, match="lower --max-seq-len or --snapshot-slots"):
+        build_cache(config, options)

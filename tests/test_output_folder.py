@@ -1,0 +1,277 @@
+"""An output folder appears whole or not at all, and nothing that exists is lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hybridge.cache.errors import ExportFailedError, HybridgeError, OutputError, UsageError
+from hybridge.export import exporter
+from hybridge.export.cli.export import export_checkpoint
+from hybridge.export.output_folder import output_folder
+from hybridge.runtime.manifest import MANIFEST, ExportOptions
+
+REFUSED = {
+    errno.EACCES: "no permission to write .*out; choose another -o",
+    errno.EPERM: "no permission to write .*out; choose another -o",
+    errno.EROFS: "no permission to write .*out; choose another -o",
+    errno.ENOSPC: "the disk of .*out is full; nothing was written",
+    errno.EIO: "out cannot be written: Input/output error",
+}
+INTERRUPTIONS = [RuntimeError("bug"), ExportFailedError("no"), KeyboardInterrupt(), SystemExit(143), MemoryError()]
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """An artifact that is there already."""
+    return written(tmp_path / "out", {MANIFEST: "old", "model.pte": "old"})
+
+
+def written(folder: Path, files: dict[str, str]) -> Path:
+    folder.mkdir()
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+def replace(target: Path, *, force: bool = True) -> None:
+    """Write a new artifact to ``target``."""
+    with output_folder(target, force=force) as folder:
+        (folder / MANIFEST).write_text("new")
+
+
+def interrupt(target: Path, error: BaseException, *, force: bool = False) -> None:
+    """Half-write an artifact to ``target``."""
+    with output_folder(target, force=force) as folder:
+        (folder / "model.pte").write_text("half")
+        written(folder / "sub", {"tokenizer.json": "half"})
+        raise error
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """All that is in a folder, hidden or not: text by path, and an empty one for a folder."""
+    return {f"{path.relative_to(folder)}": path.read_text() if path.is_file() else "" for path in folder.rglob("*")}
+
+
+def failing_rename(monkeypatch: pytest.MonkeyPatch, error: BaseException, fails: Callable[[Path, Path], bool]) -> None:
+    """Renames that ``fails(source, target)`` picks raise ``error``."""
+    rename = Path.rename
+
+    def patched(source: Path, target: Path) -> Path:
+        if fails(source, Path(target)):
+            raise error
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "rename", patched)
+
+
+# Whole or not at all
+
+
+def test_it_appears_only_once_the_body_is_done(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "out"
+    with output_folder(target, force=False) as folder:
+        (folder / MANIFEST).write_text("new")
+        assert not target.exists()
+    assert tree(tmp_path) == {"deep": "", "deep/out": "", f"deep/out/{MANIFEST}": "new"}
+    assert target.stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.parametrize("error", INTERRUPTIONS, ids=repr)
+def test_an_interrupted_body_leaves_nothing(tmp_path: Path, error: BaseException) -> None:
+    with pytest.raises(type(error)):
+        interrupt(tmp_path / "out", error)
+    assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize("error", INTERRUPTIONS, ids=repr)
+def test_an_interrupted_export_leaves_nothing(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def interrupted(*args: object) -> None:
+        raise error
+
+    monkeypatch.setattr(exporter, "export", interrupted)
+    with pytest.raises(type(error)):
+        export_checkpoint(checkpoint, tmp_path / "out", ExportOptions(max_seq_len=32), force=False, validate=False)
+    assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize("error", INTERRUPTIONS, ids=repr)
+def test_an_interrupted_replacement_keeps_what_was_there(tmp_path: Path, old: Path, error: BaseException) -> None:
+    before = tree(tmp_path)
+    with pytest.raises(type(error)):
+        interrupt(old, error, force=True)
+    assert tree(tmp_path) == before
+
+
+# What exists
+
+
+@pytest.mark.parametrize("kind", ["artifact", "folder", "empty folder", "file", "dangling link"])
+def test_what_exists_is_kept_without_force(tmp_path: Path, kind: str) -> None:
+    target = existing(tmp_path / "out", kind)
+    before = tree(tmp_path)
+    with pytest.raises(UsageError, match="exists already; it was kept"):
+        replace(target, force=False)
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "dangling link"])
+def test_force_never_replaces_what_is_not_an_artifact(tmp_path: Path, kind: str) -> None:
+    target = existing(tmp_path / "out", kind)
+    before = tree(tmp_path)
+    with pytest.raises(UsageError, match="is not an artifact"):
+        replace(target)
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", ["artifact", "empty folder"])
+def test_force_replaces_an_artifact_and_an_empty_folder(tmp_path: Path, kind: str) -> None:
+    replace(existing(tmp_path / "out", kind))
+    assert tree(tmp_path) == {"out": "", f"out/{MANIFEST}": "new"}
+
+
+def test_force_replaces_a_link_and_not_what_it_points_to(tmp_path: Path, old: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(old)
+    replace(link)
+    assert (old / MANIFEST).read_text() == "old"
+    assert (link / MANIFEST).read_text() == "new"
+    assert not link.is_symlink()
+
+
+def existing(target: Path, kind: str) -> Path:
+    if kind == "file":
+        target.write_text("precious")
+    elif kind == "dangling link":
+        target.symlink_to("nowhere")
+    else:
+        files = {"artifact": [MANIFEST, "model.pte"], "folder": ["precious.txt"], "empty folder": []}
+        written(target, dict.fromkeys(files[kind], "precious"))
+    return target
+
+
+# Renames that fail
+
+
+def test_the_old_one_comes_back_where_the_new_one_cannot_be_put_there(
+    tmp_path: Path, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tree(tmp_path)
+    failing_rename(monkeypatch, OSError(errno.EIO, "Input/output error"), lambda source, _: source.suffix == ".partial")
+    with pytest.raises(OutputError, match=REFUSED[errno.EIO]):
+        replace(old)
+    assert tree(tmp_path) == before
+
+
+def test_an_old_one_that_cannot_be_moved_stays_and_nothing_else_does(
+    tmp_path: Path, old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = tree(tmp_path)
+    failing_rename(monkeypatch, OSError(errno.EBUSY, "Device or resource busy"), lambda source, _: source == old)
+    with pytest.raises(OutputError, match="out cannot be written: Device or resource busy"):
+        replace(old)
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)], ids=repr)
+def test_the_old_one_comes_back_after_an_interruption_between_the_renames(
+    tmp_path: Path, old: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    before = tree(tmp_path)
+    failing_rename(monkeypatch, error, lambda source, _: source.suffix == ".partial")
+    with pytest.raises(type(error)):
+        replace(old)
+    assert tree(tmp_path) == before
+
+
+def test_an_old_one_that_cannot_come_back_is_not_deleted(tmp_path: Path, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing_rename(monkeypatch, OSError(errno.EIO, "Input/output error"), lambda _, target: target == old)
+    with pytest.raises(OutputError):
+        replace(old)
+    assert [path.read_text() for path in tmp_path.rglob("model.pte")] == ["old"]
+
+
+# Places that cannot be written
+
+
+@pytest.mark.parametrize("number", sorted(REFUSED), ids=errno.errorcode.get)
+def test_what_stops_the_body_is_explained(tmp_path: Path, number: int) -> None:
+    with pytest.raises(OutputError, match=REFUSED[number]):
+        interrupt(tmp_path / "out", OSError(number, os.strerror(number)))
+    assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize("number", sorted(REFUSED), ids=errno.errorcode.get)
+def test_what_stops_the_folder_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def refused(*args: object, **kwargs: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "mkdir", refused)
+    with pytest.raises(OutputError, match=REFUSED[number]):
+        replace(tmp_path / "out")
+    assert tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize("place", ["/proc/out", "/proc/1/deep/out", "/sys/out"])
+def test_a_place_that_nobody_may_write_is_refused(place: str) -> None:
+    with pytest.raises(OutputError, match=r"out cannot be written|no permission to write .*out"):
+        replace(Path(place))
+
+
+def test_a_place_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(OutputError, match="out cannot be written"):
+        replace(tmp_path / "file" / "out")
+    assert tree(tmp_path) == {"file": "precious"}
+
+
+def test_a_name_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HybridgeError):
+        replace(tmp_path / ("long" * 100))
+    assert tree(tmp_path) == {}
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Mount a file system of its own, where this user may."""
+    mounted: list[Path] = []
+
+    def mount(*options: str) -> Path:
+        place = tmp_path / "mounted"
+        place.mkdir(exist_ok=True)
+        command = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", f"{place}"]
+        if subprocess.run(command, check=False, capture_output=True).returncode:
+            pytest.skip("mounting is not permitted here")
+        mounted.append(place)
+        return place
+
+    yield mount
+    for place in mounted:
+        subprocess.run(["umount", f"{place}"], check=True)
+
+
+def test_a_full_disk_is_explained_and_keeps_what_was_there(mount: Callable[..., Path]) -> None:
+    disk = mount("size=64k")
+    old = written(disk / "out", {MANIFEST: "old"})
+    with pytest.raises(OutputError, match=REFUSED[errno.ENOSPC]), output_folder(old, force=True) as folder:
+        (folder / "model.pte").write_bytes(bytes(1 << 20))
+    assert tree(disk) == {"out": "", f"out/{MANIFEST}": "old"}
+
+
+def test_a_read_only_disk_is_explained(mount: Callable[..., Path]) -> None:
+    with pytest.raises(OutputError, match=REFUSED[errno.EROFS]):
+        replace(mount("ro") / "out")
+
+
+def test_a_disk_itself_is_not_replaced_and_stays_empty(tmp_path: Path, mount: Callable[..., Path]) -> None:
+    disk = mount("size=64k")
+    with pytest.raises(OutputError, match="mounted cannot be written"):
+        replace(disk)
+    assert tree(tmp_path) == {"mounted": ""}
