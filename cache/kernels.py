@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block
-from hybridge.cache.gated_delta_rule import gated_delta_rule_chunked
+from hybridge.cache.gated_delta_rule import gated_delta_rule_chunked, gated_delta_rule_naive
 
 
 class Kernels(Protocol):
@@ -57,7 +57,9 @@ class CoreKernels:
     def gated_delta_rule(
         self, query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
-        return gated_delta_rule_chunked(query, key, value, log_decay, beta, state)
+        # For one token the definition is the shorter form.
+        rule = gated_delta_rule_naive if query.shape[2] == 1 else gated_delta_rule_chunked
+        return rule(query, key, value, log_decay, beta, state)
 
     def write_slot(self, slots: Tensor, value: Tensor, slot: Tensor) -> None:
         torch.ops.aten.index_put_(slots, [None, slot], value)

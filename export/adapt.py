@@ -16,6 +16,7 @@ from transformers.masking_utils import AttentionMaskInterface
 
 from hybridge.cache.full_attention import FullAttentionLayer
 from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.export.experts import EXPERTS
 from hybridge.export.mixers import GatedDeltaNet, PackedGatedDeltaNet, Unregistered
 
 ATTENTION = "hybridge"
@@ -43,6 +44,7 @@ SIMPLIFICATIONS: Mapping[str, Callable[[PreTrainedModel], None]] = {"qwen3_5_tex
 def adapt(model: PreTrainedModel, cache: HybridCache) -> PreTrainedModel:
     """Bind ``model`` to ``cache``, in place; run it with ``use_cache=False`` and explicit ``position_ids`` inside a block."""
     model.config._attn_implementation = ATTENTION
+    model.config._experts_implementation = EXPERTS
     mixers = FAMILY_MIXERS[model.config.model_type]
     for layer in decoder_layers(model):
         if hasattr(layer, "self_attn"):

@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
+from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
+from executorch.backends.xnnpack.partition.config.generic_node_configs import BMMConfig
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import (
     EdgeCompileConfig,
@@ -24,7 +26,7 @@ from torch.export import ExportedProgram
 
 from hybridge.cache.errors import ExportFailedError
 from hybridge.export.quick_lowering import quick_lowering
-from hybridge.export.rewrite import forget_provenance, reductions_as_products
+from hybridge.export.rewrite import fold_constants, forget_provenance, reductions_as_products
 
 Methods = Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]
 Step = Callable[[str], AbstractContextManager[None]]
@@ -43,6 +45,7 @@ def lower(methods: Methods, *, backend: str, constants: Mapping[str, Any], step:
             programs = {name: _trace(module, example) for name, (module, example) in methods.items()}
         for name, program in programs.items():
             forget_provenance(program)
+            fold_constants(program)
             if backend == "xnnpack" and name not in STATE_ONLY:
                 reductions_as_products(program)
         with step(f"Lowering to {backend}"), _explained("the lowering"), quick_lowering():
@@ -69,8 +72,11 @@ def _trace(module: nn.Module, example: tuple[Tensor, ...]) -> ExportedProgram:
 
 
 def _to_edge(programs: Mapping[str, ExportedProgram], backend: str, constants: Mapping[str, Any]) -> EdgeProgramManager:
+    # Experts' weights are read by gathers too, so their products stay outside: a delegate would store them again.
+    configs = [config for config in ALL_PARTITIONER_CONFIGS if config is not BMMConfig]
     partitioners = {
-        name: [XnnpackPartitioner()] if backend == "xnnpack" and name not in STATE_ONLY else [] for name in programs
+        name: [XnnpackPartitioner(configs=configs)] if backend == "xnnpack" and name not in STATE_ONLY else []
+        for name in programs
     }
     return to_edge_transform_and_lower(
         dict(programs),

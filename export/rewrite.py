@@ -7,8 +7,12 @@ from executorch.backends.transforms.utils import create_constant_placeholder
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
+from torch.fx.node import map_arg
 
 PROVENANCE = ("from_node", "stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn")
+
+LARGEST_FOLDED = 1 << 16
+"""Elements of a folded constant; larger ones are weights, which are stored once as they are."""
 
 aten = torch.ops.aten
 
@@ -18,6 +22,63 @@ def forget_provenance(program: ExportedProgram) -> None:
     for node in program.graph.nodes:
         for key in PROVENANCE:
             node.meta.pop(key, None)
+
+
+def fold_constants(program: ExportedProgram) -> None:
+    """Compute once what depends on weights and shapes only: masks, index ranges, ``1 + weight``, ``-exp(A_log)``.
+
+    Buffers are state and never constants here, even in a method that only reads them.
+    """
+    values = _constant_values(program)
+    for node, value in values.items():
+        if node.op != "placeholder" and any(user not in values for user in node.users):
+            node.replace_all_uses_with(_constant(program, f"folded_{node.name}", value))
+    for node in reversed(values):
+        if node.op != "placeholder" and not node.users:
+            program.graph.erase_node(node)
+    program.graph_module.recompile()
+
+
+def _constant_values(program: ExportedProgram) -> dict[Node, torch.Tensor]:
+    """The value of each parameter, and of each small tensor computed from constants alone."""
+    parameters = program.graph_signature.inputs_to_parameters
+    written = _written_in_place(program.graph)
+    values: dict[Node, torch.Tensor] = {}
+    for node in program.graph.nodes:
+        if node.op == "placeholder" and node.target in parameters:
+            values[node] = program.state_dict[parameters[node.target]]
+        elif node not in written and _is_pure(node) and all(each in values for each in node.all_input_nodes):
+            args, kwargs = map_arg((node.args, node.kwargs), lambda each: values[each])
+            value = node.target(*args, **kwargs)
+            values[node] = value
+    return values
+
+
+def _is_pure(node: Node) -> bool:
+    """A call that only computes, of at most LARGEST_FOLDED elements."""
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not all(isinstance(size, int) for size in value.shape):
+        return False
+    seeded = torch.Tag.nondeterministic_seeded in node.target.tags
+    return value.numel() <= LARGEST_FOLDED and not node.target._schema.is_mutable and not seeded
+
+
+def _written_in_place(graph: Graph) -> set[Node]:
+    """What a writing operator writes to, and everything that may be a view's base of it."""
+    written: set[Node] = set()
+    waiting = [
+        node.args[0]
+        for node in graph.nodes
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    ]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, Node) and node not in written:
+            written.add(node)
+            waiting.extend(node.args[:1])
+    return written
 
 
 def reductions_as_products(program: ExportedProgram) -> None:
@@ -56,10 +117,15 @@ def _scale_of_last_dim_reduction(node: Node) -> float | None:
 
 
 def _constant_row(program: ExportedProgram, size: int, scale: float) -> Node:
+    name = f"row_{size}_" + ("mean" if scale != 1.0 else "sum")
+    return _constant(program, name, torch.full((1, size), scale))
+
+
+def _constant(program: ExportedProgram, name: str, value: torch.Tensor) -> Node:
+    """A new constant input of the graph."""
     graph = program.graph
     with graph.inserting_before(next(iter(graph.nodes))):
-        name = f"row_{size}_" + ("mean" if scale != 1.0 else "sum")
-        row: Node = create_constant_placeholder(
-            program, graph, name, InputKind.BUFFER, torch.full((1, size), scale), persistent_buffer=True
+        node: Node = create_constant_placeholder(
+            program, graph, name, InputKind.BUFFER, value.contiguous().clone(), persistent_buffer=True
         )
-        return row
+    return node

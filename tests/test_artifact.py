@@ -1,0 +1,196 @@
+"""One real .pte of a small hybrid, run by the real runtime."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from hybridge.cache.errors import CapacityError, CommitError, SnapshotError, TokenError, ValidationError
+from hybridge.export.cli.figures import committed_state, rejection
+from hybridge.export.oracle import load_oracle
+from hybridge.runtime import PromptLookup, Session
+from hybridge.runtime.random_program import RandomProgram
+from hybridge.runtime.session import number, padded
+from hybridge.runtime.validation import Oracle, validate
+
+PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
+
+
+@pytest.fixture(scope="module")
+def session(artifact: Path) -> Session:
+    return Session.load(artifact)
+
+
+@pytest.fixture(autouse=True)
+def _empty(session: Session) -> None:
+    session.reset()
+
+
+@pytest.fixture(scope="module")
+def oracle(checkpoint: Path, artifact: Path) -> Oracle:
+    return load_oracle(checkpoint, Session.load(artifact).manifest)
+
+
+def close(got: Tensor, want: Tensor) -> None:
+    assert float((got - want).abs().max()) <= 1e-5 * float(want.abs().max())
+
+
+def test_random_programs_and_generation_agree_with_the_uncached_model(session: Session, oracle: Oracle) -> None:
+    report = validate(session, oracle, programs=12, prompts=4, new_tokens=40, seed=1, notify=lambda done, total: None)
+    assert report.passed, report
+    assert report.operations.total() >= 480
+    assert report.top1_agreement == 1.0
+    assert report.generation.rollbacks > 0
+    assert set(report.operations) == {"prefill", "decode", "verify", "commit", "snapshot", "restore", "reset"}
+
+
+def test_validation_fails_and_says_where_when_the_model_is_another_one(session: Session, oracle: Oracle) -> None:
+    def other(tokens: Sequence[int]) -> Tensor:
+        logits = oracle(tokens).clone()
+        logits[20:] += 1e-3  # right for short texts, wrong from position 20 on
+        return logits
+
+    report = validate(session, other, programs=4, prompts=1, new_tokens=4, seed=1, notify=lambda done, total: None)
+    assert report.first_divergence is not None
+    assert report.first_divergence.position >= 20
+    with pytest.raises(ValidationError, match="seed 1"):
+        report.check()
+
+
+def test_a_long_prompt_runs_in_chunks(session: Session, oracle: Oracle) -> None:
+    text = list(range(60))
+    assert len(text) > 3 * session.prefill_chunk
+    close(session.prefill(text), oracle(text)[-1])
+    assert session.length == 60
+
+
+def test_a_rejection_runs_no_forward_and_changes_no_bit(session: Session) -> None:
+    unchanged, *_ = rejection(session)
+    assert unchanged
+    assert "aten::embedding.out" not in session.manifest.methods["commit"].operators
+
+
+def test_that_bit_check_notices_a_commit(session: Session) -> None:
+    session.prefill(PROMPT)
+    before = committed_state(session)
+    session.verify([1, 2])
+    session.commit(1)
+    assert not all(torch.equal(before[name], tensor) for name, tensor in committed_state(session).items() if "conv" in name)
+
+
+def test_branching(session: Session, oracle: Oracle) -> None:
+    session.prefill([1, 2, 3])
+    session.snapshot(0)
+    session.prefill([4, 5])
+    session.snapshot(1)
+    session.prefill([6])
+    assert session.restore(1) == 5, "nothing was written below it yet"
+    assert session.restore(0) == 3
+    close(session.prefill([7, 8, 9, 10]), oracle([1, 2, 3, 7, 8, 9, 10])[-1])
+    with pytest.raises(SnapshotError, match="overwritten|written below"):
+        session.restore(1)
+    assert session.length == 7, "a refused restore changes nothing"
+    close(session.decode(11), oracle([1, 2, 3, 7, 8, 9, 10, 11])[-1])
+    assert session.restore(0) == 3
+    close(session.decode(4), oracle([1, 2, 3, 4])[-1])
+
+
+def test_a_snapshot_is_of_the_committed_state(session: Session, oracle: Oracle) -> None:
+    session.prefill([1, 2, 3])
+    session.verify([4, 5])
+    session.snapshot(0)
+    with pytest.raises(CommitError, match="call verify first"):
+        session.commit(1)
+    session.decode(9)
+    session.restore(0)
+    close(session.decode(6), oracle([1, 2, 3, 6])[-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs"),
+    [
+        ("commit", [number(1)]),
+        ("snapshot", [number(2)]),
+        ("snapshot", [number(-1)]),
+        ("restore", [number(0)]),
+        ("restore", [number(7)]),
+        ("prefill", [padded([1], 17), number(0)]),
+        ("prefill", [padded([1], 17), number(18)]),
+        ("forward", [torch.tensor([[1]]), number(2)]),
+    ],
+)
+def test_the_program_itself_refuses(session: Session, name: str, inputs: list[Tensor]) -> None:
+    """A harness without our checks gets -1, or NaN logits, and the state as it was: lowering drops every assertion."""
+    session.prefill(PROMPT)
+    before = committed_state(session)
+    answer = session._program.call(name, *inputs)
+    assert bool(answer.isnan().all()) if answer.is_floating_point() else answer.tolist() == [-1]
+    assert all(torch.equal(before[name], tensor) for name, tensor in committed_state(session).items())
+
+
+def test_a_full_context_is_refused_by_session_and_program(session: Session) -> None:
+    session.prefill([1] * session.max_seq_len)
+    before = committed_state(session)
+    for call in (lambda: session.decode(1), lambda: session.verify([1]), lambda: session.prefill([1, 2])):
+        with pytest.raises(CapacityError, match="max_seq_len = 96"):
+            call()
+    assert session._program.call("decode", torch.tensor([[1]])).isnan().all()
+    assert all(torch.equal(before[name], tensor) for name, tensor in committed_state(session).items())
+
+
+@pytest.mark.parametrize("tokens", [[131], [-1], [1, 2, 10**9], []])
+def test_tokens_outside_the_vocabulary_are_refused(session: Session, tokens: list[int]) -> None:
+    session.prefill(PROMPT)
+    for call in (session.prefill, session.verify):
+        with pytest.raises(TokenError):
+            call(tokens)
+    assert session.length == len(PROMPT)
+
+
+@pytest.mark.parametrize("count", [-1, 4])
+def test_a_commit_of_too_many_keeps_the_block(session: Session, count: int) -> None:
+    session.verify([1, 2, 3])
+    with pytest.raises(CommitError, match="3 tokens"):
+        session.commit(count)
+    assert session.commit(3) == 3
+
+
+def test_a_block_longer_than_verify_len_is_refused(session: Session) -> None:
+    with pytest.raises(TokenError, match="at most 5"):
+        session.verify([1] * 6)
+
+
+def test_two_sessions_share_nothing(session: Session, artifact: Path, oracle: Oracle) -> None:
+    other = Session.load(artifact)
+    session.prefill([1, 2, 3])
+    other.prefill([9, 9])
+    close(session.decode(4), oracle([1, 2, 3, 4])[-1])
+    close(other.decode(4), oracle([9, 9, 4])[-1])
+
+
+def test_logits_belong_to_the_caller(session: Session) -> None:
+    first = session.prefill([1, 2, 3])
+    kept = first.clone()
+    session.decode(4)
+    assert torch.equal(first, kept)
+
+
+def test_sampled_speculation_needs_no_more_than_the_session(session: Session) -> None:
+    options = {"max_new_tokens": 30, "temperature": 0.8, "seed": 4}
+    tokens = list(session.generate(PROMPT, drafter=PromptLookup(), **options))  # type: ignore[arg-type]
+    assert len(tokens) == 30
+    session.reset()
+    assert tokens == list(session.generate(PROMPT, drafter=PromptLookup(), **options))  # type: ignore[arg-type]
+
+
+def test_random_programs_reach_every_refusal(session: Session) -> None:
+    """The validation would prove little if its programs never met the rules."""
+    logs: set[str] = set()
+    for seed in range(8):
+        program = RandomProgram(session, random.Random(seed))
+        program.play(60)
+        logs |= {line.split()[0] for line in program.log if "refused" in line}
+    assert logs >= {"prefill", "commit", "snapshot", "restore"}

@@ -1,0 +1,326 @@
+"""The command line: exit codes, where the output goes, and messages that say what is wrong."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from forgery import forge
+from tiny import save_checkpoint, tiny_config
+from transformers import AutoConfig
+
+from hybridge.export.cli import inspect as inspect_command
+from hybridge.export.cli import main
+from hybridge.runtime.manifest import MANIFEST, PROGRAM, read_manifest
+
+SCRIPT = Path(sys.executable).parent / "hybridge"
+FRAMES = re.compile(r"[\s│╭╮╰╯─┃]+")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left behind. The texts have no frames and no line breaks."""
+
+    code: int
+    out: str
+    err: str
+    raw: str = ""
+
+
+Run = Callable[..., Outcome]
+
+
+def outcome(code: int, out: str, err: str) -> Outcome:
+    assert "Traceback" not in out + err
+    return Outcome(code, *(FRAMES.sub(" ", text).strip() for text in (out, err)), raw=out)
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Run a command in this process."""
+
+    def run(*arguments: object) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["hybridge", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as exit_, warnings.catch_warnings():
+            main()
+        return outcome(int(exit_.value.code or 0), *capsys.readouterr())
+
+    disabled = logging.root.manager.disable
+    yield run
+    logging.disable(disabled)
+
+
+def run_script(*arguments: object) -> Outcome:
+    """Run a command as a user does."""
+    done = subprocess.run([SCRIPT, *map(str, arguments)], check=False, capture_output=True, text=True, timeout=120)
+    return outcome(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def copied(artifact: Path, tmp_path: Path) -> Path:
+    """An artifact to be spoilt."""
+    return Path(shutil.copytree(artifact, tmp_path / "artifact"))
+
+
+# As a user runs it
+
+
+def test_the_script_explains_itself() -> None:
+    done = run_script("--help")
+    assert done.code == 0
+    assert all(command in done.out for command in ("export", "validate", "run", "inspect", "demo"))
+
+
+def test_the_script_ends_with_1_and_one_sentence_for_failed_work(tmp_path: Path) -> None:
+    done = run_script("inspect", tmp_path / "nowhere")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == f"Error: {tmp_path}/nowhere is not a folder; give the one that 'hybridge export' wrote."
+
+
+def test_the_script_ends_with_2_for_wrong_usage(tmp_path: Path) -> None:
+    done = run_script("export", tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert "Missing option '--output' / '-o'" in done.err
+
+
+def test_the_script_says_nothing_but_what_was_asked_for(artifact: Path) -> None:
+    done = run_script("inspect", artifact, "--json")
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.raw) == read_manifest(artifact).model_dump(mode="json")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_export_that_is_stopped_leaves_nothing(checkpoint: Path, tmp_path: Path, number: int, code: int) -> None:
+    command = [SCRIPT, "export", checkpoint, "-o", tmp_path / "out", "--max-seq-len", "96"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 120
+        while not list(tmp_path.iterdir()) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert [path.suffix for path in tmp_path.iterdir()] == [".partial"]
+        time.sleep(2)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=120)
+    assert outcome(process.returncode, out, err).code == code
+    assert not list(tmp_path.iterdir())
+
+
+# Wrong usage: 2
+
+WRONG_USAGE = {
+    "": "[OPTIONS] COMMAND [ARGS]",
+    "conjure": "No such command 'conjure'",
+    "export {checkpoint}": "Missing option '--output' / '-o'",
+    "export {checkpoint} -o {tmp}/out --magic": "No such option: --magic",
+    "export {checkpoint} -o {tmp}/out --max-seq-len 0": "Invalid value for '--max-seq-len'",
+    "export {checkpoint} -o {tmp}/out --max-seq-len -1": "Invalid value for '--max-seq-len'",
+    "export {checkpoint} -o {tmp}/out --max-seq-len many": "Invalid value for '--max-seq-len'",
+    "export {checkpoint} -o {tmp}/out --max-seq-len 1000000000000": "max_seq_len is 1000000000000, but must lie between 1 and",
+    "export {checkpoint} -o {tmp}/out --prefill-chunk 0": "Invalid value for '--prefill-chunk'",
+    "export {checkpoint} -o {tmp}/out --prefill-chunk 1000000": "prefill_chunk is 1000000, but must lie between 1 and",
+    "export {checkpoint} -o {tmp}/out --verify-len 0": "Invalid value for '--verify-len'",
+    "export {checkpoint} -o {tmp}/out --verify-len 1000000": "verify_len is 1000000, but must lie between 1 and",
+    "export {checkpoint} -o {tmp}/out --snapshot-slots -1": "Invalid value for '--snapshot-slots'",
+    "export {checkpoint} -o {tmp}/out --backend magic": "Invalid value for '--backend'",
+    "export {checkpoint} -o {tmp}/out --dtype int1": "Invalid value for '--dtype'",
+    "export {checkpoint} -o {checkpoint}": "exists already; it was kept. Choose another -o, or replace it with --force",
+    "export {checkpoint} -o {checkpoint} --force": "is not an artifact (it has no manifest.json), so --force does not",
+    "export {huge} -o {tmp}/out": "the state would take",
+    "run {artifact}": "Missing option '--prompt'",
+    "run {artifact} --prompt hi --max-new-tokens 0": "Invalid value for '--max-new-tokens'",
+    "run {artifact} --prompt hi --temperature -1": "Invalid value for '--temperature'",
+    "run {artifact} --prompt": "Option '--prompt' requires an argument",
+    "validate {artifact}": "Missing option '--against'",
+    "validate {artifact} --against {checkpoint} --programs -1": "Invalid value for '--programs'",
+    "validate {artifact} --against {checkpoint} --report {tmp}": "cannot be written",
+    "validate {artifact} --against {checkpoint} --report {tmp}/nowhere/report.json": "cannot be written",
+    "validate {artifact} --against {other}": "give the checkpoint that it was exported from",
+}
+
+
+@pytest.fixture
+def paths(checkpoint: Path, artifact: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> dict[str, Path]:
+    """What the commands below name."""
+    other, huge = (tmp_path_factory.mktemp(name) for name in ("other", "huge"))
+    save_checkpoint(other, tiny_config("qwen3_5_text", layers=2, vocab_size=100))
+    tiny_config("llama", head_dim=1 << 22).save_pretrained(huge)
+    return {"checkpoint": checkpoint, "artifact": artifact, "other": other, "huge": huge, "tmp": tmp_path}
+
+
+@pytest.mark.parametrize("command", WRONG_USAGE)
+def test_wrong_usage_is_explained_and_writes_nothing(cli: Run, paths: dict[str, Path], command: str) -> None:
+    done = cli(*(word.format(**paths) for word in command.split()))
+    assert done.code == 2
+    assert WRONG_USAGE[command] in (done.err or done.out)
+    assert not list(paths["tmp"].iterdir())
+
+
+def test_an_empty_prompt_is_refused(cli: Run, artifact: Path) -> None:
+    done = cli("run", artifact, "--prompt", "")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.endswith("Error: the prompt is empty; give at least one token.")
+
+
+def test_a_prompt_that_does_not_fit_is_refused(cli: Run, artifact: Path) -> None:
+    done = cli("run", artifact, "--prompt", "x" * 97)
+    assert (done.code, done.out) == (2, "")
+    assert "97 tokens do not fit: 0 of max_seq_len = 96 are used" in done.err
+    assert "export with a larger --max-seq-len" in done.err
+
+
+def test_text_needs_a_tokenizer(cli: Run, copied: Path) -> None:
+    (copied / "tokenizer.json").unlink()
+    forge(copied, lambda content: content["files"].pop("tokenizer.json"))
+    done = cli("run", copied, "--prompt", "hi")
+    assert (done.code, done.out) == (2, "")
+    assert f"{copied} has no tokenizer.json" in done.err
+
+
+# Failed work: 1
+
+FAILED_WORK = {
+    "export {tmp}/nowhere -o {tmp}/out": "nowhere is not a folder. Give a local checkpoint",
+    "export someone/some-model -o {tmp}/out": "someone/some-model is not a folder",
+    "export {tmp} -o {tmp}/out": "has no config.json",
+    "export {bert} -o {tmp}/out": "model type 'bert' is not supported",
+    "export {bare} -o {tmp}/out": "has no *.safetensors with the weights",
+    "export {checkpoint} -o /proc/out": "/proc/out cannot be written",
+    "export {checkpoint} -o /sys/out": "no permission to write /sys/out",
+    "inspect {tmp}/nowhere": "nowhere is not a folder; give the one that 'hybridge export' wrote",
+    "inspect {checkpoint}": "is not an artifact: it has no manifest.json",
+    "inspect {tmp}/[/nowhere]": "[/nowhere] is not a folder",
+    "inspect {tmp}/[red]nowhere": "[red]nowhere is not a folder",
+    "run {checkpoint} --prompt hi": "is not an artifact: it has no manifest.json",
+    "validate {checkpoint} --against {checkpoint}": "is not an artifact: it has no manifest.json",
+    "validate {artifact} --against {artifact}": "has no config.json",
+    "validate {artifact} --against {tmp}/nowhere": "nowhere is not a folder. Give a local checkpoint",
+}
+
+
+@pytest.mark.parametrize("command", FAILED_WORK)
+def test_failed_work_is_explained_and_writes_nothing(
+    cli: Run, paths: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, command: str
+) -> None:
+    bert, bare = (tmp_path_factory.mktemp(name) for name in ("bert", "bare"))
+    AutoConfig.for_model("bert").save_pretrained(bert)
+    tiny_config("llama").save_pretrained(bare)
+    done = cli(*(word.format(**paths, bert=bert, bare=bare) for word in command.split()))
+    assert (done.code, done.out) == (1, "")
+    assert FAILED_WORK[command] in done.err
+    assert not list(paths["tmp"].iterdir())
+
+
+@pytest.mark.parametrize("command", ["inspect {}", "run {} --prompt hi", "validate {} --against {checkpoint}"])
+@pytest.mark.parametrize("name", [PROGRAM, MANIFEST, "tokenizer.json"])
+def test_a_damaged_artifact_is_refused(cli: Run, copied: Path, checkpoint: Path, name: str, command: str) -> None:
+    (copied / name).write_bytes((copied / name).read_bytes()[:-9])
+    done = cli(*(word.format(copied, checkpoint=checkpoint) for word in command.split()))
+    assert (done.code, done.out) == (1, "")
+    assert f"Error: {copied / name}" in done.err
+
+
+def test_an_interruption_is_130(cli: Run, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(inspect_command, "open_artifact", interrupted)
+    assert cli("inspect", artifact).code == 130
+
+
+# Work that is done: 0
+
+
+def test_inspect_shows_what_is_there(cli: Run, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    done = cli("inspect", artifact)
+    assert (done.code, done.err) == (0, "")
+    manifest = read_manifest(artifact)
+    shown = (*manifest.methods, *(layer.kind for layer in manifest.layers), *manifest.files, *manifest.versions)
+    assert [name for name in shown if name not in done.out] == []
+
+
+def test_inspect_json_is_the_manifest(cli: Run, artifact: Path) -> None:
+    done = cli("inspect", artifact, "--json")
+    content = json.loads(done.raw)
+    assert [layer["kind"] for layer in content["layers"]] == ["gated_delta_net", "full_attention"]
+    assert set(content["methods"]) == {"prefill", "decode", "verify", "forward", "commit", "reset", "snapshot", "restore"}
+    assert content == read_manifest(artifact).model_dump(mode="json")
+
+
+def test_run_continues_the_prompt_the_same_way_with_and_without_guessing(cli: Run, artifact: Path) -> None:
+    command = ("run", artifact, "--prompt", "abcabcabcabc", "--max-new-tokens", 30)
+    guessed, plain = cli(*command), cli(*command, "--no-speculation")
+    assert (guessed.code, guessed.err) == (0, "")
+    assert guessed.raw.startswith("abcabcabcabc")
+    assert guessed.raw == plain.raw
+
+
+def test_run_json_is_the_text_and_what_it_took(cli: Run, artifact: Path) -> None:
+    command = ("run", artifact, "--prompt", "abc", "--max-new-tokens", 7)
+    content = json.loads(cli(*command, "--json").raw)
+    assert (content["prompt_tokens"], content["new_tokens"]) == (3, 7)
+    assert content["prompt"] + content["text"] + "\n" == cli(*command).raw
+
+
+def test_run_stats_go_to_stderr(cli: Run, artifact: Path) -> None:
+    done = cli("run", artifact, "--prompt", "abc", "--max-new-tokens", 7, "--stats")
+    assert "3 prompt tokens" in done.err
+    assert "prompt tokens" not in done.out
+
+
+def test_run_draws_the_same_for_the_same_seed(cli: Run, artifact: Path) -> None:
+    command = ("run", artifact, "--prompt", "abc", "--max-new-tokens", 40, "--temperature", 1.0, "--seed")
+    first, again, other = (cli(*command, seed).raw for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_run_stops_where_the_context_is_full(cli: Run, artifact: Path) -> None:
+    content = json.loads(cli("run", artifact, "--prompt", "x" * 96, "--json").raw)
+    assert (content["prompt_tokens"], content["new_tokens"]) == (96, 1)
+
+
+# Validation
+
+
+def test_a_validation_that_passes_reports_and_ends_with_0(cli: Run, artifact: Path, checkpoint: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    done = cli("validate", artifact, "--against", checkpoint, "--programs", 2, "--report", report, "--json")
+    assert done.code == 0
+    content = json.loads(done.raw)
+    assert content == json.loads(report.read_text())
+    assert content["passed"]
+    assert content["first_divergence"] is None
+    assert sum(content["operations"].values()) == 80
+
+
+def test_a_validation_that_fails_ends_with_1_and_names_the_first_divergence_and_the_seed(
+    cli: Run, artifact: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    save_checkpoint(other, AutoConfig.from_pretrained(checkpoint), seed=1)
+    done = cli("validate", artifact, "--against", other, "--programs", 1, "--seed", 7)
+    assert done.code == 1
+    assert "FAILED" in done.out
+    assert "First divergence: program 0 of seed 7, at position" in done.out
+    assert "Error: the artifact disagrees with the eager model" in done.err
+    assert "Repeat with --seed 7" in done.err
+
+
+def test_a_validation_that_fails_is_reported_as_json_too(cli: Run, artifact: Path, checkpoint: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    save_checkpoint(other, AutoConfig.from_pretrained(checkpoint), seed=1)
+    done = cli("validate", artifact, "--against", other, "--programs", 1, "--json")
+    content = json.loads(done.raw)
+    assert (done.code, content["passed"]) == (1, False)
+    assert content["first_divergence"]["operations"]

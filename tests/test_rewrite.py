@@ -1,0 +1,72 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+
+from hybridge.export.rewrite import fold_constants, reductions_as_products
+
+
+class Everything(nn.Module):
+    """Constants of all kinds beside a buffer that is only read, which must stay an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5), requires_grad=False)
+        self.state: Tensor
+        self.register_buffer("state", torch.zeros(5))
+        self.length: Tensor
+        self.register_buffer("length", torch.zeros(1, dtype=torch.long))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scratch = torch.ones(5)
+        scratch[1:3].add_(x[0, :2])  # a constant that is written to is none
+        visible = torch.arange(5) <= self.length + 1
+        normed = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * (1 + self.weight)
+        return torch.where(visible, normed + self.state, -self.weight.exp()) * scratch + x.sum(-1, keepdim=True)
+
+
+@pytest.fixture
+def program() -> ExportedProgram:
+    torch.manual_seed(0)
+    return torch.export.export(Everything(), (torch.randn(3, 5),), strict=False)
+
+
+def operators(program: ExportedProgram) -> list[str]:
+    return [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+
+
+@given(seed=st.integers(0, 5))
+def test_rewrites_change_nothing_but_the_graph(seed: int) -> None:
+    torch.manual_seed(seed)
+    module, x = Everything(), torch.randn(3, 5)
+    program = torch.export.export(module, (x,), strict=False)
+    fold_constants(program)
+    reductions_as_products(program)
+    torch.testing.assert_close(program.module()(x), module(x))
+
+
+def test_what_depends_on_weights_alone_is_computed_once(program: ExportedProgram) -> None:
+    before = operators(program)
+    fold_constants(program)
+    after = operators(program)
+    assert any("exp" in name for name in before)
+    assert not any("exp" in name or "arange" in name for name in after)
+
+
+def test_state_is_never_a_constant_even_where_it_is_only_read(program: ExportedProgram) -> None:
+    fold_constants(program)
+    program.graph_module.graph.lint()
+    assert set(program.graph_signature.inputs_to_buffers.values()) >= {"state", "length"}
+    used = {node.target: len(node.users) for node in program.graph.nodes if node.op == "placeholder"}
+    names = {buffer: name for name, buffer in program.graph_signature.inputs_to_buffers.items()}
+    assert used[names["state"]] > 0
+    assert used[names["length"]] > 0
+
+
+def test_reductions_over_the_last_dimension_become_products(program: ExportedProgram) -> None:
+    reductions_as_products(program)
+    names = operators(program)
+    assert not any("mean" in name or "sum.dim" in name for name in names)
+    assert sum("linear" in name for name in names) == 2

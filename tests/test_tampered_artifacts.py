@@ -1,0 +1,246 @@
+"""An artifact that was damaged or altered is refused, and never takes the process down."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from forgery import Content, forge
+
+from hybridge.cache.errors import ArtifactError
+from hybridge.runtime import Session, open_artifact
+from hybridge.runtime.manifest import FORMAT_VERSION, MANIFEST, PROGRAM, read_manifest
+
+FILES = [MANIFEST, PROGRAM, "tokenizer.json", "generation_config.json"]
+LOADED, REFUSED = 0, 1
+LOADER = f"""
+import os, sys
+from hybridge.cache.errors import ArtifactError
+from hybridge.runtime import Session
+
+for folder in sys.argv[1:]:
+    child = os.fork()
+    if child == 0:
+        try:
+            Session.load(folder)
+        except ArtifactError:
+            os._exit({REFUSED})
+        os._exit({LOADED})
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.fixture
+def folder(artifact: Path, tmp_path: Path) -> Path:
+    """A good artifact, to be spoilt."""
+    return Path(shutil.copytree(artifact, tmp_path / "artifact"))
+
+
+@pytest.fixture
+def rng() -> random.Random:
+    return random.Random(0)
+
+
+def flipped(data: bytes, position: int, bit: int) -> bytes:
+    return data[:position] + bytes([data[position] ^ 1 << bit]) + data[position + 1 :]
+
+
+def assert_refused(folder: Path, message: str = ".") -> None:
+    with pytest.raises(ArtifactError, match=message):
+        open_artifact(folder)
+
+
+# Files that are not what was written
+
+
+def test_these_are_all_the_files(artifact: Path) -> None:
+    assert sorted(path.name for path in artifact.iterdir()) == sorted(FILES)
+    assert set(open_artifact(artifact).manifest.files) == set(FILES) - {MANIFEST}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    assert_refused(folder, f"it has no {name}" if name == MANIFEST else f"{name} is missing")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_folder_in_place_of_a_file_is_refused(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    assert_refused(folder, name)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("part", ["nothing", "a byte", "half", "all but the end"])
+def test_a_truncated_file_is_named(folder: Path, name: str, part: str) -> None:
+    data = (folder / name).read_bytes()
+    kept = {"nothing": 0, "a byte": 1, "half": len(data) // 2, "all but the end": len(data) - 2}
+    (folder / name).write_bytes(data[: kept[part]])
+    assert_refused(folder, name)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_longer_file_is_named(folder: Path, name: str) -> None:
+    with (folder / name).open("ab") as file:
+        file.write(b"}")
+    assert_refused(folder, name)
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name != MANIFEST])
+def test_a_flipped_bit_is_refused_wherever_it_is(folder: Path, name: str, rng: random.Random) -> None:
+    data = (folder / name).read_bytes()
+    for position in [0, len(data) - 1, *rng.sample(range(len(data)), 60)]:
+        (folder / name).write_bytes(flipped(data, position, rng.randrange(8)))
+        assert_refused(folder, f"{name} was altered")
+
+
+def test_a_flipped_bit_of_the_manifest_is_refused_wherever_it_is(folder: Path, rng: random.Random) -> None:
+    data = (folder / MANIFEST).read_bytes()
+    for position in rng.sample(range(len(data)), 1500):
+        (folder / MANIFEST).write_bytes(flipped(data, position, rng.randrange(8)))
+        assert_refused(folder)
+
+
+def test_any_other_byte_in_the_manifest_is_refused_or_means_the_same(folder: Path, rng: random.Random) -> None:
+    data, manifest = (folder / MANIFEST).read_bytes(), read_manifest(folder)
+    for position in rng.sample(range(len(data)), 1500):
+        (folder / MANIFEST).write_bytes(data[:position] + rng.choice(b' \t\n,:"0aE{}').to_bytes() + data[position + 1 :])
+        try:
+            assert read_manifest(folder) == manifest
+        except ArtifactError:
+            continue
+
+
+def test_a_manifest_laid_out_otherwise_says_the_same(folder: Path) -> None:
+    manifest = read_manifest(folder)
+    content = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps(dict(reversed(content.items())), indent=7))
+    assert read_manifest(folder) == manifest
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "3", "null", "NaN", "{}", "nonsense", "[" * 100_000, '{"a":' * 100_000], ids=lambda text: text[:9]
+)
+def test_a_manifest_that_is_none_is_refused(folder: Path, text: str) -> None:
+    (folder / MANIFEST).write_text(text)
+    assert_refused(folder)
+
+
+def test_a_manifest_that_is_not_text_is_refused(folder: Path) -> None:
+    (folder / MANIFEST).write_bytes(b"\xff\xfe{}")
+    assert_refused(folder, "cannot be read")
+
+
+def test_what_is_no_folder_is_refused(artifact: Path, tmp_path: Path) -> None:
+    for path in (tmp_path / "nowhere", artifact / PROGRAM):
+        assert_refused(path, "is not a folder; give the one that 'hybridge export' wrote")
+    assert_refused(tmp_path, f"is not an artifact: it has no {MANIFEST}")
+
+
+# Manifests that were forged, checksum and all
+
+
+@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, FORMAT_VERSION - 1, "1", None, [1]])
+@pytest.mark.parametrize("signed", [True, False])
+def test_another_format_version_is_named(folder: Path, version: object, signed: bool) -> None:
+    forge(folder, lambda content: content.update(format_version=version))
+    if not signed:
+        (folder / MANIFEST).write_text((folder / MANIFEST).read_text().replace('"checksum": "', '"checksum": "0'))
+    assert_refused(folder, "has format version .*, but this hybridge reads version 1; export the model again")
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/hostname", "sub/x", "..", ".", "", "x\0y", "long" * 100], ids=repr)
+def test_a_file_outside_the_folder_is_refused(folder: Path, name: str) -> None:
+    (folder.parent / "x").write_text("")
+    empty = {"sha256": hashlib.sha256().hexdigest(), "size": 0}
+    forge(folder, lambda content: content["files"].update({name: empty}))
+    assert_refused(folder)
+
+
+FORGERIES: dict[str, Callable[[Content], object]] = {
+    "an unknown field": lambda content: content.update(extra=1),
+    "a missing field": lambda content: content.pop("layers"),
+    "a number as text": lambda content: content.update(vocab_size="131"),
+    "an unknown backend": lambda content: content["options"].update(backend="magic"),
+    "an unknown option": lambda content: content["options"].update(speed=11),
+    "no program": lambda content: content["files"].pop(PROGRAM),
+    "a truth as number": lambda content: content["options"].update(verify_len=True),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_manifest_that_describes_no_artifact_is_refused(folder: Path, forgery: str) -> None:
+    forge(folder, FORGERIES[forgery])
+    assert_refused(folder)
+
+
+def first_buffer(content: Content) -> Content:
+    return next(iter(content["layers"][0]["buffers"].values()))  # type: ignore[no-any-return]
+
+
+LIES: dict[str, Callable[[Content], object]] = {
+    "input shape of prefill": lambda content: content["methods"]["prefill"]["inputs"][0].update(shape=[1, 18]),
+    "input shape of verify": lambda content: content["methods"]["verify"]["inputs"][0].update(shape=[1, 6]),
+    "input dtype": lambda content: content["methods"]["decode"]["inputs"][0].update(dtype="float32"),
+    "another input": lambda content: content["methods"]["decode"]["inputs"].append({"shape": [1], "dtype": "int64"}),
+    "no input": lambda content: content["methods"]["commit"].update(inputs=[]),
+    "output shape": lambda content: content["methods"]["decode"]["outputs"][0].update(shape=[1, 1, 132]),
+    "no output": lambda content: content["methods"]["decode"].update(outputs=[]),
+    "unknown operator": lambda content: content["methods"]["decode"]["operators"].append("made::up.out"),
+    "unknown method": lambda content: content["methods"].update(made_up=content["methods"]["reset"]),
+    **{
+        f"no {name}": lambda content, name=name: content["methods"].pop(name)
+        for name in ("prefill", "decode", "verify", "reset")
+    },
+    "no layers": lambda content: content.update(layers=[]),
+    "one layer more": lambda content: content["layers"].append(content["layers"][0]),
+    "layers in another order": lambda content: content["layers"].reverse(),
+    "buffer shape": lambda content: first_buffer(content).update(shape=[1, 2]),
+    "buffer dtype": lambda content: first_buffer(content).update(dtype="int64"),
+    "max_seq_len": lambda content: content["options"].update(max_seq_len=97),
+    "prefill_chunk": lambda content: content["options"].update(prefill_chunk=18),
+    "verify_len": lambda content: content["options"].update(verify_len=6),
+    "snapshot_slots": lambda content: content["options"].update(snapshot_slots=3),
+    "vocab_size": lambda content: content.update(vocab_size=132),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_manifest_that_lies_about_the_program_is_refused(folder: Path, lie: str) -> None:
+    forge(folder, LIES[lie])
+    with pytest.raises(ArtifactError):
+        Session.load(folder)
+
+
+# Programs that were damaged, with a manifest that says so: ExecuTorch's own verification is all there is.
+# It finds truncation and a damaged header; of bits flipped further on it misses some and aborts on one in a hundred,
+# so that nothing is promised where somebody computes the hashes anew.
+
+
+def damaged_programs(good: bytes, rng: random.Random) -> Iterator[bytes]:
+    yield from (b"", b"no program", bytes(1000), good[:60])
+    for position in (*range(12), *range(19, 24)):  # where the tables begin, who wrote them, how long they are
+        yield flipped(good, position, rng.randrange(7))
+    for size in rng.sample(range(len(good)), 20):
+        yield good[:size]
+
+
+def test_a_damaged_program_is_refused_where_only_its_own_verification_can_tell(
+    artifact: Path, tmp_path: Path, rng: random.Random
+) -> None:
+    folders = [artifact]
+    for i, program in enumerate(damaged_programs((artifact / PROGRAM).read_bytes(), rng)):
+        folders.append(Path(shutil.copytree(artifact, tmp_path / f"{i}")))
+        (folders[-1] / PROGRAM).write_bytes(program)
+        forge(folders[-1])
+    command = [sys.executable, "-c", LOADER, *map(str, folders)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    assert [int(line) for line in done.stdout.split()] == [LOADED] + [REFUSED] * (len(folders) - 1)

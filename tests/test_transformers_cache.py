@@ -1,0 +1,84 @@
+"""A HybridCache as past_key_values of unmodified transformers models."""
+
+import pytest
+import torch
+from tiny import tiny_config, tiny_model
+from transformers import PreTrainedModel
+
+from hybridge.cache import HybridCache
+from hybridge.cache.errors import CapacityError, SnapshotError, UsageError
+
+FAMILIES = ["qwen3_5_text", "qwen3_next", "qwen3", "llama"]
+
+
+@pytest.fixture(params=FAMILIES)
+def model(request: pytest.FixtureRequest) -> PreTrainedModel:
+    return tiny_model(tiny_config(request.param))
+
+
+def new_cache(model: PreTrainedModel, **sizes: int) -> HybridCache:
+    return HybridCache.from_config(model.config, **({"max_seq_len": 64} | sizes))  # type: ignore[arg-type]
+
+
+def ids(count: int, batch: int = 1) -> torch.Tensor:
+    return torch.randint(0, 131, (batch, count), generator=torch.Generator().manual_seed(count))
+
+
+@torch.no_grad()
+def test_pieces_of_any_length_give_the_uncached_logits(model: PreTrainedModel) -> None:
+    """transformers' cached multi-token forward restarts or drops the window for some families; ours may not."""
+    text, cache, got, start = ids(40, batch=2), new_cache(model, batch_size=2), [], 0
+    for length in (5, 1, 17, 2, 1, 14):
+        piece = text[:, start : start + length]
+        got.append(model(piece, past_key_values=cache).logits)
+        start += length
+    want = model(text, use_cache=False).logits
+    torch.testing.assert_close(torch.cat(got, dim=1), want, rtol=1e-4, atol=1e-5)
+    assert cache.get_seq_length() == 40
+
+
+@torch.no_grad()
+def test_generate_is_greedy_without_any_cache(model: PreTrainedModel) -> None:
+    text = ids(9)
+    got = model.generate(text, max_new_tokens=20, do_sample=False, past_key_values=new_cache(model))
+    want = model.generate(text, max_new_tokens=20, do_sample=False, use_cache=False)
+    assert got.tolist() == want.tolist()
+
+
+@torch.no_grad()
+def test_snapshot_restore_and_reset_keep_the_buffers_where_they_are(model: PreTrainedModel) -> None:
+    cache, text = new_cache(model), ids(20)
+    addresses = {name: buffer.data_ptr() for name, buffer in cache.named_buffers()}
+    model(text[:, :8], past_key_values=cache)
+    snapshot = cache.snapshot()
+    first = model(text[:, 8:], past_key_values=cache).logits
+    cache.restore(snapshot)
+    again = model(text[:, 8:], past_key_values=cache).logits
+    torch.testing.assert_close(again, first)
+    cache.reset()
+    assert cache.get_seq_length() == 0
+    torch.testing.assert_close(
+        model(text[:, :8], past_key_values=cache).logits, model(text[:, :8], use_cache=False).logits, rtol=1e-4, atol=1e-5
+    )
+    assert addresses == {name: buffer.data_ptr() for name, buffer in cache.named_buffers()}
+
+
+def test_a_snapshot_of_another_layout_is_refused(model: PreTrainedModel) -> None:
+    with pytest.raises(SnapshotError, match="laid out otherwise"):
+        new_cache(model).restore(new_cache(model, max_seq_len=65).snapshot())
+
+
+@torch.no_grad()
+def test_too_many_tokens_and_another_batch_are_refused(model: PreTrainedModel) -> None:
+    cache = new_cache(model, max_seq_len=16)
+    with pytest.raises(CapacityError, match="max_seq_len = 16"):
+        model(ids(17), past_key_values=cache)
+    cache.reset()
+    with pytest.raises((UsageError, RuntimeError), match=r"batch|[Ss]izes"):
+        model(ids(3, batch=2), past_key_values=cache)
+
+
+def test_the_default_length_comes_with_a_warning_and_not_from_the_config() -> None:
+    config = tiny_config("llama", max_position_embeddings=10_000_000)
+    with pytest.warns(UserWarning, match="2048"):
+        assert HybridCache.from_config(config).sizes.max_seq_len == 2048
