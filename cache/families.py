@@ -50,13 +50,18 @@ FAMILIES: Mapping[str, Mapping[str, LayerBuilder]] = {
 """For each ``model_type`` of a text config, what each entry of its ``layer_types`` is."""
 
 
+MOST_LAYERS = 4096
+
+
 def text_config(config: Config) -> Config:
     """The config of the text model; the config itself where there is no other."""
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 def layer_types(config: Config) -> list[str]:
-    """The config's ``layer_types``; full attention everywhere where it has none."""
+    """The config's ``layer_types``; full attention everywhere where it has none. Raises CheckpointError for absurd numbers."""
+    if not 1 <= config.num_hidden_layers <= MOST_LAYERS:
+        raise CheckpointError(f"config.json says num_hidden_layers = {config.num_hidden_layers}, expected 1 to {MOST_LAYERS}.")
     types = getattr(config, "layer_types", None)
     return list(types) if types else ["full_attention"] * config.num_hidden_layers
 
@@ -83,7 +88,10 @@ def build_layers(config: Config, sizes: CacheSizes, kernels: Kernels) -> list[Ca
         raise CheckpointError(
             f"config.json contradicts itself: {len(types)} layer_types but num_hidden_layers = {config.num_hidden_layers}."
         )
-    return [builders[kind](config, sizes, kernels) for kind in types]
+    try:
+        return [builders[kind](config, sizes, kernels) for kind in types]
+    except (RuntimeError, TypeError, ArithmeticError) as error:
+        raise CheckpointError(f"config.json gives sizes that no layer can have: {error}") from None
 
 
 def describe(types: list[str]) -> str:

@@ -31,7 +31,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
     """Static state of a whole model; every length is a tensor, so the same code runs eager and exported.
 
     Buffers of its own: length int64 [1], committed tokens; staged int64 [1], 1 while a verified block waits for ``commit``;
-    slot_length int64 [N], the length that each snapshot slot keeps, -1 where it is invalid.
+    slot_length int64 [N ≥ 1], the length that each snapshot slot keeps, -1 where it is invalid.
 
     The block operations (``extend``, ``speculate``, ``close``, ``commit``, ``write_slot``, ``read_slot``, ``clear``) never
     branch on values: what cannot be done leaves the state as it was by arithmetic and answers -1.
@@ -48,7 +48,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
         self.layers = nn.ModuleList(layers)
         self.register_buffer("length", torch.zeros(1, dtype=torch.long))
         self.register_buffer("staged", torch.zeros(1, dtype=torch.long))
-        self.register_buffer("slot_length", torch.full((sizes.snapshot_slots,), -1, dtype=torch.long))
+        self.register_buffer("slot_length", torch.full((max(1, sizes.snapshot_slots),), -1, dtype=torch.long))
 
     @classmethod
     def from_config(
@@ -127,7 +127,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
         exists, slot = self._existing(slot)
         for layer in self.cache_layers():
             layer.write_slot(slot, exists)
-        mine = exists & (torch.arange(self.sizes.snapshot_slots) == slot)
+        mine = exists & (torch.arange(self.slot_length.shape[0]) == slot)
         self.slot_length.copy_(torch.where(mine, self.length, self.slot_length))
         return self._moved(exists, self.length)
 

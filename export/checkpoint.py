@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError
-from hybridge.cache.families import FAMILIES, describe, layer_types, text_config
+from hybridge.cache.errors import CheckpointError
+from hybridge.cache.families import text_config
+from hybridge.export.config_file import first_line, read_config
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 COPIED_FILES = (
@@ -58,39 +58,6 @@ class Checkpoint:
         return value if value is not None else getattr(self.config, name, None)
 
 
-def read_config(folder: Path) -> Any:
-    """The config of the checkpoint in ``folder``, once it is known to be of a supported family.
-
-    Raises CheckpointError where there is none, UnsupportedModelError where hybridge cannot run the model.
-    """
-    if not folder.is_dir():
-        raise CheckpointError(
-            f"{folder} is not a folder. Give a local checkpoint: a folder with config.json and *.safetensors."
-        )
-    path = folder / "config.json"
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        model_type = content["model_type"]
-    except FileNotFoundError:
-        raise CheckpointError(f"{folder} has no config.json, so it is not a transformers checkpoint.") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} cannot be read as a transformers config ({error!r}).") from None
-    try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:
-        if model_type not in known_model_types():
-            raise _unsupported(model_type, content) from None
-        raise CheckpointError(f"{path} is not a valid {model_type!r} config: {_first_line(error)}") from None
-    if text_config(config).model_type not in FAMILIES:
-        raise _unsupported(model_type, {"layer_types": layer_types(text_config(config))})
-    return config
-
-
-def known_model_types() -> set[str]:
-    """Top-level model types that a supported text model appears under."""
-    return set(FAMILIES) | {name.removesuffix("_text") for name in FAMILIES}
-
-
 def load_checkpoint(folder: Path) -> Checkpoint:
     """Config and weights of ``folder``, in float32.
 
@@ -101,6 +68,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
         pickled = [path.name for pattern in PICKLES for path in folder.glob(pattern)]
         hint = f"; {pickled[0]} is a pickle, which hybridge never loads: convert it to safetensors first" if pickled else ""
         raise CheckpointError(f"{folder} has no *.safetensors with the weights{hint}.")
+    _check_index(folder / "model.safetensors.index.json")
     model, info = _load_weights(folder, config)
     _check_weights(folder, model, info)
     return Checkpoint(folder=folder, model=model.eval().requires_grad_(False))
@@ -121,9 +89,26 @@ def _load_weights(folder: Path, config: Any) -> tuple[PreTrainedModel, dict[str,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # so that they are listed; they are refused below
         )
-    except (SafetensorError, OSError, ValueError, RuntimeError, KeyError) as error:
-        raise CheckpointError(f"the weights in {folder} cannot be read: {_first_line(error)}") from None
+    except Exception as error:  # whatever a damaged file or an impossible size makes transformers run into
+        raise CheckpointError(f"the weights in {folder} cannot be read: {first_line(error)}") from None
     return model, info
+
+
+def _check_index(path: Path) -> None:
+    """A shard index may only name safetensors that lie beside it: transformers would load a pickle that it names."""
+    if not path.exists():
+        return
+    try:
+        names = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} cannot be read as an index of shards ({first_line(error)}).") from None
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise CheckpointError(f"{path} names {name!r}, but shards are *.safetensors in the same folder.")
+        if not (path.parent / name).is_file():
+            raise CheckpointError(f"{path.parent} lacks {name}, which {path.name} names; the checkpoint is incomplete.")
+    if not names:
+        raise CheckpointError(f"{path} names no shards.")
 
 
 def _check_weights(folder: Path, model: PreTrainedModel, info: dict[str, Any]) -> None:
@@ -139,18 +124,5 @@ def _check_weights(folder: Path, model: PreTrainedModel, info: dict[str, Any]) -
         raise CheckpointError(f"{_some(broken)} in {folder} is not finite (NaN or infinity); the weights are damaged.")
 
 
-def _unsupported(model_type: str, content: dict[str, Any]) -> UnsupportedModelError:
-    types = content.get("layer_types") or content.get("text_config", {}).get("layer_types") or []
-    layers = f" Its layers: {describe(types)}." if types else ""
-    return UnsupportedModelError(
-        f"model type {model_type!r} is not supported.{layers}\n"
-        f"Supported model types: {', '.join(sorted(name.removesuffix('_text') for name in FAMILIES))}."
-    )
-
-
 def _some(names: list[str]) -> str:
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -20,8 +20,8 @@ def output_folder(target: Path, *, force: bool) -> Iterator[Path]:
     Raises UsageError before the body where ``target`` exists (unless ``force`` and it is an artifact or empty), OutputError
     where it cannot be written or the disk is full. Whatever happens, nothing half-written stays and nothing existing is lost.
     """
-    check_target(target, force=force)
     with _explained(target):
+        check_target(target, force=force)
         target.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
     try:
@@ -44,18 +44,19 @@ def check_target(target: Path, *, force: bool) -> None:
 
 
 def _replace(target: Path, staging: Path) -> None:
+    """Put ``staging`` in the place of ``target``; the old one is back, or still beside it, whatever interrupts this."""
     if not target.exists():
         staging.rename(target)
         return
-    old = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent))
-    target.rename(old / "artifact")
+    old = staging.with_suffix(".old")
     try:
+        target.rename(old)
         staging.rename(target)
-    except OSError:
-        (old / "artifact").rename(target)
+    except BaseException:
+        if old.exists() and not target.exists():
+            old.rename(target)
         raise
-    finally:
-        shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager

@@ -51,12 +51,12 @@ def describe_file(path: Path) -> FileEntry:
 
 def _check_file(folder: Path, name: str, expected: FileEntry) -> None:
     path = folder / name
-    if Path(name).name != name:
+    if Path(name).name != name or "\0" in name:
         raise ArtifactError(f"the manifest of {folder} lists {name!r}, which is not a plain file name.")
-    if not path.is_file():
-        raise ArtifactError(f"{path} is missing; export the model again or copy the whole folder.")
     try:
         actual = describe_file(path)
+    except FileNotFoundError:
+        raise ArtifactError(f"{path} is missing; export the model again or copy the whole folder.") from None
     except OSError as error:
         raise ArtifactError(f"{path} cannot be read: {error.strerror}.") from None
     if actual.size != expected.size:

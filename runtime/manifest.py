@@ -111,7 +111,7 @@ def read_manifest(folder: Path) -> Manifest:
             raise ValueError("not an object")
     except FileNotFoundError:
         raise ArtifactError(f"{folder} is not an artifact: it has no {MANIFEST}. Make one with 'hybridge export'.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ArtifactError(f"{path} cannot be read ({error}); export the model again.") from None
     version = content.get("format_version")
     if version != FORMAT_VERSION:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifact import Artifact
-from hybridge.runtime.manifest import MethodEntry
+from hybridge.runtime.program_check import buffer_names, check_methods, check_program, said
 
 STATE = "state.cache."
 """Qualified name of the cache in the exported program, before each buffer's own."""
@@ -28,6 +28,8 @@ class Program:
         """Raises ArtifactError where the program does not load here or is not what the manifest says."""
         runtime = _runtime()
         manifest = artifact.manifest
+        check_methods(manifest)
+        self._buffers = buffer_names(manifest)
         needed = {name for method in manifest.methods.values() for name in method.operators}
         if missing := needed - set(runtime._get_operator_names()):
             raise ArtifactError(
@@ -42,9 +44,8 @@ class Program:
                 self._methods = {name: self._program.load_method(name) for name in manifest.methods}
         except RuntimeError as error:
             raise ArtifactError(f"{artifact.program} does not load: {_first_line(error)}.") from None
-        self._layers = manifest.layers
-        for name, expected in manifest.methods.items():
-            _check_signature(name, expected, self._methods[name].method_meta())
+        metas = {name: method.method_meta() for name, method in self._methods.items()}
+        check_program(manifest, metas, {name: self.constant(name) for name in said(manifest)})
 
     def call(self, name: str, *inputs: Tensor) -> Tensor:
         """Run a method; the output is the caller's own copy, because the runtime reuses its memory.
@@ -59,20 +60,14 @@ class Program:
 
     def constant(self, name: str) -> Any:
         """What a constant method of the program answers."""
-        return self._program.load_method(name).call(())[0]
+        try:
+            return self._program.load_method(name).call(())[0]
+        except RuntimeError as error:
+            raise ArtifactError(f"the program does not answer {name}(): {_first_line(error)}.") from None
 
     def state(self) -> dict[str, Tensor]:
         """Every buffer of the state by name, as views of the runtime's own memory: look, and write with care."""
-        names = ["length", "staged", "slot_length"]
-        names += [f"layers.{i}.{name}" for i, layer in enumerate(self._layers) for name in layer.buffers]
-        return {name: self._methods["decode"].get_attribute(STATE + name) for name in names}
-
-
-def _check_signature(name: str, expected: MethodEntry, meta: Any) -> None:
-    actual = [list(meta.input_tensor_meta(i).sizes()) for i in range(meta.num_inputs())]
-    wanted = [entry.shape for entry in expected.inputs]
-    if actual != wanted:
-        raise ArtifactError(f"method {name!r} takes {actual}, but the manifest says {wanted}; export the model again.")
+        return {name: self._methods["decode"].get_attribute(STATE + name) for name in self._buffers}
 
 
 def _runtime() -> Any:

@@ -63,11 +63,11 @@ def _compare(report: ValidationReport, program: int, run: RandomProgram, oracle:
         want[i] = answers[len(text) - 1]
     report.largest_logit = max([report.largest_logit, *(float(row.abs().max()) for row in want.values())])
     for i, seen in enumerate(run.observations):
-        error = float((seen.logits - want[i]).abs().max())
+        error = float((seen.logits - want[i]).abs().nan_to_num(float("inf")).max())
         report.compared += 1
         report.worst, report.total = max(report.worst, error), report.total + error
         report.top1_matches += int(seen.logits.argmax() == want[i].argmax())
-        if not error <= report.tolerance * report.largest_logit and report.first_divergence is None:  # NaN diverges
+        if error > report.tolerance * report.largest_logit and report.first_divergence is None:
             report.first_divergence = Divergence(
                 program=program, operations=run.log[: seen.operation], position=len(seen.text) - 1, error=error
             )
@@ -77,7 +77,7 @@ def _check_generation(report: ValidationReport, session: Session, oracle: Oracle
     """Greedy with and without speculation against eager greedy, on a prompt that repeats itself: much to guess."""
     check = report.generation
     phrase = [rng.randrange(session.vocab_size) for _ in range(rng.randint(4, 12))]
-    prompt = (phrase * 8)[: min(48, session.max_seq_len - 1)]
+    prompt = (phrase * 12)[: max(1, min(48, session.max_seq_len - 1))]
     stats = GenerationStats()
     session.reset()
     plain = list(session.generate(prompt, max_new_tokens=new_tokens))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from hybridge.cache.errors import ValidationError
@@ -84,4 +85,8 @@ class ValidationReport:
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
         derived = ("worst_relative", "mean", "mean_relative", "top1_agreement", "passed")
-        return asdict(self) | {name: getattr(self, name) for name in derived}
+        own = {each.name: getattr(self, each.name) for each in fields(self)} | {name: getattr(self, name) for name in derived}
+        own |= {"operations": dict(self.operations), "generation": asdict(self.generation)}
+        own["first_divergence"] = asdict(self.first_divergence) if self.first_divergence else None
+        # JSON has no infinity.
+        return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in own.items()}

@@ -90,7 +90,7 @@ def test_branching(session: Session, oracle: Oracle) -> None:
     assert session.restore(1) == 5, "nothing was written below it yet"
     assert session.restore(0) == 3
     close(session.prefill([7, 8, 9, 10]), oracle([1, 2, 3, 7, 8, 9, 10])[-1])
-    with pytest.raises(SnapshotError, match="overwritten|written below"):
+    with pytest.raises(SnapshotError, match="written below"):
         session.restore(1)
     assert session.length == 7, "a refused restore changes nothing"
     close(session.decode(11), oracle([1, 2, 3, 7, 8, 9, 10, 11])[-1])

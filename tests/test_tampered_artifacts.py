@@ -157,7 +157,9 @@ def test_another_format_version_is_named(folder: Path, version: object, signed: 
     assert_refused(folder, "has format version .*, but this hybridge reads version 1; export the model again")
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/hostname", "sub/x", "..", ".", "", "x\0y", "long" * 100], ids=repr)
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/hostname", "sub/x", "..", ".", "", "x\0y", "long" * 100], ids=lambda name: repr(name[:12])
+)
 def test_a_file_outside_the_folder_is_refused(folder: Path, name: str) -> None:
     (folder.parent / "x").write_text("")
     empty = {"sha256": hashlib.sha256().hexdigest(), "size": 0}

@@ -6,11 +6,19 @@ import logging
 import sys
 import warnings
 
+from rich.markup import escape
+
 from hybridge.cache.errors import HybridgeError
 from hybridge.export.cli import demo, export, inspect, run, validate
 from hybridge.export.cli.common import app, err
 
-__all__ = ["app", "demo", "export", "inspect", "main", "run", "validate"]
+__all__ = ["app", "demo", "export", "fail", "inspect", "main", "run", "validate"]
+
+
+def fail(message: str, exit_code: int) -> None:
+    """Say what went wrong and leave; brackets in it are no markup."""
+    err.print("[bold red]Error:[/]", escape(message), highlight=False, soft_wrap=True)
+    sys.exit(exit_code)
 
 
 def main() -> None:
@@ -21,8 +29,9 @@ def main() -> None:
     try:
         app()
     except HybridgeError as error:
-        err.print("[bold red]Error:[/]", str(error), highlight=False, soft_wrap=True)
-        sys.exit(error.exit_code)
+        fail(str(error), error.exit_code)
+    except OSError as error:
+        fail(f"{error.filename or 'the system'}: {error.strerror or error}.", 1)
     except KeyboardInterrupt:
         err.print("[bold red]Interrupted.[/]")
         sys.exit(130)

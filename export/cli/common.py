@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -22,7 +23,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-out = Console()
+# A pipe has no width; 80 columns would cut names.
+out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140)
 err = Console(stderr=True)
 
 ArtifactArgument = Annotated[Path, typer.Argument(help="An exported artifact: the folder that 'hybridge export' wrote.")]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from rich.markup import escape
 
 from hybridge.export.cli.common import JsonOption, app, err, megabytes, print_json
 from hybridge.export.cli.validate import DEFAULT_PROGRAMS, print_report, validate_session
@@ -56,7 +57,8 @@ def export_command(
 
 def export_checkpoint(checkpoint: Path, output: Path, options: ExportOptions, *, force: bool, validate: bool) -> Manifest:
     """Export and, if asked, validate before the output appears. Raises what these do."""
-    from hybridge.export.checkpoint import load_checkpoint, read_config
+    from hybridge.export.checkpoint import load_checkpoint
+    from hybridge.export.config_file import read_config
     from hybridge.export.exporter import build_cache, export
     from hybridge.export.output_folder import output_folder
     from hybridge.export.progress import Steps
@@ -78,10 +80,11 @@ def export_checkpoint(checkpoint: Path, output: Path, options: ExportOptions, *,
 
 def describe(output: Path, manifest: Manifest) -> None:
     """Say what was written and what to do with it."""
+    name, size = escape(str(output)), megabytes(manifest.files["model.pte"].size)
     state = sum(layer.state_bytes for layer in manifest.layers)
     err.print(
-        f"[bold green]{output}[/] holds {len(manifest.methods)} methods in {megabytes(manifest.files['model.pte'].size)} "
+        f"[bold green]{name}[/] holds {len(manifest.methods)} methods in {size} "
         f"(weights {megabytes(manifest.weight_bytes)}, state {megabytes(state)}).\n"
-        f"Try: hybridge inspect {output}   hybridge run {output} --prompt '…' --stats",
+        f"Try: hybridge inspect {name}   hybridge run {name} --prompt '…' --stats",
         highlight=False,
     )

@@ -14,7 +14,7 @@ from hybridge.runtime.manifest import Manifest
 from hybridge.runtime.session import Session
 from hybridge.runtime.validation_report import ValidationReport
 
-PROMPT = list(range(1, 101))
+PROMPT = list(range(1, 51))
 QWEN3_5_08B = SimpleNamespace(
     model_type="qwen3_5_text",
     num_hidden_layers=24,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rich.markup import escape
+
 from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, megabytes, out, print_json, table
 from hybridge.runtime.artifact import Artifact, open_artifact
 from hybridge.runtime.manifest import Manifest, TensorEntry
@@ -22,7 +24,7 @@ def inspect(artifact: ArtifactArgument, json: JsonOption = False) -> None:
 
 def _print_summary(artifact: Artifact) -> None:
     manifest = artifact.manifest
-    grid = table(f"{artifact.folder}", "", "")
+    grid = table(escape(str(artifact.folder)), "", "")
     grid.add_row("model type", manifest.model_type)
     grid.add_row("vocabulary", f"{manifest.vocab_size} tokens, bos {manifest.bos_id}, eos {manifest.eos_ids}")
     for name, value in vars(manifest.options).items():

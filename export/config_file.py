@@ -1,0 +1,72 @@
+"""Read a checkpoint's config.json, and refuse what hybridge cannot run before any weight is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig
+
+from hybridge.cache.errors import CheckpointError, UnsupportedModelError
+from hybridge.cache.families import FAMILIES, describe, layer_types, text_config
+
+
+def read_config(folder: Path) -> Any:
+    """The config of the checkpoint in ``folder``, once it is known to be of a supported family.
+
+    Raises CheckpointError where there is none, UnsupportedModelError where hybridge cannot run the model.
+    """
+    if not folder.is_dir():
+        raise CheckpointError(
+            f"{folder} is not a folder. Give a local checkpoint: a folder with config.json and *.safetensors."
+        )
+    path = folder / "config.json"
+    content = _read_object(path)
+    model_type = content.get("model_type")
+    if not isinstance(model_type, str):
+        raise CheckpointError(f"{path} cannot be read as a transformers config: it has no model_type.")
+    if model_type not in known_model_types():
+        raise _unsupported(model_type, content)
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        types = layer_types(text_config(config))
+    except CheckpointError:
+        raise
+    except Exception as error:  # transformers' config classes raise whatever their checks ran into
+        raise CheckpointError(f"{path} is not a valid {model_type!r} config: {first_line(error)}") from None
+    if text_config(config).model_type not in FAMILIES:
+        raise _unsupported(model_type, {"layer_types": types})
+    return config
+
+
+def known_model_types() -> set[str]:
+    """Top-level model types that a supported text model appears under."""
+    return set(FAMILIES) | {name.removesuffix("_text") for name in FAMILIES}
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what a library says, or the name of its error."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path.parent} has no config.json, so it is not a transformers checkpoint.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read as a transformers config: {first_line(error)}.") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} cannot be read as a transformers config: it is not a JSON object.")
+    return content
+
+
+def _unsupported(model_type: str, content: dict[str, Any]) -> UnsupportedModelError:
+    text = content.get("text_config")
+    types = content.get("layer_types") or (text.get("layer_types") if isinstance(text, dict) else None)
+    layers = f" Its layers: {describe([str(each) for each in types])}." if isinstance(types, list) else ""
+    return UnsupportedModelError(
+        f"model type {model_type!r} is not supported.{layers}\n"
+        f"Supported model types: {', '.join(sorted(name.removesuffix('_text') for name in FAMILIES))}."
+    )

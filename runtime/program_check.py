@@ -1,0 +1,76 @@
+"""Is a loaded program what its manifest says? Signatures, state and constants, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hybridge.cache.errors import ArtifactError
+from hybridge.runtime.manifest import Manifest, TensorEntry
+
+METHODS = ("prefill", "decode", "verify", "commit", "reset", "forward")
+SLOT_METHODS = ("snapshot", "restore")
+OWN_BUFFERS = ("length", "staged", "slot_length")
+"""Buffers of the cache itself, which come before those of its layers."""
+
+DTYPES = {4: "int64", 6: "float32"}
+"""ExecuTorch's scalar types, as far as artifacts have them."""
+
+
+def check_methods(manifest: Manifest) -> None:
+    """Raises ArtifactError where the manifest lacks a method that every session needs."""
+    wanted = METHODS + (SLOT_METHODS if manifest.options.snapshot_slots else ())
+    if missing := [name for name in wanted if name not in manifest.methods]:
+        raise ArtifactError(f"the manifest lists no method {', '.join(missing)}; export the model again.")
+
+
+def check_program(manifest: Manifest, metas: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
+    """Raises ArtifactError where signatures, state or constants differ.
+
+    metas: the runtime's MethodMeta by method name; constants: what the constant methods answer.
+    """
+    for name, method in manifest.methods.items():
+        meta = metas[name]
+        _same(f"{name} takes", _tensors(meta.num_inputs(), meta.input_tensor_meta), _entries(method.inputs))
+        _same(f"{name} gives", _tensors(meta.num_outputs(), meta.output_tensor_meta), _entries(method.outputs))
+    _same("the state is", _tensors(metas["decode"].num_attributes(), metas["decode"].attribute_tensor_meta), _state(manifest))
+    for name, value in said(manifest).items():
+        _same(f"{name}() is", constants[name], value)
+
+
+def said(manifest: Manifest) -> dict[str, int]:
+    """What the program says of itself by constant methods, where the manifest says it too."""
+    options = manifest.options
+    return {
+        "get_max_seq_len": options.max_seq_len,
+        "get_vocab_size": manifest.vocab_size,
+        "hybridge_format_version": manifest.format_version,
+        "hybridge_prefill_chunk": options.prefill_chunk,
+        "hybridge_verify_len": options.verify_len,
+        "hybridge_snapshot_slots": options.snapshot_slots,
+    }
+
+
+def buffer_names(manifest: Manifest) -> list[str]:
+    """The state's buffers in the program's order."""
+    return [*OWN_BUFFERS, *(f"layers.{i}.{name}" for i, layer in enumerate(manifest.layers) for name in layer.buffers)]
+
+
+def _state(manifest: Manifest) -> list[tuple[str, list[int]]]:
+    own = [("int64", [1]), ("int64", [1]), ("int64", [max(1, manifest.options.snapshot_slots)])]
+    return own + [entry for layer in manifest.layers for entry in _entries(list(layer.buffers.values()))]
+
+
+def _entries(entries: list[TensorEntry]) -> list[tuple[str, list[int]]]:
+    return [(entry.dtype, entry.shape) for entry in entries]
+
+
+def _tensors(count: int, meta: Any) -> list[tuple[str, list[int]]]:
+    return [(DTYPES.get(meta(i).dtype(), "unknown"), list(meta(i).sizes())) for i in range(count)]
+
+
+def _same(what: str, actual: object, wanted: object) -> None:
+    if actual != wanted:
+        raise ArtifactError(
+            f"the program is not what the manifest says: {what} {actual}, not {wanted}. Export the model again."
+        )

@@ -1,0 +1,41 @@
+"""Real .pte files of the corners: core operators on the portable backend, the smallest sizes, experts, half-precision files."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import save_checkpoint, tiny_config
+
+from hybridge.export.cli.export import export_checkpoint
+from hybridge.export.oracle import load_oracle
+from hybridge.runtime import ExportOptions, Session
+from hybridge.runtime.validation import validate
+
+HYBRID = {"layers": 2, "layer_types": ["linear_attention", "full_attention"]}
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 32}
+CASES = {
+    "core operators": (
+        "qwen3_5_text", HYBRID, torch.bfloat16,
+        ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3, kernels="aten", backend="portable"),
+    ),
+    "experts": ("qwen3_next", HYBRID | EXPERTS, torch.float16, ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3)),
+    "smallest sizes": (
+        "llama", {"layers": 1}, torch.float32,
+        ExportOptions(max_seq_len=1, prefill_chunk=1, verify_len=1, snapshot_slots=0),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_program_is_the_model(case: str, tmp_path: Path) -> None:
+    model_type, sizes, dtype, options = CASES[case]
+    save_checkpoint(tmp_path / "checkpoint", tiny_config(model_type, **sizes), dtype)
+    manifest = export_checkpoint(tmp_path / "checkpoint", tmp_path / "out", options, force=False, validate=False)
+    session = Session.load(tmp_path / "out")
+    oracle = load_oracle(tmp_path / "checkpoint", manifest)
+    report = validate(session, oracle, programs=6, prompts=2, new_tokens=10, seed=0, notify=lambda done, total: None)
+    assert report.passed, report
+    assert manifest.files["model.pte"].size <= 1.1 * manifest.weight_bytes + 1e6
+    operators = {name for method in manifest.methods.values() for name in method.operators}
+    assert any(name.startswith("llama::") for name in operators) == (options.kernels == "llm")
+    assert ("snapshot" in manifest.methods) == (options.snapshot_slots > 0)

@@ -1,0 +1,125 @@
+"""What is built and installed is complete, and the part for the device drags in nothing of the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
+
+CHECKOUT = Path(__file__).parents[1]
+PACKAGES = ("cache", "export", "runtime")
+IMPORT_ALL = """
+import importlib, json, pkgutil
+import hybridge
+
+names = [module.name for module in pkgutil.walk_packages(hybridge.__path__, "hybridge.")]
+places = {name: importlib.import_module(name).__file__ for name in names}
+
+from hybridge.export.checkpoint import load_checkpoint
+from hybridge.export.cli.demo import EMBEDDED
+
+print(json.dumps({"places": places, "embedded": str(EMBEDDED), "model": load_checkpoint(EMBEDDED).config.model_type}))
+"""
+RUN = """
+import json, sys
+from hybridge.runtime import Session
+
+if sys.argv[1:]:
+    list(Session.load(sys.argv[1]).generate([1, 2, 3], max_new_tokens=4))
+print(json.dumps(list(sys.modules)))
+"""
+
+
+def output_of(*command: object, **environment: str) -> str:
+    """What a command says, run where no folder of the checkout can be imported by accident."""
+    words, folder = [str(word) for word in command], Path(sys.prefix)
+    done = subprocess.run(words, cwd=folder, env=os.environ | environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def python(code: str, *arguments: object, **environment: str) -> Any:
+    """The JSON that is printed last; libraries may say something before."""
+    return json.loads(output_of(sys.executable, "-c", code, *arguments, **environment).splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the source distribution and the wheel that is built from it."""
+    folder = tmp_path_factory.mktemp("built")
+    output_of(sys.executable, "-m", "build", "--outdir", folder, CHECKOUT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    return next(built.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel's contents, and nothing else."""
+    folder = tmp_path_factory.mktemp("installed")
+    output_of(sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", folder, wheel)
+    return folder
+
+
+def checkout_files() -> set[str]:
+    """All that belongs to the package, as it is named once installed."""
+    files = [path for package in PACKAGES for path in (CHECKOUT / package).rglob("*") if path.is_file()]
+    names = {f"hybridge/{path.relative_to(CHECKOUT)}" for path in files if "__pycache__" not in path.parts}
+    return names | {"hybridge/__init__.py", "hybridge/py.typed"}
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    names = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    assert names == checkout_files()
+
+
+def test_the_wheel_holds_the_embedded_model_and_the_license(wheel: Path) -> None:
+    names = set(ZipFile(wheel).namelist())
+    embedded = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+    assert {f"hybridge/export/embedded/{name}" for name in embedded} <= names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+def test_the_source_distribution_holds_no_tests_and_every_file_once(built: Path) -> None:
+    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+        names = [name.split("/", 1)[1] for name in archive.getnames()]
+    assert len([name for name in names if name.endswith("model.safetensors")]) == 1
+    assert not [name for name in names if name.startswith("tests")]
+
+
+@pytest.fixture(scope="module")
+def imported(installed: Path) -> dict[str, Any]:
+    return dict(python(IMPORT_ALL, PYTHONPATH=str(installed)))
+
+
+def test_every_module_imports_from_the_installed_wheel(installed: Path, imported: dict[str, Any]) -> None:
+    expected = {name for name in checkout_files() if name.endswith(".py")} - {"hybridge/__init__.py"}
+    assert {f"{Path(place).relative_to(installed)}" for place in imported["places"].values()} == expected
+
+
+def test_the_installed_demo_finds_its_model(installed: Path, imported: dict[str, Any]) -> None:
+    assert Path(imported["embedded"]) == installed / "hybridge" / "export" / "embedded"
+    assert imported["model"] == "qwen3_5_text"
+
+
+def test_the_installed_script_answers(installed: Path) -> None:
+    usage = output_of(sys.executable, installed / "bin" / "hybridge", "--help", PYTHONPATH=str(installed))
+    assert "Usage: hybridge" in usage
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["imported", "running"])
+def test_the_runtime_loads_nothing_of_the_export(running: bool, request: pytest.FixtureRequest) -> None:
+    artifact = [request.getfixturevalue("artifact")] if running else []
+    loaded = python(RUN, *artifact)
+    assert "hybridge.runtime.session" in loaded
+    assert [name for name in loaded if name.startswith(("transformers", "torchao", "hybridge.export", "typer"))] == []
