@@ -11,13 +11,17 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSizes:
-    """What fixes every buffer's shape, in tokens but for ``batch_size`` and ``snapshot_slots``."""
+    """What fixes every buffer, in tokens but for ``batch_size`` and ``snapshot_slots``.
+
+    dtype is that of keys, values and conv windows; recurrent states are float32 always, as in every reference.
+    """
 
     max_seq_len: int
     prefill_chunk: int = 64
     verify_len: int = 8
     snapshot_slots: int = 0
     batch_size: int = 1
+    dtype: torch.dtype = torch.float32
 
     @property
     def rows(self) -> int:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
+
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.full_attention import FullAttentionLayer
@@ -56,6 +58,12 @@ MOST_LAYERS = 4096
 def text_config(config: Config) -> Config:
     """The config of the text model; the config itself where there is no other."""
     return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def config_dtype(config: Config) -> torch.dtype:
+    """The dtype that the config asks for; float32 where it does not."""
+    dtype = getattr(text_config(config), "dtype", None)
+    return dtype if isinstance(dtype, torch.dtype) else torch.float32
 
 
 def layer_types(config: Config) -> list[str]:

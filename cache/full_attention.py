@@ -25,8 +25,8 @@ class FullAttentionLayer(CacheLayer):
 
     def __init__(self, sizes: CacheSizes, kernels: Kernels, *, kv_heads: int, head_dim: int) -> None:
         super().__init__(sizes, kernels)
-        self.add_positional("keys", kv_heads, head_dim)
-        self.add_positional("values", kv_heads, head_dim)
+        self.add_positional("keys", kv_heads, head_dim, dtype=sizes.dtype)
+        self.add_positional("values", kv_heads, head_dim, dtype=sizes.dtype)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scale: float) -> Tensor:
         """Write the block's keys and values [B, T, G, D], then attend with query [B, T, H, D]; returns [B, T, H, D]."""

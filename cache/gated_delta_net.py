@@ -25,7 +25,7 @@ class Convolution(Protocol):
 
 
 class GatedDeltaNetLayer(CacheLayer):
-    """conv_state [B, C, W] and recurrent_state [B, Hv, K, V].
+    """conv_state [B, C, W] and recurrent_state [B, Hv, K, V], the latter float32.
 
     C = 2 Hk K + Hv V channels (query, key, value), W = conv kernel - 1, Hk key heads, Hv value heads.
     """
@@ -53,9 +53,9 @@ class GatedDeltaNetLayer(CacheLayer):
         self.key_heads, self.value_heads = key_heads, value_heads
         self.key_dim, self.value_dim = key_dim, value_dim
         channels = 2 * key_heads * key_dim + value_heads * value_dim
-        self.add_committed("conv_state", channels, conv_kernel - 1)
+        self.add_committed("conv_state", channels, conv_kernel - 1, dtype=sizes.dtype)
         self.add_committed("recurrent_state", value_heads, key_dim, value_dim)
-        self.add_staged("staged_conv", channels, sizes.verify_len)
+        self.add_staged("staged_conv", channels, sizes.verify_len, dtype=sizes.dtype)
         self.add_staged("staged_log_decay", value_heads, sizes.verify_len)
         self.add_staged("staged_beta", value_heads, sizes.verify_len)
         self._convolve: Convolution | None = None

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.errors import SnapshotError, UsageError
-from hybridge.cache.families import Config, build_layers
+from hybridge.cache.families import Config, build_layers, config_dtype
 from hybridge.cache.kernels import CoreKernels, Kernels
 from hybridge.cache.layer import CacheLayer
 from hybridge.cache.transformers_api import TransformersCacheApi
@@ -60,12 +60,14 @@ class HybridCache(TransformersCacheApi, nn.Module):
         verify_len: int = 8,
         snapshot_slots: int = 0,
         batch_size: int = 1,
+        dtype: torch.dtype | None = None,
         kernels: Kernels | None = None,
     ) -> HybridCache:
         """The cache that ``config`` (a model's, or its text model's) asks for.
 
         max_seq_len is in tokens; left out it is 2048 with a warning, never ``config.max_position_embeddings``, which is ten
-        million for some models. Raises UsageError for a size below 1 and UnsupportedModelError for an unknown layer.
+        million for some models. dtype, of keys, values and conv windows, is the config's where it is left out.
+        Raises UsageError for a size below 1 and UnsupportedModelError for an unknown layer.
         """
         if max_seq_len is None:
             max_seq_len = DEFAULT_MAX_SEQ_LEN
@@ -76,6 +78,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
             verify_len=verify_len,
             snapshot_slots=snapshot_slots,
             batch_size=batch_size,
+            dtype=dtype or config_dtype(config),
         )
         check_sizes(sizes)
         return cls(build_layers(config, sizes, kernels or CoreKernels()), sizes)

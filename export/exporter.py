@@ -80,6 +80,7 @@ def _cache(config: Any, options: ExportOptions) -> HybridCache:
         prefill_chunk=options.prefill_chunk,
         verify_len=options.verify_len,
         snapshot_slots=options.snapshot_slots,
+        dtype=getattr(torch, options.dtype),
         kernels=KERNELS[options.kernels](),
     )
 

@@ -63,6 +63,17 @@ def test_snapshot_restore_and_reset_keep_the_buffers_where_they_are(model: PreTr
     assert addresses == {name: buffer.data_ptr() for name, buffer in cache.named_buffers()}
 
 
+@torch.no_grad()
+def test_a_half_precision_model_gets_a_half_precision_cache(model: PreTrainedModel) -> None:
+    model.config.dtype = torch.bfloat16
+    model, text = model.to(torch.bfloat16), ids(20)
+    cache = new_cache(model)
+    got = torch.cat([model(piece, past_key_values=cache).logits for piece in text.split(7, dim=1)], dim=1)
+    want = model(text, use_cache=False).logits
+    assert {buffer.dtype for buffer in cache.buffers()} <= {torch.bfloat16, torch.float32, torch.int64}
+    assert float((got - want).abs().max()) <= 0.03 * float(want.abs().max())
+
+
 def test_a_snapshot_of_another_layout_is_refused(model: PreTrainedModel) -> None:
     with pytest.raises(SnapshotError, match="laid out otherwise"):
         new_cache(model).restore(new_cache(model, max_seq_len=65).snapshot())

@@ -8,11 +8,10 @@ from typing import Annotated, Literal
 import typer
 from rich.markup import escape
 
+from hybridge.cache import DEFAULT_MAX_SEQ_LEN
 from hybridge.export.cli.common import JsonOption, app, err, megabytes, print_json
 from hybridge.export.cli.validate import DEFAULT_PROGRAMS, print_report, validate_session
 from hybridge.runtime.manifest import ExportOptions, Manifest
-
-DEFAULT_MAX_SEQ_LEN = 2048
 
 
 @app.command(name="export")
