@@ -10,9 +10,6 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
-from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
-from executorch.backends.xnnpack.partition.config.generic_node_configs import BMMConfig
-from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import (
     EdgeCompileConfig,
     EdgeProgramManager,
@@ -25,6 +22,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from hybridge.cache.errors import ExportFailedError
+from hybridge.export.partition import OnceStored
 from hybridge.export.quick_lowering import quick_lowering
 from hybridge.export.rewrite import fold_constants, forget_provenance, reductions_as_products
 
@@ -72,12 +70,7 @@ def _trace(module: nn.Module, example: tuple[Tensor, ...]) -> ExportedProgram:
 
 
 def _to_edge(programs: Mapping[str, ExportedProgram], backend: str, constants: Mapping[str, Any]) -> EdgeProgramManager:
-    # Experts' weights are read by gathers too, so their products stay outside: a delegate would store them again.
-    configs = [config for config in ALL_PARTITIONER_CONFIGS if config is not BMMConfig]
-    partitioners = {
-        name: [XnnpackPartitioner(configs=configs)] if backend == "xnnpack" and name not in STATE_ONLY else []
-        for name in programs
-    }
+    partitioners = {name: [OnceStored()] if backend == "xnnpack" and name not in STATE_ONLY else [] for name in programs}
     return to_edge_transform_and_lower(
         dict(programs),
         partitioner=partitioners,

@@ -19,6 +19,10 @@ CASES = {
         ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3, kernels="aten", backend="portable"),
     ),
     "experts": ("qwen3_next", HYBRID | EXPERTS, torch.float16, ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3)),
+    "tied embeddings, stored once": (
+        "qwen3", {"layers": 1, "vocab_size": 12_000, "tie_word_embeddings": True}, torch.float32,
+        ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3),
+    ),
     "smallest sizes": (
         "llama", {"layers": 1}, torch.float32,
         ExportOptions(max_seq_len=1, prefill_chunk=1, verify_len=1, snapshot_slots=0),
