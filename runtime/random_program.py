@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from hybridge.cache.errors import UsageError
+from hybridge.cache.errors import UsageError, ValidationError
 from hybridge.runtime.session import Session
 
 
@@ -37,7 +37,7 @@ class RandomProgram:
         session.reset()
 
     def play(self, operations: int) -> None:
-        """Run ``operations`` of them, from a length that is sometimes near the end of the context."""
+        """Run ``operations`` of them. Raises ValidationError where the session breaks the rules."""
         choices = {
             self._prefill: 4, self._decode: 4, self._verify: 6, self._commit: 5, self._snapshot: 2, self._restore: 2,
             self._reset: 0.3,
@@ -47,7 +47,8 @@ class RandomProgram:
         while len(self.log) < operations:
             operation = self._commit if self.block and self.rng.random() < 0.8 else self._choose(choices)
             operation()
-            assert self.session.length == len(self.text), f"length {self.session.length}, expected {len(self.text)}"
+            if self.session.length != len(self.text):
+                raise self._wrong(f"the length is {self.session.length}, expected {len(self.text)}")
 
     def _choose(self, choices: dict[Callable[[], None], float]) -> Callable[[], None]:
         return self.rng.choices(list(choices), list(choices.values()))[0]
@@ -132,7 +133,10 @@ class RandomProgram:
             call()
         except UsageError:
             return
-        raise AssertionError(f"{self.log[-1]} was not refused")
+        raise self._wrong("the last operation was not refused")
+
+    def _wrong(self, what: str) -> ValidationError:
+        return ValidationError(f"{what}, after: {' · '.join(self.log)}")
 
     def _observe(self, text: list[int], logits: Tensor) -> None:
         self.observations.append(Observation(tuple(text), logits, len(self.log)))
