@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers.activations import ACT2FN
 
 from hybridge.cache.gated_delta_net import GatedDeltaNetLayer
 from hybridge.cache.hybrid_cache import HybridCache
@@ -51,8 +52,10 @@ class GatedDeltaNet(nn.Module):
         return m.in_proj_qkv(x), m.in_proj_z(x), m.in_proj_b(x), m.in_proj_a(x)
 
     def _convolve(self, window: Tensor) -> Tensor:
-        conv: Any = self.original.conv1d
-        return F.silu(F.conv1d(window, conv.weight, conv.bias, groups=window.shape[1]))
+        m: Any = self.original
+        mixed = F.conv1d(window, m.conv1d.weight, m.conv1d.bias, groups=window.shape[1])
+        activated: Tensor = ACT2FN[m.activation](mixed)
+        return activated
 
 
 class PackedGatedDeltaNet(GatedDeltaNet):
