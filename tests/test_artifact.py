@@ -199,5 +199,4 @@ def test_random_programs_reach_every_refusal(session: Session) -> None:
 def test_a_session_that_breaks_the_rules_is_noticed(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "snapshot", lambda slot: session.length)  # never refuses
     with pytest.raises(ValidationError, match="not refused, after: "):
-        for seed in range(8):
-            RandomProgram(session, random.Random(seed)).play(60)
+        RandomProgram(session, random.Random(0)).play(400)
