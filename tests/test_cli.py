@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,9 @@ def test_the_script_says_nothing_but_what_was_asked_for(artifact: Path) -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_export_that_is_stopped_leaves_nothing(checkpoint: Path, tmp_path: Path, number: int, code: int) -> None:
     command = [SCRIPT, "export", checkpoint, "-o", tmp_path / "out", "--max-seq-len", "96"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    # A shell that runs the tests in the background has them ignore Ctrl-C, and their children with them.
+    listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listen) as process:
         deadline = time.monotonic() + 120
         while not list(tmp_path.iterdir()) and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)
