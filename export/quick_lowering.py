@@ -32,7 +32,6 @@ def quick_lowering() -> Iterator[None]:
     """Inside, nodes carry no history from pass to pass, and XNNPACK skips the passes that no language model needs."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(traceback.NodeSource, "__init__", _without_history))
-        stack.enter_context(mock.patch.object(xnnpack_passes, "XNNPACKPassManager", _ShorterPassManager))
         stack.enter_context(
             mock.patch("executorch.backends.xnnpack.xnnpack_preprocess.XNNPACKPassManager", _ShorterPassManager)
         )

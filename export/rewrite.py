@@ -49,8 +49,7 @@ def _constant_values(program: ExportedProgram) -> dict[Node, torch.Tensor]:
             values[node] = program.state_dict[parameters[node.target]]
         elif node not in written and _is_pure(node) and all(each in values for each in node.all_input_nodes):
             args, kwargs = map_arg((node.args, node.kwargs), lambda each: values[each])
-            value = node.target(*args, **kwargs)
-            values[node] = value
+            values[node] = node.target(*args, **kwargs)
     return values
 
 
@@ -69,9 +68,11 @@ def _written_in_place(graph: Graph) -> set[Node]:
     """What a writing operator writes to, and everything that may be a view's base of it."""
     written: set[Node] = set()
     waiting = [
-        node.args[0]
+        argument
         for node in graph.nodes
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+        if isinstance(node.target, torch._ops.OpOverload)
+        for argument, declared in zip(node.args, node.target._schema.arguments, strict=False)
+        if declared.alias_info is not None and declared.alias_info.is_write
     ]
     while waiting:
         node = waiting.pop()
