@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +45,23 @@ class Block:
     count: Tensor
     length: int
     tentative: bool = False
+    _shared: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def positions(self) -> Tensor:
         """int64 [T], the position of each token."""
         return self.start + torch.arange(self.length)
+
+    @property
+    def real(self) -> Tensor:
+        """bool [T], false for padding."""
+        return self.shared("real", lambda: torch.arange(self.length) < self.count)
+
+    def shared(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """What ``compute`` gives, once for each block: masks that every layer of the same shape asks for."""
+        if key not in self._shared:
+            self._shared[key] = compute()
+        return self._shared[key]  # type: ignore[no-any-return]
 
     def offset(self, rows: int) -> int:
         """``start`` as a number for operators that take one, known to leave room for the block in ``rows`` rows."""

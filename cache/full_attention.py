@@ -10,30 +10,30 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from hybridge.cache.attention import AttentionLayer
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.kernels import Kernels
-from hybridge.cache.layer import CacheLayer
+from hybridge.cache.kernels import Kernels, Scoring
 
 
-class FullAttentionLayer(CacheLayer):
-    """Keys and values [B, R, G, D]; R = ``sizes.rows``, G key/value heads, D head dim."""
+class FullAttentionLayer(AttentionLayer):
+    """R = ``sizes.rows``: row r holds position r."""
 
     kind: ClassVar[str] = "full_attention"
 
-    keys: Tensor
-    values: Tensor
-
-    def __init__(self, sizes: CacheSizes, kernels: Kernels, *, kv_heads: int, head_dim: int) -> None:
+    def __init__(
+        self, sizes: CacheSizes, kernels: Kernels, *, kv_heads: int, head_dim: int, value_dim: int | None = None
+    ) -> None:
         super().__init__(sizes, kernels)
         self.add_positional("keys", kv_heads, head_dim, dtype=sizes.dtype)
-        self.add_positional("values", kv_heads, head_dim, dtype=sizes.dtype)
+        self.add_positional("values", kv_heads, value_dim or head_dim, dtype=sizes.dtype)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scale: float) -> Tensor:
-        """Write the block's keys and values [B, T, G, D], then attend with query [B, T, H, D]; returns [B, T, H, D]."""
-        self.write(key, value, block)
-        return self.kernels.attend(query, self.keys, self.values, block, scale)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scoring: Scoring) -> Tensor:
+        self.append(key, value, block)
+        return self.kernels.attend(query, self.keys, self.values, block, scoring)
 
-    def write(self, key: Tensor, value: Tensor, block: Block) -> None:
-        """Put the block's keys and values [B, T, G, D] into their rows."""
+    def append(self, key: Tensor, value: Tensor, block: Block) -> None:
         self.kernels.write_rows(self.keys, key, block)
         self.kernels.write_rows(self.values, value, block)
+
+    def recent(self, length: int) -> tuple[Tensor, Tensor]:
+        return self.keys[:, :length], self.values[:, :length]

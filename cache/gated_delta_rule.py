@@ -78,9 +78,3 @@ def unit_lower_inverse(strictly_lower: Tensor) -> Tensor:
         inverse = inverse - (below if size == 1 else inverse @ below @ inverse)
         size *= 2
     return inverse
-
-
-def identity_after(count: Tensor, log_decay: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """Turn every step after the first ``count`` (int64 [1]) into the identity. log_decay, beta [..., T]."""
-    kept = torch.arange(log_decay.shape[-1]) < count
-    return torch.where(kept, log_decay, 0.0), torch.where(kept, beta, 0.0)

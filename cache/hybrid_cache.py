@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ from hybridge.cache.layer import CacheLayer
 from hybridge.cache.transformers_api import TransformersCacheApi
 
 DEFAULT_MAX_SEQ_LEN = 2048
+
+Layer = TypeVar("Layer", bound=CacheLayer)
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,12 @@ class HybridCache(TransformersCacheApi, nn.Module):
     def cache_layers(self) -> list[CacheLayer]:
         """The layers in the model's order."""
         return list(self.layers)  # type: ignore[arg-type]  # a ModuleList forgets what it holds
+
+    def part(self, index: int, kind: type[Layer], name: str = "") -> Layer:
+        """The layer of that kind at ``index``; ``name`` says which where the decoder layer has several."""
+        part = self.cache_layers()[index].part(name)
+        assert isinstance(part, kind)
+        return part
 
     # Blocks of tokens
 

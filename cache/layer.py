@@ -53,6 +53,14 @@ class CacheLayer(nn.Module):
         self.staged.append(name)
         self.register_buffer(name, torch.zeros(self.sizes.batch_size, *shape, dtype=dtype))
 
+    def part(self, name: str) -> CacheLayer:
+        """The part of that name; a layer that has no parts is its own only one."""
+        return self
+
+    def each(self) -> list[CacheLayer]:
+        """The parts in order."""
+        return [self]
+
     def commit(self, count: Tensor) -> None:
         """Accept the first ``count`` (int64 [1]) staged tokens; 0 leaves every committed bit as it is."""
 

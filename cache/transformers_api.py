@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from hybridge.cache.attention import AttentionLayer
 from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.errors import CapacityError, UsageError
 
@@ -35,11 +36,11 @@ class TransformersCacheApi:
 
     @property
     def is_sliding(self) -> list[bool]:
-        return [False] * len(self)
+        return [any(part.window for part in self._attention_parts(i)) for i in range(len(self))]
 
     @property
     def is_linear(self) -> list[bool]:
-        return [not layer.positional for layer in self.cache_layers()]
+        return [not self._attention_parts(i) for i in range(len(self))]
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Append keys and values [B, G, T, D]; returns all of them so far [B, G, length + T, D].
@@ -47,7 +48,7 @@ class TransformersCacheApi:
         The last attention layer of a forward moves the length, so all of them see the same one.
         Raises CapacityError where the tokens do not fit, UsageError for another batch size.
         """
-        layer, tokens, length = self.cache_layers()[layer_idx], keys.shape[2], int(self.length)
+        tokens, length = keys.shape[2], int(self.length)
         if length + tokens > self.sizes.max_seq_len:
             raise CapacityError(
                 f"{tokens} more tokens after {length} do not fit into max_seq_len = {self.sizes.max_seq_len}; "
@@ -57,13 +58,19 @@ class TransformersCacheApi:
             raise UsageError(
                 f"the cache was built for batch_size = {self.sizes.batch_size}, but got keys of batch {keys.shape[0]}."
             )
+        (layer,) = self._attention_parts(layer_idx)
+        before = layer.recent(length)
+        all_keys, all_values = (
+            torch.cat([old.transpose(1, 2), new], 2) for old, new in zip(before, (keys, values), strict=True)
+        )
         block = Block(start=self.length.clone(), count=torch.tensor([tokens]), length=tokens)
-        for name, new in zip(layer.positional, (keys, values), strict=True):
-            layer.kernels.write_rows(layer.get_buffer(name), new.transpose(1, 2), block)
-        if layer_idx == max(i for i, each in enumerate(self.cache_layers()) if each.positional):
+        layer.append(keys.transpose(1, 2), values.transpose(1, 2), block)
+        if not any(self._attention_parts(i) for i in range(layer_idx + 1, len(self))):
             self.length.add_(tokens)
-        all_keys, all_values = (layer.get_buffer(name)[:, : length + tokens].transpose(1, 2) for name in layer.positional)
         return all_keys, all_values
+
+    def _attention_parts(self, layer_idx: int) -> list[AttentionLayer]:
+        return [part for part in self.cache_layers()[layer_idx].each() if isinstance(part, AttentionLayer)]
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor:
         """The conv window [B, C, W]; zeros before the first token, which is what a causal conv pads with."""
@@ -101,4 +108,7 @@ class TransformersCacheApi:
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
         """Length and offset of the keys that ``update`` returns for this many queries."""
-        return int(self.length) + query_length, 0
+        length = int(self.length)
+        parts = self._attention_parts(layer_idx)
+        before = parts[0].recent(length)[0].shape[1] if parts else length
+        return before + query_length, length - before

@@ -1,76 +1,116 @@
 """Make a transformers model run over a ``HybridCache``: its forward stays its own, its token mixers read and write our state.
 
 Attention needs no code for a family: transformers calls whatever attention function the config names, and ours
-(``hybridge``) looks up the cache layer by the module's ``layer_idx``. Recurrent mixers are replaced (``FAMILY_MIXERS``).
+(``hybridge``) looks up the cache layer by the module's ``layer_idx``. Recurrent mixers are replaced (``families``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import inspect
+from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
+from transformers.modeling_outputs import MoeModelOutputWithPast
 
-from hybridge.cache.full_attention import FullAttentionLayer
+from hybridge.cache.attention import AttentionLayer
 from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.cache.kernels import Scoring
 from hybridge.export.experts import EXPERTS
-from hybridge.export.mixers import GatedDeltaNet, PackedGatedDeltaNet, Unregistered
+from hybridge.export.families import ADAPTATIONS
+from hybridge.export.families.family import Adaptation, Unregistered
 
 ATTENTION = "hybridge"
 
-Mixer = Callable[[nn.Module, HybridCache], nn.Module]
+
+class AdaptedModel(nn.Module):
+    """A causal language model over a cache: the decoder runs a block, the head makes logits of what it leaves.
+
+    The two are apart because a prefill wants the logits of one token only. The head is the model's own forward over hidden
+    states that are given, so its scales, caps and multipliers need no code here.
+    """
+
+    def __init__(self, model: PreTrainedModel, cache: HybridCache) -> None:
+        super().__init__()
+        adapt(model, cache)
+        self.decoder: nn.Module = model.get_decoder()
+        self.head = model
+        model.set_submodule(next(name for name, module in model.named_modules() if module is self.decoder), Given())
+        self.cache = Unregistered(cache)
+        self.takes = inspect.signature(self.decoder.forward).parameters
+        self.requires_grad_(False)  # exported parameters must be leaves without gradients, or the lowering fails
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """Hidden states [1, T, hidden] after the last norm, for tokens [1, T] over the cache's block."""
+        positions = {"position_ids": self.cache.cache.block.positions[None, :]} if "position_ids" in self.takes else {}
+        hidden: Tensor = self.decoder(input_ids=tokens, use_cache=False, **positions).last_hidden_state
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """float32 logits [1, T, V] of hidden states [1, T, hidden]."""
+        logits: Tensor = self.head(inputs_embeds=hidden, use_cache=False).logits
+        return logits.float()
 
 
-def _text_positions_only(model: Any) -> None:
-    """Qwen3.5 mixes the frequencies of time, height and width; for text the three positions are the same."""
-    model.get_decoder().rotary_emb.recomposition_frequencies = lambda freq: torch.cat((freq[0], freq[0]), dim=-1)
+class Given(nn.Module):
+    """Stands for a decoder that was already run: what it takes for embeddings are its hidden states."""
 
-
-FAMILY_MIXERS: Mapping[str, Mapping[str, Mixer]] = {
-    "llama": {},
-    "qwen3": {},
-    "qwen3_next": {"linear_attn": PackedGatedDeltaNet},
-    "qwen3_5_text": {"linear_attn": GatedDeltaNet},
-}
-"""For each model type, which attribute of a decoder layer is replaced by which mixer."""
-
-SIMPLIFICATIONS: Mapping[str, Callable[[PreTrainedModel], None]] = {"qwen3_5_text": _text_positions_only}
-"""What a family computes that is constant for text and need not be exported."""
+    def forward(self, *, inputs_embeds: Tensor, **_: Any) -> MoeModelOutputWithPast:
+        return MoeModelOutputWithPast(last_hidden_state=inputs_embeds)
 
 
 def adapt(model: PreTrainedModel, cache: HybridCache) -> PreTrainedModel:
     """Bind ``model`` to ``cache``, in place; run it with ``use_cache=False`` and explicit ``position_ids`` inside a block."""
     model.config._attn_implementation = ATTENTION
     model.config._experts_implementation = EXPERTS
-    mixers = FAMILY_MIXERS[model.config.model_type]
+    adaptation = ADAPTATIONS[model.config.model_type]
     for layer in decoder_layers(model):
-        if hasattr(layer, "self_attn"):
-            layer.self_attn.hybridge = Unregistered(cache)
-        for name, mixer in mixers.items():
-            if hasattr(layer, name):
-                setattr(layer, name, mixer(getattr(layer, name), cache))
-    if simplify := SIMPLIFICATIONS.get(model.config.model_type):
-        simplify(model)
+        _replace_mixers(layer, adaptation, cache)
+    for module in model.modules():
+        if hasattr(module, "layer_idx"):
+            module.hybridge = Unregistered(cache)
+    adaptation.prepare(model, cache)
     return model
 
 
 def decoder_layers(model: PreTrainedModel) -> Iterator[Any]:
     """The decoder layers in order."""
-    yield from model.get_decoder().layers
+    decoder: Any = model.get_decoder()
+    yield from decoder.layers
 
 
-def _attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: None, scaling: float, **_: Any
+def _replace_mixers(layer: Any, adaptation: Adaptation, cache: HybridCache) -> None:
+    for path, mixer in adaptation.mixers.items():
+        *parents, name = path.split(".")
+        owner = layer
+        for parent in parents:
+            owner = getattr(owner, parent, None)
+        if getattr(owner, name, None) is not None:
+            setattr(owner, name, mixer(getattr(owner, name), cache))
+
+
+def attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: None,
+    scaling: float,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention function: query [B, H, T, D], key, value [B, G, T, D] to [B, T, H, D]."""
+    """transformers' attention function: query [B, H, T, D], key [B, G, T, D], value [B, G, T, V] to [B, T, H, V].
+
+    softcap and s_aux (the sinks, [H]) are what it calls them. The window is the cache layer's.
+    """
     cache: HybridCache = module.hybridge.cache
-    layer = cache.cache_layers()[module.layer_idx]
-    assert isinstance(layer, FullAttentionLayer)
+    layer = cache.part(module.layer_idx, AttentionLayer, "attention")
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-    return layer.attend(query, key, value, cache.block, scaling), None
+    scoring = Scoring(scale=scaling, softcap=softcap, sinks=s_aux)
+    return layer.attend(query, key, value, cache.block, scoring), None
 
 
 def _no_mask(*_: Any, **__: Any) -> Tensor | None:
@@ -78,17 +118,5 @@ def _no_mask(*_: Any, **__: Any) -> Tensor | None:
     return None
 
 
-AttentionInterface.register(ATTENTION, _attend)
+AttentionInterface.register(ATTENTION, attend)
 AttentionMaskInterface.register(ATTENTION, _no_mask)
-
-
-def positions(cache: HybridCache) -> Tensor:
-    """position_ids [1, T] of the block that is being run."""
-    return cache.block.positions[None, :]
-
-
-def run_block(model: PreTrainedModel, cache: HybridCache, tokens: Tensor) -> Tensor:
-    """Hidden states [1, T, hidden] after the last norm, for tokens [1, T] over ``cache.block``."""
-    output = model.get_decoder()(input_ids=tokens, position_ids=positions(cache), use_cache=False)
-    hidden: Tensor = output.last_hidden_state
-    return hidden

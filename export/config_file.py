@@ -9,7 +9,8 @@ from typing import Any
 from transformers import AutoConfig
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
-from hybridge.cache.families import FAMILIES, describe, layer_types, text_config
+from hybridge.cache.families import FAMILIES, plan, text_config
+from hybridge.cache.families.family import describe
 
 
 def read_config(folder: Path) -> Any:
@@ -30,7 +31,7 @@ def read_config(folder: Path) -> Any:
         raise _unsupported(model_type, content)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        types = layer_types(text_config(config))
+        types = plan(text_config(config))
     except CheckpointError:
         raise
     except Exception as error:  # transformers' config classes raise whatever their checks ran into

@@ -10,6 +10,7 @@ from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  regist
 from torch import Tensor
 
 from hybridge.cache.block import Block
+from hybridge.cache.kernels import CoreKernels, Scoring, Visible
 
 ops = torch.ops.llama
 
@@ -20,9 +21,21 @@ class LlmKernels:
     def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
         ops.update_cache(rows, buffer, block.offset(buffer.shape[1]))
 
-    def attend(self, query: Tensor, keys: Tensor, values: Tensor, block: Block, scale: float) -> Tensor:
-        offset = block.offset(keys.shape[1])
-        out: Tensor = ops.custom_sdpa(query, keys, values, offset, None, 0.0, True, scale)
+    def write_ring(self, buffer: Tensor, rows: Tensor, slots: Tensor) -> None:
+        ops.update_cache_with_indices(rows, buffer, 0, slots[None].expand(buffer.shape[0], -1))
+
+    def attend(
+        self, query: Tensor, keys: Tensor, values: Tensor, block: Block, scoring: Scoring, visible: Visible | None = None
+    ) -> Tensor:
+        # The operator knows a scale and a mask, and takes values as wide as keys.
+        if not scoring.is_plain or keys.shape[-1] != values.shape[-1]:
+            return CoreKernels().attend(query, keys, values, block, scoring, visible)
+        if visible is None:
+            offset = block.offset(keys.shape[1])
+            out: Tensor = ops.custom_sdpa(query, keys, values, offset, None, 0.0, True, scoring.scale)
+        else:
+            mask = block.shared(("additive", id(visible)), lambda: visible.additive)
+            out = ops.custom_sdpa(query, keys, values, 0, mask, 0.0, False, scoring.scale)
         return out
 
     def gated_delta_rule(

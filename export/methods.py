@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from hybridge.cache.block import Block
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.export.adapt import adapt, run_block
+from hybridge.export.adapt import AdaptedModel
 
 
 class State(nn.Module):
@@ -22,29 +22,21 @@ class State(nn.Module):
 
     def __init__(self, model: PreTrainedModel, cache: HybridCache) -> None:
         super().__init__()
-        # Exported parameters must be leaves without gradients, or the lowering fails.
-        self.model = adapt(model, cache).requires_grad_(False)
+        self.model = AdaptedModel(model, cache)
         self.cache = cache
 
     def hidden(self, tokens: Tensor, block: Block) -> Tensor:
         """Run tokens [1, T] as ``block``; hidden states [1, T, hidden]."""
         self.cache.block = block
-        hidden = run_block(self.model, self.cache, tokens)
+        hidden = self.model.hidden(tokens)
         self.cache.close(block)
         return hidden
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """float32 logits [1, T, V]."""
-        head = self.model.get_output_embeddings()
-        assert head is not None
-        logits: Tensor = head(hidden)
-        return logits.float()
 
     def extend(self, tokens: Tensor, count: Tensor) -> Tensor:
         """Commit the first ``count`` of tokens [1, T]; the last one's logits [1, 1, V], NaN if they do not fit."""
         block = self.cache.extend(tokens.shape[1], count)
         last = self.hidden(tokens, block).index_select(1, (block.count - 1).clamp(min=0))
-        return torch.where(block.count > 0, self.logits(last), float("nan"))
+        return torch.where(block.count > 0, self.model.logits(last), float("nan"))
 
 
 class Method(nn.Module):
@@ -73,7 +65,7 @@ class Verify(Method):
     """tokens [1, S] -> logits [1, S, V]; stages them and commits nothing."""
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.state.logits(self.state.hidden(tokens, self.state.cache.speculate(tokens.shape[1])))
+        return self.state.model.logits(self.state.hidden(tokens, self.state.cache.speculate(tokens.shape[1])))
 
 
 class Commit(Method):

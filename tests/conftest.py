@@ -22,7 +22,9 @@ from hybridge.runtime.manifest import ExportOptions
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One linear_attention and one full_attention layer, and a tokenizer of ASCII characters."""
     folder = tmp_path_factory.mktemp("checkpoint")
-    save_checkpoint(folder, tiny_config("qwen3_5_text", layers=2, layer_types=["linear_attention", "full_attention"]))
+    save_checkpoint(
+        folder, tiny_config("qwen3_5_text", num_hidden_layers=2, layer_types=["linear_attention", "full_attention"])
+    )
     save_tokenizer(folder)
     return folder
 

@@ -156,7 +156,7 @@ WRONG_USAGE = {
 def paths(checkpoint: Path, artifact: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> dict[str, Path]:
     """What the commands below name."""
     other, huge = (tmp_path_factory.mktemp(name) for name in ("other", "huge"))
-    save_checkpoint(other, tiny_config("qwen3_5_text", layers=2, vocab_size=100))
+    save_checkpoint(other, tiny_config("qwen3_5_text", num_hidden_layers=2, vocab_size=100))
     tiny_config("llama", head_dim=1 << 22).save_pretrained(huge)
     return {"checkpoint": checkpoint, "artifact": artifact, "other": other, "huge": huge, "tmp": tmp_path}
 

@@ -25,7 +25,7 @@ INPUTS = {
 @pytest.fixture(scope="module", params=[(family, kernels) for family in FAMILIES for kernels in KERNELS], ids="-".join)
 def programs(request: pytest.FixtureRequest) -> tuple[str, dict[str, ExportedProgram]]:
     family, kernels = request.param
-    model = tiny_model(tiny_config(family, layers=LAYERS))
+    model = tiny_model(tiny_config(family, num_hidden_layers=LAYERS))
     sizes = {"max_seq_len": 64, "prefill_chunk": 17, "verify_len": 5, "snapshot_slots": 2}
     state = State(model, HybridCache.from_config(model.config, kernels=KERNELS[kernels](), **sizes))  # type: ignore[arg-type]
     with torch.no_grad(), warnings.catch_warnings():

@@ -29,7 +29,7 @@ tokens = st.integers(0, VOCABULARY - 1)
 @cache
 def models(family: str) -> tuple[nn.Module, nn.Module]:
     """The oracle and a copy of it to adapt, made once."""
-    model = tiny_model(tiny_config(family, layers=FAMILIES[family]))
+    model = tiny_model(tiny_config(family, num_hidden_layers=FAMILIES[family]))
     return model, copy.deepcopy(model)
 
 

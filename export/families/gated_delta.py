@@ -1,47 +1,35 @@
-"""Token mixers that run over cache layers, built around the checkpoint's own modules.
-
-A mixer keeps the original module's parameters and its place in the model; only the way through the state is ours. It takes and
-ignores transformers' own cache and mask arguments.
-"""
+"""Gated delta nets: Qwen3.5's and Qwen3-Next's linear attention."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from hybridge.cache.gated_delta_net import GatedDeltaNetLayer
 from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.export.families.family import Adaptation, StatefulMixer
 
 
-class GatedDeltaNet(nn.Module):
-    """Qwen3.5's and Qwen3-Next's linear attention; they differ in how the projections are packed.
-
-    Source: transformers 5.23 ``Qwen3_5GatedDeltaNet`` and ``Qwen3NextGatedDeltaNet``.
-    """
+class GatedDeltaNet(StatefulMixer):
+    """Qwen3.5's linear attention. Source: transformers 5.23 ``Qwen3_5GatedDeltaNet``."""
 
     def __init__(self, original: nn.Module, cache: HybridCache) -> None:
-        super().__init__()
-        self.original = original
-        self.state = Unregistered(cache)
-        self.layer.bind(self._convolve)
-
-    @property
-    def layer(self) -> GatedDeltaNetLayer:
-        layer = self.state.cache.cache_layers()[self.original.layer_idx]  # type: ignore[index]
-        assert isinstance(layer, GatedDeltaNetLayer)
-        return layer
+        super().__init__(original, cache)
+        self.cache_layer(GatedDeltaNetLayer).convolve = self._convolve
 
     def forward(self, hidden_states: Tensor, **_: Any) -> Tensor:
         m: Any = self.original
         B, T = hidden_states.shape[:2]
         mixed, z, b, a = self._project(hidden_states)
         log_decay = -m.A_log.float().exp() * F.softplus(a.float() + m.dt_bias)
-        beta = b.sigmoid()
-        out = self.layer.mix(mixed.transpose(1, 2), log_decay.transpose(1, 2), beta.transpose(1, 2), self.state.cache.block)
+        gates = log_decay.transpose(1, 2), b.sigmoid().transpose(1, 2)
+        out = self.cache_layer(GatedDeltaNetLayer).mix(mixed.transpose(1, 2), *gates, block=self.cache.block)
         out = m.norm(out.reshape(-1, m.head_v_dim), z.reshape(-1, m.head_v_dim))
         projected: Tensor = m.out_proj(out.reshape(B, T, -1))
         return projected
@@ -59,7 +47,10 @@ class GatedDeltaNet(nn.Module):
 
 
 class PackedGatedDeltaNet(GatedDeltaNet):
-    """Qwen3-Next: query, key, value and gate in one projection, interleaved by key head; likewise b and a."""
+    """Qwen3-Next: query, key, value and gate in one projection, interleaved by key head; likewise b and a.
+
+    Source: transformers 5.23 ``Qwen3NextGatedDeltaNet``.
+    """
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         m: Any = self.original
@@ -68,8 +59,13 @@ class PackedGatedDeltaNet(GatedDeltaNet):
         return mixed, z, b, a
 
 
-class Unregistered:
-    """Holds the cache for a module without making it a submodule: its buffers have one owner and one name."""
+def _text_positions_only(model: PreTrainedModel, cache: HybridCache) -> None:
+    """Qwen3.5 mixes the frequencies of time, height and width; for text the three positions are the same."""
+    decoder: Any = model.get_decoder()
+    decoder.rotary_emb.recomposition_frequencies = lambda freq: torch.cat((freq[0], freq[0]), dim=-1)
 
-    def __init__(self, cache: HybridCache) -> None:
-        self.cache = cache
+
+FAMILIES: Mapping[str, Adaptation] = {
+    "qwen3_next": Adaptation(mixers={"linear_attn": PackedGatedDeltaNet}),
+    "qwen3_5_text": Adaptation(mixers={"linear_attn": GatedDeltaNet}, prepare=_text_positions_only),
+}

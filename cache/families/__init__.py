@@ -1,0 +1,93 @@
+"""Which layers a model's cache has, read from its config: one entry a model type, one function a layer type.
+
+A config is transformers' (or anything with the same attributes); nothing of transformers is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from hybridge.cache.block import CacheSizes
+from hybridge.cache.errors import CheckpointError, UnsupportedModelError
+from hybridge.cache.families import (
+    attention,
+    gated_delta,
+    glm5_next,
+    inkling,
+    kimi_delta,
+    lightning,
+    mamba,
+    mamba2,
+    qwen4_exp,
+    recurrent_gemma,
+    short_conv,
+    zaya,
+)
+from hybridge.cache.families.family import Config, Family, LayerBuilder, checked_layer_count, describe
+from hybridge.cache.kernels import Kernels
+from hybridge.cache.layer import CacheLayer
+
+__all__ = ["FAMILIES", "Config", "Family", "LayerBuilder", "build_layers", "config_dtype", "plan", "text_config"]
+
+FAMILIES: Mapping[str, Family] = {
+    **attention.FAMILIES,
+    **gated_delta.FAMILIES,
+    **glm5_next.FAMILIES,
+    **inkling.FAMILIES,
+    **kimi_delta.FAMILIES,
+    **lightning.FAMILIES,
+    **mamba.FAMILIES,
+    **mamba2.FAMILIES,
+    **qwen4_exp.FAMILIES,
+    **recurrent_gemma.FAMILIES,
+    **short_conv.FAMILIES,
+    **zaya.FAMILIES,
+}
+"""For each ``model_type`` of a text config, what its layers are."""
+
+
+def text_config(config: Config) -> Config:
+    """The config of the text model; the config itself where there is no other."""
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def config_dtype(config: Config) -> torch.dtype:
+    """The dtype that the config asks for; float32 where it does not."""
+    dtype = getattr(text_config(config), "dtype", None)
+    return dtype if isinstance(dtype, torch.dtype) else torch.float32
+
+
+def plan(config: Config) -> list[str]:
+    """The type of each decoder layer of a text config. Raises CheckpointError for an absurd number of them."""
+    checked_layer_count(config)
+    return list(FAMILIES.get(config.model_type, Family(layers={})).plan(config))
+
+
+def build_layers(config: Config, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
+    """One cache layer for each decoder layer.
+
+    Raises UnsupportedModelError, naming the model type or the layers that are the obstacle, and CheckpointError for a config
+    that contradicts itself.
+    """
+    config = text_config(config)
+    types, family = plan(config), FAMILIES.get(config.model_type)
+    if family is None:
+        raise UnsupportedModelError(
+            f"model type {config.model_type!r} is not supported; its layers are {describe(types)}.\n"
+            f"Supported: {', '.join(sorted(FAMILIES))}."
+        )
+    if obstacles := [kind for kind in types if kind not in family.layers]:
+        raise UnsupportedModelError(
+            f"this {config.model_type!r} model has layers that hybridge cannot run: {describe(obstacles)} of {len(types)}.\n"
+            f"Supported for {config.model_type!r}: {', '.join(sorted(family.layers))}."
+        )
+    if len(types) != config.num_hidden_layers:
+        raise CheckpointError(
+            f"config.json contradicts itself: {len(types)} layer types but num_hidden_layers = {config.num_hidden_layers}."
+        )
+    try:
+        return [family.layers[kind](config, sizes, kernels, index) for index, kind in enumerate(types)]
+    except (RuntimeError, TypeError, ArithmeticError) as error:
+        raise CheckpointError(f"config.json gives sizes that no layer can have: {error}") from None

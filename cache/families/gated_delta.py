@@ -1,0 +1,29 @@
+"""Families with gated delta nets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from hybridge.cache.block import CacheSizes
+from hybridge.cache.families.attention import full_attention
+from hybridge.cache.families.family import Config, Family
+from hybridge.cache.gated_delta_net import GatedDeltaNetLayer
+from hybridge.cache.kernels import Kernels
+from hybridge.cache.layer import CacheLayer
+
+
+def gated_delta_net(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    return GatedDeltaNetLayer(
+        sizes,
+        kernels,
+        key_heads=config.linear_num_key_heads,
+        value_heads=config.linear_num_value_heads,
+        key_dim=config.linear_key_head_dim,
+        value_dim=config.linear_value_head_dim,
+        conv_kernel=config.linear_conv_kernel_dim,
+    )
+
+
+GATED_DELTA = Family(layers={"full_attention": full_attention, "linear_attention": gated_delta_net})
+
+FAMILIES: Mapping[str, Family] = {"qwen3_next": GATED_DELTA, "qwen3_5_text": GATED_DELTA}

@@ -1,0 +1,5 @@
+"""TODO."""
+
+from zoo.sizes import Sizes
+
+VARIANTS: dict[str, tuple[Sizes, Sizes]] = {}
