@@ -20,10 +20,13 @@ class AttentionLayer(CacheLayer):
         """Take the block's key [B, T, G, D] and value [B, T, G, V] in and attend with query [B, T, H, D]; [B, T, H, V]."""
         raise NotImplementedError
 
-    def append(self, key: Tensor, value: Tensor, block: Block) -> None:
-        """Take a committed block's key and value in without attending."""
+    # For transformers' own attention, which wants keys in the order of their positions. length is the committed length: a
+    # number in eager use, where shapes follow it, and a tensor under torch.compile, where every shape is static.
+
+    def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
+        """Take the block in; returns keys and values [B, N, G, ...] that its tokens may see, in their order."""
         raise NotImplementedError
 
-    def recent(self, length: int) -> tuple[Tensor, Tensor]:
-        """The keys and values [B, N, G, ...] that a token at position ``length`` may see before itself; for eager use."""
+    def seen_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
+        """N of ``seen`` for a block of so many tokens, and the position of the first."""
         raise NotImplementedError

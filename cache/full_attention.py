@@ -28,12 +28,17 @@ class FullAttentionLayer(AttentionLayer):
         self.add_positional("values", kv_heads, value_dim or head_dim, dtype=sizes.dtype)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scoring: Scoring) -> Tensor:
-        self.append(key, value, block)
+        self._write(key, value, block)
         return self.kernels.attend(query, self.keys, self.values, block, scoring)
 
-    def append(self, key: Tensor, value: Tensor, block: Block) -> None:
+    def _write(self, key: Tensor, value: Tensor, block: Block) -> None:
         self.kernels.write_rows(self.keys, key, block)
         self.kernels.write_rows(self.values, value, block)
 
-    def recent(self, length: int) -> tuple[Tensor, Tensor]:
-        return self.keys[:, :length], self.values[:, :length]
+    def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
+        self._write(key, value, block)
+        rows = self.seen_sizes(block.length, length)[0]
+        return self.keys[:, :rows], self.values[:, :rows]
+
+    def seen_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
+        return (length + tokens if isinstance(length, int) else self.sizes.rows), 0

@@ -53,12 +53,20 @@ class SlidingAttentionLayer(AttentionLayer):
         self._take(keys, values, block)
         return out
 
-    def append(self, key: Tensor, value: Tensor, block: Block) -> None:
-        self._take(torch.cat([self.keys, key], dim=1), torch.cat([self.values, value], dim=1), block)
+    def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
+        rows, first = self.seen_sizes(block.length, length)
+        at = torch.arange(rows) + first
+        source = torch.where(at < length, torch.remainder(at, self.ring), at - length + self.ring)
+        source = source.clamp(max=self.ring + block.length - 1)
+        keys, values = torch.cat([self.keys, key], dim=1), torch.cat([self.values, value], dim=1)
+        self._take(keys, values, block)
+        return keys.index_select(1, source), values.index_select(1, source)
 
-    def recent(self, length: int) -> tuple[Tensor, Tensor]:
-        slots = torch.arange(max(0, length - self.window + 1), length) % self.ring
-        return self.keys[:, slots], self.values[:, slots]
+    def seen_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
+        if isinstance(length, int):
+            before = min(length, self.window - 1)
+            return before + tokens, length - before
+        return self.window - 1 + tokens, (length - self.window + 1).clamp(min=0)
 
     def _write(self, key: Tensor, value: Tensor, block: Block) -> None:
         """Put a block of at most S tokens into its slots; slots of padding keep every bit."""
@@ -92,4 +100,5 @@ class SlidingAttentionLayer(AttentionLayer):
 
 def held_by_slots(last: Tensor, ring: int) -> Tensor:
     """The newest position up to ``last`` (int64 [1]) that each of ``ring`` slots can hold, int64 [ring]; < 0 for none."""
-    return last - torch.remainder(last - torch.arange(ring), ring)
+    # One ring more keeps the dividend from being negative: runtimes disagree on the sign of such a remainder.
+    return last - torch.remainder(last + ring - torch.arange(ring), ring)

@@ -1,7 +1,10 @@
-"""What lets a ``HybridCache`` be the ``past_key_values`` of an unmodified transformers model, eagerly.
+"""What lets a ``HybridCache`` be the ``past_key_values`` of an unmodified transformers model, eagerly or compiled.
 
 transformers' mixers ask for a state, compute and hand back the new one; these methods answer from the same fixed buffers that
 the exported program uses. Names and arguments are those of ``transformers.cache_utils.Cache`` (5.23).
+
+Eagerly a layer's keys are handed out as far as they are filled. Under ``torch.compile`` every shape is static instead and
+lengths stay tensors, so one graph serves every length.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ class TransformersCacheApi:
     length: Tensor
     sizes: CacheSizes
 
-    is_compileable = False
+    is_compileable = False  # whether generate() should compile on its own; torch.compile works all the same
 
     if TYPE_CHECKING:
 
@@ -34,56 +37,64 @@ class TransformersCacheApi:
     def __len__(self) -> int:
         return len(self.cache_layers())
 
-    @property
-    def is_sliding(self) -> list[bool]:
-        return [any(part.window for part in self._attention_parts(i)) for i in range(len(self))]
-
-    @property
-    def is_linear(self) -> list[bool]:
-        return [not self._attention_parts(i) for i in range(len(self))]
+    # Attention
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Append keys and values [B, G, T, D]; returns all of them so far [B, G, length + T, D].
+        """Take in keys and values [B, G, T, D]; returns with them those before that may be seen, [B, G, N, D].
 
         The last attention layer of a forward moves the length, so all of them see the same one.
         Raises CapacityError where the tokens do not fit, UsageError for another batch size.
         """
-        tokens, length = keys.shape[2], int(self.length)
-        if length + tokens > self.sizes.max_seq_len:
-            raise CapacityError(
-                f"{tokens} more tokens after {length} do not fit into max_seq_len = {self.sizes.max_seq_len}; "
-                "build the cache with a larger one."
-            )
-        if keys.shape[0] != self.sizes.batch_size:
-            raise UsageError(
-                f"the cache was built for batch_size = {self.sizes.batch_size}, but got keys of batch {keys.shape[0]}."
-            )
-        (layer,) = self._attention_parts(layer_idx)
-        before = layer.recent(length)
-        all_keys, all_values = (
-            torch.cat([old.transpose(1, 2), new], 2) for old, new in zip(before, (keys, values), strict=True)
-        )
-        block = Block(start=self.length.clone(), count=torch.tensor([tokens]), length=tokens)
-        layer.append(keys.transpose(1, 2), values.transpose(1, 2), block)
-        if not any(self._attention_parts(i) for i in range(layer_idx + 1, len(self))):
+        tokens = keys.shape[2]
+        self._check_fits(keys.shape[0], tokens)
+        block = Block(start=self.length.clone(), count=torch.full_like(self.length, tokens), length=tokens)
+        seen = self._attention(layer_idx).seen(keys.transpose(1, 2), values.transpose(1, 2), block, self._length())
+        if layer_idx == self._attention_layers()[-1]:
             self.length.add_(tokens)
-        return all_keys, all_values
+        return seen[0].transpose(1, 2), seen[1].transpose(1, 2)
 
-    def _attention_parts(self, layer_idx: int) -> list[AttentionLayer]:
-        return [part for part in self.cache_layers()[layer_idx].each() if isinstance(part, AttentionLayer)]
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int | Tensor]:
+        """Number and first position of the keys that ``update`` returns for this many queries."""
+        layers = self._attention_layers()
+        sliding = [i for i in layers if self._attention(i).window]
+        full = [i for i in layers if not self._attention(i).window]
+        asked = sliding if layer_idx == len(self) else full
+        if not layers:
+            return query_length, 0
+        return self._attention((asked or layers)[0]).seen_sizes(query_length, self._length())
+
+    @property
+    def is_sliding(self) -> list[bool]:
+        """True at one index past the layers if any layer has a window.
+
+        transformers asks for mask sizes at the first index that is True for its sliding mask, and at 0 for its full one; of
+        a model whose first layer slides the two would be the same.
+        """
+        return [False] * len(self) + [any(self._attention(i).window for i in self._attention_layers())]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int | Tensor:
+        return self._length()
+
+    def get_query_offset(self, layer_idx: int = 0) -> int | Tensor:
+        return self._length()
+
+    def get_max_length(self, layer_idx: int | None = None) -> int:
+        return self.sizes.max_seq_len
+
+    # Convolutions and recurrences
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor:
         """The conv window [B, C, W]; zeros before the first token, which is what a causal conv pads with."""
-        return self.cache_layers()[layer_idx].get_buffer("conv_state")
+        return self._states("conv_state", layer_idx)[state_idx]
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor:
         """The recurrent state; zeros before the first token."""
-        return self.cache_layers()[layer_idx].get_buffer("recurrent_state")
+        return self._states("recurrent_state", layer_idx)[state_idx]
 
     def update_conv_state(self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, **_: Any) -> Tensor:
         """Take the conv's new inputs [B, C, T]; returns window and inputs [B, C, W + T]."""
         state = self.get_conv_state(layer_idx, state_idx)
-        window = torch.cat([state, conv_states], dim=-1)
+        window = torch.cat([state.to(conv_states.dtype), conv_states], dim=-1)
         state.copy_(window[..., window.shape[-1] - state.shape[-1] :])
         return window
 
@@ -92,23 +103,64 @@ class TransformersCacheApi:
         return self.get_recurrent_state(layer_idx, state_idx).copy_(recurrent_states)
 
     def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
-        return int(self.length) > 0
+        return True
+
+    @property
+    def is_linear(self) -> list[bool]:
+        return [i not in self._attention_layers() for i in range(len(self))]
+
+    # Taking back
+
+    @property
+    def is_croppable(self) -> bool:
+        return all(isinstance(part, AttentionLayer) for layer in self.cache_layers() for part in layer.each())
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last ``-tokens_to_remove`` tokens, as transformers' assisted generation does.
+
+        Raises UsageError where a layer cannot forget: recurrent state is taken back by ``restore``, or verified and committed
+        in the first place; a window keeps ``verify_len`` positions to go back by.
+        """
+        removed = -tokens_to_remove
+        if removed and not self.is_croppable:
+            raise UsageError(
+                "recurrent state cannot be cropped; go back with snapshot() and restore(), or let Session.generate speculate."
+            )
+        if any(self._attention(i).window for i in self._attention_layers()) and removed > self.sizes.verify_len:
+            raise UsageError(
+                f"a sliding window cannot go back by {removed} tokens, only by verify_len = {self.sizes.verify_len}; "
+                "build the cache with a larger one."
+            )
+        self.length.sub_(removed).clamp_(min=0)
+
+    def activate_past_recording(self) -> None:
+        """Nothing to switch on: rows behind the length are kept as they are."""
 
     def is_recording_past(self, layer_idx: int) -> bool:
         return False
 
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return int(self.length)
+    # Inside
 
-    def get_query_offset(self, layer_idx: int = 0) -> int:
-        return int(self.length)
+    def _length(self) -> int | Tensor:
+        return self.length[0] if torch.compiler.is_compiling() else int(self.length)
 
-    def get_max_length(self, layer_idx: int | None = None) -> int:
-        return self.sizes.max_seq_len
+    def _check_fits(self, batch_size: int, tokens: int) -> None:
+        if batch_size != self.sizes.batch_size:
+            raise UsageError(
+                f"the cache was built for batch_size = {self.sizes.batch_size}, but got keys of batch {batch_size}."
+            )
+        if not torch.compiler.is_compiling() and int(self.length) + tokens > self.sizes.max_seq_len:
+            raise CapacityError(
+                f"{tokens} more tokens after {int(self.length)} do not fit into max_seq_len = {self.sizes.max_seq_len}; "
+                "build the cache with a larger one."
+            )
 
-    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        """Length and offset of the keys that ``update`` returns for this many queries."""
-        length = int(self.length)
-        parts = self._attention_parts(layer_idx)
-        before = parts[0].recent(length)[0].shape[1] if parts else length
-        return before + query_length, length - before
+    def _attention(self, layer_idx: int) -> AttentionLayer:
+        return next(part for part in self.cache_layers()[layer_idx].each() if isinstance(part, AttentionLayer))
+
+    def _attention_layers(self) -> list[int]:
+        layers = enumerate(self.cache_layers())
+        return [i for i, layer in layers if any(isinstance(part, AttentionLayer) for part in layer.each())]
+
+    def _states(self, name: str, layer_idx: int) -> list[Tensor]:
+        return [part.get_buffer(name) for part in self.cache_layers()[layer_idx].each() if name in part.committed]

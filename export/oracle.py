@@ -7,14 +7,15 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.checkpoint import load_checkpoint
-from hybridge.runtime.manifest import Manifest
+from hybridge.runtime.session import Description
 from hybridge.runtime.validation import Oracle
 
 
-def load_oracle(folder: Path, manifest: Manifest) -> Oracle:
+def load_oracle(folder: Path, manifest: Description) -> Oracle:
     """Tokens to float32 logits [T, V]. Raises CheckpointError, and UsageError where the artifact is of another model."""
     checkpoint = load_checkpoint(folder)
     config = checkpoint.config
@@ -24,9 +25,15 @@ def load_oracle(folder: Path, manifest: Manifest) -> Oracle:
             f"{manifest.model_type!r} model with {manifest.vocab_size}; give the checkpoint that it was exported from."
         )
 
+    return uncached(checkpoint.model)
+
+
+def uncached(model: PreTrainedModel) -> Oracle:
+    """Tokens to float32 logits [T, V]: one forward over all of them, without any cache."""
+
     @torch.no_grad()
     def oracle(tokens: Sequence[int]) -> Tensor:
-        logits: Tensor = checkpoint.model(torch.tensor([list(tokens)]), use_cache=False).logits[0]
+        logits: Tensor = model(torch.tensor([list(tokens)]), use_cache=False).logits[0]
         return logits.float()
 
     return oracle

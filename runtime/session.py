@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -11,10 +12,33 @@ from torch import Tensor
 from hybridge.cache.errors import CapacityError, CommitError, SnapshotError, TokenError
 from hybridge.runtime.artifact import open_artifact
 from hybridge.runtime.generate import Drafter, GenerationStats, generate
-from hybridge.runtime.manifest import Manifest
+from hybridge.runtime.manifest import ExportOptions
 from hybridge.runtime.program import Program
 
 Tokens = Sequence[int] | Tensor
+
+
+class Methods(Protocol):
+    """What runs the methods of an artifact over one state; ``hybridge.runtime.program`` does it for an artifact."""
+
+    def call(self, name: str, *inputs: Tensor) -> Tensor:
+        """Run a method; the output is the caller's own."""
+
+    def state(self) -> Mapping[str, Tensor]:
+        """Every buffer of the state by name."""
+
+
+class Description(Protocol):
+    """What a Session must know of its model; an artifact's manifest says it."""
+
+    @property
+    def model_type(self) -> str: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def eos_ids(self) -> list[int]: ...
+    @property
+    def options(self) -> ExportOptions: ...
 
 
 class Session:
@@ -24,7 +48,7 @@ class Session:
     that belong to the caller. Any call after ``verify`` other than ``commit`` drops the verified block.
     """
 
-    def __init__(self, program: Program, manifest: Manifest) -> None:
+    def __init__(self, program: Methods, manifest: Description) -> None:
         options = manifest.options
         self.manifest = manifest
         self.max_seq_len = options.max_seq_len

@@ -13,7 +13,7 @@ from hybridge.cache.kernels import CoreKernels, Kernels
 from hybridge.export.llm_kernels import LlmKernels
 from hybridge.export.methods import State, build_methods
 
-FAMILIES = ["qwen3_5_text", "qwen3_next", "qwen3", "llama"]
+FAMILIES = ["qwen3_5_text", "mistral", "llama"]
 KERNELS: Mapping[str, type[Kernels]] = {"aten": CoreKernels, "llm": LlmKernels}
 LAYERS = 4
 INPUTS = {

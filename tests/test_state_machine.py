@@ -21,7 +21,7 @@ from hybridge.export.methods import State, build_methods
 
 MAX_SEQ_LEN, CHUNK, VERIFY, SLOTS, VOCABULARY = 37, 17, 5, 2, 131
 KERNELS: dict[str, type[Kernels]] = {"core": CoreKernels, "llm": LlmKernels}
-FAMILIES = {"qwen3_5_text": 3, "qwen3_next": 4, "qwen3": 2, "llama": 2}
+FAMILIES = {"qwen3_5_text": 3, "qwen3_next": 4, "mistral": 2, "llama": 2}
 
 tokens = st.integers(0, VOCABULARY - 1)
 

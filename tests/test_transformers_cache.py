@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 from hybridge.cache import HybridCache
 from hybridge.cache.errors import CapacityError, SnapshotError, UsageError
 
-FAMILIES = ["qwen3_5_text", "qwen3_next", "qwen3", "llama"]
+FAMILIES = ["qwen3_5_text", "qwen3_next", "qwen3", "mistral"]
 
 
 @pytest.fixture(params=FAMILIES)
@@ -46,6 +46,62 @@ def test_generate_is_greedy_without_any_cache(model: PreTrainedModel) -> None:
 
 
 @torch.no_grad()
+def test_sampling_with_a_seed_is_the_same_with_and_without_a_cache(model: PreTrainedModel) -> None:
+    texts = []
+    for cache in ({"past_key_values": new_cache(model)}, {"use_cache": False}):
+        torch.manual_seed(5)
+        texts.append(model.generate(ids(9), max_new_tokens=20, do_sample=True, top_k=20, **cache).tolist())
+    assert texts[0] == texts[1]
+
+
+@torch.no_grad()
+def test_assisted_generation_takes_guesses_back_by_crop() -> None:
+    """transformers allows it for attention only."""
+    model, text = tiny_model(tiny_config("mistral")), ids(9).repeat(1, 3)
+    plain = {"max_new_tokens": 20, "do_sample": False}
+    got = model.generate(text, past_key_values=new_cache(model), prompt_lookup_num_tokens=3, **plain)
+    assert got.tolist() == model.generate(text, use_cache=False, **plain).tolist()
+
+
+def test_recurrent_state_refuses_to_be_cropped() -> None:
+    """It cannot be, and cropping the rest would corrupt it silently."""
+    cache = new_cache(tiny_model(tiny_config("qwen3_5_text")))
+    assert not cache.is_croppable
+    with pytest.raises(UsageError, match="recurrent state cannot be cropped"):
+        cache.crop(-1)
+
+
+@torch.no_grad()
+def test_a_window_goes_back_by_no_more_than_it_keeps() -> None:
+    model = tiny_model(tiny_config("mistral"))
+    cache = new_cache(model, verify_len=5)
+    model(ids(20), past_key_values=cache)
+    with pytest.raises(UsageError, match="verify_len = 5"):
+        cache.crop(-6)
+    cache.crop(-5)
+    text = torch.cat([ids(20)[:, :15], ids(7)], dim=1)
+    got = model(ids(7), past_key_values=cache).logits
+    torch.testing.assert_close(got, model(text, use_cache=False).logits[:, 15:], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_text", "mistral"])
+@pytest.mark.filterwarnings("ignore")
+@torch.no_grad()
+def test_one_compiled_graph_serves_every_length(family: str) -> None:
+    """Lengths are tensors, so nothing breaks the graph and nothing is compiled again as the cache fills."""
+    model = tiny_model(tiny_config(family, num_hidden_layers=2))
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    text, cache, got, start = ids(40), new_cache(model), [], 0
+    for length in (5, 1, 1, 1, 17, 1, 1, 5):
+        with torch.compiler.set_stance("default" if start < 30 else "fail_on_recompile"):
+            got.append(compiled(text[:, start : start + length], past_key_values=cache).logits)
+        start += length
+    want = model(text[:, :start], use_cache=False).logits
+    torch.testing.assert_close(torch.cat(got, dim=1), want, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
 def test_snapshot_restore_and_reset_keep_the_buffers_where_they_are(model: PreTrainedModel) -> None:
     cache, text = new_cache(model), ids(20)
     addresses = {name: buffer.data_ptr() for name, buffer in cache.named_buffers()}
@@ -76,7 +132,7 @@ def test_a_half_precision_model_gets_a_half_precision_cache(model: PreTrainedMod
 
 def test_a_snapshot_of_another_layout_is_refused(model: PreTrainedModel) -> None:
     with pytest.raises(SnapshotError, match="laid out otherwise"):
-        new_cache(model).restore(new_cache(model, max_seq_len=65).snapshot())
+        new_cache(model).restore(new_cache(model, max_seq_len=65, verify_len=9).snapshot())
 
 
 @torch.no_grad()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from zoo import VARIANTS
+
+from hybridge.export.rewrite import fold_constants
 
 
 def tiny_config(model_type: str, variant: int = 0, **overrides: Any) -> PreTrainedConfig:
@@ -34,6 +38,32 @@ def save_checkpoint(
     model = tiny_model(config, dtype, seed)
     model.save_pretrained(folder, **({"max_shard_size": max_shard_size} if max_shard_size else {}))
     return model
+
+
+def lively(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
+    """Larger weights than initialization gives, in place: else attention is uniform, gates alike and mistakes small."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 1:
+                weight.add_(0.1 * torch.randn(weight.shape, generator=generator))
+            elif "embed" not in name:
+                weight.mul_(2)
+    return model
+
+
+def save_lively_checkpoint(folder: Path, config: PreTrainedConfig, seed: int = 0) -> None:
+    """Write a ``lively`` random model of ``config`` to ``folder``."""
+    lively(tiny_model(config, seed=seed), seed).save_pretrained(folder)
+
+
+def count_nodes(method: nn.Module, example: tuple[torch.Tensor, ...]) -> int:
+    """Operators of a method's exported graph that are left to lower: constants are folded, assertions dropped."""
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.export.export(method, example, strict=False)
+    fold_constants(program)
+    return sum(node.op == "call_function" and "assert" not in str(node.target) for node in program.graph.nodes)
 
 
 def save_tokenizer(folder: Path) -> None:

@@ -1,0 +1,68 @@
+"""A Session without an artifact: the adapted model's methods run eagerly.
+
+Where transformers' own cached forward is wrong (several tokens at once in Mamba, Jamba, Zamba, RecurrentGemma and MiniMax),
+this is the cached forward to use; and it shows what an export will compute before anything is exported.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.export.exporter import build_cache
+from hybridge.export.methods import State, build_methods
+from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.session import Session
+
+
+@dataclass(frozen=True, kw_only=True)
+class EagerDescription:
+    """What a Session must know of its model; see ``hybridge.runtime.session.Description``."""
+
+    model_type: str
+    vocab_size: int
+    eos_ids: list[int]
+    options: ExportOptions
+
+
+class EagerMethods:
+    """The methods of an artifact, run in PyTorch; see ``hybridge.runtime.session.Methods``."""
+
+    def __init__(self, model: PreTrainedModel, cache: HybridCache) -> None:
+        self.cache = cache
+        self._methods = {name: module for name, (module, _) in build_methods(State(model, cache)).items()}
+
+    @torch.no_grad()
+    def call(self, name: str, *inputs: Tensor) -> Tensor:
+        output: Tensor = self._methods[name](*inputs)
+        return output.clone()
+
+    def state(self) -> Mapping[str, Tensor]:
+        return dict(self.cache.named_buffers())
+
+
+def eager_session(model: PreTrainedModel, options: ExportOptions | None = None) -> Session:
+    """A Session over ``model``, which stays as it is; its weights are shared, not copied.
+
+    Raises UnsupportedModelError for a family or a layer that is not supported, UsageError for impossible sizes.
+    """
+    options = options or ExportOptions()
+    config: Any = model.config.get_text_config()
+    cache = build_cache(config, options)
+    weights = {id(each): each for each in chain(model.parameters(), model.buffers())}
+    eos = config.eos_token_id
+    description = EagerDescription(
+        model_type=config.model_type,
+        vocab_size=config.vocab_size,
+        eos_ids=[] if eos is None else eos if isinstance(eos, list) else [eos],
+        options=options,
+    )
+    return Session(EagerMethods(copy.deepcopy(model, weights), cache), description)

@@ -1,0 +1,177 @@
+"""Export random models of every family, run random operations on the real programs, and write the report.
+
+Each case is a family, one of its two configs of odd sizes and a kernel set, in a process of its own. A case's result is kept in
+``.conformance/`` and used again as long as the code that made it is the same, so an interrupted run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / ".conformance"
+REPORT = ROOT / "docs" / "conformance.md"
+SOURCES = ("cache", "export", "runtime", "tests/helpers", "scripts/conformance_case.py")
+sys.path.insert(0, str(ROOT / "tests" / "helpers"))
+
+err = Console(stderr=True)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One export: a family, which of its configs, and the kernels."""
+
+    family: str
+    variant: int
+    kernels: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.family} {self.variant + 1} {self.kernels}"
+
+    @property
+    def result(self) -> Path:
+        return RESULTS / f"{self.name.replace(' ', '-')}.json"
+
+
+def main(
+    families: Annotated[list[str] | None, typer.Argument(help="Model types; all if left out.")] = None,
+    operations: Annotated[int, typer.Option(min=1, help="Random operations for each case.")] = 320,
+    jobs: Annotated[int, typer.Option(min=1, help="Cases at a time.")] = 2,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Run again what has a result.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Also use results of other code than this; the report says how many.")
+    ] = False,
+) -> None:
+    """Export every family for real and hold it against the uncached eager model; writes docs/conformance.md."""
+    from zoo import VARIANTS
+
+    if unknown := set(families or []) - set(VARIANTS):
+        err.print(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(sorted(VARIANTS))}.")
+        raise typer.Exit(2)
+    RESULTS.mkdir(exist_ok=True)
+    every = list(cases(sorted(VARIANTS)))
+    wanted = [case for case in every if not families or case.family in families]
+    print_of_sources = fingerprint()
+    todo = [case for case in wanted if fresh or not is_done(case, print_of_sources, keep)]
+    run_all(todo, operations, jobs, print_of_sources)
+    results = {case: read(case) for case in every if case.result.exists()}
+    REPORT.write_text(report(results, print_of_sources), encoding="utf-8")
+    failed = [case for case in wanted if not read(case).get("passed")]
+    for case in failed:
+        err.print(f"[red]failed[/] {case.name}: {read(case).get('error', 'no result')}", highlight=False)
+    err.print(f"{len(wanted) - len(failed)} of {len(wanted)} cases passed; report in {REPORT.relative_to(ROOT)}")
+    raise typer.Exit(1 if failed else 0)
+
+
+def cases(families: list[str]) -> Iterator[Case]:
+    """Every family once with each kernel set first, then with the other: an interrupted run has seen all families."""
+    for first in ((0, "llm"), (1, "aten"), (1, "llm"), (0, "aten")):
+        yield from (Case(family, *first) for family in families)
+
+
+def fingerprint() -> str:
+    """Of all code that a result depends on."""
+    digest = hashlib.sha256()
+    for source in SOURCES:
+        path = ROOT / source
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def is_done(case: Case, sources: str, keep: bool) -> bool:
+    result = read(case)
+    return bool(result) and (result["sources"] == sources or (keep and result["passed"]))
+
+
+def read(case: Case) -> dict[str, Any]:
+    """The kept result of a case, if any."""
+    return json.loads(case.result.read_text(encoding="utf-8")) if case.result.exists() else {}  # type: ignore[no-any-return]
+
+
+def run_all(todo: list[Case], operations: int, jobs: int, sources: str) -> None:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err) as progress, concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        task = progress.add_task("Conformance", total=len(todo))
+        running = {pool.submit(run, case, operations, sources): case for case in todo}
+        for done in concurrent.futures.as_completed(running):
+            result = done.result()
+            outcome = f"worst {result['worst']:.1e}" if result.get("passed") else f"[red]{result.get('error')}[/]"
+            progress.console.print(f"{running[done].name}: {outcome}", highlight=False)
+            progress.advance(task)
+
+
+def run(case: Case, operations: int, sources: str) -> dict[str, Any]:
+    """Run a case in its own process, and keep what came of it."""
+    script = str(ROOT / "scripts" / "conformance_case.py")
+    command = [sys.executable, script, *map(str, asdict(case).values()), str(operations)]
+    threads = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | threads, check=False)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode == 0 and lines:
+        result = json.loads(lines[-1])
+    else:
+        said = [line for line in done.stderr.strip().splitlines() if line.strip()]
+        result = {"passed": False, "error": said[-1][-300:] if said else f"the process ended with {done.returncode}"}
+    case.result.write_text(json.dumps(result | {"sources": sources}, indent=1) + "\n", encoding="utf-8")
+    return result  # type: ignore[no-any-return]
+
+
+def report(results: dict[Case, dict[str, Any]], sources: str) -> str:
+    """The page: one line a family, of its worst case."""
+    families = sorted({case.family for case in results})
+    passed = sum(all(results[c].get("passed") for c in results if c.family == family) for family in families)
+    lines = [
+        "# Conformance",
+        "",
+        "Every family is exported to a real `.pte` from random weights, in two configs of odd sizes, with the runtime's own",
+        "state operators (`llm`) and with core operators only (`aten`); random prefills, decodes, verifies, commits,",
+        "snapshots, restores and resets run against the uncached eager model. Made by `scripts/conformance`. A line shows the",
+        "worst of a family's cases; nodes and bytes are those of the first. Errors are relative to the largest logit.",
+        "",
+        f"{passed} of {len(families)} families passed every case; {len(results)} cases, "
+        f"{sum(r.get('operations', 0) for r in results.values())} operations." + older(results, sources),
+        "",
+        "| family | layers | cases | nodes of decode (a layer) | export, s | .pte, kB | state, kB | worst error | top-1 |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for family in families:
+        mine = {case: result for case, result in results.items() if case.family == family}
+        lines.append(line(family, list(mine.values())))
+    return "\n".join(lines) + "\n"
+
+
+def older(results: dict[Case, dict[str, Any]], sources: str) -> str:
+    count = sum(result["sources"] != sources for result in results.values())
+    return f" {count} of them ran before the last change of the code." if count else ""
+
+
+def line(family: str, results: list[dict[str, Any]]) -> str:
+    failed = [each for each in results if not each.get("passed")]
+    good = [each for each in results if each.get("passed")]
+    if failed or not good:
+        return f"| {family} | | {len(good)} of {len(results)} | **failed** | | | | | |"
+    first = good[0]
+    return (
+        f"| {family} | {first['layers']} | {len(good)} of {len(results)} | {first['nodes']} ({first['nodes_per_layer']:.0f}) | "
+        f"{max(r['export_seconds'] for r in good):.0f} | {first['pte_bytes'] / 1e3:.0f} | {first['state_bytes'] / 1e3:.0f} | "
+        f"{max(r['worst'] for r in good):.1e} | {100 * min(r['top1'] for r in good):.1f} % |"
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,66 @@
+"""Every family, without lowering it: random operations against the uncached model, and graphs that can be exported."""
+
+import pytest
+import torch
+from tiny import count_nodes, lively, tiny_config, tiny_model
+from transformers import PreTrainedModel
+from zoo import VARIANTS
+
+from hybridge.cache.families import FAMILIES
+from hybridge.export.eager import eager_session
+from hybridge.export.exporter import build_cache
+from hybridge.export.families import ADAPTATIONS
+from hybridge.export.methods import State, build_methods
+from hybridge.export.oracle import uncached
+from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.validation import validate
+
+MOST_NODES = 120
+"""Of decode, for each layer; what embedding, head and bookkeeping need comes on top."""
+
+
+def options(kernels: str) -> ExportOptions:
+    return ExportOptions(max_seq_len=67, prefill_chunk=17, verify_len=5, kernels=kernels)  # type: ignore[arg-type]
+
+
+def model(family: str, variant: int) -> PreTrainedModel:
+    return lively(tiny_model(tiny_config(family, variant), seed=variant), variant)
+
+
+def test_every_family_has_its_layers_its_mixers_and_two_configs() -> None:
+    assert set(FAMILIES) == set(ADAPTATIONS) == set(VARIANTS)
+    assert all(first != second for first, second in VARIANTS.values())
+
+
+@pytest.mark.parametrize(("variant", "kernels"), [(0, "llm"), (1, "aten")])
+@pytest.mark.parametrize("family", sorted(VARIANTS))
+def test_random_operations_agree_with_the_uncached_model(family: str, variant: int, kernels: str) -> None:
+    """All rollback: refused and partly accepted blocks, slots, resets; every position of a block is compared."""
+    tiny = model(family, variant)
+    session = eager_session(tiny, options(kernels))
+    report = validate(session, uncached(tiny), programs=3, prompts=1, new_tokens=12, seed=0, notify=lambda *_: None)
+    report.check()
+    assert report.operations["commit"] > 10
+
+
+@pytest.mark.parametrize("family", sorted(VARIANTS))
+def test_graphs_export_with_static_shapes_and_few_nodes(family: str) -> None:
+    tiny = model(family, 0)
+    state = State(tiny, build_cache(tiny.config.get_text_config(), options("llm")))
+    methods = build_methods(state)
+    nodes = {name: count_nodes(*methods[name]) for name in ("prefill", "decode", "commit")}
+    layers = len(state.cache.cache_layers())
+    assert nodes["decode"] <= MOST_NODES * layers + 60, nodes
+    assert nodes["commit"] <= nodes["decode"]
+
+
+@pytest.mark.parametrize("family", sorted(VARIANTS))
+@torch.no_grad()
+def test_a_verified_position_is_what_decoding_alone_gives(family: str) -> None:
+    tiny = model(family, 1)
+    one, block = (eager_session(tiny, options("llm")) for _ in range(2))
+    prompt, tokens = list(range(20)), list(range(40, 45))
+    one.prefill(prompt), block.prefill(prompt)
+    verified = block.verify(tokens)
+    decoded = torch.stack([one.decode(token) for token in tokens])
+    torch.testing.assert_close(verified, decoded, rtol=0, atol=2e-5 * float(decoded.abs().max()))
