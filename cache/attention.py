@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 from torch import Tensor
 
-from hybridge.cache.block import Block
-from hybridge.cache.kernels import Scoring
+from hybridge.cache.block import Block, CacheSizes
+from hybridge.cache.kernels import Kernels, Scoring, Visible
 from hybridge.cache.layer import CacheLayer
 
 
@@ -17,7 +20,15 @@ class AttentionLayer(CacheLayer):
     window: int | None = None
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scoring: Scoring) -> Tensor:
-        """Take the block's key [B, T, G, D] and value [B, T, G, V] in and attend with query [B, T, H, D]; [B, T, H, V]."""
+        """Take the block's key [B, T, G, D] and value [B, T, G, V] in and attend with query [B, T, H, D]; [B, T, H, V].
+
+        Another query of the same block attends over the same keys.
+        """
+        keys, values, visible = block.shared(("taken", id(self)), lambda: self.take(key, value, block))
+        return self.kernels.attend(query, keys, values, block, scoring, visible)
+
+    def take(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
+        """Take the block's key and value in; returns all the keys and values to attend over, and who sees which."""
         raise NotImplementedError
 
     # For transformers' own attention, which wants keys in the order of their positions. length is the committed length: a
@@ -30,3 +41,21 @@ class AttentionLayer(CacheLayer):
     def seen_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
         """N of ``seen`` for a block of so many tokens, and the position of the first."""
         raise NotImplementedError
+
+
+class SharedAttentionLayer(AttentionLayer):
+    """Attends over the keys and values of an earlier layer (Gemma 3n, Gemma 4) and keeps none of its own."""
+
+    kind: ClassVar[str] = "shared_attention"
+
+    def __init__(self, sizes: CacheSizes, kernels: Kernels, *, source: int) -> None:
+        super().__init__(sizes, kernels)
+        self.source = source
+
+    def connect(self, layers: Sequence[CacheLayer]) -> None:
+        self._sources = (layers[self.source],)  # in a tuple, for not to own it
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scoring: Scoring) -> Tensor:
+        source = self._sources[0]
+        assert isinstance(source, AttentionLayer)
+        return source.attend(query, key, value, block, scoring)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hybridge.cache.attention import AttentionLayer
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.kernels import Kernels, Scoring
+from hybridge.cache.kernels import Kernels, Visible
 
 
 class FullAttentionLayer(AttentionLayer):
@@ -27,16 +27,13 @@ class FullAttentionLayer(AttentionLayer):
         self.add_positional("keys", kv_heads, head_dim, dtype=sizes.dtype)
         self.add_positional("values", kv_heads, value_dim or head_dim, dtype=sizes.dtype)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scoring: Scoring) -> Tensor:
-        self._write(key, value, block)
-        return self.kernels.attend(query, self.keys, self.values, block, scoring)
-
-    def _write(self, key: Tensor, value: Tensor, block: Block) -> None:
+    def take(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
         self.kernels.write_rows(self.keys, key, block)
         self.kernels.write_rows(self.values, value, block)
+        return self.keys, self.values, None
 
     def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
-        self._write(key, value, block)
+        self.take(key, value, block)
         rows = self.seen_sizes(block.length, length)[0]
         return self.keys[:, :rows], self.values[:, :rows]
 

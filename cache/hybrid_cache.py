@@ -49,6 +49,8 @@ class HybridCache(TransformersCacheApi, nn.Module):
         super().__init__()
         self.sizes = sizes
         self.layers = nn.ModuleList(layers)
+        for layer in self.cache_layers():
+            layer.connect(self.cache_layers())
         self.register_buffer("length", torch.zeros(1, dtype=torch.long))
         self.register_buffer("staged", torch.zeros(1, dtype=torch.long))
         self.register_buffer("slot_length", torch.full((max(1, sizes.snapshot_slots),), -1, dtype=torch.long))

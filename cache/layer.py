@@ -6,7 +6,7 @@ A layer never asks what kind another one is, and the container (``HybridCache``)
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -56,6 +56,9 @@ class CacheLayer(nn.Module):
     def part(self, name: str) -> CacheLayer:
         """The part of that name; a layer that has no parts is its own only one."""
         return self
+
+    def connect(self, layers: Sequence[CacheLayer]) -> None:
+        """Told of all layers of the model once they are there."""
 
     def each(self) -> list[CacheLayer]:
         """The parts in order."""

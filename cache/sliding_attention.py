@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hybridge.cache.attention import AttentionLayer
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.kernels import Kernels, Scoring, Visible
+from hybridge.cache.kernels import Kernels, Visible
 
 
 class SlidingAttentionLayer(AttentionLayer):
@@ -43,15 +43,14 @@ class SlidingAttentionLayer(AttentionLayer):
         self.add_committed("keys", self.ring, kv_heads, head_dim, dtype=sizes.dtype)
         self.add_committed("values", self.ring, kv_heads, value_dim or head_dim, dtype=sizes.dtype)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scoring: Scoring) -> Tensor:
+    def take(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
         if block.length <= self.sizes.verify_len:
             self._write(key, value, block)
-            return self.kernels.attend(query, self.keys, self.values, block, scoring, self._visible(block, written=True))
+            return self.keys, self.values, self._visible(block, written=True)
         # A longer block may overwrite what its own first tokens still see: attend over the ring and the block side by side.
         keys, values = torch.cat([self.keys, key], dim=1), torch.cat([self.values, value], dim=1)
-        out = self.kernels.attend(query, keys, values, block, scoring, self._visible(block, written=False))
-        self._take(keys, values, block)
-        return out
+        self._fill(keys, values, block)
+        return keys, values, self._visible(block, written=False)
 
     def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
         rows, first = self.seen_sizes(block.length, length)
@@ -59,7 +58,7 @@ class SlidingAttentionLayer(AttentionLayer):
         source = torch.where(at < length, torch.remainder(at, self.ring), at - length + self.ring)
         source = source.clamp(max=self.ring + block.length - 1)
         keys, values = torch.cat([self.keys, key], dim=1), torch.cat([self.values, value], dim=1)
-        self._take(keys, values, block)
+        self._fill(keys, values, block)
         return keys.index_select(1, source), values.index_select(1, source)
 
     def seen_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
@@ -75,7 +74,7 @@ class SlidingAttentionLayer(AttentionLayer):
             kept = torch.where(block.real[:, None, None], rows, buffer.index_select(1, slots))
             self.kernels.write_ring(buffer, kept, slots)
 
-    def _take(self, keys: Tensor, values: Tensor, block: Block) -> None:
+    def _fill(self, keys: Tensor, values: Tensor, block: Block) -> None:
         """Fill each slot with the newest real position it can hold, from ring and block [B, R + T, G, ...] side by side."""
         source = block.shared(("source", self.ring), lambda: self._source(block))
         self.keys.copy_(keys.index_select(1, source))

@@ -13,14 +13,13 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
-from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from hybridge.cache.attention import AttentionLayer
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.kernels import Scoring
 from hybridge.export.experts import EXPERTS
 from hybridge.export.families import ADAPTATIONS
-from hybridge.export.families.family import Adaptation, Unregistered
+from hybridge.export.families.family import Adaptation, Unregistered, decoder_of
 
 ATTENTION = "hybridge"
 
@@ -35,7 +34,7 @@ class AdaptedModel(nn.Module):
     def __init__(self, model: PreTrainedModel, cache: HybridCache) -> None:
         super().__init__()
         adapt(model, cache)
-        self.decoder: nn.Module = model.get_decoder()
+        self.decoder: nn.Module = decoder_of(model)
         self.head = model
         model.set_submodule(next(name for name, module in model.named_modules() if module is self.decoder), Given())
         self.cache = Unregistered(cache)
@@ -57,8 +56,21 @@ class AdaptedModel(nn.Module):
 class Given(nn.Module):
     """Stands for a decoder that was already run: what it takes for embeddings are its hidden states."""
 
-    def forward(self, *, inputs_embeds: Tensor, **_: Any) -> MoeModelOutputWithPast:
-        return MoeModelOutputWithPast(last_hidden_state=inputs_embeds)
+    def forward(self, *, inputs_embeds: Tensor, **_: Any) -> GivenOutput:
+        return GivenOutput(inputs_embeds)
+
+
+class GivenOutput:
+    """A decoder's output as far as a head asks for it: hidden states, and None for whatever else a family's decoder returns."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getitem__(self, index: int) -> Tensor:
+        return (self.last_hidden_state,)[index]
+
+    def __getattr__(self, name: str) -> None:
+        return None
 
 
 def adapt(model: PreTrainedModel, cache: HybridCache) -> PreTrainedModel:
@@ -77,8 +89,7 @@ def adapt(model: PreTrainedModel, cache: HybridCache) -> PreTrainedModel:
 
 def decoder_layers(model: PreTrainedModel) -> Iterator[Any]:
     """The decoder layers in order."""
-    decoder: Any = model.get_decoder()
-    yield from decoder.layers
+    yield from decoder_of(model).layers
 
 
 def _replace_mixers(layer: Any, adaptation: Adaptation, cache: HybridCache) -> None:

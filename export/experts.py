@@ -19,7 +19,7 @@ EXPERTS = "hybridge"
 
 def run_experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """transformers' experts function: hidden_states [T, H], top_k_index and top_k_weights [T, N] to [T, H]."""
-    if top_k_index.numel() < module.num_experts or not _is_plain(module):
+    if top_k_index.numel() < module.num_experts:
         gathered: Tensor = batched_mm_experts_forward(module, hidden_states, top_k_index, top_k_weights)
         return gathered
     return _run_all(module, hidden_states, top_k_index, top_k_weights)
@@ -27,17 +27,23 @@ def run_experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_w
 
 def _run_all(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     E = module.num_experts
-    columns = hidden_states.T.expand(E, -1, -1)  # [E, H, T]: the weights stay as they are stored
-    gate, up = (module.gate_up_proj @ columns).chunk(2, dim=1)
-    out = module.down_proj @ (module.act_fn(gate) * up)  # [E, H, T]
+    first = "gate_up_proj" if module.has_gate else "up_proj"
+    inner = _project(module, first, hidden_states.expand(E, -1, -1))
+    inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
+    out = _project(module, "down_proj", inner)  # [E, T, H]
+    if module.has_post_expert_norm:
+        out = module.post_expert_norm(out)
     chosen = top_k_index.unsqueeze(-1) == torch.arange(E)  # [T, N, E]
     share = torch.where(chosen, top_k_weights.unsqueeze(-1), 0.0).sum(1)  # [T, E]
-    total: Tensor = (out * share.T.unsqueeze(1)).sum(0)
-    return total.T
+    total: Tensor = (out * share.T.unsqueeze(-1)).sum(0)
+    return total.to(hidden_states.dtype)
 
 
-def _is_plain(module: Any) -> bool:
-    return bool(module.has_gate and not module.has_bias and not module.is_transposed and not module.has_post_expert_norm)
+def _project(module: Any, name: str, x: Tensor) -> Tensor:
+    """x [E, T, in] through the experts' weights of that name, as they are stored; [E, T, out]."""
+    weight = getattr(module, name)
+    out: Tensor = x @ weight if module.is_transposed else (weight @ x.transpose(1, 2)).transpose(1, 2)
+    return out + getattr(module, f"{name}_bias").unsqueeze(1) if module.has_bias else out
 
 
 ExpertsInterface.register(EXPERTS, run_experts)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from hybridge.cache.attention import SharedAttentionLayer
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.families.family import Config, Family
+from hybridge.cache.families.family import Config, Family, LayerBuilder
 from hybridge.cache.full_attention import FullAttentionLayer
 from hybridge.cache.kernels import Kernels
 from hybridge.cache.layer import CacheLayer
@@ -17,12 +18,38 @@ def full_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: i
 
 
 def sliding_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    return windowed(config, sizes, kernels, window=config.sliding_window)
+
+
+def chunked_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    return windowed(config, sizes, kernels, window=config.attention_chunk_size, chunked=True)
+
+
+def windowed(config: Config, sizes: CacheSizes, kernels: Kernels, *, window: int, chunked: bool = False) -> CacheLayer:
     """A window that no text of ``max_seq_len`` tokens outgrows is full attention, in less memory."""
-    if config.sliding_window >= sizes.max_seq_len:
-        return full_attention(config, sizes, kernels, index)
-    return SlidingAttentionLayer(
-        sizes, kernels, kv_heads=kv_heads(config), head_dim=head_dim(config), window=config.sliding_window
-    )
+    shape = {"kv_heads": kv_heads(config), "head_dim": head_dim(config)}
+    if window >= sizes.max_seq_len:
+        return FullAttentionLayer(sizes, kernels, **shape)
+    return SlidingAttentionLayer(sizes, kernels, window=window, chunked=chunked, **shape)
+
+
+def gemma4_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    """Heads differ by layer, and the last layers attend over the keys and values of the last one of their type before."""
+    types, first_shared = config.layer_types, config.num_hidden_layers - config.num_kv_shared_layers
+    if index >= first_shared:
+        source = max(i for i in range(first_shared) if types[i] == types[index])
+        return SharedAttentionLayer(sizes, kernels, source=source)
+    build = full_attention if types[index] == "full_attention" else sliding_attention
+    return build(HeadsOf(config, index), sizes, kernels, index)
+
+
+class HeadsOf:
+    """A config as one of its layers sees it."""
+
+    def __init__(self, config: Config, index: int) -> None:
+        own = config.per_layer_config[index]
+        self.sliding_window, self.head_dim = config.sliding_window, own.head_dim
+        self.num_key_value_heads = own.num_key_value_heads
 
 
 def all_sliding(config: Config) -> list[str]:
@@ -40,8 +67,29 @@ def kv_heads(config: Config) -> int:
     return heads
 
 
-ATTENTION = Family(layers={"full_attention": full_attention, "sliding_attention": sliding_attention})
+def layer_types_or_all_sliding(config: Config) -> Sequence[str]:
+    """The config's ``layer_types``; where it has none, its window holds for every layer."""
+    return getattr(config, "layer_types", None) or all_sliding(config)
 
-MISTRAL = Family(layers=ATTENTION.layers, plan=all_sliding)
 
-FAMILIES: Mapping[str, Family] = {"llama": ATTENTION, "qwen3": ATTENTION, "mistral": MISTRAL}
+LAYERS: Mapping[str, LayerBuilder] = {"full_attention": full_attention, "sliding_attention": sliding_attention}
+ATTENTION = Family(layers=LAYERS)
+WINDOWED = Family(layers=LAYERS, plan=layer_types_or_all_sliding)
+
+FAMILIES: Mapping[str, Family] = {
+    "cohere2": ATTENTION,
+    "exaone4": ATTENTION,
+    "gemma2": ATTENTION,
+    "gemma3_text": ATTENTION,
+    "gemma4_text": Family(layers=dict.fromkeys(LAYERS, gemma4_attention)),
+    "gpt_oss": ATTENTION,
+    "llama": ATTENTION,
+    "llama4_text": Family(layers={"full_attention": full_attention, "chunked_attention": chunked_attention}),
+    "ministral": WINDOWED,
+    "mistral": WINDOWED,
+    "olmo3": ATTENTION,
+    "phi3": WINDOWED,
+    "qwen3": ATTENTION,
+    "qwen3_moe": WINDOWED,
+    "smollm3": ATTENTION,
+}

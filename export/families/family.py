@@ -18,6 +18,12 @@ Mixer = Callable[[Any, HybridCache], nn.Module]
 Layer = TypeVar("Layer", bound=CacheLayer)
 
 
+def decoder_of(model: PreTrainedModel) -> Any:
+    """The text model under the head."""
+    decoder: Any = model.get_decoder()
+    return decoder if hasattr(decoder, "layers") else decoder.model  # Llama 4 does not know its own
+
+
 def nothing(model: PreTrainedModel, cache: HybridCache) -> None:
     """For families that need no more than their mixers."""
 

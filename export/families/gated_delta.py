@@ -13,7 +13,7 @@ from transformers.activations import ACT2FN
 
 from hybridge.cache.gated_delta_net import GatedDeltaNetLayer
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.export.families.family import Adaptation, StatefulMixer
+from hybridge.export.families.family import Adaptation, StatefulMixer, decoder_of
 
 
 class GatedDeltaNet(StatefulMixer):
@@ -61,7 +61,7 @@ class PackedGatedDeltaNet(GatedDeltaNet):
 
 def _text_positions_only(model: PreTrainedModel, cache: HybridCache) -> None:
     """Qwen3.5 mixes the frequencies of time, height and width; for text the three positions are the same."""
-    decoder: Any = model.get_decoder()
+    decoder = decoder_of(model)
     decoder.rotary_emb.recomposition_frequencies = lambda freq: torch.cat((freq[0], freq[0]), dim=-1)
 
 

@@ -3,10 +3,103 @@
 from zoo.sizes import SIZES, Sizes
 
 OTHER = {"num_hidden_layers": 3, "num_key_value_heads": 2, "head_dim": 24, "tie_word_embeddings": True}
-WINDOW = {"sliding_window": 5}
+NARROW, WIDE = {"sliding_window": 5}, {"sliding_window": 23}
+SLIDING_FIRST = {"num_hidden_layers": 3, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
+FULL_FIRST = {"num_hidden_layers": 3, "layer_types": ["full_attention", "sliding_attention", "full_attention"]}
+MIXED: tuple[Sizes, Sizes] = ({**SIZES, **SLIDING_FIRST, **NARROW}, {**SIZES, **OTHER, **FULL_FIRST, **WIDE})
 
 VARIANTS: dict[str, tuple[Sizes, Sizes]] = {
-    "llama": (SIZES, {**SIZES, **OTHER}),
-    "qwen3": (SIZES, {**SIZES, **OTHER}),
-    "mistral": ({**SIZES, **WINDOW}, {**SIZES, **OTHER, "sliding_window": 23}),
+    "cohere2": (MIXED[0], {**MIXED[1], "logit_scale": 0.25}),
+    "exaone4": MIXED,
+    "gemma2": (
+        {**MIXED[0], "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, "query_pre_attn_scalar": 20},
+        {**MIXED[1], "attn_logit_softcapping": None, "final_logit_softcapping": None},
+    ),
+    "gemma3_text": (MIXED[0], {**MIXED[1], "query_pre_attn_scalar": 20}),
+    "gemma4_text": (
+        {
+            **SIZES,
+            **NARROW,
+            "num_hidden_layers": 5,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"],
+            "num_kv_shared_layers": 2,
+            "global_head_dim": 24,
+            "hidden_size_per_layer_input": 8,
+            "vocab_size_per_layer_input": 131,
+        },
+        {
+            **SIZES,
+            **WIDE,
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 2,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "global_head_dim": 24,
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True,
+            "num_experts": 5,
+            "top_k_experts": 2,
+            "moe_intermediate_size": 24,
+            "final_logit_softcapping": 3.0,
+        },
+    ),
+    "gpt_oss": (
+        {**MIXED[0], "num_local_experts": 5, "num_experts_per_tok": 2},
+        {**MIXED[1], "num_local_experts": 7, "num_experts_per_tok": 3, "tie_word_embeddings": False},
+    ),
+    "llama": (SIZES, {**SIZES, **OTHER, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 100.0}}),
+    "llama4_text": (
+        {
+            **SIZES,
+            "num_hidden_layers": 4,
+            "attention_chunk_size": 5,
+            "no_rope_layers": [1, 1, 0, 1],
+            "layer_types": ["chunked_attention", "chunked_attention", "full_attention", "chunked_attention"],
+            "floor_scale": 7,
+            "num_local_experts": 5,
+            "interleave_moe_layer_step": 2,
+            "intermediate_size_mlp": 40,
+            "pad_token_id": 0,
+        },
+        {
+            **SIZES,
+            **OTHER,
+            "attention_chunk_size": 23,
+            "no_rope_layers": [0, 1, 1],
+            "layer_types": ["full_attention", "chunked_attention", "chunked_attention"],
+            "attn_temperature_tuning": False,
+            "use_qk_norm": False,
+            "num_local_experts": 7,
+            "num_experts_per_tok": 2,
+            "intermediate_size_mlp": 40,
+            "pad_token_id": 0,
+        },
+    ),
+    "ministral": ({**SIZES, **NARROW}, {**SIZES, **OTHER, **WIDE}),
+    "mistral": ({**SIZES, **NARROW}, {**SIZES, **OTHER, **WIDE}),
+    "olmo3": MIXED,
+    "phi3": (
+        {**SIZES, **NARROW, "head_dim": 12, "partial_rotary_factor": 0.5, "pad_token_id": 0},
+        {**SIZES, "num_hidden_layers": 3, "head_dim": 12, "num_key_value_heads": 2, "pad_token_id": 0},
+    ),
+    "qwen3": (SIZES, {**SIZES, **OTHER, **WIDE, "use_sliding_window": True, "max_window_layers": 1}),
+    "qwen3_moe": (
+        {**SIZES, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "decoder_sparse_step": 1},
+        {
+            **SIZES,
+            **OTHER,
+            **WIDE,
+            "use_sliding_window": True,
+            "num_experts": 7,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 40,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [1],
+        },
+    ),
+    "smollm3": (
+        {**SIZES, "no_rope_layer_interval": 2, "pad_token_id": 0},
+        {**SIZES, **OTHER, **WIDE, "use_sliding_window": True, "no_rope_layers": [1, 0, 1], "pad_token_id": 0},
+    ),
 }
