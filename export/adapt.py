@@ -20,6 +20,7 @@ from hybridge.cache.kernels import Scoring
 from hybridge.export.experts import EXPERTS
 from hybridge.export.families import ADAPTATIONS
 from hybridge.export.families.family import Adaptation, Unregistered, decoder_of
+from hybridge.export.rope import hold_rope
 
 ATTENTION = "hybridge"
 
@@ -36,7 +37,7 @@ class AdaptedModel(nn.Module):
         adapt(model, cache)
         self.decoder: nn.Module = decoder_of(model)
         self.head = model
-        model.set_submodule(next(name for name, module in model.named_modules() if module is self.decoder), Given())
+        model.set_submodule(next(name for name, module in model.named_modules() if module is self.decoder), Given(self.decoder))
         self.cache = Unregistered(cache)
         self.takes = inspect.signature(self.decoder.forward).parameters
         self.requires_grad_(False)  # exported parameters must be leaves without gradients, or the lowering fails
@@ -56,8 +57,16 @@ class AdaptedModel(nn.Module):
 class Given(nn.Module):
     """Stands for a decoder that was already run: what it takes for embeddings are its hidden states."""
 
-    def forward(self, *, inputs_embeds: Tensor, **_: Any) -> GivenOutput:
+    def __init__(self, decoder: nn.Module) -> None:
+        super().__init__()
+        self._decoder = (decoder,)  # in a tuple, for not to own it
+
+    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> GivenOutput:
         return GivenOutput(inputs_embeds)
+
+    def __getattr__(self, name: str) -> Any:
+        """Heads ask their decoder for multipliers."""
+        return getattr(self.__dict__["_decoder"][0], name)
 
 
 class GivenOutput:
@@ -77,6 +86,7 @@ def adapt(model: PreTrainedModel, cache: HybridCache) -> PreTrainedModel:
     """Bind ``model`` to ``cache``, in place; run it with ``use_cache=False`` and explicit ``position_ids`` inside a block."""
     model.config._attn_implementation = ATTENTION
     model.config._experts_implementation = EXPERTS
+    hold_rope(model)
     adaptation = ADAPTATIONS[model.config.model_type]
     for layer in decoder_layers(model):
         _replace_mixers(layer, adaptation, cache)

@@ -1,9 +1,86 @@
-"""TODO."""
+"""Families with Mamba-2, alone, between attention layers or beside attention in the same layer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from hybridge.cache.families.family import Family
+from hybridge.cache.block import CacheSizes
+from hybridge.cache.composite import CompositeLayer, StatelessLayer
+from hybridge.cache.families.attention import full_attention
+from hybridge.cache.families.family import Config, Family
+from hybridge.cache.full_attention import FullAttentionLayer
+from hybridge.cache.kernels import Kernels
+from hybridge.cache.layer import CacheLayer
+from hybridge.cache.mamba2 import Mamba2Layer
 
-FAMILIES: Mapping[str, Family] = {}
+
+@dataclass(frozen=True, kw_only=True)
+class Mamba2Names:
+    """What a config calls the sizes of its Mamba-2 layers; called with a config, it builds one."""
+
+    heads: str
+    head_dim: str
+    state_dim: str
+    groups: str = "n_groups"
+    conv_kernel: str = "conv_kernel"
+
+    def __call__(self, config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+        return Mamba2Layer(
+            sizes,
+            kernels,
+            heads=getattr(config, self.heads),
+            head_dim=getattr(config, self.head_dim),
+            state_dim=getattr(config, self.state_dim),
+            groups=getattr(config, self.groups),
+            conv_kernel=getattr(config, self.conv_kernel),
+        )
+
+
+def stateless(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    return StatelessLayer(sizes, kernels)
+
+
+MAMBA2 = Mamba2Names(heads="num_heads", head_dim="head_dim", state_dim="state_size")
+NEMOTRON = Mamba2Names(heads="mamba_num_heads", head_dim="mamba_head_dim", state_dim="ssm_state_size")
+BAMBA = Mamba2Names(
+    heads="mamba_n_heads",
+    head_dim="mamba_d_head",
+    state_dim="mamba_d_state",
+    groups="mamba_n_groups",
+    conv_kernel="mamba_d_conv",
+)
+ZAMBA2 = Mamba2Names(
+    heads="n_mamba_heads",
+    head_dim="mamba_headdim",
+    state_dim="mamba_d_state",
+    groups="mamba_ngroups",
+    conv_kernel="mamba_d_conv",
+)
+
+
+def falcon_h1_layer(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    """Attention and Mamba-2 side by side."""
+    parts = {"attention": full_attention(config, sizes, kernels, index), "mamba": BAMBA(config, sizes, kernels, index)}
+    return CompositeLayer(sizes, kernels, parts)
+
+
+def zamba2_hybrid(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    """A block of attention with shared weights, then Mamba-2; keys and values are the layer's own."""
+    heads, dim = config.num_key_value_heads, config.attention_head_dim
+    attention = FullAttentionLayer(sizes, kernels, kv_heads=heads, head_dim=dim)
+    return CompositeLayer(sizes, kernels, {"attention": attention, "mamba": ZAMBA2(config, sizes, kernels, index)})
+
+
+BETWEEN_ATTENTION = Family(layers={"full_attention": full_attention, "linear_attention": BAMBA})
+
+FAMILIES: Mapping[str, Family] = {
+    "bamba": BETWEEN_ATTENTION,
+    "falcon_h1": Family(layers={"hybrid": falcon_h1_layer}),
+    "granitemoehybrid": BETWEEN_ATTENTION,
+    "mamba2": Family(layers={"linear_attention": MAMBA2}),
+    "nemotron_h": Family(
+        layers={"full_attention": full_attention, "linear_attention": NEMOTRON, "moe": stateless, "mlp": stateless}
+    ),
+    "zamba2": Family(layers={"linear_attention": ZAMBA2, "hybrid": zamba2_hybrid}),
+}

@@ -6,9 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.activations import ACT2FN
 
+from hybridge.cache.conv_window import Convolution
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layer import CacheLayer
 
@@ -22,6 +25,12 @@ def decoder_of(model: PreTrainedModel) -> Any:
     """The text model under the head."""
     decoder: Any = model.get_decoder()
     return decoder if hasattr(decoder, "layers") else decoder.model  # Llama 4 does not know its own
+
+
+def causal_conv(conv: nn.Conv1d, activation: str | None) -> Convolution:
+    """A checkpoint's depthwise convolution over a window, with transformers' activation of that name."""
+    activate: Callable[[Tensor], Tensor] = ACT2FN[activation] if activation else nn.Identity()
+    return lambda window: activate(F.conv1d(window, conv.weight, conv.bias, groups=window.shape[1]))
 
 
 def nothing(model: PreTrainedModel, cache: HybridCache) -> None:

@@ -9,11 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.activations import ACT2FN
 
 from hybridge.cache.gated_delta_net import GatedDeltaNetLayer
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.export.families.family import Adaptation, StatefulMixer, decoder_of
+from hybridge.export.families.family import Adaptation, StatefulMixer, causal_conv, decoder_of
 
 
 class GatedDeltaNet(StatefulMixer):
@@ -21,7 +20,8 @@ class GatedDeltaNet(StatefulMixer):
 
     def __init__(self, original: nn.Module, cache: HybridCache) -> None:
         super().__init__(original, cache)
-        self.cache_layer(GatedDeltaNetLayer).convolve = self._convolve
+        m: Any = original
+        self.cache_layer(GatedDeltaNetLayer).convolve = causal_conv(m.conv1d, m.activation)
 
     def forward(self, hidden_states: Tensor, **_: Any) -> Tensor:
         m: Any = self.original
@@ -38,12 +38,6 @@ class GatedDeltaNet(StatefulMixer):
         """x [B, T, hidden] to conv input [B, T, C], gate z, and b, a [B, T, Hv]."""
         m: Any = self.original
         return m.in_proj_qkv(x), m.in_proj_z(x), m.in_proj_b(x), m.in_proj_a(x)
-
-    def _convolve(self, window: Tensor) -> Tensor:
-        m: Any = self.original
-        mixed = F.conv1d(window, m.conv1d.weight, m.conv1d.bias, groups=window.shape[1])
-        activated: Tensor = ACT2FN[m.activation](mixed)
-        return activated
 
 
 class PackedGatedDeltaNet(GatedDeltaNet):

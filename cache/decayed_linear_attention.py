@@ -1,0 +1,56 @@
+r"""Linear attention with one decay per head: Mamba-2's state space duality, and lightning attention.
+
+For each token, with state S [P, N] of one head:
+
+    S <- exp(log_decay) S + value key^T
+    out = S query
+
+Mamba-2 calls value dt x, key B and query C, and its log decay is dt A. Source: Dao and Gu, "Transformers are SSMs"
+(arXiv:2405.21060), section 6; for lightning attention, whose decay is fixed, Qin et al. (arXiv:2401.04658).
+**Identity step**: ``log_decay = 0`` and ``value = 0``, or ``key = 0``.
+
+Axes: B batch, H heads, T tokens (last, as they come out of a convolution), P value dim, N key dim.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def decayed_linear_attention_naive(
+    query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The definition, one token after the other; what the other form is tested against.
+
+    query, key [B, H, N, T], value [B, H, P, T], log_decay [B, H, T], state [B, H, P, N], all float32.
+    Returns the outputs [B, H, P, T] and the state after the last token.
+    """
+    outputs = []
+    for t in range(query.shape[-1]):
+        decay = log_decay[:, :, t, None, None].exp()
+        state = state * decay + value[..., t].unsqueeze(-1) * key[..., t].unsqueeze(-2)
+        outputs.append((state * query[..., t].unsqueeze(-2)).sum(-1))
+    return torch.stack(outputs, dim=-1), state
+
+
+def decayed_linear_attention(
+    query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
+    """All T tokens as one chunk, in a number of operators that does not grow with T.
+
+    The same arguments and results as ``decayed_linear_attention_naive``; meant for T up to a few hundred, because the work
+    inside a chunk grows with T squared.
+    """
+    T = query.shape[-1]
+    if T == 1:
+        return decayed_linear_attention_naive(query, key, value, log_decay, state)
+    at, of = torch.arange(T)[:, None], torch.arange(T)[None, :]
+    total = log_decay.cumsum(-1)
+    # exp of the differences, never a quotient of exponentials: the differences are at most 0, so nothing overflows.
+    decay = torch.where(of <= at, total.unsqueeze(-1) - total.unsqueeze(-2), float("-inf")).exp()
+    scores = (query.transpose(-1, -2) @ key) * decay  # [B, H, T, T]
+    out = (state @ query) * total.exp().unsqueeze(-2) + value @ scores.transpose(-1, -2)
+    last = total[..., -1:]
+    to_end = (last - total).exp().unsqueeze(-2)
+    return out, state * last.exp().unsqueeze(-1) + (value * to_end) @ key.transpose(-1, -2)
