@@ -18,6 +18,7 @@ class AttentionLayer(CacheLayer):
     keys: Tensor
     values: Tensor
     window: int | None = None
+    keeps: ClassVar[bool] = True  # keys and values of its own
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scoring: Scoring) -> Tensor:
         """Take the block's key [B, T, G, D] and value [B, T, G, V] in and attend with query [B, T, H, D]; [B, T, H, V].
@@ -47,6 +48,7 @@ class SharedAttentionLayer(AttentionLayer):
     """Attends over the keys and values of an earlier layer (Gemma 3n, Gemma 4) and keeps none of its own."""
 
     kind: ClassVar[str] = "shared_attention"
+    keeps: ClassVar[bool] = False
 
     def __init__(self, sizes: CacheSizes, kernels: Kernels, *, source: int) -> None:
         super().__init__(sizes, kernels)

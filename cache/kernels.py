@@ -17,14 +17,15 @@ from torch import Tensor
 
 from hybridge.cache.block import Block
 from hybridge.cache.gated_delta_rule import gated_delta_rule_chunked, gated_delta_rule_naive
+from hybridge.cache.kimi_delta_rule import kimi_delta_rule_chunked, kimi_delta_rule_naive
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
     """How attention scores are made: ``softcap(scale q k) + bias``, then a softmax over the visible keys and the sink.
 
-    softcap c is ``c tanh(x / c)``; sinks [H] is one more score that takes a share and has no value; bias maps the positions
-    int64 [R] of the keys to what is added, broadcast to [B, H, T, R].
+    softcap c is ``c tanh(x / c)``; sinks, [H] or [B, H, T], is one more score that takes a share and has no value; bias maps
+    the positions int64 [R] of the keys to what is added, broadcast to [B, H, T, R].
     """
 
     scale: float
@@ -77,7 +78,7 @@ class Kernels(Protocol):
     def gated_delta_rule(
         self, query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """See ``hybridge.cache.gated_delta_rule``."""
+        """log_decay is [B, H, T], one a head (see ``gated_delta_rule``), or [B, H, T, K], one a channel (``kimi_delta_rule``)."""
 
     def write_slot(self, slots: Tensor, value: Tensor, slot: Tensor) -> None:
         """Put value [1, 1, A, B] into slots [1, N, A, B] in place at index ``slot``, int64 [1]."""
@@ -110,8 +111,11 @@ class CoreKernels:
     def gated_delta_rule(
         self, query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
+        naive, chunked = gated_delta_rule_naive, gated_delta_rule_chunked
+        if log_decay.dim() == 4:
+            naive, chunked = kimi_delta_rule_naive, kimi_delta_rule_chunked
         # For one token the definition is the shorter form.
-        rule = gated_delta_rule_naive if query.shape[2] == 1 else gated_delta_rule_chunked
+        rule = naive if query.shape[2] == 1 else chunked
         return rule(query, key, value, log_decay, beta, state)
 
     def write_slot(self, slots: Tensor, value: Tensor, slot: Tensor) -> None:
@@ -128,5 +132,6 @@ def _softmax(scores: Tensor, scoring: Scoring, visible: Visible) -> Tensor:
     scores = torch.where(visible.mask, scores, float("-inf"))
     if scoring.sinks is None:
         return scores.softmax(-1)
-    sinks = scoring.sinks.reshape(*groups, 1, 1).expand(*scores.shape[:-1], 1)
+    sinks = scoring.sinks[:, None] if scoring.sinks.dim() == 1 else scoring.sinks
+    sinks = sinks.unflatten(-2, groups).unsqueeze(-1).expand(*scores.shape[:-1], 1)
     return torch.cat([scores, sinks], dim=-1).softmax(-1)[..., :-1]

@@ -43,10 +43,12 @@ class CacheLayer(nn.Module):
             slots = (1, self.sizes.snapshot_slots, shape[0], math.prod(shape[1:]))
             self.register_buffer(f"{name}_slots", torch.zeros(slots, dtype=dtype))
 
-    def add_positional(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> None:
-        """Rows by position [B, R, *shape]."""
+    def add_positional(
+        self, name: str, *shape: int, dtype: torch.dtype = torch.float32, rows: int | None = None
+    ) -> None:
+        """Rows by position [B, R, *shape]; R is ``sizes.rows`` where ``rows`` is left out, as one row serves one position."""
         self.positional.append(name)
-        self.register_buffer(name, torch.zeros(self.sizes.batch_size, self.sizes.rows, *shape, dtype=dtype))
+        self.register_buffer(name, torch.zeros(self.sizes.batch_size, rows or self.sizes.rows, *shape, dtype=dtype))
 
     def add_staged(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> None:
         """An input of a tentative block [B, *shape]."""

@@ -20,6 +20,8 @@ States = Mapping[str, Tensor]
 class RecurrentLayer(CacheLayer):
     """A layer whose state after a block follows from its inputs, each [B, ..., T] with time last, staged in order.
 
+    Inputs after the staged ones only read the state (a query); ``advance`` gets them from ``mix`` and not from ``commit``.
+
     **Identity**: ``advance`` must leave the recurrent state unchanged at a token whose inputs are all zero (log decay 0, beta
     0, dt 0), and take its conv windows with ``window_after(..., count)``.
     """
@@ -29,9 +31,9 @@ class RecurrentLayer(CacheLayer):
         raise NotImplementedError
 
     def mix(self, *inputs: Tensor, block: Block) -> Tensor:
-        """Run a block over ``inputs``, in the order of ``staged``; returns what ``advance`` puts out."""
+        """Run a block over ``inputs``, first those of ``staged`` in order; returns what ``advance`` puts out."""
         if block.tentative:
-            for name, each in zip(self.staged, inputs, strict=True):
+            for name, each in zip(self.staged, inputs, strict=False):
                 self.get_buffer(name).copy_(each)
             return self.advance(inputs, block.count)[0]
         # A refused block has seen rows that nothing was written to: its inputs may be NaN, and NaN * 0 is NaN.

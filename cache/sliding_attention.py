@@ -70,8 +70,9 @@ class SlidingAttentionLayer(AttentionLayer):
     def _write(self, key: Tensor, value: Tensor, block: Block) -> None:
         """Put a block of at most S tokens into its slots; slots of padding keep every bit."""
         slots = block.shared(("slots", self.ring), lambda: torch.remainder(block.positions, self.ring))
+        real = block.shared("real rows", lambda: block.real[:, None, None])
         for buffer, rows in ((self.keys, key), (self.values, value)):
-            kept = torch.where(block.real[:, None, None], rows, buffer.index_select(1, slots))
+            kept = torch.where(real, rows, buffer.index_select(1, slots))
             self.kernels.write_ring(buffer, kept, slots)
 
     def _fill(self, keys: Tensor, values: Tensor, block: Block) -> None:

@@ -107,7 +107,7 @@ class TransformersCacheApi:
 
     @property
     def is_linear(self) -> list[bool]:
-        return [i not in self._attention_layers() for i in range(len(self))]
+        return [not any(isinstance(part, AttentionLayer) for part in layer.each()) for layer in self.cache_layers()]
 
     # Taking back
 
@@ -159,8 +159,9 @@ class TransformersCacheApi:
         return next(part for part in self.cache_layers()[layer_idx].each() if isinstance(part, AttentionLayer))
 
     def _attention_layers(self) -> list[int]:
+        """Those that ``update`` is called for: transformers hands shared keys and values on by itself."""
         layers = enumerate(self.cache_layers())
-        return [i for i, layer in layers if any(isinstance(part, AttentionLayer) for part in layer.each())]
+        return [i for i, layer in layers if any(isinstance(part, AttentionLayer) and part.keeps for part in layer.each())]
 
     def _states(self, name: str, layer_idx: int) -> list[Tensor]:
         return [part.get_buffer(name) for part in self.cache_layers()[layer_idx].each() if name in part.committed]

@@ -88,8 +88,8 @@ def adapt(model: PreTrainedModel, cache: HybridCache) -> PreTrainedModel:
     model.config._experts_implementation = EXPERTS
     hold_rope(model)
     adaptation = ADAPTATIONS[model.config.model_type]
-    for layer in decoder_layers(model):
-        _replace_mixers(layer, adaptation, cache)
+    for index, layer in enumerate(decoder_layers(model)):
+        _replace_mixers(layer, index, adaptation, cache)
     for module in model.modules():
         if hasattr(module, "layer_idx"):
             module.hybridge = Unregistered(cache)
@@ -102,14 +102,16 @@ def decoder_layers(model: PreTrainedModel) -> Iterator[Any]:
     yield from decoder_of(model).layers
 
 
-def _replace_mixers(layer: Any, adaptation: Adaptation, cache: HybridCache) -> None:
+def _replace_mixers(layer: Any, index: int, adaptation: Adaptation, cache: HybridCache) -> None:
     for path, mixer in adaptation.mixers.items():
         *parents, name = path.split(".")
         owner = layer
         for parent in parents:
             owner = getattr(owner, parent, None)
-        if getattr(owner, name, None) is not None:
-            setattr(owner, name, mixer(getattr(owner, name), cache))
+        original = getattr(owner, name, None)
+        if original is not None:
+            original.layer_idx = index  # not every family's modules know their own
+            setattr(owner, name, mixer(original, cache))
 
 
 def attend(

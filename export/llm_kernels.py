@@ -41,8 +41,10 @@ class LlmKernels:
     def gated_delta_rule(
         self, query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
-        # The operator takes one decay a key channel; ours is one a head.
-        decay = log_decay.exp().unsqueeze(-1).expand(-1, -1, -1, key.shape[-1])
+        # The operator takes one decay a key channel.
+        decay = log_decay.exp()
+        if log_decay.dim() == 3:
+            decay = decay.unsqueeze(-1).expand(-1, -1, -1, key.shape[-1])
         out, new_state = ops.channelwise_gated_delta_rule(query, key, value, decay, beta, state)
         return out, new_state
 

@@ -24,7 +24,7 @@ from torch.export import ExportedProgram
 from hybridge.cache.errors import ExportFailedError
 from hybridge.export.partition import OnceStored
 from hybridge.export.quick_lowering import quick_lowering
-from hybridge.export.rewrite import fold_constants, forget_provenance, reductions_as_products
+from hybridge.export.rewrite import drop_empty_operands, fold_constants, forget_provenance, reductions_as_products
 
 Methods = Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]
 Step = Callable[[str], AbstractContextManager[None]]
@@ -44,6 +44,7 @@ def lower(methods: Methods, *, backend: str, constants: Mapping[str, Any], step:
         for name, program in programs.items():
             forget_provenance(program)
             fold_constants(program)
+            drop_empty_operands(program)
             if backend == "xnnpack" and name not in STATE_ONLY:
                 reductions_as_products(program)
         with step(f"Lowering to {backend}"), _explained("the lowering"), quick_lowering():

@@ -82,6 +82,20 @@ def _written_in_place(graph: Graph) -> set[Node]:
     return written
 
 
+def drop_empty_operands(program: ExportedProgram) -> None:
+    """Concatenate without tensors that hold nothing, which models start lists with and backends need not know of."""
+    for node in program.graph.nodes:
+        if node.target != aten.cat.default:
+            continue
+        operands, *dim = node.args
+        kept = [each for each in operands if each.meta["val"].numel()]
+        if len(kept) == 1:
+            node.target, node.args = aten.clone.default, (kept[0],)
+        elif kept:
+            node.args = (kept, *dim)
+    program.graph_module.recompile()
+
+
 def reductions_as_products(program: ExportedProgram) -> None:
     """Write a sum or mean over the last dimension as a product with a constant row [1, D].
 

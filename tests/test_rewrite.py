@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from hybridge.export.rewrite import fold_constants, reductions_as_products
+from hybridge.export.rewrite import drop_empty_operands, fold_constants, reductions_as_products
 
 
 class Everything(nn.Module):
@@ -63,6 +63,23 @@ def test_state_is_never_a_constant_even_where_it_is_only_read(program: ExportedP
     names = {buffer: name for name, buffer in program.graph_signature.inputs_to_buffers.items()}
     assert used[names["state"]] > 0
     assert used[names["length"]] > 0
+
+
+class Growing(nn.Module):
+    """A list of tensors that starts with none, as transformers' residual attention has it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        states = torch.cat([x.new_zeros(3, 0, 5), x.unsqueeze(1)], dim=1)
+        return torch.cat([x.new_zeros(3, 0, 5), states, 2 * states], dim=1)
+
+
+def test_nothing_is_concatenated_with_tensors_that_hold_nothing() -> None:
+    x = torch.randn(3, 5)
+    program = torch.export.export(Growing(), (x,), strict=False)
+    drop_empty_operands(program)
+    joined = [node for node in program.graph.nodes if node.target == torch.ops.aten.cat.default]
+    assert [len(node.args[0]) for node in joined] == [2]
+    assert torch.equal(program.module()(x), Growing()(x))
 
 
 def test_reductions_over_the_last_dimension_become_products(program: ExportedProgram) -> None:

@@ -26,6 +26,7 @@ from hybridge.cache.families import (
     zaya,
 )
 from hybridge.cache.families.family import Config, Family, LayerBuilder, checked_layer_count, describe
+from hybridge.cache.families.options import check_causal, check_rope
 from hybridge.cache.kernels import Kernels
 from hybridge.cache.layer import CacheLayer
 
@@ -60,8 +61,12 @@ def config_dtype(config: Config) -> torch.dtype:
 
 
 def plan(config: Config) -> list[str]:
-    """The type of each decoder layer of a text config. Raises CheckpointError for an absurd number of them."""
+    """The type of each decoder layer of a text config. Raises CheckpointError for an absurd number of them.
+
+    Raises UnsupportedModelError where tokens see later ones.
+    """
     checked_layer_count(config)
+    check_causal(config)
     return list(FAMILIES.get(config.model_type, Family(layers={})).plan(config))
 
 
@@ -87,6 +92,7 @@ def build_layers(config: Config, sizes: CacheSizes, kernels: Kernels) -> list[Ca
         raise CheckpointError(
             f"config.json contradicts itself: {len(types)} layer types but num_hidden_layers = {config.num_hidden_layers}."
         )
+    check_rope(config, sizes)
     try:
         return [family.layers[kind](config, sizes, kernels, index) for index, kind in enumerate(types)]
     except (RuntimeError, TypeError, ArithmeticError) as error:

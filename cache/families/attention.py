@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from hybridge.cache.attention import SharedAttentionLayer
 from hybridge.cache.block import CacheSizes
+from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families.family import Config, Family, LayerBuilder
 from hybridge.cache.full_attention import FullAttentionLayer
 from hybridge.cache.kernels import Kernels
@@ -18,16 +19,21 @@ def full_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: i
 
 
 def sliding_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    return windowed(config, sizes, kernels, window=config.sliding_window)
+    return windowed(config, sizes, kernels, option="sliding_window")
 
 
 def chunked_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    return windowed(config, sizes, kernels, window=config.attention_chunk_size, chunked=True)
+    return windowed(config, sizes, kernels, option="attention_chunk_size", chunked=True)
 
 
-def windowed(config: Config, sizes: CacheSizes, kernels: Kernels, *, window: int, chunked: bool = False) -> CacheLayer:
-    """A window that no text of ``max_seq_len`` tokens outgrows is full attention, in less memory."""
-    shape = {"kv_heads": kv_heads(config), "head_dim": head_dim(config)}
+def windowed(config: Config, sizes: CacheSizes, kernels: Kernels, *, option: str, chunked: bool = False) -> CacheLayer:
+    """A window of ``option`` tokens; one that no text of ``max_seq_len`` tokens outgrows is full attention, in less memory.
+
+    Raises CheckpointError where the config has no such window.
+    """
+    window, shape = getattr(config, option), {"kv_heads": kv_heads(config), "head_dim": head_dim(config)}
+    if window is None or window < 1:
+        raise CheckpointError(f"config.json says {option} = {window}, but has layers with a window: expected 1 or more tokens.")
     if window >= sizes.max_seq_len:
         return FullAttentionLayer(sizes, kernels, **shape)
     return SlidingAttentionLayer(sizes, kernels, window=window, chunked=chunked, **shape)
@@ -36,11 +42,25 @@ def windowed(config: Config, sizes: CacheSizes, kernels: Kernels, *, window: int
 def gemma4_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
     """Heads differ by layer, and the last layers attend over the keys and values of the last one of their type before."""
     types, first_shared = config.layer_types, config.num_hidden_layers - config.num_kv_shared_layers
+    if index >= first_shared and not config.hidden_size_per_layer_input:
+        raise UnsupportedModelError(
+            f"config.json says num_kv_shared_layers = {config.num_kv_shared_layers} and hidden_size_per_layer_input = 0, which "
+            "transformers itself cannot run; take the config.json that came with the checkpoint."
+        )
     if index >= first_shared:
-        source = max(i for i in range(first_shared) if types[i] == types[index])
-        return SharedAttentionLayer(sizes, kernels, source=source)
+        return SharedAttentionLayer(sizes, kernels, source=_last(types[index], types[:first_shared]))
     build = full_attention if types[index] == "full_attention" else sliding_attention
     return build(HeadsOf(config, index), sizes, kernels, index)
+
+
+def _last(kind: str, types: Sequence[str]) -> int:
+    """The last index of ``kind``. Raises CheckpointError where there is none."""
+    if kind not in types:
+        raise CheckpointError(
+            f"config.json says num_kv_shared_layers, but no earlier layer is {kind} to share keys and values with, expected "
+            f"one among the first {len(types)}."
+        )
+    return max(i for i, each in enumerate(types) if each == kind)
 
 
 class HeadsOf:
@@ -52,9 +72,16 @@ class HeadsOf:
         self.num_key_value_heads = own.num_key_value_heads
 
 
+# The plans of models that read no ``layer_types``, whatever their config says.
+
+
+def all_full(config: Config) -> list[str]:
+    return ["full_attention"] * config.num_hidden_layers
+
+
 def all_sliding(config: Config) -> list[str]:
-    """Sliding attention in every layer where the config has a window, whatever else it says."""
-    return ["sliding_attention" if config.sliding_window else "full_attention"] * config.num_hidden_layers
+    """Sliding attention in every layer where the config has a window."""
+    return ["full_attention" if config.sliding_window is None else "sliding_attention"] * config.num_hidden_layers
 
 
 def head_dim(config: Config) -> int:
@@ -67,14 +94,9 @@ def kv_heads(config: Config) -> int:
     return heads
 
 
-def layer_types_or_all_sliding(config: Config) -> Sequence[str]:
-    """The config's ``layer_types``; where it has none, its window holds for every layer."""
-    return getattr(config, "layer_types", None) or all_sliding(config)
-
-
 LAYERS: Mapping[str, LayerBuilder] = {"full_attention": full_attention, "sliding_attention": sliding_attention}
 ATTENTION = Family(layers=LAYERS)
-WINDOWED = Family(layers=LAYERS, plan=layer_types_or_all_sliding)
+WINDOWED = Family(layers=LAYERS, plan=all_sliding)
 
 FAMILIES: Mapping[str, Family] = {
     "cohere2": ATTENTION,
@@ -83,9 +105,9 @@ FAMILIES: Mapping[str, Family] = {
     "gemma3_text": ATTENTION,
     "gemma4_text": Family(layers=dict.fromkeys(LAYERS, gemma4_attention)),
     "gpt_oss": ATTENTION,
-    "llama": ATTENTION,
+    "llama": Family(layers=LAYERS, plan=all_full),
     "llama4_text": Family(layers={"full_attention": full_attention, "chunked_attention": chunked_attention}),
-    "ministral": WINDOWED,
+    "ministral": ATTENTION,
     "mistral": WINDOWED,
     "olmo3": ATTENTION,
     "phi3": WINDOWED,

@@ -26,4 +26,4 @@ def gated_delta_net(config: Config, sizes: CacheSizes, kernels: Kernels, index: 
 
 GATED_DELTA = Family(layers={"full_attention": full_attention, "linear_attention": gated_delta_net})
 
-FAMILIES: Mapping[str, Family] = {"qwen3_next": GATED_DELTA, "qwen3_5_text": GATED_DELTA}
+FAMILIES: Mapping[str, Family] = dict.fromkeys(("olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next"), GATED_DELTA)

@@ -1,9 +1,46 @@
-"""TODO."""
+"""Families with Mamba's first version."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hybridge.cache.families.family import Family
+from hybridge.cache.block import CacheSizes
+from hybridge.cache.composite import CompositeLayer
+from hybridge.cache.families.attention import full_attention
+from hybridge.cache.families.family import Config, Family
+from hybridge.cache.full_attention import FullAttentionLayer
+from hybridge.cache.kernels import Kernels
+from hybridge.cache.layer import CacheLayer
+from hybridge.cache.mamba import MambaLayer
 
-FAMILIES: Mapping[str, Family] = {}
+
+def mamba(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    channels, states, kernel = config.intermediate_size, config.state_size, config.conv_kernel
+    return MambaLayer(sizes, kernels, channels=channels, state_dim=states, conv_kernel=kernel)
+
+
+def jamba_mamba(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    channels = config.mamba_expand * config.hidden_size
+    return MambaLayer(sizes, kernels, channels=channels, state_dim=config.mamba_d_state, conv_kernel=config.mamba_d_conv)
+
+
+def zamba_mamba(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    channels, states, kernel = config.mamba_expand * config.hidden_size, config.mamba_d_state, config.mamba_d_conv
+    return MambaLayer(sizes, kernels, channels=channels, state_dim=states, conv_kernel=kernel, heads=config.n_mamba_heads)
+
+
+def zamba_hybrid(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    """A block of attention with shared weights, then Mamba; keys and values are the layer's own."""
+    heads, dim = config.num_key_value_heads, config.attention_head_dim
+    attention = FullAttentionLayer(sizes, kernels, kv_heads=heads, head_dim=dim)
+    return CompositeLayer(sizes, kernels, {"attention": attention, "mamba": zamba_mamba(config, sizes, kernels, index)})
+
+
+MAMBA = Family(layers={"linear_attention": mamba})
+
+FAMILIES: Mapping[str, Family] = {
+    "falcon_mamba": MAMBA,
+    "jamba": Family(layers={"full_attention": full_attention, "linear_attention": jamba_mamba}),
+    "mamba": MAMBA,
+    "zamba": Family(layers={"linear_attention": zamba_mamba, "hybrid": zamba_hybrid}),
+}

@@ -25,13 +25,19 @@ class GatedDeltaNet(StatefulMixer):
 
     def forward(self, hidden_states: Tensor, **_: Any) -> Tensor:
         m: Any = self.original
-        B, T = hidden_states.shape[:2]
-        mixed, z, b, a = self._project(hidden_states)
+        mixed, gate, b, a = self._project(hidden_states)
         log_decay = -m.A_log.float().exp() * F.softplus(a.float() + m.dt_bias)
-        gates = log_decay.transpose(1, 2), b.sigmoid().transpose(1, 2)
+        gates = log_decay.transpose(1, 2), self._beta(b).transpose(1, 2)
         out = self.cache_layer(GatedDeltaNetLayer).mix(mixed.transpose(1, 2), *gates, block=self.cache.block)
-        out = m.norm(out.reshape(-1, m.head_v_dim), z.reshape(-1, m.head_v_dim))
-        projected: Tensor = m.out_proj(out.reshape(B, T, -1))
+        return self._gated(out, gate)
+
+    def _beta(self, b: Tensor) -> Tensor:
+        return b.sigmoid()
+
+    def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
+        """The rule's output [B, T, Hv, V] through norm, gate and projection."""
+        m: Any = self.original
+        projected: Tensor = m.out_proj(m.norm(out, gate.reshape(out.shape)).flatten(2))
         return projected
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -53,13 +59,38 @@ class PackedGatedDeltaNet(GatedDeltaNet):
         return mixed, z, b, a
 
 
+class OlmoGatedDeltaNet(GatedDeltaNet):
+    """Everything projected apart, other names, and beta up to 2 where the state may turn its sign.
+
+    Source: transformers 5.23 ``OlmoHybridGatedDeltaNet``.
+    """
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        m: Any = self.original
+        mixed = torch.cat([m.q_proj(x), m.k_proj(x), m.v_proj(x)], dim=-1)
+        return mixed, m.g_proj(x), m.b_proj(x), m.a_proj(x)
+
+    def _beta(self, b: Tensor) -> Tensor:
+        m: Any = self.original
+        return b.sigmoid() * 2.0 if m.allow_neg_eigval else b.sigmoid()
+
+    def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
+        m: Any = self.original
+        projected: Tensor = m.o_proj(m.o_norm(out, gate.reshape(out.shape)).flatten(2))
+        return projected
+
+
 def _text_positions_only(model: PreTrainedModel, cache: HybridCache) -> None:
     """Qwen3.5 mixes the frequencies of time, height and width; for text the three positions are the same."""
     decoder = decoder_of(model)
     decoder.rotary_emb.recomposition_frequencies = lambda freq: torch.cat((freq[0], freq[0]), dim=-1)
 
 
+QWEN3_5 = Adaptation(mixers={"linear_attn": GatedDeltaNet}, prepare=_text_positions_only)
+
 FAMILIES: Mapping[str, Adaptation] = {
+    "olmo_hybrid": Adaptation(mixers={"linear_attn": OlmoGatedDeltaNet}),
+    "qwen3_5_moe_text": QWEN3_5,
+    "qwen3_5_text": QWEN3_5,
     "qwen3_next": Adaptation(mixers={"linear_attn": PackedGatedDeltaNet}),
-    "qwen3_5_text": Adaptation(mixers={"linear_attn": GatedDeltaNet}, prepare=_text_positions_only),
 }

@@ -78,8 +78,9 @@ def one_of_several(mixer: nn.Module, cache: HybridCache) -> nn.Module:
 def number_shared_attention(model: PreTrainedModel, cache: HybridCache) -> None:
     """Zamba hands its shared attention the layer with every call; ours finds the cache layer by the module's number."""
     for index, layer in enumerate(decoder_of(model).layers):
-        if hasattr(layer, "shared_transformer"):
-            layer.shared_transformer.self_attn.layer_idx = index
+        shared = getattr(layer, "shared_transformer", None) or getattr(layer, "shared_transf", None)
+        if shared is not None:
+            shared.self_attn.layer_idx = index
 
 
 FAMILIES: Mapping[str, Adaptation] = {

@@ -1,5 +1,52 @@
-"""TODO."""
+"""GLM-5.3-Flash."""
 
-from zoo.sizes import Sizes
+from zoo.sizes import SIZES, Sizes
 
-VARIANTS: dict[str, tuple[Sizes, Sizes]] = {}
+import hybridge.export.glm5_next_text  # noqa: F401  lets transformers make the text model with its head
+
+INDEXED, LINEAR = "indexed_attention", "linear_attention"
+
+GLM = {
+    **SIZES,
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 4,
+    "layer_types": [LINEAR, INDEXED, INDEXED, LINEAR],
+    "indexer_types": ["full", "full", "shared", "full"],
+    "mlp_layer_types": ["dense", "sparse", "dense", "sparse"],
+    "q_lora_rank": 28,
+    "kv_lora_rank": 20,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 12,
+    "n_routed_experts": 5,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24,
+    "pad_token_id": 0,
+    "linear_head_dim": 20,
+    "linear_num_heads": 3,
+    "linear_conv_kernel_dim": 3,
+    "index_topk": 8,
+    "index_kpool": 4,
+    "index_head_dim": 12,
+    "index_n_heads": 9,
+    "hc_mult": 3,
+    "hc_sinkhorn_iters": 2,
+}
+OTHER = {
+    "num_hidden_layers": 3,
+    "layer_types": [INDEXED, LINEAR, INDEXED],
+    "indexer_types": ["full", "full", "full"],
+    "mlp_layer_types": ["sparse", "dense", "sparse"],
+    "n_routed_experts": 6,
+    "n_group": 2,
+    "norm_topk_prob": False,
+    "attention_bias": True,
+    "linear_lower_bound": None,
+    "linear_conv_kernel_dim": 4,
+    "index_topk": 15,
+    "index_kpool": 3,
+    "hc_mult": 2,
+    "hc_sinkhorn_iters": 20,
+    "swiglu_limit": 0.5,
+}
+
+VARIANTS: dict[str, tuple[Sizes, Sizes]] = {"glm5_next_text": (GLM, {**GLM, **OTHER})}

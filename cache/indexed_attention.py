@@ -1,0 +1,39 @@
+"""Latent attention over the rows that an indexer selects, its own or that of the layer before."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from hybridge.cache.block import Block, CacheSizes
+from hybridge.cache.kernels import Kernels, Visible
+from hybridge.cache.latent_attention import LatentAttentionLayer
+
+
+class IndexedAttentionLayer(LatentAttentionLayer):
+    """``source`` is the decoder layer whose indexer selects, before this layer attends (``provide``)."""
+
+    kind: ClassVar[str] = "indexed_attention"
+
+    def __init__(self, sizes: CacheSizes, kernels: Kernels, *, rank: int, shared_dim: int, source: int) -> None:
+        super().__init__(sizes, kernels, rank=rank, shared_dim=shared_dim)
+        self.source = source
+
+    def take(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
+        keys, values, _ = super().take(key, value, block)
+        return keys, values, block.shared(("selected", self.source), _nothing)
+
+    def reset(self, when: Tensor) -> None:
+        """Rows that are not selected take part in products with a weight of 0, so they must be finite from the start."""
+        self.keys.copy_(torch.where(when, torch.zeros_like(self.keys), self.keys))
+
+
+def provide(selected: Visible, source: int, block: Block) -> None:
+    """Let the layers with that source attend to what its indexer selected for the block."""
+    block.shared(("selected", source), lambda: selected)
+
+
+def _nothing() -> Visible:
+    raise AssertionError("the indexer must run before the attention that it selects for")
