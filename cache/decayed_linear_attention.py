@@ -45,12 +45,12 @@ def decayed_linear_attention(
     T = query.shape[-1]
     if T == 1:
         return decayed_linear_attention_naive(query, key, value, log_decay, state)
-    at, of = torch.arange(T)[:, None], torch.arange(T)[None, :]
-    total = log_decay.cumsum(-1)
-    # exp of the differences, never a quotient of exponentials: the differences are at most 0, so nothing overflows.
-    decay = torch.where(of <= at, total.unsqueeze(-1) - total.unsqueeze(-2), float("-inf")).exp()
-    scores = (query.transpose(-1, -2) @ key) * decay  # [B, H, T, T]
-    out = (state @ query) * total.exp().unsqueeze(-2) + value @ scores.transpose(-1, -2)
-    last = total[..., -1:]
-    to_end = (last - total).exp().unsqueeze(-2)
-    return out, state * last.exp().unsqueeze(-1) + (value * to_end) @ key.transpose(-1, -2)
+    of, at = torch.arange(T)[:, None], torch.arange(T)[None, :]
+    # Sums of the decays between two tokens, each made on its own: differences of one running sum, which grows with T, would
+    # lose the digits of the small ones; quotients of exponentials would overflow.
+    between = torch.where(of < at, log_decay.unsqueeze(-2), 0.0).cumsum(-1)  # [B, H, T of, T at]
+    decay = torch.where(of <= at, between.exp(), 0.0)
+    from_start = log_decay.cumsum(-1).exp().unsqueeze(-2)
+    out = (state @ query) * from_start + value @ ((key.transpose(-1, -2) @ query) * decay)
+    to_end = decay[..., -1].unsqueeze(-2)
+    return out, state * from_start[..., -1:] + (value * to_end) @ key.transpose(-1, -2)

@@ -18,6 +18,7 @@ def hold_rope(model: nn.Module) -> None:
 
     ``rope_type`` says whether transformers' ``dynamic_rope_update`` looks at the length at all.
     """
+    module: Any
     for module in model.modules():
         kinds = getattr(module, "rope_type", None)
         if isinstance(kinds, str) and _moves(kinds):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.composite import CompositeLayer, StatelessLayer
+from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families.attention import full_attention
 from hybridge.cache.families.family import Config, Family
 from hybridge.cache.full_attention import FullAttentionLayer
@@ -14,18 +15,25 @@ from hybridge.cache.kernels import Kernels
 from hybridge.cache.layer import CacheLayer
 from hybridge.cache.mamba2 import Mamba2Layer
 
+ADVICE = "Take the config.json that came with the checkpoint."
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mamba2Names:
-    """What a config calls the sizes of its Mamba-2 layers; called with a config, it builds one."""
+    """What a config calls the sizes of its Mamba-2 layers; called with a config, it builds one.
+
+    limits: the lowest and the highest step size, for families that read both from their config.
+    """
 
     heads: str
     head_dim: str
     state_dim: str
     groups: str = "n_groups"
     conv_kernel: str = "conv_kernel"
+    limits: str | None = "time_step_limit"
 
     def __call__(self, config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+        self._check(config)
         return Mamba2Layer(
             sizes,
             kernels,
@@ -36,13 +44,28 @@ class Mamba2Names:
             conv_kernel=getattr(config, self.conv_kernel),
         )
 
+    def _check(self, config: Config) -> None:
+        """Raises CheckpointError for sizes that no Mamba-2 layer has, by their names in the config."""
+        for name in (self.heads, self.head_dim, self.state_dim, self.groups, self.conv_kernel):
+            if getattr(config, name) < 1:
+                raise CheckpointError(f"config.json says {name} = {getattr(config, name)}, expected 1 or more. {ADVICE}")
+        heads, groups = getattr(config, self.heads), getattr(config, self.groups)
+        if heads % groups:
+            raise CheckpointError(
+                f"config.json says {self.heads} = {heads} and {self.groups} = {groups}, expected groups of equally many heads. "
+                f"{ADVICE}"
+            )
+        limits = getattr(config, self.limits) if self.limits else (0, 0)
+        if limits is None or len(limits) != 2:
+            raise CheckpointError(f"config.json says {self.limits} = {limits}, expected the lowest and the highest. {ADVICE}")
+
 
 def stateless(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
     return StatelessLayer(sizes, kernels)
 
 
 MAMBA2 = Mamba2Names(heads="num_heads", head_dim="head_dim", state_dim="state_size")
-NEMOTRON = Mamba2Names(heads="mamba_num_heads", head_dim="mamba_head_dim", state_dim="ssm_state_size")
+NEMOTRON = Mamba2Names(heads="mamba_num_heads", head_dim="mamba_head_dim", state_dim="ssm_state_size", limits=None)
 BAMBA = Mamba2Names(
     heads="mamba_n_heads",
     head_dim="mamba_d_head",
@@ -56,6 +79,7 @@ ZAMBA2 = Mamba2Names(
     state_dim="mamba_d_state",
     groups="mamba_ngroups",
     conv_kernel="mamba_d_conv",
+    limits=None,
 )
 
 
@@ -65,11 +89,22 @@ def falcon_h1_layer(config: Config, sizes: CacheSizes, kernels: Kernels, index: 
     return CompositeLayer(sizes, kernels, parts)
 
 
+def zamba2_linear(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    """Raises CheckpointError where the heads do not fill the mixer; the configs of other families see to that themselves."""
+    inner, heads = int(config.mamba_expand * config.hidden_size), config.n_mamba_heads
+    if heads < 1 or inner % heads:
+        raise CheckpointError(
+            f"config.json says n_mamba_heads = {heads}, expected a number that divides mamba_expand * hidden_size = {inner}. "
+            f"{ADVICE}"
+        )
+    return ZAMBA2(config, sizes, kernels, index)
+
+
 def zamba2_hybrid(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
     """A block of attention with shared weights, then Mamba-2; keys and values are the layer's own."""
     heads, dim = config.num_key_value_heads, config.attention_head_dim
     attention = FullAttentionLayer(sizes, kernels, kv_heads=heads, head_dim=dim)
-    return CompositeLayer(sizes, kernels, {"attention": attention, "mamba": ZAMBA2(config, sizes, kernels, index)})
+    return CompositeLayer(sizes, kernels, {"attention": attention, "mamba": zamba2_linear(config, sizes, kernels, index)})
 
 
 BETWEEN_ATTENTION = Family(layers={"full_attention": full_attention, "linear_attention": BAMBA})
@@ -82,5 +117,5 @@ FAMILIES: Mapping[str, Family] = {
     "nemotron_h": Family(
         layers={"full_attention": full_attention, "linear_attention": NEMOTRON, "moe": stateless, "mlp": stateless}
     ),
-    "zamba2": Family(layers={"linear_attention": ZAMBA2, "hybrid": zamba2_hybrid}),
+    "zamba2": Family(layers={"linear_attention": zamba2_linear, "hybrid": zamba2_hybrid}),
 }

@@ -42,7 +42,7 @@ class Mamba2(StatefulMixer):
     def _steps(self, dt: Tensor) -> Tensor:
         """Step sizes as the uncached forward has them; one token at a time, transformers forgets the limits."""
         m: Any = self.original
-        dt, (low, high) = F.softplus(dt + m.dt_bias), m.time_step_limit
+        dt, (low, high) = F.softplus(dt + m.dt_bias.to(dt.dtype)), m.time_step_limit
         return dt if low <= 0 and high == math.inf else dt.clamp(low, None if high == math.inf else high)
 
     def _project(self, x: Tensor) -> Tensor:

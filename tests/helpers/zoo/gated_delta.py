@@ -11,7 +11,7 @@ LINEAR = {
 }
 EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24}
 
-PLAN = {"num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+PLAN = {"layer_types": ["linear_attention", "full_attention"]}
 OTHER = {**LINEAR, "linear_num_value_heads": 2, "linear_conv_kernel_dim": 4, "num_key_value_heads": 2}
 TIED = {"tie_word_embeddings": True}
 

@@ -6,13 +6,12 @@ MINIMAX = {**SIZES, "num_local_experts": 5, "num_experts_per_tok": 2, "block_siz
 
 VARIANTS: dict[str, tuple[Sizes, Sizes]] = {
     "minimax": (
-        {**MINIMAX, "num_hidden_layers": 3, "sliding_window": None, "full_attn_alpha_factor": 0.7, "mlp_beta_factor": 1.3},
+        {**MINIMAX, "sliding_window": None, "full_attn_alpha_factor": 0.7, "mlp_beta_factor": 1.3},
         {
             **MINIMAX,
-            "num_hidden_layers": 4,
             "num_attention_heads": 3,
             "num_local_experts": 7,
-            "layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"],
+            "layer_types": ["linear_attention", "full_attention"],
             "sliding_window": 23,
             "linear_attn_beta_factor": 0.6,
             "tie_word_embeddings": True,

@@ -5,7 +5,7 @@ from zoo.sizes import SIZES, Sizes
 MAMBA = {
     "vocab_size": 131,
     "hidden_size": 48,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "state_size": 11,
     "conv_kernel": 3,
     "time_step_rank": 5,
@@ -14,7 +14,6 @@ MAMBA = {
 }
 BIASED = {"conv_kernel": 4, "use_bias": True, "use_conv_bias": False, "expand": 1, "tie_word_embeddings": True}
 JAMBA = {
-    "num_hidden_layers": 3,
     "attn_layer_period": 3,
     "attn_layer_offset": 1,
     "expert_layer_period": 2,
@@ -48,14 +47,13 @@ VARIANTS: dict[str, tuple[Sizes, Sizes]] = {
         {
             **SIZES,
             **ZAMBA,
-            "num_hidden_layers": 4,
-            "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
+            "num_hidden_layers": 3,
+            "layers_block_type": ["hybrid", "linear_attention", "hybrid"],
         },
         {
             **SIZES,
             **ZAMBA,
-            "num_hidden_layers": 3,
-            "layers_block_type": ["linear_attention", "linear_attention", "hybrid"],
+            "layers_block_type": ["linear_attention", "hybrid"],
             "mamba_d_conv": 4,
             "n_mamba_heads": 3,
             "mamba_conv_bias": False,

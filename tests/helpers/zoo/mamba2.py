@@ -13,12 +13,12 @@ BAMBA = {
 }
 OTHER = {"mamba_n_heads": 4, "mamba_d_head": 24, "mamba_n_groups": 1, "mamba_d_conv": 4, "num_key_value_heads": 2}
 BIASED = {"mamba_proj_bias": True, "mamba_conv_bias": False, "tie_word_embeddings": True}
-BAMBA_PLAN = {"num_hidden_layers": 3, "attn_layer_indices": [1]}
-PLAN = {"num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"]}
+BAMBA_PLAN = {"attn_layer_indices": [1]}
+PLAN = {"layer_types": ["linear_attention", "full_attention"]}
 MAMBA2 = {
     "vocab_size": 131,
     "hidden_size": 48,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "num_heads": 6,
     "head_dim": 16,
     "state_size": 11,
@@ -54,13 +54,12 @@ ZAMBA2 = {
 VARIANTS: dict[str, tuple[Sizes, Sizes]] = {
     "bamba": ({**SIZES, **BAMBA, **BAMBA_PLAN}, {**SIZES, **BAMBA, **OTHER, **BIASED, **BAMBA_PLAN}),
     "falcon_h1": (
-        {**SIZES, **BAMBA, "num_hidden_layers": 3, "mamba_d_ssm": 96, "mamba_rms_norm": True, "ssm_in_multiplier": 0.7},
+        {**SIZES, **BAMBA, "mamba_d_ssm": 96, "mamba_rms_norm": True, "ssm_in_multiplier": 0.7},
         {
             **SIZES,
             **BAMBA,
             **OTHER,
             **BIASED,
-            "num_hidden_layers": 2,
             "mamba_rms_norm": False,
             "mamba_d_ssm": 96,
             "ssm_multipliers": [0.5, 0.7, 1.1, 1.3, 0.9],
@@ -103,8 +102,8 @@ VARIANTS: dict[str, tuple[Sizes, Sizes]] = {
         {
             **SIZES,
             **ZAMBA2,
-            "num_hidden_layers": 4,
-            "layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"],
+            "num_hidden_layers": 3,
+            "layers_block_type": ["hybrid", "linear_attention", "hybrid"],
             "num_mem_blocks": 1,
             "use_mem_rope": True,
         },
@@ -113,8 +112,8 @@ VARIANTS: dict[str, tuple[Sizes, Sizes]] = {
             **ZAMBA2,
             "mamba_ngroups": 1,
             "mamba_d_conv": 4,
-            "num_hidden_layers": 5,
-            "layers_block_type": ["hybrid", "linear_attention", "hybrid", "linear_attention", "hybrid"],
+            "num_hidden_layers": 4,
+            "layers_block_type": ["hybrid", "hybrid", "linear_attention", "hybrid"],
             "num_mem_blocks": 2,
             "use_shared_attention_adapter": True,
             "adapter_rank": 8,

@@ -7,7 +7,7 @@ VARIANTS: dict[str, tuple[Sizes, Sizes]] = {
         {**SIZES, "num_hidden_layers": 3, "attention_window_size": 5, "conv1d_width": 3},
         {
             **SIZES,
-            "num_hidden_layers": 4,
+            "num_hidden_layers": 2,
             "num_key_value_heads": 2,
             "attention_window_size": 23,
             "conv1d_width": 4,

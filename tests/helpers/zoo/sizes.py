@@ -8,7 +8,7 @@ Sizes = dict[str, Any]
 SIZES: Sizes = {
     "vocab_size": 131,
     "hidden_size": 48,
-    "num_hidden_layers": 5,
+    "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 1,
     "head_dim": 16,

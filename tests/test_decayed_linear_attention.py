@@ -1,0 +1,72 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny import tiny_config
+from torch import Tensor
+
+from hybridge.cache import HybridCache
+from hybridge.cache.decayed_linear_attention import decayed_linear_attention, decayed_linear_attention_naive
+from hybridge.cache.errors import CheckpointError
+
+
+def inputs(tokens: int, *, strength: float = 1.0, heads: int = 3, key_dim: int = 11, value_dim: int = 7) -> list[Tensor]:
+    """query, key, value, log_decay, state; ``strength`` scales the decays, of which some are near 0 at any strength."""
+    torch.manual_seed(tokens)
+    query, key = torch.randn(1, heads, key_dim, tokens), torch.randn(1, heads, key_dim, tokens)
+    log_decay = -strength * torch.nn.functional.softplus(3 * torch.randn(1, heads, tokens) - 1)
+    return [query, key, torch.randn(1, heads, value_dim, tokens), log_decay, torch.randn(1, heads, value_dim, key_dim)]
+
+
+@pytest.mark.parametrize("strength", [0.0, 0.05, 1.0, 40.0])
+@pytest.mark.parametrize("tokens", [1, 2, 3, 5, 17, 64, 129])
+def test_a_chunk_is_the_naive_recurrence(tokens: int, strength: float) -> None:
+    """As precise after strong decays, which take the digits of a running sum, as after weak ones."""
+    args = inputs(tokens, strength=strength)
+    exact = decayed_linear_attention_naive(*(x.double() for x in args))
+    for fast, naive in zip(decayed_linear_attention(*args), exact, strict=True):
+        assert fast.shape == naive.shape
+        assert (fast - naive).abs().max() <= 2e-6 * naive.abs().max()
+
+
+@given(count=st.integers(0, 17), by_key=st.booleans())
+@settings(max_examples=18, deadline=None)
+def test_identity_steps_leave_the_state_alone(count: int, by_key: bool) -> None:
+    """Log decay 0, and a value (Mamba-2's dt x) or a key (lightning attention) of 0."""
+    query, key, value, log_decay, state = inputs(17)
+    real = torch.arange(17) < count
+    nothing = [torch.where(real, x, 0.0) for x in (key, value, log_decay)]
+    padded = (query, nothing[0] if by_key else key, value if by_key else nothing[1], nothing[2], state)
+    out, after = decayed_linear_attention(*padded)
+    first = [x[..., :count] for x in (query, key, value, log_decay)]
+    expected, exact = decayed_linear_attention_naive(*first, state) if count else (out[..., :0], state)
+    torch.testing.assert_close(out[..., :count], expected, rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(after, exact, rtol=2e-5, atol=2e-5)
+
+
+def test_pieces_are_the_whole() -> None:
+    *streams, state = inputs(23)
+    whole, last = decayed_linear_attention(*streams, state)
+    outputs = []
+    for start, end in [(0, 9), (9, 10), (10, 23)]:
+        out, state = decayed_linear_attention(*(x[..., start:end] for x in streams), state)
+        outputs.append(out)
+    torch.testing.assert_close(torch.cat(outputs, dim=-1), whole, rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(state, last, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "overrides", "said"),
+    [
+        ("mamba2", {"n_groups": 4}, r"num_heads = 6 and n_groups = 4, expected groups of equally many heads"),
+        ("mamba2", {"n_groups": 0}, r"n_groups = 0, expected 1 or more"),
+        ("mamba2", {"state_size": 0}, r"state_size = 0, expected 1 or more"),
+        ("bamba", {"time_step_limit": None}, r"time_step_limit = None, expected the lowest and the highest"),
+        ("falcon_h1", {"mamba_n_groups": 4}, r"mamba_n_heads = 6 and mamba_n_groups = 4"),
+        ("nemotron_h", {"mamba_num_heads": 0}, r"mamba_num_heads = 0, expected 1 or more"),
+        ("zamba2", {"n_mamba_heads": 7}, r"n_mamba_heads = 7, expected a number that divides .* = 96"),
+    ],
+)
+def test_impossible_sizes_are_refused_by_name(model_type: str, overrides: dict[str, object], said: str) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        HybridCache.from_config(tiny_config(model_type, **overrides), max_seq_len=32)
