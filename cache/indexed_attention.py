@@ -1,4 +1,4 @@
-"""Latent attention over the rows that an indexer selects, its own or that of the layer before."""
+"""Attention over the rows that an indexer selects, its own or that of the layer before."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block, CacheSizes
+from hybridge.cache.full_attention import FullAttentionLayer
 from hybridge.cache.kernels import Kernels, Visible
 from hybridge.cache.latent_attention import LatentAttentionLayer
 
@@ -28,6 +29,25 @@ class IndexedAttentionLayer(LatentAttentionLayer):
     def reset(self, when: Tensor) -> None:
         """Rows that are not selected take part in products with a weight of 0, so they must be finite from the start."""
         self.keys.copy_(torch.where(when, torch.zeros_like(self.keys), self.keys))
+
+
+class IndexedFullAttentionLayer(FullAttentionLayer):
+    """The same over keys and values of each head (Qwen4): ``source`` is the layer itself."""
+
+    kind: ClassVar[str] = "indexed_attention"
+
+    def __init__(self, sizes: CacheSizes, kernels: Kernels, *, kv_heads: int, head_dim: int, source: int) -> None:
+        super().__init__(sizes, kernels, kv_heads=kv_heads, head_dim=head_dim)
+        self.source = source
+
+    def take(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
+        keys, values, _ = super().take(key, value, block)
+        return keys, values, block.shared(("selected", self.source), _nothing)
+
+    def reset(self, when: Tensor) -> None:
+        """As above: what is not selected must be finite."""
+        for rows in (self.keys, self.values):
+            rows.copy_(torch.where(when, torch.zeros_like(rows), rows))
 
 
 def provide(selected: Visible, source: int, block: Block) -> None:

@@ -78,7 +78,7 @@ class Kernels(Protocol):
     def gated_delta_rule(
         self, query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """log_decay is [B, H, T], one a head (see ``gated_delta_rule``), or [B, H, T, K], one a channel (``kimi_delta_rule``)."""
+        """See ``gated_delta_rule`` for log_decay [B, H, T], one a head, and ``kimi_delta_rule`` for [B, H, T, K]."""
 
     def write_slot(self, slots: Tensor, value: Tensor, slot: Tensor) -> None:
         """Put value [1, 1, A, B] into slots [1, N, A, B] in place at index ``slot``, int64 [1]."""

@@ -12,6 +12,7 @@ Axes: B batch (1 here), T tokens, H index heads, D index head dim, M pools that 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -26,12 +27,14 @@ class KeyPoolLayer(ShortConvLayer):
     """conv_state [B, 2 D, P - 1], index keys and gates of the last positions, and keys [B, N, 1, D], one for each pool.
 
     A pool's key is written with its last position, in a tentative block too: no token sees it from a shorter length, so rolling
-    back is only that. ``choices`` is K.
+    back is only that. ``choices`` is K; ``finish``, a mixer's, makes pooled keys [B, M, 1, D] of pools that begin at positions
+    int64 [M] into what is scored.
     """
 
     kind: ClassVar[str] = "key_pool"
 
     keys: Tensor
+    finish: Callable[[Tensor, Tensor], Tensor]
 
     def __init__(self, sizes: CacheSizes, kernels: Kernels, *, head_dim: int, pool: int, choices: int) -> None:
         super().__init__(sizes, kernels, channels=2 * head_dim, conv_kernel=pool)
@@ -39,6 +42,7 @@ class KeyPoolLayer(ShortConvLayer):
         self.pools = sizes.rows // pool + 2  # a block may touch one pool more than its tokens fill
         self.choices = min(choices, self.pools)
         self.add_positional("keys", 1, head_dim, dtype=sizes.dtype, rows=self.pools)
+        self.finish = as_it_is
 
     def select(self, query: Tensor, weight: Tensor, scale: float, block: Block) -> Visible:
         """What each token of the block, which ``pool_keys`` has taken in, attends to.
@@ -67,6 +71,7 @@ class KeyPoolLayer(ShortConvLayer):
         pooled = self._pooled(window, touched, bias, block.start)
         # The other rows keep every bit: a pool without its last position is made anew with it.
         complete = (touched + 1) * self.pool <= block.start + block.count
+        pooled = self.finish(pooled, touched * self.pool)
         kept = torch.where(complete[:, None, None], pooled, self.keys.index_select(1, touched))
         self.kernels.write_ring(self.keys, kept, touched)
 
@@ -77,3 +82,8 @@ class KeyPoolLayer(ShortConvLayer):
         places = window.index_select(-1, members).unflatten(-1, (-1, self.pool))  # [B, 2 D, M, P]
         share = (places[:, self.head_dim :] + bias.T.unsqueeze(1)).softmax(-1)
         return (share * places[:, : self.head_dim]).sum(-1).transpose(1, 2).unsqueeze(2)
+
+
+def as_it_is(pooled: Tensor, first: Tensor) -> Tensor:
+    """Score the average itself."""
+    return pooled

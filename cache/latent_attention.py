@@ -24,7 +24,6 @@ from hybridge.cache.attention import AttentionLayer
 from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.kernels import Kernels, Scoring, Visible
 
-
 Projection = Callable[[Tensor], Tensor]
 
 

@@ -43,9 +43,7 @@ class CacheLayer(nn.Module):
             slots = (1, self.sizes.snapshot_slots, shape[0], math.prod(shape[1:]))
             self.register_buffer(f"{name}_slots", torch.zeros(slots, dtype=dtype))
 
-    def add_positional(
-        self, name: str, *shape: int, dtype: torch.dtype = torch.float32, rows: int | None = None
-    ) -> None:
+    def add_positional(self, name: str, *shape: int, dtype: torch.dtype = torch.float32, rows: int | None = None) -> None:
         """Rows by position [B, R, *shape]; R is ``sizes.rows`` where ``rows`` is left out, as one row serves one position."""
         self.positional.append(name)
         self.register_buffer(name, torch.zeros(self.sizes.batch_size, rows or self.sizes.rows, *shape, dtype=dtype))

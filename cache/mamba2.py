@@ -63,5 +63,5 @@ class Mamba2Layer(RecurrentLayer):
     def _for_heads(self, x: Tensor) -> Tensor:
         """Each group serves H / G heads that follow each other: [B, G N, T] to [B, H, N, T]."""
         each = self.heads // self.groups
-        grouped = x.unflatten(1, (self.groups, -1))
+        grouped: Tensor = x.unflatten(1, (self.groups, -1))
         return grouped.unsqueeze(2).expand(-1, -1, each, -1, -1).flatten(1, 2) if each > 1 else grouped

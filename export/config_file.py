@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families import FAMILIES, plan, text_config
 from hybridge.cache.families.family import describe
+from hybridge.export.recognize import what_is_missing
 
 
 def read_config(folder: Path) -> Any:
@@ -28,7 +29,7 @@ def read_config(folder: Path) -> Any:
     if not isinstance(model_type, str):
         raise CheckpointError(f"{path} cannot be read as a transformers config: it has no model_type.")
     if model_type not in known_model_types():
-        raise _unsupported(model_type, content)
+        raise _unsupported(folder, model_type, content)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         types = plan(text_config(config))
@@ -37,7 +38,7 @@ def read_config(folder: Path) -> Any:
     except Exception as error:  # transformers' config classes raise whatever their checks ran into
         raise CheckpointError(f"{path} is not a valid {model_type!r} config: {first_line(error)}") from None
     if text_config(config).model_type not in FAMILIES:
-        raise _unsupported(model_type, {"layer_types": types})
+        raise _unsupported(folder, model_type, {"layer_types": types})
     return config
 
 
@@ -63,11 +64,24 @@ def _read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _unsupported(model_type: str, content: dict[str, Any]) -> UnsupportedModelError:
+def _unsupported(folder: Path, model_type: str, content: dict[str, Any]) -> UnsupportedModelError:
     text = content.get("text_config")
     types = content.get("layer_types") or (text.get("layer_types") if isinstance(text, dict) else None)
     layers = f" Its layers: {describe([str(each) for each in types])}." if isinstance(types, list) else ""
+    missing = _what_is_missing(folder)
     return UnsupportedModelError(
         f"model type {model_type!r} is not supported.{layers}\n"
-        f"Supported model types: {', '.join(sorted(name.removesuffix('_text') for name in FAMILIES))}."
+        + (f"{missing}\n" if missing else "")
+        + f"Supported model types: {', '.join(sorted(name.removesuffix('_text') for name in FAMILIES))}."
     )
+
+
+def _what_is_missing(folder: Path) -> str | None:
+    """What a model that transformers knows and hybridge does not would need; None for one that transformers does not know."""
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception:  # transformers' config classes raise whatever their checks ran into
+        return None
+    if not {type(config), type(text_config(config))} & set(MODEL_FOR_CAUSAL_LM_MAPPING):
+        return "It has no text model: transformers has no causal language model for it."
+    return what_is_missing(text_config(config))

@@ -25,6 +25,7 @@ from hybridge.cache.families import (
     short_conv,
     zaya,
 )
+from hybridge.cache.families.checks import check_experts, check_windows
 from hybridge.cache.families.family import Config, Family, LayerBuilder, checked_layer_count, describe
 from hybridge.cache.families.options import check_causal, check_rope
 from hybridge.cache.kernels import Kernels
@@ -93,7 +94,10 @@ def build_layers(config: Config, sizes: CacheSizes, kernels: Kernels) -> list[Ca
             f"config.json contradicts itself: {len(types)} layer types but num_hidden_layers = {config.num_hidden_layers}."
         )
     check_rope(config, sizes)
+    check_experts(config)
     try:
-        return [family.layers[kind](config, sizes, kernels, index) for index, kind in enumerate(types)]
+        layers = [family.layers[kind](config, sizes, kernels, index) for index, kind in enumerate(types)]
     except (RuntimeError, TypeError, ArithmeticError) as error:
         raise CheckpointError(f"config.json gives sizes that no layer can have: {error}") from None
+    check_windows(config, layers)
+    return layers

@@ -1,9 +1,45 @@
-"""TODO."""
+"""Qwen4: gated delta nets beside attention with an indexer; some layers also see hashed n-grams of the text."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hybridge.cache.families.family import Family
+import torch
 
-FAMILIES: Mapping[str, Family] = {}
+from hybridge.cache.block import CacheSizes
+from hybridge.cache.composite import CompositeLayer
+from hybridge.cache.families.attention import full_attention, head_dim, kv_heads
+from hybridge.cache.families.family import Config, Family
+from hybridge.cache.families.gated_delta import gated_delta_net
+from hybridge.cache.indexed_attention import IndexedFullAttentionLayer
+from hybridge.cache.kernels import Kernels
+from hybridge.cache.key_pool import KeyPoolLayer
+from hybridge.cache.layer import CacheLayer
+from hybridge.cache.short_conv import ShortConvLayer
+
+
+def indexed_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    """Where every pool of ``max_seq_len`` tokens is selected, the indexer decides nothing and keeps nothing."""
+    pool, choices = config.indexer_compress_ratio, config.indexer_budget // config.indexer_compress_ratio
+    if sizes.max_seq_len // pool <= choices:
+        return full_attention(config, sizes, kernels, index)
+    attention = IndexedFullAttentionLayer(sizes, kernels, kv_heads=kv_heads(config), head_dim=head_dim(config), source=index)
+    indexer = KeyPoolLayer(sizes, kernels, head_dim=config.indexer_head_dim, pool=pool, choices=choices)
+    return CompositeLayer(sizes, kernels, {"attention": attention, "indexer": indexer})
+
+
+def linear_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    """With n-grams, a layer also keeps a dilated convolution's window and the last tokens, as ids less the end's."""
+    mixer = gated_delta_net(config, sizes, kernels, index)
+    if index + 1 not in config.ple_layer_ids:
+        return mixer
+    channels, width = config.hc_count * config.hidden_size, (config.ple_conv_kernel_size - 1) * config.ngram_size
+    conv = ShortConvLayer(sizes, kernels, channels=channels, conv_kernel=width + 1)
+    # Every id is exact in float32, and every runtime moves rows of it.
+    tokens = ShortConvLayer(sizes, kernels, channels=1, conv_kernel=config.ngram_size, dtype=torch.float32)
+    return CompositeLayer(sizes, kernels, {"mixer": mixer, "ngram_conv": conv, "tokens": tokens})
+
+
+FAMILIES: Mapping[str, Family] = {
+    "qwen4_exp_text": Family(layers={"indexed_attention": indexed_attention, "linear_attention": linear_attention})
+}

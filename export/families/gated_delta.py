@@ -21,14 +21,14 @@ class GatedDeltaNet(StatefulMixer):
     def __init__(self, original: nn.Module, cache: HybridCache) -> None:
         super().__init__(original, cache)
         m: Any = original
-        self.cache_layer(GatedDeltaNetLayer).convolve = causal_conv(m.conv1d, m.activation)
+        self.cache_layer(GatedDeltaNetLayer, "mixer").convolve = causal_conv(m.conv1d, m.activation)
 
     def forward(self, hidden_states: Tensor, **_: Any) -> Tensor:
         m: Any = self.original
         mixed, gate, b, a = self._project(hidden_states)
         log_decay = -m.A_log.float().exp() * F.softplus(a.float() + m.dt_bias)
         gates = log_decay.transpose(1, 2), self._beta(b).transpose(1, 2)
-        out = self.cache_layer(GatedDeltaNetLayer).mix(mixed.transpose(1, 2), *gates, block=self.cache.block)
+        out = self.cache_layer(GatedDeltaNetLayer, "mixer").mix(mixed.transpose(1, 2), *gates, block=self.cache.block)
         return self._gated(out, gate)
 
     def _beta(self, b: Tensor) -> Tensor:
@@ -80,13 +80,13 @@ class OlmoGatedDeltaNet(GatedDeltaNet):
         return projected
 
 
-def _text_positions_only(model: PreTrainedModel, cache: HybridCache) -> None:
+def text_positions_only(model: PreTrainedModel, cache: HybridCache) -> None:
     """Qwen3.5 mixes the frequencies of time, height and width; for text the three positions are the same."""
     decoder = decoder_of(model)
     decoder.rotary_emb.recomposition_frequencies = lambda freq: torch.cat((freq[0], freq[0]), dim=-1)
 
 
-QWEN3_5 = Adaptation(mixers={"linear_attn": GatedDeltaNet}, prepare=_text_positions_only)
+QWEN3_5 = Adaptation(mixers={"linear_attn": GatedDeltaNet}, prepare=text_positions_only)
 
 FAMILIES: Mapping[str, Adaptation] = {
     "olmo_hybrid": Adaptation(mixers={"linear_attn": OlmoGatedDeltaNet}),

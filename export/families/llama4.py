@@ -46,7 +46,7 @@ class Llama4Attention(StatefulMixer):
             if hasattr(m, "qk_norm"):
                 query, key = m.qk_norm(query), m.qk_norm(key)
         elif m.attn_temperature_tuning:
-            query = query * self._temperature()
+            query = (query * self._temperature()).to(query.dtype)
         layer = self.cache_layer(AttentionLayer)
         out = layer.attend(query, key, value, self.cache.block, Scoring(scale=m.scaling))
         return m.o_proj(out.flatten(2)), None
@@ -60,10 +60,10 @@ class Llama4Attention(StatefulMixer):
 
 
 def rotate(x: Tensor, rope: Rope) -> Tensor:
-    """Rotate neighbouring pairs of x [B, T, H, D]."""
+    """Rotate neighbouring pairs of x [B, T, H, D], in float32."""
     cos, sin = rope
-    even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)
-    return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
+    even, odd = x.float().unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2).to(x.dtype)
 
 
 class Llama4Experts(nn.Module):
@@ -78,7 +78,8 @@ class Llama4Experts(nn.Module):
         tokens = hidden_states.reshape(-1, m.hidden_dim)
         best, chosen = torch.topk(nn.functional.linear(tokens, m.router.weight), m.top_k, dim=1)
         if chosen.numel() >= m.num_experts:
-            return m(hidden_states)
+            every: tuple[Any, Any] = m(hidden_states)
+            return every
         routed = tokens.repeat_interleave(m.top_k, dim=0) * best.sigmoid().reshape(-1, 1)
         experts, chosen = m.experts, chosen.reshape(-1)
         gate, up = (routed.unsqueeze(1) @ experts.gate_up_proj[chosen]).chunk(2, dim=-1)

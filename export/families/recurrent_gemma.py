@@ -44,7 +44,8 @@ class RecurrentBlock(StatefulMixer):
     def _by_head(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """The gate [B, T, C] of x, whose heads have a matrix [C / H, C / H] each."""
         heads = x.unflatten(-1, (len(weight), -1)).transpose(1, 2) @ weight + bias.unsqueeze(1)
-        return heads.transpose(1, 2).flatten(2).sigmoid()
+        gate: Tensor = heads.transpose(1, 2).flatten(2).sigmoid()
+        return gate
 
 
 def one_of_several(mixer: nn.Module, cache: HybridCache) -> nn.Module:

@@ -1,8 +1,7 @@
 """GLM-5.3-Flash."""
 
-from zoo.sizes import SIZES, Sizes
-
 import hybridge.export.glm5_next_text  # noqa: F401  lets transformers make the text model with its head
+from zoo.sizes import SIZES, Sizes
 
 INDEXED, LINEAR = "indexed_attention", "linear_attention"
 
