@@ -47,17 +47,18 @@ def gated_delta_rule_chunked(
     T = query.shape[2]
     at, of = torch.arange(T)[:, None], torch.arange(T)[None, :]
     total = log_decay.cumsum(-1)
-    # exp of the differences, never a quotient of exponentials: the differences are at most 0, so nothing overflows.
-    decay = torch.where(of <= at, total.unsqueeze(-1) - total.unsqueeze(-2), float("-inf")).exp()
+    # Sums of the decays between two tokens, each made on its own: differences of one running sum, which grows with T, would
+    # lose the digits of the small ones; quotients of exponentials would overflow.
+    between = torch.where(of < at, log_decay.unsqueeze(-1), 0.0).cumsum(-2)  # [B, H, T at, T of]
+    decay = torch.where(of <= at, between.exp(), 0.0)
     key_beta = key * beta.unsqueeze(-1)
     system = torch.where(of < at, (key_beta @ key.transpose(-1, -2)) * decay, 0.0)
     inverse = unit_lower_inverse(system)
     from_start = total.exp().unsqueeze(-1)
     corrections = inverse @ (value * beta.unsqueeze(-1)) - (inverse @ (key_beta * from_start)) @ state
     out = (query * from_start) @ state + ((query @ key.transpose(-1, -2)) * decay) @ corrections
-    last = total[..., -1:]
-    to_end = (last - total).exp().unsqueeze(-1)
-    state = state * last.exp().unsqueeze(-1) + (key * to_end).transpose(-1, -2) @ corrections
+    to_end = decay[..., -1, :].unsqueeze(-1)
+    state = state * from_start[..., -1:, :] + (key * to_end).transpose(-1, -2) @ corrections
     return out, state
 
 

@@ -49,16 +49,16 @@ def kimi_delta_rule_chunked(
     T = query.shape[2]
     at, of = torch.arange(T)[:, None], torch.arange(T)[None, :]
     total = log_decay.cumsum(2)
-    # exp of the differences, never a quotient of exponentials: the differences are at most 0, so nothing overflows. A product
-    # of keys is then a sum over decayed channels, so the decay cannot be pulled out of it as where a head has only one.
-    since = torch.where((of <= at).unsqueeze(-1), total.unsqueeze(3) - total.unsqueeze(2), float("-inf"))
-    decayed = since.exp() * key.unsqueeze(2)  # [B, H, T at, T of, K]
+    # Sums of the decays between two tokens, each made on its own, as in the gated delta rule. A product of keys is then a sum
+    # over decayed channels, so the decay cannot be pulled out of it as where a head has only one.
+    between = torch.where((of < at).unsqueeze(-1), log_decay.unsqueeze(3), 0.0).cumsum(2)
+    decay = torch.where((of <= at).unsqueeze(-1), between.exp(), 0.0)
+    decayed = decay * key.unsqueeze(2)  # [B, H, T at, T of, K]
     key_beta = key * beta.unsqueeze(-1)
     system = torch.where(of < at, (decayed @ key_beta.unsqueeze(-1)).squeeze(-1), 0.0)
     inverse = unit_lower_inverse(system)
     from_start = total.exp()
     corrections = inverse @ (value * beta.unsqueeze(-1)) - (inverse @ (key_beta * from_start)) @ state
     out = (query * from_start) @ state + (decayed @ query.unsqueeze(-1)).squeeze(-1) @ corrections
-    last = total[:, :, -1:]
-    state = state * last.exp().transpose(-1, -2) + (key * (last - total).exp()).transpose(-1, -2) @ corrections
+    state = state * from_start[:, :, -1:].transpose(-1, -2) + decayed[:, :, -1].transpose(-1, -2) @ corrections
     return out, state

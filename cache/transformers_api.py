@@ -58,7 +58,7 @@ class TransformersCacheApi:
         layers = self._attention_layers()
         sliding = [i for i in layers if self._attention(i).window]
         full = [i for i in layers if not self._attention(i).window]
-        asked = sliding if layer_idx == len(self) else full
+        asked = sliding if layer_idx == len(self) else full if layer_idx == 0 else [layer_idx]
         if not layers:
             return query_length, 0
         return self._attention((asked or layers)[0]).seen_sizes(query_length, self._length())

@@ -25,6 +25,7 @@ from hybridge.cache.errors import ExportFailedError
 from hybridge.export.partition import OnceStored
 from hybridge.export.quick_lowering import quick_lowering
 from hybridge.export.rewrite import drop_empty_operands, fold_constants, forget_provenance, reductions_as_products
+from hybridge.export.tidy import drop_idle_nodes, write_out_tanh_gelu
 
 Methods = Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]
 Step = Callable[[str], AbstractContextManager[None]]
@@ -43,10 +44,12 @@ def lower(methods: Methods, *, backend: str, constants: Mapping[str, Any], step:
             programs = {name: _trace(module, example) for name, (module, example) in methods.items()}
         for name, program in programs.items():
             forget_provenance(program)
+            drop_idle_nodes(program)
             fold_constants(program)
             drop_empty_operands(program)
             if backend == "xnnpack" and name not in STATE_ONLY:
                 reductions_as_products(program)
+                write_out_tanh_gelu(program)
         with step(f"Lowering to {backend}"), _explained("the lowering"), quick_lowering():
             edge = _to_edge(programs, backend, constants)
         with step("Planning memory"), _explained("memory planning"):

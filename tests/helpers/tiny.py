@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from zoo import VARIANTS
 
 from hybridge.export.rewrite import fold_constants
+from hybridge.export.tidy import drop_idle_nodes
 
 
 def tiny_config(model_type: str, variant: int = 0, **overrides: Any) -> PreTrainedConfig:
@@ -62,6 +63,7 @@ def count_nodes(method: nn.Module, example: tuple[torch.Tensor, ...]) -> int:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.export.export(method, example, strict=False)
+    drop_idle_nodes(program)
     fold_constants(program)
     return sum(node.op == "call_function" and "assert" not in str(node.target) for node in program.graph.nodes)
 

@@ -13,7 +13,7 @@ QWEN4: Sizes = {
     "eos_token_id": 3,
     "hc_count": 2,
     "hc_lowrank": 12,
-    "indexer_n_heads": 2,
+    "indexer_n_heads": 16,  # of few, all may score 0, and which of the equal ones is best is nobody's to say
     "indexer_kv_heads": 1,
     "indexer_head_dim": 24,
     "indexer_budget": 9,

@@ -4,10 +4,9 @@ from zoo.sizes import SIZES, Sizes
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
-LFM = {**SIZES, "layer_types": ["conv", "conv", FULL, "conv", FULL], "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+LFM = {**SIZES, "layer_types": ["conv", FULL], "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 OTHER = {
-    "num_hidden_layers": 3,
-    "layer_types": ["conv", FULL, "conv"],
+    "layer_types": [FULL, "conv"],
     "num_key_value_heads": 2,
     "conv_L_cache": 4,
     "conv_bias": True,
@@ -20,10 +19,11 @@ VARIANTS: dict[str, tuple[Sizes, Sizes]] = {
     "lfm2": (LFM, {**LFM, **OTHER}),
     "lfm2_moe": ({**LFM, **EXPERTS}, {**LFM, **OTHER, **EXPERTS, **PLAIN_ROUTING}),
     "lfm3": (
-        {**LFM, "layer_types": ["conv", SLIDING, FULL, "conv", SLIDING], "sliding_window": 5},
+        {**LFM, "num_hidden_layers": 3, "layer_types": ["conv", SLIDING, FULL], "sliding_window": 5},
         {
             **LFM,
             **OTHER,
+            "num_hidden_layers": 3,
             "layer_types": [SLIDING, "conv", FULL],
             "sliding_window": 23,
             "attention_bias": True,
