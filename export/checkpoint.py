@@ -8,12 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    PreTrainedModel,
+)
 from transformers.utils import logging as transformers_logging
 
+import hybridge.export.glm5_next_text  # noqa: F401  lets transformers load a text model that it has no class for
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families import text_config
 from hybridge.export.config_file import first_line, read_config
+from hybridge.export.text_model import text_model
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 COPIED_FILES = (
@@ -43,6 +50,11 @@ class Checkpoint:
         return text_config(self.model.config)
 
     @property
+    def vocab_size(self) -> int:
+        """Tokens that have a logit; some models pad their embedding beyond them."""
+        return logits_width(self.config)
+
+    @property
     def bos_id(self) -> int | None:
         bos = self._generation("bos_token_id")
         return int(bos) if isinstance(bos, int) else None
@@ -58,6 +70,11 @@ class Checkpoint:
         return value if value is not None else getattr(self.config, name, None)
 
 
+def logits_width(config: Any) -> int:
+    """Logits that a text model of ``config`` puts out."""
+    return min(config.vocab_size, getattr(config, "unpadded_vocab_size", None) or config.vocab_size)
+
+
 def load_checkpoint(folder: Path) -> Checkpoint:
     """Config and weights of ``folder``, in float32.
 
@@ -71,7 +88,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
     _check_index(folder / "model.safetensors.index.json")
     model, info = _load_weights(folder, config)
     _check_weights(folder, model, info)
-    return Checkpoint(folder=folder, model=model.eval().requires_grad_(False))
+    return Checkpoint(folder=folder, model=text_model(model).eval().requires_grad_(False))
 
 
 def _load_weights(folder: Path, config: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
@@ -79,7 +96,7 @@ def _load_weights(folder: Path, config: Any) -> tuple[PreTrainedModel, dict[str,
     transformers_logging.set_verbosity(transformers_logging.CRITICAL)
     transformers_logging.disable_progress_bar()
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
+        model, info = _class_for(config).from_pretrained(
             folder,
             config=config,
             dtype=torch.float32,
@@ -92,6 +109,11 @@ def _load_weights(folder: Path, config: Any) -> tuple[PreTrainedModel, dict[str,
     except Exception as error:  # whatever a damaged file or an impossible size makes transformers run into
         raise CheckpointError(f"the weights in {folder} cannot be read: {first_line(error)}") from None
     return model, info
+
+
+def _class_for(config: Any) -> Any:
+    """transformers has a class for text alone for most multimodal models, and for a few only the whole."""
+    return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
 
 
 def _check_index(path: Path) -> None:

@@ -28,7 +28,8 @@ def read_config(folder: Path) -> Any:
     model_type = content.get("model_type")
     if not isinstance(model_type, str):
         raise CheckpointError(f"{path} cannot be read as a transformers config: it has no model_type.")
-    if model_type not in known_model_types():
+    text = content.get("text_config")
+    if {model_type, text.get("model_type") if isinstance(text, dict) else None}.isdisjoint(known_model_types()):
         raise _unsupported(folder, model_type, content)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

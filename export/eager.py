@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.export.checkpoint import logits_width
 from hybridge.export.exporter import build_cache
 from hybridge.export.methods import State, build_methods
 from hybridge.runtime.manifest import ExportOptions
@@ -61,7 +62,7 @@ def eager_session(model: PreTrainedModel, options: ExportOptions | None = None) 
     eos = config.eos_token_id
     description = EagerDescription(
         model_type=config.model_type,
-        vocab_size=config.vocab_size,
+        vocab_size=logits_width(config),
         eos_ids=[] if eos is None else eos if isinstance(eos, list) else [eos],
         options=options,
     )

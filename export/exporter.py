@@ -90,7 +90,7 @@ def constant_methods(checkpoint: Checkpoint, options: ExportOptions) -> dict[str
     return {
         "get_max_seq_len": options.max_seq_len,
         "get_max_context_len": options.max_seq_len,
-        "get_vocab_size": checkpoint.config.vocab_size,
+        "get_vocab_size": checkpoint.vocab_size,
         "get_bos_id": checkpoint.bos_id if checkpoint.bos_id is not None else -1,
         "get_eos_ids": checkpoint.eos_ids or [-1],
         "use_kv_cache": True,
@@ -116,7 +116,7 @@ def describe(
     return Manifest(
         format_version=FORMAT_VERSION,
         model_type=checkpoint.config.model_type,
-        vocab_size=checkpoint.config.vocab_size,
+        vocab_size=checkpoint.vocab_size,
         bos_id=checkpoint.bos_id,
         eos_ids=checkpoint.eos_ids,
         weight_bytes=sum(weights.values()),
@@ -141,7 +141,7 @@ def _layer(layer: CacheLayer) -> LayerEntry:
 
 def _method(name: str, args: tuple[Tensor, ...], checkpoint: Checkpoint, program: ExecutorchProgramManager) -> MethodEntry:
     operators, delegates = calls(program, name)
-    vocab = checkpoint.config.vocab_size
+    vocab = checkpoint.vocab_size
     logits = {"prefill": 1, "decode": 1, "forward": 1, "verify": args[0].shape[1] if name == "verify" else 0}
     shape = [1, logits[name], vocab] if name in logits else [1]
     return MethodEntry(

@@ -19,9 +19,9 @@ def load_oracle(folder: Path, manifest: Description) -> Oracle:
     """Tokens to float32 logits [T, V]. Raises CheckpointError, and UsageError where the artifact is of another model."""
     checkpoint = load_checkpoint(folder)
     config = checkpoint.config
-    if (config.model_type, config.vocab_size) != (manifest.model_type, manifest.vocab_size):
+    if (config.model_type, checkpoint.vocab_size) != (manifest.model_type, manifest.vocab_size):
         raise UsageError(
-            f"{folder} is a {config.model_type!r} model with {config.vocab_size} tokens, but the artifact is of a "
+            f"{folder} is a {config.model_type!r} model with {checkpoint.vocab_size} tokens, but the artifact is of a "
             f"{manifest.model_type!r} model with {manifest.vocab_size}; give the checkpoint that it was exported from."
         )
 
