@@ -18,6 +18,9 @@ from hybridge.runtime.validation import validate
 MOST_NODES = 120
 """Of decode, for each layer; what embedding, head and bookkeeping need comes on top."""
 
+OWN_NODES = {"glm5_next_text": 200, "inkling2_text": 215, "qwen4_exp_text": 235, "zaya": 135}
+"""Families that compute more in a layer themselves: several residual streams, attention across blocks, routers with a state."""
+
 
 def options(kernels: str) -> ExportOptions:
     return ExportOptions(max_seq_len=67, prefill_chunk=17, verify_len=5, kernels=kernels)  # type: ignore[arg-type]
@@ -50,7 +53,7 @@ def test_graphs_export_with_static_shapes_and_few_nodes(family: str) -> None:
     methods = build_methods(state)
     nodes = {name: count_nodes(*methods[name]) for name in ("prefill", "decode", "commit")}
     layers = len(state.cache.cache_layers())
-    assert nodes["decode"] <= MOST_NODES * layers + 60, nodes
+    assert nodes["decode"] <= OWN_NODES.get(family, MOST_NODES) * layers + 60, nodes
     assert nodes["commit"] <= nodes["decode"]
 
 

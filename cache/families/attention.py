@@ -111,6 +111,7 @@ FAMILIES: Mapping[str, Family] = {
     "mistral": WINDOWED,
     "olmo3": ATTENTION,
     "phi3": WINDOWED,
+    "qwen2": ATTENTION,
     "qwen3": ATTENTION,
     "qwen3_moe": WINDOWED,
     "smollm3": ATTENTION,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hybridge.cache.block import CacheSizes
+from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families.attention import full_attention
 from hybridge.cache.families.family import Config, Family
 from hybridge.cache.gated_delta_net import GatedDeltaNetLayer
@@ -13,11 +14,18 @@ from hybridge.cache.layer import CacheLayer
 
 
 def gated_delta_net(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    """Raises CheckpointError where the value heads cannot share the key heads evenly."""
+    key_heads, value_heads = config.linear_num_key_heads, config.linear_num_value_heads
+    if min(key_heads, value_heads) < 1 or value_heads % key_heads:
+        raise CheckpointError(
+            f"config.json says linear_num_key_heads = {key_heads} and linear_num_value_heads = {value_heads}, expected 1 or "
+            "more and as many value heads for each key head. Take the config.json that came with the checkpoint."
+        )
     return GatedDeltaNetLayer(
         sizes,
         kernels,
-        key_heads=config.linear_num_key_heads,
-        value_heads=config.linear_num_value_heads,
+        key_heads=key_heads,
+        value_heads=value_heads,
         key_dim=config.linear_key_head_dim,
         value_dim=config.linear_value_head_dim,
         conv_kernel=config.linear_conv_kernel_dim,

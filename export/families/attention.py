@@ -8,7 +8,7 @@ from hybridge.export.families.family import Adaptation
 
 PLAIN = (
     "cohere2", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "gpt_oss", "llama", "ministral", "mistral", "olmo3", "phi3",
-    "qwen3", "qwen3_moe", "smollm3",
+    "qwen2", "qwen3", "qwen3_moe", "smollm3",
 )  # fmt: skip
 
 FAMILIES: Mapping[str, Adaptation] = {name: Adaptation() for name in PLAIN}

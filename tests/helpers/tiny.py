@@ -48,6 +48,8 @@ def lively(model: PreTrainedModel, seed: int = 0) -> PreTrainedModel:
         for name, weight in model.named_parameters():
             if weight.dim() == 1:
                 weight.add_(0.1 * torch.randn(weight.shape, generator=generator))
+            elif not weight.any():
+                weight.normal_(0.0, 0.1, generator=generator)
             elif "embed" not in name:
                 weight.mul_(2)
     return model

@@ -97,6 +97,7 @@ VARIANTS: dict[str, tuple[Sizes, Sizes]] = {
             "rope_parameters": LONG_ROPE,
         },
     ),
+    "qwen2": (SIZES, {**SIZES, **OTHER, **WIDE, "use_sliding_window": True, "max_window_layers": 1}),
     "qwen3": (SIZES, {**SIZES, **OTHER, **WIDE, "use_sliding_window": True, "max_window_layers": 1}),
     "qwen3_moe": (
         {**SIZES, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "decoder_sparse_step": 1},

@@ -19,7 +19,7 @@ VARIANTS: dict[str, tuple[Sizes, Sizes]] = {
     "lfm2": (LFM, {**LFM, **OTHER}),
     "lfm2_moe": ({**LFM, **EXPERTS}, {**LFM, **OTHER, **EXPERTS, **PLAIN_ROUTING}),
     "lfm3": (
-        {**LFM, "num_hidden_layers": 3, "layer_types": ["conv", SLIDING, FULL], "sliding_window": 5},
+        {**LFM, "num_hidden_layers": 3, "layer_types": ["conv", SLIDING, FULL], "sliding_window": 9},
         {
             **LFM,
             **OTHER,
