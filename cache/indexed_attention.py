@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block, CacheSizes
+from hybridge.cache.errors import UsageError
 from hybridge.cache.full_attention import FullAttentionLayer
 from hybridge.cache.kernels import Kernels, Visible
 from hybridge.cache.latent_attention import LatentAttentionLayer
@@ -25,6 +26,9 @@ class IndexedAttentionLayer(LatentAttentionLayer):
     def take(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
         keys, values, _ = super().take(key, value, block)
         return keys, values, block.shared(("selected", self.source), _nothing)
+
+    def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
+        raise _needs_a_session()
 
     def reset(self, when: Tensor) -> None:
         """Rows that are not selected take part in products with a weight of 0, so they must be finite from the start."""
@@ -44,10 +48,20 @@ class IndexedFullAttentionLayer(FullAttentionLayer):
         keys, values, _ = super().take(key, value, block)
         return keys, values, block.shared(("selected", self.source), _nothing)
 
+    def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
+        raise _needs_a_session()
+
     def reset(self, when: Tensor) -> None:
         """As above: what is not selected must be finite."""
         for rows in (self.keys, self.values):
             rows.copy_(torch.where(when, torch.zeros_like(rows), rows))
+
+
+def _needs_a_session() -> UsageError:
+    return UsageError(
+        "what an indexer selects does not reach transformers' own attention: run this model with "
+        "hybridge.export.eager.eager_session(model)."
+    )
 
 
 def provide(selected: Visible, source: int, block: Block) -> None:

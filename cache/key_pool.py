@@ -81,7 +81,8 @@ class KeyPoolLayer(ShortConvLayer):
         members = members.clamp(max=window.shape[-1] - 1).flatten()  # of a pool that is not complete, anything will do
         places = window.index_select(-1, members).unflatten(-1, (-1, self.pool))  # [B, 2 D, M, P]
         share = (places[:, self.head_dim :] + bias.T.unsqueeze(1)).softmax(-1)
-        return (share * places[:, : self.head_dim]).sum(-1).transpose(1, 2).unsqueeze(2)
+        pooled: Tensor = (share * places[:, : self.head_dim]).sum(-1)
+        return pooled.transpose(1, 2).unsqueeze(2)
 
 
 def as_it_is(pooled: Tensor, first: Tensor) -> Tensor:

@@ -72,7 +72,8 @@ class Checkpoint:
 
 def logits_width(config: Any) -> int:
     """Logits that a text model of ``config`` puts out."""
-    return min(config.vocab_size, getattr(config, "unpadded_vocab_size", None) or config.vocab_size)
+    width: int = getattr(config, "unpadded_vocab_size", None) or config.vocab_size
+    return width
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:

@@ -32,10 +32,10 @@ def _is_idle(node: Node) -> bool:
     if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
         return False
     if node.target == aten.contiguous.default:
-        return before.is_contiguous()
+        return bool(before.is_contiguous())
     if node.target == aten.dropout.default:
-        return not node.args[2] or node.args[1] == 0.0
-    copies = True in node.args[2:] or node.kwargs.get("copy")
+        return not node.args[2]
+    copies = True in node.args[2:] or bool(node.kwargs.get("copy"))
     return node.target in IDENTITIES or (node.target in CASTS and before.dtype == after.dtype and not copies)
 
 
@@ -56,7 +56,7 @@ def _tanh_gelu(program: ExportedProgram, node: Node, x: Any) -> Node:
     """``x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))``. Source: Hendrycks and Gimpel (arXiv:1606.08415)."""
 
     def call(target: Any, *args: Any) -> Node:
-        made = program.graph.call_function(target, args)
+        made: Node = program.graph.call_function(target, args)
         made.meta["val"] = node.meta["val"]
         return made
 

@@ -76,7 +76,18 @@ def test_what_the_states_cannot_follow_is_refused_by_name(overrides: dict[str, A
         new_cache(**overrides)
 
 
-@pytest.mark.parametrize("family", [FAMILY, "olmo_hybrid", "qwen3_5_moe_text", "qwen3_next"])
+GATED_DELTA = [FAMILY, "olmo_hybrid", "qwen3_5_moe_text", "qwen3_next"]
+
+
+@pytest.mark.parametrize("family", GATED_DELTA)
+@pytest.mark.parametrize("kernel", [0, 1])
+def test_a_convolution_without_a_state_is_refused(family: str, kernel: int) -> None:
+    """A runtime's operators abort the process over a tensor without elements."""
+    with pytest.raises(UnsupportedModelError, match=f"linear_conv_kernel_dim = {kernel}, expected 2 or more"):
+        new_cache(family, linear_conv_kernel_dim=kernel)
+
+
+@pytest.mark.parametrize("family", GATED_DELTA)
 @pytest.mark.parametrize("heads", [(2, 3), (0, 4), (4, 2), (2, 0)])
 def test_value_heads_share_the_key_heads_evenly(family: str, heads: tuple[int, int]) -> None:
     key_heads, value_heads = heads

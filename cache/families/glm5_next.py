@@ -38,7 +38,7 @@ def indexed_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index
 
 def _shares_indexer(config: Config, index: int) -> bool:
     """Whether the layer attends to what the layer before selected. Raises CheckpointError where that one selects nothing."""
-    shared = config.indexer_types[index] == "shared"
+    shared: bool = config.indexer_types[index] == "shared"
     before = [config.layer_types[index - 1], config.indexer_types[index - 1]] if index else []
     if shared and before != ["indexed_attention", "full"]:
         raise CheckpointError(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.composite import CompositeLayer
+from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families.attention import full_attention
 from hybridge.cache.families.family import Config, Family
 from hybridge.cache.full_attention import FullAttentionLayer
@@ -13,24 +14,44 @@ from hybridge.cache.kernels import Kernels
 from hybridge.cache.layer import CacheLayer
 from hybridge.cache.mamba import MambaLayer
 
+ADVICE = "Take the config.json that came with the checkpoint."
+
+
+def check_positive(config: Config, *names: str) -> None:
+    """Raises CheckpointError for a size below 1, by its name in the config."""
+    for name in names:
+        if getattr(config, name) < 1:
+            raise CheckpointError(f"config.json says {name} = {getattr(config, name)}, expected 1 or more. {ADVICE}")
+
 
 def mamba(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    check_positive(config, "intermediate_size", "state_size", "conv_kernel")
     channels, states, kernel = config.intermediate_size, config.state_size, config.conv_kernel
     return MambaLayer(sizes, kernels, channels=channels, state_dim=states, conv_kernel=kernel)
 
 
 def jamba_mamba(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    check_positive(config, "mamba_expand", "mamba_d_state", "mamba_d_conv")
     channels = config.mamba_expand * config.hidden_size
     return MambaLayer(sizes, kernels, channels=channels, state_dim=config.mamba_d_state, conv_kernel=config.mamba_d_conv)
 
 
 def zamba_mamba(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    check_positive(config, "mamba_expand", "mamba_d_state", "mamba_d_conv", "n_mamba_heads")
     channels, states, kernel = config.mamba_expand * config.hidden_size, config.mamba_d_state, config.mamba_d_conv
     return MambaLayer(sizes, kernels, channels=channels, state_dim=states, conv_kernel=kernel, heads=config.n_mamba_heads)
 
 
 def zamba_hybrid(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    """A block of attention with shared weights, then Mamba; keys and values are the layer's own."""
+    """A block of attention with shared weights, then Mamba; keys and values are the layer's own.
+
+    Raises CheckpointError where the block does not take the hidden states beside the embeddings.
+    """
+    if config.attention_hidden_size != 2 * config.hidden_size:
+        raise CheckpointError(
+            f"config.json says attention_hidden_size = {config.attention_hidden_size}, expected 2 * hidden_size = "
+            f"{2 * config.hidden_size}. {ADVICE}"
+        )
     heads, dim = config.num_key_value_heads, config.attention_head_dim
     attention = FullAttentionLayer(sizes, kernels, kv_heads=heads, head_dim=dim)
     return CompositeLayer(sizes, kernels, {"attention": attention, "mamba": zamba_mamba(config, sizes, kernels, index)})

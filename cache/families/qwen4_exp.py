@@ -65,7 +65,8 @@ def _check_ngrams(config: Config) -> None:
     if config.vocab_size > MOST_EXACT_IDS:
         raise UnsupportedModelError(
             f"config.json says vocab_size = {config.vocab_size} and ple_layer_ids = {config.ple_layer_ids}: the ids that "
-            f"n-grams are made of are kept as float32, which is exact up to {MOST_EXACT_IDS}. Take a model with a smaller vocabulary."
+            f"n-grams are made of are kept as float32, which is exact up to {MOST_EXACT_IDS}. "
+            "Take a model with a smaller vocabulary."
         )
 
 

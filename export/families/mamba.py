@@ -67,9 +67,9 @@ class ZambaMamba(Mamba):
     def _select(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         m: Any = self.original
         R, N = m.time_step_rank, m.ssm_state_size
-        selected = (m.x_proj_weight @ x.unflatten(1, (m.n_mamba_heads, -1))).float()  # [B, H, R + 2 N, T]
-        dt = F.softplus(m.dt_proj_weight @ selected[:, :, :R] + m.dt_proj_bias.float().unsqueeze(-1))
-        return dt, selected[:, :, R : R + N], selected[:, :, R + N :]
+        selected = m.x_proj_weight @ x.unflatten(1, (m.n_mamba_heads, -1))  # [B, H, R + 2 N, T]
+        dt = F.softplus(m.dt_proj_weight @ selected[:, :, :R] + m.dt_proj_bias.unsqueeze(-1))
+        return dt.float(), selected[:, :, R : R + N].float(), selected[:, :, R + N :].float()
 
 
 FAMILIES: Mapping[str, Adaptation] = {

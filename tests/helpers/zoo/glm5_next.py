@@ -7,11 +7,11 @@ INDEXED, LINEAR = "indexed_attention", "linear_attention"
 
 GLM = {
     **SIZES,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 3,
     "num_key_value_heads": 4,
-    "layer_types": [LINEAR, INDEXED, INDEXED, LINEAR],
-    "indexer_types": ["full", "full", "shared", "full"],
-    "mlp_layer_types": ["dense", "sparse", "dense", "sparse"],
+    "layer_types": [LINEAR, INDEXED, INDEXED],
+    "indexer_types": ["full", "full", "shared"],
+    "mlp_layer_types": ["dense", "sparse", "dense"],
     "q_lora_rank": 28,
     "kv_lora_rank": 20,
     "qk_nope_head_dim": 16,
@@ -31,10 +31,10 @@ GLM = {
     "hc_sinkhorn_iters": 2,
 }
 OTHER = {
-    "num_hidden_layers": 3,
-    "layer_types": [INDEXED, LINEAR, INDEXED],
-    "indexer_types": ["full", "full", "full"],
-    "mlp_layer_types": ["sparse", "dense", "sparse"],
+    "num_hidden_layers": 2,
+    "layer_types": [INDEXED, LINEAR],
+    "indexer_types": ["full", "full"],
+    "mlp_layer_types": ["sparse", "dense"],
     "n_routed_experts": 6,
     "n_group": 2,
     "norm_topk_prob": False,
@@ -44,7 +44,7 @@ OTHER = {
     "index_topk": 15,
     "index_kpool": 3,
     "hc_mult": 2,
-    "hc_sinkhorn_iters": 20,
+    "hc_sinkhorn_iters": 4,
     "swiglu_limit": 0.5,
 }
 

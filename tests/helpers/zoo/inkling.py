@@ -4,8 +4,8 @@ from zoo.sizes import SIZES, Sizes
 
 COMMON: Sizes = {
     **SIZES,
-    "num_hidden_layers": 5,
-    "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding", "hybrid_sliding", "hybrid"],
+    "num_hidden_layers": 3,
+    "layer_types": ["hybrid_sliding", "hybrid", "hybrid_sliding"],
     "swa_num_attention_heads": 6,
     "swa_num_key_value_heads": 2,
     "swa_head_dim": 8,
@@ -20,8 +20,8 @@ COMMON: Sizes = {
 }
 OTHER: Sizes = {
     **COMMON,
-    "num_hidden_layers": 4,
-    "layer_types": ["hybrid", "hybrid_sliding", "hybrid", "hybrid"],
+    "num_hidden_layers": 2,
+    "layer_types": ["hybrid", "hybrid_sliding"],
     "num_key_value_heads": 2,
     "head_dim": 24,
     "sliding_window_size": 23,
@@ -31,7 +31,7 @@ OTHER: Sizes = {
     "unpadded_vocab_size": 127,
 }
 SHARED = {
-    "mlp_layer_types": ["dense", "sparse", "dense", "dense", "dense"],
+    "mlp_layer_types": ["dense", "sparse", "dense"],
     "n_shared_experts": 2,
     "logits_mup_width_multiplier": 3.0,
 }
@@ -49,7 +49,7 @@ VARIANTS: dict[str, tuple[Sizes, Sizes]] = {
             **OTHER,
             "log_scaling_n_floor": None,
             "n_shared_experts": 1,
-            "mlp_layer_types": ["sparse", "dense", "sparse", "sparse"],
+            "mlp_layer_types": ["sparse", "dense"],
         },
     ),
     "inkling2_text": (
