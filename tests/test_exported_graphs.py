@@ -15,7 +15,7 @@ from hybridge.export.methods import State, build_methods
 
 FAMILIES = ["qwen3_5_text", "mistral", "llama"]
 KERNELS: Mapping[str, type[Kernels]] = {"aten": CoreKernels, "llm": LlmKernels}
-LAYERS = 4
+LAYERS = 2
 INPUTS = {
     "prefill": ["tokens", "n"], "decode": ["tokens"], "verify": ["tokens"], "forward": ["tokens", "start_pos"],
     "commit": ["n"], "snapshot": ["slot"], "restore": ["slot"], "reset": [],
@@ -25,7 +25,7 @@ INPUTS = {
 @pytest.fixture(scope="module", params=[(family, kernels) for family in FAMILIES for kernels in KERNELS], ids="-".join)
 def programs(request: pytest.FixtureRequest) -> tuple[str, dict[str, ExportedProgram]]:
     family, kernels = request.param
-    model = tiny_model(tiny_config(family, num_hidden_layers=LAYERS))
+    model = tiny_model(tiny_config(family))
     sizes = {"max_seq_len": 64, "prefill_chunk": 17, "verify_len": 5, "snapshot_slots": 2}
     state = State(model, HybridCache.from_config(model.config, kernels=KERNELS[kernels](), **sizes))  # type: ignore[arg-type]
     with torch.no_grad(), warnings.catch_warnings():

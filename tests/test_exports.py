@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import save_checkpoint, tiny_config
+from tiny import save_checkpoint, save_lively_checkpoint, tiny_config
 
 from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.oracle import load_oracle
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.validation import validate
 
-HYBRID = {"layers": 2, "layer_types": ["linear_attention", "full_attention"]}
+HYBRID = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 32}
 CASES = {
     "core operators": (
@@ -20,14 +20,35 @@ CASES = {
     ),
     "experts": ("qwen3_next", HYBRID | EXPERTS, torch.float16, ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3)),
     "tied embeddings, stored once": (
-        "qwen3", {"layers": 1, "vocab_size": 12_000, "tie_word_embeddings": True}, torch.float32,
+        "qwen3", {"num_hidden_layers": 1, "vocab_size": 12_000, "tie_word_embeddings": True}, torch.float32,
         ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3),
     ),
     "smallest sizes": (
-        "llama", {"layers": 1}, torch.float32,
+        "llama", {"num_hidden_layers": 1}, torch.float32,
         ExportOptions(max_seq_len=1, prefill_chunk=1, verify_len=1, snapshot_slots=0),
     ),
 }  # fmt: skip
+
+
+RECURRENCES = {
+    "Kimi delta attention": "kimi_linear",
+    "Mamba-2": "granitemoehybrid",
+    "Mamba, and experts": "jamba",
+    "lightning attention": "minimax",
+    "RG-LRU, and sliding windows": "recurrent_gemma",
+    "short convolution": "lfm2",
+}
+"""One family for each recurrence; the gated delta rule is above, every family in docs/conformance.md."""
+
+
+@pytest.mark.parametrize("recurrence", RECURRENCES)
+def test_a_real_program_of_each_recurrence(recurrence: str, tmp_path: Path) -> None:
+    family = RECURRENCES[recurrence]
+    save_lively_checkpoint(tmp_path / "checkpoint", tiny_config(family))
+    options = ExportOptions(max_seq_len=67, prefill_chunk=17, verify_len=5)
+    manifest = export_checkpoint(tmp_path / "checkpoint", tmp_path / "out", options, force=False, validate=False)
+    session, oracle = Session.load(tmp_path / "out"), load_oracle(tmp_path / "checkpoint", manifest)
+    validate(session, oracle, programs=3, prompts=1, new_tokens=10, seed=0, notify=lambda done, total: None).check()
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -35,12 +35,12 @@ def test_the_text_of_a_whole_checkpoint_is_loaded(tmp_path: Path, tied: bool) ->
     loaded = load_checkpoint(tmp_path).model
     assert isinstance(loaded, Glm5NextTextForCausalLM)
     ids = torch.arange(20)[None]
-    torch.testing.assert_close(loaded(ids).logits, whole(ids, use_cache=False).logits, rtol=0, atol=0)
+    torch.testing.assert_close(loaded(ids).logits, whole(ids, use_cache=False).logits, rtol=0, atol=1e-6)
 
 
 def test_an_indexer_that_would_select_everything_keeps_nothing() -> None:
-    indexed = ["kimi_delta_attention", "indexed_attention + key_pool", "indexed_attention", "kimi_delta_attention"]
-    latent = ["kimi_delta_attention", "latent_attention", "latent_attention", "kimi_delta_attention"]
+    indexed = ["kimi_delta_attention", "indexed_attention + key_pool", "indexed_attention"]
+    latent = ["kimi_delta_attention", "latent_attention", "latent_attention"]
     assert kinds(index_topk=36) == indexed
     assert kinds(index_topk=40) == latent
 
@@ -59,7 +59,7 @@ def test_without_its_indexer_the_model_is_the_same() -> None:
         ({"index_kpool_always_select_tail": False}, UnsupportedModelError, "index_kpool_always_select_tail = false"),
         ({"index_kpool": 1}, UnsupportedModelError, "index_kpool = 1"),
         ({"index_topk": 0}, UnsupportedModelError, "index_topk = 0"),
-        ({"indexer_types": ["full", "shared", "full", "full"]}, CheckpointError, r"indexer_types\[1\] = 'shared'"),
+        ({"indexer_types": ["full", "shared", "full"]}, CheckpointError, r"indexer_types\[1\] = 'shared'"),
     ],
 )
 def test_what_cannot_be_run_is_refused_by_name(overrides: dict[str, Any], error: type[Exception], message: str) -> None:
