@@ -26,7 +26,7 @@ GLM = {
     "index_topk": 8,
     "index_kpool": 4,
     "index_head_dim": 12,
-    "index_n_heads": 9,
+    "index_n_heads": 24,  # of few, all may score 0, and which of the equal ones is best is nobody's to say
     "hc_mult": 3,
     "hc_sinkhorn_iters": 2,
 }
