@@ -62,7 +62,9 @@ class GatedDeltaNetLayer(RecurrentLayer):
         T, size = mixed.shape[-1], self.key_heads * self.key_dim
         # Slices, not a split: backends take a slice as part of what comes before and after it.
         query, key, value = mixed[:, :size], mixed[:, size : 2 * size], mixed[:, 2 * size :]
-        query, key = (l2_normalize(x.unflatten(1, (self.key_heads, -1)).transpose(-1, -2)) for x in (query, key))
+        query, key = (x.unflatten(1, (self.key_heads, -1)).transpose(-1, -2) for x in (query, key))
+        # The key first: XNNPACK's partitioner makes islands of the norms that depend on each other when the query comes first.
+        key, query = l2_normalize(key), l2_normalize(query)
         value = value.reshape(-1, self.value_heads, self.value_dim, T).transpose(-1, -2)
         return self._for_value_heads(query * self.key_dim**-0.5), self._for_value_heads(key), value
 
