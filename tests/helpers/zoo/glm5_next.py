@@ -32,7 +32,7 @@ GLM = {
 }
 OTHER = {
     "num_hidden_layers": 2,
-    "layer_types": [INDEXED, LINEAR],
+    "layer_types": [LINEAR, INDEXED],  # not the first: there equal tokens make equal pools, which tie as well
     "indexer_types": ["full", "full"],
     "mlp_layer_types": ["sparse", "dense"],
     "n_routed_experts": 6,
