@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from executorch.exir import ExecutorchProgramManager
-from torch import Tensor
+from torch import Tensor, nn
 
 import hybridge
 from hybridge.cache.errors import UsageError
@@ -43,6 +43,7 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
 
     cache is what ``build_cache`` made of the same config and options. Raises ExportFailedError and OSError.
     """
+    weights = weight_bytes(checkpoint.model)  # before the adaptation takes the model apart
     state = State(checkpoint.model, cache)
     methods = build_methods(state)
     constants = constant_methods(checkpoint, options)
@@ -52,7 +53,9 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
     for name in COPIED_FILES:
         if (checkpoint.folder / name).is_file():
             shutil.copyfile(checkpoint.folder / name, folder / name)
-    manifest = describe(checkpoint, cache, options, program, folder, {name: args for name, (_, args) in methods.items()})
+    manifest = describe(
+        checkpoint, cache, options, program, folder, weights, {name: args for name, (_, args) in methods.items()}
+    )
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return manifest
 
@@ -103,23 +106,28 @@ def constant_methods(checkpoint: Checkpoint, options: ExportOptions) -> dict[str
     }
 
 
+def weight_bytes(model: nn.Module) -> int:
+    """Bytes of all weights, those that are used twice counted once."""
+    return sum({id(weight): weight.numel() * weight.element_size() for weight in model.parameters()}.values())
+
+
 def describe(
     checkpoint: Checkpoint,
     cache: HybridCache,
     options: ExportOptions,
     program: ExecutorchProgramManager,
     folder: Path,
+    weights: int,
     inputs: Mapping[str, tuple[Tensor, ...]],
 ) -> Manifest:
     """The manifest of what was written to ``folder``."""
-    weights = {id(weight): weight.numel() * weight.element_size() for weight in checkpoint.model.parameters()}
     return Manifest(
         format_version=FORMAT_VERSION,
         model_type=checkpoint.config.model_type,
         vocab_size=checkpoint.vocab_size,
         bos_id=checkpoint.bos_id,
         eos_ids=checkpoint.eos_ids,
-        weight_bytes=sum(weights.values()),
+        weight_bytes=weights,
         options=options,
         layers=[_layer(layer) for layer in cache.cache_layers()],
         methods={name: _method(name, args, checkpoint, program) for name, args in inputs.items()},
