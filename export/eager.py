@@ -42,9 +42,9 @@ class EagerMethods:
         self._methods = {name: module for name, (module, _) in build_methods(State(model, cache)).items()}
 
     @torch.no_grad()
-    def call(self, name: str, *inputs: Tensor) -> Tensor:
-        output: Tensor = self._methods[name](*inputs)
-        return output.clone()
+    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        outputs = self._methods[name](*inputs)
+        return tuple(each.clone() for each in (outputs if isinstance(outputs, tuple) else (outputs,)))
 
     def state(self) -> Mapping[str, Tensor]:
         return dict(self.cache.named_buffers())

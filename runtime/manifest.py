@@ -27,7 +27,10 @@ STRICT = ConfigDict(extra="forbid", strict=True)
 class ExportOptions:
     """Every choice of an export; goes into the manifest unchanged.
 
-    max_seq_len, prefill_chunk and verify_len are in tokens.
+    max_seq_len, prefill_chunk and the verify lengths are in tokens. shorter_verify_lens, ascending and below verify_len, are
+    further verify methods for shorter blocks. tap_layers are indices into transformers' ``hidden_states`` (0 the embeddings,
+    i after i layers, -1 the last, after the final norm), put out beside the logits. mtp: with the drafter of the checkpoint's
+    ``mtp.*`` weights, which proposes draft_len tokens at once.
     """
 
     max_seq_len: int = 2048
@@ -37,6 +40,10 @@ class ExportOptions:
     backend: Literal["xnnpack", "portable"] = "xnnpack"
     dtype: Literal["float32"] = "float32"
     kernels: Literal["llm", "aten"] = "llm"
+    shorter_verify_lens: tuple[int, ...] = ()
+    tap_layers: tuple[int, ...] = ()
+    mtp: bool = False
+    draft_len: int = 4
 
 
 class Entry(BaseModel):

@@ -47,16 +47,15 @@ class Program:
         metas = {name: method.method_meta() for name, method in self._methods.items()}
         check_program(manifest, metas, {name: self.constant(name) for name in said(manifest)})
 
-    def call(self, name: str, *inputs: Tensor) -> Tensor:
-        """Run a method; the output is the caller's own copy, because the runtime reuses its memory.
+    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Run a method; the outputs are the caller's own copies, because the runtime reuses its memory.
 
         Raises ArtifactError where the runtime itself fails.
         """
         try:
-            output: Tensor = self._methods[name].call(inputs)[0].clone()
+            return tuple(output.clone() for output in self._methods[name].call(inputs))
         except RuntimeError as error:
             raise ArtifactError(f"the program failed in {name!r}: {_first_line(error)}.") from None
-        return output
 
     def constant(self, name: str) -> Any:
         """What a constant method of the program answers."""

@@ -21,8 +21,8 @@ Tokens = Sequence[int] | Tensor
 class Methods(Protocol):
     """What runs the methods of an artifact over one state; ``hybridge.runtime.program`` does it for an artifact."""
 
-    def call(self, name: str, *inputs: Tensor) -> Tensor:
-        """Run a method; the output is the caller's own."""
+    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Run a method; the outputs are the caller's own."""
 
     def state(self) -> Mapping[str, Tensor]:
         """Every buffer of the state by name."""
@@ -105,7 +105,7 @@ class Session:
             raise TokenError(
                 f"verify takes at most {self.verify_len} tokens, got {len(ids)}; export with a larger --verify-len."
             )
-        logits = self._program.call("verify", padded(ids, self.verify_len))
+        (logits,) = self._program.call("verify", padded(ids, self.verify_len))
         self._staged = len(ids)
         return logits[0, : len(ids)]
 
@@ -143,7 +143,7 @@ class Session:
 
     def reset(self) -> int:
         """Empty the state and all slots; returns 0."""
-        self._length = int(self._program.call("reset"))
+        self._length = int(self._program.call("reset")[0])
         self._staged = 0
         return self._length
 
@@ -174,18 +174,19 @@ class Session:
 
     def _extend(self, ids: list[int]) -> Tensor:
         if len(ids) == 1:
-            logits = self._program.call("decode", torch.tensor([ids]))
+            (logits,) = self._program.call("decode", torch.tensor([ids]))
         else:
-            logits = self._program.call("prefill", padded(ids, self.prefill_chunk), number(len(ids)))
+            (logits,) = self._program.call("prefill", padded(ids, self.prefill_chunk), number(len(ids)))
         self._length += len(ids)
         self._staged = 0
         return logits[0, 0]
 
-    def _moved(self, length: Tensor, refused: Exception) -> int:
+    def _moved(self, answer: tuple[Tensor, ...], refused: Exception) -> int:
         """Take the length that a method answered, or raise ``refused`` for its -1."""
-        if int(length) < 0:
+        length = int(answer[0])
+        if length < 0:
             raise refused
-        self._length, self._staged = int(length), 0
+        self._length, self._staged = length, 0
         return self._length
 
     def _checked(self, tokens: Tokens) -> list[int]:
