@@ -2,40 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from hybridge.runtime.drafter import Context
+from hybridge.runtime.sampling import Proposal
 
 
 class PromptLookup:
     """Prompt-lookup decoding: n-grams over prompt and output, longest match and latest place first.
 
-    Keeps an index that grows with the text, so that a proposal costs the same for a long context as for a short one. One
-    drafter follows one text; a text that does not continue the last one starts the index anew.
+    Keeps an index that grows with the text, so that a proposal costs the same for a long context as for a short one.
 
     Source: Saxena, "Prompt Lookup Decoding" (2023); also ``PromptLookupCandidateGenerator`` in transformers.
     """
 
+    needs_hidden = False
+
     def __init__(self, longest: int = 8, shortest: int = 3) -> None:
         """longest and shortest: tokens of a match that are tried."""
         self.sizes = range(longest, shortest - 1, -1)
-        self._text: list[int] = []
+        self._context: Context | None = None
+        self._indexed: list[int] = []
         self._after: dict[tuple[int, ...], int] = {}
 
-    def propose(self, tokens: Sequence[int], limit: int) -> list[int]:
-        """What followed the latest earlier occurrence of the longest known ending of ``tokens``."""
-        self._follow(tokens)
-        for size in self.sizes:
-            place = self._after.get(tuple(self._text[-size:])) if size < len(self._text) else None
-            if place is not None:
-                return self._text[place : place + limit]
-        return []
+    def propose(self, context: Context, limit: int) -> Proposal:
+        """What followed the latest earlier occurrence of the longest known ending of the text.
 
-    def _follow(self, tokens: Sequence[int]) -> None:
+        Where the text ends before ``limit`` tokens, it repeats itself and so does the guess.
+        """
+        self._follow(context)
+        text = self._indexed
+        for size in self.sizes:
+            place = self._after.get(tuple(text[-size:])) if size < len(text) else None
+            if place is not None:
+                found = text[place : place + limit]
+                while len(found) < limit:
+                    found += found[: limit - len(found)]
+                return Proposal(found)
+        return Proposal([])
+
+    def _follow(self, context: Context) -> None:
         """Index every n-gram that is followed by something; the ending itself is not, yet."""
-        known = len(self._text)
-        if known > len(tokens) or self._text != list(tokens[:known]):
-            self._text, self._after, known = [], {}, 0
-        self._text.extend(tokens[known:])
-        for end in range(max(known, 1), len(self._text)):
+        tokens, known = context.tokens, len(self._indexed)
+        if context is not self._context and tokens[:known] != self._indexed:
+            self._indexed, self._after, known = [], {}, 0
+        self._context = context
+        text = self._indexed
+        text.extend(tokens[known:])
+        for end in range(max(known, 1), len(text)):
             for size in self.sizes:
                 if size <= end:
-                    self._after[tuple(self._text[end - size : end])] = end
+                    self._after[tuple(text[end - size : end])] = end

@@ -15,7 +15,7 @@ from hybridge.export.cli.common import app, err, out, table
 from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.cli.figures import Figure, figures
 from hybridge.export.cli.validate import DEFAULT_PROGRAMS, print_report, validate_session
-from hybridge.runtime.generate import GenerationStats
+from hybridge.runtime.generation_stats import GenerationStats
 from hybridge.runtime.manifest import ExportOptions
 from hybridge.runtime.prompt_lookup import PromptLookup
 from hybridge.runtime.session import Session

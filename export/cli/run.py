@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -13,7 +12,7 @@ from tokenizers import Tokenizer
 from hybridge.cache.errors import UsageError
 from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, err, print_json
 from hybridge.runtime.artifact import open_artifact
-from hybridge.runtime.generate import GenerationStats
+from hybridge.runtime.generation_stats import GenerationStats
 from hybridge.runtime.program import Program
 from hybridge.runtime.prompt_lookup import PromptLookup
 from hybridge.runtime.session import Session
@@ -50,7 +49,7 @@ def run(
     )
     pieces = stream_text(tokenizer, tokens)
     if json:
-        print_json({"prompt": prompt, "text": "".join(pieces), **_summary(done)})
+        print_json({"prompt": prompt, "text": "".join(pieces), **done.to_dict()})
         return
     sys.stdout.write(prompt)
     for piece in pieces:
@@ -82,8 +81,3 @@ def print_stats(stats: GenerationStats) -> None:
         f"({stats.acceptance_rate:.0%}), {stats.verifies} verifies, {stats.decodes} decodes, {stats.rollbacks} rollbacks[/]",
         highlight=False,
     )
-
-
-def _summary(stats: GenerationStats) -> dict[str, object]:
-    derived = {"acceptance_rate": stats.acceptance_rate, "tokens_per_second": stats.tokens_per_second}
-    return {name: value for name, value in asdict(stats).items() if name != "spans"} | derived
