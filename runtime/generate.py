@@ -138,11 +138,14 @@ class Engine:
         return [token]
 
     def _guess_in_shadow(self) -> None:
-        """A guess that is only compared with what comes: it tells whether guessing would pay again."""
+        """A guess that is only compared with what comes: it tells whether guessing would pay.
+
+        The first one is made whatever it takes, because it is then that a drafter reads the prompt.
+        """
         if self.drafter is not None and self.pace.wants_shadow():
             began = perf_counter()
             guesses = self._propose(self.pace.lengths[0] - 1).tokens
-            self.pace.shadow(guesses, perf_counter() - began)
+            self.pace.shadow(guesses, perf_counter() - began if self.stats.decodes else 0.0)
 
     def _close(self, done: Round, given: int) -> None:
         """Commit what was given out of a round and account for it; the last token given waits for the next round."""
