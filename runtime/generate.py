@@ -76,6 +76,7 @@ class Engine:
     def __init__(self, session: Session, drafter: Drafter | None, sampler: Sampler, pace: Pace, stats: GenerationStats) -> None:
         self.session, self.drafter, self.sampler, self.pace, self.stats = session, drafter, sampler, pace, stats
         self.context = Context([], sampler)
+        self._unread = True
 
     def read(self, prompt: list[int]) -> int:
         """Prefill; returns the first new token."""
@@ -108,6 +109,8 @@ class Engine:
 
     def _round(self, most: int) -> Round:
         """Propose and verify a block of at most ``most`` tokens, or decode one."""
+        if self._unread:
+            self._read_prompt()
         began = perf_counter()
         length = self.pace.choose(most) if self.drafter is not None else 1
         proposal = self._propose(length - 1)
@@ -138,14 +141,17 @@ class Engine:
         return [token]
 
     def _guess_in_shadow(self) -> None:
-        """A guess that is only compared with what comes: it tells whether guessing would pay.
-
-        The first one is made whatever it takes, because it is then that a drafter reads the prompt.
-        """
+        """Guess only to compare with what comes: it tells whether guessing would pay again."""
         if self.drafter is not None and self.pace.wants_shadow():
             began = perf_counter()
-            guesses = self._propose(self.pace.lengths[0] - 1).tokens
-            self.pace.shadow(guesses, perf_counter() - began if self.stats.decodes else 0.0)
+            self.pace.shadow(self._propose(self.pace.shadow_length).tokens, perf_counter() - began)
+
+    def _read_prompt(self) -> None:
+        """Let the drafter read the prompt, which is a prefill too; what it says is the first guess to compare."""
+        self._unread = False
+        if self.drafter is not None:
+            with self.stats.timed("prefill"):
+                self.pace.shadow(self.drafter.propose(self.context, self.pace.shadow_length).tokens, 0.0)
 
     def _close(self, done: Round, given: int) -> None:
         """Commit what was given out of a round and account for it; the last token given waits for the next round."""

@@ -12,6 +12,9 @@ from collections.abc import Sequence
 SHADOW_SHARE = 0.01
 """Share of the time that guesses may take which are only compared with what comes."""
 
+SHADOW_LENGTH = 3
+"""Guesses in a row that are compared; later ones would only be judged if these are right."""
+
 FORGET = 0.95
 """What a judged guess still counts once one more was judged: the last twenty or so decide."""
 
@@ -27,7 +30,7 @@ class Pace:
         self.lengths, self.fixed = lengths, fixed
         self.cost: dict[int, float] = {}
         self._right, self._judged = 1.4, 2.0  # a first guess: 70 %, worth two tries
-        self._elapsed = self._shadowing = 0.0
+        self._elapsed = self._shadowing = self._shadow_cost = 0.0
         self._shadow: list[int] = []
 
     @property
@@ -61,13 +64,19 @@ class Pace:
 
     # Shadow guesses
 
+    @property
+    def shadow_length(self) -> int:
+        """Guesses to make at once for comparing."""
+        return min(SHADOW_LENGTH, self.lengths[-1] - 1)
+
     def wants_shadow(self) -> bool:
         """Whether a guess may be spent on comparing."""
-        return not self._shadow and self._shadowing <= SHADOW_SHARE * self._elapsed
+        next_cost = self._shadow_cost or self.cost.get(1, 0.0)
+        return not self._shadow and self._shadowing + next_cost <= SHADOW_SHARE * self._elapsed
 
     def shadow(self, guesses: list[int], seconds: float) -> None:
         """``guesses`` for the tokens to come, which took ``seconds`` to make."""
-        self._shadow = guesses
+        self._shadow, self._shadow_cost = guesses, seconds
         self._shadowing += seconds
 
     def compare(self, token: int) -> None:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from hybridge.cache.errors import ValidationError
 from hybridge.export.cli.common import app, err, out, table
 from hybridge.export.cli.export import export_checkpoint
-from hybridge.export.cli.figures import Figure, figures
+from hybridge.export.cli.figures import Figure, figures, print_figures
 from hybridge.export.cli.validate import DEFAULT_PROGRAMS, print_report, validate_session
 from hybridge.runtime.generation_stats import GenerationStats
 from hybridge.runtime.manifest import ExportOptions
@@ -107,11 +107,3 @@ def colored(tokenizer: Tokenizer, prompt: list[int], tokens: list[int], stats: G
     for token, style in zip(tokens, styles, strict=False):
         text.append(tokenizer.decode([token]), style)
     return text
-
-
-def print_figures(results: list[Figure]) -> None:
-    """The figures beside their targets."""
-    grid = table("Figures", "what", "target", "measured", "")
-    for figure in results:
-        grid.add_row(figure.what, figure.target, figure.measured, "[green]✓[/]" if figure.reached else "[bold red]✗[/]")
-    out.print(grid)
