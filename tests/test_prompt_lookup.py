@@ -7,7 +7,8 @@ texts = st.lists(st.integers(0, 2), max_size=40)
 
 
 def proposed(drafter: PromptLookup, context: Context, limit: int) -> list[int]:
-    return drafter.propose(context, limit).tokens
+    match = drafter.find(context, limit)
+    return match.tokens if match else []
 
 
 def context(text: list[int]) -> Context:
@@ -42,3 +43,24 @@ def test_another_text_starts_anew(one: list[int], other: list[int]) -> None:
     drafter.propose(context(one), 5)
     assert proposed(drafter, context(other), 5) == looked_up(other, 5, 4, 2)
     assert proposed(drafter, context(other + one), 5) == looked_up(other + one, 5, 4, 2)
+
+
+@given(text=texts)
+def test_a_match_is_as_long_as_it_is(text: list[int]) -> None:
+    match = PromptLookup(3, 1).find(context(text), 1)
+    if match is not None:
+        ends = [end for end in range(len(text)) if text[max(0, end - match.length) : end] == text[len(text) - match.length :]]
+        assert ends
+
+
+def test_it_trusts_matches_that_were_right_and_no_others() -> None:
+    right, wrong = context([1, 2, 3, 9] * 3), context([1, 2, 3, 9] * 3)
+    trusting, burnt = PromptLookup(8, 3), PromptLookup(8, 3)
+    for i in range(40):
+        said = proposed(trusting, right, 30)
+        trusting.propose(right, 30)
+        right.tokens += said[:3]
+        burnt.propose(wrong, 30)
+        wrong.tokens += [1, 2, 3, 10 + i]
+    assert len(trusting.propose(right, 30).tokens) == 30
+    assert len(burnt.propose(wrong, 30).tokens) <= 3
