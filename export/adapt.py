@@ -7,7 +7,7 @@ Attention needs no code for a family: transformers calls whatever attention func
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from hybridge.export.experts import EXPERTS
 from hybridge.export.families import ADAPTATIONS
 from hybridge.export.families.family import Adaptation, Unregistered, decoder_of
 from hybridge.export.rope import hold_rope
+from hybridge.export.taps import Taps
 
 ATTENTION = "hybridge"
 
@@ -32,10 +33,11 @@ class AdaptedModel(nn.Module):
     states that are given, so its scales, caps and multipliers need no code here.
     """
 
-    def __init__(self, model: PreTrainedModel, cache: HybridCache) -> None:
+    def __init__(self, model: PreTrainedModel, cache: HybridCache, tap_layers: Sequence[int] = ()) -> None:
         super().__init__()
         adapt(model, cache)
         self.decoder: nn.Module = decoder_of(model)
+        self.taps = Taps(self.decoder, tap_layers)
         self.head = model
         model.set_submodule(next(name for name, module in model.named_modules() if module is self.decoder), Given(self.decoder))
         self.cache = Unregistered(cache)

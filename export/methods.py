@@ -6,7 +6,7 @@ as it was; by arithmetic, because lowering drops every assertion.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,15 +15,23 @@ from transformers import PreTrainedModel
 from hybridge.cache.block import Block
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.export.adapt import AdaptedModel
+from hybridge.export.mtp import MtpDrafter
+from hybridge.runtime.manifest import shorter_verify
+
+Outputs = Tensor | tuple[Tensor, ...]
 
 
 class State(nn.Module):
     """The model and its cache, the one holder that every method wraps."""
 
-    def __init__(self, model: PreTrainedModel, cache: HybridCache) -> None:
+    def __init__(
+        self, model: PreTrainedModel, cache: HybridCache, tap_layers: Sequence[int] = (), drafter: MtpDrafter | None = None
+    ) -> None:
         super().__init__()
-        self.model = AdaptedModel(model, cache)
+        self.model = AdaptedModel(model, cache, tap_layers)
         self.cache = cache
+        self.drafter = drafter
+        self.requires_grad_(False)
 
     def hidden(self, tokens: Tensor, block: Block) -> Tensor:
         """Run tokens [1, T] as ``block``; hidden states [1, T, hidden]."""
@@ -32,11 +40,16 @@ class State(nn.Module):
         self.cache.close(block)
         return hidden
 
-    def extend(self, tokens: Tensor, count: Tensor) -> Tensor:
-        """Commit the first ``count`` of tokens [1, T]; the last one's logits [1, 1, V], NaN if they do not fit."""
+    def extend(self, tokens: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """Commit the first ``count`` of tokens [1, T]: the last one's logits [1, 1, V], NaN if they do not fit; all hidden."""
         block = self.cache.extend(tokens.shape[1], count)
-        last = self.hidden(tokens, block).index_select(1, (block.count - 1).clamp(min=0))
-        return torch.where(block.count > 0, self.model.logits(last), float("nan"))
+        hidden = self.hidden(tokens, block)
+        last = hidden.index_select(1, (block.count - 1).clamp(min=0))
+        return torch.where(block.count > 0, self.model.logits(last), float("nan")), hidden
+
+    def tapped(self, logits: Tensor, hidden: Tensor) -> Outputs:
+        """logits, and beside them the tapped hidden states of the run that ended with ``hidden`` where there are taps."""
+        return (logits, self.model.taps.collect(hidden)) if self.model.taps.places else logits
 
 
 class Method(nn.Module):
@@ -50,22 +63,23 @@ class Method(nn.Module):
 class Prefill(Method):
     """tokens [1, C], n [1] -> logits [1, 1, V] of token n; commits the first n."""
 
-    def forward(self, tokens: Tensor, n: Tensor) -> Tensor:
-        return self.state.extend(tokens, n)
+    def forward(self, tokens: Tensor, n: Tensor) -> Outputs:
+        return self.state.tapped(*self.state.extend(tokens, n))
 
 
 class Decode(Method):
     """tokens [1, 1] -> logits [1, 1, V]; commits it."""
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.state.extend(tokens, torch.ones(1, dtype=torch.long))
+    def forward(self, tokens: Tensor) -> Outputs:
+        return self.state.tapped(*self.state.extend(tokens, torch.ones(1, dtype=torch.long)))
 
 
 class Verify(Method):
-    """tokens [1, S] -> logits [1, S, V]; stages them and commits nothing."""
+    """tokens [1, S] -> logits [1, S, V]; stages them and commits nothing. S is the longest block's or a shorter one's."""
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.state.model.logits(self.state.hidden(tokens, self.state.cache.speculate(tokens.shape[1])))
+    def forward(self, tokens: Tensor) -> Outputs:
+        hidden = self.state.hidden(tokens, self.state.cache.speculate(tokens.shape[1]))
+        return self.state.tapped(self.state.model.logits(hidden), hidden)
 
 
 class Commit(Method):
@@ -105,10 +119,33 @@ class Forward(Method):
     def forward(self, tokens: Tensor, start_pos: Tensor) -> Tensor:
         self.state.cache.clear(start_pos == 0)
         expected = (start_pos == self.state.cache.length).to(torch.long)
-        return self.state.extend(tokens, expected)
+        return self.state.extend(tokens, expected)[0]
 
 
-def build_methods(state: State) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:
+class Draft(Method):
+    """hidden [1, S, H], tokens [1, S], n [1] -> guesses int64 [1, K] and their probabilities [1, K]; -1 where refused.
+
+    Takes in the first n pairs of a hidden state after the final norm and the token that followed it, then guesses.
+    """
+
+    def forward(self, hidden: Tensor, tokens: Tensor, n: Tensor) -> Outputs:
+        drafter, model = self.state.drafter, self.state.model
+        assert drafter is not None
+        g, block, length = drafter.read(model.decoder, hidden, tokens, n, ahead=drafter.draft_len)
+        guesses, chances = drafter.guess(model.decoder, model.logits, g, block)
+        return torch.where(length >= 0, guesses, -1), chances
+
+
+class DraftPrefill(Method):
+    """hidden [1, C, H], tokens [1, C], n [1] -> the drafter's length [1]; takes in the first n pairs. -1 where refused."""
+
+    def forward(self, hidden: Tensor, tokens: Tensor, n: Tensor) -> Tensor:
+        drafter = self.state.drafter
+        assert drafter is not None
+        return drafter.read(self.state.model.decoder, hidden, tokens, n)[2]
+
+
+def build_methods(state: State, shorter_verify_lens: Sequence[int] = ()) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:
     """Each method of the artifact with example inputs of its fixed shapes. Slots only where the cache has any."""
     sizes = state.cache.sizes
     one = torch.ones(1, dtype=torch.long)
@@ -116,12 +153,20 @@ def build_methods(state: State) -> Mapping[str, tuple[nn.Module, tuple[Tensor, .
         "prefill": (Prefill(state), (blank_tokens(sizes.prefill_chunk), one)),
         "decode": (Decode(state), (blank_tokens(1),)),
         "verify": (Verify(state), (blank_tokens(sizes.verify_len),)),
+        **{shorter_verify(length): (Verify(state), (blank_tokens(length),)) for length in shorter_verify_lens},
         "forward": (Forward(state), (blank_tokens(1), one)),
         "commit": (Commit(state), (one,)),
         "reset": (Reset(state), ()),
     }
     if sizes.snapshot_slots:
         methods |= {"snapshot": (SnapshotSlot(state), (one,)), "restore": (RestoreSlot(state), (one,))}
+    if state.drafter is not None:
+        width = state.drafter.weights.fc.out_features
+        for name, method, tokens in (
+            ("draft", Draft(state), sizes.verify_len),
+            ("draft_prefill", DraftPrefill(state), sizes.prefill_chunk),
+        ):
+            methods[name] = (method, (torch.zeros(1, tokens, width), blank_tokens(tokens), one))
     return methods
 
 

@@ -14,6 +14,7 @@ from hybridge.runtime.committed_text import CommittedText
 from hybridge.runtime.drafter import Drafter
 from hybridge.runtime.generate import Until, generate
 from hybridge.runtime.generation_stats import GenerationStats
+from hybridge.runtime.manifest import shorter_verify
 from hybridge.runtime.program import Program
 from hybridge.runtime.protocols import Description, Methods
 from hybridge.runtime.sampling import Sampling
@@ -36,7 +37,7 @@ class Session:
         self.max_seq_len = options.max_seq_len
         self.prefill_chunk = options.prefill_chunk
         self.verify_len = options.verify_len
-        self.verify_lens = (*options.shorter_verify_lens, options.verify_len)
+        self.verify_lens = options.verify_lens
         self.snapshot_slots = options.snapshot_slots
         self.vocab_size = manifest.vocab_size
         self.hidden = torch.empty(0, 0)
@@ -98,7 +99,8 @@ class Session:
                 f"verify takes at most {self.verify_len} tokens, got {len(ids)}; export with a larger --verify-len."
             )
         size = next(length for length in self.verify_lens if length >= len(ids))
-        logits = self._run(verify_method(size, self.verify_len), len(ids), padded(ids, size))
+        name = "verify" if size == self.verify_len else shorter_verify(size)
+        logits = self._run(name, len(ids), padded(ids, size))
         self._staged = ids
         return logits[0, : len(ids)]
 
@@ -288,11 +290,6 @@ class Session:
             raise SnapshotError("this artifact has no snapshot slots; export with --snapshot-slots.")
         if not 0 <= slot < self.snapshot_slots:
             raise SnapshotError(f"slot {slot} does not exist; this artifact has slots 0 to {self.snapshot_slots - 1}.")
-
-
-def verify_method(size: int, longest: int) -> str:
-    """The name of the verify method for blocks of ``size`` tokens."""
-    return "verify" if size == longest else f"verify_{size}"
 
 
 def _is_staged(name: str) -> bool:
