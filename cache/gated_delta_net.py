@@ -43,21 +43,30 @@ class GatedDeltaNetLayer(RecurrentLayer):
         channels = 2 * key_heads * key_dim + value_heads * value_dim
         self.add_committed("conv_state", channels, conv_kernel - 1, dtype=sizes.dtype)
         self.add_committed("recurrent_state", value_heads, key_dim, value_dim)
-        self.add_staged("staged_conv", channels, sizes.verify_len, dtype=sizes.dtype)
-        self.add_staged("staged_log_decay", value_heads, sizes.verify_len)
-        self.add_staged("staged_beta", value_heads, sizes.verify_len)
+        S = sizes.verify_len
+        self.add_staged("staged_conv", channels, S, dtype=sizes.dtype, gate=False)
+        self.add_staged("staged_key", key_heads, S, key_dim, dtype=sizes.dtype, gate=False, time_axis=2)
+        self.add_staged("staged_value", value_heads, S, value_dim, dtype=sizes.dtype, gate=False, time_axis=2)
+        self.add_staged("staged_log_decay", value_heads, S)
+        self.add_staged("staged_beta", value_heads, S)
         self.convolve: Convolution = unbound
 
-    def advance(self, inputs: tuple[Tensor, ...], count: Tensor) -> tuple[Tensor, States]:
+    def prepare(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Conv and norms are most of a replay, so their results are staged: key [B, Hk, T, K], value [B, Hv, T, V]."""
         conv_input, log_decay, beta = inputs
+        query, key, value = self._heads(torch.cat([self.conv_state, conv_input], dim=-1))
+        return conv_input, key, value, log_decay, beta, query
+
+    def advance(self, inputs: tuple[Tensor, ...], count: Tensor) -> tuple[Tensor, States]:
+        conv_input, key, value, log_decay, beta, *reading = inputs
+        query, key = (self._for_value_heads(x) for x in (reading[0] if reading else key, key))
         window = torch.cat([self.conv_state, conv_input], dim=-1)
-        query, key, value = self._heads(window)
         out, state = self.kernels.gated_delta_rule(query, key, value, log_decay, beta, self.recurrent_state)
         conv_state = window_after(window, count, self.conv_state.shape[-1])
         return out.transpose(1, 2), {"recurrent_state": state, "conv_state": conv_state}
 
     def _heads(self, window: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Window [B, C, W + T] to scaled query and normalized key [B, Hv, T, K], and value [B, Hv, T, V]."""
+        """Window [B, C, W + T] to scaled query and normalized key [B, Hk, T, K], and value [B, Hv, T, V]."""
         mixed = self.convolve(window)
         T, size = mixed.shape[-1], self.key_heads * self.key_dim
         # Slices, not a split: backends take a slice as part of what comes before and after it.
@@ -66,7 +75,7 @@ class GatedDeltaNetLayer(RecurrentLayer):
         # The key first: XNNPACK's partitioner makes islands of the norms that depend on each other when the query comes first.
         key, query = l2_normalize(key), l2_normalize(query)
         value = value.reshape(-1, self.value_heads, self.value_dim, T).transpose(-1, -2)
-        return self._for_value_heads(query * self.key_dim**-0.5), self._for_value_heads(key), value
+        return query * self.key_dim**-0.5, key, value
 
     def _for_value_heads(self, x: Tensor) -> Tensor:
         """Each key head serves Hv / Hk value heads that follow each other: [B, Hk, T, K] to [B, Hv, T, K]."""

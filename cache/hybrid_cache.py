@@ -33,8 +33,8 @@ class Snapshot:
 class HybridCache(TransformersCacheApi, nn.Module):
     """Static state of a whole model; every length is a tensor, so the same code runs eager and exported.
 
-    Buffers of its own: length int64 [1], committed tokens; staged int64 [1], 1 while a verified block waits for ``commit``;
-    slot_length int64 [N ≥ 1], the length that each snapshot slot keeps, -1 where it is invalid.
+    Buffers of its own: length int64 [1], committed tokens; staged int64 [1], tokens of a verified block that waits for
+    ``commit``, 0 without one; slot_length int64 [N ≥ 1], the length that each snapshot slot keeps, -1 where it is invalid.
 
     The block operations (``extend``, ``speculate``, ``close``, ``commit``, ``write_slot``, ``read_slot``, ``clear``) never
     branch on values: what cannot be done leaves the state as it was by arithmetic and answers -1.
@@ -118,14 +118,14 @@ class HybridCache(TransformersCacheApi, nn.Module):
         overwritten = (self.slot_length > self.length) & (block.count > 0)
         self.slot_length.copy_(torch.where(overwritten, -1, self.slot_length))
         if block.tentative:
-            self.staged.fill_(1)
+            self.staged.fill_(block.length)
         else:
             self.staged.copy_(torch.where(block.count > 0, 0, self.staged))
             self.length.add_(block.count)
 
     def commit(self, count: Tensor) -> Tensor:
         """Accept the first ``count`` (int64 [1]) staged tokens. Returns the new length [1], or -1 with nothing changed."""
-        possible = (self.staged > 0) & (count >= 0) & (count <= self.sizes.verify_len)
+        possible = (self.staged > 0) & (count >= 0) & (count <= self.staged)
         possible = possible & (self.length + count <= self.sizes.max_seq_len)
         accepted = torch.where(possible, count, 0)
         for layer in self.cache_layers():

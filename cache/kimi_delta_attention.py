@@ -33,7 +33,7 @@ class KimiDeltaAttentionLayer(RecurrentLayer):
         channels = 3 * heads * head_dim
         self.add_committed("conv_state", channels, conv_kernel - 1, dtype=sizes.dtype)
         self.add_committed("recurrent_state", heads, head_dim, head_dim)
-        self.add_staged("staged_conv", channels, sizes.verify_len, dtype=sizes.dtype)
+        self.add_staged("staged_conv", channels, sizes.verify_len, dtype=sizes.dtype, gate=False)
         self.add_staged("staged_log_decay", heads, head_dim, sizes.verify_len)
         self.add_staged("staged_beta", heads, sizes.verify_len)
         self.convolve: Convolution = unbound

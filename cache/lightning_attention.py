@@ -26,7 +26,7 @@ class LightningAttentionLayer(RecurrentLayer):
     def __init__(self, sizes: CacheSizes, kernels: Kernels, *, heads: int, head_dim: int) -> None:
         super().__init__(sizes, kernels)
         self.add_committed("recurrent_state", heads, head_dim, head_dim)
-        self.add_staged("staged_key", heads, head_dim, sizes.verify_len, dtype=sizes.dtype)
+        self.add_staged("staged_key", heads, head_dim, sizes.verify_len, dtype=sizes.dtype, gate=False)
         self.add_staged("staged_value", heads, head_dim, sizes.verify_len, dtype=sizes.dtype)
         self.add_staged("staged_log_decay", heads, sizes.verify_len)
 

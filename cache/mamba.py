@@ -40,9 +40,9 @@ class MambaLayer(RecurrentLayer):
         by_head = (channels,) if heads == 1 else (heads, channels // heads)
         self.add_committed("conv_state", channels, conv_kernel - 1, dtype=sizes.dtype)
         self.add_committed("recurrent_state", *by_head, state_dim)
-        self.add_staged("staged_conv", channels, sizes.verify_len, dtype=sizes.dtype)
+        self.add_staged("staged_conv", channels, sizes.verify_len, dtype=sizes.dtype, gate=False)
         self.add_staged("staged_dt", heads, channels // heads, sizes.verify_len)
-        self.add_staged("staged_key", heads, state_dim, sizes.verify_len)
+        self.add_staged("staged_key", heads, state_dim, sizes.verify_len, gate=False)
         self.convolve: Convolution = unbound
 
     def convolved(self, conv_input: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ class Mamba2Layer(RecurrentLayer):
         channels = heads * head_dim + 2 * groups * state_dim
         self.add_committed("conv_state", channels, conv_kernel - 1, dtype=sizes.dtype)
         self.add_committed("recurrent_state", heads, head_dim, state_dim)
-        self.add_staged("staged_conv", channels, sizes.verify_len, dtype=sizes.dtype)
+        self.add_staged("staged_conv", channels, sizes.verify_len, dtype=sizes.dtype, gate=False)
         self.add_staged("staged_dt", heads, sizes.verify_len)
         self.convolve: Convolution = unbound
 

@@ -30,7 +30,7 @@ class RgLruLayer(RecurrentLayer):
         super().__init__(sizes, kernels)
         self.add_committed("conv_state", channels, conv_kernel - 1, dtype=sizes.dtype)
         self.add_committed("recurrent_state", channels)
-        self.add_staged("staged_conv", channels, sizes.verify_len, dtype=sizes.dtype)
+        self.add_staged("staged_conv", channels, sizes.verify_len, dtype=sizes.dtype, gate=False)
         self.add_staged("staged_log_decay", channels, sizes.verify_len)
         self.add_staged("staged_input", channels, sizes.verify_len)
         self.convolve: Convolution = unbound

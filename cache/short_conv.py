@@ -47,7 +47,7 @@ class ShortConvLayer(CacheLayer):
         """Take the block's inputs in; returns the window [B, C, W + T] to convolve, for taps that depend on the token."""
         window = torch.cat([self.conv_state, x], dim=-1)
         if block.tentative:
-            self.staged_conv.copy_(x)
+            self.stage("staged_conv", x)
         else:
             # A select: inputs of padding or of a refused block, NaN perhaps, are not looked at.
             self.conv_state.copy_(window_after(window, block.count, self.conv_state.shape[-1]))

@@ -37,9 +37,10 @@ class EagerDescription:
 class EagerMethods:
     """The methods of an artifact, run in PyTorch; see ``hybridge.runtime.session.Methods``."""
 
-    def __init__(self, model: PreTrainedModel, cache: HybridCache) -> None:
+    def __init__(self, model: PreTrainedModel, cache: HybridCache, options: ExportOptions) -> None:
         self.cache = cache
-        self._methods = {name: module for name, (module, _) in build_methods(State(model, cache)).items()}
+        methods = build_methods(State(model, cache), options.shorter_verify_lens)
+        self._methods = {name: module for name, (module, _) in methods.items()}
 
     @torch.no_grad()
     def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -66,4 +67,4 @@ def eager_session(model: PreTrainedModel, options: ExportOptions | None = None) 
         eos_ids=[] if eos is None else eos if isinstance(eos, list) else [eos],
         options=options,
     )
-    return Session(EagerMethods(copy.deepcopy(model, weights), cache), description)
+    return Session(EagerMethods(copy.deepcopy(model, weights), cache, options), description)

@@ -20,7 +20,7 @@ from hybridge.cache.kernels import CoreKernels, Kernels
 from hybridge.cache.layer import CacheLayer
 from hybridge.export.checkpoint import COPIED_FILES, Checkpoint
 from hybridge.export.llm_kernels import LlmKernels
-from hybridge.export.lower import calls, lower
+from hybridge.export.lower import calls, lower, outputs
 from hybridge.export.methods import State, build_methods
 from hybridge.export.progress import Steps
 from hybridge.runtime.artifact import describe_file
@@ -45,7 +45,7 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
     """
     weights = weight_bytes(checkpoint.model)  # before the adaptation takes the model apart
     state = State(checkpoint.model, cache)
-    methods = build_methods(state)
+    methods = build_methods(state, options.shorter_verify_lens)
     constants = constant_methods(checkpoint, options)
     program = lower(methods, backend=options.backend, constants=constants, step=steps.step)
     with steps.step(f"Writing {PROGRAM}"), (folder / PROGRAM).open("wb") as file:
@@ -67,6 +67,7 @@ def build_cache(config: Any, options: ExportOptions) -> HybridCache:
     """
     with torch.device("meta"):
         size = _cache(config, options).state_bytes()
+    check_verify_lens(options)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory // 2:
         raise UsageError(
@@ -74,6 +75,16 @@ def build_cache(config: Any, options: ExportOptions) -> HybridCache:
             "lower --max-seq-len or --snapshot-slots."
         )
     return _cache(config, options)
+
+
+def check_verify_lens(options: ExportOptions) -> None:
+    """Raises UsageError where the lengths of several verify methods are not different ones in order."""
+    lens = options.verify_lens
+    if lens[0] < 1 or lens != sorted(set(lens)):
+        raise UsageError(
+            f"verify lengths {lens} are not ascending, different and 1 or more: "
+            "shorter_verify_lens must lie below verify_len and be in order."
+        )
 
 
 def _cache(config: Any, options: ExportOptions) -> HybridCache:
@@ -102,6 +113,7 @@ def constant_methods(checkpoint: Checkpoint, options: ExportOptions) -> dict[str
         "hybridge_format_version": FORMAT_VERSION,
         "hybridge_prefill_chunk": options.prefill_chunk,
         "hybridge_verify_len": options.verify_len,
+        "hybridge_verify_lens": options.verify_lens,
         "hybridge_snapshot_slots": options.snapshot_slots,
     }
 
@@ -130,7 +142,7 @@ def describe(
         weight_bytes=weights,
         options=options,
         layers=[_layer(layer) for layer in cache.cache_layers()],
-        methods={name: _method(name, args, checkpoint, program) for name, args in inputs.items()},
+        methods={name: _method(name, args, program) for name, args in inputs.items()},
         files={path.name: describe_file(path) for path in sorted(folder.iterdir())},
         versions={name: version(name) for name in ("torch", "executorch", "transformers")} | {"hybridge": hybridge.__version__},
     )
@@ -147,14 +159,11 @@ def _layer(layer: CacheLayer) -> LayerEntry:
     )
 
 
-def _method(name: str, args: tuple[Tensor, ...], checkpoint: Checkpoint, program: ExecutorchProgramManager) -> MethodEntry:
+def _method(name: str, args: tuple[Tensor, ...], program: ExecutorchProgramManager) -> MethodEntry:
     operators, delegates = calls(program, name)
-    vocab = checkpoint.vocab_size
-    logits = {"prefill": 1, "decode": 1, "forward": 1, "verify": args[0].shape[1] if name == "verify" else 0}
-    shape = [1, logits[name], vocab] if name in logits else [1]
     return MethodEntry(
         inputs=[_tensor(each) for each in args],
-        outputs=[TensorEntry(shape=shape, dtype="float32" if name in logits else "int64")],
+        outputs=[TensorEntry(shape=shape, dtype=dtype) for shape, dtype in outputs(program, name)],
         operators=operators,
         delegates=dict(delegates),
     )

@@ -26,6 +26,7 @@ from hybridge.export.partition import OnceStored
 from hybridge.export.quick_lowering import quick_lowering
 from hybridge.export.rewrite import drop_empty_operands, fold_constants, forget_provenance, reductions_as_products
 from hybridge.export.tidy import drop_idle_nodes, write_out_tanh_gelu
+from hybridge.runtime.program_check import DTYPES
 
 Methods = Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]
 Step = Callable[[str], AbstractContextManager[None]]
@@ -64,9 +65,20 @@ def lower(methods: Methods, *, backend: str, constants: Mapping[str, Any], step:
 
 def calls(program: ExecutorchProgramManager, method: str) -> tuple[list[str], Counter[str]]:
     """The runtime operators of a method, as their kernels are registered, and its delegate calls by backend."""
-    plan = next(plan for plan in program.executorch_program.execution_plan if plan.name == method)
+    plan = _plan(program, method)
     operators = sorted({f"{each.name}.{each.overload}" if each.overload else each.name for each in plan.operators})
     return operators, Counter(each.id for each in plan.delegates)
+
+
+def outputs(program: ExecutorchProgramManager, method: str) -> list[tuple[list[int], str]]:
+    """Shape and dtype (such as ``float32``) of each output of a method."""
+    plan = _plan(program, method)
+    tensors = (plan.values[index].val for index in plan.outputs)
+    return [(list(each.sizes), DTYPES[each.scalar_type]) for each in tensors]
+
+
+def _plan(program: ExecutorchProgramManager, method: str) -> Any:
+    return next(plan for plan in program.executorch_program.execution_plan if plan.name == method)
 
 
 def _trace(module: nn.Module, example: tuple[Tensor, ...]) -> ExportedProgram:

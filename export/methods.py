@@ -6,7 +6,7 @@ as it was; by arithmetic, because lowering drops every assertion.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from hybridge.cache.block import Block
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.export.adapt import AdaptedModel
+from hybridge.runtime.manifest import shorter_verify
 
 
 class State(nn.Module):
@@ -62,7 +63,7 @@ class Decode(Method):
 
 
 class Verify(Method):
-    """tokens [1, S] -> logits [1, S, V]; stages them and commits nothing."""
+    """tokens [1, S] -> logits [1, S, V]; stages them and commits nothing. S is the longest block's or a shorter one's."""
 
     def forward(self, tokens: Tensor) -> Tensor:
         return self.state.model.logits(self.state.hidden(tokens, self.state.cache.speculate(tokens.shape[1])))
@@ -108,7 +109,7 @@ class Forward(Method):
         return self.state.extend(tokens, expected)
 
 
-def build_methods(state: State) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:
+def build_methods(state: State, shorter_verify_lens: Sequence[int] = ()) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:
     """Each method of the artifact with example inputs of its fixed shapes. Slots only where the cache has any."""
     sizes = state.cache.sizes
     one = torch.ones(1, dtype=torch.long)
@@ -116,6 +117,7 @@ def build_methods(state: State) -> Mapping[str, tuple[nn.Module, tuple[Tensor, .
         "prefill": (Prefill(state), (blank_tokens(sizes.prefill_chunk), one)),
         "decode": (Decode(state), (blank_tokens(1),)),
         "verify": (Verify(state), (blank_tokens(sizes.verify_len),)),
+        **{shorter_verify(length): (Verify(state), (blank_tokens(length),)) for length in shorter_verify_lens},
         "forward": (Forward(state), (blank_tokens(1), one)),
         "commit": (Commit(state), (one,)),
         "reset": (Reset(state), ()),

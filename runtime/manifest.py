@@ -45,6 +45,11 @@ class ExportOptions:
     mtp: bool = False
     draft_len: int = 4
 
+    @property
+    def verify_lens(self) -> list[int]:
+        """Tokens of each verify method, ascending."""
+        return [*self.shorter_verify_lens, self.verify_len]
+
 
 class Entry(BaseModel):
     """Base of what the manifest holds: immutable, no unknown fields, no conversions."""
@@ -104,6 +109,11 @@ class Manifest(Entry):
         """The file's text, checksum included."""
         content = self.model_dump(mode="json")
         return json.dumps(content | {"checksum": _checksum(content)}, indent=2) + "\n"
+
+
+def shorter_verify(length: int) -> str:
+    """The name of the verify method for blocks of ``length`` tokens, where that is not the longest."""
+    return f"verify_{length}"
 
 
 def read_manifest(folder: Path) -> Manifest:

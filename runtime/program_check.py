@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hybridge.cache.errors import ArtifactError
-from hybridge.runtime.manifest import Manifest, TensorEntry
+from hybridge.runtime.manifest import Manifest, TensorEntry, shorter_verify
 
 METHODS = ("prefill", "decode", "verify", "commit", "reset", "forward")
 SLOT_METHODS = ("snapshot", "restore")
@@ -20,8 +20,12 @@ DTYPES = {4: "int64", 6: "float32"}
 def check_methods(manifest: Manifest) -> None:
     """Raises ArtifactError where the manifest lacks a method that every session needs."""
     wanted = METHODS + (SLOT_METHODS if manifest.options.snapshot_slots else ())
+    verifying = {shorter_verify(length): length for length in manifest.options.shorter_verify_lens}
+    wanted += tuple(verifying)
     if missing := [name for name in wanted if name not in manifest.methods]:
         raise ArtifactError(f"the manifest lists no method {', '.join(missing)}; export the model again.")
+    for name, length in verifying.items():
+        _same(f"{name} takes", _entries(manifest.methods[name].inputs), [("int64", [1, length])])
 
 
 def check_program(manifest: Manifest, metas: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
@@ -47,6 +51,7 @@ def said(manifest: Manifest) -> dict[str, int]:
         "hybridge_format_version": manifest.format_version,
         "hybridge_prefill_chunk": options.prefill_chunk,
         "hybridge_verify_len": options.verify_len,
+        "hybridge_verify_lens": options.verify_lens[0],  # of a list the runtime hands over the first here
         "hybridge_snapshot_slots": options.snapshot_slots,
     }
 

@@ -53,6 +53,12 @@ def test_a_cache_of_impossible_size_is_refused(model_type: str, sizes: dict[str,
         HybridCache.from_config(tiny_config(model_type), **({"max_seq_len": 8} | sizes))
 
 
+@pytest.mark.parametrize("shorter", [(0,), (-1,), (5,), (6,), (3, 2), (2, 2)], ids=str)
+def test_shorter_blocks_must_be_shorter_and_in_order(shorter: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match="must lie below verify_len and be in order"):
+        build_cache(tiny_config("llama"), ExportOptions(max_seq_len=8, verify_len=5, shorter_verify_lens=shorter))
+
+
 @pytest.mark.parametrize("sizes", IMPOSSIBLE, ids=str)
 def test_an_export_of_impossible_size_writes_nothing(checkpoint: Path, tmp_path: Path, sizes: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=refusal_of(sizes)):

@@ -18,7 +18,10 @@ CASES = {
         "qwen3_5_text", HYBRID, torch.bfloat16,
         ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3, kernels="aten", backend="portable"),
     ),
-    "experts": ("qwen3_next", HYBRID | EXPERTS, torch.float16, ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3)),
+    "experts, shorter blocks": (
+        "qwen3_next", HYBRID | EXPERTS, torch.float16,
+        ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=5, shorter_verify_lens=(2, 3)),
+    ),
     "tied embeddings, stored once": (
         "qwen3", {"num_hidden_layers": 1, "vocab_size": 12_000, "tie_word_embeddings": True}, torch.float32,
         ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3),
@@ -63,4 +66,5 @@ def test_the_program_is_the_model(case: str, tmp_path: Path) -> None:
     assert manifest.files["model.pte"].size <= 1.1 * manifest.weight_bytes + 1e6
     operators = {name for method in manifest.methods.values() for name in method.operators}
     assert any(name.startswith("llama::") for name in operators) == (options.kernels == "llm")
+    assert {name for name in manifest.methods if "verify_" in name} == {f"verify_{n}" for n in options.shorter_verify_lens}
     assert ("snapshot" in manifest.methods) == (options.snapshot_slots > 0)

@@ -49,6 +49,17 @@ def megabytes(size: int) -> str:
     return f"{size / 1e6:.2f} MB"
 
 
+def numbers(text: str, option: str, example: str, lowest: int) -> list[int]:
+    """The different numbers of ``text``, ascending, at least one; wrong usage of ``option`` where it is something else."""
+    parts = [part.strip() for part in text.split(",")]
+    expected = f"expected different numbers of {lowest} or more with commas between them, such as {example}."
+    if not all(part.isascii() and part.isdigit() and int(part) >= lowest for part in parts):
+        raise typer.BadParameter(f"{text!r}: {expected}", param_hint=f"'{option}'")
+    if len({int(part) for part in parts}) < len(parts):
+        raise typer.BadParameter(f"{text!r} has a number twice: {expected}", param_hint=f"'{option}'")
+    return sorted(map(int, parts))
+
+
 def check_writable_file(path: Path) -> None:
     """Raises UsageError where ``path`` cannot become a file, before the work that would be lost."""
     if path.is_dir() or not path.absolute().parent.is_dir():

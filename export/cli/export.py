@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from hybridge.cache import DEFAULT_MAX_SEQ_LEN
-from hybridge.export.cli.common import JsonOption, app, err, megabytes, print_json
+from hybridge.export.cli.common import JsonOption, app, err, megabytes, numbers, print_json
 from hybridge.export.cli.validate import DEFAULT_PROGRAMS, print_report, validate_session
 from hybridge.runtime.manifest import ExportOptions, Manifest
 
@@ -22,7 +22,9 @@ def export_command(
         int | None, typer.Option(min=1, help=f"Tokens that the state can hold; {DEFAULT_MAX_SEQ_LEN} if left out.")
     ] = None,
     prefill_chunk: Annotated[int, typer.Option(min=1, help="Tokens of one prefill call.")] = 64,
-    verify_len: Annotated[int, typer.Option(min=1, help="Most tokens of one verify call.")] = 8,
+    verify_len: Annotated[
+        str, typer.Option(help="Most tokens of one verify call; 4,8,16 gives shorter blocks methods of their own.")
+    ] = "8",
     snapshot_slots: Annotated[int, typer.Option(min=0, help="States that can be kept to come back to.")] = 2,
     backend: Annotated[Literal["xnnpack", "portable"], typer.Option(help="Who computes the dense parts.")] = "xnnpack",
     dtype: Annotated[Literal["float32"], typer.Option(help="Of weights and state.")] = "float32",
@@ -38,10 +40,12 @@ def export_command(
     if max_seq_len is None:
         max_seq_len = DEFAULT_MAX_SEQ_LEN
         err.print(f"[yellow]--max-seq-len was not given:[/] the state will hold {max_seq_len} tokens.", highlight=False)
+    *shorter, longest = numbers(verify_len, "--verify-len", "4,8,16", lowest=1)
     options = ExportOptions(
         max_seq_len=max_seq_len,
         prefill_chunk=prefill_chunk,
-        verify_len=verify_len,
+        verify_len=longest,
+        shorter_verify_lens=tuple(shorter),
         snapshot_slots=snapshot_slots,
         backend=backend,
         dtype=dtype,
