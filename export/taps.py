@@ -38,7 +38,8 @@ class Taps:
         """float32 [1, T, places x hidden] of the decoder's latest run, which ended with ``last`` [1, T, hidden]."""
         kept = [last if place == self.last else self._seen[place] for place in self.places]
         self._seen.clear()
-        return torch.cat(kept, dim=-1).float()
+        # Joining a single one would be no operation at all, which XNNPACK cannot have at its border.
+        return (torch.cat(kept, dim=-1) if len(kept) > 1 else kept[0]).float()
 
 
 def check_taps(indices: Sequence[int], layers: int) -> None:
