@@ -55,7 +55,9 @@ def generate(
         raise TokenError("the prompt is empty; give at least one token.")
     if block_length is not None and not 2 <= block_length <= session.verify_len:
         raise UsageError(f"block_length is {block_length}, but must lie between 2 and the artifact's {session.verify_len}.")
-    engine = Engine(session, drafter, Sampler(sampling), Pace(session.verify_lens, block_length), stats)
+    free = None if block_length is not None else drafter
+    pace = session.pace(free) if free is not None else Pace(session.verify_lens, block_length)
+    engine = Engine(session, drafter, Sampler(sampling), pace, stats)
     first = engine.read(prompt)
     ends = frozenset(session.manifest.eos_ids)
     return engine.run(first, max_new_tokens, lambda token: token in ends or (until is not None and until(token)))

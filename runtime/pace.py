@@ -18,6 +18,12 @@ SHADOW_LENGTH = 3
 FORGET = 0.95
 """What a judged guess still counts once one more was judged: the last twenty or so decide."""
 
+MEASURED = 4
+"""Plain rounds at the start: the first ones are slower than what follows, and everything is held against them."""
+
+EVERY = 50
+"""Rounds after which a plain one measures again what decoding costs."""
+
 FIRST_STEP = 0.15
 """Cost of one more token in a block, in decodes, while no block was measured."""
 
@@ -30,6 +36,7 @@ class Pace:
         self.lengths, self.fixed = lengths, fixed
         self.cost: dict[int, float] = {}
         self._right, self._judged = 1.4, 2.0  # a first guess: 70 %, worth two tries
+        self._plain_rounds = self._since_plain = 0
         self._elapsed = self._shadowing = self._shadow_cost = 0.0
         self._shadow: list[int] = []
 
@@ -42,7 +49,7 @@ class Pace:
         """The block length for the next round, at most ``room``; 1 for plain decoding."""
         if self.fixed is not None:
             return min(self.fixed, room)
-        if 1 not in self.cost:
+        if self._plain_rounds < MEASURED or self._since_plain >= EVERY:
             return 1
         lengths = [1, *(min(length, room) for length in self.lengths if min(length, room) > 1)]
         return max(lengths, key=lambda length: self.expected(length) / self._cost(length))
@@ -56,9 +63,11 @@ class Pace:
         """Account for a round: ``length`` tokens ran, ``accepted`` of the ``proposed`` ones in it were right."""
         length = next((each for each in self.lengths if each >= length), length) if length > 1 else 1
         self._shadow = self._shadow if length == 1 else []
+        self._plain_rounds += length == 1
+        self._since_plain = 0 if length == 1 else self._since_plain + 1
         known = self.cost.get(length, seconds)
-        # A round that the machine interrupted says little of the next.
-        self.cost[length] = 0.8 * known + 0.2 * min(seconds, 2 * known)
+        # The machine now and then makes a round slower than it is, but never faster.
+        self.cost[length] = known + (0.5 if seconds < known else 0.1) * (min(seconds, 2 * known) - known)
         self._elapsed += seconds
         self._judge(proposed, accepted)
 

@@ -15,6 +15,7 @@ from hybridge.runtime.drafter import Drafter
 from hybridge.runtime.generate import Until, generate
 from hybridge.runtime.generation_stats import GenerationStats
 from hybridge.runtime.manifest import shorter_verify
+from hybridge.runtime.pace import Pace
 from hybridge.runtime.program import Program
 from hybridge.runtime.protocols import Description, Methods
 from hybridge.runtime.sampling import Sampling
@@ -42,6 +43,9 @@ class Session:
         self.vocab_size = manifest.vocab_size
         self.hidden = torch.empty(0, 0)
         """Tapped hidden states [n, F] of the last call's tokens, where the artifact was exported with --tap-layers."""
+        self.note = ""
+        """What was noted in the state that was loaded last."""
+        self._paces: dict[int, tuple[Drafter, Pace]] = {}
         self._program = program
         self._text = CommittedText()
         self._staged: list[int] = []
@@ -60,6 +64,11 @@ class Session:
     def tokens(self) -> list[int]:
         """The committed tokens, a copy."""
         return self._settled().tokens.copy()
+
+    @property
+    def slots(self) -> dict[int, list[int]]:
+        """The tokens that each snapshot slot was filled with; whether one can still be restored, ``restore`` says."""
+        return {slot: tokens.copy() for slot, tokens in self._settled().slots.items()}
 
     @property
     def length(self) -> int:
@@ -199,16 +208,16 @@ class Session:
         rows[0, : len(ids)] = hidden
         return self._program.call(name, rows, padded(ids, size), number(len(ids)))[0]
 
-    def save(self, path: str | Path) -> None:
-        """Write the whole state, slots included, to ``path``; a staged block is not part of it.
+    def save(self, path: str | Path, note: str = "") -> None:
+        """Write the whole state, slots included, and ``note`` to ``path``; a staged block is not part of it.
 
         Raises OutputError where it cannot be written; what was at ``path`` then stays.
         """
         text = self._settled()
-        write_state(Path(path), self._identity(), SavedState(self._saved_buffers(), text.tokens, text.slots))
+        write_state(Path(path), self._identity(), SavedState(self._saved_buffers(), text.tokens, text.slots, note))
 
     def load_state(self, path: str | Path) -> int:
-        """Go on where ``save`` was called, bit for bit; returns the length.
+        """Go on where ``save`` was called, bit for bit; returns the length. ``note`` is then what was noted there.
 
         Raises StateFileError for a file that is damaged or of another artifact; the state then stays as it was.
         """
@@ -218,12 +227,16 @@ class Session:
         for name, buffer in buffers.items():
             buffer.copy_(saved.buffers[name])
         self._program.state()["staged"].zero_()
-        text.tokens, text.slots, self._staged = saved.tokens, saved.slots, []
+        text.tokens, text.slots, self._staged, self.note = saved.tokens, saved.slots, [], saved.note
         return self.length
 
     def state(self) -> dict[str, Tensor]:
         """A copy of every buffer of the state by name, for inspection."""
         return {name: tensor.clone() for name, tensor in self._program.state().items()}
+
+    def pace(self, drafter: Drafter) -> Pace:
+        """What this session has measured with ``drafter`` so far, one generation after the other."""
+        return self._paces.setdefault(id(drafter), (drafter, Pace(self.verify_lens)))[1]
 
     def _extend(self, ids: list[int]) -> Tensor:
         if 1 < len(ids) <= self.verify_len < self.prefill_chunk:

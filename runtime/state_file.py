@@ -25,17 +25,18 @@ FORMAT = "hybridge-state-1"
 
 @dataclass(frozen=True)
 class SavedState:
-    """buffers by name; tokens that they are the state of; tokens of each filled snapshot slot."""
+    """buffers by name; tokens that they are the state of; tokens of each filled snapshot slot; whatever the caller notes."""
 
     buffers: Mapping[str, Tensor]
     tokens: list[int]
     slots: dict[int, list[int]]
+    note: str = ""
 
 
 def write_state(path: Path, artifact: str, state: SavedState) -> None:
     """Write ``state`` of the artifact with that hash; the file appears whole or not at all. Raises OutputError."""
     texts = json.dumps({"tokens": state.tokens, "slots": list(state.slots.items())})
-    metadata = {"format": FORMAT, "artifact": artifact, "texts": texts}
+    metadata = {"format": FORMAT, "artifact": artifact, "texts": texts, "note": state.note}
     metadata["checksum"] = _checksum(metadata, state.buffers)
     data = safetensors.torch.save({name: buffer.contiguous() for name, buffer in state.buffers.items()}, metadata)
     try:
@@ -60,7 +61,7 @@ def read_state(path: Path, artifact: str, expected: Mapping[str, Tensor]) -> Sav
     if {name: (buffer.shape, buffer.dtype) for name, buffer in buffers.items()} != layout:
         raise StateFileError(f"{path} does not hold the state of this artifact; save it again.")
     texts = json.loads(metadata["texts"])
-    return SavedState(buffers, texts["tokens"], dict(texts["slots"]))
+    return SavedState(buffers, texts["tokens"], dict(texts["slots"]), metadata["note"])
 
 
 def _parse(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:

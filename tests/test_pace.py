@@ -61,7 +61,8 @@ def test_it_finds_back_to_guessing_by_shadow_guesses() -> None:
 
 def test_it_never_asks_for_more_than_there_is_room() -> None:
     pace = Pace(LENGTHS)
-    pace.round_done(1, 0, 0, 1.0)
+    for _ in range(5):
+        pace.round_done(1, 0, 0, 1.0)
     for room in range(1, 20):
         assert pace.choose(room) <= room
     assert Pace(LENGTHS, fixed=8).choose(3) == 3
@@ -72,3 +73,23 @@ def test_one_interrupted_round_does_not_frighten_it() -> None:
     before = pace.choose(100)
     pace.round_done(before, before - 1, before - 1, 1000.0)
     assert pace.choose(100) == before
+
+
+def test_a_slow_first_decode_does_not_make_guessing_look_cheap() -> None:
+    pace = Pace(LENGTHS)
+    for seconds in (5.0, 1.0, 1.0, 1.0):
+        assert pace.choose(100) == 1
+        pace.round_done(1, 0, 0, seconds)
+    for _ in range(20):
+        length = pace.choose(100)
+        pace.round_done(length, length - 1, (length - 1) // 2, 2.0 * length if length > 1 else 1.0)
+    assert pace.choose(100) == 1
+
+
+def test_it_measures_decoding_again_now_and_then() -> None:
+    _, pace = play(1.0, 0.02)
+    lengths = []
+    for _ in range(120):
+        lengths.append(pace.choose(100))
+        pace.round_done(lengths[-1], lengths[-1] - 1, lengths[-1] - 1, 1.0)
+    assert 2 <= lengths.count(1) <= 3

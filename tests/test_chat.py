@@ -1,0 +1,287 @@
+"""A conversation's state against sessions that read the same tokens from the start, and the real command."""
+
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from forgery import forge
+from hypothesis import given, settings
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from hybridge.cache.errors import CapacityError, StateFileError, UsageError
+from hybridge.export.cli.chat_template import load_template, render
+from hybridge.export.cli.embedded import EMBEDDED
+from hybridge.runtime import ExportOptions, GenerationStats, Session, open_artifact
+from hybridge.runtime.artifact import describe_file
+from hybridge.runtime.conversation import Conversation, Settings
+from hybridge.runtime.text_methods import TextDescription, TextMethods
+
+SCRIPT = Path(sys.executable).parent / "hybridge"
+BYTES = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
+END = ord(".")
+TEMPLATE = (EMBEDDED / "chat_template.jinja").read_text()
+
+
+def babble(text: tuple[int, ...]) -> Tensor:
+    """A model that says letters, by the three tokens before, and now and then ends."""
+    generator = torch.Generator().manual_seed(hash(text[-3:]) % 2**31)
+    logits = torch.full((260,), -10.0)
+    logits[97:123] = torch.randn(26, generator=generator)
+    logits[END] = torch.randn((), generator=generator) + 0.6
+    return logits
+
+
+def fresh_session(slots: int = 2, max_seq_len: int = 600, ends: bool = True) -> Session:
+    options = ExportOptions(max_seq_len=max_seq_len, verify_len=4, snapshot_slots=slots)
+    return Session(TextMethods(babble), TextDescription(vocab_size=260, options=options, eos_ids=[END] if ends else []))
+
+
+def talk(slots: int = 2, max_seq_len: int = 600, **options: Any) -> Conversation:
+    settings = Settings(**({"max_new_tokens": 25} | options))
+    return Conversation(fresh_session(slots, max_seq_len), BYTES, lambda messages: render(TEMPLATE, messages, {}), settings)
+
+
+def said(conversation: Conversation, text: str) -> str:
+    return "".join(conversation.say(text, GenerationStats()))
+
+
+def again(conversation: Conversation) -> str:
+    return "".join(conversation.retry(GenerationStats()))
+
+
+def answer_of(tokens: list[int]) -> str:
+    """What a session that reads these tokens for the first time says."""
+    session = fresh_session()
+    new = list(session.generate(tokens, max_new_tokens=25))
+    return BYTES.decode(new[:-1] if new[-1] == END else new)
+
+
+steps = st.lists(st.sampled_from(["say", "say", "undo", "retry", "stop early"]), min_size=1, max_size=12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=steps, slots=st.sampled_from([0, 1, 2, 4]))
+def test_whatever_is_taken_back_the_next_answer_is_that_of_a_fresh_session(steps: list[str], slots: int) -> None:
+    conversation = talk(slots)
+    for i, step in enumerate(steps):
+        if step in ("undo", "retry") and not conversation.turns:
+            with pytest.raises(UsageError, match="no message"):
+                conversation.undo()
+        elif step == "undo":
+            conversation.undo()
+        elif step == "retry":
+            assert again(conversation) == answer_of(conversation.tokens[: conversation.turns[-1].answer])
+        elif step == "stop early":
+            pieces = conversation.say(f"what is {i}", GenerationStats())
+            next(pieces)
+            pieces.close()  # type: ignore[attr-defined]
+        else:
+            told = said(conversation, f"tell me {i}")
+            assert told == answer_of(conversation.tokens[: conversation.turns[-1].answer])
+        session = conversation.session
+        assert session.tokens == conversation.tokens[: session.length], "the state is of a beginning of the conversation"
+        assert [message["role"] for message in conversation.messages] == ["user", "assistant"] * len(conversation.turns)
+
+
+class Counting(TextMethods):
+    """Counts the tokens that it reads."""
+
+    read = 0
+
+    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        before = len(self.text)
+        answer = super().call(name, *inputs)
+        self.read += max(0, len(self.text) - before) if name in ("prefill", "decode", "commit") else 0
+        return answer
+
+
+def test_taking_back_reads_nothing_again() -> None:
+    conversation = talk()
+    counting = Counting(babble)
+    conversation.session._program = counting
+    conversation.session.reset()
+    said(conversation, "one")
+    said(conversation, "two " * 20)
+    counting.read = 0
+    conversation.undo()
+    assert counting.read == 0
+    assert conversation.read_again == 0
+    said(conversation, "three")
+    counting.read = 0
+    answer = again(conversation)
+    assert counting.read <= len(answer) + 1, "only the answer itself was computed"
+    assert conversation.read_again == 0
+
+
+def test_without_slots_the_conversation_is_read_again_and_says_so() -> None:
+    conversation = talk(slots=0)
+    said(conversation, "one")
+    said(conversation, "two")
+    again(conversation)
+    assert conversation.read_again > 10
+
+
+def test_a_message_only_adds_to_what_was_read() -> None:
+    conversation = talk()
+    said(conversation, "one")
+    length = conversation.session.length
+    said(conversation, "two")
+    assert conversation.read_again == 0
+    assert conversation.session.length > length
+
+
+def test_a_template_that_rewrites_the_past_is_followed() -> None:
+    conversation = talk()
+    conversation.render = lambda messages: f"[{len(messages)}]" + render(TEMPLATE, messages, {})
+    said(conversation, "one")
+    told = said(conversation, "two")
+    assert told == answer_of(conversation.tokens[: conversation.turns[-1].answer])
+    assert BYTES.decode(conversation.tokens).startswith("[3]")
+
+
+def test_a_stop_string_ends_an_answer_and_stays_out_of_it() -> None:
+    plain = said(talk(), "one")
+    stopped = talk(stop=(plain[2:4],))
+    assert said(stopped, "one") == plain[: plain.find(plain[2:4])]
+    assert stopped.messages[-1]["content"] == plain[: plain.find(plain[2:4])]
+
+
+def test_what_does_not_fit_changes_nothing() -> None:
+    conversation = talk(max_seq_len=80)
+    said(conversation, "one")
+    before = (list(conversation.messages), list(conversation.tokens), conversation.session.tokens)
+    with pytest.raises(CapacityError, match="no room for an answer"):
+        said(conversation, "x" * 100)
+    assert before == (conversation.messages, conversation.tokens, conversation.session.tokens)
+
+
+# On disk and from the command line
+
+
+@pytest.fixture(scope="module")
+def talking(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The artifact with a chat template."""
+    folder = Path(shutil.copytree(artifact, tmp_path_factory.mktemp("talking") / "artifact"))
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    entry = describe_file(folder / "chat_template.jinja").model_dump()
+    forge(folder, lambda content: content["files"].update({"chat_template.jinja": entry}))
+    return folder
+
+
+def opened(folder: Path) -> Conversation:
+    artifact = open_artifact(folder)
+    tokenizer = Tokenizer.from_file(str(artifact.tokenizer))
+    return Conversation(Session.load(folder), tokenizer, load_template(artifact), Settings(max_new_tokens=10))
+
+
+def test_a_saved_conversation_goes_on_and_can_still_be_taken_back(talking: Path, tmp_path: Path) -> None:
+    one = opened(talking)
+    said(one, "hello")
+    said(one, "more")
+    one.save(tmp_path / "talk")
+    other = opened(talking)
+    other.load(tmp_path / "talk")
+    assert other.messages == one.messages
+    assert other.session.tokens == one.session.tokens
+    other.undo()
+    one.undo()
+    assert other.read_again == 0
+    assert said(other, "again") == said(one, "again")
+
+
+def test_a_state_without_a_conversation_is_refused(talking: Path, tmp_path: Path) -> None:
+    conversation = opened(talking)
+    conversation.session.prefill([5, 6])
+    conversation.session.save(tmp_path / "state")
+    with pytest.raises(StateFileError, match="no conversation"):
+        conversation.load(tmp_path / "state")
+    assert (conversation.messages, conversation.session.length) == ([], 0)
+
+
+def test_a_template_that_refuses_says_why() -> None:
+    with pytest.raises(UsageError, match="roles must alternate"):
+        render("{{ raise_exception('roles must alternate') }}", [{"role": "user", "content": "x"}], {})
+
+
+def chat(folder: Path, lines: list[str], *options: str) -> subprocess.CompletedProcess[str]:
+    text = "".join(f"{line}\n" for line in lines)
+    return subprocess.run(
+        [SCRIPT, "chat", folder, *options], input=text, check=False, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_the_command_talks_takes_back_saves_and_loads(talking: Path, tmp_path: Path) -> None:
+    options = ("--json", "--max-new-tokens", "8")
+    done = chat(
+        talking,
+        ["hello", "/retry", "/save " + str(tmp_path / "talk"), "bye", "/undo", "bye", "/stats", "/help", "/exit"],
+        *options,
+    )
+    assert done.returncode == 0, done.stderr
+    answers = read_all(done.stdout)
+    assert [answer["role"] for answer in answers] == ["assistant"] * 4
+    assert answers[0]["content"] == answers[1]["content"], "greedy again"
+    assert answers[2]["content"] == answers[3]["content"]
+    later = chat(talking, ["bye"], *options, "--load", str(tmp_path / "talk"))
+    assert read_all(later.stdout)[0]["content"] == answers[2]["content"]
+
+
+def read_all(text: str) -> list[dict[str, Any]]:
+    found, decoder = [], json.JSONDecoder()
+    while text := text.strip():
+        content, end = decoder.raw_decode(text)
+        found.append(content)
+        text = text[end:]
+    return found
+
+
+def test_wrong_commands_are_said_and_the_chat_goes_on(talking: Path, tmp_path: Path) -> None:
+    lines = ["/what", "/undo", "/save", f"/load {tmp_path / 'none'}", "x" * 200, "hi"]
+    done = chat(talking, lines, "--max-new-tokens", "4")
+    assert done.returncode == 0
+    told = " ".join(done.stderr.split())
+    for says in (
+        "no command /what",
+        "no message to take back",
+        "needs the name of a file",
+        "does not exist",
+        "no room for an answer",
+    ):
+        assert says in told
+    assert done.stdout.strip()
+
+
+def test_a_model_without_a_template_is_pointed_to_run(artifact: Path) -> None:
+    done = chat(artifact, ["hi"])
+    assert done.returncode == 2
+    assert "hybridge run" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_stops_an_answer_and_leaves_a_usable_conversation(talking: Path) -> None:
+    main, side = pty.openpty()
+    command = [SCRIPT, "chat", talking, "--max-new-tokens", "60", "--no-speculation"]
+    process = subprocess.Popen(command, stdin=side, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    os.write(main, b"a\n")
+    process.stdout.read(1)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    os.write(main, b"/undo\nb\n/exit\n")
+    _, told = process.communicate(timeout=60)
+    os.close(main)
+    os.close(side)
+    assert process.returncode == 0, told.decode()
+    assert b"0 exchanges left" in told
+    assert b"Traceback" not in told
