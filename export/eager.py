@@ -39,7 +39,7 @@ class EagerMethods:
 
     def __init__(self, model: PreTrainedModel, cache: HybridCache, options: ExportOptions) -> None:
         self.cache = cache
-        methods = build_methods(State(model, cache), options.shorter_verify_lens)
+        methods = build_methods(State(model, cache, options.tap_layers), options.shorter_verify_lens)
         self._methods = {name: module for name, (module, _) in methods.items()}
 
     @torch.no_grad()

@@ -18,6 +18,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.kernels import CoreKernels, Kernels
 from hybridge.cache.layer import CacheLayer
+from hybridge.export.check_options import check_options
 from hybridge.export.checkpoint import COPIED_FILES, Checkpoint
 from hybridge.export.llm_kernels import LlmKernels
 from hybridge.export.lower import calls, lower, outputs
@@ -44,7 +45,7 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
     cache is what ``build_cache`` made of the same config and options. Raises ExportFailedError and OSError.
     """
     weights = weight_bytes(checkpoint.model)  # before the adaptation takes the model apart
-    state = State(checkpoint.model, cache)
+    state = State(checkpoint.model, cache, options.tap_layers)
     methods = build_methods(state, options.shorter_verify_lens)
     constants = constant_methods(checkpoint, options)
     program = lower(methods, backend=options.backend, constants=constants, step=steps.step)
@@ -63,11 +64,11 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
 def build_cache(config: Any, options: ExportOptions) -> HybridCache:
     """The cache that an export with ``options`` carries.
 
-    Raises UsageError for impossible sizes and UnsupportedModelError for layers that there is no state for.
+    Raises UsageError for impossible sizes and options and UnsupportedModelError for layers that there is no state for.
     """
     with torch.device("meta"):
         size = _cache(config, options).state_bytes()
-    check_verify_lens(options)
+    check_options(config, options)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory // 2:
         raise UsageError(
@@ -75,16 +76,6 @@ def build_cache(config: Any, options: ExportOptions) -> HybridCache:
             "lower --max-seq-len or --snapshot-slots."
         )
     return _cache(config, options)
-
-
-def check_verify_lens(options: ExportOptions) -> None:
-    """Raises UsageError where the lengths of several verify methods are not different ones in order."""
-    lens = options.verify_lens
-    if lens[0] < 1 or lens != sorted(set(lens)):
-        raise UsageError(
-            f"verify lengths {lens} are not ascending, different and 1 or more: "
-            "shorter_verify_lens must lie below verify_len and be in order."
-        )
 
 
 def _cache(config: Any, options: ExportOptions) -> HybridCache:
@@ -115,6 +106,7 @@ def constant_methods(checkpoint: Checkpoint, options: ExportOptions) -> dict[str
         "hybridge_verify_len": options.verify_len,
         "hybridge_verify_lens": options.verify_lens,
         "hybridge_snapshot_slots": options.snapshot_slots,
+        "hybridge_taps": len(options.tap_layers),
     }
 
 

@@ -19,25 +19,38 @@ from hybridge.runtime.manifest import shorter_verify
 
 
 class State(nn.Module):
-    """The model and its cache, the one holder that every method wraps."""
+    """The model and its cache, the one holder that every method wraps.
 
-    def __init__(self, model: PreTrainedModel, cache: HybridCache) -> None:
+    tap_layers: whose hidden states come beside the logits, see ``ExportOptions``.
+    """
+
+    def __init__(self, model: PreTrainedModel, cache: HybridCache, tap_layers: tuple[int, ...] = ()) -> None:
         super().__init__()
-        self.model = AdaptedModel(model, cache)
+        self.model = AdaptedModel(model, cache, tap_layers)
         self.cache = cache
 
-    def hidden(self, tokens: Tensor, block: Block) -> Tensor:
-        """Run tokens [1, T] as ``block``; hidden states [1, T, hidden]."""
+    def hidden(self, tokens: Tensor, block: Block) -> tuple[Tensor, Tensor | None]:
+        """Run tokens [1, T] as ``block``; hidden states [1, T, hidden], and what is tapped (``AdaptedModel.hidden``)."""
         self.cache.block = block
         hidden = self.model.hidden(tokens)
         self.cache.close(block)
         return hidden
 
-    def extend(self, tokens: Tensor, count: Tensor) -> Tensor:
-        """Commit the first ``count`` of tokens [1, T]; the last one's logits [1, 1, V], NaN if they do not fit."""
+    def extend(self, tokens: Tensor, count: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Commit the first ``count`` of tokens [1, T]; the last one's logits [1, 1, V], NaN if they do not fit, and taps."""
         block = self.cache.extend(tokens.shape[1], count)
-        last = self.hidden(tokens, block).index_select(1, (block.count - 1).clamp(min=0))
-        return torch.where(block.count > 0, self.model.logits(last), float("nan"))
+        hidden, tapped = self.hidden(tokens, block)
+        last = hidden.index_select(1, (block.count - 1).clamp(min=0))
+        return torch.where(block.count > 0, self.model.logits(last), float("nan")), tapped
+
+
+Answer = Tensor | tuple[Tensor, Tensor]
+"""Logits, and where there are taps the tapped hidden states float32 [1, T, taps * hidden] of the T tokens of the call."""
+
+
+def answer(logits: Tensor, tapped: Tensor | None) -> Answer:
+    """A method's outputs."""
+    return logits if tapped is None else (logits, tapped)
 
 
 class Method(nn.Module):
@@ -51,22 +64,23 @@ class Method(nn.Module):
 class Prefill(Method):
     """tokens [1, C], n [1] -> logits [1, 1, V] of token n; commits the first n."""
 
-    def forward(self, tokens: Tensor, n: Tensor) -> Tensor:
-        return self.state.extend(tokens, n)
+    def forward(self, tokens: Tensor, n: Tensor) -> Answer:
+        return answer(*self.state.extend(tokens, n))
 
 
 class Decode(Method):
     """tokens [1, 1] -> logits [1, 1, V]; commits it."""
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.state.extend(tokens, torch.ones(1, dtype=torch.long))
+    def forward(self, tokens: Tensor) -> Answer:
+        return answer(*self.state.extend(tokens, torch.ones(1, dtype=torch.long)))
 
 
 class Verify(Method):
     """tokens [1, S] -> logits [1, S, V]; stages them and commits nothing. S is the longest block's or a shorter one's."""
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.state.model.logits(self.state.hidden(tokens, self.state.cache.speculate(tokens.shape[1])))
+    def forward(self, tokens: Tensor) -> Answer:
+        hidden, tapped = self.state.hidden(tokens, self.state.cache.speculate(tokens.shape[1]))
+        return answer(self.state.model.logits(hidden), tapped)
 
 
 class Commit(Method):
@@ -106,7 +120,7 @@ class Forward(Method):
     def forward(self, tokens: Tensor, start_pos: Tensor) -> Tensor:
         self.state.cache.clear(start_pos == 0)
         expected = (start_pos == self.state.cache.length).to(torch.long)
-        return self.state.extend(tokens, expected)
+        return self.state.extend(tokens, expected)[0]
 
 
 def build_methods(state: State, shorter_verify_lens: Sequence[int] = ()) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:

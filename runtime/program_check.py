@@ -26,6 +26,9 @@ def check_methods(manifest: Manifest) -> None:
         raise ArtifactError(f"the manifest lists no method {', '.join(missing)}; export the model again.")
     for name, length in verifying.items():
         _same(f"{name} takes", _entries(manifest.methods[name].inputs), [("int64", [1, length])])
+    answers = 2 if manifest.options.tap_layers else 1
+    for name in ("prefill", "decode", "verify", *verifying):
+        _same(f"the number of {name}'s outputs is", len(manifest.methods[name].outputs), answers)
 
 
 def check_program(manifest: Manifest, metas: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
@@ -53,6 +56,7 @@ def said(manifest: Manifest) -> dict[str, int]:
         "hybridge_verify_len": options.verify_len,
         "hybridge_verify_lens": options.verify_lens[0],  # of a list the runtime hands over the first here
         "hybridge_snapshot_slots": options.snapshot_slots,
+        "hybridge_taps": len(options.tap_layers),
     }
 
 

@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from hybridge.cache import DEFAULT_MAX_SEQ_LEN
+from hybridge.cache.families.family import MOST_LAYERS
 from hybridge.export.cli.common import JsonOption, app, err, megabytes, numbers, print_json
 from hybridge.export.cli.validate import DEFAULT_PROGRAMS, print_report, validate_session
 from hybridge.runtime.manifest import ExportOptions, Manifest
@@ -32,6 +33,12 @@ def export_command(
         Literal["llm", "aten"],
         typer.Option(help="State operators: the runtime's llama:: ones (fast), or core operators that any build has."),
     ] = "llm",
+    tap_layers: Annotated[
+        str | None,
+        typer.Option(
+            help="Hidden states beside the logits: 0 the embeddings, 2 after two layers, -1 after the final norm, or 2,-1."
+        ),
+    ] = None,
     validate: Annotated[bool, typer.Option("--validate", help="Validate against the checkpoint before it is kept.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing artifact.")] = False,
     json: JsonOption = False,
@@ -40,7 +47,8 @@ def export_command(
     if max_seq_len is None:
         max_seq_len = DEFAULT_MAX_SEQ_LEN
         err.print(f"[yellow]--max-seq-len was not given:[/] the state will hold {max_seq_len} tokens.", highlight=False)
-    *shorter, longest = numbers(verify_len, "--verify-len", "4,8,16", lowest=1)
+    *shorter, longest = sorted(numbers(verify_len, "--verify-len", "4,8,16", lowest=1))
+    taps = numbers(tap_layers, "--tap-layers", "2,-1", lowest=-MOST_LAYERS) if tap_layers else []
     options = ExportOptions(
         max_seq_len=max_seq_len,
         prefill_chunk=prefill_chunk,
@@ -50,6 +58,7 @@ def export_command(
         backend=backend,
         dtype=dtype,
         kernels=kernels,
+        tap_layers=tuple(taps),
     )
     manifest = export_checkpoint(checkpoint, output, options, force=force, validate=validate)
     if json:
