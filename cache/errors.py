@@ -5,10 +5,12 @@ HybridgeError
 │   ├── CapacityError      more tokens than the room that is left
 │   ├── TokenError         a token id outside the vocabulary, or no token at all
 │   ├── CommitError        a commit without a verify, or of more tokens than were verified
-│   └── SnapshotError      a slot out of range, never filled, or overwritten since
+│   ├── SnapshotError      a slot out of range, never filled, or overwritten since
+│   └── DraftError         a drafter that cannot guess for this model
 ├── CheckpointError        a checkpoint that cannot be read: missing, damaged or misshapen
 │   └── UnsupportedModelError  a model, or a layer of one, that hybridge has no state for
 ├── ArtifactError          an exported folder that cannot be trusted: truncated, altered or of another version
+├── StateFileError         a saved session that is damaged or of another artifact
 ├── OutputError            the output cannot be written: no permission, disk full
 ├── ExportFailedError      torch.export or the lowering gave up
 └── ValidationError        an artifact disagrees with the eager model
@@ -45,6 +47,10 @@ class SnapshotError(UsageError):
     """The slot does not exist, was never filled, or its positions were overwritten since."""
 
 
+class DraftError(UsageError):
+    """The drafter has another vocabulary or lacks what guessing for this model needs."""
+
+
 class CheckpointError(HybridgeError):
     """The checkpoint folder cannot be read."""
 
@@ -55,6 +61,10 @@ class UnsupportedModelError(CheckpointError):
 
 class ArtifactError(HybridgeError):
     """The artifact is damaged, altered, incomplete or of another format version."""
+
+
+class StateFileError(HybridgeError):
+    """The file of a saved session is damaged, truncated or of another artifact."""
 
 
 class OutputError(HybridgeError):

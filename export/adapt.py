@@ -7,23 +7,21 @@ Attention needs no code for a family: transformers calls whatever attention func
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
 from hybridge.cache.attention import AttentionLayer
-from hybridge.cache.errors import UnsupportedModelError
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.kernels import Scoring
-from hybridge.export.check_options import tap_indices
 from hybridge.export.experts import EXPERTS
 from hybridge.export.families import ADAPTATIONS
 from hybridge.export.families.family import Adaptation, Unregistered, decoder_of
 from hybridge.export.rope import hold_rope
+from hybridge.export.taps import Taps
 
 ATTENTION = "hybridge"
 
@@ -35,51 +33,27 @@ class AdaptedModel(nn.Module):
     states that are given, so its scales, caps and multipliers need no code here.
     """
 
-    def __init__(self, model: PreTrainedModel, cache: HybridCache, tap_layers: tuple[int, ...] = ()) -> None:
-        """Raises UsageError for a tap that the model has no hidden states for."""
+    def __init__(self, model: PreTrainedModel, cache: HybridCache, tap_layers: Sequence[int] = ()) -> None:
         super().__init__()
         adapt(model, cache)
-        self.decoder: Any = decoder_of(model)
+        self.decoder: nn.Module = decoder_of(model)
+        self.taps = Taps(self.decoder, tap_layers)
         self.head = model
         model.set_submodule(next(name for name, module in model.named_modules() if module is self.decoder), Given(self.decoder))
         self.cache = Unregistered(cache)
-        self.taps = tap_indices(tap_layers, len(self.decoder.layers))
         self.takes = inspect.signature(self.decoder.forward).parameters
         self.requires_grad_(False)  # exported parameters must be leaves without gradients, or the lowering fails
 
-    def hidden(self, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Hidden states [1, T, hidden] after the last norm, for tokens [1, T] over the cache's block, and what is tapped.
-
-        The latter are float32 [1, T, taps * hidden], side by side; None without taps.
-        """
-        extra: dict[str, Any] = {"output_hidden_states": True} if self._inner_taps() else {}
-        if "position_ids" in self.takes:
-            extra["position_ids"] = self.cache.cache.block.positions[None, :]
-        output = self.decoder(input_ids=tokens, use_cache=False, **extra)
-        hidden: Tensor = output.last_hidden_state
-        if not self.taps:
-            return hidden, None
-        inner = {tap: _tapped(output.hidden_states[tap], hidden) for tap in self._inner_taps()}
-        return hidden, torch.cat([inner.get(tap, hidden).float() for tap in self.taps], dim=-1)
-
-    def _inner_taps(self) -> list[int]:
-        """Taps before the final norm: transformers' own ``output_hidden_states`` has them."""
-        return [tap for tap in self.taps if tap < len(self.decoder.layers)]
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """Hidden states [1, T, hidden] after the last norm, for tokens [1, T] over the cache's block."""
+        positions = {"position_ids": self.cache.cache.block.positions[None, :]} if "position_ids" in self.takes else {}
+        hidden: Tensor = self.decoder(input_ids=tokens, use_cache=False, **positions).last_hidden_state
+        return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32 logits [1, T, V] of hidden states [1, T, hidden]."""
         logits: Tensor = self.head(inputs_embeds=hidden, use_cache=False).logits
         return logits.float()
-
-
-def _tapped(inner: Tensor, last: Tensor) -> Tensor:
-    """Hidden states before the last, which are shaped like it. Raises UnsupportedModelError for several residual streams."""
-    if inner.shape != last.shape:
-        raise UnsupportedModelError(
-            f"this model's hidden states inside are {list(inner.shape)}, not {list(last.shape)} as after its final norm: "
-            "it has several residual streams, so only the last (--tap-layers -1) can be tapped."
-        )
-    return inner
 
 
 class Given(nn.Module):

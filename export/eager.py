@@ -26,16 +26,17 @@ from hybridge.runtime.session import Session
 
 @dataclass(frozen=True, kw_only=True)
 class EagerDescription:
-    """What a Session must know of its model; see ``hybridge.runtime.session.Description``."""
+    """What a Session must know of its model; see ``hybridge.runtime.protocols.Description``."""
 
     model_type: str
     vocab_size: int
     eos_ids: list[int]
     options: ExportOptions
+    identity: str | None = None
 
 
 class EagerMethods:
-    """The methods of an artifact, run in PyTorch; see ``hybridge.runtime.session.Methods``."""
+    """The methods of an artifact, run in PyTorch; see ``hybridge.runtime.protocols.Methods``."""
 
     def __init__(self, model: PreTrainedModel, cache: HybridCache, options: ExportOptions) -> None:
         self.cache = cache

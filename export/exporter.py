@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Mapping
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,20 @@ from executorch.exir import ExecutorchProgramManager
 from torch import Tensor, nn
 
 import hybridge
+from hybridge.cache.drafter_attention import DrafterAttentionLayer
 from hybridge.cache.errors import UsageError
+from hybridge.cache.families import text_config
+from hybridge.cache.families.attention import head_dim, kv_heads
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.kernels import CoreKernels, Kernels
 from hybridge.cache.layer import CacheLayer
-from hybridge.export.check_options import check_options
 from hybridge.export.checkpoint import COPIED_FILES, Checkpoint
 from hybridge.export.llm_kernels import LlmKernels
 from hybridge.export.lower import calls, lower, outputs
 from hybridge.export.methods import State, build_methods
+from hybridge.export.mtp import MtpDrafter, check_family, load_mtp
 from hybridge.export.progress import Steps
+from hybridge.export.taps import check_taps
 from hybridge.runtime.artifact import describe_file
 from hybridge.runtime.manifest import (
     FORMAT_VERSION,
@@ -44,8 +49,9 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
 
     cache is what ``build_cache`` made of the same config and options. Raises ExportFailedError and OSError.
     """
-    weights = weight_bytes(checkpoint.model)  # before the adaptation takes the model apart
-    state = State(checkpoint.model, cache, options.tap_layers)
+    drafter = MtpDrafter(load_mtp(checkpoint), cache, options.draft_len) if options.mtp else None
+    weights = weight_bytes(checkpoint.model, *([drafter] if drafter else []))  # before the adaptation takes the model apart
+    state = State(checkpoint.model, cache, options.tap_layers, drafter)
     methods = build_methods(state, options.shorter_verify_lens)
     constants = constant_methods(checkpoint, options)
     program = lower(methods, backend=options.backend, constants=constants, step=steps.step)
@@ -64,11 +70,14 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
 def build_cache(config: Any, options: ExportOptions) -> HybridCache:
     """The cache that an export with ``options`` carries.
 
-    Raises UsageError for impossible sizes and options and UnsupportedModelError for layers that there is no state for.
+    Raises UsageError for impossible sizes and UnsupportedModelError for layers that there is no state for.
     """
     with torch.device("meta"):
         size = _cache(config, options).state_bytes()
-    check_options(config, options)
+    check_verify_lens(options)
+    check_taps(options.tap_layers, text_config(config).num_hidden_layers)
+    if options.mtp:
+        check_family(text_config(config))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory // 2:
         raise UsageError(
@@ -78,16 +87,31 @@ def build_cache(config: Any, options: ExportOptions) -> HybridCache:
     return _cache(config, options)
 
 
+def check_verify_lens(options: ExportOptions) -> None:
+    """Raises UsageError where the lengths of several verify methods are not different ones in order."""
+    lens = options.verify_lens
+    if lens[0] < 1 or lens != sorted(set(lens)):
+        raise UsageError(
+            f"verify lengths {lens} are not ascending, different and 1 or more: "
+            "shorter_verify_lens must lie below verify_len and be in order."
+        )
+
+
 def _cache(config: Any, options: ExportOptions) -> HybridCache:
-    return HybridCache.from_config(
+    kernels = KERNELS[options.kernels]()
+    cache = HybridCache.from_config(
         config,
         max_seq_len=options.max_seq_len,
         prefill_chunk=options.prefill_chunk,
         verify_len=options.verify_len,
         snapshot_slots=options.snapshot_slots,
         dtype=getattr(torch, options.dtype),
-        kernels=KERNELS[options.kernels](),
+        kernels=kernels,
     )
+    if options.mtp:
+        shape = {"kv_heads": kv_heads(config), "head_dim": head_dim(config)}
+        cache.layers.append(DrafterAttentionLayer(cache.sizes, kernels, **shape))
+    return cache
 
 
 def constant_methods(checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
@@ -106,13 +130,13 @@ def constant_methods(checkpoint: Checkpoint, options: ExportOptions) -> dict[str
         "hybridge_verify_len": options.verify_len,
         "hybridge_verify_lens": options.verify_lens,
         "hybridge_snapshot_slots": options.snapshot_slots,
-        "hybridge_taps": len(options.tap_layers),
     }
 
 
-def weight_bytes(model: nn.Module) -> int:
+def weight_bytes(*models: nn.Module) -> int:
     """Bytes of all weights, those that are used twice counted once."""
-    return sum({id(weight): weight.numel() * weight.element_size() for weight in model.parameters()}.values())
+    weights = chain.from_iterable(model.parameters() for model in models)
+    return sum({id(weight): weight.numel() * weight.element_size() for weight in weights}.values())
 
 
 def describe(

@@ -15,42 +15,41 @@ from transformers import PreTrainedModel
 from hybridge.cache.block import Block
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.export.adapt import AdaptedModel
+from hybridge.export.mtp import MtpDrafter
 from hybridge.runtime.manifest import shorter_verify
+
+Outputs = Tensor | tuple[Tensor, ...]
 
 
 class State(nn.Module):
-    """The model and its cache, the one holder that every method wraps.
+    """The model and its cache, the one holder that every method wraps."""
 
-    tap_layers: whose hidden states come beside the logits, see ``ExportOptions``.
-    """
-
-    def __init__(self, model: PreTrainedModel, cache: HybridCache, tap_layers: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, model: PreTrainedModel, cache: HybridCache, tap_layers: Sequence[int] = (), drafter: MtpDrafter | None = None
+    ) -> None:
         super().__init__()
         self.model = AdaptedModel(model, cache, tap_layers)
         self.cache = cache
+        self.drafter = drafter
+        self.requires_grad_(False)
 
-    def hidden(self, tokens: Tensor, block: Block) -> tuple[Tensor, Tensor | None]:
-        """Run tokens [1, T] as ``block``; hidden states [1, T, hidden], and what is tapped (``AdaptedModel.hidden``)."""
+    def hidden(self, tokens: Tensor, block: Block) -> Tensor:
+        """Run tokens [1, T] as ``block``; hidden states [1, T, hidden]."""
         self.cache.block = block
         hidden = self.model.hidden(tokens)
         self.cache.close(block)
         return hidden
 
-    def extend(self, tokens: Tensor, count: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Commit the first ``count`` of tokens [1, T]; the last one's logits [1, 1, V], NaN if they do not fit, and taps."""
+    def extend(self, tokens: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """Commit the first ``count`` of tokens [1, T]: the last one's logits [1, 1, V], NaN if they do not fit; all hidden."""
         block = self.cache.extend(tokens.shape[1], count)
-        hidden, tapped = self.hidden(tokens, block)
+        hidden = self.hidden(tokens, block)
         last = hidden.index_select(1, (block.count - 1).clamp(min=0))
-        return torch.where(block.count > 0, self.model.logits(last), float("nan")), tapped
+        return torch.where(block.count > 0, self.model.logits(last), float("nan")), hidden
 
-
-Answer = Tensor | tuple[Tensor, Tensor]
-"""Logits, and where there are taps the tapped hidden states float32 [1, T, taps * hidden] of the T tokens of the call."""
-
-
-def answer(logits: Tensor, tapped: Tensor | None) -> Answer:
-    """A method's outputs."""
-    return logits if tapped is None else (logits, tapped)
+    def tapped(self, logits: Tensor, hidden: Tensor) -> Outputs:
+        """logits, and beside them the tapped hidden states of the run that ended with ``hidden`` where there are taps."""
+        return (logits, self.model.taps.collect(hidden)) if self.model.taps.places else logits
 
 
 class Method(nn.Module):
@@ -64,23 +63,23 @@ class Method(nn.Module):
 class Prefill(Method):
     """tokens [1, C], n [1] -> logits [1, 1, V] of token n; commits the first n."""
 
-    def forward(self, tokens: Tensor, n: Tensor) -> Answer:
-        return answer(*self.state.extend(tokens, n))
+    def forward(self, tokens: Tensor, n: Tensor) -> Outputs:
+        return self.state.tapped(*self.state.extend(tokens, n))
 
 
 class Decode(Method):
     """tokens [1, 1] -> logits [1, 1, V]; commits it."""
 
-    def forward(self, tokens: Tensor) -> Answer:
-        return answer(*self.state.extend(tokens, torch.ones(1, dtype=torch.long)))
+    def forward(self, tokens: Tensor) -> Outputs:
+        return self.state.tapped(*self.state.extend(tokens, torch.ones(1, dtype=torch.long)))
 
 
 class Verify(Method):
     """tokens [1, S] -> logits [1, S, V]; stages them and commits nothing. S is the longest block's or a shorter one's."""
 
-    def forward(self, tokens: Tensor) -> Answer:
-        hidden, tapped = self.state.hidden(tokens, self.state.cache.speculate(tokens.shape[1]))
-        return answer(self.state.model.logits(hidden), tapped)
+    def forward(self, tokens: Tensor) -> Outputs:
+        hidden = self.state.hidden(tokens, self.state.cache.speculate(tokens.shape[1]))
+        return self.state.tapped(self.state.model.logits(hidden), hidden)
 
 
 class Commit(Method):
@@ -123,6 +122,29 @@ class Forward(Method):
         return self.state.extend(tokens, expected)[0]
 
 
+class Draft(Method):
+    """hidden [1, S, H], tokens [1, S], n [1] -> guesses int64 [1, K] and their probabilities [1, K]; -1 where refused.
+
+    Takes in the first n pairs of a hidden state after the final norm and the token that followed it, then guesses.
+    """
+
+    def forward(self, hidden: Tensor, tokens: Tensor, n: Tensor) -> Outputs:
+        drafter, model = self.state.drafter, self.state.model
+        assert drafter is not None
+        g, block, length = drafter.read(model.decoder, hidden, tokens, n, ahead=drafter.draft_len)
+        guesses, chances = drafter.guess(model.decoder, model.logits, g, block)
+        return torch.where(length >= 0, guesses, -1), chances
+
+
+class DraftPrefill(Method):
+    """hidden [1, C, H], tokens [1, C], n [1] -> the drafter's length [1]; takes in the first n pairs. -1 where refused."""
+
+    def forward(self, hidden: Tensor, tokens: Tensor, n: Tensor) -> Tensor:
+        drafter = self.state.drafter
+        assert drafter is not None
+        return drafter.read(self.state.model.decoder, hidden, tokens, n)[2]
+
+
 def build_methods(state: State, shorter_verify_lens: Sequence[int] = ()) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:
     """Each method of the artifact with example inputs of its fixed shapes. Slots only where the cache has any."""
     sizes = state.cache.sizes
@@ -138,6 +160,13 @@ def build_methods(state: State, shorter_verify_lens: Sequence[int] = ()) -> Mapp
     }
     if sizes.snapshot_slots:
         methods |= {"snapshot": (SnapshotSlot(state), (one,)), "restore": (RestoreSlot(state), (one,))}
+    if state.drafter is not None:
+        width = state.drafter.weights.fc.out_features
+        for name, method, tokens in (
+            ("draft", Draft(state), sizes.verify_len),
+            ("draft_prefill", DraftPrefill(state), sizes.prefill_chunk),
+        ):
+            methods[name] = (method, (torch.zeros(1, tokens, width), blank_tokens(tokens), one))
     return methods
 
 

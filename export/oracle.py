@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.checkpoint import load_checkpoint
-from hybridge.runtime.session import Description
+from hybridge.runtime.protocols import Description
 from hybridge.runtime.validation import Oracle
 
 

@@ -1,94 +1,29 @@
 """Generation, plain and speculative, over one engine: propose, verify, accept, commit.
 
-Greedy output is the same with any drafter and without one. With a temperature the distribution is the target's own: a drafted
-token x is accepted with probability p(x), and where it is not, the replacement is drawn from p without x (Leviathan, Kalman,
-Matias, arXiv:2211.17192, for a drafter that is certain of its proposals).
+Greedy output is the same with any drafter and without one. With a temperature the distribution is the target's own
+(``hybridge.runtime.sampling``).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from hybridge.cache.errors import TokenError, UsageError
+from hybridge.runtime.drafter import Context, Drafter
+from hybridge.runtime.generation_stats import GenerationStats
+from hybridge.runtime.pace import Pace
+from hybridge.runtime.sampling import Proposal, Sampler, Sampling
 
 if TYPE_CHECKING:
     from hybridge.runtime.session import Session
 
-
-class Drafter(Protocol):
-    """Guesses what comes next."""
-
-    def propose(self, tokens: Sequence[int], limit: int) -> list[int]:
-        """At most ``limit`` tokens that may follow ``tokens``; none where it has no idea."""
-
-
-@dataclass(kw_only=True)
-class GenerationStats:
-    """What a generation did. Times in seconds."""
-
-    prompt_tokens: int = 0
-    new_tokens: int = 0
-    proposed: int = 0
-    accepted: int = 0
-    verifies: int = 0
-    decodes: int = 0
-    rollbacks: int = 0
-    prefill_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    spans: list[tuple[int, int, int]] = field(default_factory=list)
-    """For each verified block: which new token its first guess stands for, guesses accepted, guesses rejected."""
-
-    @property
-    def acceptance_rate(self) -> float:
-        """Accepted of the proposed tokens; 0 where none were proposed."""
-        return self.accepted / self.proposed if self.proposed else 0.0
-
-    @property
-    def tokens_per_second(self) -> float:
-        """New tokens after the first, which the prefill pays for."""
-        return (self.new_tokens - 1) / self.decode_seconds if self.decode_seconds and self.new_tokens > 1 else 0.0
-
-
-class Sampler:
-    """Draws tokens from logits [V]: the best one at temperature 0, else by softmax."""
-
-    def __init__(self, temperature: float, seed: int | None) -> None:
-        if not temperature >= 0:
-            raise UsageError(f"temperature is {temperature}, but must be 0 (greedy) or more.")
-        self.temperature = temperature
-        self._random = torch.Generator()
-        if seed is None:
-            self._random.seed()
-        else:
-            self._random.manual_seed(seed)
-
-    def draw(self, logits: Tensor) -> int:
-        """The next token."""
-        if self.temperature == 0:
-            return int(logits.argmax())
-        return self._pick(self._probabilities(logits))
-
-    def accept(self, logits: Tensor, drafted: int) -> int:
-        """``drafted`` where it is accepted, else its replacement; either way distributed as ``draw`` is."""
-        if self.temperature == 0:
-            return int(logits.argmax())
-        p = self._probabilities(logits)
-        if torch.rand((), generator=self._random, dtype=torch.float64) < p[drafted]:
-            return drafted
-        p[drafted] = 0.0
-        return self._pick(p)
-
-    def _probabilities(self, logits: Tensor) -> Tensor:
-        return (logits.double() / self.temperature).softmax(-1)
-
-    def _pick(self, weights: Tensor) -> int:
-        return int(torch.multinomial(weights, 1, generator=self._random))
+Until = Callable[[int], bool]
+"""Called with each new token; True makes it the last."""
 
 
 def generate(
@@ -97,81 +32,141 @@ def generate(
     *,
     max_new_tokens: int,
     drafter: Drafter | None,
-    temperature: float,
-    seed: int | None,
+    sampling: Sampling,
+    block_length: int | None,
+    until: Until | None,
     stats: GenerationStats,
 ) -> Iterator[int]:
     """Yield up to ``max_new_tokens`` tokens that continue ``tokens``; an end-of-sequence token is the last one.
 
-    Starts from the session's state and stops early where the context is full. Accepted tokens are committed before they are
-    yielded; the last one of all is not committed. Raises UsageError, TokenError and CapacityError before the first token.
+    Starts from the session's state and stops early where the context is full. Leave the session alone while the generator
+    waits; once it is closed or done, the session's text ends just before the last token that it has yielded, wherever that was.
+    Raises UsageError, TokenError and CapacityError before the first token.
     """
-    sampler = Sampler(temperature, seed)
     if max_new_tokens < 1:
         raise UsageError(f"max_new_tokens is {max_new_tokens}, but must be at least 1.")
-    history = [int(token) for token in tokens]
-    if not history:
+    if drafter is not None and session.verify_len < 2:
+        raise UsageError(
+            "this artifact verifies one token at a time, which leaves nothing to guess; "
+            "export with --verify-len 2 or more, or generate without a drafter."
+        )
+    prompt = [int(token) for token in tokens]
+    if not prompt:
         raise TokenError("the prompt is empty; give at least one token.")
-    began = time.perf_counter()
-    logits = session.prefill(history)
-    stats.prompt_tokens, stats.prefill_seconds = len(history), time.perf_counter() - began
-    return _continue(session, history, sampler.draw(logits), sampler, max_new_tokens, drafter, stats)
+    if block_length is not None and not 2 <= block_length <= session.verify_len:
+        raise UsageError(f"block_length is {block_length}, but must lie between 2 and the artifact's {session.verify_len}.")
+    engine = Engine(session, drafter, Sampler(sampling), Pace(session.verify_lens, block_length), stats)
+    first = engine.read(prompt)
+    ends = frozenset(session.manifest.eos_ids)
+    return engine.run(first, max_new_tokens, lambda token: token in ends or (until is not None and until(token)))
 
 
-def _continue(
-    session: Session,
-    history: list[int],
-    token: int,
-    sampler: Sampler,
-    remaining: int,
-    drafter: Drafter | None,
-    stats: GenerationStats,
-) -> Iterator[int]:
-    """``token`` is drawn but not yet part of ``history``; yield it and what follows."""
-    ends = set(session.manifest.eos_ids)
-    new = [token]
-    while True:
-        for token in new:
-            history.append(token)
-            stats.new_tokens += 1
-            remaining -= 1
-            yield token
-            if token in ends or remaining == 0:
+@dataclass(frozen=True)
+class Round:
+    """Tokens that came of one round, how many guesses were verified for them, and the seconds until they were there."""
+
+    new: list[int]
+    proposed: int = 0
+    seconds: float = 0.0
+
+
+class Engine:
+    """One generation over a session."""
+
+    def __init__(self, session: Session, drafter: Drafter | None, sampler: Sampler, pace: Pace, stats: GenerationStats) -> None:
+        self.session, self.drafter, self.sampler, self.pace, self.stats = session, drafter, sampler, pace, stats
+        self.context = Context([], sampler)
+        self._unread = True
+
+    def read(self, prompt: list[int]) -> int:
+        """Prefill; returns the first new token."""
+        with self.stats.timed("prefill"):
+            logits = self.session.prefill(prompt)
+        self.stats.prompt_tokens = len(prompt)
+        self.context.tokens = self.session.tokens
+        self._take_hidden(len(prompt))
+        return self.sampler.draw(logits, self.context.tokens)
+
+    def run(self, first: int, most: int, is_last: Until) -> Iterator[int]:
+        """Yield ``first`` and what follows it, ``most`` tokens in all."""
+        done = Round([first])
+        while True:
+            given = 0
+            try:
+                for token in done.new:
+                    given += 1
+                    self.context.tokens.append(token)
+                    self.stats.new_tokens += 1
+                    last = is_last(token) or self.stats.new_tokens == most
+                    yield token
+                    if last:
+                        return
+            finally:
+                self._close(done, given)
+            if self.session.room == 0:
                 return
-        if session.room == 0:
-            return
-        began = time.perf_counter()
-        draft = _propose(session, history, remaining, drafter)
-        new = _speculate(session, history[-1], draft, sampler, stats) if draft else _step(session, token, sampler, stats)
-        stats.decode_seconds += time.perf_counter() - began
+            done = self._round(min(most - self.stats.new_tokens, self.session.room))
 
+    def _round(self, most: int) -> Round:
+        """Propose and verify a block of at most ``most`` tokens, or decode one."""
+        if self._unread:
+            self._read_prompt()
+        began = perf_counter()
+        length = self.pace.choose(most) if self.drafter is not None else 1
+        proposal = self._propose(length - 1)
+        new = self._verify(proposal) if proposal.tokens else self._decode(shadow=length == 1)
+        return Round(new, len(proposal.tokens), perf_counter() - began)
 
-def _propose(session: Session, history: list[int], remaining: int, drafter: Drafter | None) -> list[int]:
-    """As many guesses as a block, the context and the tokens still wanted have room for."""
-    limit = min(session.verify_len, session.room, remaining) - 1
-    return drafter.propose(history, limit)[:limit] if drafter is not None and limit > 0 else []
+    def _propose(self, limit: int) -> Proposal:
+        if self.drafter is None or limit < 1:
+            return Proposal([])
+        with self.stats.timed("draft"):
+            return self.drafter.propose(self.context, limit)
 
+    def _verify(self, proposal: Proposal) -> list[int]:
+        """The tokens that follow the text, of which all but the last were guessed right; they wait for a commit."""
+        with self.stats.timed("verify"):
+            logits = self.session.verify([self.context.tokens[-1], *proposal.tokens])
+        return self.sampler.accept(logits, proposal, self.context.tokens)
 
-def _step(session: Session, token: int, sampler: Sampler, stats: GenerationStats) -> list[int]:
-    stats.decodes += 1
-    return [sampler.draw(session.decode(token))]
+    def _decode(self, shadow: bool) -> list[int]:
+        if shadow:
+            self._guess_in_shadow()
+        with self.stats.timed("decode"):
+            logits = self.session.decode(self.context.tokens[-1])
+        token = self.sampler.draw(logits, self.context.tokens)
+        self.pace.compare(token)
+        self._take_hidden(1)
+        self.stats.decodes += 1
+        return [token]
 
+    def _guess_in_shadow(self) -> None:
+        """Guess only to compare with what comes: it tells whether guessing would pay again."""
+        if self.drafter is not None and self.pace.wants_shadow():
+            began = perf_counter()
+            self.pace.shadow(self._propose(self.pace.shadow_length).tokens, perf_counter() - began)
 
-def _speculate(session: Session, token: int, draft: list[int], sampler: Sampler, stats: GenerationStats) -> list[int]:
-    """Verify ``token`` with the drafted ones behind it, commit what is right, and return the tokens that follow ``token``."""
-    logits = session.verify([token, *draft])
-    new = []
-    for row, drafted in zip(logits, draft, strict=False):
-        new.append(sampler.accept(row, drafted))
-        if new[-1] != drafted:
-            break
-    else:
-        new.append(sampler.draw(logits[-1]))
-    accepted = len(new) - 1
-    session.commit(1 + accepted)
-    stats.verifies += 1
-    stats.proposed += len(draft)
-    stats.accepted += accepted
-    stats.rollbacks += accepted < len(draft)
-    stats.spans.append((stats.new_tokens, accepted, len(draft) - accepted))
-    return new
+    def _read_prompt(self) -> None:
+        """Let the drafter read the prompt, which is a prefill too; what it says is the first guess to compare."""
+        self._unread = False
+        if self.drafter is not None:
+            with self.stats.timed("prefill"):
+                self.pace.shadow(self.drafter.propose(self.context, self.pace.shadow_length).tokens, 0.0)
+
+    def _close(self, done: Round, given: int) -> None:
+        """Commit what was given out of a round and account for it; the last token given waits for the next round."""
+        began = perf_counter()
+        if done.proposed:
+            with self.stats.timed("commit"):
+                self.session.commit(given)
+            self._take_hidden(given)
+            self.stats.count_block(self.stats.new_tokens - given, len(done.new) - 1, done.proposed)
+        if done.seconds:
+            seconds = done.seconds + perf_counter() - began
+            self.stats.new_seconds += seconds
+            self.pace.round_done(1 + done.proposed, done.proposed, len(done.new) - 1, seconds)
+
+    def _take_hidden(self, count: int) -> None:
+        """Let the context have the hidden states of the last call's first ``count`` tokens, now committed."""
+        if self.drafter is not None and self.drafter.needs_hidden:
+            self.context.add_hidden(self.session.hidden[:count])

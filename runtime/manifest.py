@@ -105,6 +105,11 @@ class Manifest(Entry):
     files: dict[str, FileEntry]
     versions: dict[str, str]
 
+    @property
+    def identity(self) -> str:
+        """The program's hash, which its weights are part of."""
+        return self.files[PROGRAM].sha256
+
     def to_json(self) -> str:
         """The file's text, checksum included."""
         content = self.model_dump(mode="json")

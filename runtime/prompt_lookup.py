@@ -2,40 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from dataclasses import dataclass
+
+from hybridge.runtime.drafter import Context
+from hybridge.runtime.sampling import Proposal
+
+LONGEST_COMPARED = 64
+"""Tokens that are compared to tell how long a match is; longer ones are as good as certain."""
+
+WORTH = 0.3
+"""Least chance of a guess to be right, with all before it, that is worth its place in a block."""
+
+FORGET = 0.95
+
+
+@dataclass(frozen=True)
+class Match:
+    """An earlier place in the text that looks like its end: tokens that came next there, and how many before are the same."""
+
+    tokens: list[int]
+    length: int
+
+
+class Trust:
+    """How often guesses after matches of about one length were right, of which the last twenty or so count."""
+
+    def __init__(self, at_first: float) -> None:
+        self._right, self._judged = 2 * at_first, 2.0
+
+    @property
+    def chance(self) -> float:
+        return self._right / self._judged
+
+    def judge(self, right: bool) -> None:
+        self._right, self._judged = FORGET * self._right + right, FORGET * self._judged + 1
 
 
 class PromptLookup:
     """Prompt-lookup decoding: n-grams over prompt and output, longest match and latest place first.
 
-    Keeps an index that grows with the text, so that a proposal costs the same for a long context as for a short one. One
-    drafter follows one text; a text that does not continue the last one starts the index anew.
+    Keeps an index that grows with the text, so that a proposal costs the same for a long context as for a short one. Learns
+    from what came how far to trust a match by its length, and guesses no further than that.
 
     Source: Saxena, "Prompt Lookup Decoding" (2023); also ``PromptLookupCandidateGenerator`` in transformers.
     """
 
+    needs_hidden = False
+
     def __init__(self, longest: int = 8, shortest: int = 3) -> None:
-        """longest and shortest: tokens of a match that are tried."""
+        """longest and shortest: tokens of a match that are looked up."""
         self.sizes = range(longest, shortest - 1, -1)
+        self._context: Context | None = None
         self._text: list[int] = []
         self._after: dict[tuple[int, ...], int] = {}
+        self._trust: dict[int, Trust] = {}
+        self._said: tuple[int, Match] | None = None
 
-    def propose(self, tokens: Sequence[int], limit: int) -> list[int]:
-        """What followed the latest earlier occurrence of the longest known ending of ``tokens``."""
-        self._follow(tokens)
+    def propose(self, context: Context, limit: int) -> Proposal:
+        """As many tokens after the best match as are likely enough to be right; none where nothing is."""
+        match = self.find(context, limit)
+        self._learn()
+        self._said = (len(self._text), match) if match is not None else None
+        if match is None:
+            return Proposal([])
+        chance = min(max(self._trust_in(match.length).chance, 0.001), 0.999)
+        return Proposal(match.tokens[: int(math.log(WORTH) / math.log(chance))])
+
+    def find(self, context: Context, limit: int) -> Match | None:
+        """What followed the latest earlier occurrence of the longest known ending of the text.
+
+        Where the text ends before ``limit`` tokens, it repeats itself and so does the guess.
+        """
+        self._follow(context)
+        text = self._text
         for size in self.sizes:
-            place = self._after.get(tuple(self._text[-size:])) if size < len(self._text) else None
+            place = self._after.get(tuple(text[-size:])) if size < len(text) else None
             if place is not None:
-                return self._text[place : place + limit]
-        return []
+                found = text[place : place + limit]
+                while len(found) < limit:
+                    found += found[: limit - len(found)]
+                return Match(found, self._match_length(place, size))
+        return None
 
-    def _follow(self, tokens: Sequence[int]) -> None:
+    def _match_length(self, place: int, known: int) -> int:
+        text, end, length = self._text, len(self._text), known
+        while length < min(place, LONGEST_COMPARED) and text[place - 1 - length] == text[end - 1 - length]:
+            length += 1
+        return length
+
+    def _trust_in(self, length: int) -> Trust:
+        """Matches of about the same length, by powers of two, are trusted alike."""
+        size = length.bit_length()
+        return self._trust.setdefault(size, Trust(at_first=1 - 0.5 ** (size - 1)))
+
+    def _learn(self) -> None:
+        """Hold what was said last against what came."""
+        if self._said is None:
+            return
+        at, match = self._said
+        for guess, token in zip(match.tokens, self._text[at:], strict=False):
+            self._trust_in(match.length).judge(guess == token)
+            if guess != token:
+                break
+
+    def _follow(self, context: Context) -> None:
         """Index every n-gram that is followed by something; the ending itself is not, yet."""
-        known = len(self._text)
-        if known > len(tokens) or self._text != list(tokens[:known]):
-            self._text, self._after, known = [], {}, 0
-        self._text.extend(tokens[known:])
-        for end in range(max(known, 1), len(self._text)):
+        tokens, known = context.tokens, len(self._text)
+        if context is not self._context and tokens[:known] != self._text:
+            self._text, self._after, self._said, known = [], {}, None, 0
+        self._context = context
+        text = self._text
+        text.extend(tokens[known:])
+        for end in range(max(known, 1), len(text)):
             for size in self.sizes:
                 if size <= end:
-                    self._after[tuple(self._text[end - size : end])] = end
+                    self._after[tuple(text[end - size : end])] = end

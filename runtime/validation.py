@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.errors import UsageError
-from hybridge.runtime.generate import Drafter, GenerationStats
+from hybridge.runtime.drafter import Context, Drafter
+from hybridge.runtime.generation_stats import GenerationStats
 from hybridge.runtime.prompt_lookup import PromptLookup
 from hybridge.runtime.random_program import RandomProgram
+from hybridge.runtime.sampling import Proposal
 from hybridge.runtime.session import Session
 from hybridge.runtime.validation_report import Divergence, ValidationReport
 
@@ -82,8 +84,9 @@ def _check_generation(report: ValidationReport, session: Session, oracle: Oracle
     session.reset()
     plain = list(session.generate(prompt, max_new_tokens=new_tokens))
     session.reset()
-    drafter = Careless(PromptLookup(), rng, session.vocab_size)
-    guessed = list(session.generate(prompt, max_new_tokens=new_tokens, drafter=drafter, stats=stats))
+    drafter = Careless(PromptLookup(), rng, session.vocab_size) if session.verify_len > 1 else None
+    block = session.verify_len if drafter else None  # always guess, however wrong the guesses are
+    guessed = list(session.generate(prompt, max_new_tokens=new_tokens, drafter=drafter, block_length=block, stats=stats))
     check.prompts += 1
     check.tokens += len(plain)
     check.plain_matches += _is_greedy(report, prompt, plain, oracle)
@@ -98,12 +101,13 @@ class Careless:
 
     def __init__(self, drafter: Drafter, rng: random.Random, vocab_size: int) -> None:
         self.drafter, self.rng, self.vocab_size = drafter, rng, vocab_size
+        self.needs_hidden = drafter.needs_hidden
 
-    def propose(self, tokens: Sequence[int], limit: int) -> list[int]:
-        guess = self.drafter.propose(tokens, limit) or [self.rng.randrange(self.vocab_size) for _ in range(limit)]
+    def propose(self, context: Context, limit: int) -> Proposal:
+        guesses = self.drafter.propose(context, limit).tokens or [self.rng.randrange(self.vocab_size) for _ in range(limit)]
         if self.rng.random() < 0.5:
-            guess[self.rng.randrange(len(guess))] = self.rng.randrange(self.vocab_size)
-        return guess
+            guesses[self.rng.randrange(len(guesses))] = self.rng.randrange(self.vocab_size)
+        return Proposal(guesses)
 
 
 def _is_greedy(report: ValidationReport, prompt: list[int], tokens: list[int], oracle: Oracle) -> bool:

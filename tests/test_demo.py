@@ -3,12 +3,16 @@
 import json
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer
 
-from hybridge.runtime import Session
+from hybridge.export.cli.bench import load
+from hybridge.runtime import Drafter, Sampling, Session
+from hybridge.runtime.sampling_check import sampling_p_value
+from hybridge.runtime.speculation_bench import PLAIN, contest
 
 SCRIPT = Path(sys.executable).parent / "hybridge"
 PROMPTS = ["class Point:\n    def __init__(self", "def main(", "The first argument is the name of"]
@@ -44,20 +48,61 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_the_demo_reaches_its_figures(demo: tuple[Path, str]) -> None:
     _, shown = demo
     assert "passed" in shown
-    assert "the same tokens: True" in shown
+    assert "tokens other than plain decoding's: 0 of" in shown
     assert "✓" in shown
     assert "✗" not in shown
 
 
-@pytest.mark.parametrize("prompt", PROMPTS)
-def test_text_is_the_same_with_and_without_guessing(demo: tuple[Path, str], prompt: str) -> None:
-    folder, _ = demo
-    runs = [
-        json.loads(hybridge("run", folder, "--prompt", prompt, "--json", "--max-new-tokens", 80, option))
-        for option in ("--prompt-lookup", "--no-speculation")
-    ]
-    assert runs[0]["text"] == runs[1]["text"]
-    assert runs[1]["verifies"] == 0
+def opened(folder: Path) -> tuple[Session, dict[str, Drafter | None]]:
+    """The target and everything that guesses for it, all of them trained."""
+    subject = load(folder, folder.with_name(f"{folder.name}-draft"))
+    return subject.session, dict(subject.ways)
+
+
+WAYS = ["prompt lookup", "draft model", "multi-token prediction"]
+
+
+@pytest.mark.parametrize("block", [None, 4, 12, 32])
+@pytest.mark.parametrize("way", WAYS)
+def test_greedy_text_is_the_same_with_every_drafter(demo: tuple[Path, str], way: str, block: int | None) -> None:
+    session, ways = opened(demo[0])
+    prompts = [list(prompt.encode()) for prompt in PROMPTS]
+    chosen = {PLAIN: None, way: ways[way]}
+    outcomes = contest(session, chosen, prompts, new_tokens=150, sampling=Sampling(), block_length=block)
+    assert outcomes[way].differing == 0
+    if block is not None:
+        assert outcomes[way].total.accepted > 30, "trained drafters are right now and then"
+        assert outcomes[way].total.rollbacks > 3
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_text_of_a_seed_is_the_same_with_every_drafter(demo: tuple[Path, str], way: str) -> None:
+    session, ways = opened(demo[0])
+    texts = []
+    for drafter in (None, ways[way]):
+        session.reset()
+        sampling = Sampling(temperature=0.6, top_k=20, seed=5)
+        block = 4 if drafter else None
+        prompt = list(PROMPTS[0].encode())
+        texts.append(list(session.generate(prompt, max_new_tokens=120, drafter=drafter, sampling=sampling, block_length=block)))
+    assert texts[0] == texts[1]
+
+
+def test_the_trained_draft_keeps_the_sampling_distribution(demo: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = count()
+    monkeypatch.setattr("hybridge.runtime.sampling.secrets.randbits", lambda bits: next(seeds))
+    target, draft = (Session.load(folder) for folder in (demo[0], demo[0].with_name(f"{demo[0].name}-draft")))
+    p, acceptance = sampling_p_value(target, draft, list(PROMPTS[0].encode()), Sampling(temperature=1.0, top_k=6), 12_000)
+    assert p > 0.01
+    assert 0.2 < acceptance < 1.0
+
+
+def test_the_bench_prints_its_figures(demo: tuple[Path, str]) -> None:
+    folder = demo[0]
+    report = json.loads(hybridge("bench", folder, "--draft", f"{folder}-draft", "--tokens", 600, "--samples", 3000, "--json"))
+    assert report["lossless"]
+    assert set(report["texts"]["Code, greedy"]) == {PLAIN, *WAYS}
+    assert len(report["figures"]) == 6
 
 
 def test_the_stock_runner_generates_the_same_tokens(demo: tuple[Path, str]) -> None:

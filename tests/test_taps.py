@@ -1,79 +1,58 @@
-"""Hidden states beside the logits, against the uncached model's own ``output_hidden_states``."""
+"""Tapped hidden states against those that transformers itself gives of the uncached model."""
 
 import copy
 
 import pytest
 import torch
 from tiny import lively, tiny_config, tiny_model
-from torch import Tensor
-from transformers import PreTrainedModel
 
-from hybridge.cache.errors import UnsupportedModelError, UsageError
-from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.cache.kernels import CoreKernels
+from hybridge.cache.errors import UsageError
+from hybridge.export.eager import eager_session
 from hybridge.export.exporter import build_cache
-from hybridge.export.llm_kernels import LlmKernels
 from hybridge.export.methods import State, build_methods
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime import ExportOptions
 
-KERNELS = {"core": CoreKernels, "llm": LlmKernels}
-FAMILIES = ["qwen3_5_text", "llama", "falcon_h1", "mamba2", "gemma3_text", "zamba2", "lfm2"]
-TAPS = (-1, 1, 0, -2)
-PROMPT, TOKEN, BLOCK = [3, 1, 4, 1, 5, 9, 2], 6, [5, 3]
+TOKENS = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
+FAMILIES = ["qwen3_5_text", "llama", "falcon_h1", "lfm2", "gemma3_text"]
 
 
-def tapped(model: PreTrainedModel, text: list[int]) -> Tensor:
-    """[T, taps * hidden] of the uncached model."""
-    with torch.no_grad():
-        states = model(torch.tensor([text]), use_cache=False, output_hidden_states=True).hidden_states
-    return torch.cat([states[tap] for tap in TAPS], dim=-1)[0]
-
-
-@pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_taps_are_the_uncached_models_hidden_states(family: str, kernels: str) -> None:
-    oracle = lively(tiny_model(tiny_config(family)))
-    sizes = {"max_seq_len": 37, "prefill_chunk": 11, "verify_len": 5, "snapshot_slots": 1}
-    cache = HybridCache.from_config(oracle.config, kernels=KERNELS[kernels](), **sizes)  # type: ignore[arg-type]
-    methods = build_methods(State(copy.deepcopy(oracle), cache, TAPS), [2])
-    calls = {
-        "prefill": (PROMPT + [0] * 4, len(PROMPT)),
-        "decode": ([TOKEN],),
-        "verify_2": (BLOCK,),
-        "verify": (BLOCK + [0] * 3,),
-    }
-    text: list[int] = []
-    for name, inputs in calls.items():
-        count = 2 if "verify" in name else 1 if name == "decode" else len(PROMPT)
-        text = text + inputs[0][:count]  # type: ignore[index]
-        with torch.no_grad():
-            _, got = methods[name][0](*(torch.tensor([each]) for each in inputs))
-        want = tapped(oracle, text)[-count:]
-        assert got.dtype == torch.float32
-        torch.testing.assert_close(got[0, :count], want, rtol=1e-4, atol=1e-4)
-        text = text[:-count] if name == "verify_2" else text
+def test_prefill_decode_and_verify_put_out_what_transformers_does(family: str) -> None:
+    model = lively(tiny_model(tiny_config(family)))
+    with torch.no_grad():
+        states = model(torch.tensor([TOKENS]), use_cache=False, output_hidden_states=True).hidden_states
+    taps = (1, -1, 0)
+    want = torch.cat([states[i][0] for i in taps], dim=-1)
+    options = ExportOptions(max_seq_len=37, prefill_chunk=4, verify_len=3, shorter_verify_lens=(2,), tap_layers=taps)
+    session = eager_session(copy.deepcopy(model), options)
+    parts = []
+    session.prefill(TOKENS[:5])
+    parts.append(session.hidden)
+    session.decode(TOKENS[5])
+    parts.append(session.hidden)
+    for start, count in ((6, 2), (8, 3)):
+        session.verify(TOKENS[start : start + count])
+        parts.append(session.hidden)
+        session.commit(count)
+    torch.testing.assert_close(torch.cat(parts), want, rtol=1e-4, atol=1e-5)
 
 
-def test_the_methods_with_taps_can_be_traced() -> None:
+def test_taps_can_be_exported() -> None:
+    model = tiny_model(tiny_config("qwen3_5_text"))
+    options = ExportOptions(max_seq_len=37, prefill_chunk=5, verify_len=3, tap_layers=(1, -1))
+    state = State(model, build_cache(model.config, options), options.tap_layers)
+    shapes = {}
+    for name, (method, inputs) in build_methods(state).items():
+        if name in ("prefill", "decode", "verify"):
+            with torch.no_grad():
+                outputs = torch.export.export(method, inputs, strict=False).graph_module.graph.output_node().args[0]
+            shapes[name] = list(outputs[-1].meta["val"].shape)  # type: ignore[union-attr, index]
+    width = 2 * model.config.hidden_size
+    assert shapes == {"prefill": [1, 5, width], "decode": [1, 1, width], "verify": [1, 3, width]}
+
+
+@pytest.mark.parametrize(("taps", "says"), [((9,), "tap layer 9 does not exist"), ((-9,), "-9"), ((1, 1), "twice")])
+def test_layers_that_are_not_there_are_refused(taps: tuple[int, ...], says: str) -> None:
     config = tiny_config("qwen3_5_text")
-    cache = HybridCache.from_config(config, max_seq_len=37, prefill_chunk=11, verify_len=5, kernels=LlmKernels())
-    for name, (method, example) in build_methods(State(tiny_model(config), cache, TAPS)).items():
-        with torch.no_grad():
-            program = torch.export.export(method, example, strict=False)
-        outputs = program.graph_signature.user_outputs
-        assert len(outputs) == (2 if name in ("prefill", "decode", "verify") else 1), name
-
-
-@pytest.mark.parametrize("tap", [5, -6, 10**6])
-def test_a_tap_that_does_not_exist_is_refused(tap: int) -> None:
-    config = tiny_config("llama", num_hidden_layers=4)
-    with pytest.raises(UsageError, match=f"tap layer {tap} does not exist: this model has 4 layers, so a tap is 0"):
-        build_cache(config, ExportOptions(max_seq_len=8, tap_layers=(0, tap)))
-
-
-def test_several_residual_streams_have_no_states_inside() -> None:
-    config = tiny_config("qwen4_exp_text")
-    cache = HybridCache.from_config(config, max_seq_len=37, prefill_chunk=11, verify_len=5)
-    decode, example = build_methods(State(tiny_model(config), cache, (1,)))["decode"]
-    with pytest.raises(UnsupportedModelError, match="several residual streams"):
-        decode(*example)
+    with pytest.raises(UsageError, match=says):
+        build_cache(config, ExportOptions(max_seq_len=37, tap_layers=taps))

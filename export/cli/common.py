@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 from pathlib import Path
@@ -51,14 +50,14 @@ def megabytes(size: int) -> str:
 
 
 def numbers(text: str, option: str, example: str, lowest: int) -> list[int]:
-    """The numbers of ``text``, at least one and all different; wrong usage of ``option`` where it is something else."""
+    """The different numbers of ``text``, ascending, at least one; wrong usage of ``option`` where it is something else."""
     parts = [part.strip() for part in text.split(",")]
     expected = f"expected different numbers of {lowest} or more with commas between them, such as {example}."
-    if not all(re.fullmatch("-?[0-9]{1,9}", part) and int(part) >= lowest for part in parts):
+    if not all(part.isascii() and part.isdigit() and int(part) >= lowest for part in parts):
         raise typer.BadParameter(f"{text!r}: {expected}", param_hint=f"'{option}'")
     if len({int(part) for part in parts}) < len(parts):
         raise typer.BadParameter(f"{text!r} has a number twice: {expected}", param_hint=f"'{option}'")
-    return list(map(int, parts))
+    return sorted(map(int, parts))
 
 
 def check_writable_file(path: Path) -> None:

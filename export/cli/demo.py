@@ -1,7 +1,8 @@
-"""``hybridge demo``: the whole way with the embedded model, and the figures that it should reach."""
+"""``hybridge demo``: the whole way with the embedded models, and the figures that it should reach."""
 
 from __future__ import annotations
 
+import gc
 import time
 from pathlib import Path
 from typing import Annotated
@@ -11,18 +12,19 @@ from rich.text import Text
 from tokenizers import Tokenizer
 
 from hybridge.cache.errors import ValidationError
-from hybridge.export.cli.common import app, err, out, table
-from hybridge.export.cli.export import export_checkpoint
-from hybridge.export.cli.figures import Figure, figures
+from hybridge.export.cli.bench import load, print_outcomes
+from hybridge.export.cli.common import app, err, out
+from hybridge.export.cli.embedded import EMBEDDED, export_embedded
+from hybridge.export.cli.figures import Figure, figures, print_figures
+from hybridge.export.cli.speculation_figures import Subject
 from hybridge.export.cli.validate import DEFAULT_PROGRAMS, print_report, validate_session
-from hybridge.runtime.generate import GenerationStats
-from hybridge.runtime.manifest import ExportOptions
-from hybridge.runtime.prompt_lookup import PromptLookup
+from hybridge.runtime.drafter import Drafter
+from hybridge.runtime.generation_stats import GenerationStats
+from hybridge.runtime.sampling import Sampling
 from hybridge.runtime.session import Session
+from hybridge.runtime.speculation_bench import contest
 
-EMBEDDED = Path(__file__).parents[1] / "embedded"
-OPTIONS = ExportOptions(max_seq_len=1024)
-NEW_TOKENS = 400
+NEW_TOKENS, CODE_PROMPTS = 400, 5
 PROMPT = '''class Point:
     """A point in the plane."""
 
@@ -44,25 +46,28 @@ def demo(
     ),
     programs: Annotated[int, typer.Option(min=1, help="Random programs of 40 operations to validate with.")] = DEFAULT_PROGRAMS,
 ) -> None:
-    """Export the embedded hybrid model, validate it, and generate with and without guessing ahead."""
+    """Export the embedded hybrid model and its drafters, validate it, and generate with and without guessing ahead."""
     began = time.perf_counter()
-    err.print(f"[bold]1. Export[/] the embedded model, {EMBEDDED.name} (3 gated delta nets to 1 attention layer)")
-    manifest = export_checkpoint(EMBEDDED, output, OPTIONS, force=True, validate=False)
-    err.print("[bold]2. Validate[/] it against the uncached eager model")
+    draft = output.with_name(f"{output.name}-draft")
+    err.print("[bold]1. Export[/] the embedded models")
+    manifest = export_embedded(output, draft)
+    err.print("[bold]2. Validate[/] the target against the uncached eager model")
     report = validate_session(output, EMBEDDED, programs=programs, seed=0)
     print_report(report, out)
     err.print("[bold]3. Generate[/] with and without guessing ahead")
-    session = Session.load(output)
-    same = compare_generation(session, Tokenizer.from_file(str(output / "tokenizer.json")))
-    results = [*figures(manifest, report, session), Figure(
-        what="this demo's generation, speculative vs plain", target="identical",
+    subject = load(output, draft)
+    gc.freeze()
+    same = compare_generation(subject, Tokenizer.from_file(str(output / "tokenizer.json")))
+    results = [*figures(manifest, report, subject.session), Figure(
+        what="this demo's generation, each drafter vs plain", target="identical",
         measured="identical" if same else "different", reached=same,
     )]  # fmt: skip
     print_figures(results)
     err.print(
         f"[bold]Done[/] in {time.perf_counter() - began:.0f} s. Next:\n"
-        f"  hybridge run {output} --prompt 'def main(' --stats\n"
-        f"  hybridge inspect {output}\n"
+        f"  hybridge run {output} --draft {draft} --prompt 'def main(' --stats\n"
+        f"  hybridge chat {output}\n"
+        "  hybridge bench\n"
         "  hybridge export YOUR_CHECKPOINT -o OUT --validate",
         highlight=False,
     )
@@ -70,30 +75,30 @@ def demo(
         raise ValidationError("not every figure was reached; see the table above.")
 
 
-def compare_generation(session: Session, tokenizer: Tokenizer) -> bool:
-    """Generate both ways, show what was guessed in colour, and whether the tokens are the same."""
+def compare_generation(subject: Subject, tokenizer: Tokenizer) -> bool:
+    """Show in colour what one drafter guessed, and generate in every way; whether the tokens are always the same."""
     prompt = tokenizer.encode(PROMPT).ids
-    plain, plain_stats = _generate(session, prompt, drafter=None)
-    guessed, stats = _generate(session, prompt, drafter=PromptLookup())
+    tokens, stats = _generate(subject.session, prompt, subject.ways["draft model"])
     out.print(
         Text("prompt ", "bold"), Text("accepted guess ", "green"), Text("rejected, then corrected ", "red"), Text("decoded", "")
     )
-    out.print(colored(tokenizer, prompt, guessed, stats))
-    grid = table("Generation, greedy", "", "tokens", "tokens/s", "accepted", "rejected", "rollbacks")
-    for name, each in (("plain decoding", plain_stats), ("prompt lookup + verify", stats)):
-        rejected = each.proposed - each.accepted
-        grid.add_row(
-            name, f"{each.new_tokens}", f"{each.tokens_per_second:.0f}", f"{each.accepted}", f"{rejected}", f"{each.rollbacks}"
-        )
-    out.print(grid)
-    out.print(f"speed-up {stats.tokens_per_second / plain_stats.tokens_per_second:.2f}×, the same tokens: {plain == guessed}")
-    return plain == guessed
+    out.print(colored(tokenizer, prompt, tokens, stats))
+    prompts = [prompt, *subject.prompts[:CODE_PROMPTS]]
+    outcomes = contest(subject.session, subject.ways, prompts, new_tokens=NEW_TOKENS, sampling=Sampling())
+    print_outcomes("Generation, greedy, of code", outcomes)
+    differing = sum(each.differing for each in outcomes.values())
+    out.print(f"tokens other than plain decoding's: {differing} of {sum(each.total.new_tokens for each in outcomes.values())}")
+    return differing == 0
 
 
-def _generate(session: Session, prompt: list[int], drafter: PromptLookup | None) -> tuple[list[int], GenerationStats]:
+def _generate(session: Session, prompt: list[int], drafter: Drafter | None) -> tuple[list[int], GenerationStats]:
+    """Always guessing, for something to be seen."""
     stats = GenerationStats()
     session.reset()
-    return list(session.generate(prompt, max_new_tokens=NEW_TOKENS, drafter=drafter, stats=stats)), stats
+    tokens = session.generate(
+        prompt, max_new_tokens=NEW_TOKENS, drafter=drafter, block_length=session.verify_lens[0], stats=stats
+    )
+    return list(tokens), stats
 
 
 def colored(tokenizer: Tokenizer, prompt: list[int], tokens: list[int], stats: GenerationStats) -> Text:
@@ -107,11 +112,3 @@ def colored(tokenizer: Tokenizer, prompt: list[int], tokens: list[int], stats: G
     for token, style in zip(tokens, styles, strict=False):
         text.append(tokenizer.decode([token]), style)
     return text
-
-
-def print_figures(results: list[Figure]) -> None:
-    """The figures beside their targets."""
-    grid = table("Figures", "what", "target", "measured", "")
-    for figure in results:
-        grid.add_row(figure.what, figure.target, figure.measured, "[green]✓[/]" if figure.reached else "[bold red]✗[/]")
-    out.print(grid)

@@ -9,7 +9,6 @@ import typer
 from rich.markup import escape
 
 from hybridge.cache import DEFAULT_MAX_SEQ_LEN
-from hybridge.cache.families.family import MOST_LAYERS
 from hybridge.export.cli.common import JsonOption, app, err, megabytes, numbers, print_json
 from hybridge.export.cli.validate import DEFAULT_PROGRAMS, print_report, validate_session
 from hybridge.runtime.manifest import ExportOptions, Manifest
@@ -34,11 +33,13 @@ def export_command(
         typer.Option(help="State operators: the runtime's llama:: ones (fast), or core operators that any build has."),
     ] = "llm",
     tap_layers: Annotated[
-        str | None,
+        str,
         typer.Option(
-            help="Hidden states beside the logits: 0 the embeddings, 2 after two layers, -1 after the final norm, or 2,-1."
+            help="Layers whose hidden states are put out too: 0 the embeddings, 3 after 3 layers, -1 after the last norm."
         ),
-    ] = None,
+    ] = "",
+    mtp: Annotated[bool, typer.Option("--mtp", help="With the drafter that the checkpoint's mtp.* weights are.")] = False,
+    draft_len: Annotated[int, typer.Option(min=1, help="Tokens that this drafter guesses at once.")] = 4,
     validate: Annotated[bool, typer.Option("--validate", help="Validate against the checkpoint before it is kept.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing artifact.")] = False,
     json: JsonOption = False,
@@ -47,8 +48,7 @@ def export_command(
     if max_seq_len is None:
         max_seq_len = DEFAULT_MAX_SEQ_LEN
         err.print(f"[yellow]--max-seq-len was not given:[/] the state will hold {max_seq_len} tokens.", highlight=False)
-    *shorter, longest = sorted(numbers(verify_len, "--verify-len", "4,8,16", lowest=1))
-    taps = numbers(tap_layers, "--tap-layers", "2,-1", lowest=-MOST_LAYERS) if tap_layers else []
+    *shorter, longest = numbers(verify_len, "--verify-len", "4,8,16", lowest=1)
     options = ExportOptions(
         max_seq_len=max_seq_len,
         prefill_chunk=prefill_chunk,
@@ -58,13 +58,26 @@ def export_command(
         backend=backend,
         dtype=dtype,
         kernels=kernels,
-        tap_layers=tuple(taps),
+        tap_layers=taps(tap_layers, mtp),
+        mtp=mtp,
+        draft_len=draft_len,
     )
     manifest = export_checkpoint(checkpoint, output, options, force=force, validate=validate)
     if json:
         print_json({"output": str(output), **manifest.model_dump(mode="json")})
     else:
         describe(output, manifest)
+
+
+def taps(text: str, mtp: bool) -> tuple[int, ...]:
+    """The layers of ``text``, in its order; a drafter needs the last hidden states."""
+    try:
+        layers = [int(part) for part in text.split(",")] if text else []
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r}: expected numbers of layers with commas between them, such as 2,-1.", param_hint="'--tap-layers'"
+        ) from None
+    return tuple(layers if not mtp or -1 in layers else [*layers, -1])
 
 
 def export_checkpoint(checkpoint: Path, output: Path, options: ExportOptions, *, force: bool, validate: bool) -> Manifest:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import torch
 
 from hybridge.cache import HybridCache
+from hybridge.export.cli.common import out, table
 from hybridge.runtime.manifest import Manifest
 from hybridge.runtime.session import Session
 from hybridge.runtime.validation_report import ValidationReport
@@ -136,3 +137,11 @@ def milliseconds(call: Callable[[], object], repeats: int = 50) -> float:
         call()
         times.append(time.perf_counter() - began)
     return 1e3 * sorted(times)[repeats // 2]
+
+
+def print_figures(results: list[Figure]) -> None:
+    """The figures beside their targets."""
+    grid = table("Figures", "what", "target", "measured", "")
+    for figure in results:
+        grid.add_row(figure.what, figure.target, figure.measured, "[green]✓[/]" if figure.reached else "[bold red]✗[/]")
+    out.print(grid)

@@ -2,88 +2,99 @@
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from contextlib import closing
 from typing import Annotated
 
 import typer
-from tokenizers import Tokenizer
 
-from hybridge.cache.errors import UsageError
 from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, err, print_json
-from hybridge.runtime.artifact import open_artifact
-from hybridge.runtime.generate import GenerationStats
-from hybridge.runtime.program import Program
-from hybridge.runtime.prompt_lookup import PromptLookup
-from hybridge.runtime.session import Session
+from hybridge.export.cli.generating import (
+    DraftOption,
+    LookupOption,
+    MinPOption,
+    Model,
+    MtpOption,
+    NewTokensOption,
+    PenaltyOption,
+    PlainOption,
+    SeedOption,
+    StopOption,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+    open_model,
+    plain_seconds,
+    speed_up,
+    stats_table,
+)
+from hybridge.runtime.generation_stats import GenerationStats
+from hybridge.runtime.sampling import Sampling
+from hybridge.runtime.text_stream import TextStream
 
 
 @app.command()
 def run(
     artifact: ArtifactArgument,
     prompt: Annotated[str, typer.Option("--prompt", help="Text to continue.")],
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Stop after this many tokens.")] = 128,
-    speculation: Annotated[
-        bool,
-        typer.Option("--prompt-lookup/--no-speculation", help="Guess ahead from what the text says already, or not at all."),
-    ] = True,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
-    seed: Annotated[int | None, typer.Option(help="Of the sampling; drawn if left out.")] = None,
+    max_new_tokens: NewTokensOption = 128,
+    draft: DraftOption = None,
+    lookup: LookupOption = False,
+    mtp: MtpOption = False,
+    plain: PlainOption = False,
+    temperature: TemperatureOption = 0.0,
+    top_k: TopKOption = 0,
+    top_p: TopPOption = 1.0,
+    min_p: MinPOption = 0.0,
+    repetition_penalty: PenaltyOption = 1.0,
+    seed: SeedOption = None,
+    stop: StopOption = None,
     stats: Annotated[bool, typer.Option("--stats", help="Say on stderr what was accepted and how fast it was.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Continue a text, guessing ahead where the text repeats itself; the output is the same either way."""
-    opened = open_artifact(artifact)
-    if opened.tokenizer is None:
-        raise UsageError(f"{artifact} has no tokenizer.json, so text cannot be turned into tokens; use Session from Python.")
-    tokenizer = Tokenizer.from_file(str(opened.tokenizer))
-    session = Session(Program(opened), opened.manifest)
-    done = GenerationStats()
-    tokens = session.generate(
-        tokenizer.encode(prompt).ids,
-        max_new_tokens=max_new_tokens,
-        drafter=PromptLookup() if speculation else None,
-        temperature=temperature,
-        seed=seed,
-        stats=done,
+    """Continue a text, guessing ahead; greedy output is the same with every drafter and without."""
+    sampling = Sampling(
+        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed
     )
-    pieces = stream_text(tokenizer, tokens)
+    model = open_model(artifact, draft=draft, lookup=lookup, mtp=mtp, plain=plain)
+    gc.freeze()
+    done, text = GenerationStats(), TextStream(model.tokenizer, stop or [])
+    written = _continue(model, prompt, max_new_tokens, sampling, text, done, silent=json)
+    measured = plain_seconds(model.session) if stats or json else None
     if json:
-        print_json({"prompt": prompt, "text": "".join(pieces), **_summary(done)})
-        return
-    sys.stdout.write(prompt)
-    for piece in pieces:
-        sys.stdout.write(piece)
-        sys.stdout.flush()
-    sys.stdout.write("\n")
-    if stats:
-        print_stats(done)
+        speed = {"plain_seconds_per_token": measured, "speed_up": speed_up(done, measured)}
+        print_json({"prompt": prompt, "text": written, **done.to_dict(), **speed})
+    elif stats:
+        err.print(stats_table(done, measured))
 
 
-def stream_text(tokenizer: Tokenizer, tokens: Iterable[int]) -> Iterator[str]:
-    """Text as it becomes complete: a character of several tokens is held back until all have come."""
-    ids: list[int] = []
-    shown = ""
-    for token in tokens:
-        ids.append(token)
-        text = tokenizer.decode(ids)
-        if not text.endswith("\ufffd"):
-            yield text[len(shown) :]
-            shown = text
-    yield tokenizer.decode(ids)[len(shown) :]
-
-
-def print_stats(stats: GenerationStats) -> None:
-    """Counts and speed, on stderr."""
-    err.print(
-        f"[dim]{stats.prompt_tokens} prompt tokens in {stats.prefill_seconds:.3f} s; {stats.new_tokens} new at "
-        f"{stats.tokens_per_second:.0f} tokens/s; guessed {stats.proposed}, accepted {stats.accepted} "
-        f"({stats.acceptance_rate:.0%}), {stats.verifies} verifies, {stats.decodes} decodes, {stats.rollbacks} rollbacks[/]",
-        highlight=False,
+def _continue(
+    model: Model, prompt: str, most: int, sampling: Sampling, text: TextStream, done: GenerationStats, *, silent: bool
+) -> str:
+    """Generate, writing the text as it comes unless ``silent``; returns what came."""
+    ids, pieces = model.tokenizer.encode(prompt).ids, [""]
+    tokens = model.session.generate(
+        ids, max_new_tokens=most, drafter=model.drafter, sampling=sampling, until=text.push, stats=done
     )
+    write = _nowhere if silent else _show
+    write(prompt)
+    with closing(tokens):  # type: ignore[type-var]  # a generator
+        try:
+            for _ in tokens:
+                pieces.append(text.take())
+                write(pieces[-1])
+            pieces.append(text.finish())
+            write(pieces[-1])
+        finally:
+            write("\n")
+    return "".join(pieces)
 
 
-def _summary(stats: GenerationStats) -> dict[str, object]:
-    derived = {"acceptance_rate": stats.acceptance_rate, "tokens_per_second": stats.tokens_per_second}
-    return {name: value for name, value in asdict(stats).items() if name != "spans"} | derived
+def _show(piece: str) -> None:
+    sys.stdout.write(piece)
+    sys.stdout.flush()
+
+
+def _nowhere(piece: str) -> None:
+    """JSON comes in one piece."""

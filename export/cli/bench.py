@@ -1,0 +1,105 @@
+"""``hybridge bench``"""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from tokenizers import Tokenizer
+
+from hybridge.cache.errors import UsageError, ValidationError
+from hybridge.export.cli.common import JsonOption, app, err, out, print_json, table
+from hybridge.export.cli.embedded import code_prompts, export_embedded
+from hybridge.export.cli.figures import print_figures
+from hybridge.export.cli.speculation_figures import BenchReport, Subject, measure
+from hybridge.runtime.artifact import open_artifact
+from hybridge.runtime.block_drafter import BlockDrafter
+from hybridge.runtime.draft_model import DraftModel
+from hybridge.runtime.drafter import Drafter
+from hybridge.runtime.program import Program
+from hybridge.runtime.prompt_lookup import PromptLookup
+from hybridge.runtime.session import Session
+from hybridge.runtime.speculation_bench import PLAIN, Outcome
+
+PROMPTS = 25
+
+
+@app.command()
+def bench(
+    artifact: Annotated[
+        Path | None, typer.Argument(help="An exported artifact; left out, the embedded models are exported and measured.")
+    ] = None,
+    draft: Annotated[Path | None, typer.Option("--draft", help="The artifact of a draft model.")] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate and compare, over all drafters.")] = 100_000,
+    samples: Annotated[int, typer.Option(min=300, help="Tokens to draw for each test of the sampling.")] = 200_000,
+    json: JsonOption = False,
+) -> None:
+    """Measure what guessing ahead brings, interleaved with plain decoding, and check that it changes no text."""
+    if artifact is None and draft is not None:
+        raise UsageError("--draft needs the target's artifact before it; leave both out for the embedded models.")
+    with tempfile.TemporaryDirectory(prefix="hybridge-bench-") as scratch:
+        if artifact is None:
+            artifact, draft = Path(scratch) / "target", Path(scratch) / "draft"
+            export_embedded(artifact, draft)
+        subject = load(artifact, draft)
+        gc.freeze()  # what is loaded stays: the collector need not look at it between two tokens
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=err, transient=True) as progress:
+            task = progress.add_task("Measuring", total=None)
+            report = measure(subject, tokens, samples, lambda done, total: progress.update(task, completed=done, total=total))
+    if json:
+        print_json(report.to_dict())
+    else:
+        show(report)
+    if not report.lossless:
+        raise ValidationError("speculation changed the text; see the figures above.")
+
+
+def load(artifact: Path, draft: Path | None) -> Subject:
+    """The sessions of a target and of what guesses for it. Raises what opening them raises."""
+    opened = open_artifact(artifact)
+    if opened.tokenizer is None:
+        raise UsageError(f"{artifact} has no tokenizer.json to read code with, which is what is generated; export with one.")
+    session = Session(Program(opened), opened.manifest)
+    ways: dict[str, Drafter | None] = {PLAIN: None, "prompt lookup": PromptLookup()}
+    if draft is not None:
+        ways["draft model"] = DraftModel.load(draft, opened, session)
+    if opened.manifest.options.mtp:
+        ways["multi-token prediction"] = BlockDrafter(session)
+    prompts = code_prompts(Tokenizer.from_file(str(opened.tokenizer)), PROMPTS)
+    return Subject(session=session, ways=ways, prompts=prompts, draft=draft)
+
+
+def show(report: BenchReport) -> None:
+    """The tables: each way of generating, and the figures beside their targets."""
+    for title, outcomes in report.outcomes.items():
+        print_outcomes(title, outcomes)
+    print_figures(report.figures())
+
+
+def print_outcomes(title: str, outcomes: Mapping[str, Outcome]) -> None:
+    """A row for each way of generating; draft, verify and commit are shares of its time."""
+    columns = ("tokens/s", "× plain", "accepted", "tokens a block", "rollbacks", "decodes", "draft", "verify", "commit")
+    grid = table(title, "", *columns)
+    for name, outcome in outcomes.items():
+        grid.add_row(name, *_row(outcome, outcomes[PLAIN]))
+    out.print(grid)
+
+
+def _row(outcome: Outcome, plain: Outcome) -> list[str]:
+    total = outcome.total
+    shares = [seconds / total.new_seconds for seconds in (total.draft_seconds, total.verify_seconds, total.commit_seconds)]
+    return [
+        f"{outcome.tokens_per_second:.0f}",
+        f"{outcome.tokens_per_second / plain.tokens_per_second:.2f}",
+        f"{total.acceptance_rate:.0%}",
+        f"{total.mean_accepted_length:.1f}",
+        f"{total.rollbacks}",
+        f"{total.decodes}",
+        *(f"{share:.0%}" for share in shares),
+    ]

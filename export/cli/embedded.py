@@ -1,0 +1,42 @@
+"""The embedded models, and texts to try them on."""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from hybridge.export.cli.common import err
+from hybridge.export.cli.export import export_checkpoint
+from hybridge.runtime.manifest import ExportOptions, Manifest
+
+EMBEDDED = Path(__file__).parents[1] / "embedded"
+DRAFT = EMBEDDED / "draft"
+TARGET_OPTIONS = ExportOptions(max_seq_len=2048, verify_len=32, shorter_verify_lens=(4, 12), tap_layers=(-1,), mtp=True)
+DRAFT_OPTIONS = ExportOptions(max_seq_len=2048, snapshot_slots=1)
+HELD_OUT = 8
+"""Of 256: modules that scripts/train-tiny keeps out of the training text, by a hash of their names."""
+
+
+def export_embedded(target: Path, draft: Path) -> Manifest:
+    """Export the embedded model with its own drafter, and its draft model; returns the target's manifest."""
+    err.print(
+        f"[bold]The target[/], {EMBEDDED.name}: 3 gated delta nets to 1 attention layer, with a multi-token-prediction drafter"
+    )
+    manifest = export_checkpoint(EMBEDDED, target, TARGET_OPTIONS, force=True, validate=False)
+    err.print("[bold]The draft model[/]: 1 gated delta net")
+    export_checkpoint(DRAFT, draft, DRAFT_OPTIONS, force=True, validate=False)
+    return manifest
+
+
+def code_prompts(tokenizer: Tokenizer, count: int, characters: int = 400) -> list[list[int]]:
+    """The beginnings of ``count`` modules of this Python's standard library that the embedded model has not seen."""
+    root = Path(sysconfig.get_path("stdlib"))
+    paths = [path for path in sorted(root.rglob("*.py")) if "site-packages" not in path.parts and "test" not in path.parts]
+    unseen = [path for path in paths if hashlib.sha256(str(path.relative_to(root)).encode()).digest()[0] < HELD_OUT]
+    texts = [path.read_text(encoding="utf-8", errors="ignore") for path in [*unseen, *paths]]
+    # Behind the licence and the imports, where code begins.
+    starts = [(text, text.find("\ndef ") if "\ndef " in text else text.find("\nclass ")) for text in texts]
+    return [tokenizer.encode(text[at : at + characters]).ids for text, at in starts if 0 < at < len(text) - characters][:count]

@@ -1,0 +1,105 @@
+"""What ``run`` and ``chat`` share: a model with what guesses for it, and the options that say how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from tokenizers import Tokenizer
+
+from hybridge.cache.errors import UsageError
+from hybridge.export.cli.common import table
+from hybridge.runtime.artifact import Artifact, open_artifact
+from hybridge.runtime.block_drafter import BlockDrafter
+from hybridge.runtime.draft_model import DraftModel
+from hybridge.runtime.drafter import Drafter
+from hybridge.runtime.generation_stats import GenerationStats
+from hybridge.runtime.program import Program
+from hybridge.runtime.prompt_lookup import PromptLookup
+from hybridge.runtime.session import Session
+
+DraftOption = Annotated[Path | None, typer.Option("--draft", help="Guess with this draft model, an artifact too.")]
+LookupOption = Annotated[bool, typer.Option("--prompt-lookup", help="Guess from what the text says already (the default).")]
+MtpOption = Annotated[bool, typer.Option("--mtp", help="Guess with the artifact's own drafter, if it was exported with one.")]
+PlainOption = Annotated[bool, typer.Option("--no-speculation", help="Do not guess.")]
+NewTokensOption = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Stop after this many tokens.")]
+TemperatureOption = Annotated[float, typer.Option("--temperature", help="0 is greedy.")]
+TopKOption = Annotated[int, typer.Option("--top-k", help="Draw from the k best tokens only; 0 for all.")]
+TopPOption = Annotated[float, typer.Option("--top-p", help="Draw from the fewest tokens that have this probability together.")]
+MinPOption = Annotated[float, typer.Option("--min-p", help="Drop tokens below this share of the best one's probability.")]
+PenaltyOption = Annotated[float, typer.Option("--repetition-penalty", help="Above 1: tokens that were there become rarer.")]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Of the sampling; drawn if left out.")]
+StopOption = Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be given several times.")]
+
+PLAIN_STEPS = 16
+
+
+@dataclass(frozen=True)
+class Model:
+    """An opened artifact, ready to generate text."""
+
+    artifact: Artifact
+    session: Session
+    tokenizer: Tokenizer
+    drafter: Drafter | None
+
+
+def open_model(folder: Path, *, draft: Path | None, lookup: bool, mtp: bool, plain: bool) -> Model:
+    """Open an artifact and its drafter. Raises UsageError for two drafters at once, and what opening them raises."""
+    if sum((draft is not None, lookup, mtp, plain)) > 1:
+        raise UsageError("--draft, --prompt-lookup, --mtp and --no-speculation exclude each other; give one of them.")
+    opened = open_artifact(folder)
+    if opened.tokenizer is None:
+        raise UsageError(f"{folder} has no tokenizer.json, so text cannot be turned into tokens; use Session from Python.")
+    tokenizer = Tokenizer.from_file(str(opened.tokenizer))
+    session = Session(Program(opened), opened.manifest)
+    return Model(opened, session, tokenizer, _drafter(opened, session, draft, mtp, plain))
+
+
+def _drafter(opened: Artifact, session: Session, draft: Path | None, mtp: bool, plain: bool) -> Drafter | None:
+    if draft is not None:
+        return DraftModel.load(draft, opened, session)
+    if mtp:
+        return BlockDrafter(session)
+    # An artifact that verifies one token at a time has nothing to guess for; only who asks for it is told.
+    return None if plain or session.verify_len < 2 else PromptLookup()
+
+
+def plain_seconds(session: Session) -> float | None:
+    """Seconds of a plain decode here and now, by decoding a few more tokens; None without room for any.
+
+    Changes the session's text, so it comes last.
+    """
+    stats = GenerationStats()
+    steps = min(PLAIN_STEPS, session.room - 1)
+    if steps < 2:
+        return None
+    list(session.generate([0], max_new_tokens=steps, stats=stats))
+    return stats.new_seconds / (stats.new_tokens - 1) if stats.new_tokens > 1 else None
+
+
+def speed_up(stats: GenerationStats, plain: float | None) -> float | None:
+    """How many times faster than plain decoding a generation was, by the seconds of a plain token."""
+    return plain * stats.tokens_per_second if plain is not None and stats.new_tokens > 1 else None
+
+
+def stats_table(stats: GenerationStats, plain: float | None) -> Table:
+    """Counts, times and speed of a generation."""
+    grid = table("Generation", "", "")
+    grid.add_row("prompt", f"{stats.prompt_tokens} tokens in {stats.prefill_seconds:.3f} s")
+    grid.add_row("new", f"{stats.new_tokens} tokens, {stats.tokens_per_second:.0f} tokens/s")
+    grid.add_row("guesses", f"{stats.proposed}, accepted {stats.accepted} ({stats.acceptance_rate:.0%})")
+    grid.add_row("mean accepted length", f"{stats.mean_accepted_length:.2f} tokens a block")
+    grid.add_row("calls", f"{stats.verifies} verifies, {stats.decodes} decodes, {stats.rollbacks} rollbacks")
+    for phase in ("draft", "verify", "commit", "decode"):
+        seconds = getattr(stats, f"{phase}_seconds")
+        grid.add_row(phase, f"{seconds:.3f} s, {seconds / stats.new_seconds if stats.new_seconds else 0:.0%}")
+    faster = speed_up(stats, plain)
+    if faster is not None and plain is not None:
+        grid.add_row(
+            "speed-up over plain decoding", f"{faster:.2f}× ({1 / plain:.0f} tokens/s, measured on {PLAIN_STEPS} more tokens)"
+        )
+    return grid

@@ -1,0 +1,198 @@
+"""The figures that speculation should reach, measured on one target and everything that guesses for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hybridge.export.cli.figures import Figure, milliseconds
+from hybridge.runtime.drafter import Drafter
+from hybridge.runtime.prompt_lookup import PromptLookup
+from hybridge.runtime.sampling import Sampling
+from hybridge.runtime.sampling_check import sampling_p_value
+from hybridge.runtime.session import Session
+from hybridge.runtime.speculation_bench import PLAIN, Outcome, contest
+
+CODE, RANDOM, FIXED = "Code, greedy", "Random bytes", "Code, greedy, always the longest block"
+HOT = Sampling(temperature=100.0)
+"""Every token is about as likely as any other: text that nothing can guess."""
+FEW = Sampling(temperature=1.0, top_k=6)
+"""A small vocabulary, for every cell of the test to get its draws."""
+LONG_TURN, RANDOM_PROMPTS = 1500, 8
+
+Notify = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is measured: a target and all ways to generate from it; draft is the draft model's artifact."""
+
+    session: Session
+    ways: Mapping[str, Drafter | None]
+    prompts: list[list[int]]
+    draft: Path | None
+
+    @property
+    def room(self) -> int:
+        """New tokens that every prompt leaves room for, at most 1,000."""
+        return min(1000, self.session.max_seq_len - max(len(prompt) for prompt in self.prompts))
+
+
+@dataclass(kw_only=True)
+class BenchReport:
+    """outcomes by text and way; p-values of the sampling by drafter; the median ms of going back a long turn."""
+
+    outcomes: dict[str, dict[str, Outcome]] = field(default_factory=dict)
+    sampling: dict[str, float] = field(default_factory=dict)
+    samples: int = 0
+    undo_ms: float = 0.0
+    undone: int = 0
+
+    @property
+    def lossless(self) -> bool:
+        """Whether no token differs and no distribution."""
+        return not self._sum("differing") and all(p > 0.01 for p in self.sampling.values())
+
+    def speed_up(self, text: str) -> tuple[str, float]:
+        """The best drafter on a text and its speed over plain decoding's."""
+        speeds = {name: each.tokens_per_second for name, each in self.outcomes[text].items()}
+        best = max((name for name in speeds if name != PLAIN), key=lambda name: speeds[name])
+        return best, speeds[best] / speeds[PLAIN]
+
+    def slowest(self, text: str) -> tuple[str, float]:
+        """The worst drafter on a text."""
+        speeds = {name: each.tokens_per_second for name, each in self.outcomes[text].items()}
+        worst = min((name for name in speeds if name != PLAIN), key=lambda name: speeds[name])
+        return worst, speeds[worst] / speeds[PLAIN]
+
+    def overhead(self) -> float:
+        """Seconds of commits and of all bookkeeping for each second of verifying."""
+        total = self.outcomes[FIXED]["prompt lookup"].total
+        useful = total.draft_seconds + total.decode_seconds + total.verify_seconds
+        return (total.new_seconds - useful) / total.verify_seconds
+
+    def figures(self) -> list[Figure]:
+        best, speed = self.speed_up(CODE)
+        worst, random_speed = self.slowest(RANDOM)
+        overhead, p = self.overhead(), min(self.sampling.values())
+        tokens = sum(each.total.new_tokens for name, each in self.outcomes[CODE].items() if name != PLAIN)
+        return [
+            Figure(what=f"code, {best} vs plain", target="≥ 2.5×", measured=f"{speed:.2f}×", reached=speed >= 2.5),
+            Figure(
+                what=f"random bytes, worst drafter ({worst}) vs plain",
+                target="≥ 0.97×", measured=f"{random_speed:.2f}×", reached=random_speed >= 0.97,
+            ),
+            Figure(
+                what="commit + bookkeeping, of a verify", target="≤ 3 %", measured=f"{overhead:.1%}", reached=overhead <= 0.03
+            ),
+            Figure(
+                what=f"tokens other than plain greedy decoding's, of {tokens:,}",
+                target="0", measured=f"{self._sum('differing')} ({self._sum('ties')} ties)", reached=not self._sum("differing"),
+            ),
+            Figure(
+                what=f"sampling, worst p of chi-square over {self.samples:,} tokens each",
+                target="> 0.01", measured=f"{p:.2f}", reached=p > 0.01,
+            ),
+            Figure(
+                what=f"going back a turn of {self.undone:,} tokens",
+                target="≤ 5 ms", measured=f"{self.undo_ms:.2f} ms", reached=self.undo_ms <= 5,
+            ),
+        ]  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
+        ways = {
+            text: {
+                name: {"tokens_per_second": each.tokens_per_second, "differing": each.differing, "ties": each.ties}
+                | each.total.to_dict()
+                for name, each in outcomes.items()
+            }
+            for text, outcomes in self.outcomes.items()
+        }
+        figures = [vars(figure) for figure in self.figures()]
+        return {
+            "texts": ways,
+            "sampling": self.sampling,
+            "undo_ms": self.undo_ms,
+            "figures": figures,
+            "lossless": self.lossless,
+        }
+
+    def _sum(self, name: str) -> int:
+        return sum(getattr(each, name) for outcomes in self.outcomes.values() for each in outcomes.values())
+
+
+def measure(subject: Subject, tokens: int, samples: int, notify: Notify) -> BenchReport:
+    """Generate ``tokens`` tokens of code over all drafters, some random bytes, and draw ``samples`` tokens for each test."""
+    report, session = BenchReport(samples=samples), subject.session
+    guessing = len(subject.ways) - 1
+    new_tokens = min(subject.room, max(2, -(-tokens // (guessing * len(subject.prompts)))))
+    count = min(len(subject.prompts), -(-tokens // (guessing * new_tokens)))
+    steps = Steps(notify, total=count * (guessing + 1) + RANDOM_PROMPTS * (guessing + 1) + 2 * 2 + guessing + 1)
+    report.outcomes[CODE] = contest(
+        session, subject.ways, subject.prompts[:count], new_tokens=new_tokens, sampling=Sampling(), notify=steps.done
+    )
+    report.outcomes[RANDOM] = contest(
+        session,
+        subject.ways,
+        random_prompts(session, RANDOM_PROMPTS, new_tokens),
+        new_tokens=new_tokens,
+        sampling=HOT,
+        notify=steps.done,
+    )
+    longest: dict[str, Drafter | None] = {PLAIN: None, "prompt lookup": PromptLookup()}
+    report.outcomes[FIXED] = contest(
+        session, longest, subject.prompts[:2], new_tokens=new_tokens, sampling=Sampling(),
+        block_length=session.verify_len, notify=steps.done,
+    )  # fmt: skip
+    report.sampling = check_sampling(subject, samples, steps.done)
+    report.undone = min(LONG_TURN, session.max_seq_len - 1)
+    report.undo_ms = undo_ms(session, report.undone)
+    return report
+
+
+@dataclass
+class Steps:
+    """Counts what is done for a progress bar."""
+
+    notify: Notify
+    total: int
+    count: int = 0
+
+    def done(self) -> None:
+        self.count += 1
+        self.notify(self.count, self.total)
+
+
+def random_prompts(session: Session, count: int, length: int) -> list[list[int]]:
+    rng = random.Random(0)
+    return [[rng.randrange(min(256, session.vocab_size)) for _ in range(min(64, length))] for _ in range(count)]
+
+
+def check_sampling(subject: Subject, samples: int, done: Callable[[], None]) -> dict[str, float]:
+    """p-values without a drafter and with each; for the draft model with the probabilities that it draws from."""
+    text = tuple(subject.prompts[0][:40])
+    drafts = {PLAIN: None, "the target guessing for itself": subject.session}
+    if subject.draft is not None:
+        drafts["draft model"] = Session.load(subject.draft)
+    found = {}
+    for name, draft in drafts.items():
+        found[name] = sampling_p_value(subject.session, draft, text, FEW, samples)[0]
+        done()
+    return found
+
+
+def undo_ms(session: Session, tokens: int) -> float:
+    """Median time of going back over a turn of so many tokens by snapshot."""
+    session.reset()
+    session.prefill([1])
+    session.snapshot(0)
+
+    def turn() -> float:
+        session.prefill([1] * (tokens - 1))
+        return milliseconds(lambda: session.restore(0), repeats=1)
+
+    return sorted(turn() for _ in range(5))[2]

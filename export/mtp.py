@@ -1,0 +1,149 @@
+"""Multi-token prediction: the drafter that Qwen3.5-type checkpoints carry in their ``mtp.*`` weights.
+
+transformers ignores these weights. With h the model's hidden states after the final norm and x the tokens, position p has
+``z = fc([norm(embed(x[p + 1])), norm(h[p])])``, one decoder layer attends over all z up to p, and its normed output g gives
+by the model's own head what may be x[p + 2]; one step further g stands for h. Source: vLLM, ``qwen3_5_mtp.py``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from torch import Tensor, nn
+
+from hybridge.cache.block import Block
+from hybridge.cache.drafter_attention import DrafterAttentionLayer, step
+from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
+from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.export.checkpoint import Checkpoint
+from hybridge.export.families.family import Unregistered, decoder_of
+
+FAMILIES = ("qwen3_5_text", "qwen3_next")
+PREFIX = "mtp."
+
+
+class MtpWeights(nn.Module):
+    """The modules of the ``mtp.*`` weights, named as these are; norms and layer are the model's own classes."""
+
+    def __init__(self, decoder: Any) -> None:
+        super().__init__()
+        config = decoder.config
+        attends = config.layer_types.index("full_attention")
+        norm, layer = type(decoder.norm), type(decoder.layers[attends])
+        self.pre_fc_norm_embedding, self.pre_fc_norm_hidden, self.norm = (
+            norm(config.hidden_size, eps=config.rms_norm_eps) for _ in range(3)
+        )
+        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
+        self.layers = nn.ModuleList([layer(config, attends)])
+
+
+def load_mtp(checkpoint: Checkpoint) -> MtpWeights:
+    """Read the ``mtp.*`` weights beside a loaded checkpoint, in float32.
+
+    Raises UnsupportedModelError for a family or a number of layers that there is no drafter for, CheckpointError where weights
+    are missing, misshapen or not finite.
+    """
+    check_family(checkpoint.config)
+    weights = _read(checkpoint.folder)
+    if not weights:
+        raise CheckpointError(f"{checkpoint.folder} has no {PREFIX}* weights to make a drafter of; export it without --mtp.")
+    if deeper := [name for name in weights if name.startswith("layers.") and not name.startswith("layers.0.")]:
+        raise UnsupportedModelError(f"{PREFIX}{deeper[0]}: drafters of several layers are not supported; export without --mtp.")
+    with torch.device("meta"):
+        drafter = MtpWeights(decoder_of(checkpoint.model))
+    _check(checkpoint.folder, drafter, weights)
+    drafter.load_state_dict(weights, assign=True)
+    return drafter.eval().requires_grad_(False)
+
+
+def check_family(config: Any) -> None:
+    """Raises UnsupportedModelError where hybridge knows no drafter of ``config``'s family."""
+    if config.model_type not in FAMILIES or "full_attention" not in config.layer_types:
+        raise UnsupportedModelError(
+            f"{config.model_type!r} models have no multi-token-prediction drafter that hybridge knows "
+            f"(it knows those of {', '.join(FAMILIES)}); export without --mtp."
+        )
+
+
+def _read(folder: Path) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                names = [name for name in file.keys() if name.startswith(PREFIX)]  # noqa: SIM118  not a dict
+                found |= {name.removeprefix(PREFIX): file.get_tensor(name).float() for name in names}
+        except (OSError, safetensors.SafetensorError) as error:
+            raise CheckpointError(f"{path} cannot be read ({error}); the checkpoint is damaged.") from None
+    return found
+
+
+def _check(folder: Path, drafter: MtpWeights, weights: dict[str, Tensor]) -> None:
+    wanted = {name: tuple(each.shape) for name, each in drafter.state_dict().items()}
+    for what, names in (("lacks", wanted.keys() - weights.keys()), ("has the unknown", weights.keys() - wanted.keys())):
+        if names:
+            raise CheckpointError(f"{folder} {what} {PREFIX}{min(names)}; its drafter cannot be exported, leave out --mtp.")
+    for name, each in weights.items():
+        if tuple(each.shape) != wanted[name]:
+            raise CheckpointError(
+                f"{PREFIX}{name} in {folder} has shape {list(each.shape)}, but should have {list(wanted[name])}."
+            )
+        if not bool(each.isfinite().all()):
+            raise CheckpointError(f"{PREFIX}{name} in {folder} is not finite (NaN or infinity); the weights are damaged.")
+
+
+class MtpDrafter(nn.Module):
+    """The drafter over the model and the cache; its attention layer is the cache's last one."""
+
+    def __init__(self, weights: MtpWeights, cache: HybridCache, draft_len: int) -> None:
+        super().__init__()
+        self.weights, self.draft_len = weights, draft_len
+        self.cache = Unregistered(cache)
+        index = len(cache.cache_layers()) - 1
+        self.index = index
+        module: Any
+        for module in weights.modules():
+            if hasattr(module, "layer_idx"):
+                module.layer_idx, module.hybridge = index, Unregistered(cache)
+        check_draft_len(draft_len, cache)
+
+    def read(self, decoder: Any, hidden: Tensor, tokens: Tensor, count: Tensor, ahead: int = 0) -> tuple[Tensor, Block, Tensor]:
+        """Take in the first ``count`` pairs of hidden [1, T, H] and the tokens [1, T] after each.
+
+        Returns g [1, T, H], the block, and the drafter's length int64 [1], -1 where the pairs and ``ahead`` more do not fit.
+        """
+        layer = self.cache.cache.part(self.index, DrafterAttentionLayer)
+        block = layer.extend(tokens.shape[1], count, ahead)
+        g = self._run(decoder, hidden, tokens, block)
+        return g, block, layer.close(block)
+
+    def guess(self, decoder: Any, head: Any, g: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+        """Chain from the last counted row of g [1, T, H]: tokens int64 and their probabilities float32, both [1, K]."""
+        g = g.index_select(1, (block.count - 1).clamp(min=0))
+        tokens: list[Tensor] = []
+        chances: list[Tensor] = []
+        for i in range(self.draft_len):
+            if i:
+                g = self._run(decoder, g, tokens[-1], step(block, i - 1))
+            chance, token = head(g).softmax(-1).max(-1)
+            tokens.append(token)
+            chances.append(chance)
+        return torch.cat(tokens, dim=1), torch.cat(chances, dim=1)
+
+    def _run(self, decoder: Any, hidden: Tensor, tokens: Tensor, block: Block) -> Tensor:
+        self.cache.cache.block = block
+        w: Any = self.weights
+        embedded = w.pre_fc_norm_embedding(decoder.embed_tokens(tokens))
+        z = w.fc(torch.cat([embedded, w.pre_fc_norm_hidden(hidden)], dim=-1))
+        rope = decoder.rotary_emb(z, block.positions[None])
+        out: Tensor = w.norm(w.layers[0](z, position_embeddings=rope, attention_mask=None))
+        return out
+
+
+def check_draft_len(draft_len: int, cache: HybridCache) -> None:
+    """Raises UsageError for a length that leaves no room behind the last position, where refused guesses go."""
+    most = max(cache.sizes.prefill_chunk, cache.sizes.verify_len)
+    if not 1 <= draft_len <= most:
+        raise UsageError(f"draft_len is {draft_len}, but must lie between 1 and {most} (the longest block of tokens).")

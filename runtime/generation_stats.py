@@ -1,0 +1,74 @@
+"""What a generation did, and where its time went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from time import perf_counter
+from typing import Any, Literal
+
+Phase = Literal["prefill", "draft", "verify", "commit", "decode"]
+
+
+@dataclass(kw_only=True)
+class GenerationStats:
+    """Counts, and wall seconds by phase. new_seconds is the time of all new tokens after the first, which the prefill pays for.
+
+    Time that the consumer of the tokens takes is in none of them.
+    """
+
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    proposed: int = 0
+    accepted: int = 0
+    verifies: int = 0
+    decodes: int = 0
+    rollbacks: int = 0
+    prefill_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    commit_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    new_seconds: float = 0.0
+    spans: list[tuple[int, int, int]] = field(default_factory=list)
+    """For each verified block: which new token its first guess stands for, guesses accepted, guesses rejected."""
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted of the proposed tokens; 0 where none were proposed."""
+        return self.accepted / self.proposed if self.proposed else 0.0
+
+    @property
+    def mean_accepted_length(self) -> float:
+        """Tokens that a verified block yields: the accepted guesses and one more; 0 without blocks."""
+        return (self.accepted + self.verifies) / self.verifies if self.verifies else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """New tokens after the first."""
+        return (self.new_tokens - 1) / self.new_seconds if self.new_seconds and self.new_tokens > 1 else 0.0
+
+    @contextmanager
+    def timed(self, phase: Phase) -> Iterator[None]:
+        """Add the time of the body to ``phase``."""
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            name = f"{phase}_seconds"
+            setattr(self, name, getattr(self, name) + perf_counter() - began)
+
+    def count_block(self, first: int, accepted: int, proposed: int) -> None:
+        """A verified block: which new token its first guess stands for, guesses accepted, guesses made."""
+        self.verifies += 1
+        self.proposed += proposed
+        self.accepted += accepted
+        self.rollbacks += accepted < proposed
+        self.spans.append((first, accepted, proposed - accepted))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the spans, for JSON."""
+        derived = ("acceptance_rate", "mean_accepted_length", "tokens_per_second")
+        own = {name: value for name, value in asdict(self).items() if name != "spans"}
+        return own | {name: getattr(self, name) for name in derived}

@@ -1,0 +1,103 @@
+"""How far to guess ahead: as far as measured acceptance and measured costs make worthwhile, and not at all where they do not.
+
+A block of S tokens, of which S - 1 are guessed and each is right with probability a, yields (1 - a^S) / (1 - a) tokens on
+average (Leviathan, Kalman, Matias, arXiv:2211.17192, equation 1). The pace is the S with the most tokens a second; S = 1 is
+plain decoding. While it decodes plainly, guesses are made now and then and compared with what comes, without verifying them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+SHADOW_SHARE = 0.01
+"""Share of the time that guesses may take which are only compared with what comes."""
+
+SHADOW_LENGTH = 3
+"""Guesses in a row that are compared; later ones would only be judged if these are right."""
+
+FORGET = 0.95
+"""What a judged guess still counts once one more was judged: the last twenty or so decide."""
+
+FIRST_STEP = 0.15
+"""Cost of one more token in a block, in decodes, while no block was measured."""
+
+
+class Pace:
+    """Chooses block lengths; fed with what each round did. Seconds are wall time."""
+
+    def __init__(self, lengths: Sequence[int], fixed: int | None = None) -> None:
+        """lengths: of the verify methods, ascending; fixed: take this block length whatever was measured."""
+        self.lengths, self.fixed = lengths, fixed
+        self.cost: dict[int, float] = {}
+        self._right, self._judged = 1.4, 2.0  # a first guess: 70 %, worth two tries
+        self._elapsed = self._shadowing = self._shadow_cost = 0.0
+        self._shadow: list[int] = []
+
+    @property
+    def acceptance(self) -> float:
+        """The chance that a guess is right, as far as the last ones tell."""
+        return self._right / self._judged
+
+    def choose(self, room: int) -> int:
+        """The block length for the next round, at most ``room``; 1 for plain decoding."""
+        if self.fixed is not None:
+            return min(self.fixed, room)
+        if 1 not in self.cost:
+            return 1
+        lengths = [1, *(min(length, room) for length in self.lengths if min(length, room) > 1)]
+        return max(lengths, key=lambda length: self.expected(length) / self._cost(length))
+
+    def expected(self, length: int) -> float:
+        """Tokens that a block of ``length`` yields on average."""
+        a = min(self.acceptance, 0.999)
+        return float((1 - a**length) / (1 - a))
+
+    def round_done(self, length: int, proposed: int, accepted: int, seconds: float) -> None:
+        """Account for a round: ``length`` tokens ran, ``accepted`` of the ``proposed`` ones in it were right."""
+        length = next((each for each in self.lengths if each >= length), length) if length > 1 else 1
+        self._shadow = self._shadow if length == 1 else []
+        known = self.cost.get(length, seconds)
+        # A round that the machine interrupted says little of the next.
+        self.cost[length] = 0.8 * known + 0.2 * min(seconds, 2 * known)
+        self._elapsed += seconds
+        self._judge(proposed, accepted)
+
+    # Shadow guesses
+
+    @property
+    def shadow_length(self) -> int:
+        """Guesses to make at once for comparing."""
+        return min(SHADOW_LENGTH, self.lengths[-1] - 1)
+
+    def wants_shadow(self) -> bool:
+        """Whether a guess may be spent on comparing."""
+        next_cost = self._shadow_cost or self.cost.get(1, 0.0)
+        return not self._shadow and self._shadowing + next_cost <= SHADOW_SHARE * self._elapsed
+
+    def shadow(self, guesses: list[int], seconds: float) -> None:
+        """``guesses`` for the tokens to come, which took ``seconds`` to make."""
+        self._shadow, self._shadow_cost = guesses, seconds
+        self._shadowing += seconds
+
+    def compare(self, token: int) -> None:
+        """``token`` came: hold it against the shadow guesses."""
+        if self._shadow:
+            right = self._shadow.pop(0) == token
+            self._judge(1, int(right))
+            if not right:
+                self._shadow = []
+
+    def _judge(self, proposed: int, accepted: int) -> None:
+        """Guesses up to the first wrong one were judged; what follows that one was not."""
+        for right in [1] * accepted + [0] * (accepted < proposed):
+            self._right, self._judged = FORGET * self._right + right, FORGET * self._judged + 1
+
+    def _cost(self, length: int) -> float:
+        """Seconds of a round, measured or by the nearest that was."""
+        rounded = next((each for each in self.lengths if each >= length), length) if length > 1 else 1
+        if rounded in self.cost:
+            return self.cost[rounded]
+        decode = self.cost[1]
+        nearest = max((each for each in self.cost if each < rounded), default=1)
+        step = (self.cost[nearest] - decode) / (nearest - 1) if nearest > 1 else FIRST_STEP * decode
+        return self.cost[nearest] + step * (rounded - nearest)

@@ -1,0 +1,153 @@
+"""How tokens are drawn from logits, and which guesses are accepted so that the distribution stays the target's own."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hybridge.cache.errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repetition_penalty 1 leave the distribution as it is.
+
+    Applied in transformers' order: penalty, temperature, top-k, top-p, min-p. Without a seed one is drawn.
+    Raises UsageError for values that make no distribution.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _check(self.temperature >= 0, f"temperature is {self.temperature}, but must be 0 (greedy) or more.")
+        _check(self.top_k >= 0, f"top_k is {self.top_k}, but must be 0 (all tokens) or more.")
+        _check(0 < self.top_p <= 1, f"top_p is {self.top_p}, but must be above 0 and at most 1.")
+        _check(0 <= self.min_p <= 1, f"min_p is {self.min_p}, but must lie between 0 and 1.")
+        _check(self.repetition_penalty > 0, f"repetition_penalty is {self.repetition_penalty}, but must be above 0.")
+
+
+def _check(fine: bool, message: str) -> None:
+    if not fine:
+        raise UsageError(message)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Guessed tokens. probabilities, [V] for each, are what they were drawn from; none where the drafter is certain."""
+
+    tokens: list[int]
+    probabilities: Sequence[Tensor] | None = None
+
+    def drawn_from(self, i: int) -> Tensor | None:
+        """What guess ``i`` was drawn from, if it was."""
+        return None if self.probabilities is None else self.probabilities[i]
+
+
+class Sampler:
+    """Draws the token of each position from noise of its own.
+
+    The noise follows from the seed and the position alone. A guess of a drafter that is certain is therefore accepted exactly
+    where plain decoding would have drawn it: with the same seed the text is the same with such a drafter and without.
+    """
+
+    def __init__(self, sampling: Sampling) -> None:
+        self.sampling = sampling
+        self.seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+
+    @property
+    def greedy(self) -> bool:
+        return self.sampling.temperature == 0
+
+    def draw(self, logits: Tensor, text: Sequence[int], stream: str = "draw") -> int:
+        """The token after ``text`` by its logits [V]. Another stream is other noise for the same position."""
+        if self.greedy:
+            return int(self._penalized(logits, text).argmax())
+        return self._pick(self.distribution(logits, text), len(text), stream)
+
+    def accept(self, logits: Tensor, proposal: Proposal, text: Sequence[int]) -> list[int]:
+        """The tokens after ``text``: the accepted guesses and one more; logits [len(proposal) + 1, V].
+
+        Each token is distributed as ``draw`` would have it (Leviathan, Kalman, Matias, arXiv:2211.17192): a guess x drawn
+        from q is accepted with probability min(1, p(x) / q(x)), else its replacement comes from max(0, p - q), normalized. For
+        a certain drafter that is the same as drawing from p and comparing.
+        """
+        if self.greedy and self.sampling.repetition_penalty == 1:
+            best: list[int] = logits.argmax(-1).tolist()
+            return best[: _agreeing(best, proposal.tokens) + 1]
+        new: list[int] = []
+        for i, guess in enumerate(proposal.tokens):
+            new.append(self._judge(logits[i], guess, proposal.drawn_from(i), [*text, *new]))
+            if new[-1] != guess:
+                return new
+        return [*new, self.draw(logits[len(new)], [*text, *new])]
+
+    def distribution(self, logits: Tensor, text: Sequence[int]) -> Tensor:
+        """float64 [V]: what the token after ``text`` is drawn from, for a temperature above 0."""
+        scores = self._penalized(logits, text).double() / self.sampling.temperature
+        return _min_p(_top_p(_top_k(scores, self.sampling.top_k).softmax(-1), self.sampling.top_p), self.sampling.min_p)
+
+    def _judge(self, logits: Tensor, guess: int, q: Tensor | None, text: Sequence[int]) -> int:
+        """``guess`` where it is accepted, else its replacement."""
+        if q is None or self.greedy:
+            return self.draw(logits, text)
+        p = self.distribution(logits, text)
+        if self._noise(len(text), "accept") * float(q[guess]) < float(p[guess]):
+            return guess
+        return self._pick((p - q).clamp(min=0), len(text), "draw")
+
+    def _penalized(self, logits: Tensor, text: Sequence[int]) -> Tensor:
+        """Keskar et al., arXiv:1909.05858, as transformers does it: tokens of the text lose, whatever their sign."""
+        penalty = self.sampling.repetition_penalty
+        if penalty == 1:
+            return logits
+        seen = torch.tensor(sorted(set(text)))
+        scores = logits[seen]
+        return logits.index_put((seen,), torch.where(scores < 0, scores * penalty, scores / penalty))
+
+    def _pick(self, weights: Tensor, position: int, stream: str) -> int:
+        """By the inverse of the cumulative weights, which need not sum to 1."""
+        total = weights.cumsum(-1)
+        place = torch.searchsorted(total, self._noise(position, stream) * total[-1], right=True)
+        return int(place.clamp(max=int(weights.nonzero()[-1])))  # rounding may not reach a token that cannot come
+
+    def _noise(self, position: int, stream: str) -> float:
+        return random.Random(f"{self.seed} {position} {stream}").random()
+
+
+def _agreeing(best: Sequence[int], guesses: Sequence[int]) -> int:
+    """How many guesses from the first on are right."""
+    return next((i for i, guess in enumerate(guesses) if guess != best[i]), len(guesses))
+
+
+def _top_k(scores: Tensor, k: int) -> Tensor:
+    if not 0 < k < scores.shape[-1]:
+        return scores
+    return torch.where(scores < scores.topk(k).values[-1], float("-inf"), scores)
+
+
+def _top_p(p: Tensor, top_p: float) -> Tensor:
+    """The fewest best tokens that together reach ``top_p``."""
+    if top_p == 1:
+        return p
+    sorted_p, order = p.sort(descending=True)
+    before = sorted_p.cumsum(-1) - sorted_p
+    return _normalized(p.index_put((order,), torch.where(before < top_p, sorted_p, 0.0)))
+
+
+def _min_p(p: Tensor, min_p: float) -> Tensor:
+    """Without tokens less probable than ``min_p`` of the best one (Nguyen et al., arXiv:2407.01082)."""
+    return p if min_p == 0 else _normalized(torch.where(p < min_p * p.max(), 0.0, p))
+
+
+def _normalized(p: Tensor) -> Tensor:
+    return p / p.sum()

@@ -1,0 +1,79 @@
+"""Tokens to text as it becomes complete, up to a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from hybridge.cache.errors import UsageError
+
+UNFINISHED = "\ufffd"
+"""What tokenizers put where the bytes of a character are not all there."""
+
+
+class Decoder(Protocol):
+    """What a stream needs of ``tokenizers.Tokenizer``."""
+
+    def decode(self, ids: Sequence[int], /) -> str: ...
+
+
+class TextStream:
+    """The text of a growing list of tokens, in pieces that never change.
+
+    A character of several tokens is held back until all have come, and so is what may be the beginning of a stop string. A stop
+    string that is met ends the text just before it. Only a few tokens are decoded at a time, however long the text is: those
+    since the last piece and the ones before them, because some tokenizers decode a token by what precedes it.
+    """
+
+    def __init__(self, tokenizer: Decoder, stop: Sequence[str] = ()) -> None:
+        """Raises UsageError for an empty stop string, which would end every text before it begins."""
+        if "" in stop:
+            raise UsageError("a stop string is empty; give at least one character.")
+        self.tokenizer, self.stop = tokenizer, stop
+        self.stopped = False
+        self._ids: list[int] = []
+        self._context = self._settled = 0  # _ids[_context:_settled] is decoded already, and decoded again for what follows
+        self._ready, self._held = "", ""
+
+    def push(self, token: int) -> bool:
+        """Take in a token; whether a stop string was met, so that it can be what a generation goes on ``until``."""
+        self._ids.append(token)
+        known, text = self._window()
+        if len(text) > len(known) and not text.endswith(UNFINISHED):
+            self._context, self._settled = self._settled, len(self._ids)
+            self._release(text[len(known) :])
+        return self.stopped
+
+    def take(self) -> str:
+        """The text that became complete since this was last called."""
+        taken, self._ready = self._ready, ""
+        return taken
+
+    def finish(self) -> str:
+        """What is left once no token will come."""
+        known, text = self._window()
+        self._context = self._settled = len(self._ids)
+        self._release(text[len(known) :])
+        if not self.stopped:
+            self._ready, self._held = self._ready + self._held, ""
+        return self.take()
+
+    def _window(self) -> tuple[str, str]:
+        """The text of the tokens that are decoded already, as far as they are kept, and the same with the new ones."""
+        known = self.tokenizer.decode(self._ids[self._context : self._settled])
+        return known, self.tokenizer.decode(self._ids[self._context :])
+
+    def _release(self, piece: str) -> None:
+        if self.stopped:
+            return
+        self._held += piece
+        met = [at for at in map(self._held.find, self.stop) if at >= 0]
+        self.stopped = bool(met)
+        end = min(met) if met else len(self._held) - self._beginning()
+        self._ready, self._held = self._ready + self._held[:end], self._held[end:]
+
+    def _beginning(self) -> int:
+        """How many characters at the end may begin a stop string."""
+        longest = max(map(len, self.stop), default=0)
+        ends = (self._held[-size:] for size in range(min(longest - 1, len(self._held)), 0, -1))
+        return next((len(end) for end in ends if any(stop.startswith(end) for stop in self.stop)), 0)

@@ -1,0 +1,36 @@
+"""A language model that is a table: the logits depend on the last two tokens."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hybridge.runtime import ExportOptions, Session
+from hybridge.runtime.text_methods import TextDescription, TextMethods
+
+VOCABULARY, END = 7, 6
+
+
+class Table:
+    """Logits [V] after a text; noise moves it away from the table of the same seed without."""
+
+    def __init__(self, seed: int = 0, noise: float = 0.0, ends: bool = True) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.rows = torch.randn(VOCABULARY, VOCABULARY, VOCABULARY, generator=generator)
+        self.rows += noise * torch.randn(self.rows.shape, generator=generator)
+        if not ends:
+            self.rows[..., END] = -100.0
+
+    def __call__(self, text: tuple[int, ...]) -> Tensor:
+        return self.rows[text[-2] if len(text) > 1 else 0, text[-1]]
+
+
+def table_session(
+    table: Table | None = None, max_seq_len: int = 60, verify_lens: tuple[int, ...] = (2, 4), vocab_size: int = VOCABULARY
+) -> Session:
+    """A real Session over a table, with END as its end of sequence."""
+    options = ExportOptions(
+        max_seq_len=max_seq_len, prefill_chunk=5, verify_len=verify_lens[-1], shorter_verify_lens=verify_lens[:-1]
+    )
+    description = TextDescription(vocab_size=vocab_size, options=options, eos_ids=[END])
+    return Session(TextMethods(table or Table()), description)

@@ -1,0 +1,238 @@
+"""The drafter of ``mtp.*`` weights against the same math without a cache, eagerly and as a real program."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from tiny import lively, save_checkpoint, tiny_config, tiny_model
+from torch import Tensor
+
+from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
+from hybridge.export.checkpoint import Checkpoint, load_checkpoint
+from hybridge.export.cli.export import export_checkpoint
+from hybridge.export.exporter import build_cache
+from hybridge.export.methods import State, build_methods
+from hybridge.export.mtp import MtpDrafter, MtpWeights, load_mtp
+from hybridge.runtime import Context, ExportOptions, Sampler, Sampling, Session
+from hybridge.runtime.block_drafter import BlockDrafter
+
+OPTIONS = ExportOptions(
+    max_seq_len=41, prefill_chunk=7, verify_len=5, shorter_verify_lens=(3,), tap_layers=(1, -1), mtp=True, draft_len=3
+)
+TOKENS = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 3, 2, 1, 40, 41, 42]
+FAMILIES = ["qwen3_5_text", "qwen3_next"]
+
+
+def random_weights(model: Any, seed: int = 1) -> MtpWeights:
+    model.config._attn_implementation = "eager"
+    weights = MtpWeights(model.get_decoder()).eval().requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    for weight in weights.parameters():
+        weight.copy_(0.3 * torch.randn(weight.shape, generator=generator))
+    return weights
+
+
+class Reference:
+    """Everything from the start, each time."""
+
+    def __init__(self, model: Any, weights: Any) -> None:
+        self.model, self.weights = model, weights
+
+    @torch.no_grad()
+    def chain(self, tokens: list[int], length: int) -> list[int]:
+        """Guesses after ``tokens``: the last of them is known and not committed."""
+        decoder = self.model.get_decoder()
+        hidden = decoder(torch.tensor([tokens[:-1]]), use_cache=False).last_hidden_state
+        following = torch.tensor([tokens[1:]])
+        guesses: list[int] = []
+        for _ in range(length):
+            g = self._layer(decoder, hidden, following)
+            guesses.append(int(self.model.lm_head(g[:, -1]).argmax()))
+            hidden = torch.cat([hidden, g[:, -1:]], dim=1)
+            following = torch.cat([following, torch.tensor([[guesses[-1]]])], dim=1)
+        return guesses
+
+    def _layer(self, decoder: Any, hidden: Tensor, following: Tensor) -> Tensor:
+        w = self.weights
+        z = w.fc(torch.cat([w.pre_fc_norm_embedding(decoder.embed_tokens(following)), w.pre_fc_norm_hidden(hidden)], -1))
+        length = z.shape[1]
+        rope = decoder.rotary_emb(z, torch.arange(length)[None])
+        mask = torch.full((length, length), float("-inf")).triu(1)[None, None]
+        return w.norm(w.layers[0](z, position_embeddings=rope, attention_mask=mask))  # type: ignore[no-any-return]
+
+
+class Methods:
+    def __init__(self, model: Any, weights: MtpWeights) -> None:
+        self.cache = build_cache(model.config, OPTIONS)
+        for buffer in self.cache.buffers():
+            buffer.fill_(float("nan") if buffer.is_floating_point() else -(2**40))
+        state = State(model, self.cache, OPTIONS.tap_layers, MtpDrafter(weights, self.cache, OPTIONS.draft_len))
+        self.methods = {name: method for name, (method, _) in build_methods(state, OPTIONS.shorter_verify_lens).items()}
+
+    @torch.no_grad()
+    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        outputs = self.methods[name](*inputs)
+        return tuple(each.clone() for each in (outputs if isinstance(outputs, tuple) else (outputs,)))
+
+    def state(self) -> dict[str, Tensor]:
+        return dict(self.cache.named_buffers())
+
+
+class Description:
+    model_type, eos_ids, options, identity = "tiny", [], OPTIONS, None
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def made(request: pytest.FixtureRequest) -> tuple[Reference, Session]:
+    model = lively(tiny_model(tiny_config(request.param)))
+    weights = random_weights(model)
+    adapted, drafter = copy.deepcopy((model, weights))
+    methods = Methods(adapted, drafter)
+    session = Session(methods, Description(model.config.vocab_size))  # type: ignore[arg-type]
+    return Reference(model, weights), session
+
+
+def proposed(session: Session, drafter: BlockDrafter, context: Context, limit: int = 3) -> list[int]:
+    return drafter.propose(context, limit).tokens
+
+
+def fed(session: Session, context: Context, tokens: list[int], last: int) -> None:
+    """Commit ``tokens`` and let ``last`` be known behind them."""
+    session.prefill(tokens)
+    context.tokens[:] = [*session.tokens, last]
+    context.add_hidden(session.hidden)
+
+
+@pytest.mark.parametrize("cuts", [(1,), (4, 5), (9, 10, 13), (12,), (16,), (1, 2, 3)])
+def test_guesses_are_those_of_the_chain_without_a_cache(made: tuple[Reference, Session], cuts: tuple[int, ...]) -> None:
+    reference, session = made
+    session.reset()
+    drafter, context = BlockDrafter(session), Context([], Sampler(Sampling()))
+    start = 0
+    for cut in cuts:
+        fed(session, context, TOKENS[start:cut], TOKENS[cut] if cut < len(TOKENS) else 0)
+        start = cut
+        assert proposed(session, drafter, context) == reference.chain(context.tokens, 3)
+        assert proposed(session, drafter, context) == [], "nothing new was committed since"
+
+
+def test_a_rejected_block_is_not_what_the_drafter_reads(made: tuple[Reference, Session]) -> None:
+    reference, session = made
+    session.reset()
+    drafter, context = BlockDrafter(session), Context([], Sampler(Sampling()))
+    fed(session, context, TOKENS[:6], TOKENS[6])
+    proposed(session, drafter, context)
+    session.verify([TOKENS[6], 99, 98])
+    context.add_hidden(session.hidden[:1])
+    session.commit(1)
+    context.tokens[:] = [*session.tokens, 50]
+    assert proposed(session, drafter, context) == reference.chain([*TOKENS[:7], 50], 3)
+
+
+def test_a_restore_takes_the_drafter_back_too(made: tuple[Reference, Session]) -> None:
+    reference, session = made
+    session.reset()
+    drafter, context = BlockDrafter(session), Context([], Sampler(Sampling()))
+    fed(session, context, TOKENS[:6], TOKENS[6])
+    proposed(session, drafter, context)
+    session.snapshot(1)
+    fed(session, context, TOKENS[6:12], 77)
+    proposed(session, drafter, context)
+    session.restore(1)
+    fed(session, context, TOKENS[6:9], TOKENS[9])
+    assert proposed(session, drafter, context) == reference.chain(TOKENS[:10], 3)
+
+
+def test_a_full_drafter_guesses_nothing_and_stays_as_it_is(made: tuple[Reference, Session]) -> None:
+    _, session = made
+    session.reset()
+    drafter, context = BlockDrafter(session), Context([], Sampler(Sampling()))
+    fed(session, context, (TOKENS * 3)[:39], 7)
+    assert proposed(session, drafter, context) == []
+    assert [float(each) for name, each in session.state().items() if name.endswith("drafted_length")] == [34.0]
+
+
+@pytest.mark.parametrize("block", [None, 3, 5])
+def test_greedy_text_is_the_same_with_it(made: tuple[Reference, Session], block: int | None) -> None:
+    _, session = made
+    texts = []
+    for drafter in (None, BlockDrafter(session)):
+        session.reset()
+        texts.append(list(session.generate(TOKENS[:4], max_new_tokens=30, drafter=drafter, block_length=drafter and block)))
+    assert texts[0] == texts[1]
+
+
+# From a checkpoint
+
+
+def save(folder: Path, family: str = "qwen3_5_text", **changes: Any) -> Checkpoint:
+    model = save_checkpoint(folder, tiny_config(family))
+    weights = {f"mtp.{name}": each.clone() for name, each in random_weights(model).state_dict().items()}
+    kept = {name: each for name, each in (weights | changes).items() if each is not None}
+    safetensors.torch.save_file(kept, folder / "mtp.safetensors")
+    return load_checkpoint(folder)
+
+
+def test_weights_are_read_from_their_own_shard(tmp_path: Path) -> None:
+    weights = load_mtp(save(tmp_path))
+    want = safetensors.torch.load_file(tmp_path / "mtp.safetensors")
+    assert {f"mtp.{name}" for name in weights.state_dict()} == want.keys()
+    assert all(torch.equal(each, want[f"mtp.{name}"]) for name, each in weights.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "says"),
+    [
+        ({"mtp.fc.weight": None}, CheckpointError, "lacks mtp.fc.weight"),
+        ({"mtp.fc.weight": torch.zeros(2, 2)}, CheckpointError, r"mtp.fc.weight in .* has shape \[2, 2\]"),
+        ({"mtp.norm.weight": torch.full((64,), float("nan"))}, CheckpointError, "shape|not finite"),
+        ({"mtp.other.weight": torch.zeros(2)}, CheckpointError, "unknown mtp.other.weight"),
+        ({"mtp.layers.1.mlp.weight": torch.zeros(2)}, UnsupportedModelError, "several layers"),
+    ],
+)
+def test_weights_that_make_no_drafter_are_refused(tmp_path: Path, changes: dict[str, Any], error: type, says: str) -> None:
+    checkpoint = save(tmp_path, **changes)
+    with pytest.raises(error, match=says):
+        load_mtp(checkpoint)
+
+
+def test_a_checkpoint_without_them_says_so(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, tiny_config("qwen3_5_text"))
+    with pytest.raises(CheckpointError, match=r"no mtp\.\* weights"):
+        load_mtp(load_checkpoint(tmp_path))
+
+
+def test_another_family_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedModelError, match="'llama' models have no multi-token"):
+        build_cache(tiny_config("llama"), OPTIONS)
+
+
+def test_guesses_longer_than_any_block_are_refused(tmp_path: Path) -> None:
+    checkpoint = save(tmp_path)
+    with pytest.raises(UsageError, match="draft_len is 9"):
+        MtpDrafter(load_mtp(checkpoint), build_cache(checkpoint.config, OPTIONS), 9)
+
+
+def test_a_real_program_guesses_the_same(tmp_path: Path) -> None:
+    checkpoint = save(tmp_path / "checkpoint")
+    reference = Reference(copy.deepcopy(checkpoint.model), load_mtp(checkpoint))
+    reference.model.config._attn_implementation = reference.weights.layers[0].self_attn.config._attn_implementation = "eager"
+    manifest = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", OPTIONS, force=False, validate=False)
+    assert manifest.methods["verify_3"].outputs[1].shape == [1, 3, 2 * checkpoint.config.hidden_size]
+    session = Session.load(tmp_path / "artifact")
+    drafter, context = BlockDrafter(session), Context([], Sampler(Sampling()))
+    for start, cut in ((0, 9), (9, 10), (10, 13)):
+        fed(session, context, TOKENS[start:cut], TOKENS[cut])
+        assert proposed(session, drafter, context) == reference.chain(context.tokens, 3)
+    session.snapshot(0)
+    session.save(tmp_path / "state")
+    session.reset()
+    session.load_state(tmp_path / "state")
+    fed(session, context, TOKENS[13:15], TOKENS[15])
+    assert proposed(session, drafter, context) == reference.chain(TOKENS[:16], 3)

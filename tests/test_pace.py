@@ -1,0 +1,74 @@
+"""The block length against made-up machines, whose costs are known."""
+
+import random
+
+import pytest
+
+from hybridge.runtime.pace import Pace
+
+LENGTHS = (2, 4, 8, 16)
+
+
+def play(acceptance: float, cost_of_a_guess: float, rounds: int = 400, draft: float = 0.0) -> tuple[float, Pace]:
+    """Tokens a decode's time, of a machine whose decode takes 1 and whose block of S takes 1 + (S - 1) x cost."""
+    rng, pace, tokens, seconds = random.Random(0), Pace(LENGTHS), 0, 0.0
+    for _ in range(rounds):
+        length = pace.choose(100)
+        accepted = 0
+        while accepted < length - 1 and rng.random() < acceptance:
+            accepted += 1
+        took = 1 + (length - 1) * (cost_of_a_guess + draft)
+        pace.round_done(length, length - 1, accepted, took)
+        if length == 1:
+            if pace.wants_shadow():
+                pace.shadow([int(rng.random() < acceptance) for _ in range(LENGTHS[0] - 1)], draft)
+                seconds += draft
+            pace.compare(1)
+        tokens, seconds = tokens + accepted + 1, seconds + took
+    return tokens / seconds, pace
+
+
+def best(acceptance: float, cost_of_a_guess: float) -> float:
+    """What the best fixed block length reaches."""
+    a = acceptance
+    return max(sum(a**i for i in range(S)) / (1 + (S - 1) * cost_of_a_guess) for S in (1, *LENGTHS))
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.2, 0.5, 0.8, 0.95, 1.0])
+@pytest.mark.parametrize("cost", [0.02, 0.1, 0.3, 1.0])
+def test_it_comes_close_to_the_best_fixed_length(acceptance: float, cost: float) -> None:
+    reached, _ = play(acceptance, cost)
+    assert reached >= 0.93 * best(acceptance, cost)
+
+
+@pytest.mark.parametrize("draft", [0.0, 0.05, 0.3])
+def test_text_that_cannot_be_guessed_costs_next_to_nothing(draft: float) -> None:
+    reached, pace = play(0.0, 0.3, rounds=2000, draft=draft)
+    assert reached >= 0.97
+    assert pace.choose(100) == 1
+
+
+def test_it_finds_back_to_guessing_by_shadow_guesses() -> None:
+    _, pace = play(0.0, 0.1)
+    assert pace.choose(100) == 1
+    for _ in range(60):
+        pace.round_done(1, 0, 0, 1.0)
+        if pace.wants_shadow():
+            pace.shadow([7], 0.0)
+        pace.compare(7)
+    assert pace.choose(100) > 1
+
+
+def test_it_never_asks_for_more_than_there_is_room() -> None:
+    pace = Pace(LENGTHS)
+    pace.round_done(1, 0, 0, 1.0)
+    for room in range(1, 20):
+        assert pace.choose(room) <= room
+    assert Pace(LENGTHS, fixed=8).choose(3) == 3
+
+
+def test_one_interrupted_round_does_not_frighten_it() -> None:
+    _, pace = play(1.0, 0.05)
+    before = pace.choose(100)
+    pace.round_done(before, before - 1, before - 1, 1000.0)
+    assert pace.choose(100) == before

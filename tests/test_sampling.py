@@ -1,0 +1,95 @@
+"""What tokens are drawn from, against transformers' own processors."""
+
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import LogitsProcessorList
+from transformers.generation.logits_process import (
+    MinPLogitsWarper,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from hybridge.cache.errors import UsageError
+from hybridge.runtime import Proposal, Sampler, Sampling
+
+VOCABULARY = 11
+
+
+def in_transformers(logits: Tensor, text: list[int], sampling: Sampling) -> Tensor:
+    processors = LogitsProcessorList([RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)])
+    processors.append(TemperatureLogitsWarper(sampling.temperature))
+    if sampling.top_k:
+        processors.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1:
+        processors.append(TopPLogitsWarper(sampling.top_p))
+    if sampling.min_p:
+        processors.append(MinPLogitsWarper(sampling.min_p))
+    return processors(torch.tensor([text]), logits.double()[None])[0].softmax(-1)  # type: ignore[no-any-return]
+
+
+@given(
+    seed=st.integers(0, 999),
+    text=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=6),
+    temperature=st.sampled_from([0.3, 1.0, 2.5]),
+    top_k=st.sampled_from([0, 1, 4, 50]),
+    top_p=st.sampled_from([1.0, 0.9, 0.3, 0.01]),
+    min_p=st.sampled_from([0.0, 0.1, 1.0]),
+    penalty=st.sampled_from([1.0, 1.3, 0.5]),
+)
+def test_the_distribution_is_that_of_transformers(
+    seed: int, text: list[int], temperature: float, top_k: int, top_p: float, min_p: float, penalty: float
+) -> None:
+    logits = 3 * torch.randn(VOCABULARY, generator=torch.Generator().manual_seed(seed))
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=penalty)
+    got = Sampler(sampling).distribution(logits, text)
+    torch.testing.assert_close(got, in_transformers(logits, text, sampling), rtol=1e-6, atol=1e-9)
+
+
+def test_draws_follow_the_distribution_and_never_what_was_ruled_out() -> None:
+    logits = torch.tensor([1.0, 0.0, -1.0, 2.0, 0.5])
+    sampler = Sampler(Sampling(temperature=0.7, top_k=3, seed=1))
+    p, draws = sampler.distribution(logits, [0]), 20_000
+    counts = Counter(sampler.draw(logits, [0] * (i + 1)) for i in range(draws))
+    assert set(counts) == {0, 3, 4}
+    assert sum((counts[i] - draws * float(p[i])) ** 2 / (draws * float(p[i])) for i in (0, 3, 4)) < 13.8  # p = 0.001
+
+
+def test_greedy_takes_the_penalty_into_account() -> None:
+    logits = torch.tensor([2.0, 1.9, -1.0])
+    sampler = Sampler(Sampling(repetition_penalty=1.5))
+    assert sampler.draw(logits, [1]) == 0
+    assert sampler.draw(logits, [0]) == 1
+    rows = logits.expand(3, 3)
+    assert sampler.accept(rows, Proposal([1, 0]), [0]) == [1, 0, 0], "each guess counts for those behind it"
+
+
+def test_noise_is_the_positions_own() -> None:
+    logits = torch.zeros(VOCABULARY)
+    one, same, other = (Sampler(Sampling(temperature=1.0, seed=seed)) for seed in (3, 3, 4))
+    texts = [[0] * (i + 1) for i in range(40)]
+    assert [one.draw(logits, text) for text in texts] == [same.draw(logits, text) for text in reversed(texts)][::-1]
+    assert [one.draw(logits, text) for text in texts] != [other.draw(logits, text) for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"temperature": -1.0}, "temperature is -1.0"),
+        ({"temperature": float("nan")}, "temperature is nan"),
+        ({"top_k": -1}, "top_k is -1"),
+        ({"top_p": 0.0}, "top_p is 0.0"),
+        ({"top_p": 1.1}, "top_p is 1.1"),
+        ({"min_p": -0.1}, "min_p is -0.1"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0"),
+    ],
+)
+def test_what_makes_no_distribution_is_refused(options: dict[str, float], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        Sampling(**options)  # type: ignore[arg-type]

@@ -1,0 +1,87 @@
+"""The bench must notice what it is there to notice."""
+
+from itertools import count
+
+import pytest
+from table import Table, table_session
+from torch import Tensor
+
+from hybridge.runtime import Context, PromptLookup, Proposal, Sampler, Sampling
+from hybridge.runtime.draft_model import DraftModel
+from hybridge.runtime.sampling_check import sampling_p_value
+from hybridge.runtime.speculation_bench import PLAIN, contest
+from hybridge.runtime.text_methods import TextMethods
+
+PROMPTS = [[1, 2], [3, 4], [5, 0]]
+
+
+class Skewed(TextMethods):
+    """A verify that computes something else than a decode, by so much."""
+
+    skew = 0.0
+
+    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        answer = super().call(name, *inputs)
+        if name.startswith("verify"):
+            answer[0][..., 0] += self.skew
+        return answer
+
+
+class Always:
+    needs_hidden = False
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        return Proposal([0] * limit)
+
+
+def session_that_verifies(skew: float, table: Table):  # type: ignore[no-untyped-def]
+    session = table_session(table, max_seq_len=100)
+    session._program = Skewed(table)
+    session._program.skew = skew
+    return session
+
+
+def test_equal_texts_are_counted_as_equal() -> None:
+    table = Table(4, ends=False)
+    session = table_session(table, max_seq_len=100)
+    ways = {PLAIN: None, "lookup": PromptLookup(2, 1), "itself": DraftModel(table_session(table), session)}
+    outcomes = contest(session, ways, PROMPTS, new_tokens=40, sampling=Sampling())
+    assert [each.total.new_tokens for each in outcomes.values()] == [39 * 3] * 3
+    assert not any(each.differing or each.ties for each in outcomes.values())
+    assert outcomes["itself"].total.acceptance_rate == 1.0
+
+
+def test_a_verify_that_computes_something_else_is_noticed() -> None:
+    ways = {PLAIN: None, "always": Always()}
+    session = session_that_verifies(5.0, Table(4, ends=False))
+    outcomes = contest(session, ways, PROMPTS, new_tokens=40, sampling=Sampling(), block_length=3)
+    assert outcomes["always"].differing > 10
+    assert outcomes["always"].ties == 0
+
+
+def test_rounding_at_a_tie_is_counted_apart() -> None:
+    table = Table(4, ends=False)
+    table.rows[:] = 0.0
+    table.rows[..., 1] = 1.0
+    table.rows[..., 0] = 1.0 - 1e-6
+    outcomes = contest(
+        session_that_verifies(2e-6, table),
+        {PLAIN: None, "always": Always()},
+        PROMPTS,
+        new_tokens=9,
+        sampling=Sampling(),
+        block_length=3,
+    )
+    assert (outcomes["always"].differing, outcomes["always"].ties) == (0, 3)
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_sampling_check_passes_what_is_right_and_nothing_else(monkeypatch: pytest.MonkeyPatch, broken: bool) -> None:
+    seeds = count()
+    monkeypatch.setattr("hybridge.runtime.sampling.secrets.randbits", lambda bits: next(seeds))
+    if broken:
+        monkeypatch.setattr(Sampler, "_judge", lambda self, logits, guess, q, text: guess)
+    target, draft = table_session(Table(5, ends=False)), table_session(Table(5, 0.7, ends=False))
+    p, acceptance = sampling_p_value(target, draft, [1, 2], Sampling(temperature=0.8, top_k=4), 15_000)
+    assert (p < 1e-6) if broken else (p > 0.01)
+    assert (acceptance == 1.0) if broken else (0.3 < acceptance < 1.0)
