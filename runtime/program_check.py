@@ -10,6 +10,7 @@ from hybridge.runtime.manifest import Manifest, TensorEntry, shorter_verify
 
 METHODS = ("prefill", "decode", "verify", "commit", "reset", "forward")
 SLOT_METHODS = ("snapshot", "restore")
+DRAFT_METHODS = ("draft", "draft_prefill")
 OWN_BUFFERS = ("length", "staged", "slot_length")
 """Buffers of the cache itself, which come before those of its layers."""
 
@@ -21,7 +22,7 @@ def check_methods(manifest: Manifest) -> None:
     """Raises ArtifactError where the manifest lacks a method that every session needs."""
     wanted = METHODS + (SLOT_METHODS if manifest.options.snapshot_slots else ())
     verifying = {shorter_verify(length): length for length in manifest.options.shorter_verify_lens}
-    wanted += tuple(verifying)
+    wanted += (*verifying, *(DRAFT_METHODS if manifest.options.mtp else ()))
     if missing := [name for name in wanted if name not in manifest.methods]:
         raise ArtifactError(f"the manifest lists no method {', '.join(missing)}; export the model again.")
     for name, length in verifying.items():
@@ -57,6 +58,7 @@ def said(manifest: Manifest) -> dict[str, int]:
         "hybridge_verify_lens": options.verify_lens[0],  # of a list the runtime hands over the first here
         "hybridge_snapshot_slots": options.snapshot_slots,
         "hybridge_taps": len(options.tap_layers),
+        "hybridge_draft_len": options.draft_len if options.mtp else 0,
     }
 
 
