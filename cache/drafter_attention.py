@@ -35,6 +35,11 @@ class DrafterAttentionLayer(FullAttentionLayer):
         start = torch.where(fits, length, self.sizes.max_seq_len)
         return Block(start=start, count=torch.where(fits, count, 0), length=tokens)
 
+    def overwritten_slots(self, block: Block) -> Tensor:
+        """bool [N], the snapshot slots that count rows which the block, or guesses behind it, overwrite; needs slots."""
+        kept = self.get_buffer("drafted_length_slots").view(-1)
+        return (kept > self.drafted_length[0]) & (block.count > 0)
+
     def close(self, block: Block) -> Tensor:
         """Count the block's rows. Returns the length int64 [1], or -1 where the block was refused."""
         length = self.drafted_length[0].long() + block.count

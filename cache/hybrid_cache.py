@@ -115,13 +115,16 @@ class HybridCache(TransformersCacheApi, nn.Module):
 
     def close(self, block: Block) -> None:
         """Account for a block once every layer has seen it."""
-        overwritten = (self.slot_length > self.length) & (block.count > 0)
-        self.slot_length.copy_(torch.where(overwritten, -1, self.slot_length))
+        self.forget_slots((self.slot_length > self.length) & (block.count > 0))
         if block.tentative:
             self.staged.fill_(block.length)
         else:
             self.staged.copy_(torch.where(block.count > 0, 0, self.staged))
             self.length.add_(block.count)
+
+    def forget_slots(self, which: Tensor) -> None:
+        """Make the slots invalid for which bool [N] holds: rows below their lengths are being overwritten."""
+        self.slot_length.copy_(torch.where(which, -1, self.slot_length))
 
     def commit(self, count: Tensor) -> Tensor:
         """Accept the first ``count`` (int64 [1]) staged tokens. Returns the new length [1], or -1 with nothing changed."""

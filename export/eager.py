@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from hybridge.cache.errors import UsageError
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.export.checkpoint import logits_width
 from hybridge.export.exporter import build_cache
 from hybridge.export.methods import State, build_methods
+from hybridge.export.mtp import MtpDrafter, MtpWeights
 from hybridge.runtime.manifest import ExportOptions
 from hybridge.runtime.session import Session
 
@@ -38,9 +40,12 @@ class EagerDescription:
 class EagerMethods:
     """The methods of an artifact, run in PyTorch; see ``hybridge.runtime.protocols.Methods``."""
 
-    def __init__(self, model: PreTrainedModel, cache: HybridCache, options: ExportOptions) -> None:
+    def __init__(
+        self, model: PreTrainedModel, cache: HybridCache, options: ExportOptions, mtp: MtpWeights | None = None
+    ) -> None:
         self.cache = cache
-        methods = build_methods(State(model, cache, options.tap_layers), options.shorter_verify_lens)
+        drafter = MtpDrafter(mtp, cache, options.draft_len) if mtp else None
+        methods = build_methods(State(model, cache, options.tap_layers, drafter), options.shorter_verify_lens)
         self._methods = {name: module for name, (module, _) in methods.items()}
 
     @torch.no_grad()
@@ -52,15 +57,21 @@ class EagerMethods:
         return dict(self.cache.named_buffers())
 
 
-def eager_session(model: PreTrainedModel, options: ExportOptions | None = None) -> Session:
+def eager_session(model: PreTrainedModel, options: ExportOptions | None = None, mtp: MtpWeights | None = None) -> Session:
     """A Session over ``model``, which stays as it is; its weights are shared, not copied.
 
+    mtp: the weights of the drafter that ``options.mtp`` asks for, of the same model (``hybridge.export.mtp.load_mtp``).
     Raises UnsupportedModelError for a family or a layer that is not supported, UsageError for impossible sizes.
     """
     options = options or ExportOptions()
+    if options.mtp != (mtp is not None):
+        raise UsageError(
+            "options.mtp and the drafter's weights go together: eager_session(model, options, load_mtp(checkpoint))."
+        )
     config: Any = model.config.get_text_config()
     cache = build_cache(config, options)
-    weights = {id(each): each for each in chain(model.parameters(), model.buffers())}
+    tensors = (chain(each.parameters(), each.buffers()) for each in (model, mtp) if each is not None)
+    weights = {id(each): each for each in chain.from_iterable(tensors)}
     eos = config.eos_token_id
     description = EagerDescription(
         model_type=config.model_type,
@@ -68,4 +79,5 @@ def eager_session(model: PreTrainedModel, options: ExportOptions | None = None) 
         eos_ids=[] if eos is None else eos if isinstance(eos, list) else [eos],
         options=options,
     )
-    return Session(EagerMethods(copy.deepcopy(model, weights), cache, options), description)
+    model, mtp = copy.deepcopy((model, mtp), weights)  # at once, because they share a config
+    return Session(EagerMethods(model, cache, options, mtp), description)

@@ -26,7 +26,7 @@ from hybridge.export.checkpoint import COPIED_FILES, Checkpoint
 from hybridge.export.llm_kernels import LlmKernels
 from hybridge.export.lower import calls, lower, outputs
 from hybridge.export.methods import State, build_methods
-from hybridge.export.mtp import MtpDrafter, check_family, load_mtp
+from hybridge.export.mtp import MtpDrafter, check_mtp, load_mtp
 from hybridge.export.progress import Steps
 from hybridge.export.taps import check_taps
 from hybridge.runtime.artifact import describe_file
@@ -77,7 +77,7 @@ def build_cache(config: Any, options: ExportOptions) -> HybridCache:
     check_verify_lens(options)
     check_taps(options.tap_layers, text_config(config).num_hidden_layers)
     if options.mtp:
-        check_family(text_config(config))
+        check_mtp(text_config(config), options)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory // 2:
         raise UsageError(
@@ -130,6 +130,8 @@ def constant_methods(checkpoint: Checkpoint, options: ExportOptions) -> dict[str
         "hybridge_verify_len": options.verify_len,
         "hybridge_verify_lens": options.verify_lens,
         "hybridge_snapshot_slots": options.snapshot_slots,
+        "hybridge_taps": len(options.tap_layers),
+        "hybridge_draft_len": options.draft_len if options.mtp else 0,
     }
 
 

@@ -7,6 +7,7 @@ by the model's own head what may be x[p + 2]; one step further g stands for h. S
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,12 @@ from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageE
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.export.checkpoint import Checkpoint
 from hybridge.export.families.family import Unregistered, decoder_of
+from hybridge.runtime.manifest import ExportOptions
 
-FAMILIES = ("qwen3_5_text", "qwen3_next")
+FAMILIES = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 PREFIX = "mtp."
+EXPERT = r"(?P<prefix>layers\.0\.mlp\.experts\.)(?P<expert>\d{1,4})\.(gate|up|down)_proj\.weight"
+"""What checkpoints call the weights of one expert."""
 
 
 class MtpWeights(nn.Module):
@@ -47,7 +51,7 @@ def load_mtp(checkpoint: Checkpoint) -> MtpWeights:
     are missing, misshapen or not finite.
     """
     check_family(checkpoint.config)
-    weights = _read(checkpoint.folder)
+    weights = fused_experts(_read(checkpoint.folder))
     if not weights:
         raise CheckpointError(f"{checkpoint.folder} has no {PREFIX}* weights to make a drafter of; export it without --mtp.")
     if deeper := [name for name in weights if name.startswith("layers.") and not name.startswith("layers.0.")]:
@@ -80,6 +84,30 @@ def _read(folder: Path) -> dict[str, Tensor]:
     return found
 
 
+def fused_experts(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights with the experts' own ones stacked as transformers holds them: gate beside up [E, 2 I, H], down [E, H, I].
+
+    Those that do not belong together stay as they are.
+    """
+    found = [match for name in weights if (match := re.fullmatch(EXPERT, name))]
+    count = 1 + max((int(match["expert"]) for match in found), default=-1)
+    for prefix in sorted({match["prefix"] for match in found}):
+        names = {part: [f"{prefix}{e}.{part}_proj.weight" for e in range(count)] for part in ("gate", "up", "down")}
+        own = {part: [weights.get(name) for name in each] for part, each in names.items()}
+        gate, up, down = (_stacked(each) for each in own.values())
+        if gate is not None and up is not None and down is not None and gate.shape == up.shape:
+            weights = {name: each for name, each in weights.items() if not name.startswith(prefix)}
+            weights |= {f"{prefix}gate_up_proj": torch.cat([gate, up], dim=1), f"{prefix}down_proj": down}
+    return weights
+
+
+def _stacked(weights: list[Tensor | None]) -> Tensor | None:
+    """[E, ...] of weights that are all there and alike, else None."""
+    there = [each for each in weights if each is not None]
+    alike = len(there) == len(weights) and len({each.shape for each in there}) == 1
+    return torch.stack(there) if alike else None
+
+
 def _check(folder: Path, drafter: MtpWeights, weights: dict[str, Tensor]) -> None:
     wanted = {name: tuple(each.shape) for name, each in drafter.state_dict().items()}
     for what, names in (("lacks", wanted.keys() - weights.keys()), ("has the unknown", weights.keys() - wanted.keys())):
@@ -107,16 +135,19 @@ class MtpDrafter(nn.Module):
         for module in weights.modules():
             if hasattr(module, "layer_idx"):
                 module.layer_idx, module.hybridge = index, Unregistered(cache)
-        check_draft_len(draft_len, cache)
 
     def read(self, decoder: Any, hidden: Tensor, tokens: Tensor, count: Tensor, ahead: int = 0) -> tuple[Tensor, Block, Tensor]:
         """Take in the first ``count`` pairs of hidden [1, T, H] and the tokens [1, T] after each.
 
         Returns g [1, T, H], the block, and the drafter's length int64 [1], -1 where the pairs and ``ahead`` more do not fit.
         """
-        layer = self.cache.cache.part(self.index, DrafterAttentionLayer)
+        cache = self.cache.cache
+        layer = cache.part(self.index, DrafterAttentionLayer)
         block = layer.extend(tokens.shape[1], count, ahead)
-        g = self._run(decoder, hidden, tokens, block)
+        # A select: padding may be NaN, and in a value not even a weight of 0 would hide that.
+        g = self._run(decoder, torch.where(block.real[:, None], hidden, 0.0), tokens, block)
+        if cache.sizes.snapshot_slots:
+            cache.forget_slots(layer.overwritten_slots(block))
         return g, block, layer.close(block)
 
     def guess(self, decoder: Any, head: Any, g: Tensor, block: Block) -> tuple[Tensor, Tensor]:
@@ -142,8 +173,14 @@ class MtpDrafter(nn.Module):
         return out
 
 
-def check_draft_len(draft_len: int, cache: HybridCache) -> None:
-    """Raises UsageError for a length that leaves no room behind the last position, where refused guesses go."""
-    most = max(cache.sizes.prefill_chunk, cache.sizes.verify_len)
-    if not 1 <= draft_len <= most:
-        raise UsageError(f"draft_len is {draft_len}, but must lie between 1 and {most} (the longest block of tokens).")
+def check_mtp(config: Any, options: ExportOptions) -> None:
+    """Raises what ``check_family`` does, and UsageError for options that no drafter can have."""
+    check_family(config)
+    # Refused guesses go behind the last position, where there are rows for one block.
+    most = max(options.prefill_chunk, options.verify_len)
+    if not 1 <= options.draft_len <= most:
+        raise UsageError(f"draft_len is {options.draft_len}, but must lie between 1 and {most} (the longest block of tokens).")
+    if -1 not in options.tap_layers:
+        raise UsageError(
+            f"the mtp drafter reads the last hidden states, but tap_layers are {list(options.tap_layers)}: add -1 to them."
+        )

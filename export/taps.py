@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hybridge.cache.errors import UsageError
+from hybridge.cache.errors import UnsupportedModelError, UsageError
 
 
 class Taps:
@@ -35,9 +35,17 @@ class Taps:
         return hook
 
     def collect(self, last: Tensor) -> Tensor:
-        """float32 [1, T, places x hidden] of the decoder's latest run, which ended with ``last`` [1, T, hidden]."""
+        """float32 [1, T, places x hidden] of the decoder's latest run, which ended with ``last`` [1, T, hidden].
+
+        Raises UnsupportedModelError for a model with several residual streams inside.
+        """
         kept = [last if place == self.last else self._seen[place] for place in self.places]
         self._seen.clear()
+        if several := [each for each in kept if each.shape != last.shape]:
+            raise UnsupportedModelError(
+                f"this model's hidden states inside are {list(several[0].shape)}, not {list(last.shape)} as after its final "
+                "norm: it has several residual streams, so only the last (--tap-layers -1) can be tapped."
+            )
         # Joining a single one would be no operation at all, which XNNPACK cannot have at its border.
         return (torch.cat(kept, dim=-1) if len(kept) > 1 else kept[0]).float()
 

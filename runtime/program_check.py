@@ -10,6 +10,7 @@ from hybridge.runtime.manifest import Manifest, TensorEntry, shorter_verify
 
 METHODS = ("prefill", "decode", "verify", "commit", "reset", "forward")
 SLOT_METHODS = ("snapshot", "restore")
+DRAFT_METHODS = ("draft", "draft_prefill")
 OWN_BUFFERS = ("length", "staged", "slot_length")
 """Buffers of the cache itself, which come before those of its layers."""
 
@@ -21,11 +22,14 @@ def check_methods(manifest: Manifest) -> None:
     """Raises ArtifactError where the manifest lacks a method that every session needs."""
     wanted = METHODS + (SLOT_METHODS if manifest.options.snapshot_slots else ())
     verifying = {shorter_verify(length): length for length in manifest.options.shorter_verify_lens}
-    wanted += tuple(verifying)
+    wanted += (*verifying, *(DRAFT_METHODS if manifest.options.mtp else ()))
     if missing := [name for name in wanted if name not in manifest.methods]:
         raise ArtifactError(f"the manifest lists no method {', '.join(missing)}; export the model again.")
     for name, length in verifying.items():
         _same(f"{name} takes", _entries(manifest.methods[name].inputs), [("int64", [1, length])])
+    answers = 2 if manifest.options.tap_layers else 1
+    for name in ("prefill", "decode", "verify", *verifying):
+        _same(f"the number of {name}'s outputs is", len(manifest.methods[name].outputs), answers)
 
 
 def check_program(manifest: Manifest, metas: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
@@ -53,6 +57,8 @@ def said(manifest: Manifest) -> dict[str, int]:
         "hybridge_verify_len": options.verify_len,
         "hybridge_verify_lens": options.verify_lens[0],  # of a list the runtime hands over the first here
         "hybridge_snapshot_slots": options.snapshot_slots,
+        "hybridge_taps": len(options.tap_layers),
+        "hybridge_draft_len": options.draft_len if options.mtp else 0,
     }
 
 

@@ -1,6 +1,7 @@
 """The drafter of ``mtp.*`` weights against the same math without a cache, eagerly and as a real program."""
 
 import copy
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import torch
 from tiny import lively, save_checkpoint, tiny_config, tiny_model
 from torch import Tensor
 
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
+from hybridge.cache.errors import CheckpointError, SnapshotError, UnsupportedModelError, UsageError
 from hybridge.export.checkpoint import Checkpoint, load_checkpoint
 from hybridge.export.cli.export import export_checkpoint
+from hybridge.export.eager import eager_session
 from hybridge.export.exporter import build_cache
 from hybridge.export.methods import State, build_methods
 from hybridge.export.mtp import MtpDrafter, MtpWeights, load_mtp
@@ -149,6 +151,34 @@ def test_a_restore_takes_the_drafter_back_too(made: tuple[Reference, Session]) -
     assert proposed(session, drafter, context) == reference.chain(TOKENS[:10], 3)
 
 
+def test_what_stands_behind_the_pairs_is_not_looked_at(made: tuple[Reference, Session]) -> None:
+    reference, session = made
+    session.reset()
+    session.prefill(TOKENS[:3])
+    rows = torch.full((1, 5, session.hidden.shape[-1] // 2), float("nan"))
+    rows[0, :3] = session.hidden[:, rows.shape[-1] :]
+    following = torch.tensor([[*TOKENS[1:4], 0, 0]])
+    guesses, chances = session._program.call("draft", rows, following, torch.tensor([3]))
+    assert guesses[0].tolist() == reference.chain(TOKENS[:4], 3)
+    assert bool(((chances > 0) & (chances <= 1)).all())
+
+
+def test_a_slot_is_invalid_once_the_drafter_wrote_below_its_length(made: tuple[Reference, Session]) -> None:
+    _, session = made
+    session.reset()
+    session.prefill(TOKENS[:3])
+    hidden = session.hidden
+    session.draft(hidden[:1], TOKENS[1:2])
+    session.snapshot(0)
+    session.draft(hidden[1:], TOKENS[2:4])
+    session.snapshot(1)
+    session.restore(0)
+    session.draft(hidden[1:2], [77])
+    with pytest.raises(SnapshotError):
+        session.restore(1)
+    assert session.restore(0) == 3
+
+
 def test_a_full_drafter_guesses_nothing_and_stays_as_it_is(made: tuple[Reference, Session]) -> None:
     _, session = made
     session.reset()
@@ -213,10 +243,42 @@ def test_another_family_is_refused_by_name() -> None:
         build_cache(tiny_config("llama"), OPTIONS)
 
 
-def test_guesses_longer_than_any_block_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("change", "says"), [({"draft_len": 9}, "draft_len is 9"), ({"tap_layers": (1,)}, "add -1")])
+def test_options_that_no_drafter_can_have_are_refused(change: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        build_cache(tiny_config("qwen3_5_text"), dataclasses.replace(OPTIONS, **change))
+
+
+def test_experts_that_are_stored_one_by_one_are_stacked(tmp_path: Path) -> None:
+    sizes = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 32}
+    model = save_checkpoint(tmp_path, tiny_config("qwen3_next", **sizes))
+    want = random_weights(model).state_dict()
+    own = dict(want)
+    experts = "layers.0.mlp.experts."
+    for e, (both, down) in enumerate(zip(own.pop(f"{experts}gate_up_proj"), own.pop(f"{experts}down_proj"), strict=True)):
+        gate, up = both.chunk(2)
+        own |= {f"{experts}{e}.{name}_proj.weight": each for name, each in (("gate", gate), ("up", up), ("down", down))}
+    own = {f"mtp.{name}": each.clone() for name, each in own.items()}
+    safetensors.torch.save_file(own, tmp_path / "mtp.safetensors")
+    got = load_mtp(load_checkpoint(tmp_path)).state_dict()
+    assert got.keys() == want.keys()
+    assert all(torch.equal(got[name], each) for name, each in want.items())
+    del own["mtp.layers.0.mlp.experts.1.up_proj.weight"]
+    safetensors.torch.save_file(own, tmp_path / "mtp.safetensors")
+    with pytest.raises(CheckpointError, match=r"lacks mtp.layers.0.mlp.experts.down_proj"):
+        load_mtp(load_checkpoint(tmp_path))
+
+
+def test_an_eager_session_has_it_too(tmp_path: Path) -> None:
     checkpoint = save(tmp_path)
-    with pytest.raises(UsageError, match="draft_len is 9"):
-        MtpDrafter(load_mtp(checkpoint), build_cache(checkpoint.config, OPTIONS), 9)
+    weights = load_mtp(checkpoint)
+    session = eager_session(checkpoint.model, OPTIONS, weights)
+    logits = session.prefill(TOKENS[:6])
+    guesses = session.draft(session.hidden, [*TOKENS[1:6], int(logits.argmax())])
+    checkpoint.model.config._attn_implementation = "eager"
+    assert guesses == Reference(checkpoint.model, weights).chain([*TOKENS[:6], int(logits.argmax())], 3)
+    with pytest.raises(UsageError, match="go together"):
+        eager_session(checkpoint.model, OPTIONS)
 
 
 def test_a_real_program_guesses_the_same(tmp_path: Path) -> None:

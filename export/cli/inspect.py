@@ -28,7 +28,7 @@ def _print_summary(artifact: Artifact) -> None:
     grid.add_row("model type", manifest.model_type)
     grid.add_row("vocabulary", f"{manifest.vocab_size} tokens, bos {manifest.bos_id}, eos {manifest.eos_ids}")
     for name, value in vars(manifest.options).items():
-        grid.add_row(name, f"{value}")
+        grid.add_row(name, ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else f"{value}")
     for name, file in manifest.files.items():
         grid.add_row(name, f"{megabytes(file.size)}  sha256 {file.sha256[:16]}…")
     grid.add_row("weights", megabytes(manifest.weight_bytes))
