@@ -14,7 +14,7 @@ from hybridge.runtime.session import Session
 class BlockDrafter:
     """Runs the ``draft`` method of the target's own artifact, whose state rolls back with the target's."""
 
-    needs_hidden = True
+    needs_hidden, is_free = True, False
 
     def __init__(self, target: Session) -> None:
         """Raises DraftError where the target's artifact has no drafter."""

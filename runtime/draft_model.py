@@ -29,7 +29,7 @@ class DraftModel:
     target's sampling has a seed it proposes its best tokens: the text then depends on the seed alone (``Sampler``).
     """
 
-    needs_hidden = False
+    needs_hidden, is_free = False, False
 
     def __init__(self, session: Session, target: Session) -> None:
         """session: the draft's, which nothing else may use. Raises DraftError where it cannot guess for ``target``."""

@@ -40,5 +40,9 @@ class Drafter(Protocol):
     def needs_hidden(self) -> bool:
         """Whether the context should collect the target's tapped hidden states."""
 
+    @property
+    def is_free(self) -> bool:
+        """Whether proposing takes next to no time: it is then asked every round, and its proposals say their chance."""
+
     def propose(self, context: Context, limit: int) -> Proposal:
         """At most ``limit`` ≥ 1 tokens that may follow ``context.tokens``; none where it has no idea."""

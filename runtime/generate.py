@@ -114,10 +114,20 @@ class Engine:
         if self._unread:
             self._read_prompt()
         began = perf_counter()
-        length = self.pace.choose(most) if self.drafter is not None else 1
-        proposal = self._propose(length - 1)
-        new = self._verify(proposal) if proposal.tokens else self._decode(shadow=length == 1)
+        proposal = self._worthwhile(most)
+        new = self._verify(proposal) if proposal.tokens else self._decode()
         return Round(new, len(proposal.tokens), perf_counter() - began)
+
+    def _worthwhile(self, most: int) -> Proposal:
+        """Guesses for a block of at most ``most`` tokens, as many as pay."""
+        if self.drafter is None:
+            return Proposal([])
+        if not self.drafter.is_free:
+            length = self.pace.choose(most)
+            self._guess_in_shadow(decoding=length == 1)
+            return self._propose(length - 1)
+        proposal = self._propose(min(most, self.session.verify_len) - 1)
+        return Proposal(proposal.tokens[: self.pace.choose(len(proposal.tokens) + 1, proposal.chance) - 1])
 
     def _propose(self, limit: int) -> Proposal:
         if self.drafter is None or limit < 1:
@@ -131,9 +141,7 @@ class Engine:
             logits = self.session.verify([self.context.tokens[-1], *proposal.tokens])
         return self.sampler.accept(logits, proposal, self.context.tokens)
 
-    def _decode(self, shadow: bool) -> list[int]:
-        if shadow:
-            self._guess_in_shadow()
+    def _decode(self) -> list[int]:
         with self.stats.timed("decode"):
             logits = self.session.decode(self.context.tokens[-1])
         token = self.sampler.draw(logits, self.context.tokens)
@@ -142,9 +150,9 @@ class Engine:
         self.stats.decodes += 1
         return [token]
 
-    def _guess_in_shadow(self) -> None:
+    def _guess_in_shadow(self, decoding: bool) -> None:
         """Guess only to compare with what comes: it tells whether guessing would pay again."""
-        if self.drafter is not None and self.pace.wants_shadow():
+        if decoding and self.pace.wants_shadow():
             began = perf_counter()
             self.pace.shadow(self._propose(self.pace.shadow_length).tokens, perf_counter() - began)
 

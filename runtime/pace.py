@@ -45,19 +45,18 @@ class Pace:
         """The chance that a guess is right, as far as the last ones tell."""
         return self._right / self._judged
 
-    def choose(self, room: int) -> int:
-        """The block length for the next round, at most ``room``; 1 for plain decoding."""
+    def choose(self, room: int, chance: float | None = None) -> int:
+        """The block length for the next round, at most ``room``; 1 for plain decoding.
+
+        chance that a guess is right: what was measured, unless the drafter knows better.
+        """
         if self.fixed is not None:
             return min(self.fixed, room)
         if self._plain_rounds < MEASURED or self._since_plain >= EVERY:
             return 1
         lengths = [1, *(min(length, room) for length in self.lengths if min(length, room) > 1)]
-        return max(lengths, key=lambda length: self.expected(length) / self._cost(length))
-
-    def expected(self, length: int) -> float:
-        """Tokens that a block of ``length`` yields on average."""
-        a = min(self.acceptance, 0.999)
-        return float((1 - a**length) / (1 - a))
+        a = self.acceptance if chance is None else chance
+        return max(lengths, key=lambda length: expected(length, a) / self._cost(length))
 
     def round_done(self, length: int, proposed: int, accepted: int, seconds: float) -> None:
         """Account for a round: ``length`` tokens ran, ``accepted`` of the ``proposed`` ones in it were right."""
@@ -110,3 +109,9 @@ class Pace:
         nearest = max((each for each in self.cost if each < rounded), default=1)
         step = (self.cost[nearest] - decode) / (nearest - 1) if nearest > 1 else FIRST_STEP * decode
         return self.cost[nearest] + step * (rounded - nearest)
+
+
+def expected(length: int, acceptance: float) -> float:
+    """Tokens that a block of ``length`` yields on average."""
+    a = min(acceptance, 0.999)
+    return float((1 - a**length) / (1 - a))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from hybridge.runtime.drafter import Context
@@ -10,9 +9,6 @@ from hybridge.runtime.sampling import Proposal
 
 LONGEST_COMPARED = 64
 """Tokens that are compared to tell how long a match is; longer ones are as good as certain."""
-
-WORTH = 0.3
-"""Least chance of a guess to be right, with all before it, that is worth its place in a block."""
 
 FORGET = 0.95
 
@@ -43,12 +39,12 @@ class PromptLookup:
     """Prompt-lookup decoding: n-grams over prompt and output, longest match and latest place first.
 
     Keeps an index that grows with the text, so that a proposal costs the same for a long context as for a short one. Learns
-    from what came how far to trust a match by its length, and guesses no further than that.
+    from what came how far to trust a match by its length, and says so with each proposal.
 
     Source: Saxena, "Prompt Lookup Decoding" (2023); also ``PromptLookupCandidateGenerator`` in transformers.
     """
 
-    needs_hidden = False
+    needs_hidden, is_free = False, True
 
     def __init__(self, longest: int = 8, shortest: int = 3) -> None:
         """longest and shortest: tokens of a match that are looked up."""
@@ -60,14 +56,11 @@ class PromptLookup:
         self._said: tuple[int, Match] | None = None
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """As many tokens after the best match as are likely enough to be right; none where nothing is."""
+        """What followed the best match; nothing without one."""
         match = self.find(context, limit)
         self._learn()
         self._said = (len(self._text), match) if match is not None else None
-        if match is None:
-            return Proposal([])
-        chance = min(max(self._trust_in(match.length).chance, 0.001), 0.999)
-        return Proposal(match.tokens[: int(math.log(WORTH) / math.log(chance))])
+        return Proposal([]) if match is None else Proposal(match.tokens, chance=self._trust_in(match.length).chance)
 
     def find(self, context: Context, limit: int) -> Match | None:
         """What followed the latest earlier occurrence of the longest known ending of the text.

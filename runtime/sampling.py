@@ -43,10 +43,14 @@ def _check(fine: bool, message: str) -> None:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Guessed tokens. probabilities, [V] for each, are what they were drawn from; none where the drafter is certain."""
+    """Guessed tokens. probabilities, [V] for each, are what they were drawn from; none where the drafter is certain.
+
+    chance is the drafter's own estimate that a guess is right if those before it are, where it has one.
+    """
 
     tokens: list[int]
     probabilities: Sequence[Tensor] | None = None
+    chance: float | None = None
 
     def drawn_from(self, i: int) -> Tensor | None:
         """What guess ``i`` was drawn from, if it was."""

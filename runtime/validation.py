@@ -101,7 +101,7 @@ class Careless:
 
     def __init__(self, drafter: Drafter, rng: random.Random, vocab_size: int) -> None:
         self.drafter, self.rng, self.vocab_size = drafter, rng, vocab_size
-        self.needs_hidden = drafter.needs_hidden
+        self.needs_hidden, self.is_free = drafter.needs_hidden, False
 
     def propose(self, context: Context, limit: int) -> Proposal:
         guesses = self.drafter.propose(context, limit).tokens or [self.rng.randrange(self.vocab_size) for _ in range(limit)]

@@ -18,7 +18,7 @@ from hybridge.runtime.draft_model import DraftModel
 class Guesses:
     """Proposes from a fixed list, right or wrong."""
 
-    needs_hidden = False
+    needs_hidden = is_free = False
 
     def __init__(self, guesses: list[list[int]]) -> None:
         self.guesses = guesses

@@ -28,7 +28,7 @@ class Skewed(TextMethods):
 
 
 class Always:
-    needs_hidden = False
+    needs_hidden = is_free = False
 
     def propose(self, context: Context, limit: int) -> Proposal:
         return Proposal([0] * limit)
