@@ -16,9 +16,14 @@ IDENTITIES = frozenset({aten.detach.default, aten.detach_.default, aten.alias.de
 
 
 def drop_idle_nodes(program: ExportedProgram) -> None:
-    """Drop casts to the type that a tensor has, detachments, dropouts that are off, and whatever nobody uses."""
+    """Drop casts to the type that a tensor has, detachments, dropouts that are off, and whatever nobody uses.
+
+    Assertions about shapes and dtypes go first: what only they use would keep its weights in the file a second time.
+    """
     for node in list(program.graph.nodes):
-        if _is_idle(node):
+        if node.target == aten._assert_tensor_metadata.default:
+            program.graph.erase_node(node)
+        elif _is_idle(node):
             node.replace_all_uses_with(node.args[0])
             program.graph.erase_node(node)
     program.graph.eliminate_dead_code()

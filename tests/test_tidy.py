@@ -30,6 +30,23 @@ def test_what_computes_nothing_is_dropped_and_nothing_else() -> None:
     torch.testing.assert_close(program.module()(x), want)
 
 
+class Unused(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        (x @ self.weight).type_as(x.double()).to(torch.float32)
+        return x + 1
+
+
+def test_what_only_an_assertion_reads_is_dropped_with_its_weight() -> None:
+    program = exported(Unused(), torch.ones(3))
+    assert any("assert" in str(node.target) for node in program.graph.nodes)
+    drop_idle_nodes(program)
+    assert len(calls(program)) == 1, calls(program)
+
+
 class WritesItsState(nn.Module):
     def __init__(self) -> None:
         super().__init__()
