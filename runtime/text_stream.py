@@ -10,6 +10,9 @@ from hybridge.cache.errors import UsageError
 UNFINISHED = "\ufffd"
 """What tokenizers put where the bytes of a character are not all there."""
 
+LONGEST_CHARACTER = 4
+"""Bytes, and so tokens, of a character in UTF-8."""
+
 
 class Decoder(Protocol):
     """What a stream needs of ``tokenizers.Tokenizer``."""
@@ -39,9 +42,12 @@ class TextStream:
         """Take in a token; whether a stop string was met, so that it can be what a generation goes on ``until``."""
         self._ids.append(token)
         known, text = self._window()
-        if len(text) > len(known) and not text.endswith(UNFINISHED):
-            self._context, self._settled = self._settled, len(self._ids)
-            self._release(text[len(known) :])
+        if len(text) <= len(known):
+            return self.stopped
+        if not text.endswith(UNFINISHED):
+            self._settle(len(self._ids), text[len(known) :])
+        elif len(self._ids) - self._settled > LONGEST_CHARACTER:
+            self._settle_broken(known, text)
         return self.stopped
 
     def take(self) -> str:
@@ -52,8 +58,7 @@ class TextStream:
     def finish(self) -> str:
         """What is left once no token will come."""
         known, text = self._window()
-        self._context = self._settled = len(self._ids)
-        self._release(text[len(known) :])
+        self._settle(len(self._ids), text[len(known) :])
         if not self.stopped:
             self._ready, self._held = self._ready + self._held, ""
         return self.take()
@@ -61,15 +66,30 @@ class TextStream:
     def _window(self) -> tuple[str, str]:
         """The text of the tokens that are decoded already, as far as they are kept, and the same with the new ones."""
         known = self.tokenizer.decode(self._ids[self._context : self._settled])
-        return known, self.tokenizer.decode(self._ids[self._context :])
+        text = self.tokenizer.decode(self._ids[self._context :])
+        if not text.startswith(known):  # tokens for single bytes that now make no character any more; what was said stays
+            return "", self.tokenizer.decode(self._ids[self._settled :])
+        return known, text
+
+    def _settle(self, count: int, piece: str) -> None:
+        """``piece`` is what the tokens up to ``count`` add to the text."""
+        self._context, self._settled = self._settled, count
+        self._release(piece)
+
+    def _settle_broken(self, known: str, text: str) -> None:
+        """Bytes that no character has do not hold back the text for ever, where the last token begins anew behind them."""
+        before = self.tokenizer.decode(self._ids[self._context : -1])
+        if before.startswith(known) and before + self.tokenizer.decode(self._ids[-1:]) == text:
+            self._settle(len(self._ids) - 1, before[len(known) :])
 
     def _release(self, piece: str) -> None:
         if self.stopped:
             return
         self._held += piece
-        met = [at for at in map(self._held.find, self.stop) if at >= 0]
+        # Of several the one that is complete first, however the text is cut into pieces.
+        met = [(self._held.find(each) + len(each), self._held.find(each)) for each in self.stop if each in self._held]
         self.stopped = bool(met)
-        end = min(met) if met else len(self._held) - self._beginning()
+        end = min(met)[1] if met else len(self._held) - self._beginning()
         self._ready, self._held = self._ready + self._held[:end], self._held[end:]
 
     def _beginning(self) -> int:

@@ -151,7 +151,17 @@ WRONG_USAGE = {
     "export {huge} -o {tmp}/out": "the state would take",
     "run {artifact}": "Missing option '--prompt'",
     "run {artifact} --prompt hi --max-new-tokens 0": "Invalid value for '--max-new-tokens'",
-    "run {artifact} --prompt hi --temperature -1": "Invalid value for '--temperature'",
+    "run {artifact} --prompt hi --temperature -1": "temperature is -1.0, but must be 0 (greedy) or more",
+    "run {artifact} --prompt hi --top-p 2": "top_p is 2.0, but must be above 0 and at most 1",
+    "run {artifact} --prompt hi --top-k -1": "top_k is -1, but must be 0 (all tokens) or more",
+    "run {artifact} --prompt hi --min-p 2": "min_p is 2.0, but must lie between 0 and 1",
+    "run {artifact} --prompt hi --repetition-penalty 0": "repetition_penalty is 0.0, but must be above 0",
+    "run {artifact} --prompt hi --prompt-lookup --no-speculation": "exclude each other; give one of them",
+    "run {artifact} --prompt hi --mtp": "has no drafter of its own; export a checkpoint that has mtp.* weights with --mtp",
+    "chat {artifact}": "has no chat template",
+    "chat {artifact} --mtp": "has no drafter of its own",
+    "bench --draft {artifact}": "--draft needs the target's artifact before it",
+    "export {checkpoint} -o {tmp}/out --max-seq-len 64 --mtp --draft-len 0": "Invalid value for '--draft-len'",
     "run {artifact} --prompt": "Option '--prompt' requires an argument",
     "validate {artifact}": "Missing option '--against'",
     "validate {artifact} --against {checkpoint} --programs -1": "Invalid value for '--programs'",
@@ -287,8 +297,59 @@ def test_run_json_is_the_text_and_what_it_took(cli: Run, artifact: Path) -> None
 
 def test_run_stats_go_to_stderr(cli: Run, artifact: Path) -> None:
     done = cli("run", artifact, "--prompt", "abc", "--max-new-tokens", 7, "--stats")
-    assert "3 prompt tokens" in done.err
-    assert "prompt tokens" not in done.out
+    for row in ("3 tokens in", "mean accepted length", "verifies", "speed-up over plain decoding"):
+        assert row in done.err
+        assert row not in done.out
+
+
+def test_run_ends_before_a_stop_string_and_a_stop_string_that_never_comes_changes_nothing(cli: Run, artifact: Path) -> None:
+    command = ("run", artifact, "--prompt", "abc", "--max-new-tokens", 30, "--json")
+    text = json.loads(cli(*command).raw)["text"]
+    never = json.loads(cli(*command, "--stop", "\u00e9\u00e9").raw)["text"]
+    stopped = json.loads(cli(*command, "--stop", text[7:9]).raw)["text"]
+    assert never == text
+    assert stopped == text[: text.find(text[7:9])]
+    assert cli(*command, "--stop", "").code == 2
+
+
+def test_run_guesses_with_a_draft_model(cli: Run, artifact: Path) -> None:
+    command = ("run", artifact, "--prompt", "abcabc", "--max-new-tokens", 40, "--json")
+    plain, guessed = (json.loads(cli(*command, *way).raw) for way in (("--no-speculation",), ("--draft", artifact)))
+    assert guessed["text"] == plain["text"]
+    assert plain["verifies"] == 0
+    assert guessed["speed_up"] > 0
+
+
+SLOW = """
+import time
+from hybridge.export.cli import main
+from hybridge.runtime.session import Session
+decode = Session.decode
+Session.decode = lambda self, token: (time.sleep(0.2), decode(self, token))[1]
+main()
+"""
+
+
+def test_ctrl_c_ends_a_run_with_what_was_written_and_130(artifact: Path) -> None:
+    command = [sys.executable, "-c", SLOW, "run", artifact, "--prompt", "abc", "--no-speculation"]
+    listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listen
+    ) as process:
+        assert process.stdout is not None
+        written = process.stdout.read(5)
+        process.send_signal(signal.SIGINT)
+        rest, err = process.communicate(timeout=60)
+    assert written.startswith("abc")
+    assert rest.endswith("\n")
+    assert len(rest) < 40
+    assert outcome(process.returncode, "", err).code == 130
+
+
+def test_run_refuses_a_folder_that_is_no_draft(cli: Run, artifact: Path, checkpoint: Path) -> None:
+    done = cli("run", artifact, "--prompt", "abc", "--draft", checkpoint)
+    assert done.code == 1
+    assert "is not an artifact" in done.err
 
 
 def test_run_draws_the_same_for_the_same_seed(cli: Run, artifact: Path) -> None:

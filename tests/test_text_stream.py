@@ -2,8 +2,8 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
-from tokenizers import Tokenizer
+from hypothesis import given, settings
+from tokenizers import Tokenizer, decoders, models
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.cli.embedded import EMBEDDED
@@ -32,29 +32,76 @@ def streamed(tokenizer: object, ids: list[int], stop: list[str]) -> tuple[str, l
     return "".join(pieces), pieces, len(ids)
 
 
-def up_to(text: str, stops: list[str]) -> str:
-    met = [at for at in map(text.find, stops) if at >= 0]
-    return text[: min(met)] if met else text
-
-
 texts = st.text(st.sampled_from("ab\nä漢🙂 "), max_size=30)
 stops = st.lists(st.text(st.sampled_from("ab\nä"), min_size=1, max_size=4), max_size=3)
 
 
+def cut(chunks: list[bytes]) -> tuple[Tokenizer, list[int]]:
+    """A byte-level tokenizer that has these chunks as its tokens, and the chunks as tokens of it."""
+    names = ["".join(BYTES.id_to_token(byte) for byte in chunk) for chunk in chunks]
+    vocabulary = {name: i for i, name in enumerate(dict.fromkeys(names))}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=names[0] if names else ""))
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer, [vocabulary[name] for name in names]
+
+
+def fallback() -> Tokenizer:
+    """Words with the space before them, and bytes for all else, as Llama's tokenizer has them."""
+    words = ["▁", "▁a", "a", "▁ä", "b"]
+    names = [*(f"<0x{byte:02X}>" for byte in range(256)), *words]
+    tokenizer = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, merges=[], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return tokenizer
+
+
+FALLBACK = fallback()
+
+
+def expected(text: str, stop: list[str]) -> str:
+    """Up to the stop string that is complete first."""
+    ends = [(text.find(each) + len(each), text.find(each)) for each in stop if each in text]
+    return text[: min(ends)[1]] if ends else text
+
+
 @given(text=texts, stop=stops)
 def test_pieces_make_the_text_up_to_a_stop_string(text: str, stop: list[str]) -> None:
-    # Whichever stop string is complete first ends the text, so the earliest end decides.
-    ends = [(text.find(each) + len(each), text.find(each)) for each in stop if each in text]
-    want = text[: min(at for end, at in ends if end <= min(ends)[0])] if ends else text
     got, pieces, _ = streamed(BYTES, list(text.encode()), stop)
-    assert got == want
+    assert got == expected(text, stop)
     assert not any("\ufffd" in piece for piece in pieces), "no character is torn"
 
 
-@given(raw=st.binary(max_size=40))
-def test_bytes_that_are_no_text_come_out_in_the_end(raw: bytes) -> None:
-    got, _, _ = streamed(BYTES, list(raw), [])
-    assert got.replace("\ufffd", "") == BYTES.decode(list(raw)).replace("\ufffd", "")
+@given(data=st.data(), text=texts, stop=stops)
+def test_a_stop_string_is_found_across_any_tokens(data: st.DataObject, text: str, stop: list[str]) -> None:
+    raw, chunks = text.encode(), []
+    while raw:
+        size = data.draw(st.integers(1, len(raw)))
+        chunks.append(raw[:size])
+        raw = raw[size:]
+    tokenizer, ids = cut(chunks)
+    assert streamed(tokenizer, ids, stop)[0] == expected(text, stop)
+
+
+some_bytes = st.binary(min_size=1, max_size=5) | st.sampled_from([b"\xff", b"\xe4", b"\xbd", b"\xa0", b"\xf0\x9f", b"a"])
+
+
+@settings(max_examples=300)
+@given(chunks=st.lists(some_bytes, min_size=1, max_size=30))
+def test_any_bytes_in_any_tokens_come_out_as_they_are_decoded_at_once(chunks: list[bytes]) -> None:
+    tokenizer, ids = cut(chunks)
+    assert streamed(tokenizer, ids, [])[0] == tokenizer.decode(ids)
+
+
+@given(words=st.lists(st.sampled_from(["▁", "▁a", "a", "▁ä", "b", "漢", "🙂", "\n", " "]), max_size=20), stop=stops)
+def test_a_tokenizer_that_falls_back_to_bytes(words: list[str], stop: list[str]) -> None:
+    known = [[FALLBACK.token_to_id(word)] if FALLBACK.token_to_id(word) is not None else list(word.encode()) for word in words]
+    ids = [each for word in known for each in word]
+    assert streamed(FALLBACK, ids, stop)[0] == expected(FALLBACK.decode(ids), stop)
+
+
+def test_what_was_said_stays_when_bytes_behind_it_are_no_text() -> None:
+    assert streamed(FALLBACK, [*"漢".encode(), 0xFF, FALLBACK.token_to_id("▁a")], [])[0] == "漢\ufffd a"
 
 
 @given(ids=st.lists(st.integers(0, 4), max_size=30))
@@ -80,8 +127,8 @@ def test_only_a_few_tokens_are_decoded_at_a_time(tmp_path: Path) -> None:
             longest = max(longest, len(ids))
             return BYTES.decode(ids)
 
-    streamed(Counting(), list("ä漢".encode() * 300), [])
-    assert longest < 10
+    streamed(Counting(), list("ä漢".encode() * 300) + [0xFF] * 300, [])
+    assert longest < 15
 
 
 def test_an_empty_stop_string_is_refused() -> None:

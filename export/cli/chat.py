@@ -147,6 +147,8 @@ class Terminal:
         err.print(f"[dim]{len(self.conversation.turns)} exchanges left[/]")
 
     def _retry(self, _: str) -> None:
+        if self.conversation.settings.sampling.temperature == 0:
+            err.print("[dim]with --temperature 0 the answer stays the same; 0.7 would make others[/]")
         self._answer(self.conversation.retry)
 
     def _save(self, argument: str) -> None:

@@ -14,7 +14,9 @@ from hybridge.runtime.manifest import ExportOptions, Manifest
 
 EMBEDDED = Path(__file__).parents[1] / "embedded"
 DRAFT = EMBEDDED / "draft"
-TARGET_OPTIONS = ExportOptions(max_seq_len=2048, verify_len=16, shorter_verify_lens=(4,), tap_layers=(-1,), mtp=True, draft_len=3)
+TARGET_OPTIONS = ExportOptions(
+    max_seq_len=2048, verify_len=16, shorter_verify_lens=(4,), tap_layers=(-1,), mtp=True, draft_len=3
+)
 DRAFT_OPTIONS = ExportOptions(max_seq_len=2048, snapshot_slots=1)
 HELD_OUT = 8
 """Of 256: modules that scripts/train-tiny keeps out of the training text, by a hash of their names."""
