@@ -69,6 +69,13 @@ class Program:
         return {name: self._methods["decode"].get_attribute(STATE + name) for name in self._buffers}
 
 
+def set_threads(count: int) -> None:
+    """Let every program of this process compute on so many threads, as soon as possible: not while one runs."""
+    with _without_native_chatter():
+        _runtime()._unsafe_reset_threadpool(count)
+    torch.set_num_threads(count)
+
+
 def _runtime() -> Any:
     """ExecuTorch's extension module with the ``llama::`` operators registered.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from statistics import median
 
 from hybridge.runtime.drafter import Drafter
 from hybridge.runtime.generation_stats import GenerationStats
@@ -20,9 +21,10 @@ Notify = Callable[[], None]
 
 @dataclass(kw_only=True)
 class Outcome:
-    """One way of generating, over all prompts. differing and ties: tokens other than plain decoding's."""
+    """One way of generating, over all prompts. speeds: tokens/s of each; differing and ties: tokens other than plain's."""
 
     total: GenerationStats = field(default_factory=GenerationStats)
+    speeds: list[float] = field(default_factory=list)
     differing: int = 0
     ties: int = 0
 
@@ -31,7 +33,12 @@ class Outcome:
         """All new tokens but the first of each prompt, which the prefill pays for."""
         return self.total.new_tokens / self.total.new_seconds if self.total.new_seconds else 0.0
 
+    def times(self, plain: Outcome) -> float:
+        """How many times faster than ``plain`` it was: the median over the prompts, each of which ran in all ways in a row."""
+        return median(own / other for own, other in zip(self.speeds, plain.speeds, strict=True) if other)
+
     def add(self, stats: GenerationStats) -> None:
+        self.speeds.append(stats.tokens_per_second)
         for each in fields(stats):
             setattr(self.total, each.name, getattr(self.total, each.name) + getattr(stats, each.name))
         self.total.new_tokens -= 1

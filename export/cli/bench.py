@@ -21,12 +21,12 @@ from hybridge.runtime.artifact import open_artifact
 from hybridge.runtime.block_drafter import BlockDrafter
 from hybridge.runtime.draft_model import DraftModel
 from hybridge.runtime.drafter import Drafter
-from hybridge.runtime.program import Program
+from hybridge.runtime.program import Program, set_threads
 from hybridge.runtime.prompt_lookup import PromptLookup
 from hybridge.runtime.session import Session
 from hybridge.runtime.speculation_bench import PLAIN, Outcome
 
-PROMPTS = 25
+PROMPTS = 40
 
 
 @app.command()
@@ -37,6 +37,7 @@ def bench(
     draft: Annotated[Path | None, typer.Option("--draft", help="The artifact of a draft model.")] = None,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate and compare, over all drafters.")] = 100_000,
     samples: Annotated[int, typer.Option(min=300, help="Tokens to draw for each test of the sampling.")] = 200_000,
+    threads: Annotated[int | None, typer.Option(min=1, help="Of the runtime; as many as cores if left out.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Measure what guessing ahead brings, interleaved with plain decoding, and check that it changes no text."""
@@ -46,6 +47,8 @@ def bench(
         if artifact is None:
             artifact, draft = Path(scratch) / "target", Path(scratch) / "draft"
             export_embedded(artifact, draft)
+        if threads is not None:
+            set_threads(threads)
         subject = load(artifact, draft)
         gc.freeze()  # what is loaded stays: the collector need not look at it between two tokens
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -96,7 +99,7 @@ def _row(outcome: Outcome, plain: Outcome) -> list[str]:
     shares = [seconds / total.new_seconds for seconds in (total.draft_seconds, total.verify_seconds, total.commit_seconds)]
     return [
         f"{outcome.tokens_per_second:.0f}",
-        f"{outcome.tokens_per_second / plain.tokens_per_second:.2f}",
+        f"{outcome.times(plain):.2f}",
         f"{total.acceptance_rate:.0%}",
         f"{total.mean_accepted_length:.1f}",
         f"{total.rollbacks}",

@@ -21,7 +21,7 @@ HOT = Sampling(temperature=100.0)
 """Every token is about as likely as any other: text that nothing can guess."""
 FEW = Sampling(temperature=1.0, top_k=6)
 """A small vocabulary, for every cell of the test to get its draws."""
-LONG_TURN, RANDOM_PROMPTS = 1500, 8
+LONG_TURN, RANDOM_PROMPTS = 1500, 16
 
 Notify = Callable[[int, int], None]
 
@@ -56,17 +56,17 @@ class BenchReport:
         """Whether no token differs and no distribution."""
         return not self._sum("differing") and all(p > 0.01 for p in self.sampling.values())
 
-    def speed_up(self, text: str) -> tuple[str, float]:
-        """The best drafter on a text and its speed over plain decoding's."""
-        speeds = {name: each.tokens_per_second for name, each in self.outcomes[text].items()}
-        best = max((name for name in speeds if name != PLAIN), key=lambda name: speeds[name])
-        return best, speeds[best] / speeds[PLAIN]
+    def best(self, text: str) -> tuple[str, float]:
+        """The fastest drafter on a text, and how many times faster than plain decoding it is."""
+        return max(self._times(text), key=lambda each: each[1])
 
-    def slowest(self, text: str) -> tuple[str, float]:
-        """The worst drafter on a text."""
-        speeds = {name: each.tokens_per_second for name, each in self.outcomes[text].items()}
-        worst = min((name for name in speeds if name != PLAIN), key=lambda name: speeds[name])
-        return worst, speeds[worst] / speeds[PLAIN]
+    def worst(self, text: str) -> tuple[str, float]:
+        """The slowest drafter on a text, likewise."""
+        return min(self._times(text), key=lambda each: each[1])
+
+    def _times(self, text: str) -> list[tuple[str, float]]:
+        outcomes = self.outcomes[text]
+        return [(name, each.times(outcomes[PLAIN])) for name, each in outcomes.items() if name != PLAIN]
 
     def overhead(self) -> float:
         """Seconds of commits and of all bookkeeping for each second of verifying."""
@@ -75,8 +75,8 @@ class BenchReport:
         return (total.new_seconds - useful) / total.verify_seconds
 
     def figures(self) -> list[Figure]:
-        best, speed = self.speed_up(CODE)
-        worst, random_speed = self.slowest(RANDOM)
+        best, speed = self.best(CODE)
+        worst, random_speed = self.worst(RANDOM)
         overhead, p = self.overhead(), min(self.sampling.values())
         tokens = sum(each.total.new_tokens for name, each in self.outcomes[CODE].items() if name != PLAIN)
         return [
@@ -105,11 +105,7 @@ class BenchReport:
     def to_dict(self) -> dict[str, Any]:
         """Everything, for JSON."""
         ways = {
-            text: {
-                name: {"tokens_per_second": each.tokens_per_second, "differing": each.differing, "ties": each.ties}
-                | each.total.to_dict()
-                for name, each in outcomes.items()
-            }
+            text: {name: _measured(each, outcomes[PLAIN]) for name, each in outcomes.items()}
             for text, outcomes in self.outcomes.items()
         }
         figures = [vars(figure) for figure in self.figures()]
@@ -123,6 +119,11 @@ class BenchReport:
 
     def _sum(self, name: str) -> int:
         return sum(getattr(each, name) for outcomes in self.outcomes.values() for each in outcomes.values())
+
+
+def _measured(outcome: Outcome, plain: Outcome) -> dict[str, Any]:
+    speed = {"tokens_per_second": outcome.tokens_per_second, "times_plain": outcome.times(plain)}
+    return {**outcome.total.to_dict(), **speed, "differing": outcome.differing, "ties": outcome.ties}
 
 
 def measure(subject: Subject, tokens: int, samples: int, notify: Notify) -> BenchReport:
