@@ -7,7 +7,7 @@ Greedy output is the same with any drafter and without one. With a temperature t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -127,7 +127,8 @@ class Engine:
             self._guess_in_shadow(decoding=length == 1)
             return self._propose(length - 1)
         proposal = self._propose(min(most, self.session.verify_len) - 1)
-        return Proposal(proposal.tokens[: self.pace.choose(len(proposal.tokens) + 1, proposal.chance) - 1])
+        length = self.pace.choose(len(proposal.tokens) + 1, proposal.chance)
+        return replace(proposal, tokens=proposal.tokens[: length - 1])
 
     def _propose(self, limit: int) -> Proposal:
         if self.drafter is None or limit < 1:

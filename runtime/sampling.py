@@ -45,7 +45,8 @@ def _check(fine: bool, message: str) -> None:
 class Proposal:
     """Guessed tokens. probabilities, [V] for each, are what they were drawn from; none where the drafter is certain.
 
-    chance is the drafter's own estimate that a guess is right if those before it are, where it has one.
+    chance is the drafter's own estimate that a guess is right if those before it are, where it has one. It decides how many are
+    verified, so it must not depend on tokens that were drawn: that would leave others than ``probabilities`` says.
     """
 
     tokens: list[int]
