@@ -10,7 +10,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from hybridge.export.cli.bench import load
-from hybridge.runtime import Drafter, Sampling, Session
+from hybridge.export.cli.speculation_figures import Subject
+from hybridge.runtime import Sampling, Session
 from hybridge.runtime.sampling_check import sampling_p_value
 from hybridge.runtime.speculation_bench import PLAIN, contest
 
@@ -53,10 +54,9 @@ def test_the_demo_reaches_its_figures(demo: tuple[Path, str]) -> None:
     assert "✗" not in shown
 
 
-def opened(folder: Path) -> tuple[Session, dict[str, Drafter | None]]:
+def opened(folder: Path) -> Subject:
     """The target and everything that guesses for it, all of them trained."""
-    subject = load(folder, folder.with_name(f"{folder.name}-draft"))
-    return subject.session, dict(subject.ways)
+    return load(folder, folder.with_name(f"{folder.name}-draft"))
 
 
 WAYS = ["prompt lookup", "draft model", "multi-token prediction"]
@@ -65,10 +65,9 @@ WAYS = ["prompt lookup", "draft model", "multi-token prediction"]
 @pytest.mark.parametrize("block", [None, 4, 16])
 @pytest.mark.parametrize("way", WAYS)
 def test_greedy_text_is_the_same_with_every_drafter(demo: tuple[Path, str], way: str, block: int | None) -> None:
-    session, ways = opened(demo[0])
-    prompts = [list(prompt.encode()) for prompt in PROMPTS]
-    chosen = {PLAIN: None, way: ways[way]}
-    outcomes = contest(session, chosen, prompts, new_tokens=150, sampling=Sampling(), block_length=block)
+    subject = opened(demo[0])
+    chosen = {PLAIN: None, way: subject.ways[way]}
+    outcomes = contest(subject.session, chosen, subject.prompts[:4], new_tokens=150, sampling=Sampling(), block_length=block)
     assert outcomes[way].differing == 0
     if block is not None:
         assert outcomes[way].total.accepted > 30, "trained drafters are right now and then"
@@ -77,9 +76,9 @@ def test_greedy_text_is_the_same_with_every_drafter(demo: tuple[Path, str], way:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_text_of_a_seed_is_the_same_with_every_drafter(demo: tuple[Path, str], way: str) -> None:
-    session, ways = opened(demo[0])
-    texts = []
-    for drafter in (None, ways[way]):
+    subject = opened(demo[0])
+    session, texts = subject.session, []
+    for drafter in (None, subject.ways[way]):
         session.reset()
         sampling = Sampling(temperature=0.6, top_k=20, seed=5)
         block = 4 if drafter else None
