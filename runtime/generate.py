@@ -127,6 +127,8 @@ class Engine:
             self._guess_in_shadow(decoding=length == 1)
             return self._propose(length - 1)
         proposal = self._propose(min(most, self.session.verify_len) - 1)
+        if not proposal.tokens:
+            return proposal
         length = self.pace.choose(len(proposal.tokens) + 1, proposal.chance)
         return replace(proposal, tokens=proposal.tokens[: length - 1])
 

@@ -18,11 +18,17 @@ SHADOW_LENGTH = 3
 FORGET = 0.95
 """What a judged guess still counts once one more was judged: the last twenty or so decide."""
 
+MARGIN = 1.1
+"""How much faster than decoding a block must look: right guesses come in runs, so it yields less than their average says."""
+
 MEASURED = 4
 """Plain rounds at the start: the first ones are slower than what follows, and everything is held against them."""
 
 EVERY = 50
 """Rounds after which a plain one measures again what decoding costs."""
+
+PATIENCE = 4
+"""Plain rounds from one weighing to the next."""
 
 FIRST_STEP = 0.15
 """Cost of one more token in a block, in decodes, while no block was measured."""
@@ -36,7 +42,7 @@ class Pace:
         self.lengths, self.fixed = lengths, fixed
         self.cost: dict[int, float] = {}
         self._right, self._judged = 1.4, 2.0  # a first guess: 70 %, worth two tries
-        self._plain_rounds = self._since_plain = 0
+        self._plain_rounds = self._since_plain = self._patience = 0
         self._elapsed = self._shadowing = self._shadow_cost = 0.0
         self._shadow: list[int] = []
 
@@ -54,9 +60,14 @@ class Pace:
             return min(self.fixed, room)
         if self._plain_rounds < MEASURED or self._since_plain >= EVERY:
             return 1
+        if chance is None and self._patience:
+            self._patience -= 1
+            return 1  # weighing takes time too, and little changes from one plain round to the next
         lengths = [1, *(min(length, room) for length in self.lengths if min(length, room) > 1)]
         a = self.acceptance if chance is None else chance
-        return max(lengths, key=lambda length: expected(length, a) / self._cost(length))
+        best = max(lengths, key=lambda length: expected(length, a) / self._cost(length) / (MARGIN if length > 1 else 1.0))
+        self._patience = PATIENCE if best == 1 else 0
+        return best
 
     def round_done(self, length: int, proposed: int, accepted: int, seconds: float) -> None:
         """Account for a round: ``length`` tokens ran, ``accepted`` of the ``proposed`` ones in it were right."""
@@ -92,7 +103,9 @@ class Pace:
         if self._shadow:
             right = self._shadow.pop(0) == token
             self._judge(1, int(right))
-            if not right:
+            if right:
+                self._patience = 0
+            else:
                 self._shadow = []
 
     def _judge(self, proposed: int, accepted: int) -> None:

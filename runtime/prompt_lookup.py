@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hybridge.runtime.drafter import Context
@@ -46,9 +47,9 @@ class PromptLookup:
 
     needs_hidden, is_free = False, True
 
-    def __init__(self, longest: int = 8, shortest: int = 3) -> None:
-        """longest and shortest: tokens of a match that are looked up."""
-        self.sizes = range(longest, shortest - 1, -1)
+    def __init__(self, sizes: Sequence[int] = (8, 5, 3)) -> None:
+        """sizes: tokens of a match that are looked up, the longest first."""
+        self.sizes = sizes
         self._context: Context | None = None
         self._text: list[int] = []
         self._after: dict[tuple[int, ...], int] = {}

@@ -210,7 +210,7 @@ def test_sampled_text_is_distributed_as_the_target_says(kind: str) -> None:
     session = started(table)
     draft = DraftModel(table_session(Table(5, 0.5, ends=False)), session)
     drafters: dict[str, Drafter | None] = {
-        "plain": None, "certain": Guesses([[0, 3], [1, 1], [5, 2]]), "lookup": PromptLookup(2, 1), "draft": draft
+        "plain": None, "certain": Guesses([[0, 3], [1, 1], [5, 2]]), "lookup": PromptLookup((2, 1)), "draft": draft
     }  # fmt: skip
     assert p_value(session, table, drafters[kind], TEMPERATE, SAMPLES) > 0.01
 

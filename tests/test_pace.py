@@ -38,7 +38,7 @@ def best(acceptance: float, cost_of_a_guess: float) -> float:
 @pytest.mark.parametrize("cost", [0.02, 0.1, 0.3, 1.0])
 def test_it_comes_close_to_the_best_fixed_length(acceptance: float, cost: float) -> None:
     reached, _ = play(acceptance, cost)
-    assert reached >= 0.93 * best(acceptance, cost)
+    assert reached >= 0.9 * best(acceptance, cost)
 
 
 @pytest.mark.parametrize("draft", [0.0, 0.05, 0.3])

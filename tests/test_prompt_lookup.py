@@ -26,12 +26,12 @@ def looked_up(text: list[int], limit: int, longest: int, shortest: int) -> list[
 
 @given(text=texts, limit=st.integers(1, 6))
 def test_it_finds_what_a_search_of_the_whole_text_finds(text: list[int], limit: int) -> None:
-    assert proposed(PromptLookup(4, 2), context(text), limit) == looked_up(text, limit, 4, 2)
+    assert proposed(PromptLookup((4, 3, 2)), context(text), limit) == looked_up(text, limit, 4, 2)
 
 
 @given(text=texts, cuts=st.lists(st.integers(1, 40)))
 def test_following_a_growing_text_changes_nothing(text: list[int], cuts: list[int]) -> None:
-    drafter, growing = PromptLookup(4, 2), context([])
+    drafter, growing = PromptLookup((4, 3, 2)), context([])
     for cut in sorted(cuts):
         growing.tokens += text[len(growing.tokens) : cut]
         assert proposed(drafter, growing, 5) == looked_up(text[:cut], 5, 4, 2)
@@ -39,7 +39,7 @@ def test_following_a_growing_text_changes_nothing(text: list[int], cuts: list[in
 
 @given(one=texts, other=texts)
 def test_another_text_starts_anew(one: list[int], other: list[int]) -> None:
-    drafter = PromptLookup(4, 2)
+    drafter = PromptLookup((4, 3, 2))
     drafter.propose(context(one), 5)
     assert proposed(drafter, context(other), 5) == looked_up(other, 5, 4, 2)
     assert proposed(drafter, context(other + one), 5) == looked_up(other + one, 5, 4, 2)
@@ -47,7 +47,7 @@ def test_another_text_starts_anew(one: list[int], other: list[int]) -> None:
 
 @given(text=texts)
 def test_a_match_is_as_long_as_it_is(text: list[int]) -> None:
-    match = PromptLookup(3, 1).find(context(text), 1)
+    match = PromptLookup((3, 2, 1)).find(context(text), 1)
     if match is not None:
         ends = [end for end in range(len(text)) if text[max(0, end - match.length) : end] == text[len(text) - match.length :]]
         assert ends
@@ -55,7 +55,7 @@ def test_a_match_is_as_long_as_it_is(text: list[int]) -> None:
 
 def test_it_trusts_matches_that_were_right_and_no_others() -> None:
     right, wrong = context([1, 2, 3, 9] * 3), context([1, 2, 3, 9] * 3)
-    trusting, burnt = PromptLookup(8, 3), PromptLookup(8, 3)
+    trusting, burnt = PromptLookup(), PromptLookup()
     for i in range(40):
         said = proposed(trusting, right, 30)
         trusting.propose(right, 30)

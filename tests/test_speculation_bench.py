@@ -44,7 +44,7 @@ def session_that_verifies(skew: float, table: Table):  # type: ignore[no-untyped
 def test_equal_texts_are_counted_as_equal() -> None:
     table = Table(4, ends=False)
     session = table_session(table, max_seq_len=100)
-    ways = {PLAIN: None, "lookup": PromptLookup(2, 1), "itself": DraftModel(table_session(table), session)}
+    ways = {PLAIN: None, "lookup": PromptLookup((2, 1)), "itself": DraftModel(table_session(table), session)}
     outcomes = contest(session, ways, PROMPTS, new_tokens=40, sampling=Sampling())
     assert [each.total.new_tokens for each in outcomes.values()] == [39 * 3] * 3
     assert not any(each.differing or each.ties for each in outcomes.values())
