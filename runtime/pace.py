@@ -19,7 +19,7 @@ FORGET = 0.95
 """What a judged guess still counts once one more was judged: the last twenty or so decide."""
 
 MARGIN = 1.1
-"""How much faster than decoding a block must look: right guesses come in runs, so it yields less than their average says."""
+"""How much faster than decoding a block must look by the average guess: right ones come in runs, so it yields less."""
 
 MEASURED = 4
 """Plain rounds at the start: the first ones are slower than what follows, and everything is held against them."""
@@ -64,8 +64,8 @@ class Pace:
             self._patience -= 1
             return 1  # weighing takes time too, and little changes from one plain round to the next
         lengths = [1, *(min(length, room) for length in self.lengths if min(length, room) > 1)]
-        a = self.acceptance if chance is None else chance
-        best = max(lengths, key=lambda length: expected(length, a) / self._cost(length) / (MARGIN if length > 1 else 1.0))
+        a, margin = (self.acceptance, MARGIN) if chance is None else (chance, 1.0)
+        best = max(lengths, key=lambda length: expected(length, a) / self._cost(length) / (margin if length > 1 else 1.0))
         self._patience = PATIENCE if best == 1 else 0
         return best
 

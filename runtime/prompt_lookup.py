@@ -47,7 +47,7 @@ class PromptLookup:
 
     needs_hidden, is_free = False, True
 
-    def __init__(self, sizes: Sequence[int] = (8, 5, 3)) -> None:
+    def __init__(self, sizes: Sequence[int] = (8, 7, 6, 5, 4, 3)) -> None:
         """sizes: tokens of a match that are looked up, the longest first."""
         self.sizes = sizes
         self._context: Context | None = None
