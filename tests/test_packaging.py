@@ -85,7 +85,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
 
 def test_the_wheel_holds_the_embedded_model_and_the_license(wheel: Path) -> None:
     names = set(ZipFile(wheel).namelist())
-    embedded = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+    model = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+    embedded = (*model, *(f"draft/{name}" for name in model), "mtp.safetensors", "chat_template.jinja")
     assert {f"hybridge/export/embedded/{name}" for name in embedded} <= names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
@@ -93,7 +94,7 @@ def test_the_wheel_holds_the_embedded_model_and_the_license(wheel: Path) -> None
 def test_the_source_distribution_holds_no_tests_and_every_file_once(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         names = [name.split("/", 1)[1] for name in archive.getnames()]
-    assert len([name for name in names if name.endswith("model.safetensors")]) == 1
+    assert len([name for name in names if name.endswith("embedded/model.safetensors")]) == 1
     assert not [name for name in names if name.startswith("tests")]
 
 
