@@ -100,6 +100,7 @@ def stats_table(stats: GenerationStats, plain: float | None) -> Table:
     faster = speed_up(stats, plain)
     if faster is not None and plain is not None:
         grid.add_row(
-            "speed-up over plain decoding", f"{faster:.2f}× ({1 / plain:.0f} tokens/s, measured on {PLAIN_STEPS} more tokens)"
+            "speed-up over plain decoding",
+            f"{faster:.2f}× ({1 / plain:.0f} tokens/s, measured on up to {PLAIN_STEPS} more tokens)",
         )
     return grid
