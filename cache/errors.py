@@ -11,6 +11,7 @@ HybridgeError
 │   └── UnsupportedModelError  a model, or a layer of one, that hybridge has no state for
 ├── ArtifactError          an exported folder that cannot be trusted: truncated, altered or of another version
 ├── StateFileError         a saved session that is damaged or of another artifact
+├── KernelsError           hybridge's own kernels cannot be built or loaded on this machine
 ├── OutputError            the output cannot be written: no permission, disk full
 ├── ExportFailedError      torch.export or the lowering gave up
 └── ValidationError        an artifact disagrees with the eager model
@@ -65,6 +66,10 @@ class ArtifactError(HybridgeError):
 
 class StateFileError(HybridgeError):
     """The file of a saved session is damaged, truncated or of another artifact."""
+
+
+class KernelsError(HybridgeError):
+    """hybridge's own kernels cannot be compiled or loaded here."""
 
 
 class OutputError(HybridgeError):

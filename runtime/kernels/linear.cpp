@@ -1,0 +1,71 @@
+// y = x W^T + b with W in float32, as it lies in the checkpoint: [N, K], nothing packed, so that an embedding can be the same tensor.
+//
+// A tile is ROWS rows of W by TOKENS rows of x, summed along K in sixteen lanes each; only the ends of the sums cross lanes.
+#include "kernel.h"
+#include "vector.h"
+
+namespace hybridge {
+namespace {
+
+constexpr int ROWS = 4;
+constexpr int TOKENS = 4;
+
+struct Linear {
+  const float* x;
+  const float* weight;
+  const float* bias;
+  float* out;
+  int64_t T, N, K;
+};
+
+template <int R, int T>
+void tile(const Linear& l, int64_t t0, int64_t n0) {
+  f32x16 acc[R][T] = {};
+  const float* x = l.x + t0 * l.K;
+  const float* w = l.weight + n0 * l.K;
+  int64_t k = 0;
+  for (; k + LANES <= l.K; k += LANES) {
+    f32x16 row[R];
+    for (int r = 0; r < R; ++r) row[r] = load<f32x16>(w + r * l.K + k);
+    for (int t = 0; t < T; ++t) {
+      const f32x16 token = load<f32x16>(x + t * l.K + k);
+      for (int r = 0; r < R; ++r) acc[r][t] += row[r] * token;
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int t = 0; t < T; ++t) {
+      float total = sum(acc[r][t]);
+      for (int64_t rest = k; rest < l.K; ++rest) total += w[r * l.K + rest] * x[t * l.K + rest];
+      l.out[(t0 + t) * l.N + n0 + r] = total + (l.bias ? l.bias[n0 + r] : 0.0f);
+    }
+}
+
+template <int R>
+void rows_of(const Linear& l, int64_t n) {
+  int64_t t = 0;
+  for (; t + TOKENS <= l.T; t += TOKENS) tile<R, TOKENS>(l, t, n);
+  if (l.T - t == 3) tile<R, 3>(l, t, n);
+  if (l.T - t == 2) tile<R, 2>(l, t, n);
+  if (l.T - t == 1) tile<R, 1>(l, t, n);
+}
+
+Tensor& linear_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, Tensor& out) {
+  const Linear l{data<float>(x), data<float>(weight), bias ? data<float>(*bias) : nullptr, data<float>(out), rows(x), weight.size(0), last(x)};
+  ET_KERNEL_CHECK(context, is_float(x) && is_float(weight) && is_float(out), InvalidArgument, out);
+  ET_KERNEL_CHECK(context, last(weight) == l.K && out.numel() == l.T * l.N, InvalidArgument, out);
+  parallel((l.N + ROWS - 1) / ROWS, ROWS * l.K * sizeof(float), [&](int64_t begin, int64_t end) {
+    for (int64_t n = begin * ROWS; n < std::min(end * ROWS, l.N); n += ROWS) {
+      if (n + ROWS <= l.N) {
+        rows_of<ROWS>(l, n);
+      } else {
+        for (int64_t rest = n; rest < l.N; ++rest) rows_of<1>(l, rest);
+      }
+    }
+  });
+  return out;
+}
+
+EXECUTORCH_LIBRARY(hybridge, "linear.out", linear_out);
+
+}  // namespace
+}  // namespace hybridge

@@ -1,0 +1,86 @@
+"""Linear layers in float32, and in 4 or 8 bits with a float16 scale for each group of columns.
+
+Axes: T tokens, N rows (outputs), K columns (inputs).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hybridge.runtime.kernels.define import define
+
+LANES = 16
+"""Rows of a panel; ``quantized.h`` draws the layout."""
+
+
+def pack(quanta: Tensor, bits: int) -> Tensor:
+    """int8 [N, K] (-8..7 for 4 bits) to panels: uint8 [N / 16, K / 8, 64] for 4 bits, int8 [N / 16, K / 4, 64] for 8."""
+    N, K = quanta.shape
+    padded = F.pad(quanta, (0, 0, 0, -N % LANES))
+    if bits == 8:
+        return padded.view(-1, LANES, K // 4, 4).transpose(1, 2).reshape(-1, K // 4, 64).contiguous()
+    blocks = (padded + 8).to(torch.uint8).view(-1, LANES, K // 8, 2, 4).permute(3, 0, 2, 1, 4)
+    return (blocks[0] | (blocks[1] << 4)).reshape(-1, K // 8, 64)
+
+
+def unpack(packed: Tensor, rows: int) -> Tensor:
+    """What ``pack`` made, back to int8 [N, K]."""
+    if packed.dtype == torch.int8:
+        return packed.view(packed.shape[0], -1, LANES, 4).transpose(1, 2).reshape(packed.shape[0] * LANES, -1)[:rows]
+    halves = torch.stack([packed & 15, packed >> 4]).to(torch.int8) - 8
+    blocks = halves.view(2, packed.shape[0], -1, LANES, 4).permute(1, 3, 2, 0, 4)
+    return blocks.reshape(packed.shape[0] * LANES, -1)[:rows]
+
+
+def pack_scales(scales: Tensor) -> Tensor:
+    """Scales [N, K / group] as float16 [N / 16, K / group, 16]."""
+    padded = F.pad(scales.to(torch.float16), (0, 0, 0, -scales.shape[0] % LANES))
+    return padded.view(-1, LANES, scales.shape[1]).transpose(1, 2).contiguous()
+
+
+def dequantize(packed: Tensor, scales: Tensor, rows: int) -> Tensor:
+    """float32 [N, K] of packed weights and scales."""
+    quanta = unpack(packed, rows).float()
+    step = scales.float().transpose(1, 2).reshape(-1, scales.shape[1])[:rows]
+    return (quanta.unflatten(1, (scales.shape[1], -1)) * step.unsqueeze(-1)).flatten(1)
+
+
+def round_activations(x: Tensor, groups: int) -> Tensor:
+    """x [..., K] rounded to 8 bits with one scale for each of ``groups`` groups: round(x / step), step = max |x| / 127."""
+    parts = x.unflatten(-1, (groups, -1))
+    largest = parts.abs().amax(-1, keepdim=True)
+    inverse = torch.where(largest > 0, 127.0 / largest, 0.0)
+    return ((parts * inverse).round() * (largest * (1.0 / 127.0))).flatten(-2)
+
+
+def quantized_linear(x: Tensor, packed: Tensor, scales: Tensor, bias: Tensor | None, rows: int, integer: bool) -> Tensor:
+    """x float32 [..., K] to [..., N]; ``integer`` rounds x to 8 bits by the groups of the weights (8da4w), else x stays (4w, 8w)."""
+    rounded = round_activations(x, scales.shape[1]) if integer else x
+    return F.linear(rounded, dequantize(packed, scales, rows), bias)
+
+
+def quantized_embedding(tokens: Tensor, packed: Tensor, scales: Tensor, rows: int, columns: int) -> Tensor:
+    """Rows ``tokens`` (int64 [...]) of the weight, float32 [..., K]."""
+    return F.embedding(tokens, dequantize(packed, scales, rows))
+
+
+define(
+    "linear",
+    "Tensor x, Tensor weight, Tensor? bias",
+    F.linear,
+    lambda x, weight, bias: x.new_empty(*x.shape[:-1], weight.shape[0]),
+)
+define(
+    "quantized_linear",
+    "Tensor x, Tensor packed, Tensor scales, Tensor? bias, int rows, bool integer",
+    quantized_linear,
+    lambda x, packed, scales, bias, rows, integer: x.new_empty(*x.shape[:-1], rows),
+)
+define(
+    "quantized_embedding",
+    "Tensor tokens, Tensor packed, Tensor scales, int rows, int columns",
+    quantized_embedding,
+    lambda tokens, packed, scales, rows, columns: scales.new_empty(*tokens.shape, columns, dtype=torch.float32),
+)

@@ -1,0 +1,110 @@
+// Sixteen lanes whatever the processor: the compiler's vector types, and the few instructions that it does not find by itself.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace hybridge {
+
+constexpr int LANES = 16;
+
+using f32x16 = float __attribute__((vector_size(64)));
+using i32x16 = int32_t __attribute__((vector_size(64)));
+using u8x64 = uint8_t __attribute__((vector_size(64)));
+using f16x16 = _Float16 __attribute__((vector_size(32)));
+
+template <typename V, typename T>
+inline V load(const T* from) {
+  V v;
+  std::memcpy(&v, from, sizeof(V));
+  return v;
+}
+
+template <typename V, typename T>
+inline void store(T* to, V v) {
+  std::memcpy(to, &v, sizeof(V));
+}
+
+inline f32x16 splat(float x) { return f32x16{} + x; }
+
+inline float sum(f32x16 v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)v);
+#else
+  float total = 0.0f;
+  for (int i = 0; i < LANES; ++i) total += v[i];
+  return total;
+#endif
+}
+
+inline f32x16 to_float(i32x16 v) { return __builtin_convertvector(v, f32x16); }
+
+inline f32x16 to_float(f16x16 v) {
+#if defined(__AVX512F__)
+  return (f32x16)_mm512_cvtph_ps((__m256i)v);
+#else
+  return __builtin_convertvector(v, f32x16);
+#endif
+}
+
+// acc[lane] += the four products of the lane's unsigned bytes (0..127) with the four signed bytes of `quad` (-127..127).
+inline i32x16 dot4(i32x16 acc, u8x64 bytes, int32_t quad) {
+#if defined(__AVX512VNNI__)
+  return (i32x16)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)bytes, _mm512_set1_epi32(quad));
+#elif defined(__AVX2__)
+  union { i32x16 whole; __m256i half[2]; } a{acc};
+  union { u8x64 whole; __m256i half[2]; } b{bytes};
+  const __m256i q = _mm256_set1_epi32(quad), ones = _mm256_set1_epi16(1);
+  for (int i = 0; i < 2; ++i)
+    a.half[i] = _mm256_add_epi32(a.half[i], _mm256_madd_epi16(_mm256_maddubs_epi16(b.half[i], q), ones));
+  return a.whole;
+#elif defined(__ARM_FEATURE_DOTPROD)
+  union { i32x16 whole; int32x4_t part[4]; } a{acc};
+  union { u8x64 whole; int8x16_t part[4]; } b{bytes};
+  const int8x16_t q = vreinterpretq_s8_s32(vdupq_n_s32(quad));
+  for (int i = 0; i < 4; ++i) a.part[i] = vdotq_s32(a.part[i], b.part[i], q);
+  return a.whole;
+#else
+  int8_t q[4];
+  std::memcpy(q, &quad, 4);
+  for (int lane = 0; lane < LANES; ++lane)
+    for (int j = 0; j < 4; ++j) acc[lane] += int32_t(bytes[4 * lane + j]) * q[j];
+  return acc;
+#endif
+}
+
+// The same for signed bytes, up to SIGNED_OFFSET times the sum of the quad, which the caller takes off.
+#if defined(__AVX512VNNI__)
+constexpr int SIGNED_OFFSET = 128;
+inline i32x16 dot4_signed(i32x16 acc, u8x64 bytes, int32_t quad) { return dot4(acc, bytes ^ uint8_t(0x80), quad); }
+#else
+constexpr int SIGNED_OFFSET = 0;
+inline i32x16 dot4_signed(i32x16 acc, u8x64 bytes, int32_t quad) {
+#if defined(__AVX2__)
+  union { i32x16 whole; __m256i half[2]; } a{acc};
+  union { u8x64 whole; __m256i half[2]; } b{bytes};
+  const __m256i q = _mm256_set1_epi32(quad), size = _mm256_abs_epi8(q), ones = _mm256_set1_epi16(1);
+  for (int i = 0; i < 2; ++i) {
+    const __m256i products = _mm256_maddubs_epi16(size, _mm256_sign_epi8(b.half[i], q));
+    a.half[i] = _mm256_add_epi32(a.half[i], _mm256_madd_epi16(products, ones));
+  }
+  return a.whole;
+#elif defined(__ARM_FEATURE_DOTPROD)
+  return dot4(acc, bytes, quad);  // its bytes are signed already
+#else
+  int8_t q[4];
+  std::memcpy(q, &quad, 4);
+  for (int lane = 0; lane < LANES; ++lane)
+    for (int j = 0; j < 4; ++j) acc[lane] += int32_t(int8_t(bytes[4 * lane + j])) * q[j];
+  return acc;
+#endif
+}
+#endif
+
+}  // namespace hybridge

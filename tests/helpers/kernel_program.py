@@ -1,0 +1,44 @@
+"""Run one operator of ``torch.ops.hybridge`` as the runtime does: a program of its own, loaded and called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
+from torch import Tensor, nn
+
+from hybridge.runtime.kernels import library
+
+
+class Calls(nn.Module):
+    """A method that calls ``function`` over its inputs and the ``state`` buffers, which it may write to."""
+
+    def __init__(self, function: Callable[..., Any], state: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        self.names = list(state)
+        for name, tensor in state.items():
+            self.register_buffer(name, tensor.clone())
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.function(*inputs, **{name: self.get_buffer(name) for name in self.names})
+
+
+class KernelProgram:
+    """``function`` over tensors like ``inputs`` as a loaded program; ``state`` lives inside it."""
+
+    def __init__(self, function: Callable[..., Any], inputs: Sequence[Tensor], **state: Tensor) -> None:
+        from executorch.extension.pybindings import _portable_lib
+
+        library.load()
+        exported = torch.export.export(Calls(function, state), tuple(inputs), strict=False)
+        edge = to_edge_transform_and_lower(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
+        config = ExecutorchBackendConfig(emit_mutable_buffer_names=True)
+        self._buffer = edge.to_executorch(config).buffer  # the module reads weights from it as long as it lives
+        self._module = _portable_lib._load_for_executorch_from_buffer(self._buffer)
+        self._names = list(state)
+
+    def __call__(self, *inputs: Tensor) -> list[Tensor]:
+        return [output.clone() for output in self._module.forward(list(inputs))]
