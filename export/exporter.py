@@ -23,6 +23,7 @@ from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.kernels import CoreKernels, Kernels
 from hybridge.cache.layer import CacheLayer
 from hybridge.export.checkpoint import COPIED_FILES, Checkpoint
+from hybridge.export.hybridge_kernels import HybridgeKernels
 from hybridge.export.llm_kernels import LlmKernels
 from hybridge.export.lower import calls, lower, outputs
 from hybridge.export.methods import State, build_methods
@@ -41,7 +42,7 @@ from hybridge.runtime.manifest import (
     TensorEntry,
 )
 
-KERNELS: Mapping[str, type[Kernels]] = {"llm": LlmKernels, "aten": CoreKernels}
+KERNELS: Mapping[str, type[Kernels]] = {"llm": LlmKernels, "hybridge": HybridgeKernels, "aten": CoreKernels}
 
 
 def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: ExportOptions, steps: Steps) -> Manifest:
@@ -123,7 +124,7 @@ def constant_methods(checkpoint: Checkpoint, options: ExportOptions) -> dict[str
         "get_bos_id": checkpoint.bos_id if checkpoint.bos_id is not None else -1,
         "get_eos_ids": checkpoint.eos_ids or [-1],
         "use_kv_cache": True,
-        "use_sdpa_with_kv_cache": options.kernels == "llm",
+        "use_sdpa_with_kv_cache": options.kernels != "aten",
         "enable_dynamic_shape": False,
         "hybridge_format_version": FORMAT_VERSION,
         "hybridge_prefill_chunk": options.prefill_chunk,

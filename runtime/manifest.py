@@ -39,7 +39,7 @@ class ExportOptions:
     snapshot_slots: int = 2
     backend: Literal["xnnpack", "portable"] = "xnnpack"
     dtype: Literal["float32"] = "float32"
-    kernels: Literal["llm", "aten"] = "llm"
+    kernels: Literal["llm", "hybridge", "aten"] = "llm"
     shorter_verify_lens: tuple[int, ...] = ()
     tap_layers: tuple[int, ...] = ()
     mtp: bool = False

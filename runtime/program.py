@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifact import Artifact
+from hybridge.runtime.kernels import library
 from hybridge.runtime.program_check import buffer_names, check_methods, check_program, said
 
 STATE = "state.cache."
@@ -31,6 +32,8 @@ class Program:
         check_methods(manifest)
         self._buffers = buffer_names(manifest)
         needed = {name for method in manifest.methods.values() for name in method.operators}
+        if any(name.startswith("hybridge::") for name in needed):
+            library.load()
         if missing := needed - set(runtime._get_operator_names()):
             raise ArtifactError(
                 f"this ExecuTorch has no operator {', '.join(sorted(missing))}; export with --kernels aten to do without."

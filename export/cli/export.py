@@ -29,7 +29,7 @@ def export_command(
     backend: Annotated[Literal["xnnpack", "portable"], typer.Option(help="Who computes the dense parts.")] = "xnnpack",
     dtype: Annotated[Literal["float32"], typer.Option(help="Of weights and state.")] = "float32",
     kernels: Annotated[
-        Literal["llm", "aten"],
+        Literal["llm", "hybridge", "aten"],
         typer.Option(help="State operators: the runtime's llama:: ones (fast), or core operators that any build has."),
     ] = "llm",
     tap_layers: Annotated[

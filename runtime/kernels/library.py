@@ -85,8 +85,8 @@ def _compile(library: Path) -> None:
     chosen = compiler()
     if chosen is None:
         raise KernelsError(
-            "hybridge's kernels are compiled at first use, but there is no C++ compiler here: install g++ or clang++, or set CXX. "
-            "Artifacts that were exported with --kernels llm run without one."
+            "hybridge's kernels are compiled at first use, but there is no C++ compiler here: install g++ or clang++, "
+            "or set CXX. Artifacts that were exported with --kernels llm run without one."
         )
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:

@@ -44,7 +44,8 @@ def dequantize(packed: Tensor, scales: Tensor, rows: int) -> Tensor:
     """float32 [N, K] of packed weights and scales."""
     quanta = unpack(packed, rows).float()
     step = scales.float().transpose(1, 2).reshape(-1, scales.shape[1])[:rows]
-    return (quanta.unflatten(1, (scales.shape[1], -1)) * step.unsqueeze(-1)).flatten(1)
+    weight: Tensor = (quanta.unflatten(1, (scales.shape[1], -1)) * step.unsqueeze(-1)).flatten(1)
+    return weight
 
 
 def round_activations(x: Tensor, groups: int) -> Tensor:
@@ -52,11 +53,12 @@ def round_activations(x: Tensor, groups: int) -> Tensor:
     parts = x.unflatten(-1, (groups, -1))
     largest = parts.abs().amax(-1, keepdim=True)
     inverse = torch.where(largest > 0, 127.0 / largest, 0.0)
-    return ((parts * inverse).round() * (largest * (1.0 / 127.0))).flatten(-2)
+    rounded: Tensor = ((parts * inverse).round() * (largest * (1.0 / 127.0))).flatten(-2)
+    return rounded
 
 
 def quantized_linear(x: Tensor, packed: Tensor, scales: Tensor, bias: Tensor | None, rows: int, integer: bool) -> Tensor:
-    """x float32 [..., K] to [..., N]; ``integer`` rounds x to 8 bits by the groups of the weights (8da4w), else x stays (4w, 8w)."""
+    """x float32 [..., K] to [..., N]; ``integer`` rounds x to 8 bits by the groups of the weights, else x stays (4w, 8w)."""
     rounded = round_activations(x, scales.shape[1]) if integer else x
     return F.linear(rounded, dequantize(packed, scales, rows), bias)
 

@@ -1,0 +1,9 @@
+"""hybridge's own operators for state (``hybridge.runtime.kernels``). Importing this module registers them with torch."""
+
+from __future__ import annotations
+
+from hybridge.export.llm_kernels import LlmKernels
+
+
+class HybridgeKernels(LlmKernels):
+    """See ``hybridge.cache.kernels.Kernels``."""
