@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -33,10 +34,12 @@ class KernelProgram:
         from executorch.extension.pybindings import _portable_lib
 
         library.load()
-        exported = torch.export.export(Calls(function, state), tuple(inputs), strict=False)
-        edge = to_edge_transform_and_lower(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
-        config = ExecutorchBackendConfig(emit_mutable_buffer_names=True)
-        self._buffer = edge.to_executorch(config).buffer  # the module reads weights from it as long as it lives
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")  # PyTorch and ExecuTorch warn of their own deprecations
+            exported = torch.export.export(Calls(function, state), tuple(inputs), strict=False)
+            edge = to_edge_transform_and_lower(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
+            config = ExecutorchBackendConfig(emit_mutable_buffer_names=True)
+            self._buffer = edge.to_executorch(config).buffer  # the module reads weights from it as long as it lives
         self._module = _portable_lib._load_for_executorch_from_buffer(self._buffer)
         self._names = list(state)
 
