@@ -31,5 +31,5 @@ def gated(x: Tensor, gate: Tensor, name: str) -> Tensor:
     return x * ACTIVATIONS[name](gate)
 
 
-define("activation", "Tensor x, str name", activation, lambda x, name: torch.empty_like(x))
-define("gated", "Tensor x, Tensor gate, str name", gated, lambda x, gate, name: torch.empty_like(x))
+define("activation", "Tensor x, str name", activation, lambda x, name: x.new_empty(x.shape))
+define("gated", "Tensor x, Tensor gate, str name", gated, lambda x, gate, name: x.new_empty(x.shape))

@@ -26,10 +26,10 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
-define("rms_norm", "Tensor x, Tensor? weight, float eps", rms_norm, lambda x, weight, eps: torch.empty_like(x))
+define("rms_norm", "Tensor x, Tensor? weight, float eps", rms_norm, lambda x, weight, eps: x.new_empty(x.shape))
 define(
     "layer_norm",
     "Tensor x, Tensor? weight, Tensor? bias, float eps",
     layer_norm,
-    lambda x, weight, bias, eps: torch.empty_like(x),
+    lambda x, weight, bias, eps: x.new_empty(x.shape),
 )
