@@ -29,7 +29,7 @@ from hybridge.export.lower import calls, lower, outputs
 from hybridge.export.methods import State, build_methods
 from hybridge.export.mtp import MtpDrafter, check_mtp, load_mtp
 from hybridge.export.progress import Steps
-from hybridge.export.quantize import check_quantization, quantize
+from hybridge.export.quantize import check_quantization, pack_weights
 from hybridge.export.taps import check_taps
 from hybridge.runtime.artifact import describe_file
 from hybridge.runtime.manifest import (
@@ -51,8 +51,9 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
 
     cache is what ``build_cache`` made of the same config and options. Raises ExportFailedError and OSError.
     """
-    with steps.step("Quantizing the weights"):
-        quantize(checkpoint.model, options)
+    if options.kernels == "hybridge":
+        with steps.step("Packing the weights"):
+            pack_weights(checkpoint.model, options)
     drafter = MtpDrafter(load_mtp(checkpoint), cache, options.draft_len) if options.mtp else None
     weights = weight_bytes(checkpoint.model, *([drafter] if drafter else []))  # before the adaptation takes the model apart
     state = State(checkpoint.model, cache, options.tap_layers, drafter)

@@ -1,102 +1,34 @@
-"""Quantize a model's weights by torchao's recipes, in the layout of our kernels: linear layers, embeddings and tied heads.
+"""Which weights of a model are packed for our kernels, and in how many bits.
 
-Weights are symmetric whole numbers with one float16 scale for each group of columns. ``8da4w`` also rounds what goes into a
-linear layer to 8 bits, by the same groups; ``4w`` and ``8w`` leave it as it is. Recurrent state and gates stay float32
-(docs/decisions.md).
+``8da4w`` rounds weights to 4 bits and what goes into a linear layer to 8, by the same groups; ``4w`` and ``8w`` leave the
+latter as it is. Recurrent state and gates stay float32 (docs/decisions.md).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchao.quantization.quant_primitives import MappingType, choose_qparams_affine, quantize_affine
 from transformers import PreTrainedModel
 
-import hybridge.runtime.kernels.linear as kernels
 from hybridge.cache.errors import UsageError
+from hybridge.export.packed_layers import PackedEmbedding, PackedLinear, PackedWeight
 from hybridge.runtime.manifest import ExportOptions
 
-BITS = {"8da4w": 4, "4w": 4, "8w": 8}
+BITS: Mapping[str, int] = {"none": 32, "8da4w": 4, "4w": 4, "8w": 8}
 
 READ_DIRECTLY = frozenset({"kv_b_proj", "router", "gate"})
 """Layers whose weight is not only multiplied with, or decides between experts, where a rounding error is a wrong choice."""
-
-CHUNK = 1 << 18
-"""Elements that are quantized at once: they stay in the processor's cache, which makes it ten times faster."""
 
 NARROW = 16
 """A layer with so many times fewer outputs than inputs makes gates: little to gain, much to lose."""
 
 
-class QuantizedLinear(nn.Module):
-    """A linear layer over packed weights."""
-
-    def __init__(self, weight: QuantizedWeight, bias: Tensor | None, *, integer: bool) -> None:
-        super().__init__()
-        self.packed, self.scales, self.rows = weight.packed, weight.scales, weight.rows
-        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        self.integer = integer
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = torch.ops.hybridge.quantized_linear(x, self.packed, self.scales, self.bias, self.rows, self.integer)
-        return out
-
-
-class QuantizedEmbedding(nn.Module):
-    """An embedding over packed weights, which a tied head shares. ``embed_scale`` is what some families multiply with."""
-
-    def __init__(self, weight: QuantizedWeight, embed_scale: Tensor | None) -> None:
-        super().__init__()
-        self.packed, self.scales, self.rows, self.columns = weight.packed, weight.scales, weight.rows, weight.columns
-        self.embed_scale = embed_scale
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        out: Tensor = torch.ops.hybridge.quantized_embedding(tokens, self.packed, self.scales, self.rows, self.columns)
-        return out if self.embed_scale is None else out * self.embed_scale
-
-
-class QuantizedWeight:
-    """A weight [N, K] as panels of ``bits`` and their scales."""
-
-    def __init__(self, weight: Tensor, bits: int, group: int) -> None:
-        self.rows, self.columns = weight.shape
-        panels = max(1, CHUNK // (self.columns * kernels.LANES)) * kernels.LANES
-        with _one_thread():
-            packed, scales = zip(*(_packed(rows, bits, group) for rows in weight.detach().split(panels)), strict=True)
-        self.packed = nn.Parameter(torch.cat(packed), requires_grad=False)
-        self.scales = nn.Parameter(torch.cat(scales), requires_grad=False)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Threads that wait for each other at every chunk cost far more than they bring."""
-    count = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(count)
-
-
-def _packed(weight: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor]:
-    quanta, scales = _round(weight, bits, group)
-    return kernels.pack(quanta, bits), kernels.pack_scales(scales)
-
-
-def _round(weight: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor]:
-    """int8 [N, K] and float32 scales [N, K / group], which float16 holds exactly."""
-    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
-    exact, zero = choose_qparams_affine(weight, MappingType.SYMMETRIC, (1, group), torch.int8, low, high)
-    scales = exact.to(torch.float16).clamp(min=2.0**-24).float()
-    return quantize_affine(weight, (1, group), scales, zero, torch.int8, low, high), scales
-
-
 def check_quantization(options: ExportOptions) -> None:
     """Raises UsageError for options that go together with no kernels."""
-    if {options.quantize, options.embedding_quantize} == {"none"}:
+    if not is_quantized(options):
         return
     if options.kernels != "hybridge":
         raise UsageError(
@@ -107,24 +39,36 @@ def check_quantization(options: ExportOptions) -> None:
         raise UsageError(f"--group-size {options.group_size} is not a multiple of 8; 32, 64 and 128 are usual.")
 
 
-def quantize(model: PreTrainedModel, options: ExportOptions) -> None:
+def is_quantized(options: ExportOptions) -> bool:
+    """Whether any weight has fewer than 32 bits."""
+    return options.quantize != "none" or options.embedding_quantize != "none"
+
+
+def pack_weights(model: PreTrainedModel, options: ExportOptions) -> None:
     """Replace layers of ``model`` in place, one after the other, so that little is there twice.
 
-    Raises UsageError where the group size does not divide a layer's columns.
+    Raises UsageError where the group size does not divide a layer's columns, or an embedding cannot be quantized.
     """
+    integer, group = options.quantize == "8da4w", options.group_size
+    _pack_embedding(model, BITS[options.embedding_quantize], group, integer=integer)
+    for name, layer in list(_linears(model)):
+        weight = _packed(name, layer.weight, BITS[options.quantize], group)
+        model.set_submodule(name, PackedLinear(weight, layer.bias, integer=integer))
+
+
+def _pack_embedding(model: PreTrainedModel, bits: int, group: int, *, integer: bool) -> None:
+    """Pack the embedding and the head that is tied to it; in 32 bits only for such a head, which is why it is done."""
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     tied = head is not None and head.weight is embedding.weight
-    integer = options.quantize == "8da4w"
-    if options.embedding_quantize != "none":
-        weight = _quantized("the embedding", embedding.weight, BITS[options.embedding_quantize], options.group_size)
-        model.set_input_embeddings(QuantizedEmbedding(weight, getattr(embedding, "embed_scale", None)))
-        if tied:
-            model.set_output_embeddings(QuantizedLinear(weight, head.bias, integer=integer))
-    if options.quantize != "none":
-        for name, layer in list(_linears(model)):
-            if not (tied and layer is head):
-                weight = _quantized(name, layer.weight, BITS[options.quantize], options.group_size)
-                model.set_submodule(name, QuantizedLinear(weight, layer.bias, integer=integer))
+    factor = _factor(embedding)
+    if factor is None and bits < 32:
+        raise UsageError(f"a {type(embedding).__name__} is more than a table; export without --embedding-quantize.")
+    if factor is None or (bits == 32 and not tied):
+        return
+    weight = _packed("the embedding", embedding.weight, bits, group)
+    model.set_input_embeddings(PackedEmbedding(weight, factor))
+    if tied:
+        model.set_output_embeddings(PackedLinear(weight, head.bias, integer=integer and bits < 32))
 
 
 def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
@@ -134,9 +78,18 @@ def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
             yield name, module
 
 
-def _quantized(name: str, weight: Tensor, bits: int, group: int) -> QuantizedWeight:
-    if weight.shape[1] % group:
+def _packed(name: str, weight: Tensor, bits: int, group: int) -> PackedWeight:
+    if bits < 32 and weight.shape[1] % group:
         divisors = [size for size in (128, 64, 32, 16, 8) if weight.shape[1] % size == 0]
         hint = f"use --group-size {divisors[0]}" if divisors else "this model cannot be quantized in groups"
         raise UsageError(f"{name} has {weight.shape[1]} columns, which groups of {group} do not divide; {hint}.")
-    return QuantizedWeight(weight, bits, group)
+    return PackedWeight(weight, bits, group)
+
+
+def _factor(embedding: Any) -> float | None:
+    """What an embedding multiplies its weight's rows with, as some families do; None where it does more than that."""
+    tokens = torch.arange(min(8, embedding.weight.shape[0]))
+    plain, out = embedding.weight[tokens].detach(), embedding(tokens).detach()
+    at = plain.abs().argmax()
+    factor = float(out.flatten()[at] / plain.flatten()[at])
+    return factor if torch.allclose(out, plain * factor, rtol=1e-5) else None
