@@ -29,6 +29,7 @@ from hybridge.export.lower import calls, lower, outputs
 from hybridge.export.methods import State, build_methods
 from hybridge.export.mtp import MtpDrafter, check_mtp, load_mtp
 from hybridge.export.progress import Steps
+from hybridge.export.quantize import check_quantization, pack_weights
 from hybridge.export.taps import check_taps
 from hybridge.runtime.artifact import describe_file
 from hybridge.runtime.manifest import (
@@ -50,12 +51,15 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
 
     cache is what ``build_cache`` made of the same config and options. Raises ExportFailedError and OSError.
     """
+    if options.kernels == "hybridge":
+        with steps.step("Packing the weights"):
+            pack_weights(checkpoint.model, options)
     drafter = MtpDrafter(load_mtp(checkpoint), cache, options.draft_len) if options.mtp else None
     weights = weight_bytes(checkpoint.model, *([drafter] if drafter else []))  # before the adaptation takes the model apart
     state = State(checkpoint.model, cache, options.tap_layers, drafter)
     methods = build_methods(state, options.shorter_verify_lens)
     constants = constant_methods(checkpoint, options)
-    program = lower(methods, backend=options.backend, constants=constants, step=steps.step)
+    program = lower(methods, options=options, constants=constants, step=steps.step)
     with steps.step(f"Writing {PROGRAM}"), (folder / PROGRAM).open("wb") as file:
         program.write_to_file(file)
     for name in COPIED_FILES:
@@ -76,6 +80,7 @@ def build_cache(config: Any, options: ExportOptions) -> HybridCache:
     with torch.device("meta"):
         size = _cache(config, options).state_bytes()
     check_verify_lens(options)
+    check_quantization(options)
     check_taps(options.tap_layers, text_config(config).num_hidden_layers)
     if options.mtp:
         check_mtp(text_config(config), options)

@@ -22,10 +22,12 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from hybridge.cache.errors import ExportFailedError
+from hybridge.export.own_linears import own_linears
 from hybridge.export.partition import OnceStored
 from hybridge.export.quick_lowering import quick_lowering
 from hybridge.export.rewrite import drop_empty_operands, fold_constants, forget_provenance, reductions_as_products
 from hybridge.export.tidy import drop_idle_nodes, write_out_tanh_gelu
+from hybridge.runtime.manifest import ExportOptions
 from hybridge.runtime.program_check import DTYPES
 
 Methods = Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]
@@ -35,11 +37,13 @@ STATE_ONLY = frozenset({"snapshot", "restore", "reset"})
 """Methods that only move state: XNNPACK fails on arguments that pass through."""
 
 
-def lower(methods: Methods, *, backend: str, constants: Mapping[str, Any], step: Step) -> ExecutorchProgramManager:
+def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, Any], step: Step) -> ExecutorchProgramManager:
     """One program with all ``methods``, which share their state, and ``constants`` as methods of their own.
 
     Raises ExportFailedError, naming the step, where PyTorch or ExecuTorch gives up.
     """
+    own = options.kernels == "hybridge"
+    backend = "portable" if own else options.backend
     with _quiet(), torch.no_grad():
         with step(f"Tracing {len(methods)} methods"), _explained("torch.export"):
             programs = {name: _trace(module, example) for name, (module, example) in methods.items()}
@@ -51,6 +55,8 @@ def lower(methods: Methods, *, backend: str, constants: Mapping[str, Any], step:
             if backend == "xnnpack" and name not in STATE_ONLY:
                 reductions_as_products(program)
                 write_out_tanh_gelu(program)
+            if own:
+                own_linears(program)
         with step(f"Lowering to {backend}"), _explained("the lowering"), quick_lowering():
             edge = _to_edge(programs, backend, constants)
         with step("Planning memory"), _explained("memory planning"):

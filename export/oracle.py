@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.checkpoint import load_checkpoint
+from hybridge.export.quantize import is_quantized, pack_weights
 from hybridge.runtime.protocols import Description
 from hybridge.runtime.validation import Oracle
 
@@ -25,6 +26,8 @@ def load_oracle(folder: Path, manifest: Description) -> Oracle:
             f"{manifest.model_type!r} model with {manifest.vocab_size}; give the checkpoint that it was exported from."
         )
 
+    if is_quantized(manifest.options):
+        pack_weights(checkpoint.model, manifest.options)
     return uncached(checkpoint.model)
 
 

@@ -30,8 +30,16 @@ def export_command(
     dtype: Annotated[Literal["float32"], typer.Option(help="Of weights and state.")] = "float32",
     kernels: Annotated[
         Literal["llm", "hybridge", "aten"],
-        typer.Option(help="State operators: the runtime's llama:: ones (fast), or core operators that any build has."),
+        typer.Option(help="hybridge's own (fastest), the runtime's llama:: ones, or core operators that any build has."),
     ] = "llm",
+    quantize: Annotated[
+        Literal["none", "8da4w", "4w", "8w"],
+        typer.Option(help="Linear layers in 4 or 8 bits; 8da4w also rounds what goes into them to 8 bits."),
+    ] = "none",
+    group_size: Annotated[int, typer.Option(help="Columns of a weight that share a scale: 32, 64, 128.")] = 32,
+    embedding_quantize: Annotated[
+        Literal["none", "4w", "8w"], typer.Option(help="The embedding, and the output layer where it is tied to it.")
+    ] = "none",
     tap_layers: Annotated[
         str,
         typer.Option(
@@ -58,6 +66,9 @@ def export_command(
         backend=backend,
         dtype=dtype,
         kernels=kernels,
+        quantize=quantize,
+        group_size=group_size,
+        embedding_quantize=embedding_quantize,
         tap_layers=taps(tap_layers, mtp),
         mtp=mtp,
         draft_len=draft_len,

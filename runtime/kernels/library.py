@@ -23,7 +23,17 @@ from hybridge.cache.errors import KernelsError
 
 FOLDER = Path(__file__).parent
 FLAGS = (
-    *("-std=c++20", "-O3", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fPIC", "-shared", "-fvisibility=hidden"),
+    *(
+        "-std=c++20",
+        "-O3",
+        "-march=native",
+        "-fno-math-errno",
+        "-fno-trapping-math",
+        "-ffp-contract=fast",
+        "-fPIC",
+        "-shared",
+        "-fvisibility=hidden",
+    ),
     *("-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-psabi", "-Wno-sign-compare"),
     *("-DNDEBUG", "-DET_USE_THREADPOOL", "-DC10_USING_CUSTOM_GENERATED_MACROS"),
 )

@@ -1,4 +1,4 @@
-"""Linear layers in float32, and in 4 or 8 bits with a float16 scale for each group of columns.
+"""Linear layers: over weights as they lie in a checkpoint, and over weights in panels of 4, 8 or 32 bits (``panels.h``).
 
 Axes: T tokens, N rows (outputs), K columns (inputs).
 """
@@ -12,13 +12,18 @@ from torch import Tensor
 from hybridge.runtime.kernels.define import define
 
 LANES = 16
-"""Rows of a panel; ``quantized.h`` draws the layout."""
+"""Rows of a panel; ``panels.h`` draws the layout."""
 
 
 def pack(quanta: Tensor, bits: int) -> Tensor:
-    """int8 [N, K] (-8..7 for 4 bits) to panels: uint8 [N / 16, K / 8, 64] for 4 bits, int8 [N / 16, K / 4, 64] for 8."""
+    """int8 [N, K] (-8..7 for 4 bits) to panels: uint8 [N / 16, K / 8, 64] for 4 bits, int8 [N / 16, K / 4, 64] for 8.
+
+    32 bits: float32 [N, K] to float32 [N / 16, K, 16].
+    """
     N, K = quanta.shape
     padded = F.pad(quanta, (0, 0, 0, -N % LANES))
+    if bits == 32:
+        return padded.view(-1, LANES, K).transpose(1, 2).contiguous()
     if bits == 8:
         return padded.view(-1, LANES, K // 4, 4).transpose(1, 2).reshape(-1, K // 4, 64).contiguous()
     blocks = (padded + 8).to(torch.uint8).view(-1, LANES, K // 8, 2, 4).permute(3, 0, 2, 1, 4)
@@ -26,7 +31,9 @@ def pack(quanta: Tensor, bits: int) -> Tensor:
 
 
 def unpack(packed: Tensor, rows: int) -> Tensor:
-    """What ``pack`` made, back to int8 [N, K]."""
+    """What ``pack`` made, back to [N, K]."""
+    if packed.dtype == torch.float32:
+        return packed.transpose(1, 2).reshape(-1, packed.shape[1])[:rows]
     if packed.dtype == torch.int8:
         return packed.view(packed.shape[0], -1, LANES, 4).transpose(1, 2).reshape(packed.shape[0] * LANES, -1)[:rows]
     halves = torch.stack([packed & 15, packed >> 4]).to(torch.int8) - 8
@@ -40,12 +47,14 @@ def pack_scales(scales: Tensor) -> Tensor:
     return padded.view(-1, LANES, scales.shape[1]).transpose(1, 2).contiguous()
 
 
-def dequantize(packed: Tensor, scales: Tensor, rows: int) -> Tensor:
-    """float32 [N, K] of packed weights and scales."""
+def weights(packed: Tensor, scales: Tensor | None, rows: int) -> Tensor:
+    """float32 [N, K] of packed weights and their scales."""
+    if scales is None:
+        return unpack(packed, rows)
     quanta = unpack(packed, rows).float()
     step = scales.float().transpose(1, 2).reshape(-1, scales.shape[1])[:rows]
-    weight: Tensor = (quanta.unflatten(1, (scales.shape[1], -1)) * step.unsqueeze(-1)).flatten(1)
-    return weight
+    scaled: Tensor = (quanta.unflatten(1, (scales.shape[1], -1)) * step.unsqueeze(-1)).flatten(1)
+    return scaled
 
 
 def round_activations(x: Tensor, groups: int) -> Tensor:
@@ -57,15 +66,15 @@ def round_activations(x: Tensor, groups: int) -> Tensor:
     return rounded
 
 
-def quantized_linear(x: Tensor, packed: Tensor, scales: Tensor, bias: Tensor | None, rows: int, integer: bool) -> Tensor:
+def packed_linear(x: Tensor, packed: Tensor, scales: Tensor | None, bias: Tensor | None, rows: int, integer: bool) -> Tensor:
     """x float32 [..., K] to [..., N]; ``integer`` rounds x to 8 bits by the groups of the weights, else x stays (4w, 8w)."""
-    rounded = round_activations(x, scales.shape[1]) if integer else x
-    return F.linear(rounded, dequantize(packed, scales, rows), bias)
+    rounded = round_activations(x, scales.shape[1]) if integer and scales is not None else x
+    return F.linear(rounded, weights(packed, scales, rows), bias)
 
 
-def quantized_embedding(tokens: Tensor, packed: Tensor, scales: Tensor, rows: int, columns: int) -> Tensor:
+def packed_embedding(tokens: Tensor, packed: Tensor, scales: Tensor | None, rows: int, columns: int) -> Tensor:
     """Rows ``tokens`` (int64 [...]) of the weight, float32 [..., K]."""
-    return F.embedding(tokens, dequantize(packed, scales, rows))
+    return F.embedding(tokens, weights(packed, scales, rows))
 
 
 define(
@@ -75,14 +84,14 @@ define(
     lambda x, weight, bias: x.new_empty(*x.shape[:-1], weight.shape[0]),
 )
 define(
-    "quantized_linear",
-    "Tensor x, Tensor packed, Tensor scales, Tensor? bias, int rows, bool integer",
-    quantized_linear,
+    "packed_linear",
+    "Tensor x, Tensor packed, Tensor? scales, Tensor? bias, int rows, bool integer",
+    packed_linear,
     lambda x, packed, scales, bias, rows, integer: x.new_empty(*x.shape[:-1], rows),
 )
 define(
-    "quantized_embedding",
-    "Tensor tokens, Tensor packed, Tensor scales, int rows, int columns",
-    quantized_embedding,
-    lambda tokens, packed, scales, rows, columns: scales.new_empty(*tokens.shape, columns, dtype=torch.float32),
+    "packed_embedding",
+    "Tensor tokens, Tensor packed, Tensor? scales, int rows, int columns",
+    packed_embedding,
+    lambda tokens, packed, scales, rows, columns: packed.new_empty(*tokens.shape, columns, dtype=torch.float32),
 )

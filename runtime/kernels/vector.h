@@ -43,6 +43,10 @@ inline float sum(f32x16 v) {
 #endif
 }
 
+inline f32x16 larger(f32x16 a, f32x16 b) { return a > b ? a : b; }
+
+inline f32x16 magnitude(f32x16 v) { return (f32x16)((i32x16)v & 0x7fffffff); }
+
 inline f32x16 to_float(i32x16 v) { return __builtin_convertvector(v, f32x16); }
 
 inline f32x16 to_float(f16x16 v) {

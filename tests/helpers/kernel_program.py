@@ -34,14 +34,16 @@ class KernelProgram:
         from executorch.extension.pybindings import _portable_lib
 
         library.load()
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # PyTorch and ExecuTorch warn of their own deprecations
-            exported = torch.export.export(Calls(function, state), tuple(inputs), strict=False)
-            edge = to_edge_transform_and_lower(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
-            config = ExecutorchBackendConfig(emit_mutable_buffer_names=True)
-            self._buffer = edge.to_executorch(config).buffer  # the module reads weights from it as long as it lives
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the lowering's own making
+            self._buffer = _lowered(Calls(function, state), tuple(inputs))  # weights are read from it as long as it lives
         self._module = _portable_lib._load_for_executorch_from_buffer(self._buffer)
-        self._names = list(state)
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
         return [output.clone() for output in self._module.forward(list(inputs))]
+
+
+def _lowered(method: nn.Module, inputs: tuple[Tensor, ...]) -> bytes:
+    exported = torch.export.export(method, inputs, strict=False)
+    edge = to_edge_transform_and_lower(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
+    return bytes(edge.to_executorch(ExecutorchBackendConfig(emit_mutable_buffer_names=True)).buffer)

@@ -1,0 +1,210 @@
+// y = x W^T + b with W in panels of 4, 8 or 32 bits (panels.h), either over x rounded to 8 bits by group or over x as it is.
+#include "kernel.h"
+#include "panels.h"
+#include "vector.h"
+
+#include <cmath>
+
+namespace hybridge {
+namespace {
+
+struct Product {
+  Panels weight;
+  const float* x;
+  const float* bias;
+  float* out;
+  int64_t T;
+  // x in 8 bits [T, K], and by group [T, K / group] its scales and what the bytes' offset makes of its sums; or null
+  int8_t* quanta;
+  float* steps;
+  int32_t* offsets;
+};
+
+constexpr int64_t SUMMED = 128;
+
+constexpr int offset(int bits) { return bits == 4 ? 8 : SIGNED_OFFSET; }
+
+// Rounds one group of x: quanta = round(x / step), step = max |x| / 127. Returns the sum of the quanta.
+int32_t quantize(const float* x, int64_t count, int8_t* quanta, float* step) {
+  f32x16 largest_of = {};
+  int64_t k = 0;
+  for (; k + LANES <= count; k += LANES) largest_of = larger(largest_of, magnitude(load<f32x16>(x + k)));
+  float largest = 0.0f;
+  for (int lane = 0; lane < LANES; ++lane) largest = std::max(largest, largest_of[lane]);
+  for (; k < count; ++k) largest = std::max(largest, std::fabs(x[k]));
+  const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
+  int32_t total = 0;
+  for (k = 0; k < count; ++k) {
+    const int32_t quantum = int32_t(std::nearbyint(x[k] * inverse));
+    quanta[k] = int8_t(quantum);
+    total += quantum;
+  }
+  *step = largest * (1.0f / 127.0f);
+  return total;
+}
+
+void quantize_rows(const Product& p, int64_t begin, int64_t end) {
+  const int64_t K = p.weight.K, group = p.weight.group, groups = p.weight.groups();
+  for (int64_t t = begin; t < end; ++t)
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t at = t * K + g * group, to = t * groups + g;
+      p.offsets[to] = -offset(p.weight.bits) * quantize(p.x + at, group, p.quanta + at, p.steps + to);
+    }
+}
+
+inline int32_t quad(const int8_t* from) { return load<int32_t>(from); }
+
+// acc[t] += sixteen rows times T tokens in whole numbers over one group, with the offset of the stored bytes.
+template <int Bits, int T>
+inline void group_products(i32x16 (&acc)[T], const uint8_t* w, const int8_t* a, int64_t K, int64_t group) {
+  if constexpr (Bits == 4) {
+    for (int64_t k = 0; k < group; k += 8, w += 64) {
+      const u8x64 both = load<u8x64>(w), low = both & uint8_t(15), high = both >> 4;
+      for (int t = 0; t < T; ++t) acc[t] = dot4(acc[t], low, quad(a + t * K + k));
+      for (int t = 0; t < T; ++t) acc[t] = dot4(acc[t], high, quad(a + t * K + k + 4));
+    }
+  } else {
+    for (int64_t k = 0; k < group; k += 4, w += 64) {
+      const u8x64 bytes = load<u8x64>(w);
+      for (int t = 0; t < T; ++t) acc[t] = dot4_signed(acc[t], bytes, quad(a + t * K + k));
+    }
+  }
+}
+
+template <int Bits, int T>
+void integer_tile(const Product& p, int64_t panel, int64_t t0, f32x16 (&total)[T]) {
+  const int64_t K = p.weight.K, group = p.weight.group, groups = p.weight.groups();
+  const uint8_t* w = p.weight.panel(panel);
+  const _Float16* scale = p.weight.panel_scales(panel);
+  for (int64_t g = 0; g < groups; ++g, w += group * LANES * Bits / 8, scale += LANES) {
+    i32x16 acc[T];
+    for (int t = 0; t < T; ++t) acc[t] = i32x16{} + p.offsets[(t0 + t) * groups + g];
+    group_products<Bits, T>(acc, w, p.quanta + t0 * K + g * group, K, group);
+    const f32x16 step = to_float(load<f16x16>(scale));
+    for (int t = 0; t < T; ++t) total[t] += to_float(acc[t]) * (step * p.steps[(t0 + t) * groups + g]);
+  }
+}
+
+// The j-th of the four columns of a block of signed bytes.
+inline f32x16 column(u8x64 block, int j) { return to_float(((i32x16)block << (24 - 8 * j)) >> 24); }
+
+// acc[t] += sixteen rows times T tokens over one group of columns; x is at the group's first.
+template <int Bits, int T>
+inline void group_sums(f32x16 (&acc)[T], const uint8_t* w, const float* x, int64_t K, int64_t group) {
+  if constexpr (Bits == 32) {
+    for (int64_t k = 0; k < group; ++k, w += 64) {
+      const f32x16 weights = load<f32x16>(w);
+      for (int t = 0; t < T; ++t) acc[t] += weights * x[t * K + k];
+    }
+  } else {
+    for (int64_t k = 0; k < group; w += 64) {
+      const u8x64 bytes = load<u8x64>(w);
+      for (int half = 0; half < 8 / Bits; ++half) {
+        u8x64 part = bytes;
+        if constexpr (Bits == 4) part = (half ? bytes >> 4 : bytes & uint8_t(15)) - uint8_t(8);
+        for (int j = 0; j < 4; ++j, ++k) {
+          const f32x16 weights = column(part, j);
+          for (int t = 0; t < T; ++t) acc[t] += weights * x[t * K + k];
+        }
+      }
+    }
+  }
+}
+
+template <int Bits, int T>
+void float_tile(const Product& p, int64_t panel, int64_t t0, f32x16 (&total)[T]) {
+  const int64_t K = p.weight.K, group = p.weight.group;
+  const uint8_t* w = p.weight.panel(panel);
+  const float* x = p.x + t0 * K;
+  if constexpr (Bits == 32) {
+    // Sums of sums: one long sum would round a thousand times.
+    for (int64_t k = 0; k < K; k += SUMMED, w += SUMMED * 64, x += SUMMED) {
+      f32x16 acc[T] = {};
+      group_sums<32, T>(acc, w, x, K, std::min(SUMMED, K - k));
+      for (int t = 0; t < T; ++t) total[t] += acc[t];
+    }
+  } else {
+    const _Float16* scale = p.weight.panel_scales(panel);
+    for (int64_t g = 0; g < p.weight.groups(); ++g, w += group * LANES * Bits / 8, x += group, scale += LANES) {
+      f32x16 acc[T] = {};
+      group_sums<Bits, T>(acc, w, x, K, group);
+      const f32x16 step = to_float(load<f16x16>(scale));
+      for (int t = 0; t < T; ++t) total[t] += acc[t] * step;
+    }
+  }
+}
+
+template <int Bits, int T>
+void tile(const Product& p, int64_t panel, int64_t t0) {
+  f32x16 total[T] = {};
+  if constexpr (Bits == 32) {
+    float_tile<Bits, T>(p, panel, t0, total);
+  } else if (p.quanta) {
+    integer_tile<Bits, T>(p, panel, t0, total);
+  } else {
+    float_tile<Bits, T>(p, panel, t0, total);
+  }
+  const int64_t n = panel * LANES, count = std::min<int64_t>(LANES, p.weight.N - n);
+  for (int t = 0; t < T; ++t) {
+    float* out = p.out + (t0 + t) * p.weight.N + n;
+    if (count == LANES) {
+      store(out, p.bias ? total[t] + load<f32x16>(p.bias + n) : total[t]);
+    } else {
+      for (int64_t lane = 0; lane < count; ++lane) out[lane] = total[t][lane] + (p.bias ? p.bias[n + lane] : 0.0f);
+    }
+  }
+}
+
+// Tiles of 12 tokens leave room in 32 registers for what they multiply with.
+template <int Bits>
+void panel_product(const Product& p, int64_t panel) {
+  int64_t t = 0;
+  for (; t + 12 <= p.T; t += 12) tile<Bits, 12>(p, panel, t);
+  for (; t + 8 <= p.T; t += 8) tile<Bits, 8>(p, panel, t);
+  for (; t + 4 <= p.T; t += 4) tile<Bits, 4>(p, panel, t);
+  if (p.T - t == 3) tile<Bits, 3>(p, panel, t);
+  if (p.T - t == 2) tile<Bits, 2>(p, panel, t);
+  if (p.T - t == 1) tile<Bits, 1>(p, panel, t);
+}
+
+bool round_activations(KernelRuntimeContext& context, Product& p) {
+  p.quanta = scratch<int8_t>(context, p.T * p.weight.K);
+  p.steps = scratch<float>(context, p.T * p.weight.groups());
+  p.offsets = scratch<int32_t>(context, p.T * p.weight.groups());
+  if (!p.quanta || !p.steps || !p.offsets) return false;
+  parallel(p.T, p.weight.K * sizeof(float), [&](int64_t begin, int64_t end) { quantize_rows(p, begin, end); });
+  return true;
+}
+
+Tensor& packed_linear_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& packed, const std::optional<Tensor>& scales,
+    const std::optional<Tensor>& bias, int64_t N, bool integer, Tensor& out) {
+  Product p{panels(packed, scales, N, last(x)), data<float>(x), bias ? data<float>(*bias) : nullptr, data<float>(out), rows(x), nullptr, nullptr, nullptr};
+  ET_KERNEL_CHECK(context, p.weight.K > 0 && out.numel() == p.T * N, InvalidArgument, out);
+  ET_KERNEL_CHECK(context, !integer || (p.weight.bits < 32 && round_activations(context, p)), MemoryAllocationFailed, out);
+  parallel(p.weight.count(), p.weight.bytes() * std::min<int64_t>(p.T, 4), [&](int64_t begin, int64_t end) {
+    for (int64_t panel = begin; panel < end; ++panel) {
+      if (p.weight.bits == 4) panel_product<4>(p, panel);
+      if (p.weight.bits == 8) panel_product<8>(p, panel);
+      if (p.weight.bits == 32) panel_product<32>(p, panel);
+    }
+  });
+  return out;
+}
+
+Tensor& packed_embedding_out(KernelRuntimeContext& context, const Tensor& tokens, const Tensor& packed, const std::optional<Tensor>& scales,
+    int64_t N, int64_t K, Tensor& out) {
+  const Panels weight = panels(packed, scales, N, K);
+  ET_KERNEL_CHECK(context, weight.K > 0 && out.numel() == tokens.numel() * K, InvalidArgument, out);
+  const int64_t* ids = data<int64_t>(tokens);
+  for (int64_t t = 0; t < tokens.numel(); ++t) {
+    ET_KERNEL_CHECK_MSG(context, ids[t] >= 0 && ids[t] < N, InvalidArgument, out, "token %lld is not below %lld", (long long)ids[t], (long long)N);
+    for (int64_t k = 0; k < K; ++k) data<float>(out)[t * K + k] = weight.value(ids[t], k);
+  }
+  return out;
+}
+
+EXECUTORCH_LIBRARY(hybridge, "packed_linear.out", packed_linear_out);
+EXECUTORCH_LIBRARY(hybridge, "packed_embedding.out", packed_embedding_out);
+
+}  // namespace
+}  // namespace hybridge

@@ -1,0 +1,117 @@
+"""Linear layers over panels: layout, kernels against their reference, and what a model's quantization refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from hybridge.cache.errors import UsageError
+from hybridge.export.packed_layers import PackedEmbedding, PackedLinear, PackedWeight
+from hybridge.export.quantize import check_quantization, pack_weights
+from hybridge.runtime.kernels.linear import pack, packed_linear, unpack, weights
+from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.program import set_threads
+from tests.helpers.kernel_program import KernelProgram
+from tests.helpers.tiny import tiny_config, tiny_model
+
+SIZES = [(1, 8, 8), (17, 24, 8), (40, 64, 32), (131, 136, 8)]
+
+
+@given(st.sampled_from([4, 8]), st.integers(1, 40), st.integers(1, 5))
+def test_unpack_undoes_pack(bits: int, rows: int, blocks: int) -> None:
+    high = 1 << (bits - 1)
+    quanta = torch.randint(-high, high, (rows, 8 * blocks), dtype=torch.int8)
+    assert unpack(pack(quanta, bits), rows).equal(quanta)
+
+
+@pytest.mark.parametrize(("bits", "step"), [(4, 1 / 7.5), (8, 1 / 127.5)])
+def test_a_packed_weight_is_off_by_half_a_step_at_most(bits: int, step: float) -> None:
+    weight = torch.randn(37, 64)
+    packed = PackedWeight(weight, bits, 16)
+    error = (weights(packed.packed, packed.scales, 37) - weight).abs().unflatten(1, (4, 16)).amax(-1)
+    largest = weight.abs().unflatten(1, (4, 16)).amax(-1)
+    # The largest positive value lies half a step beyond the largest whole number, and float16 rounds the step.
+    assert bool((error <= largest * (step * 0.5 + 2.0**-10)).all())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("bits", "integer"), [(4, True), (8, True), (4, False), (8, False), (32, False)])
+def test_kernel_is_its_reference(bits: int, integer: bool, threads: int) -> None:
+    set_threads(threads)
+    torch.manual_seed(bits)
+    for (rows, columns, group), tokens in zip(SIZES, (1, 5, 17, 13), strict=True):
+        weight, x = PackedWeight(torch.randn(rows, columns), bits, group), torch.randn(1, tokens, columns)
+        bias = torch.randn(rows) if tokens % 2 else None
+        layer = PackedLinear(weight, bias, integer=integer)
+        program = KernelProgram(layer, [x])
+        want = packed_linear(x, weight.packed, weight.scales, bias, rows, integer)
+        torch.testing.assert_close(program(x)[0], want, rtol=1e-5, atol=1e-5)
+
+
+def test_rounded_activations_are_within_half_a_step() -> None:
+    x = torch.randn(1, 3, 64) * torch.logspace(-3, 3, 64)
+    weight = PackedWeight(torch.eye(64), 8, 32)
+    out = packed_linear(x, weight.packed, weight.scales, None, 64, True)
+    step = x.unflatten(-1, (2, 32)).abs().amax(-1, keepdim=True) / 127
+    error = (out - packed_linear(x, weight.packed, weight.scales, None, 64, False)).abs().unflatten(-1, (2, 32))
+    assert bool((error <= step * 0.51).all())
+
+
+@pytest.mark.parametrize("tokens", [1, 5])
+def test_float_kernel_over_rows(tokens: int) -> None:
+    linear, x = nn.Linear(37, 19).requires_grad_(False), torch.randn(1, tokens, 37)
+    program = KernelProgram(lambda x, w, b: torch.ops.hybridge.linear(x, w, b), [x], w=linear.weight, b=linear.bias)
+    torch.testing.assert_close(program(x)[0], linear(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bits", [4, 8, 32])
+def test_embedding_kernel_finds_rows(bits: int) -> None:
+    weight = PackedWeight(torch.randn(35, 24), bits, 8)
+    tokens = torch.tensor([[0, 34, 16, 15]])
+    table = weights(weight.packed, weight.scales, 35)
+    out = KernelProgram(PackedEmbedding(weight, 2.0), [tokens])(tokens)[0]
+    torch.testing.assert_close(out, table[tokens] * 2)
+
+
+def test_a_token_out_of_range_is_refused() -> None:
+    program = KernelProgram(PackedEmbedding(PackedWeight(torch.randn(35, 24), 4, 8), 1.0), [torch.tensor([[0]])])
+    with pytest.raises(RuntimeError):
+        program(torch.tensor([[35]]))
+
+
+def test_a_tied_head_shares_the_packed_embedding() -> None:
+    model = tiny_model(tiny_config("qwen3_5_text", tie_word_embeddings=True))
+    model.tie_weights()
+    pack_weights(model, options(quantize="8da4w", embedding_quantize="8w", group_size=8))
+    head: Any = model.get_output_embeddings()
+    assert head.packed is model.get_input_embeddings().packed
+    assert not any(type(module) is nn.Linear and module.out_features > 8 for module in model.modules())
+
+
+def test_scaled_embeddings_keep_their_factor() -> None:
+    model = tiny_model(tiny_config("gemma3_text"))
+    tokens = torch.arange(5)[None]
+    want = model.get_input_embeddings()(tokens)
+    pack_weights(model, options(embedding_quantize="8w", group_size=8))
+    torch.testing.assert_close(model.get_input_embeddings()(tokens), want, rtol=0.02, atol=0.02)
+
+
+def test_groups_that_do_not_divide_are_refused_with_a_size_that_does() -> None:
+    with pytest.raises(UsageError, match=r"groups of 64 do not divide; use --group-size"):
+        pack_weights(tiny_model(tiny_config("qwen3")), options(quantize="4w", group_size=64))
+
+
+def test_kernels_that_cannot_run_a_quantization_are_refused() -> None:
+    with pytest.raises(UsageError, match="need --kernels hybridge, not llm"):
+        check_quantization(ExportOptions(quantize="8da4w"))
+    with pytest.raises(UsageError, match="not a multiple of 8"):
+        check_quantization(options(quantize="8da4w", group_size=12))
+
+
+def options(**choices: Any) -> ExportOptions:
+    return ExportOptions(kernels="hybridge", **choices)
