@@ -42,7 +42,7 @@ def fold_constants(program: ExportedProgram) -> None:
 def _constant_values(program: ExportedProgram) -> dict[Node, torch.Tensor]:
     """The value of each parameter, and of each small tensor computed from constants alone."""
     parameters = program.graph_signature.inputs_to_parameters
-    written = written_in_place(program.graph)
+    written = _written_in_place(program.graph)
     values: dict[Node, torch.Tensor] = {}
     for node in program.graph.nodes:
         if node.op == "placeholder" and node.target in parameters:
@@ -64,7 +64,7 @@ def _is_pure(node: Node) -> bool:
     return value.numel() <= LARGEST_FOLDED and not node.target._schema.is_mutable and not seeded
 
 
-def written_in_place(graph: Graph) -> set[Node]:
+def _written_in_place(graph: Graph) -> set[Node]:
     """What a writing operator writes to, and everything that may be a view's base of it."""
     written: set[Node] = set()
     waiting = [

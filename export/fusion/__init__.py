@@ -8,6 +8,7 @@ from __future__ import annotations
 from torch.export import ExportedProgram
 
 from hybridge.export.fusion.gates import fuse_gates
+from hybridge.export.fusion.in_place import make_new_tensors
 from hybridge.export.fusion.match import mark_written
 from hybridge.export.fusion.norms import fuse_norms
 from hybridge.export.fusion.rotary import fuse_rotary
@@ -19,6 +20,7 @@ from hybridge.export.rewrite import fold_constants
 
 def fuse(program: ExportedProgram) -> None:
     """Put ``hybridge::`` operators into an exported graph, in place, before it is lowered."""
+    make_new_tensors(program)
     mark_written(program)
     drop_idle_scalings(program)
     share_equal_nodes(program)

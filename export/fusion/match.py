@@ -10,8 +10,6 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from hybridge.export.rewrite import written_in_place
-
 aten = torch.ops.aten
 
 SLICE = (None, 0, None, None, 1)
@@ -33,14 +31,31 @@ def shape(node: Any) -> tuple[int, ...]:
 
 def mark_written(program: ExportedProgram) -> None:
     """Note which tensors share memory with one that an operator writes to: to read them later may give something else."""
-    written = written_in_place(program.graph)
+    written = {_base(argument) for node in program.graph.nodes for argument in _written_by(node)}
     for node in program.graph.nodes:
-        if node in written or (_is_view(node) and node.args[0].meta.get(WRITTEN)):
+        if _base(node) in written:
             node.meta[WRITTEN] = True
 
 
-def _is_view(node: Node) -> bool:
-    if not isinstance(node.target, torch._ops.OpOverload) or not node.args or not isinstance(node.args[0], Node):
+def _written_by(node: Node) -> list[Any]:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return []
+    declared = node.target._schema.arguments
+    return [given for given, each in zip(node.args, declared, strict=False) if each.alias_info and each.alias_info.is_write]
+
+
+def _base(node: Any) -> Any:
+    """What ``node`` is a view of, through all views between."""
+    while isinstance(node, Node) and is_view(node):
+        node = node.args[0]
+    return node
+
+
+def is_view(node: Node) -> bool:
+    """Whether ``node`` shares memory with its first argument, or a list that it takes from does."""
+    if getattr(node.target, "__name__", "") == "getitem":
+        return is_view(node.args[0])  # type: ignore[arg-type]  # of a node
+    if not isinstance(node.target, torch._ops.OpOverload):
         return False
     return any(each.alias_info is not None for each in node.target._schema.returns)
 
