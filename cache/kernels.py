@@ -75,6 +75,21 @@ class Kernels(Protocol):
         Without ``visible`` row r holds position r and each token sees the rows up to its own (``causal``).
         """
 
+    def write_quantized_rows(self, buffer: Tensor, scales: Tensor, rows: Tensor, block: Block) -> None:
+        """As ``write_rows``, into int8 rows [B, R, G, D] with a scale for each head in scales [B, R, G]."""
+
+    def attend_quantized(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        key_scales: Tensor,
+        values: Tensor,
+        value_scales: Tensor,
+        block: Block,
+        scoring: Scoring,
+    ) -> Tensor:
+        """As ``attend`` over such rows; row r holds position r."""
+
     def gated_delta_rule(
         self, query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -108,6 +123,24 @@ class CoreKernels:
         out = weights @ torch.where(seen, values, 0.0).transpose(1, 2).unsqueeze(2)
         return out.reshape(B, H, T, values.shape[-1]).transpose(1, 2)
 
+    def write_quantized_rows(self, buffer: Tensor, scales: Tensor, rows: Tensor, block: Block) -> None:
+        quanta, steps = quantize_rows(rows)
+        self.write_rows(buffer, quanta, block)
+        self.write_rows(scales, steps, block)
+
+    def attend_quantized(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        key_scales: Tensor,
+        values: Tensor,
+        value_scales: Tensor,
+        block: Block,
+        scoring: Scoring,
+    ) -> Tensor:
+        dense = [rows * scales.unsqueeze(-1) for rows, scales in ((keys, key_scales), (values, value_scales))]
+        return self.attend(query, *dense, block, scoring)
+
     def gated_delta_rule(
         self, query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
     ) -> tuple[Tensor, Tensor]:
@@ -120,6 +153,13 @@ class CoreKernels:
 
     def write_slot(self, slots: Tensor, value: Tensor, slot: Tensor) -> None:
         torch.ops.aten.index_put_(slots, [None, slot], value)
+
+
+def quantize_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """int8 rows and float32 scales [..., G] of rows [..., G, D]: round(x / scale), scale = max |x| / 127 over a head."""
+    largest = rows.abs().amax(-1, keepdim=True)
+    inverse = torch.where(largest > 0, 127.0 / largest, 0.0)
+    return (rows * inverse).round().to(torch.int8), (largest * (1.0 / 127.0)).squeeze(-1)
 
 
 def _softmax(scores: Tensor, scoring: Scoring, visible: Visible) -> Tensor:

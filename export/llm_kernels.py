@@ -15,7 +15,7 @@ from hybridge.cache.kernels import CoreKernels, Scoring, Visible
 ops = torch.ops.llama
 
 
-class LlmKernels:
+class LlmKernels(CoreKernels):
     """See ``hybridge.cache.kernels.Kernels``."""
 
     def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
