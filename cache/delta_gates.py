@@ -1,6 +1,6 @@
 """What delta rules read of a token beside the state: its heads, normalized, and its gates as they come out of projections.
 
-Axes: B batch, T tokens, Hk key heads, H value heads, K key dim, V value dim.
+Axes: B batch, T tokens, S staged tokens, Hk key heads, H value heads, K key dim, V value dim.
 """
 
 from __future__ import annotations
@@ -42,8 +42,26 @@ class DeltaGates:
         return self.beta.sigmoid() if self.strength == 1.0 else self.beta.sigmoid() * self.strength
 
 
+@dataclass(frozen=True, kw_only=True)
+class DeltaStaged:
+    """Buffers for a tentative block: key [B, S, Hk, K], value [B, S, H, V], log_decay [B, S, H] or [B, S, H, K], beta [B, S, H].
+
+    They are the kernels' own: value may be the values, or what is left of them once the state's answer is taken off.
+    """
+
+    key: Tensor
+    value: Tensor
+    log_decay: Tensor
+    beta: Tensor
+
+    @property
+    def all(self) -> tuple[Tensor, ...]:
+        """In the order of the fields."""
+        return self.key, self.value, self.log_decay, self.beta
+
+
 def split_heads(mixed: Tensor, key_heads: int, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """mixed [B, T, 2 Hk K + H V] to scaled query and normalized key [B, Hk, T, K], and value [B, H, T, V].
+    """mixed [B, T, 2 Hk K + H V] to scaled query and normalized key [B, T, Hk, K], and value [B, T, H, V].
 
     state is [B, H, K, V].
     """
@@ -51,10 +69,10 @@ def split_heads(mixed: Tensor, key_heads: int, state: Tensor) -> tuple[Tensor, T
     size = key_heads * K
     # Slices, not a split: backends take a slice as part of what comes before and after it.
     query, key, value = mixed[..., :size], mixed[..., size : 2 * size], mixed[..., 2 * size :]
-    query, key = (x.unflatten(-1, (key_heads, -1)).transpose(1, 2) for x in (query, key))
+    query, key = (x.unflatten(-1, (key_heads, -1)) for x in (query, key))
     # The key first: XNNPACK's partitioner makes islands of the norms that depend on each other when the query comes first.
     key, query = l2_normalize(key), l2_normalize(query)
-    return query * K**-0.5, key, value.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return query * K**-0.5, key, value.unflatten(-1, (heads, -1))
 
 
 def l2_normalize(x: Tensor) -> Tensor:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from hybridge.export.hybridge_recurrences import HybridgeRecurrences
 from hybridge.export.llm_kernels import LlmKernels
 
 
-class HybridgeKernels(LlmKernels):
+class HybridgeKernels(HybridgeRecurrences, LlmKernels):
     """See ``hybridge.cache.kernels.Kernels``."""

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from hybridge.cache.errors import ExportFailedError
+from hybridge.export.fusion import fuse
 from hybridge.export.own_linears import own_linears
 from hybridge.export.partition import OnceStored
 from hybridge.export.quick_lowering import quick_lowering
@@ -56,6 +57,7 @@ def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, A
                 reductions_as_products(program)
                 write_out_tanh_gelu(program)
             if own:
+                fuse(program)
                 own_linears(program)
         with step(f"Lowering to {backend}"), _explained("the lowering"), quick_lowering():
             edge = _to_edge(programs, backend, constants)

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 aten = torch.ops.aten
 
-CASTS = frozenset({aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten.to.other})
+CASTS = frozenset({aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten.to.other, aten.type_as.default})
 IDENTITIES = frozenset({aten.detach.default, aten.detach_.default, aten.alias.default, aten.lift_fresh.default})
 
 

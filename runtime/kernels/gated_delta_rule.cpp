@@ -8,6 +8,7 @@
 //
 // so all T tokens read the state once and write it once. A verify keeps k, e, log g and beta, and leaves out the last line, which
 // is what a commit does. Decays are products of those in between, never quotients, so nothing overflows.
+#include "activation.h"
 #include "kernel.h"
 #include "vector.h"
 #include "vector_math.h"
@@ -82,7 +83,7 @@ void scale(float* row, float by, int64_t stride) {
 float inverse_norm(const float* row, int64_t stride) { return 1.0f / std::sqrt(dot(row, row, stride) + 1e-6f); }
 
 f32x16 log_decay_of(f32x16 x, float rate, const std::optional<double>& floor) {
-  return floor ? sigmoid(x * rate) * float(*floor) : softplus(x) * -rate;
+  return floor ? Sigmoid::of(x * rate) * float(*floor) : Softplus::of(x) * -rate;
 }
 
 void read_gates(Tokens& tokens, int64_t t, const Gates& gates, const Shape& shape, int64_t at, int64_t head) {
@@ -98,7 +99,7 @@ void read_gates(Tokens& tokens, int64_t t, const Gates& gates, const Shape& shap
     const f32x16 log = log_decay_of(splat(gates.decay[at * shape.heads + head] + gates.bias[head]), rate, gates.floor);
     for (int64_t k = 0; k < tokens.stride; k += LANES) store(logs + k, log);
   }
-  tokens.beta[t] = sigmoid(splat(gates.beta[at * shape.heads + head]))[0] * gates.strength;
+  tokens.beta[t] = Sigmoid::of(splat(gates.beta[at * shape.heads + head]))[0] * gates.strength;
 }
 
 // The logarithms' exponentials; where a head has one decay, it is computed once.

@@ -31,10 +31,9 @@ def gated_delta_rule(
     out = mixed.new_zeros(B, mixed.shape[1], H, V)
     if n:
         gates = DeltaGates(decay=decay[:, :n], beta=beta[:, :n], rate=rate, bias=bias, floor=floor, strength=strength)
-        heads = split_heads(mixed[:, :n], key_heads, state)
-        log_decay = gates.log_decay.transpose(1, 2)
-        rule = kimi_delta_rule_naive if log_decay.dim() == 4 else gated_delta_rule_naive
-        answers, after = rule(*_for_value_heads(*heads, H), log_decay, gates.strengths.transpose(1, 2), state)
+        inputs = *_for_value_heads(mixed[:, :n], key_heads, state), gates.log_decay, gates.strengths
+        rule = kimi_delta_rule_naive if gates.log_decay.dim() == 4 else gated_delta_rule_naive
+        answers, after = rule(*(each.transpose(1, 2) for each in inputs), state)
         out[:, :n] = answers.transpose(1, 2)
         state.copy_(after)
     return out
@@ -52,18 +51,18 @@ def gated_delta_rule_verify(
     """
     T = mixed.shape[1]
     gates = DeltaGates(decay=decay, beta=beta, rate=rate, bias=bias, floor=floor, strength=strength)
-    query, key, value = split_heads(mixed, key_heads, state)
+    query, key, value = _for_value_heads(mixed, key_heads, state)
     log_decay, strengths = gates.log_decay, gates.strengths
-    for staged, each in ((staged_key, key.transpose(1, 2)), (staged_log_decay, log_decay), (staged_beta, strengths)):
+    group = state.shape[1] // key_heads
+    for staged, each in ((staged_key, key[:, :, ::group]), (staged_log_decay, log_decay), (staged_beta, strengths)):
         staged[:, :T] = each
-    query, key, value = _for_value_heads(query, key, value, state.shape[1])
     outputs = []
     for t in range(T):
         faded = log_decay[:, t].exp().view(*state.shape[:2], -1, 1)
-        error = value[:, :, t] - torch.einsum("bhk,bhkv->bhv", key[:, :, t], state * faded)
+        error = value[:, t] - torch.einsum("bhk,bhkv->bhv", key[:, t], state * faded)
         staged_error[:, t] = error
-        state = state * faded + key[:, :, t].unsqueeze(-1) * (strengths[:, t].unsqueeze(-1) * error).unsqueeze(-2)
-        outputs.append(torch.einsum("bhk,bhkv->bhv", query[:, :, t], state))
+        state = state * faded + key[:, t].unsqueeze(-1) * (strengths[:, t].unsqueeze(-1) * error).unsqueeze(-2)
+        outputs.append(torch.einsum("bhk,bhkv->bhv", query[:, t], state))
     return torch.stack(outputs, dim=1)
 
 
@@ -78,10 +77,11 @@ def gated_delta_rule_commit(
     return count.clone()
 
 
-def _for_value_heads(query: Tensor, key: Tensor, value: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Each key head serves H / Hk value heads that follow each other."""
-    group = heads // key.shape[1]
-    return query.repeat_interleave(group, 1), key.repeat_interleave(group, 1), value
+def _for_value_heads(mixed: Tensor, key_heads: int, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value [B, T, H, ...]: each key head serves H / Hk value heads that follow each other."""
+    query, key, value = split_heads(mixed, key_heads, state)
+    group = state.shape[1] // key_heads
+    return query.repeat_interleave(group, 2), key.repeat_interleave(group, 2), value
 
 
 define(

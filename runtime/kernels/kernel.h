@@ -1,5 +1,6 @@
 // What every kernel needs of ExecuTorch: its types, threads of its pool, and views of tensors.
-#pragma once
+#ifndef HYBRIDGE_KERNEL_H
+#define HYBRIDGE_KERNEL_H
 
 #include <executorch/extension/kernel_util/make_boxed_from_unboxed_functor.h>
 #include <executorch/runtime/kernel/kernel_includes.h>
@@ -51,3 +52,5 @@ inline int64_t rows(const Tensor& tensor) { return last(tensor) == 0 ? 0 : tenso
 inline bool is_float(const Tensor& tensor) { return tensor.scalar_type() == ScalarType::Float; }
 
 }  // namespace hybridge
+
+#endif

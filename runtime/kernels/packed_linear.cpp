@@ -75,7 +75,7 @@ template <int Bits, int T>
 void integer_tile(const Product& p, int64_t panel, int64_t t0, f32x16 (&total)[T]) {
   const int64_t K = p.weight.K, group = p.weight.group, groups = p.weight.groups();
   const uint8_t* w = p.weight.panel(panel);
-  const _Float16* scale = p.weight.panel_scales(panel);
+  const half* scale = p.weight.panel_scales(panel);
   for (int64_t g = 0; g < groups; ++g, w += group * LANES * Bits / 8, scale += LANES) {
     i32x16 acc[T];
     for (int t = 0; t < T; ++t) acc[t] = i32x16{} + p.offsets[(t0 + t) * groups + g];
@@ -99,9 +99,9 @@ inline void group_sums(f32x16 (&acc)[T], const uint8_t* w, const float* x, int64
   } else {
     for (int64_t k = 0; k < group; w += 64) {
       const u8x64 bytes = load<u8x64>(w);
-      for (int half = 0; half < 8 / Bits; ++half) {
+      for (int nibble = 0; nibble < 8 / Bits; ++nibble) {
         u8x64 part = bytes;
-        if constexpr (Bits == 4) part = (half ? bytes >> 4 : bytes & uint8_t(15)) - uint8_t(8);
+        if constexpr (Bits == 4) part = (nibble ? bytes >> 4 : bytes & uint8_t(15)) - uint8_t(8);
         for (int j = 0; j < 4; ++j, ++k) {
           const f32x16 weights = column(part, j);
           for (int t = 0; t < T; ++t) acc[t] += weights * x[t * K + k];
@@ -124,7 +124,7 @@ void float_tile(const Product& p, int64_t panel, int64_t t0, f32x16 (&total)[T])
       for (int t = 0; t < T; ++t) total[t] += acc[t];
     }
   } else {
-    const _Float16* scale = p.weight.panel_scales(panel);
+    const half* scale = p.weight.panel_scales(panel);
     for (int64_t g = 0; g < p.weight.groups(); ++g, w += group * LANES * Bits / 8, x += group, scale += LANES) {
       f32x16 acc[T] = {};
       group_sums<Bits, T>(acc, w, x, K, group);

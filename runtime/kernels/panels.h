@@ -1,7 +1,7 @@
 // How weights lie in memory: panels of 16 rows, one row a lane, so that a product needs no sum across lanes.
 //
 // 4 bits: uint8 [N / 16, K / 8, 64]; byte 4 lane + j of a block of 8 columns has column j in its low and 4 + j in its high half, both + 8.
-// 8 bits: int8 [N / 16, K / 4, 64]; byte 4 lane + j of a block of 4 columns has column j.
+// 8 bits: int8 [N / 16, K / 4, 64]; byte 4 lane + j of a block of 4 columns has column j, -127..127.
 // 32 bits: float32 [N / 16, K, 16].
 // Scales of the former two: float16 [N / 16, K / group, 16]. Rows past N are zero.
 #pragma once
@@ -13,7 +13,7 @@ namespace hybridge {
 
 struct Panels {
   const uint8_t* packed;
-  const _Float16* scales;  // null for 32 bits
+  const half* scales;  // null for 32 bits
   int64_t N, K, group;
   int bits;
 
@@ -21,7 +21,7 @@ struct Panels {
   int64_t groups() const { return K / group; }
   int64_t bytes() const { return K * LANES * bits / 8; }
   const uint8_t* panel(int64_t index) const { return packed + index * bytes(); }
-  const _Float16* panel_scales(int64_t index) const { return scales + index * groups() * LANES; }
+  const half* panel_scales(int64_t index) const { return scales + index * groups() * LANES; }
 
   // One weight, for embeddings.
   float value(int64_t row, int64_t k) const {
@@ -39,7 +39,7 @@ inline Panels panels(const Tensor& packed, const std::optional<Tensor>& scales, 
   const int bits = type == ScalarType::Byte ? 4 : type == ScalarType::Char ? 8 : 32;
   const int64_t groups = scales ? std::max<int64_t>(1, scales->size(1)) : 1;
   Panels p{static_cast<const uint8_t*>(packed.const_data_ptr()), nullptr, N, K, K / groups, bits};
-  if (scales) p.scales = static_cast<const _Float16*>(scales->const_data_ptr());
+  if (scales) p.scales = static_cast<const half*>(scales->const_data_ptr());
   const bool scaled = scales && scales->scalar_type() == ScalarType::Half && K % groups == 0 && p.group % 8 == 0 &&
       scales->numel() == p.count() * groups * LANES;
   const bool whole = size_t(p.count() * p.bytes()) == packed.nbytes();

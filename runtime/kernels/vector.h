@@ -17,7 +17,12 @@ constexpr int LANES = 16;
 using f32x16 = float __attribute__((vector_size(64)));
 using i32x16 = int32_t __attribute__((vector_size(64)));
 using u8x64 = uint8_t __attribute__((vector_size(64)));
-using f16x16 = _Float16 __attribute__((vector_size(32)));
+#if defined(__aarch64__)
+using half = __fp16;
+#else
+using half = _Float16;
+#endif
+using f16x16 = half __attribute__((vector_size(32)));
 
 template <typename V, typename T>
 inline V load(const T* from) {
@@ -52,6 +57,11 @@ inline f32x16 to_float(i32x16 v) { return __builtin_convertvector(v, f32x16); }
 inline f32x16 to_float(f16x16 v) {
 #if defined(__AVX512F__)
   return (f32x16)_mm512_cvtph_ps((__m256i)v);
+#elif defined(__aarch64__)
+  union { f16x16 whole; float16x4_t part[4]; } a{v};
+  union { float32x4_t part[4]; f32x16 whole; } b;
+  for (int i = 0; i < 4; ++i) b.part[i] = vcvt_f32_f16(a.part[i]);
+  return b.whole;
 #else
   return __builtin_convertvector(v, f32x16);
 #endif

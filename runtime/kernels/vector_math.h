@@ -1,33 +1,30 @@
-// Exponentials of sixteen lanes at once, within 2 units in the last place, and the gates that are made of them.
+// Functions of sixteen numbers at once, as accurate as a C library's own.
 #pragma once
 
 #include "vector.h"
 
 namespace hybridge {
 
-inline f32x16 largest(f32x16 a, f32x16 b) { return a > b ? a : b; }
-
-// 2^n for whole n of -126..127.
-inline f32x16 power_of_two(i32x16 n) { return (f32x16)((n + 127) << 23); }
-
-// Cephes' expf: e^x = 2^n e^r with |r| <= ln 2 / 2. Overflows to infinity, underflows to 0, NaN stays NaN.
+// e^x to 2 units in the last place; 0 below -104, infinite above 88.73, NaN for NaN.
+// Source: the Cephes library's expf: e^x = 2^n e^r with |r| <= ln 2 / 2, and a polynomial for e^r.
 inline f32x16 exp(f32x16 x) {
-  constexpr float ROUND = 12582912.0f;  // 1.5 * 2^23: adding it leaves no place for a fraction
-  x = x < splat(-104.0f) ? splat(-104.0f) : x;
-  x = x > splat(89.0f) ? splat(89.0f) : x;
-  const f32x16 shifted = x * 1.44269504088896341f + ROUND, n = shifted - ROUND;
-  const f32x16 r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+  x = x > 89.0f ? splat(89.0f) : x;
+  x = x < -105.0f ? splat(-105.0f) : x;
+  const f32x16 magic = splat(12582912.0f);  // 1.5 * 2^23: adding it leaves the nearest whole number in the low bits
+  const f32x16 shifted = x * 1.44269504088896341f + magic, whole = shifted - magic;
+  const f32x16 r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
   f32x16 p = r * 1.9875691500e-4f + 1.3981999507e-3f;
   p = p * r + 8.3334519073e-3f;
   p = p * r + 4.1665795894e-2f;
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  const i32x16 whole = (i32x16)shifted - (i32x16)splat(ROUND), half = whole >> 1;
-  return p * power_of_two(half) * power_of_two(whole - half);  // in two steps, for what has no exponent of its own
+  // In two steps, because 2^n may lie outside of what a float holds where the product does not.
+  const i32x16 n = (i32x16)shifted - (i32x16)magic, half = n >> 1;
+  return p * (f32x16)((half + 127) << 23) * (f32x16)((n - half + 127) << 23);
 }
 
-// log(1 + y) for y of 0..1, as 2 artanh(y / (2 + y)).
+// log(1 + y) for y of 0..1, as 2 artanh(y / (2 + y)), to 2 units in the last place.
 inline f32x16 log1p_of_fraction(f32x16 y) {
   const f32x16 z = y / (y + 2.0f), zz = z * z;
   f32x16 p = zz * (1.0f / 15) + 1.0f / 13;
@@ -39,18 +36,9 @@ inline f32x16 log1p_of_fraction(f32x16 y) {
   return z * 2.0f + z * 2.0f * zz * p;
 }
 
-inline f32x16 softplus(f32x16 x) {
-  const f32x16 zero{}, negative = x > zero ? -x : x;
-  return (x < zero ? zero : x) + log1p_of_fraction(exp(negative));
-}
-
-inline f32x16 sigmoid(f32x16 x) { return 1.0f / (1.0f + exp(-x)); }
-
-inline f32x16 silu(f32x16 x) { return x / (1.0f + exp(-x)); }
-
-// The first `count` lanes of memory that ends there, zeros in the others.
+// The first `count` < 16 numbers of `from`, zeros behind them.
 inline f32x16 load_first(const float* from, int64_t count) {
-  f32x16 v{};
+  f32x16 v = {};
   std::memcpy(&v, from, count * sizeof(float));
   return v;
 }

@@ -1,0 +1,31 @@
+"""Recognize in exported graphs what our kernels do in one pass, whatever model wrote it: one idea a file.
+
+A replacement is made only where the graph says exactly what the operator computes; anything else stays as it is.
+"""
+
+from __future__ import annotations
+
+from torch.export import ExportedProgram
+
+from hybridge.export.fusion.gates import fuse_gates
+from hybridge.export.fusion.in_place import make_new_tensors
+from hybridge.export.fusion.match import mark_written
+from hybridge.export.fusion.norms import fuse_norms
+from hybridge.export.fusion.rotary import fuse_rotary
+from hybridge.export.fusion.scalings import drop_idle_scalings
+from hybridge.export.fusion.sharing import share_equal_nodes
+from hybridge.export.fusion.transposes import cancel_transposes
+from hybridge.export.rewrite import fold_constants
+
+
+def fuse(program: ExportedProgram) -> None:
+    """Put ``hybridge::`` operators into an exported graph, in place, before it is lowered."""
+    make_new_tensors(program)
+    mark_written(program)
+    drop_idle_scalings(program)
+    share_equal_nodes(program)
+    fuse_norms(program)
+    fuse_rotary(program)
+    fuse_gates(program)
+    cancel_transposes(program)
+    fold_constants(program)

@@ -1,0 +1,140 @@
+"""Small words to recognize parts of exported graphs with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+aten = torch.ops.aten
+
+SLICE = (None, 0, None, None, 1)
+"""The arguments that a slice has where it does not say."""
+
+WRITTEN = "written"
+"""The mark of ``mark_written``."""
+
+
+def calls(node: Any, *targets: Any) -> bool:
+    """Whether ``node`` is a call of one of the operators."""
+    return isinstance(node, Node) and node.op == "call_function" and node.target in targets
+
+
+def shape(node: Any) -> tuple[int, ...]:
+    """The shape of a node's tensor."""
+    return tuple(node.meta["val"].shape)
+
+
+def mark_written(program: ExportedProgram) -> None:
+    """Note which tensors share memory with one that an operator writes to: to read them later may give something else."""
+    written = {_base(argument) for node in program.graph.nodes for argument in _written_by(node)}
+    for node in program.graph.nodes:
+        if _base(node) in written:
+            node.meta[WRITTEN] = True
+
+
+def _written_by(node: Node) -> list[Any]:
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return []
+    declared = node.target._schema.arguments
+    return [given for given, each in zip(node.args, declared, strict=False) if each.alias_info and each.alias_info.is_write]
+
+
+def _base(node: Any) -> Any:
+    """What ``node`` is a view of, through all views between."""
+    while isinstance(node, Node) and is_view(node):
+        node = node.args[0]
+    return node
+
+
+def is_view(node: Node) -> bool:
+    """Whether ``node`` shares memory with its first argument, or a list that it takes from does."""
+    if getattr(node.target, "__name__", "") == "getitem":
+        return is_view(node.args[0])  # type: ignore[arg-type]  # of a node
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    return any(each.alias_info is not None for each in node.target._schema.returns)
+
+
+def is_unwritten(*nodes: Node) -> bool:
+    """Whether nothing writes to the memory of any of them."""
+    return not any(WRITTEN in node.meta for node in nodes)
+
+
+def is_float(*nodes: Any) -> bool:
+    """Whether all are nodes of float32 tensors with fixed shapes, which nothing writes to."""
+    values = [node.meta.get("val") if isinstance(node, Node) and is_unwritten(node) else None for node in nodes]
+    return all(
+        isinstance(value, Tensor) and value.dtype == torch.float32 and all(isinstance(size, int) for size in value.shape)
+        for value in values
+    )
+
+
+def either_way(node: Any, target: Any) -> Iterator[tuple[Node, Node]]:
+    """Both orders of the two tensors that a commutative operator is called with; nothing for other nodes."""
+    if calls(node, target) and len(node.args) == 2 and not node.kwargs and all(isinstance(each, Node) for each in node.args):
+        a, b = node.args
+        yield a, b
+        yield b, a
+
+
+def only_user(node: Node) -> Node | None:
+    """The one node that uses ``node``; None where there are none or several."""
+    return next(iter(node.users)) if len(node.users) == 1 else None
+
+
+def over_last(node: Any, target: Any) -> Node | None:
+    """What ``node`` reduces over the last dimension that is kept, by ``target``; None for any other node."""
+    if not calls(node, target) or node.kwargs.get("dtype") or len(node.args) != 3 or not node.args[2]:
+        return None
+    source, dims, _ = node.args
+    last = len(shape(source)) - 1
+    return source if [d % (last + 1) for d in dims] == [last] else None
+
+
+def part_of_last(node: Any) -> tuple[Node, int, int, int] | None:
+    """(source, start, stop, step) where ``node`` is a part of the last dimension of source, by a slice, a chunk or a split."""
+    if calls(node, aten.slice.Tensor):
+        source, dim, start, stop, step = (*node.args, *SLICE[len(node.args) :])
+        size = shape(source)[-1]
+        if dim % len(shape(source)) != len(shape(source)) - 1:
+            return None
+        begin, end, _ = slice(start, stop, step).indices(size)
+        return source, begin, end, step
+    return _piece(node)
+
+
+def _piece(node: Any) -> tuple[Node, int, int, int] | None:
+    parts = node.args[0] if isinstance(node, Node) and getattr(node.target, "__name__", "") == "getitem" else None
+    if not calls(parts, aten.chunk.default, aten.split.Tensor, aten.split_with_sizes.default):
+        return None
+    source, dim = parts.args[0], (*parts.args, 0)[2]
+    if dim % len(shape(source)) != len(shape(source)) - 1:
+        return None
+    sizes = [each.shape[-1] for each in parts.meta["val"]]
+    start = sum(sizes[: node.args[1]])
+    return source, start, start + sizes[node.args[1]], 1
+
+
+def insert(program: ExportedProgram, before: Node, target: Any, args: tuple[Any, ...], like: Node | None = None) -> Node:
+    """A call of ``target`` in front of ``before``; its value is computed, or taken from the node that it is like."""
+    with program.graph.inserting_before(before):
+        made: Node = program.graph.call_function(target, args)
+    if like is not None:
+        made.meta["val"] = like.meta["val"]
+    else:
+        values = [each.meta["val"] if isinstance(each, Node) else each for each in args]
+        made.meta["val"] = target(*values)
+    return made
+
+
+def replace(program: ExportedProgram, root: Node, target: Any, args: tuple[Any, ...]) -> Node:
+    """Put a call of ``target`` in the place of ``root``; what only fed the old one is removed with the dead code."""
+    made = insert(program, root, target, args, like=root)
+    root.replace_all_uses_with(made)
+    program.graph.erase_node(root)
+    return made

@@ -1,0 +1,135 @@
+// Stands for kernel.h, so that the kernels run without ExecuTorch: under an emulator of another processor, for instance.
+//
+// A program made of this header and the kernels reads one call from stdin and writes every tensor of it, as it is afterwards,
+// to stdout. A call is the operator's name, then its arguments in order, each a letter and its value:
+//   t  dtype (int32), dimensions (int32), sizes (int64 each), data      n  none      i  int64      d  double      b  int64 0 or 1
+#define HYBRIDGE_KERNEL_H
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+namespace hybridge {
+
+enum class ScalarType : int32_t { Byte = 0, Char = 1, Half = 5, Int = 3, Long = 4, Float = 6, Bool = 11 };
+enum class Error { Ok, InvalidArgument, MemoryAllocationFailed };
+
+struct Tensor {
+  ScalarType type = ScalarType::Float;
+  std::vector<int64_t> shape;
+  std::shared_ptr<std::vector<uint8_t>> bytes;
+
+  ScalarType scalar_type() const { return type; }
+  int64_t dim() const { return shape.size(); }
+  int64_t size(int64_t d) const { return shape[d < 0 ? d + dim() : d]; }
+  int64_t numel() const {
+    int64_t count = 1;
+    for (int64_t each : shape) count *= each;
+    return count;
+  }
+  size_t nbytes() const { return bytes->size(); }
+  const void* const_data_ptr() const { return bytes->data(); }
+  void* mutable_data_ptr() const { return bytes->data(); }
+  template <typename T> const T* const_data_ptr() const { return reinterpret_cast<const T*>(bytes->data()); }
+  template <typename T> T* mutable_data_ptr() const { return reinterpret_cast<T*>(bytes->data()); }
+};
+
+struct KernelRuntimeContext {
+  std::vector<std::unique_ptr<uint8_t[]>> memory;
+  void fail(Error) { std::fprintf(stderr, "the kernel failed\n"), std::exit(1); }
+};
+
+template <typename F>
+void parallel(int64_t count, int64_t, const F& f) {
+  f(int64_t(0), count / 2);  // in two parts, as two threads would
+  f(count / 2, count);
+}
+
+template <typename T>
+T* scratch(KernelRuntimeContext& context, int64_t count) {
+  context.memory.emplace_back(new uint8_t[count * sizeof(T) + 64]);
+  return reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(context.memory.back().get()) + 63) & ~uintptr_t(63));
+}
+
+template <typename T> const T* data(const Tensor& tensor) { return tensor.const_data_ptr<T>(); }
+template <typename T> T* data(Tensor& tensor) { return tensor.mutable_data_ptr<T>(); }
+inline int64_t last(const Tensor& tensor) { return tensor.size(tensor.dim() - 1); }
+inline int64_t rows(const Tensor& tensor) { return last(tensor) == 0 ? 0 : tensor.numel() / last(tensor); }
+inline bool is_float(const Tensor& tensor) { return tensor.scalar_type() == ScalarType::Float; }
+
+inline void get(void* to, size_t size) {
+  if (size && std::fread(to, size, 1, stdin) != 1) std::exit(2);
+}
+
+template <typename T> T get() {
+  T value;
+  get(&value, sizeof value);
+  return value;
+}
+
+inline std::vector<Tensor>& seen() {
+  static std::vector<Tensor> all;
+  return all;
+}
+
+inline Tensor get_tensor() {
+  Tensor tensor;
+  tensor.type = ScalarType(get<int32_t>());
+  tensor.shape.resize(get<int32_t>());
+  for (int64_t& size : tensor.shape) size = get<int64_t>();
+  const int64_t width = tensor.type == ScalarType::Long ? 8 : tensor.type == ScalarType::Half ? 2 : tensor.type == ScalarType::Float || tensor.type == ScalarType::Int ? 4 : 1;
+  tensor.bytes = std::make_shared<std::vector<uint8_t>>(tensor.numel() * width);
+  get(tensor.bytes->data(), tensor.bytes->size());
+  seen().push_back(tensor);
+  return tensor;
+}
+
+template <typename T> std::decay_t<T> argument() {
+  using Value = std::decay_t<T>;
+  const char kind = get<char>();
+  if constexpr (std::is_same_v<Value, std::optional<Tensor>>) {
+    return kind == 'n' ? Value{} : Value{get_tensor()};
+  } else if constexpr (std::is_same_v<Value, Tensor>) {
+    return get_tensor();
+  } else if constexpr (std::is_same_v<Value, double>) {
+    return get<double>();
+  } else {
+    return Value(get<int64_t>());
+  }
+}
+
+inline std::map<std::string, std::function<void()>>& kernels() {
+  static std::map<std::string, std::function<void()>> all;
+  return all;
+}
+
+template <typename R, typename... A>
+bool add_kernel(const char* name, R (*kernel)(KernelRuntimeContext&, A...)) {
+  kernels()[name] = [kernel] {
+    KernelRuntimeContext context;
+    std::tuple<std::decay_t<A>...> values{argument<A>()...};
+    std::apply([&](auto&... each) { kernel(context, each...); }, values);
+  };
+  return true;
+}
+
+}  // namespace hybridge
+
+#define ET_KERNEL_CHECK(context, condition, error, result) \
+  do {                                                     \
+    if (!(condition)) (context).fail(Error::error);        \
+  } while (false)
+#define ET_KERNEL_CHECK_MSG(context, condition, error, result, ...) ET_KERNEL_CHECK(context, condition, error, result)
+#define HYBRIDGE_JOIN_(a, b) a##b
+#define HYBRIDGE_JOIN(a, b) HYBRIDGE_JOIN_(a, b)
+#define EXECUTORCH_LIBRARY(space, name, kernel) static const bool HYBRIDGE_JOIN(added_, __COUNTER__) = add_kernel(name, &kernel)

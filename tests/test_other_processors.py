@@ -1,0 +1,72 @@
+"""The kernels' code for ARM64 and for x86-64 without AVX-512 or any vectors, run for real: emulated where it has to be."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from hybridge.export.packed_layers import PackedWeight
+from hybridge.runtime.kernels.linear import packed_linear
+from tests.helpers.cross_compiled import CrossCompiled
+
+ARM = ("aarch64-linux-gnu-g++", "qemu-aarch64")
+IS_X86 = platform.machine() == "x86_64"
+needs_arm = pytest.mark.skipif(
+    not all(map(shutil.which, ARM)), reason="needs g++-aarch64-linux-gnu and qemu-user, Debian's packages"
+)
+needs_x86 = pytest.mark.skipif(not IS_X86, reason="for x86-64")
+
+TARGETS = {
+    "arm64-dotprod": (ARM[0], ["-march=armv8.2-a+dotprod+fp16"], [ARM[1], "-cpu", "max"]),
+    "arm64-baseline": (ARM[0], ["-march=armv8-a"], [ARM[1], "-cpu", "cortex-a53"]),
+    "x86-64-avx2": ("g++", ["-march=haswell"], []),
+    "x86-64-baseline": ("g++", ["-march=x86-64"], []),
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param("arm64-dotprod", marks=needs_arm),
+        pytest.param("arm64-baseline", marks=needs_arm),
+        pytest.param("x86-64-avx2", marks=needs_x86),
+        pytest.param("x86-64-baseline", marks=needs_x86),
+    ],
+)
+def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CrossCompiled:
+    compiler, flags, runner = TARGETS[request.param]
+    return CrossCompiled(Path(tmp_path_factory.mktemp(request.param)), compiler, flags, runner)
+
+
+@pytest.mark.parametrize(("bits", "integer"), [(4, True), (8, True), (4, False), (8, False), (32, False)])
+def test_packed_linear(kernels: CrossCompiled, bits: int, integer: bool) -> None:
+    torch.manual_seed(0)
+    weight, x, bias = PackedWeight(torch.randn(37, 48), bits, 16), torch.randn(1, 13, 48), torch.randn(37)
+    out = torch.full((1, 13, 37), float("nan"))
+    results = kernels(
+        "packed_linear.out",
+        x,
+        weight.packed.data,
+        weight.scales if weight.scales is None else weight.scales.data,
+        bias,
+        37,
+        integer,
+        out,
+    )
+    want = packed_linear(x, weight.packed, weight.scales, bias, 37, integer)
+    torch.testing.assert_close(results[-1], want, rtol=1e-5, atol=1e-5)
+
+
+def test_linear(kernels: CrossCompiled) -> None:
+    x, weight, out = torch.randn(1, 5, 37), torch.randn(19, 37), torch.full((1, 5, 19), float("nan"))
+    torch.testing.assert_close(kernels("linear.out", x, weight, None, out)[-1], x @ weight.T, rtol=1e-5, atol=1e-5)
+
+
+def test_packed_embedding(kernels: CrossCompiled) -> None:
+    table, tokens, out = torch.randn(35, 24), torch.tensor([[0, 34, 16]]), torch.full((1, 3, 24), float("nan"))
+    packed = PackedWeight(table, 32, 8).packed.data
+    assert kernels("packed_embedding.out", tokens, packed, None, 35, 24, out)[-1].equal(table[tokens])

@@ -1,0 +1,108 @@
+"""Norms, activations and rotary embedding: the compiled kernels against their references, on odd sizes and on 1 and 2 threads."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from kernel_program import KernelProgram
+from torch import Tensor
+
+from hybridge.runtime.kernels.activation import ACTIVATIONS, activation, gated
+from hybridge.runtime.kernels.norm import layer_norm, rms_norm
+from hybridge.runtime.kernels.rotary import rotary
+from hybridge.runtime.program import set_threads
+
+ops = torch.ops.hybridge
+
+SHAPES = [(1, 1, 1024), (1, 5, 48), (1, 3, 7, 17), (2, 129, 3, 96), (1, 1)]
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    yield
+    set_threads(2)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def check(compiled: Callable[..., Any], reference: Callable[..., Any], *inputs: Tensor, tolerance: float = 2e-6) -> None:
+    """Both give the same, whatever the number of threads."""
+    program = KernelProgram(compiled, inputs)
+    expected = reference(*inputs)
+    for threads in (1, 2):
+        set_threads(threads)
+        for each, value in zip(program(*inputs), expected if isinstance(expected, tuple) else (expected,), strict=True):
+            torch.testing.assert_close(each, value, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_rms_norm(shape: tuple[int, ...]) -> None:
+    """Without a weight, with one, and with one for each of the groups before the last dimension."""
+    weights = [None, normal(shape[-1], seed=1), normal(*shape[-2:], seed=2)]
+    check(
+        lambda x: tuple(ops.rms_norm(x, weight, 1e-6) for weight in weights),
+        lambda x: tuple(rms_norm(x, weight, 1e-6) for weight in weights),
+        normal(*shape) * 3,
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES[1:4], ids=str)
+def test_layer_norm(shape: tuple[int, ...]) -> None:
+    weight, bias = normal(shape[-1], seed=1), normal(shape[-1], seed=2)
+    check(
+        lambda x: (ops.layer_norm(x, weight, bias, 1e-5), ops.layer_norm(x, None, None, 1e-5)),
+        lambda x: (layer_norm(x, weight, bias, 1e-5), layer_norm(x, None, None, 1e-5)),
+        normal(*shape) * 3 + 5,
+        tolerance=5e-6,
+    )
+
+
+def test_activations() -> None:
+    x = torch.cat([normal(1, 2, 8191) * 20, torch.tensor([[[-200.0, 200.0, 0.0]] * 2])], dim=-1)
+    check(
+        lambda x: tuple(ops.activation(x, name) for name in ACTIVATIONS),
+        lambda x: tuple(activation(x, name) for name in ACTIVATIONS),
+        x,
+    )
+
+
+def test_small_activations_keep_their_digits() -> None:
+    """What a sum would swallow: probabilities of unlikely things."""
+    x = torch.linspace(-80.0, -5.0, 37)
+    program = KernelProgram(lambda x: (ops.activation(x, "sigmoid"), ops.activation(x, "silu")), [x])
+    for each, expected in zip(program(x), (torch.sigmoid(x), torch.nn.functional.silu(x)), strict=True):
+        torch.testing.assert_close(each, expected, rtol=1e-6, atol=0.0)
+
+
+def test_gates() -> None:
+    x, gate = normal(1, 3, 1027), normal(1, 3, 1027, seed=1) * 4
+    check(
+        lambda x, gate: tuple(ops.gated(x, gate, name) for name in ACTIVATIONS),
+        lambda x, gate: tuple(gated(x, gate, name) for name in ACTIVATIONS),
+        x,
+        gate,
+        tolerance=5e-6,
+    )
+
+
+def test_nan_stays_nan() -> None:
+    x = normal(1, 20)
+    x[..., 3] = float("nan")
+    outputs = KernelProgram(lambda x: tuple(ops.activation(x, name) for name in ACTIVATIONS), [x])(x)
+    assert all(torch.equal(each.isnan(), x.isnan()) for each in outputs)
+
+
+@pytest.mark.parametrize(
+    ("shape", "turned"), [((1, 1, 4, 64), 64), ((1, 67, 3, 34), 12), ((2, 5, 1, 6), 2), ((1, 3, 2, 18), 18)], ids=str
+)
+def test_rotary(shape: tuple[int, ...], turned: int) -> None:
+    """Halves and neighbours, with angles for each sequence or the same for all."""
+    x, cos, sin = normal(*shape), normal(shape[0], 1, shape[1], turned, seed=1), normal(shape[0], 1, shape[1], turned, seed=2)
+
+    def both(function: Any) -> Callable[..., Any]:
+        return lambda x, cos, sin: (function(x, cos, sin, False), function(x, cos[:1], sin[:1], True))
+
+    check(both(ops.rotary), both(rotary), x, cos, sin)
