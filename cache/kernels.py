@@ -73,7 +73,7 @@ class RecurrentKernels(Protocol):
     def convolve(
         self, x: Tensor, convolution: ShortConvolution, window: Tensor, staged: Tensor, block: Block, start: int = 0
     ) -> Tensor:
-        """Convolve x [B, T, X] from channel ``start`` on with window [B, W, C] before it; staged is [B, S, C]. Gives [B, T, C]."""
+        """Convolve x [B, T, X] from channel ``start`` on, window [B, W, C] before it; staged [B, S, C]. Gives [B, T, C]."""
 
     def take(self, x: Tensor, window: Tensor, staged: Tensor, block: Block) -> Tensor:
         """The window and x [B, T, C], [B, W + T, C], for what ``convolve`` cannot do; the window then takes x in."""
@@ -104,7 +104,7 @@ class RecurrentKernels(Protocol):
     def selective_scan(
         self, selected: Selected, rate: Tensor, skip: Tensor, state: Tensor, staged: ScanStaged, block: Block
     ) -> Tensor:
-        """Mamba's scan: rate [C, N] is the log decay of a step of 1, skip [C]; state [B, C, N], by head or not. Gives [B, T, C]."""
+        """Mamba's scan: rate [C, N] is the log decay of a step of 1, skip [C]; state [B, C, N]. Gives [B, T, C]."""
 
     def commit_selective_scan(self, rate: Tensor, state: Tensor, staged: ScanStaged, count: Tensor) -> None:
         """The commit of ``selective_scan``."""
