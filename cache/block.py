@@ -17,7 +17,8 @@ T = TypeVar("T")
 class CacheSizes:
     """What fixes every buffer, in tokens but for ``batch_size`` and ``snapshot_slots``.
 
-    dtype is that of keys, values and conv windows; recurrent states are float32 always, as in every reference.
+    dtype is that of keys, values and conv windows; recurrent states are float32 always, as in every reference. quantized_keys:
+    keys and values of full attention have 8 bits.
     """
 
     max_seq_len: int
@@ -26,6 +27,7 @@ class CacheSizes:
     snapshot_slots: int = 0
     batch_size: int = 1
     dtype: torch.dtype = torch.float32
+    quantized_keys: bool = False
 
     @property
     def rows(self) -> int:

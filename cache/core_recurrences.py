@@ -184,7 +184,6 @@ def as_rows(mask: Tensor, x: Tensor) -> Tensor:
 def replace(state: Tensor, after: Tensor, count: Tensor) -> None:
     """Make ``after`` the state, in place, unless ``count`` is 0.
 
-    Identity steps keep every value, but -0.0 + 0.0 is 0.0, and without a block the inputs may be NaN: the select keeps all
-    bits.
+    Identity steps keep every value, but -0.0 + 0.0 is 0.0, and without a block the inputs may be NaN: a select keeps all.
     """
     state.copy_(torch.where(count > 0, after, state))

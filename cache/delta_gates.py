@@ -44,7 +44,7 @@ class DeltaGates:
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaStaged:
-    """Buffers for a tentative block: key [B, S, Hk, K], value [B, S, H, V], log_decay [B, S, H (, K)], beta [B, S, H].
+    """Of a tentative block: key [B, S, Hk, K], value [B, S, H, V], log_decay [B, S, H] or [B, S, H, K], beta [B, S, H].
 
     They are the kernels' own: value may be the values, or what is left of them once the state's answer is taken off.
     """

@@ -73,7 +73,7 @@ class RecurrentKernels(Protocol):
     def convolve(
         self, x: Tensor, convolution: ShortConvolution, window: Tensor, staged: Tensor, block: Block, start: int = 0
     ) -> Tensor:
-        """Convolve x [B, T, X] from channel ``start`` on, window [B, W, C] before it; staged [B, S, C]. Gives [B, T, C]."""
+        """Convolve x [B, T, X] from channel ``start`` on behind window [B, W, C]; staged [B, S, C]. Gives [B, T, C]."""
 
     def take(self, x: Tensor, window: Tensor, staged: Tensor, block: Block) -> Tensor:
         """The window and x [B, T, C], [B, W + T, C], for what ``convolve`` cannot do; the window then takes x in."""
@@ -133,6 +133,21 @@ class Kernels(RecurrentKernels, Protocol):
         Without ``visible`` row r holds position r and each token sees the rows up to its own (``causal``).
         """
 
+    def write_quantized_rows(self, buffer: Tensor, scales: Tensor, rows: Tensor, block: Block) -> None:
+        """As ``write_rows``, into int8 rows [B, R, G, D] with a scale for each head in scales [B, R, G]."""
+
+    def attend_quantized(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        key_scales: Tensor,
+        values: Tensor,
+        value_scales: Tensor,
+        block: Block,
+        scoring: Scoring,
+    ) -> Tensor:
+        """As ``attend`` over such rows; row r holds position r."""
+
     def write_slot(self, slots: Tensor, value: Tensor, slot: Tensor) -> None:
         """Put value [1, 1, A, B] into slots [1, N, A, B] in place at index ``slot``, int64 [1]."""
 
@@ -161,8 +176,33 @@ class CoreKernels(CoreRecurrences):
         out = weights @ torch.where(seen, values, 0.0).transpose(1, 2).unsqueeze(2)
         return out.reshape(B, H, T, values.shape[-1]).transpose(1, 2)
 
+    def write_quantized_rows(self, buffer: Tensor, scales: Tensor, rows: Tensor, block: Block) -> None:
+        quanta, steps = quantize_rows(rows)
+        self.write_rows(buffer, quanta, block)
+        self.write_rows(scales, steps, block)
+
+    def attend_quantized(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        key_scales: Tensor,
+        values: Tensor,
+        value_scales: Tensor,
+        block: Block,
+        scoring: Scoring,
+    ) -> Tensor:
+        dense = keys * key_scales.unsqueeze(-1), values * value_scales.unsqueeze(-1)
+        return self.attend(query, *dense, block, scoring)
+
     def write_slot(self, slots: Tensor, value: Tensor, slot: Tensor) -> None:
         torch.ops.aten.index_put_(slots, [None, slot], value)
+
+
+def quantize_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """int8 rows and float32 scales [..., G] of rows [..., G, D]: round(x / scale), scale = max |x| / 127 over a head."""
+    largest = rows.abs().amax(-1, keepdim=True)
+    inverse = torch.where(largest > 0, 127.0 / largest, 0.0)
+    return (rows * inverse).round().to(torch.int8), (largest * (1.0 / 127.0)).squeeze(-1)
 
 
 def _softmax(scores: Tensor, scoring: Scoring, visible: Visible) -> Tensor:

@@ -112,6 +112,7 @@ def _cache(config: Any, options: ExportOptions) -> HybridCache:
         verify_len=options.verify_len,
         snapshot_slots=options.snapshot_slots,
         dtype=getattr(torch, options.dtype),
+        quantized_keys=options.kv_cache == "int8",
         kernels=kernels,
     )
     if options.mtp:

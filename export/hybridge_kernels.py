@@ -2,9 +2,56 @@
 
 from __future__ import annotations
 
+import torch
+from torch import Tensor
+
+import hybridge.runtime.kernels.attention  # noqa: F401  registers the operators
+from hybridge.cache.block import Block
+from hybridge.cache.kernels import CoreKernels, Scoring, Visible
 from hybridge.export.hybridge_recurrences import HybridgeRecurrences
 from hybridge.export.llm_kernels import LlmKernels
+
+ops = torch.ops.hybridge
 
 
 class HybridgeKernels(HybridgeRecurrences, LlmKernels):
     """See ``hybridge.cache.kernels.Kernels``."""
+
+    def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
+        ops.write_rows(rows, buffer, block.start)
+
+    def attend(
+        self, query: Tensor, keys: Tensor, values: Tensor, block: Block, scoring: Scoring, visible: Visible | None = None
+    ) -> Tensor:
+        if _is_rare(scoring, query):
+            return CoreKernels().attend(query, keys, values, block, scoring, visible)
+        mask = None if visible is None else visible.mask
+        out: Tensor = ops.attention(
+            query, keys, values, block.start, mask, scoring.sinks, scoring.scale, scoring.softcap or 0.0
+        )
+        return out
+
+    def write_quantized_rows(self, buffer: Tensor, scales: Tensor, rows: Tensor, block: Block) -> None:
+        ops.write_quantized_rows(rows, buffer, scales, block.start)
+
+    def attend_quantized(
+        self,
+        query: Tensor,
+        keys: Tensor,
+        key_scales: Tensor,
+        values: Tensor,
+        value_scales: Tensor,
+        block: Block,
+        scoring: Scoring,
+    ) -> Tensor:
+        if _is_rare(scoring, query):
+            return super().attend_quantized(query, keys, key_scales, values, value_scales, block, scoring)
+        out: Tensor = ops.quantized_attention(
+            query, keys, key_scales, values, value_scales, block.start, scoring.sinks, scoring.scale, scoring.softcap or 0.0
+        )
+        return out
+
+
+def _is_rare(scoring: Scoring, query: Tensor) -> bool:
+    """A bias by position, sinks by token, or several sequences: the operator knows none of them."""
+    return scoring.bias is not None or query.shape[0] > 1 or (scoring.sinks is not None and scoring.sinks.dim() > 1)

@@ -10,13 +10,12 @@ from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  regist
 from torch import Tensor
 
 from hybridge.cache.block import Block
-from hybridge.cache.core_recurrences import CoreRecurrences
 from hybridge.cache.kernels import CoreKernels, Scoring, Visible
 
 ops = torch.ops.llama
 
 
-class LlmKernels(CoreRecurrences):
+class LlmKernels(CoreKernels):
     """See ``hybridge.cache.kernels.Kernels``."""
 
     def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ from torch.export import ExportedProgram
 
 from hybridge.cache.errors import ExportFailedError
 from hybridge.export.fusion import fuse
+from hybridge.export.fusion.copies import copies_to_views
 from hybridge.export.own_linears import own_linears
 from hybridge.export.partition import OnceStored
 from hybridge.export.quick_lowering import quick_lowering
@@ -60,7 +61,7 @@ def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, A
                 fuse(program)
                 own_linears(program)
         with step(f"Lowering to {backend}"), _explained("the lowering"), quick_lowering():
-            edge = _to_edge(programs, backend, constants)
+            edge = _to_edge(programs, backend, constants, [copies_to_views] if own else None)
         with step("Planning memory"), _explained("memory planning"):
             return edge.to_executorch(
                 ExecutorchBackendConfig(
@@ -93,10 +94,13 @@ def _trace(module: nn.Module, example: tuple[Tensor, ...]) -> ExportedProgram:
     return torch.export.export(module, example, strict=False)
 
 
-def _to_edge(programs: Mapping[str, ExportedProgram], backend: str, constants: Mapping[str, Any]) -> EdgeProgramManager:
+def _to_edge(
+    programs: Mapping[str, ExportedProgram], backend: str, constants: Mapping[str, Any], passes: Sequence[Any] | None
+) -> EdgeProgramManager:
     partitioners = {name: [OnceStored()] if backend == "xnnpack" and name not in STATE_ONLY else [] for name in programs}
     return to_edge_transform_and_lower(
         dict(programs),
+        transform_passes=passes,
         partitioner=partitioners,
         compile_config=EdgeCompileConfig(_check_ir_validity=False),
         constant_methods=dict(constants),

@@ -45,7 +45,8 @@ class State(nn.Module):
         block = self.cache.extend(tokens.shape[1], count)
         hidden = self.hidden(tokens, block)
         last = hidden.index_select(1, (block.count - 1).clamp(min=0))
-        return torch.where(block.count > 0, self.model.logits(last), float("nan")), hidden
+        # Before the head and not behind it: the vocabulary is hundreds of times wider.
+        return self.model.logits(torch.where(block.count > 0, last, float("nan"))), hidden
 
     def tapped(self, logits: Tensor, hidden: Tensor) -> Outputs:
         """logits, and beside them the tapped hidden states of the run that ended with ``hidden`` where there are taps."""

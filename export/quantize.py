@@ -28,6 +28,8 @@ NARROW = 16
 
 def check_quantization(options: ExportOptions) -> None:
     """Raises UsageError for options that go together with no kernels."""
+    if options.kv_cache != "float32" and options.kernels != "hybridge":
+        raise UsageError(f"--kv-cache {options.kv_cache} needs --kernels hybridge, not {options.kernels}.")
     if not is_quantized(options):
         return
     if options.kernels != "hybridge":

@@ -28,10 +28,11 @@ class ExportOptions:
     """Every choice of an export; goes into the manifest unchanged.
 
     max_seq_len, prefill_chunk and the verify lengths are in tokens. quantize is for linear layers, embedding_quantize for the
-    embedding and a head that is tied to it; group_size columns share a scale. shorter_verify_lens, ascending and below
-    verify_len, are further verify methods for shorter blocks. tap_layers are indices into transformers' ``hidden_states`` (0
-    the embeddings, i after i layers, -1 the last, after the final norm), put out beside the logits. mtp: with the drafter of
-    the checkpoint's ``mtp.*`` weights, which proposes draft_len tokens at once.
+    embedding and a head that is tied to it; group_size columns share a scale. kv_cache is for keys and values of full
+    attention. shorter_verify_lens, ascending and below verify_len, are further verify methods for shorter blocks. tap_layers
+    are indices into transformers' ``hidden_states`` (0 the embeddings, i after i layers, -1 the last, after the final norm),
+    put out beside the logits. mtp: with the drafter of the checkpoint's ``mtp.*`` weights, which proposes draft_len tokens at
+    once.
     """
 
     max_seq_len: int = 2048
@@ -44,6 +45,7 @@ class ExportOptions:
     quantize: Literal["none", "8da4w", "4w", "8w"] = "none"
     group_size: int = 32
     embedding_quantize: Literal["none", "4w", "8w"] = "none"
+    kv_cache: Literal["float32", "int8"] = "float32"
     shorter_verify_lens: tuple[int, ...] = ()
     tap_layers: tuple[int, ...] = ()
     mtp: bool = False

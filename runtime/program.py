@@ -60,6 +60,10 @@ class Program:
         except RuntimeError as error:
             raise ArtifactError(f"the program failed in {name!r}: {_first_line(error)}.") from None
 
+    def load_method(self, name: str) -> None:
+        """Make a method of the program that the manifest does not list callable too."""
+        self._methods[name] = self._program.load_method(name)
+
     def constant(self, name: str) -> Any:
         """What a constant method of the program answers."""
         try:

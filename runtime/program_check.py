@@ -14,7 +14,7 @@ DRAFT_METHODS = ("draft", "draft_prefill")
 OWN_BUFFERS = ("length", "staged", "slot_length")
 """Buffers of the cache itself, which come before those of its layers."""
 
-DTYPES = {4: "int64", 6: "float32"}
+DTYPES = {1: "int8", 4: "int64", 6: "float32"}
 """ExecuTorch's scalar types, as far as artifacts have them."""
 
 

@@ -53,6 +53,18 @@ def test_kernel_is_its_reference(bits: int, integer: bool, threads: int) -> None
         torch.testing.assert_close(program(x)[0], want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("bits", "integer"), [(4, True), (8, False), (32, False)])
+@pytest.mark.parametrize("column", [3, 23], ids=["in lanes", "behind them"])
+def test_nan_stays_nan(bits: int, integer: bool, column: int) -> None:
+    """A refused call says so with NaN."""
+    x = torch.randn(1, 2, 24)
+    x[0, 1, column] = float("nan")
+    layer = PackedLinear(PackedWeight(torch.randn(17, 24), bits, 24), None, integer=integer)
+    for out in (KernelProgram(layer, [x])(x)[0], layer(x)):
+        assert out[0, 1].isnan().all()
+        assert not out[0, 0].isnan().any()
+
+
 def test_rounded_activations_are_within_half_a_step() -> None:
     x = torch.randn(1, 3, 64) * torch.logspace(-3, 3, 64)
     weight = PackedWeight(torch.eye(64), 8, 32)

@@ -1,4 +1,4 @@
-"""Norms, activations and rotary embedding: the compiled kernels against their references, on odd sizes and on 1 and 2 threads."""
+"""Norms, activations, rotary embedding, permutations: the compiled kernels against their references on 1 and 2 threads."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hybridge.runtime.kernels.activation import ACTIVATIONS, activation, gated
 from hybridge.runtime.kernels.norm import layer_norm, rms_norm
+from hybridge.runtime.kernels.permute import permute
 from hybridge.runtime.kernels.rotary import rotary
 from hybridge.runtime.program import set_threads
 
@@ -106,3 +107,25 @@ def test_rotary(shape: tuple[int, ...], turned: int) -> None:
         return lambda x, cos, sin: (function(x, cos, sin, False), function(x, cos[:1], sin[:1], True))
 
     check(both(ops.rotary), both(rotary), x, cos, sin)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dims"),
+    [
+        ((1, 67, 129), (0, 2, 1)),
+        ((2, 3, 17, 5), (0, 2, 1, 3)),
+        ((3, 5, 7, 2), (3, 1, 0, 2)),
+        ((4, 1, 9), (2, 1, 0)),
+        ((5,), (0,)),
+    ],
+    ids=str,
+)
+def test_permute(shape: tuple[int, ...], dims: tuple[int, ...]) -> None:
+    """In every size of number."""
+    x = normal(*shape)
+    inputs = (x, (x * 9).to(torch.int64), x > 0)
+    check(
+        lambda *each: tuple(ops.permute(x, dims) for x in each),
+        lambda *each: tuple(permute(x, dims) for x in each),
+        *inputs,
+    )

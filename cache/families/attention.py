@@ -11,11 +11,13 @@ from hybridge.cache.families.family import Config, Family, LayerBuilder
 from hybridge.cache.full_attention import FullAttentionLayer
 from hybridge.cache.kernels import Kernels
 from hybridge.cache.layer import CacheLayer
+from hybridge.cache.quantized_attention import QuantizedAttentionLayer
 from hybridge.cache.sliding_attention import SlidingAttentionLayer
 
 
 def full_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    return FullAttentionLayer(sizes, kernels, kv_heads=kv_heads(config), head_dim=head_dim(config))
+    layer = QuantizedAttentionLayer if sizes.quantized_keys else FullAttentionLayer
+    return layer(sizes, kernels, kv_heads=kv_heads(config), head_dim=head_dim(config))
 
 
 def sliding_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:

@@ -16,6 +16,7 @@ from hybridge.cache.errors import UsageError, ValidationError
 from hybridge.export.cli.common import JsonOption, app, err, out, print_json, table
 from hybridge.export.cli.embedded import code_prompts, export_embedded
 from hybridge.export.cli.figures import print_figures
+from hybridge.export.cli.profile import profile_parts
 from hybridge.export.cli.speculation_figures import BenchReport, Subject, measure
 from hybridge.runtime.artifact import open_artifact
 from hybridge.runtime.block_drafter import BlockDrafter
@@ -38,9 +39,16 @@ def bench(
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate and compare, over all drafters.")] = 100_000,
     samples: Annotated[int, typer.Option(min=300, help="Tokens to draw for each test of the sampling.")] = 200_000,
     threads: Annotated[int | None, typer.Option(min=1, help="Of the runtime; as many as cores if left out.")] = None,
+    profiled: Annotated[bool, typer.Option("--profile", help="Instead, where a decode and a verify spend their time.")] = False,
+    context: Annotated[int, typer.Option(min=1, help="Tokens before them, for --profile.")] = 128,
     json: JsonOption = False,
 ) -> None:
     """Measure what guessing ahead brings, interleaved with plain decoding, and check that it changes no text."""
+    if profiled:
+        if artifact is None:
+            raise UsageError("--profile needs an artifact: hybridge bench OUT --profile.")
+        profile_parts(artifact, threads, context, json=json)
+        return
     if artifact is None and draft is not None:
         raise UsageError("--draft needs the target's artifact before it; leave both out for the embedded models.")
     with tempfile.TemporaryDirectory(prefix="hybridge-bench-") as scratch:

@@ -40,6 +40,9 @@ def export_command(
     embedding_quantize: Annotated[
         Literal["none", "4w", "8w"], typer.Option(help="The embedding, and the output layer where it is tied to it.")
     ] = "none",
+    kv_cache: Annotated[
+        Literal["float32", "int8"], typer.Option(help="Keys and values of full attention; int8 makes long contexts cheap.")
+    ] = "float32",
     tap_layers: Annotated[
         str,
         typer.Option(
@@ -69,6 +72,7 @@ def export_command(
         quantize=quantize,
         group_size=group_size,
         embedding_quantize=embedding_quantize,
+        kv_cache=kv_cache,
         tap_layers=taps(tap_layers, mtp),
         mtp=mtp,
         draft_len=draft_len,

@@ -9,7 +9,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 import hybridge.runtime.kernels.activation  # noqa: F401  registers the operators
-from hybridge.export.fusion.match import aten, calls, either_way, is_float, replace, shape
+from hybridge.export.fusion.match import all_nodes, aten, calls, either_way, is_float, replace, shape
 
 ops = torch.ops.hybridge
 
@@ -26,14 +26,14 @@ NAMES = {
 
 def fuse_gates(program: ExportedProgram) -> None:
     """Products with an activation that nothing else uses, then whatever activations are left."""
-    for node in list(program.graph.nodes):
+    for node in all_nodes(program):
         for value, gate in either_way(node, aten.mul.Tensor):
             name = activation_of(gate)
             if name and len(gate.users) == 1 and is_float(value) and shape(value) == shape(gate):
                 replace(program, node, ops.gated.default, (value, gate.args[0], name))
                 break
     program.graph.eliminate_dead_code()
-    for node in list(program.graph.nodes):
+    for node in all_nodes(program):
         if name := activation_of(node):
             replace(program, node, ops.activation.default, (node.args[0], name))
 

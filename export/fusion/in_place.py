@@ -8,19 +8,19 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from hybridge.export.fusion.match import is_view
+from hybridge.export.fusion.match import AnyNode, all_nodes, is_view
 
 
 def make_new_tensors(program: ExportedProgram) -> None:
     """Turn ``x.mul_(y)`` into ``x = x * y`` where x is no view and has none: what only computes can be recognized."""
-    for node in list(program.graph.nodes):
+    for node in all_nodes(program):
         if (target := _pure(node)) is not None and _is_alone(node.args[0], node):
             node.target = target
             later = set(_behind(node))
             node.args[0].replace_all_uses_with(node, delete_user_cb=lambda user, later=later: user in later)
 
 
-def _pure(node: Node) -> Any:
+def _pure(node: AnyNode) -> Any:
     """The operator that gives what the writing one of ``node`` leaves behind; None for all others."""
     if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "aten":
         return None
@@ -30,14 +30,14 @@ def _pure(node: Node) -> Any:
     return getattr(getattr(torch.ops.aten, name[:-1], None), overload, None)
 
 
-def _is_alone(written: Any, writer: Node) -> bool:
+def _is_alone(written: Any, writer: AnyNode) -> bool:
     """Whether no other node shares the memory of ``written``."""
     if not isinstance(written, Node) or written.op == "placeholder" or is_view(written):
         return False
     return not any(is_view(user) for user in written.users if user is not writer)
 
 
-def _behind(node: Node) -> list[Node]:
+def _behind(node: AnyNode) -> list[AnyNode]:
     found, each = [], node.next
     while each.op != "root":
         found.append(each)

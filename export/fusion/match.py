@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -12,11 +12,19 @@ from torch.fx import Node
 
 aten = torch.ops.aten
 
+AnyNode: TypeAlias = Any
+"""A ``torch.fx.Node``, whose arguments PyTorch types so widely that nothing can be read of them."""
+
 SLICE = (None, 0, None, None, 1)
 """The arguments that a slice has where it does not say."""
 
 WRITTEN = "written"
 """The mark of ``mark_written``."""
+
+
+def all_nodes(program: ExportedProgram, target: Any = None) -> list[AnyNode]:
+    """The nodes as they are now, or the calls of ``target`` among them."""
+    return [node for node in program.graph.nodes if target is None or node.target == target]
 
 
 def calls(node: Any, *targets: Any) -> bool:
@@ -31,13 +39,13 @@ def shape(node: Any) -> tuple[int, ...]:
 
 def mark_written(program: ExportedProgram) -> None:
     """Note which tensors share memory with one that an operator writes to: to read them later may give something else."""
-    written = {_base(argument) for node in program.graph.nodes for argument in _written_by(node)}
-    for node in program.graph.nodes:
+    written = {_base(argument) for node in all_nodes(program) for argument in _written_by(node)}
+    for node in all_nodes(program):
         if _base(node) in written:
             node.meta[WRITTEN] = True
 
 
-def _written_by(node: Node) -> list[Any]:
+def _written_by(node: AnyNode) -> list[Any]:
     if not isinstance(node.target, torch._ops.OpOverload):
         return []
     declared = node.target._schema.arguments
@@ -51,16 +59,16 @@ def _base(node: Any) -> Any:
     return node
 
 
-def is_view(node: Node) -> bool:
+def is_view(node: AnyNode) -> bool:
     """Whether ``node`` shares memory with its first argument, or a list that it takes from does."""
     if getattr(node.target, "__name__", "") == "getitem":
-        return is_view(node.args[0])  # type: ignore[arg-type]  # of a node
+        return is_view(node.args[0])
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     return any(each.alias_info is not None for each in node.target._schema.returns)
 
 
-def is_unwritten(*nodes: Node) -> bool:
+def is_unwritten(*nodes: AnyNode) -> bool:
     """Whether nothing writes to the memory of any of them."""
     return not any(WRITTEN in node.meta for node in nodes)
 
@@ -74,7 +82,7 @@ def is_float(*nodes: Any) -> bool:
     )
 
 
-def either_way(node: Any, target: Any) -> Iterator[tuple[Node, Node]]:
+def either_way(node: Any, target: Any) -> Iterator[tuple[AnyNode, AnyNode]]:
     """Both orders of the two tensors that a commutative operator is called with; nothing for other nodes."""
     if calls(node, target) and len(node.args) == 2 and not node.kwargs and all(isinstance(each, Node) for each in node.args):
         a, b = node.args
@@ -82,12 +90,12 @@ def either_way(node: Any, target: Any) -> Iterator[tuple[Node, Node]]:
         yield b, a
 
 
-def only_user(node: Node) -> Node | None:
+def only_user(node: AnyNode) -> AnyNode:
     """The one node that uses ``node``; None where there are none or several."""
     return next(iter(node.users)) if len(node.users) == 1 else None
 
 
-def over_last(node: Any, target: Any) -> Node | None:
+def over_last(node: Any, target: Any) -> AnyNode:
     """What ``node`` reduces over the last dimension that is kept, by ``target``; None for any other node."""
     if not calls(node, target) or node.kwargs.get("dtype") or len(node.args) != 3 or not node.args[2]:
         return None
@@ -96,20 +104,21 @@ def over_last(node: Any, target: Any) -> Node | None:
     return source if [d % (last + 1) for d in dims] == [last] else None
 
 
-def part_of_last(node: Any) -> tuple[Node, int, int, int] | None:
+def part_of_last(node: Any) -> tuple[AnyNode, int, int, int] | None:
     """(source, start, stop, step) where ``node`` is a part of the last dimension of source, by a slice, a chunk or a split."""
     if calls(node, aten.slice.Tensor):
-        source, dim, start, stop, step = (*node.args, *SLICE[len(node.args) :])
-        size = shape(source)[-1]
+        arguments: Any = (*node.args, *SLICE[len(node.args) :])
+        source, dim, start, stop, step = arguments
         if dim % len(shape(source)) != len(shape(source)) - 1:
             return None
-        begin, end, _ = slice(start, stop, step).indices(size)
+        begin, end, _ = slice(start, stop, step).indices(shape(source)[-1])
         return source, begin, end, step
     return _piece(node)
 
 
-def _piece(node: Any) -> tuple[Node, int, int, int] | None:
-    parts = node.args[0] if isinstance(node, Node) and getattr(node.target, "__name__", "") == "getitem" else None
+def _piece(node: AnyNode) -> tuple[AnyNode, int, int, int] | None:
+    is_taken = isinstance(node, Node) and getattr(node.target, "__name__", "") == "getitem"
+    parts: AnyNode = node.args[0] if is_taken else None
     if not calls(parts, aten.chunk.default, aten.split.Tensor, aten.split_with_sizes.default):
         return None
     source, dim = parts.args[0], (*parts.args, 0)[2]
@@ -120,10 +129,12 @@ def _piece(node: Any) -> tuple[Node, int, int, int] | None:
     return source, start, start + sizes[node.args[1]], 1
 
 
-def insert(program: ExportedProgram, before: Node, target: Any, args: tuple[Any, ...], like: Node | None = None) -> Node:
+def insert(
+    program: ExportedProgram, before: AnyNode, target: Any, args: tuple[Any, ...], like: AnyNode | None = None
+) -> AnyNode:
     """A call of ``target`` in front of ``before``; its value is computed, or taken from the node that it is like."""
     with program.graph.inserting_before(before):
-        made: Node = program.graph.call_function(target, args)
+        made: AnyNode = program.graph.call_function(target, args)
     if like is not None:
         made.meta["val"] = like.meta["val"]
     else:
@@ -132,7 +143,7 @@ def insert(program: ExportedProgram, before: Node, target: Any, args: tuple[Any,
     return made
 
 
-def replace(program: ExportedProgram, root: Node, target: Any, args: tuple[Any, ...]) -> Node:
+def replace(program: ExportedProgram, root: AnyNode, target: Any, args: tuple[Any, ...]) -> AnyNode:
     """Put a call of ``target`` in the place of ``root``; what only fed the old one is removed with the dead code."""
     made = insert(program, root, target, args, like=root)
     root.replace_all_uses_with(made)

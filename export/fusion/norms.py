@@ -9,32 +9,44 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 import hybridge.runtime.kernels.norm  # noqa: F401  registers the operators
-from hybridge.export.fusion.match import aten, calls, either_way, insert, is_float, only_user, over_last, replace, shape
+from hybridge.export.fusion.match import (
+    AnyNode,
+    all_nodes,
+    aten,
+    calls,
+    either_way,
+    insert,
+    is_float,
+    only_user,
+    over_last,
+    replace,
+    shape,
+)
 
 ops = torch.ops.hybridge
 
 
 def fuse_norms(program: ExportedProgram) -> None:
     """``x * rsqrt(mean(x^2) + eps) * weight``, and the same of ``x - mean(x)``."""
-    for node in list(program.graph.nodes):
+    for node in all_nodes(program):
         if (found := _normalized(node)) is not None:
             x, eps = found
             _weighted(program, replace(program, node, ops.rms_norm.default, (x, None, eps)))
-    for node in program.graph.find_nodes(op="call_function", target=aten.rms_norm.default):
+    for node in all_nodes(program, aten.rms_norm.default):
         x, dims, weight, eps = (*node.args, None, None)[:4]
         if len(dims) == 1 and eps is not None and is_float(x):
             replace(program, node, ops.rms_norm.default, (x, weight, eps))
     program.graph.eliminate_dead_code()
-    for node in program.graph.find_nodes(op="call_function", target=ops.rms_norm.default):
+    for node in all_nodes(program, ops.rms_norm.default):
         _scaled(program, node)
         _centered(program, node)
-    for node in program.graph.find_nodes(op="call_function", target=aten.layer_norm.default):
+    for node in all_nodes(program, aten.layer_norm.default):
         x, dims, weight, bias, eps = (*node.args, None, None, 1e-5)[:5]
         if len(dims) == 1 and is_float(x):
             replace(program, node, ops.layer_norm.default, (x, weight, bias, eps))
 
 
-def _normalized(node: Node) -> tuple[Node, float] | None:
+def _normalized(node: AnyNode) -> tuple[AnyNode, float] | None:
     """x and eps where ``node`` is x divided by the root of its mean square."""
     for x, factor in either_way(node, aten.mul.Tensor):
         root = calls(factor, aten.rsqrt.default) or (calls(factor, aten.pow.Tensor_Scalar) and factor.args[1] == -0.5)
@@ -43,7 +55,7 @@ def _normalized(node: Node) -> tuple[Node, float] | None:
     return None
 
 
-def _mean_square(node: Any) -> tuple[Node, float] | None:
+def _mean_square(node: Any) -> tuple[AnyNode, float] | None:
     """x and eps where ``node`` is mean(x^2) + eps over the last dimension."""
     if not calls(node, aten.add.Tensor) or not isinstance(node.args[1], float) or node.kwargs:
         return None
@@ -57,7 +69,7 @@ def _mean_square(node: Any) -> tuple[Node, float] | None:
     return None
 
 
-def _weighted(program: ExportedProgram, norm: Node) -> None:
+def _weighted(program: ExportedProgram, norm: AnyNode) -> None:
     """Take in a weight that the norm is multiplied with, if that is all that becomes of it."""
     user = only_user(norm)
     for each, weight in either_way(user, aten.mul.Tensor):
@@ -74,7 +86,7 @@ def _repeats(weight: tuple[int, ...], x: tuple[int, ...]) -> bool:
     return 0 < len(weight) <= len(x) and weight == x[-len(weight) :]
 
 
-def _scaled(program: ExportedProgram, norm: Node) -> None:
+def _scaled(program: ExportedProgram, norm: AnyNode) -> None:
     """A number that the norm is multiplied with goes into its weight, which is then folded."""
     user, weight = only_user(norm), norm.args[1]
     if calls(user, aten.mul.Tensor) and isinstance(weight, Node):
@@ -84,11 +96,11 @@ def _scaled(program: ExportedProgram, norm: Node) -> None:
             replace(program, user, ops.rms_norm.default, (norm.args[0], scaled, norm.args[2]))
 
 
-def _centered(program: ExportedProgram, norm: Node) -> None:
+def _centered(program: ExportedProgram, norm: AnyNode) -> None:
     """The norm of ``x - mean(x)`` is a layer norm of x without a bias."""
     if not norm.users:
         return
     centered, weight, eps = norm.args
-    if calls(centered, aten.sub.Tensor) and over_last(centered.args[1], aten.mean.dim) is centered.args[0]:
-        if weight is None or shape(weight)[-1] == weight.meta["val"].numel():
-            replace(program, norm, ops.layer_norm.default, (centered.args[0], weight, None, eps))
+    one_weight = weight is None or shape(weight)[-1] == weight.meta["val"].numel()
+    if one_weight and calls(centered, aten.sub.Tensor) and over_last(centered.args[1], aten.mean.dim) is centered.args[0]:
+        replace(program, norm, ops.layer_norm.default, (centered.args[0], weight, None, eps))

@@ -6,17 +6,27 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import Node
 
 import hybridge.runtime.kernels.rotary  # noqa: F401  registers the operator
-from hybridge.export.fusion.match import aten, calls, either_way, insert, is_float, only_user, part_of_last, replace, shape
+from hybridge.export.fusion.match import (
+    AnyNode,
+    all_nodes,
+    aten,
+    calls,
+    either_way,
+    insert,
+    is_float,
+    only_user,
+    part_of_last,
+    shape,
+)
 
 HALVES, NEIGHBOURS = False, True
 
 
 def fuse_rotary(program: ExportedProgram) -> None:
     """Every such sum over four dimensions, of which heads are the second (the usual) or the third."""
-    for node in list(program.graph.nodes):
+    for node in all_nodes(program):
         if calls(node, aten.add.Tensor) and (found := _rotated(node)) is not None:
             x, cos, sin, pairs = found
             heads = _heads_axis(shape(x), shape(cos), shape(sin))
@@ -25,7 +35,7 @@ def fuse_rotary(program: ExportedProgram) -> None:
     program.graph.eliminate_dead_code()
 
 
-def _rotated(node: Node) -> tuple[Node, Node, Node, bool] | None:
+def _rotated(node: AnyNode) -> tuple[AnyNode, AnyNode, AnyNode, bool] | None:
     """x, cos, sin and how the pairs lie, where ``node`` is ``x * cos + rotate(x) * sin``."""
     for first, second in either_way(node, aten.add.Tensor):
         for x, cos in either_way(first, aten.mul.Tensor):
@@ -35,7 +45,7 @@ def _rotated(node: Node) -> tuple[Node, Node, Node, bool] | None:
     return None
 
 
-def _pairs(turned: Node, x: Node) -> bool | None:
+def _pairs(turned: AnyNode, x: AnyNode) -> bool | None:
     """How pairs (a, b) of x lie that ``turned`` has as (-b, a); None where it has not."""
     if calls(turned, aten.cat.default):
         parts, size = turned.args[0], shape(x)[-1]
@@ -54,7 +64,7 @@ def _pairs(turned: Node, x: Node) -> bool | None:
     return None
 
 
-def _is_negative(node: Any, part: tuple[Node, int, int, int]) -> bool:
+def _is_negative(node: Any, part: tuple[AnyNode, int, int, int]) -> bool:
     return calls(node, aten.neg.default) and part_of_last(node.args[0]) == part
 
 
@@ -65,7 +75,7 @@ def _heads_axis(x: tuple[int, ...], cos: tuple[int, ...], sin: tuple[int, ...]) 
     return next((axis for axis in (1, 2) if cos[axis] == 1 and cos[3 - axis] == x[3 - axis]), None)
 
 
-def _replace(program: ExportedProgram, root: Node, x: Node, cos: Node, sin: Node, pairs: bool, heads: int) -> None:
+def _replace(program: ExportedProgram, root: AnyNode, x: AnyNode, cos: AnyNode, sin: AnyNode, pairs: bool, heads: int) -> None:
     whole = _with_rest(root, x)
     if whole is not None:
         root, x = whole
@@ -78,7 +88,7 @@ def _replace(program: ExportedProgram, root: Node, x: Node, cos: Node, sin: Node
     program.graph.erase_node(root)
 
 
-def _with_rest(rotated: Node, x: Node) -> tuple[Node, Node] | None:
+def _with_rest(rotated: AnyNode, x: AnyNode) -> tuple[AnyNode, AnyNode] | None:
     """The sum with the rest of the head that it is joined with, and the whole head, where x is the first part of one."""
     joined, part = only_user(rotated), part_of_last(x)
     if part is None or not calls(joined, aten.cat.default):

@@ -8,19 +8,19 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from hybridge.export.fusion.match import is_unwritten
+from hybridge.export.fusion.match import AnyNode, all_nodes, is_unwritten
 
 
 def share_equal_nodes(program: ExportedProgram) -> None:
     """Drop calls that an earlier one is equal to, of operators that only compute and tensors that nothing writes to."""
     seen: dict[Any, Node] = {}
-    for node in list(program.graph.nodes):
+    for node in all_nodes(program):
         if (key := _key(node)) is not None and (first := seen.setdefault(key, node)) is not node:
             node.replace_all_uses_with(first)
             program.graph.erase_node(node)
 
 
-def _key(node: Node) -> Any:
+def _key(node: AnyNode) -> Any:
     """Equal for calls that give the same; None where that cannot be said."""
     if not isinstance(node.target, torch._ops.OpOverload) or node.target._schema.is_mutable or not node.target._schema.returns:
         return None

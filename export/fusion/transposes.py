@@ -6,7 +6,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from hybridge.export.fusion.match import aten, calls, insert, replace, shape
+from hybridge.export.fusion.match import AnyNode, all_nodes, aten, calls, insert, replace, shape
 
 ops = torch.ops.hybridge
 
@@ -18,24 +18,24 @@ BY_NUMBER = (ops.activation.default, aten.mul.Tensor)
 
 def cancel_transposes(program: ExportedProgram) -> None:
     """First move transposes behind what works on rows or numbers, then remove those that undo each other."""
-    for node in list(program.graph.nodes):
+    for node in all_nodes(program):
         if (axes := _moved(node)) is not None:
             source = node.args[0].args[0]
             before = insert(program, node, node.target, (source, *node.args[1:]))
             replace(program, node, aten.transpose.int, (before, *axes))
-    for node in list(program.graph.nodes):
+    for node in all_nodes(program):
         if calls(node, aten.transpose.int) and calls(node.args[0], aten.transpose.int) and _axes(node) == _axes(node.args[0]):
             node.replace_all_uses_with(node.args[0].args[0])
     program.graph.eliminate_dead_code()
 
 
-def _axes(node: Node) -> tuple[int, int]:
+def _axes(node: AnyNode) -> tuple[int, int]:
     dims = len(shape(node))
-    first, second = sorted(axis % dims for axis in node.args[1:3])  # type: ignore[operator]  # they are numbers
+    first, second = sorted(axis % dims for axis in node.args[1:3])
     return first, second
 
 
-def _moved(node: Node) -> tuple[int, int] | None:
+def _moved(node: AnyNode) -> tuple[int, int] | None:
     """The axes of the transpose in front of ``node`` that may as well come behind it."""
     if not calls(node, *ROW_WISE, *BY_NUMBER) or not calls(node.args[0], aten.transpose.int):
         return None

@@ -24,22 +24,29 @@ constexpr int64_t SUMMED = 128;
 
 constexpr int offset(int bits) { return bits == 4 ? 8 : SIGNED_OFFSET; }
 
-// Rounds one group of x: quanta = round(x / step), step = max |x| / 127. Returns the sum of the quanta.
+// Rounds one group of x: quanta = round(x / step), step = max |x| / 127, or NaN. Returns the sum of the quanta.
 int32_t quantize(const float* x, int64_t count, int8_t* quanta, float* step) {
-  f32x16 largest_of = {};
+  f32x16 largest_of = {}, nothing_of = {};
   int64_t k = 0;
-  for (; k + LANES <= count; k += LANES) largest_of = larger(largest_of, magnitude(load<f32x16>(x + k)));
-  float largest = 0.0f;
+  for (; k + LANES <= count; k += LANES) {
+    const f32x16 v = load<f32x16>(x + k);
+    largest_of = larger(largest_of, magnitude(v));
+    nothing_of += v * 0.0f;  // NaN for NaN, which must not become a number
+  }
+  float largest = 0.0f, nothing = sum(nothing_of);
   for (int lane = 0; lane < LANES; ++lane) largest = std::max(largest, largest_of[lane]);
-  for (; k < count; ++k) largest = std::max(largest, std::fabs(x[k]));
+  for (; k < count; ++k) {
+    largest = std::max(largest, std::fabs(x[k]));
+    nothing += x[k] * 0.0f;
+  }
   const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
   int32_t total = 0;
   for (k = 0; k < count; ++k) {
     const int32_t quantum = int32_t(std::nearbyint(x[k] * inverse));
     quanta[k] = int8_t(quantum);
-    total += quantum;
+    total += quanta[k];
   }
-  *step = largest * (1.0f / 127.0f);
+  *step = largest * (1.0f / 127.0f) + nothing;
   return total;
 }
 

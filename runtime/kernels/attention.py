@@ -1,0 +1,85 @@
+"""Attention over cached rows, and the writing of rows, in float32 and int8.
+
+Axes: T tokens, R rows of a buffer, H query heads, G key/value heads, D head dim, V value dim; one sequence.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hybridge.cache.block import Block
+from hybridge.cache.kernels import CoreKernels, Scoring, Visible, quantize_rows
+from hybridge.runtime.kernels.define import define
+
+
+def attention(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    start: Tensor,
+    mask: Tensor | None,
+    sinks: Tensor | None,
+    scale: float,
+    softcap: float,
+) -> Tensor:
+    """query [1, T, H, D] over keys [1, R, G, D] and values [1, R, G, V]; [1, T, H, V].
+
+    mask, bool [T, R], says which rows a token sees; without it these are the rows up to ``start`` (int64 [1]) + t. softcap
+    0 is none; sinks [H].
+    """
+    block = Block(start=start, count=start, length=query.shape[1])
+    visible = None if mask is None else Visible(held=torch.arange(keys.shape[1]), mask=mask)
+    scoring = Scoring(scale=scale, softcap=softcap or None, sinks=sinks)
+    return CoreKernels().attend(query, keys, values, block, scoring, visible)
+
+
+def quantized_attention(
+    query: Tensor,
+    keys: Tensor,
+    key_scales: Tensor,
+    values: Tensor,
+    value_scales: Tensor,
+    start: Tensor,
+    sinks: Tensor | None,
+    scale: float,
+    softcap: float,
+) -> Tensor:
+    """The same over int8 rows with float32 scales [1, R, G]; token t sees the rows up to ``start`` + t."""
+    dense = keys * key_scales.unsqueeze(-1), values * value_scales.unsqueeze(-1)
+    return attention(query, *dense, start, None, sinks, scale, softcap)
+
+
+def write_rows(rows: Tensor, buffer: Tensor, start: Tensor) -> Tensor:
+    """Put rows [1, T, ...] into buffer [1, R, ...] in place, from row ``start`` (int64 [1]) on. Returns nothing of use."""
+    buffer.index_copy_(1, start + torch.arange(rows.shape[1]), rows)
+    return rows.new_empty(1)
+
+
+def write_quantized_rows(rows: Tensor, buffer: Tensor, scales: Tensor, start: Tensor) -> Tensor:
+    """The same in int8, with scales [1, R, G] of their own: see ``quantize_rows``."""
+    quanta, steps = quantize_rows(rows)
+    write_rows(quanta, buffer, start)
+    return write_rows(steps, scales, start)
+
+
+define(
+    "attention",
+    "Tensor query, Tensor keys, Tensor values, Tensor start, Tensor? mask, Tensor? sinks, float scale, float softcap",
+    attention,
+    lambda query, keys, values, *_: query.new_empty(*query.shape[:3], values.shape[3]),
+)
+define(
+    "quantized_attention",
+    "Tensor query, Tensor keys, Tensor key_scales, Tensor values, Tensor value_scales, Tensor start, Tensor? sinks, "
+    "float scale, float softcap",
+    quantized_attention,
+    lambda query, keys, key_scales, values, *_: query.new_empty(*query.shape[:3], values.shape[3]),
+)
+define("write_rows", "Tensor rows, Tensor(a!) buffer, Tensor start", write_rows, lambda rows, *_: rows.new_empty(1))
+define(
+    "write_quantized_rows",
+    "Tensor rows, Tensor(a!) buffer, Tensor(b!) scales, Tensor start",
+    write_quantized_rows,
+    lambda rows, *_: rows.new_empty(1),
+)

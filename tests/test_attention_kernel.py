@@ -1,0 +1,123 @@
+"""The attention kernels against plain operators: odd sizes, memory that nobody wrote to, one thread and two."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from hybridge.cache.kernels import quantize_rows
+from hybridge.runtime.kernels.attention import attention, quantized_attention
+from hybridge.runtime.program import set_threads
+from tests.helpers.kernel_program import KernelProgram
+
+ops = torch.ops.hybridge
+NAN = float("nan")
+
+CASES = {
+    "decode, one key/value head": {"T": 1, "H": 4, "G": 1, "D": 24, "V": 24, "R": 40, "start": 31},
+    "verify of 5": {"T": 5, "H": 6, "G": 2, "D": 24, "V": 24, "R": 40, "start": 0},
+    "chunk of 17, other value dim": {"T": 17, "H": 6, "G": 3, "D": 40, "V": 72, "R": 90, "start": 70},
+    "many rows in parts": {"T": 3, "H": 2, "G": 1, "D": 16, "V": 16, "R": 2100, "start": 2090},
+    "more queries than a unit takes": {"T": 9, "H": 8, "G": 1, "D": 16, "V": 33, "R": 130, "start": 121},
+}
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> None:
+    set_threads(request.param)
+
+
+def case(name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Query, keys, values and start, with NaN in the rows that nothing was written to."""
+    torch.manual_seed(0)
+    c = CASES[name]
+    query = torch.randn(1, c["T"], c["H"], c["D"])
+    keys, values = torch.randn(1, c["R"], c["G"], c["D"]), torch.randn(1, c["R"], c["G"], c["V"])
+    keys[:, c["start"] + c["T"] :], values[:, c["start"] + c["T"] :] = NAN, NAN
+    return query, keys, values, torch.tensor([c["start"]])
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("softcap", [0.0, 3.0])
+def test_attention(name: str, softcap: float) -> None:
+    query, keys, values, start = case(name)
+    sinks = torch.randn(query.shape[2]) if softcap else None
+    run = KernelProgram(
+        lambda q, s, keys, values, sinks=None: ops.attention(q, keys, values, s, None, sinks, 0.3, softcap),
+        [query, start],
+        keys=keys,
+        values=values,
+        **({} if sinks is None else {"sinks": sinks}),
+    )
+    want = attention(query, keys, values, start, None, sinks, 0.3, softcap)
+    torch.testing.assert_close(run(query, start)[0], want, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("name", CASES)
+def test_attention_over_int8(name: str) -> None:
+    query, keys, values, start = case(name)
+    rows = [quantize_rows(x.nan_to_num()) for x in (keys, values)]
+    (k, ks), (v, vs) = rows
+    ks, vs = ks.masked_fill(keys[..., 0].isnan(), NAN), vs.masked_fill(values[..., 0].isnan(), NAN)
+    run = KernelProgram(
+        lambda q, s, k, ks, v, vs: ops.quantized_attention(q, k, ks, v, vs, s, None, 0.3, 0.0),
+        [query, start],
+        k=k,
+        ks=ks,
+        v=v,
+        vs=vs,
+    )
+    want = quantized_attention(query, k, ks, v, vs, start, None, 0.3, 0.0)
+    torch.testing.assert_close(run(query, start)[0], want, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.usefixtures("threads")
+def test_attention_sees_what_a_mask_says() -> None:
+    """A ring, where which rows are visible follows no order; rows that no token sees hold NaN."""
+    torch.manual_seed(0)
+    query, keys, values = torch.randn(1, 5, 6, 24), torch.randn(1, 13, 2, 24), torch.randn(1, 13, 2, 24)
+    mask = torch.rand(5, 13) < 0.4
+    mask[:, 3], mask[:, 7], mask[:, [0, 12]] = True, False, False
+    keys[:, ~mask.any(0)], values[:, ~mask.any(0)] = NAN, NAN
+    start = torch.tensor([70])
+    run = KernelProgram(
+        lambda q, s, m, keys, values: ops.attention(q, keys, values, s, m, None, 0.3, 0.0),
+        [query, start, mask],
+        keys=keys,
+        values=values,
+    )
+    want = attention(query, keys, values, start, mask, None, 0.3, 0.0)
+    torch.testing.assert_close(run(query, start, mask)[0], want, rtol=1e-5, atol=2e-6)
+
+
+def test_rows_are_written_in_place() -> None:
+    rows, buffer = torch.randn(1, 3, 2, 5), torch.zeros(1, 9, 2, 5)
+
+    def write(rows: Tensor, start: Tensor, buffer: Tensor, quanta: Tensor, scales: Tensor) -> tuple[Tensor, ...]:
+        ops.write_rows(rows, buffer, start)
+        ops.write_quantized_rows(rows, quanta, scales, start)
+        return buffer * 1, quanta * 1, scales * 1
+
+    state = {"buffer": buffer, "quanta": torch.zeros(1, 9, 2, 5, dtype=torch.int8), "scales": torch.zeros(1, 9, 2)}
+    written, quanta, scales = KernelProgram(write, [rows, torch.tensor([4])], **state)(rows, torch.tensor([4]))
+    assert written[:, 4:7].equal(rows)
+    assert bool((written[:, [0, 1, 2, 3, 7, 8]] == 0).all())
+    want, steps = quantize_rows(rows)
+    assert quanta[:, 4:7].equal(want)
+    torch.testing.assert_close(scales[:, 4:7], steps)
+    assert bool((scales[:, :4] == 0).all())
+
+
+def test_a_block_behind_the_last_row_is_refused() -> None:
+    query, keys, values, _ = case("verify of 5")
+    run = KernelProgram(
+        lambda q, s, keys, values: ops.attention(q, keys, values, s, None, None, 0.3, 0.0),
+        [query, torch.tensor([0])],
+        keys=keys,
+        values=values,
+    )
+    with pytest.raises(RuntimeError):
+        run(query, torch.tensor([36]))
