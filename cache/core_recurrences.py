@@ -91,16 +91,14 @@ class CoreRecurrences:
         mixed, sizes = real(block, mixed, steps.sizes if steps else torch.ones(*mixed.shape[:2], state.shape[1]))
         if block.tentative:
             stage(staged.mixed, mixed)
-            if staged.steps is not None:
-                stage(staged.steps, sizes)
+            stage(staged.steps, sizes)
         out, after = self._linear_attention(mixed, sizes, weights, state)
         if not block.tentative:
             state.copy_(after)
         return swapped(out.flatten(1, 2))
 
     def commit_linear_attention(self, weights: LinearAttention, state: Tensor, staged: LinearStaged, count: Tensor) -> None:
-        ones = torch.ones(*staged.mixed.shape[:2], state.shape[1])
-        (sizes,) = accepted(count, ones if staged.steps is None else staged.steps)
+        (sizes,) = accepted(count, staged.steps)
         replace(state, self._linear_attention(staged.mixed, sizes, weights, state)[1], count)
 
     def _linear_attention(self, mixed: Tensor, sizes: Tensor, weights: LinearAttention, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -116,7 +114,7 @@ class CoreRecurrences:
         inputs = selected.x.float(), selected.steps.sizes, selected.key.float()
         x, sizes, key, query = real(block, *inputs, selected.query.float())
         if block.tentative:
-            for buffer, each in ((staged.x, x), (staged.steps, sizes), (staged.key, key)):
+            for buffer, each in zip(staged.all, (x, sizes, key), strict=True):
                 stage(buffer, each)
         states = self._scan(x, sizes, key, rate, state)
         if not block.tentative:

@@ -24,16 +24,18 @@ class LightningAttentionLayer(CacheLayer):
 
     recurrent_state: Tensor
     staged_mixed: Tensor
+    staged_steps: Tensor
     weights: Callable[[], LinearAttention]
 
     def __init__(self, sizes: CacheSizes, kernels: Kernels, *, heads: int, head_dim: int) -> None:
         super().__init__(sizes, kernels)
         self.add_committed("recurrent_state", heads, head_dim, head_dim)
         self.add_staged("staged_mixed", 3 * heads * head_dim, dtype=sizes.dtype)
+        self.add_staged("staged_steps", heads)  # all 1, but for what a commit does not accept
 
     @property
     def _staged(self) -> LinearStaged:
-        return LinearStaged(mixed=self.staged_mixed, steps=None)
+        return LinearStaged(mixed=self.staged_mixed, steps=self.staged_steps)
 
     def mix(self, mixed: Tensor, *, block: Block) -> Tensor:
         return self.kernels.linear_attention(mixed, None, self.weights(), self.recurrent_state, self._staged, block)

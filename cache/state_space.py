@@ -68,10 +68,10 @@ class LinearAttention:
 
 @dataclass(frozen=True, kw_only=True)
 class LinearStaged:
-    """Buffers for a tentative block: rows mixed [B, S, C] and, where steps are not all 1, their sizes [B, S, H]."""
+    """Buffers for a tentative block: rows mixed [B, S, C] and the sizes of steps [B, S, H]."""
 
     mixed: Tensor
-    steps: Tensor | None
+    steps: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,3 +94,8 @@ class ScanStaged:
     x: Tensor
     steps: Tensor
     key: Tensor
+
+    @property
+    def all(self) -> tuple[Tensor, ...]:
+        """In the order of the fields."""
+        return self.x, self.steps, self.key

@@ -26,8 +26,14 @@ class Twins:
         want = self._run(*inputs, **self.state)
         got = self.program(*inputs)
         for mine, reference in zip(got, want, strict=True):
-            torch.testing.assert_close(mine, reference, rtol=1e-5, atol=2e-6, equal_nan=True)
+            close(mine, reference)
         return got
+
+
+def close(got: Tensor, want: Tensor) -> None:
+    """To some rounding errors of the largest number; NaN where there is NaN."""
+    largest = float(want.nan_to_num().abs().max()) if want.numel() else 0.0
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=2e-6 * max(1.0, largest), equal_nan=True)
 
 
 def one(number: int) -> Tensor:

@@ -1,0 +1,127 @@
+// Mamba's selective scan: a state [N] for each channel, whose elements fade each at a rate of its own.
+//
+//   h <- exp(step rate) h + (step x) key,   out = h . query + skip x
+//
+// Channels are independent: each runs through all tokens with sixteen elements of its state in a register, so that memory sees
+// the state once.
+#include "activation.h"
+#include "kernel.h"
+#include "vector.h"
+
+#include <memory>
+
+namespace hybridge {
+namespace {
+
+constexpr int64_t BLOCK = 64;  // channels at a time: their inputs share cache lines
+
+// x [T, C], key and query [T, H, N], rate [C, N], skip [C]; query and skip are null where only the state is wanted.
+struct Scan {
+  const float *x, *key, *query, *rate, *skip;
+  int64_t C, H, N;
+};
+
+// Channel c through n tokens, `count` elements of its state from `at` on; adds their share of the outputs.
+void scan(const Scan& s, int64_t n, int64_t c, int64_t at, int64_t count, const float* steps, int64_t stride, const float* before, float* after, float* out) {
+  const auto get = [count](const float* from) { return count == LANES ? load<f32x16>(from) : load_first(from, count); };
+  const int64_t head = c / (s.C / s.H);
+  const f32x16 rate = get(s.rate + c * s.N + at);
+  f32x16 h = get(before + c * s.N + at);
+  for (int64_t t = 0; t < n; ++t) {
+    const float step = steps[t * stride], taken = step * s.x[t * s.C + c];
+    const int64_t row = (t * s.H + head) * s.N + at;
+    h = exp(rate * step) * h + get(s.key + row) * taken;
+    if (s.query) out[t * s.C + c] += sum(h * get(s.query + row));
+  }
+  if (after) count == LANES ? store(after + c * s.N + at, h) : store_first(after + c * s.N + at, h, count);
+}
+
+void scan_channels(const Scan& s, int64_t n, int64_t begin, int64_t end, const float* steps, int64_t stride, const float* before, float* after, float* out) {
+  for (int64_t c = begin; c < end; ++c) {
+    if (s.query)
+      for (int64_t t = 0; t < n; ++t) out[t * s.C + c] = s.skip[c] * s.x[t * s.C + c];
+    for (int64_t at = 0; at < s.N; at += LANES)
+      scan(s, n, c, at, std::min<int64_t>(LANES, s.N - at), steps + c - begin, stride, before, after, out);
+  }
+}
+
+// sizes [n, stride] = softplus(raw + bias) of some channels.
+void read_steps(float* sizes, int64_t stride, const float* raw, const float* bias, int64_t C, int64_t n, int64_t begin, int64_t end) {
+  for (int64_t t = 0; t < n; ++t)
+    for (int64_t c = begin; c < end; c += LANES) {
+      const int64_t count = std::min<int64_t>(LANES, end - c);
+      const f32x16 added = bias ? load_first(bias + c, count) : f32x16{};
+      store_first(sizes + t * stride + c - begin, Softplus::of(load_first(raw + t * C + c, count) + added), count);
+    }
+}
+
+// f(batch, first channel, last channel) for all of them, in threads.
+template <typename F>
+void for_channels(int64_t batch, int64_t C, int64_t each, const F& f) {
+  const int64_t blocks = (C + BLOCK - 1) / BLOCK;
+  parallel(batch * blocks, BLOCK * each, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item) f(item / blocks, item % blocks * BLOCK, std::min((item % blocks + 1) * BLOCK, C));
+  });
+}
+
+Scan scan_of(const Tensor& x, const Tensor& key, const Tensor* query, const Tensor& rate, const Tensor* skip, int64_t batch) {
+  const int64_t T = x.size(1), C = last(x), H = key.size(2), N = last(key);
+  const auto at = [batch, rows = T * H * N](const Tensor& tensor) { return data<float>(tensor) + batch * rows; };
+  return {data<float>(x) + batch * T * C, at(key), query ? at(*query) : nullptr, data<float>(rate), skip ? data<float>(*skip) : nullptr, C, H, N};
+}
+
+bool is_sound(const Tensor& x, const Tensor& key, const Tensor& rate, const Tensor& state) {
+  const int64_t C = last(x), N = last(key);
+  return is_float(x) && is_float(key) && is_float(state) && key.dim() == 4 && key.size(1) == x.size(1) && key.size(2) > 0 &&
+      C % key.size(2) == 0 && rate.numel() == C * N && state.numel() == x.size(0) * C * N;
+}
+
+Tensor& selective_scan_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& steps, const std::optional<Tensor>& bias, const Tensor& key,
+    const Tensor& query, const Tensor& rate, const Tensor& skip, Tensor& state, const Tensor& count, Tensor& out) {
+  const int64_t n = *data<int64_t>(count), T = x.size(1), C = last(x), N = last(key);
+  ET_KERNEL_CHECK(context, is_sound(x, key, rate, state) && steps.numel() == x.numel() && n >= 0 && n <= T && out.numel() == x.numel(), InvalidArgument, out);
+  for_channels(x.size(0), C, T * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
+    const auto sizes = std::make_unique_for_overwrite<float[]>(T * BLOCK);
+    float *own = data<float>(state) + batch * C * N, *answers = data<float>(out) + batch * T * C;
+    read_steps(sizes.get(), BLOCK, data<float>(steps) + batch * T * C, bias ? data<float>(*bias) : nullptr, C, n, begin, end);
+    scan_channels(scan_of(x, key, &query, rate, &skip, batch), n, begin, end, sizes.get(), BLOCK, own, own, answers);
+    for (int64_t t = n; t < T; ++t) std::fill(answers + t * C + begin, answers + t * C + end, 0.0f);
+  });
+  return out;
+}
+
+Tensor& selective_scan_verify_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& steps, const std::optional<Tensor>& bias, const Tensor& key,
+    const Tensor& query, const Tensor& rate, const Tensor& skip, Tensor& staged_x, Tensor& staged_steps, Tensor& staged_key, const Tensor& state, Tensor& out) {
+  const int64_t T = x.size(1), C = last(x), N = last(key), H = key.size(2), S = staged_x.size(1);
+  ET_KERNEL_CHECK(context, is_sound(x, key, rate, state) && steps.numel() == x.numel() && T <= S && out.numel() == x.numel(), InvalidArgument, out);
+  for (int64_t batch = 0; batch < x.size(0); ++batch) {
+    std::memcpy(data<float>(staged_x) + batch * S * C, data<float>(x) + batch * T * C, T * C * sizeof(float));
+    std::memcpy(data<float>(staged_key) + batch * S * H * N, data<float>(key) + batch * T * H * N, T * H * N * sizeof(float));
+  }
+  for_channels(x.size(0), C, T * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
+    float* sizes = data<float>(staged_steps) + batch * S * C + begin;
+    read_steps(sizes, C, data<float>(steps) + batch * T * C, bias ? data<float>(*bias) : nullptr, C, T, begin, end);
+    scan_channels(scan_of(x, key, &query, rate, &skip, batch), T, begin, end, sizes, C, data<float>(state) + batch * C * N, nullptr, data<float>(out) + batch * T * C);
+  });
+  return out;
+}
+
+Tensor& selective_scan_commit_out(KernelRuntimeContext& context, Tensor& state, const Tensor& x, const Tensor& steps, const Tensor& key, const Tensor& rate,
+    const Tensor& count, Tensor& out) {
+  const int64_t n = *data<int64_t>(count), S = x.size(1), C = last(x), N = last(key);
+  ET_KERNEL_CHECK(context, is_sound(x, key, rate, state) && n >= 0 && n <= S, InvalidArgument, out);
+  *data<int64_t>(out) = n;
+  if (n == 0) return out;
+  for_channels(x.size(0), C, n * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
+    float* own = data<float>(state) + batch * C * N;
+    scan_channels(scan_of(x, key, nullptr, rate, nullptr, batch), n, begin, end, data<float>(steps) + batch * S * C + begin, C, own, own, nullptr);
+  });
+  return out;
+}
+
+EXECUTORCH_LIBRARY(hybridge, "selective_scan.out", selective_scan_out);
+EXECUTORCH_LIBRARY(hybridge, "selective_scan_verify.out", selective_scan_verify_out);
+EXECUTORCH_LIBRARY(hybridge, "selective_scan_commit.out", selective_scan_commit_out);
+
+}  // namespace
+}  // namespace hybridge

@@ -1,0 +1,84 @@
+"""Recurrent kernels against their references, which are the naive recurrences: outputs, state in place and what is staged."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from kernel_twins import Twins, close, one
+from recurrences import FadingSum, GatedDelta, LinearAttention, Recurrence, SelectiveScan, ShortConv
+
+from hybridge.cache.short_conv import short_conv_naive
+from hybridge.runtime.program import set_threads
+
+CASES: dict[str, Callable[[], Recurrence]] = {
+    "gated delta, shared keys": lambda: GatedDelta(2, 4, 24, 40, by_channel=False),
+    "Kimi delta, odd": lambda: GatedDelta(3, 3, 20, 19, by_channel=True, strength=2.0),
+    "Kimi delta with a floor": lambda: GatedDelta(2, 2, 24, 24, by_channel=True, floor=-5.0),
+    "gated delta, in threads": lambda: GatedDelta(2, 6, 128, 136, by_channel=False),
+    "Mamba-2": lambda: LinearAttention(2, 6, 20, 24, by_head=False),
+    "Mamba-2 with limits, odd": lambda: LinearAttention(1, 3, 7, 19, by_head=False, high=0.9),
+    "Mamba-2, in threads": lambda: LinearAttention(1, 6, 64, 128, by_head=False),
+    "lightning attention": lambda: LinearAttention(3, 3, 24, 24, by_head=True),
+    "Mamba": lambda: SelectiveScan(70, 1, 16, biased=False),
+    "Mamba by head, odd": lambda: SelectiveScan(20, 4, 19, biased=True),
+    "Mamba, in threads": lambda: SelectiveScan(1029, 1, 16, biased=False),
+    "RG-LRU": lambda: FadingSum(37),
+    "short convolution": lambda: ShortConv(40, 4, 0, biased=False, activation="silu"),
+    "short convolution inside of rows, odd": lambda: ShortConv(19, 3, 7, biased=True, activation=""),
+    "short convolution, in threads": lambda: ShortConv(1029, 2, 3, biased=False, activation="gelu_tanh"),
+}
+
+
+def made(case: str, seed: int) -> Recurrence:
+    torch.manual_seed(seed)
+    set_threads(2 if case.endswith("threads") else 1)
+    return CASES[case]()
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("tokens", [1, 5, 17])
+def test_a_block_is_the_reference_up_to_its_count(tokens: int, case: str) -> None:
+    recurrence = made(case, tokens)
+    twins = Twins(recurrence.extend, (*recurrence.inputs(tokens, tokens), one(1)), state=recurrence.state)
+    for count in {0, 1, tokens // 2, tokens - 1, tokens}:
+        before = twins.state["state"].clone()
+        out, state = twins(*recurrence.inputs(tokens, count), one(count))
+        assert not out[:, count:].any()
+        assert count or torch.equal(state, before)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("tokens", [5, 17])
+def test_a_verify_leaves_the_state_and_a_commit_changes_it(tokens: int, case: str) -> None:
+    recurrence = made(case, tokens)
+    inputs, staged = recurrence.inputs(tokens, tokens), recurrence.staged(tokens + tokens % 2)
+    _, state, *kept = Twins(recurrence.verify, inputs, state=recurrence.state, **staged)(*inputs)
+    assert torch.equal(state, recurrence.state)
+    commit = Twins(recurrence.commit, (one(1),), state=recurrence.state, **dict(zip(staged, kept, strict=True)))
+    for count in {0, 1, tokens // 2, tokens}:
+        before = commit.state["state"].clone()
+        _, committed, *_ = commit(one(count))
+        assert count or torch.equal(committed, before)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("count", [0, 1, 3, 5])
+def test_verify_and_commit_are_a_block(count: int, case: str) -> None:
+    recurrence = made(case, count)
+    inputs, staged, extended = recurrence.inputs(5, 5), recurrence.staged(6), recurrence.state.clone()
+    verified = recurrence.verify(*inputs, state=recurrence.state, **staged)
+    recurrence.commit(one(count), state=recurrence.state, **staged)
+    out = recurrence.extend(*inputs, one(count), state=extended)
+    close(verified[:, :count], out[:, :count])
+    close(recurrence.state, extended)
+
+
+@pytest.mark.parametrize("count", [1, 4, 9])
+def test_the_reference_of_a_convolution_is_the_definition(count: int) -> None:
+    conv = ShortConv(5, 3, 2, biased=True, activation="")
+    (x,), window = conv.inputs(9, count), conv.state.transpose(1, 2).clone()
+    out = conv.extend(x, one(count), state=conv.state)
+    taps, bias = conv.weights
+    want, kept = short_conv_naive(x[:, :count, 2:7].transpose(1, 2), taps.T, bias, window)
+    close(out[:, :count].transpose(1, 2), want)
+    assert torch.equal(conv.state.transpose(1, 2), kept)
