@@ -18,8 +18,7 @@ from hybridge.export.checkpoint import Checkpoint, load_checkpoint
 from hybridge.export.exporter import build_cache
 from hybridge.export.quantize import is_quantized, pack_weights
 from hybridge.runtime.manifest import ExportOptions
-from hybridge.runtime.protocols import Description
-from hybridge.runtime.protocols import Oracle
+from hybridge.runtime.protocols import Description, Oracle
 
 ROUNDED = "hybridge_rounded"
 
