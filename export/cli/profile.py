@@ -14,7 +14,7 @@ from hybridge.runtime.artifact import open_artifact
 from hybridge.runtime.program import set_threads
 
 if TYPE_CHECKING:
-    from hybridge.export.profiling.profile import Profile  # imports ExecuTorch's exporter, which takes seconds
+    from hybridge.export.profiling.cut import Profile  # imports ExecuTorch's exporter, which takes seconds
 
 METHODS = ("decode", "verify")
 ROUNDS = 21
