@@ -1,27 +1,54 @@
-"""A causal convolution's window: the last W = kernel - 1 inputs, zeros before the first token."""
+"""A short causal convolution and its window: the last W = kernel - 1 inputs as rows, zeros before the first token."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
-class Convolution(Protocol):
-    """Causal convolution with its activation: window [B, C, W + T] to [B, C, T]. A mixer sets it on its cache layer."""
-
-    def __call__(self, window: Tensor, /) -> Tensor: ...
+def no_bias() -> None:
+    """Of a convolution without one."""
 
 
-def unbound(window: Tensor, /) -> Tensor:
-    """Stands for the convolution until a mixer sets its own."""
-    raise AssertionError("set the mixer's convolution on the cache layer before running a block")
+@dataclass(frozen=True, kw_only=True)
+class ShortConvolution:
+    """What a mixer convolves with. Weights are asked for anew in every call, as an export has to see where they come from.
+
+    weight gives [C, 1, K], the newest tap last, and bias [C] or None; ``name`` is what kernels may know the activation by.
+    """
+
+    weight: Callable[[], Tensor]
+    bias: Callable[[], Tensor | None] = no_bias
+    activation: Callable[[Tensor], Tensor] | None = None
+    name: str | None = None
+
+    @property
+    def taps(self) -> Tensor:
+        """The weight as rows [K, C]."""
+        return self.weight().squeeze(1).T.contiguous()
+
+    def activate(self, mixed: Tensor) -> Tensor:
+        """The activation, if there is one."""
+        return self.activation(mixed) if self.activation else mixed
+
+    def over(self, rows: Tensor) -> Tensor:
+        """The convolution over window and inputs [B, W + T, C]; returns [B, T, C]."""
+        weight = self.weight()
+        return swapped(self.activate(F.conv1d(rows.transpose(1, 2), weight, self.bias(), groups=weight.shape[0])))
 
 
-def window_after(window: Tensor, count: Tensor, width: int) -> Tensor:
-    """The window once ``count`` (int64 [1]) of the T new inputs are in: window [B, C, W + T] to [B, C, W].
+def swapped(x: Tensor) -> Tensor:
+    """[B, X, Y] to [B, Y, X]: for one row or column another view of the same memory, which no runtime copies."""
+    return x.reshape(x.shape[0], x.shape[2], x.shape[1]) if 1 in x.shape[1:] else x.transpose(1, 2)
+
+
+def window_after(rows: Tensor, count: Tensor, width: int) -> Tensor:
+    """The window once ``count`` (int64 [1]) of the T new inputs are in: window and inputs [B, W + T, C] to [B, W, C].
 
     For ``count = 0`` this is the old window, bit for bit.
     """
-    return window.index_select(-1, count + torch.arange(width))
+    return rows.index_select(1, count + torch.arange(width))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block, CacheSizes
+from hybridge.cache.core_recurrences import stage
 from hybridge.cache.kernels import Kernels
 from hybridge.cache.layer import CacheLayer
 
@@ -27,12 +28,12 @@ class DelayLayer(CacheLayer):
     def __init__(self, sizes: CacheSizes, kernels: Kernels, *, channels: int) -> None:
         super().__init__(sizes, kernels)
         self.add_committed("recurrent_state", channels, dtype=sizes.dtype)
-        self.add_staged("staged_input", sizes.verify_len, channels, dtype=sizes.dtype, time_axis=1)
+        self.add_staged("staged_input", channels, dtype=sizes.dtype)
 
     def mix(self, x: Tensor, /, *, block: Block) -> Tensor:
         window = torch.cat([self.recurrent_state.unsqueeze(1), x], dim=1)
         if block.tentative:
-            self.stage("staged_input", x)
+            stage(self.staged_input, x)
         else:
             # A select: inputs of padding or of a refused block, NaN perhaps, are not looked at.
             self.recurrent_state.copy_(window.index_select(1, block.count).squeeze(1))

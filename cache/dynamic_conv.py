@@ -17,20 +17,20 @@ from torch import Tensor
 
 
 def dynamic_conv_naive(window: Tensor, static: Tensor, dynamic: Tensor) -> Tensor:
-    """The definition: window [B, C, W + T], static [K, C], dynamic [B, T, H, K] to [B, C, T]."""
+    """The definition: window [B, W + T, C], static [K, C], dynamic [B, T, H, K] to [B, T, C]."""
     (K, C), (T, H) = static.shape, dynamic.shape[1:3]
     outputs = []
     for t in range(T):
         taps = static + dynamic[:, t].transpose(1, 2).repeat_interleave(C // H, dim=2)  # [B, K, C]
-        outputs.append(sum(taps[:, lag] * window[..., t + K - 1 - lag] for lag in range(K)))
-    return torch.stack(outputs, dim=-1)  # type: ignore[arg-type]  # a sum of tensors is a tensor
+        outputs.append(sum(taps[:, lag] * window[:, t + K - 1 - lag] for lag in range(K)))
+    return torch.stack(outputs, dim=1)  # type: ignore[arg-type]  # a sum of tensors is a tensor
 
 
 def dynamic_conv(window: Tensor, static: Tensor, dynamic: Tensor) -> Tensor:
     """All T tokens at once, in a number of operators that does not grow; the same arguments and result."""
     K, (T, H) = static.shape[0], dynamic.shape[1:3]
     source = torch.arange(T)[:, None] + K - 1 - torch.arange(K)
-    inputs = window.index_select(-1, source.flatten()).unflatten(-1, (T, K)).unflatten(1, (H, -1))  # [B, H, C / H, T, K]
-    taps = static.T.unflatten(0, (H, -1)).unsqueeze(2) + dynamic.transpose(1, 2).unsqueeze(2)
-    out: Tensor = (inputs * taps).sum(-1)
-    return out.flatten(1, 2)
+    inputs = window.index_select(1, source.flatten()).unflatten(1, (T, K)).unflatten(-1, (H, -1))  # [B, T, K, H, C / H]
+    taps = static.unflatten(1, (H, -1)) + dynamic.transpose(2, 3).unsqueeze(-1)
+    out: Tensor = (inputs * taps).sum(2)
+    return out.flatten(2)

@@ -72,8 +72,8 @@ class HybridCache(TransformersCacheApi, nn.Module):
         """The cache that ``config`` (a model's, or its text model's) asks for.
 
         max_seq_len is in tokens; left out it is 2048 with a warning, never ``config.max_position_embeddings``, which is ten
-        million for some models. dtype, of keys, values and conv windows, is the config's where it is left out; quantized_keys keeps
-        those of full attention in 8 bits.
+        million for some models. dtype, of keys, values and conv windows, is the config's where it is left out;
+        quantized_keys keeps those of full attention in 8 bits.
         Raises UsageError for a size below 1 and UnsupportedModelError for an unknown layer.
         """
         if max_seq_len is None:

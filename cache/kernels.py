@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block
-from hybridge.cache.gated_delta_rule import gated_delta_rule_chunked, gated_delta_rule_naive
-from hybridge.cache.kimi_delta_rule import kimi_delta_rule_chunked, kimi_delta_rule_naive
+from hybridge.cache.conv_window import ShortConvolution
+from hybridge.cache.core_recurrences import CoreRecurrences
+from hybridge.cache.delta_gates import DeltaGates, DeltaStaged
+from hybridge.cache.state_space import LinearAttention, LinearStaged, ScanStaged, Selected, Steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +60,63 @@ def causal(block: Block, rows: int) -> Visible:
     return block.shared(("causal", rows), lambda: Visible(held=held, mask=held <= block.positions[:, None]))
 
 
-class Kernels(Protocol):
+class RecurrentKernels(Protocol):
+    """Operations on recurrent state. Each runs a block, and has a twin that commits.
+
+    A block changes the state in place, by its first ``block.count`` tokens; a tentative one leaves the state alone and fills
+    the staged buffers for the commit, whose ``count`` (int64 [1]) is how many of them are accepted. A count of 0 leaves every
+    bit; NaN in tokens that do not count never reaches the state. What is staged is the kernels' own.
+
+    Axes: S staged tokens, C channels, W conv window, N key dim, P value dim; inputs have tokens as rows, [B, T, ...].
+    """
+
+    def convolve(
+        self, x: Tensor, convolution: ShortConvolution, window: Tensor, staged: Tensor, block: Block, start: int = 0
+    ) -> Tensor:
+        """Convolve x [B, T, X] from channel ``start`` on behind window [B, W, C]; staged [B, S, C]. Gives [B, T, C]."""
+
+    def take(self, x: Tensor, window: Tensor, staged: Tensor, block: Block) -> Tensor:
+        """The window and x [B, T, C], [B, W + T, C], for what ``convolve`` cannot do; the window then takes x in."""
+
+    def shift(self, window: Tensor, x: Tensor, count: Tensor) -> None:
+        """Take the first ``count`` of x [B, S, C] into window [B, W, C]: the commit of ``convolve`` and ``take``."""
+
+    def delta_rule(self, mixed: Tensor, gates: DeltaGates, state: Tensor, staged: DeltaStaged, block: Block) -> Tensor:
+        """The delta rule of ``gated_delta_rule``, or of ``kimi_delta_rule`` where gates are by channel.
+
+        mixed [B, T, 2 Hk K + H V] is queries, keys and values, not normalized; state [B, H, K, V]. Gives [B, T, H, V].
+        """
+
+    def commit_delta_rule(self, state: Tensor, staged: DeltaStaged, count: Tensor) -> None:
+        """The commit of ``delta_rule``."""
+
+    def linear_attention(
+        self, mixed: Tensor, steps: Steps | None, weights: LinearAttention, state: Tensor, staged: LinearStaged, block: Block
+    ) -> Tensor:
+        """``decayed_linear_attention`` of rows mixed [B, T, C]; without ``steps`` they are 1. state [B, H, P, N].
+
+        Gives [B, T, H P].
+        """
+
+    def commit_linear_attention(self, weights: LinearAttention, state: Tensor, staged: LinearStaged, count: Tensor) -> None:
+        """The commit of ``linear_attention``."""
+
+    def selective_scan(
+        self, selected: Selected, rate: Tensor, skip: Tensor, state: Tensor, staged: ScanStaged, block: Block
+    ) -> Tensor:
+        """Mamba's scan: rate [C, N] is the log decay of a step of 1, skip [C]; state [B, C, N]. Gives [B, T, C]."""
+
+    def commit_selective_scan(self, rate: Tensor, state: Tensor, staged: ScanStaged, count: Tensor) -> None:
+        """The commit of ``selective_scan``."""
+
+    def fading_sum(self, log_decay: Tensor, x: Tensor, state: Tensor, staged: tuple[Tensor, Tensor], block: Block) -> Tensor:
+        """The state [B, C] after each token: ``exp(log_decay) state + x``, all [B, T, C]; staged twice [B, S, C]."""
+
+    def commit_fading_sum(self, state: Tensor, staged: tuple[Tensor, Tensor], count: Tensor) -> None:
+        """The commit of ``fading_sum``."""
+
+
+class Kernels(RecurrentKernels, Protocol):
     """State operations; every method may assume contiguous buffers."""
 
     def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
@@ -90,16 +148,11 @@ class Kernels(Protocol):
     ) -> Tensor:
         """As ``attend`` over such rows; row r holds position r."""
 
-    def gated_delta_rule(
-        self, query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """See ``gated_delta_rule`` for log_decay [B, H, T], one a head, and ``kimi_delta_rule`` for [B, H, T, K]."""
-
     def write_slot(self, slots: Tensor, value: Tensor, slot: Tensor) -> None:
         """Put value [1, 1, A, B] into slots [1, N, A, B] in place at index ``slot``, int64 [1]."""
 
 
-class CoreKernels:
+class CoreKernels(CoreRecurrences):
     """Core operators only: any backend, any build."""
 
     def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
@@ -138,18 +191,8 @@ class CoreKernels:
         block: Block,
         scoring: Scoring,
     ) -> Tensor:
-        dense = [rows * scales.unsqueeze(-1) for rows, scales in ((keys, key_scales), (values, value_scales))]
+        dense = keys * key_scales.unsqueeze(-1), values * value_scales.unsqueeze(-1)
         return self.attend(query, *dense, block, scoring)
-
-    def gated_delta_rule(
-        self, query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        naive, chunked = gated_delta_rule_naive, gated_delta_rule_chunked
-        if log_decay.dim() == 4:
-            naive, chunked = kimi_delta_rule_naive, kimi_delta_rule_chunked
-        # For one token the definition is the shorter form.
-        rule = naive if query.shape[2] == 1 else chunked
-        return rule(query, key, value, log_decay, beta, state)
 
     def write_slot(self, slots: Tensor, value: Tensor, slot: Tensor) -> None:
         torch.ops.aten.index_put_(slots, [None, slot], value)

@@ -24,7 +24,7 @@ from hybridge.cache.short_conv import ShortConvLayer
 
 
 class KeyPoolLayer(ShortConvLayer):
-    """conv_state [B, 2 D, P - 1], index keys and gates of the last positions, and keys [B, N, 1, D], one for each pool.
+    """conv_state [B, P - 1, 2 D], index keys and gates of the last positions, and keys [B, N, 1, D], one for each pool.
 
     A pool's key is written with its last position, in a tentative block too: no token sees it from a shorter length, so rolling
     back is only that. ``choices`` is K; ``finish``, a mixer's, makes pooled keys [B, M, 1, D] of pools that begin at positions
@@ -65,7 +65,7 @@ class KeyPoolLayer(ShortConvLayer):
 
     def pool_keys(self, key: Tensor, gate: Tensor, bias: Tensor, block: Block) -> None:
         """Take the block's index keys and gates in, [B, T, D] each; bias [P, D] is what a place in its pool adds to a gate."""
-        window = self.take(torch.cat([key, gate], dim=-1).transpose(1, 2), block)
+        window = self.take(torch.cat([key, gate], dim=-1), block)
         first = block.start // self.pool
         touched = first + torch.arange((block.length + self.pool - 2) // self.pool + 1)
         pooled = self._pooled(window, touched, bias, block.start)
@@ -76,13 +76,13 @@ class KeyPoolLayer(ShortConvLayer):
         self.kernels.write_ring(self.keys, kept, touched)
 
     def _pooled(self, window: Tensor, touched: Tensor, bias: Tensor, start: Tensor) -> Tensor:
-        """Window [B, 2 D, P - 1 + T] of which entry P - 1 is position ``start``, to keys [B, M, 1, D] of the touched pools."""
+        """Window [B, P - 1 + T, 2 D] of which row P - 1 is position ``start``, to keys [B, M, 1, D] of the touched pools."""
         members = touched[:, None] * self.pool + torch.arange(self.pool) - start + self.pool - 1
-        members = members.clamp(max=window.shape[-1] - 1).flatten()  # of a pool that is not complete, anything will do
-        places = window.index_select(-1, members).unflatten(-1, (-1, self.pool))  # [B, 2 D, M, P]
-        share = (places[:, self.head_dim :] + bias.T.unsqueeze(1)).softmax(-1)
-        pooled: Tensor = (share * places[:, : self.head_dim]).sum(-1)
-        return pooled.transpose(1, 2).unsqueeze(2)
+        members = members.clamp(max=window.shape[1] - 1).flatten()  # of a pool that is not complete, anything will do
+        places = window.index_select(1, members).unflatten(1, (-1, self.pool))  # [B, M, P, 2 D]
+        share = (places[..., self.head_dim :] + bias).softmax(2)
+        pooled: Tensor = (share * places[..., : self.head_dim]).sum(2, keepdim=True)
+        return pooled
 
 
 def as_it_is(pooled: Tensor, first: Tensor) -> Tensor:

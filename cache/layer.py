@@ -34,8 +34,6 @@ class CacheLayer(nn.Module):
         self.committed: list[str] = []
         self.positional: list[str] = []
         self.staged: list[str] = []
-        self.gates: set[str] = set()
-        self.time_axis: dict[str, int] = {}
 
     def add_committed(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> None:
         """A bounded state [B, *shape], with room for it in every snapshot slot."""
@@ -50,29 +48,10 @@ class CacheLayer(nn.Module):
         self.positional.append(name)
         self.register_buffer(name, torch.zeros(self.sizes.batch_size, rows or self.sizes.rows, *shape, dtype=dtype))
 
-    def add_staged(
-        self, name: str, *shape: int, dtype: torch.dtype = torch.float32, gate: bool = True, time_axis: int = -1
-    ) -> None:
-        """An input of a tentative block [B, *shape], whose S tokens lie along ``time_axis``, the last one for a gate.
-
-        A token whose gates are zero leaves the state unchanged. A commit zeroes those of what it does not accept, which takes
-        time by their size; other inputs need only be finite.
-        """
+    def add_staged(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> None:
+        """What the tokens of a tentative block leave for a commit, [B, S, *shape]."""
         self.staged.append(name)
-        self.time_axis[name] = time_axis
-        if gate:
-            self.gates.add(name)
-        self.register_buffer(name, torch.zeros(self.sizes.batch_size, *shape, dtype=dtype))
-
-    def stage(self, name: str, value: Tensor) -> None:
-        """Keep a tentative block's input for a commit; behind a block of less than S tokens go zeros."""
-        buffer, axis = self.get_buffer(name), self.time_axis[name]
-        rest = list(value.shape)
-        rest[axis] = buffer.shape[axis] - value.shape[axis]
-        if rest[axis]:
-            # Memory that was never written may hold NaN, and NaN * 0 is NaN.
-            value = torch.cat([value, value.new_zeros(rest)], dim=axis)
-        buffer.copy_(value)
+        self.register_buffer(name, torch.zeros(self.sizes.batch_size, self.sizes.verify_len, *shape, dtype=dtype))
 
     def part(self, name: str) -> CacheLayer:
         """The part of that name; a layer that has no parts is its own only one."""

@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from torch import Tensor
 
-from hybridge.cache.block import CacheSizes
-from hybridge.cache.decayed_linear_attention import decayed_linear_attention
+from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.kernels import Kernels
-from hybridge.cache.recurrent import RecurrentLayer, States
+from hybridge.cache.layer import CacheLayer
+from hybridge.cache.state_space import LinearAttention, LinearStaged
 
 
-class LightningAttentionLayer(RecurrentLayer):
+class LightningAttentionLayer(CacheLayer):
     """recurrent_state [B, H, V, K] float32, of H heads with K = V = D, the head dim.
 
-    ``mix(key, value, log_decay, query, block=...)`` takes [B, H, D, T], but [B, H, T] for the log decay, and returns
-    [B, T, H D].
+    ``mix(mixed, block=...)`` takes query, key and value of each head in turn, [B, T, 3 H D], and returns [B, T, H D].
+    ``weights`` are the mixer's.
     """
 
     kind: ClassVar[str] = "lightning_attention"
 
     recurrent_state: Tensor
+    staged_mixed: Tensor
+    weights: Callable[[], LinearAttention]
 
     def __init__(self, sizes: CacheSizes, kernels: Kernels, *, heads: int, head_dim: int) -> None:
         super().__init__(sizes, kernels)
         self.add_committed("recurrent_state", heads, head_dim, head_dim)
-        self.add_staged("staged_key", heads, head_dim, sizes.verify_len, dtype=sizes.dtype, gate=False)
-        self.add_staged("staged_value", heads, head_dim, sizes.verify_len, dtype=sizes.dtype)
-        self.add_staged("staged_log_decay", heads, sizes.verify_len)
+        self.add_staged("staged_mixed", 3 * heads * head_dim, dtype=sizes.dtype)
 
-    def advance(self, inputs: tuple[Tensor, ...], count: Tensor) -> tuple[Tensor, States]:
-        key, value, log_decay, *reading = inputs
-        query = reading[0] if reading else key
-        out, state = decayed_linear_attention(query.float(), key.float(), value.float(), log_decay, self.recurrent_state)
-        return out.flatten(1, 2).transpose(1, 2), {"recurrent_state": state}
+    @property
+    def _staged(self) -> LinearStaged:
+        return LinearStaged(mixed=self.staged_mixed, steps=None)
+
+    def mix(self, mixed: Tensor, *, block: Block) -> Tensor:
+        return self.kernels.linear_attention(mixed, None, self.weights(), self.recurrent_state, self._staged, block)
+
+    def commit(self, count: Tensor) -> None:
+        self.kernels.commit_linear_attention(self.weights(), self.recurrent_state, self._staged, count)

@@ -4,44 +4,46 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from hybridge.cache.block import CacheSizes
-from hybridge.cache.conv_window import Convolution, unbound, window_after
-from hybridge.cache.diagonal_scan import diagonal_scan
+from hybridge.cache.block import Block, CacheSizes
+from hybridge.cache.conv_window import ShortConvolution
 from hybridge.cache.kernels import Kernels
-from hybridge.cache.recurrent import RecurrentLayer, States
+from hybridge.cache.layer import CacheLayer
 
 
-class RgLruLayer(RecurrentLayer):
-    """conv_state [B, C, W] and recurrent_state [B, C], the latter float32; C channels, W = conv kernel - 1.
+class RgLruLayer(CacheLayer):
+    """conv_state [B, W, C] and recurrent_state [B, C], the latter float32; C channels, W = conv kernel - 1.
 
-    ``mix(conv_input, log_decay, input, block=...)`` takes [B, C, T] three times, input gated and normalized, and returns
-    [B, T, C].
+    ``convolved(x, block=...)`` takes the convolution's inputs [B, T, C] in and returns its outputs, for the mixer to gate;
+    ``mix(log_decay, x, block=...)`` takes [B, T, C] twice, x gated and normalized, and returns [B, T, C].
     """
 
     kind: ClassVar[str] = "rg_lru"
 
     conv_state: Tensor
     recurrent_state: Tensor
+    staged_conv: Tensor
+    staged_log_decay: Tensor
+    staged_input: Tensor
+    convolution: ShortConvolution  # a mixer's
 
     def __init__(self, sizes: CacheSizes, kernels: Kernels, *, channels: int, conv_kernel: int) -> None:
         super().__init__(sizes, kernels)
-        self.add_committed("conv_state", channels, conv_kernel - 1, dtype=sizes.dtype)
+        self.add_committed("conv_state", conv_kernel - 1, channels, dtype=sizes.dtype)
         self.add_committed("recurrent_state", channels)
-        self.add_staged("staged_conv", channels, sizes.verify_len, dtype=sizes.dtype, gate=False)
-        self.add_staged("staged_log_decay", channels, sizes.verify_len)
-        self.add_staged("staged_input", channels, sizes.verify_len)
-        self.convolve: Convolution = unbound
+        self.add_staged("staged_conv", channels, dtype=sizes.dtype)
+        self.add_staged("staged_log_decay", channels)
+        self.add_staged("staged_input", channels)
 
-    def convolved(self, conv_input: Tensor) -> Tensor:
-        """What the conv makes of a block's input [B, C, T], for the mixer to gate."""
-        return self.convolve(torch.cat([self.conv_state, conv_input], dim=-1))
+    def convolved(self, x: Tensor, *, block: Block) -> Tensor:
+        """The convolution over the block."""
+        return self.kernels.convolve(x, self.convolution, self.conv_state, self.staged_conv, block)
 
-    def advance(self, inputs: tuple[Tensor, ...], count: Tensor) -> tuple[Tensor, States]:
-        conv_input, log_decay, gated = inputs
-        states = diagonal_scan(log_decay.exp(), gated, self.recurrent_state)
-        window = torch.cat([self.conv_state, conv_input], dim=-1)
-        conv_state = window_after(window, count, self.conv_state.shape[-1])
-        return states.transpose(1, 2), {"recurrent_state": states[..., -1], "conv_state": conv_state}
+    def mix(self, log_decay: Tensor, x: Tensor, *, block: Block) -> Tensor:
+        """The states after each token."""
+        return self.kernels.fading_sum(log_decay, x, self.recurrent_state, (self.staged_log_decay, self.staged_input), block)
+
+    def commit(self, count: Tensor) -> None:
+        self.kernels.commit_fading_sum(self.recurrent_state, (self.staged_log_decay, self.staged_input), count)
+        self.kernels.shift(self.conv_state, self.staged_conv, count)

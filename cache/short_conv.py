@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.conv_window import Convolution, unbound, window_after
+from hybridge.cache.conv_window import ShortConvolution
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.kernels import Kernels
 from hybridge.cache.layer import CacheLayer
 
 
 class ShortConvLayer(CacheLayer):
-    """conv_state [B, C, W], W = conv kernel - 1, in ``dtype`` (``sizes.dtype`` where it is left out).
+    """conv_state [B, W, C], W = conv kernel - 1, in ``dtype`` (``sizes.dtype`` where it is left out).
 
-    ``mix(x, block=...)`` takes the inputs [B, C, T] of the convolution, in that dtype, and returns its outputs [B, C, T].
+    ``mix(x, block=...)`` takes the inputs [B, T, C] of the convolution, in that dtype, and returns its outputs [B, T, C].
     There is no other recurrence, so a commit only moves the window. The identity step is to keep the window where it is.
     """
 
@@ -25,6 +25,7 @@ class ShortConvLayer(CacheLayer):
 
     conv_state: Tensor
     staged_conv: Tensor
+    convolution: ShortConvolution  # a mixer's
 
     def __init__(
         self, sizes: CacheSizes, kernels: Kernels, *, channels: int, conv_kernel: int, dtype: torch.dtype | None = None
@@ -35,27 +36,19 @@ class ShortConvLayer(CacheLayer):
                 f"config.json gives a short convolution a kernel of {conv_kernel}, expected 2 or more: "
                 "a shorter one has no state. Check the kernel size in config.json."
             )
-        self.add_committed("conv_state", channels, conv_kernel - 1, dtype=dtype or sizes.dtype)
-        self.add_staged("staged_conv", channels, sizes.verify_len, dtype=dtype or sizes.dtype)
-        self.convolve: Convolution = unbound
+        self.add_committed("conv_state", conv_kernel - 1, channels, dtype=dtype or sizes.dtype)
+        self.add_staged("staged_conv", channels, dtype=dtype or sizes.dtype)
 
     def mix(self, x: Tensor, /, *, block: Block) -> Tensor:
-        """The convolution over the block, with the activation that the mixer's ``convolve`` has."""
-        return self.convolve(self.take(x, block))
+        """The convolution over the block, with its activation."""
+        return self.kernels.convolve(x, self.convolution, self.conv_state, self.staged_conv, block)
 
     def take(self, x: Tensor, block: Block) -> Tensor:
-        """Take the block's inputs in; returns the window [B, C, W + T] to convolve, for taps that depend on the token."""
-        window = torch.cat([self.conv_state, x], dim=-1)
-        if block.tentative:
-            self.stage("staged_conv", x)
-        else:
-            # A select: inputs of padding or of a refused block, NaN perhaps, are not looked at.
-            self.conv_state.copy_(window_after(window, block.count, self.conv_state.shape[-1]))
-        return window
+        """Take the block's inputs in; returns window and inputs [B, W + T, C], for taps that depend on the token."""
+        return self.kernels.take(x, self.conv_state, self.staged_conv, block)
 
     def commit(self, count: Tensor) -> None:
-        window = torch.cat([self.conv_state, self.staged_conv], dim=-1)
-        self.conv_state.copy_(window_after(window, count, self.conv_state.shape[-1]))
+        self.kernels.shift(self.conv_state, self.staged_conv, count)
 
 
 def short_conv_naive(x: Tensor, weight: Tensor, bias: Tensor | None, window: Tensor) -> tuple[Tensor, Tensor]:

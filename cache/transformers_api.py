@@ -84,8 +84,8 @@ class TransformersCacheApi:
     # Convolutions and recurrences
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor:
-        """The conv window [B, C, W]; zeros before the first token, which is what a causal conv pads with."""
-        return self._states("conv_state", layer_idx)[state_idx]
+        """The conv window, a view [B, C, W]; zeros before the first token, which is what a causal conv pads with."""
+        return self._states("conv_state", layer_idx)[state_idx].transpose(1, 2)
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor:
         """The recurrent state; zeros before the first token."""

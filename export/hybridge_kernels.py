@@ -8,12 +8,13 @@ from torch import Tensor
 import hybridge.runtime.kernels.attention  # noqa: F401  registers the operators
 from hybridge.cache.block import Block
 from hybridge.cache.kernels import CoreKernels, Scoring, Visible
+from hybridge.export.hybridge_recurrences import HybridgeRecurrences
 from hybridge.export.llm_kernels import LlmKernels
 
 ops = torch.ops.hybridge
 
 
-class HybridgeKernels(LlmKernels):
+class HybridgeKernels(HybridgeRecurrences, LlmKernels):
     """See ``hybridge.cache.kernels.Kernels``."""
 
     def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:

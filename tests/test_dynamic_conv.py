@@ -23,7 +23,7 @@ def taps(kernel: int, tokens: int) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("kernel", [2, 3, 7])
 def test_the_static_form_is_the_naive_one(kernel: int, tokens: int) -> None:
     static, dynamic = taps(kernel, tokens)
-    window = torch.randn(2, CHANNELS, kernel - 1 + tokens)
+    window = torch.randn(2, kernel - 1 + tokens, CHANNELS)
     fast, naive = (form(window, static, dynamic) for form in (dynamic_conv, dynamic_conv_naive))
     torch.testing.assert_close(fast, naive, rtol=1e-5, atol=1e-5)
 
@@ -34,12 +34,12 @@ def test_a_second_block_sees_the_accepted_inputs_of_the_first(tokens: int, count
     count, kernel = min(count, tokens), 4
     conv = ShortConvLayer(CacheSizes(max_seq_len=32, batch_size=2), CoreKernels(), channels=CHANNELS, conv_kernel=kernel)
     static, dynamic = taps(kernel, tokens)
-    x, more = torch.randn(2, CHANNELS, tokens), torch.randn(2, CHANNELS, 1)
-    whole = torch.cat([torch.zeros(2, CHANNELS, kernel - 1), x[..., :count], more], dim=-1)
+    x, more = torch.randn(2, tokens, CHANNELS), torch.randn(2, 1, CHANNELS)
+    whole = torch.cat([torch.zeros(2, kernel - 1, CHANNELS), x[:, :count], more], dim=1)
     conv.take(x, Block(start=torch.tensor([0]), count=torch.tensor([count]), length=tokens))
     window = conv.take(more, Block(start=torch.tensor([count]), count=torch.tensor([1]), length=1))
     out = dynamic_conv(window, static, dynamic[:, :1])
-    torch.testing.assert_close(out, dynamic_conv_naive(whole[..., -kernel:], static, dynamic[:, :1]), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(out, dynamic_conv_naive(whole[:, -kernel:], static, dynamic[:, :1]), rtol=1e-5, atol=1e-5)
 
 
 def test_it_is_the_convolution_of_transformers() -> None:
@@ -48,6 +48,6 @@ def test_it_is_the_convolution_of_transformers() -> None:
     torch.nn.init.normal_(reference.static_weight)
     x, maker = torch.randn(2, tokens, CHANNELS), torch.randn(2, tokens, HIDDEN)
     dynamic = reference.weight_proj(maker).unflatten(-1, (HEADS, kernel))
-    window = torch.nn.functional.pad(x.transpose(1, 2), (kernel - 1, 0))
-    mixed = dynamic_conv_naive(window, reference.static_weight, dynamic).transpose(1, 2)
+    window = torch.nn.functional.pad(x, (0, 0, kernel - 1, 0))
+    mixed = dynamic_conv_naive(window, reference.static_weight, dynamic)
     torch.testing.assert_close((mixed + x) / 9**0.5, reference(x, maker), rtol=1e-5, atol=1e-5)

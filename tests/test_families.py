@@ -35,7 +35,7 @@ def test_every_family_has_its_layers_its_mixers_and_two_configs() -> None:
     assert all(first != second for first, second in VARIANTS.values())
 
 
-@pytest.mark.parametrize(("variant", "kernels"), [(0, "llm"), (1, "aten")])
+@pytest.mark.parametrize(("variant", "kernels"), [(0, "llm"), (1, "aten"), (0, "hybridge"), (1, "hybridge")])
 @pytest.mark.parametrize("family", sorted(VARIANTS))
 def test_random_operations_agree_with_the_uncached_model(family: str, variant: int, kernels: str) -> None:
     """All rollback: refused and partly accepted blocks, slots, resets; every position of a block is compared."""

@@ -52,6 +52,6 @@ def test_a_long_run_of_alike_keys_does_not_blow_up() -> None:
 @given(width=st.integers(1, 5), tokens=st.integers(1, 9), data=st.data())
 def test_the_conv_window_holds_the_last_accepted_inputs(width: int, tokens: int, data: st.DataObject) -> None:
     count = data.draw(st.integers(0, tokens))
-    window = torch.arange(width + tokens).float().expand(1, 2, -1)
+    window = torch.arange(width + tokens).float()[None, :, None].expand(1, -1, 2)
     kept = window_after(window, torch.tensor([count]), width)
-    assert kept[0, 0].tolist() == list(range(count, count + width))
+    assert kept[0, :, 0].tolist() == list(range(count, count + width))

@@ -1,6 +1,5 @@
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import tiny_config
@@ -8,6 +7,7 @@ from torch import Tensor
 
 from hybridge.cache import HybridCache
 from hybridge.cache.block import Block, CacheSizes
+from hybridge.cache.conv_window import ShortConvolution
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.kernels import CoreKernels
 from hybridge.cache.short_conv import ShortConvLayer, short_conv_naive
@@ -19,8 +19,8 @@ def layer(kernel: int, weight: Tensor, bias: Tensor | None = None, tokens: int =
     """A layer in the middle of a text, with a depthwise convolution."""
     sizes = CacheSizes(max_seq_len=32, verify_len=tokens)
     made = ShortConvLayer(sizes, CoreKernels(), channels=CHANNELS, conv_kernel=kernel)
-    made.convolve = lambda window: F.conv1d(window, weight[:, None], bias, groups=CHANNELS)
-    made.conv_state.copy_(torch.randn(1, CHANNELS, kernel - 1))
+    made.convolution = ShortConvolution(weight=lambda: weight[:, None], bias=lambda: bias)
+    made.conv_state.copy_(torch.randn(1, kernel - 1, CHANNELS))
     return made
 
 
@@ -36,19 +36,20 @@ def test_a_block_is_the_naive_convolution(kernel: int, biased: bool, tokens: int
     torch.manual_seed(tokens)
     count = data.draw(st.integers(0, tokens))
     weight, bias = torch.randn(CHANNELS, kernel), torch.randn(CHANNELS) if biased else None
-    x, conv = torch.randn(1, CHANNELS, tokens), layer(kernel, weight, bias)
-    window = conv.conv_state.clone()
+    x, conv = torch.randn(1, tokens, CHANNELS), layer(kernel, weight, bias)
+    channels_first, window = x.transpose(1, 2), conv.conv_state.transpose(1, 2).clone()
     out = conv.mix(x, block=block(tokens, count))
-    torch.testing.assert_close(out, short_conv_naive(x, weight, bias, window)[0], rtol=1e-5, atol=1e-5)
-    kept = short_conv_naive(x[..., :count], weight, bias, window)[1] if count else window
-    assert torch.equal(conv.conv_state, kept)
+    want, _ = short_conv_naive(channels_first, weight, bias, window)
+    torch.testing.assert_close(out.transpose(1, 2), want, rtol=1e-5, atol=1e-5)
+    kept = short_conv_naive(channels_first[..., :count], weight, bias, window)[1] if count else window
+    assert torch.equal(conv.conv_state.transpose(1, 2), kept)
 
 
 @pytest.mark.parametrize("kernel", [2, 3, 7])
 @pytest.mark.parametrize("count", [0, 1, 4, 9])
 def test_a_commit_leaves_what_a_block_of_the_accepted_leaves(kernel: int, count: int) -> None:
     torch.manual_seed(count)
-    weight, x = torch.randn(CHANNELS, kernel), torch.randn(1, CHANNELS, 9)
+    weight, x = torch.randn(CHANNELS, kernel), torch.randn(1, 9, CHANNELS)
     verified, extended = layer(kernel, weight), layer(kernel, weight)
     extended.load_state_dict(verified.state_dict())
     before = verified.conv_state.clone()
@@ -62,7 +63,7 @@ def test_a_commit_leaves_what_a_block_of_the_accepted_leaves(kernel: int, count:
 def test_inputs_of_a_refused_block_are_not_looked_at() -> None:
     conv = layer(3, torch.randn(CHANNELS, 3))
     before = conv.conv_state.clone()
-    conv.mix(torch.full((1, CHANNELS, 4), float("nan")), block=block(4, 0))
+    conv.mix(torch.full((1, 4, CHANNELS), float("nan")), block=block(4, 0))
     assert torch.equal(conv.conv_state, before)
 
 

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from hybridge.cache import HybridCache
 from hybridge.cache.kernels import CoreKernels, Kernels
+from hybridge.export.hybridge_kernels import HybridgeKernels
 from hybridge.export.llm_kernels import LlmKernels
 from hybridge.export.methods import State, build_methods
 
 MAX_SEQ_LEN, CHUNK, VERIFY, SHORTER, SLOTS, VOCABULARY = 37, 17, 5, 2, 2, 131
-KERNELS: dict[str, type[Kernels]] = {"core": CoreKernels, "llm": LlmKernels}
+KERNELS: dict[str, type[Kernels]] = {"core": CoreKernels, "llm": LlmKernels, "hybridge": HybridgeKernels}
 FAMILIES = ["qwen3_5_text", "mistral", "llama", "mamba2", "mamba", "falcon_h1", "lfm2", "kimi_linear", "gemma4_text"]
 
 tokens = st.integers(0, VOCABULARY - 1)

@@ -31,7 +31,7 @@ def check_windows(config: Config, layers: Sequence[CacheLayer]) -> None:
     """Raises CheckpointError for a window that not even the model's convolution fits into."""
     parts = [part for layer in layers for part in layer.each()]
     windows = [part.window for part in parts if isinstance(part, AttentionLayer) and part.window is not None]
-    kernels = [part.get_buffer("conv_state").shape[-1] + 1 for part in parts if "conv_state" in part.committed]
+    kernels = [part.get_buffer("conv_state").shape[1] + 1 for part in parts if "conv_state" in part.committed]
     if windows and min(windows) < max(kernels, default=1):
         raise CheckpointError(
             f"config.json gives attention a window of {min(windows)}, less than the {max(kernels, default=1)} positions that "

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from hybridge.cache.conv_window import Convolution
+from hybridge.cache.conv_window import ShortConvolution
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layer import CacheLayer
 
@@ -21,16 +20,24 @@ Mixer = Callable[[Any, HybridCache], nn.Module]
 Layer = TypeVar("Layer", bound=CacheLayer)
 
 
+ACTIVATION_NAMES = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "swish": "silu"}
+"""What a kernel calls some of transformers' activations; others have one name."""
+
+
 def decoder_of(model: PreTrainedModel) -> Any:
     """The text model under the head."""
     decoder: Any = model.get_decoder()
     return decoder if hasattr(decoder, "layers") else decoder.model  # Llama 4 does not know its own
 
 
-def causal_conv(conv: nn.Conv1d, activation: str | None) -> Convolution:
-    """A checkpoint's depthwise convolution over a window, with transformers' activation of that name."""
-    activate: Callable[[Tensor], Tensor] = ACT2FN[activation] if activation else nn.Identity()
-    return lambda window: activate(F.conv1d(window, conv.weight, conv.bias, groups=window.shape[1]))
+def short_convolution(conv: nn.Conv1d, activation: str | None) -> ShortConvolution:
+    """A checkpoint's depthwise convolution, with transformers' activation of that name."""
+    return ShortConvolution(
+        weight=lambda: conv.weight,
+        bias=lambda: conv.bias,
+        activation=ACT2FN[activation] if activation else None,
+        name=ACTIVATION_NAMES.get(activation or "", activation),
+    )
 
 
 def nothing(model: PreTrainedModel, cache: HybridCache) -> None:

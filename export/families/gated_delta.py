@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from hybridge.cache.delta_gates import DeltaGates
 from hybridge.cache.gated_delta_net import GatedDeltaNetLayer
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.export.families.family import Adaptation, StatefulMixer, causal_conv, decoder_of
+from hybridge.export.families.family import Adaptation, StatefulMixer, decoder_of, short_convolution
 
 
 class GatedDeltaNet(StatefulMixer):
@@ -21,18 +21,20 @@ class GatedDeltaNet(StatefulMixer):
     def __init__(self, original: nn.Module, cache: HybridCache) -> None:
         super().__init__(original, cache)
         m: Any = original
-        self.cache_layer(GatedDeltaNetLayer, "mixer").convolve = causal_conv(m.conv1d, m.activation)
+        self.cache_layer(GatedDeltaNetLayer, "mixer").convolution = short_convolution(m.conv1d, m.activation)
 
     def forward(self, hidden_states: Tensor, **_: Any) -> Tensor:
         m: Any = self.original
         mixed, gate, b, a = self._project(hidden_states)
-        log_decay = -m.A_log.float().exp() * F.softplus(a.float() + m.dt_bias)
-        gates = log_decay.transpose(1, 2), self._beta(b).transpose(1, 2)
-        out = self.cache_layer(GatedDeltaNetLayer, "mixer").mix(mixed.transpose(1, 2), *gates, block=self.cache.block)
+        rate, bias = m.A_log.float().exp(), m.dt_bias.float()
+        gates = DeltaGates(decay=a, beta=b, rate=rate, bias=bias, strength=self.strength)
+        out = self.cache_layer(GatedDeltaNetLayer, "mixer").mix(mixed, gates, block=self.cache.block)
         return self._gated(out, gate)
 
-    def _beta(self, b: Tensor) -> Tensor:
-        return b.sigmoid()
+    @property
+    def strength(self) -> float:
+        """The largest beta."""
+        return 1.0
 
     def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
         """The rule's output [B, T, Hv, V] through norm, gate and projection."""
@@ -70,9 +72,10 @@ class OlmoGatedDeltaNet(GatedDeltaNet):
         mixed = torch.cat([m.q_proj(x), m.k_proj(x), m.v_proj(x)], dim=-1)
         return mixed, m.g_proj(x), m.b_proj(x), m.a_proj(x)
 
-    def _beta(self, b: Tensor) -> Tensor:
-        m: Any = self.original
-        return b.sigmoid() * 2.0 if m.allow_neg_eigval else b.sigmoid()
+    @property
+    def strength(self) -> float:
+        """Beyond 1 the state may turn its sign."""
+        return 2.0 if self.original.allow_neg_eigval else 1.0
 
     def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
         m: Any = self.original

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.cache.attention import AttentionLayer
+from hybridge.cache.conv_window import ShortConvolution
 from hybridge.cache.dynamic_conv import dynamic_conv
 from hybridge.cache.families.inkling import CONVOLUTIONS
 from hybridge.cache.hybrid_cache import HybridCache
@@ -29,21 +30,20 @@ class ShortConv(StatefulMixer):
 
     def __init__(self, original: nn.Module, cache: HybridCache) -> None:
         super().__init__(original, cache)
-        self.conv_layer.convolve = self._convolve
+        self.conv_layer.convolution = ShortConvolution(weight=self._taps)
 
     @property
     def conv_layer(self) -> ShortConvLayer:
         return self.cache_layer(ShortConvLayer, CONVOLUTIONS[self.original.conv_idx])  # type: ignore[index]  # an int
 
     def forward(self, hidden_states: Tensor, *_: Any, **__: Any) -> Tensor:
-        mixed = self.conv_layer.mix(hidden_states.transpose(1, 2), block=self.cache.block)
-        return mixed.transpose(1, 2).to(hidden_states.dtype)
+        return self.conv_layer.mix(hidden_states, block=self.cache.block).to(hidden_states.dtype)
 
-    def _convolve(self, window: Tensor) -> Tensor:
+    def _taps(self) -> Tensor:
         m: Any = self.original
-        taps = m.conv1d.weight.float()  # [C, 1, K]
+        taps: Tensor = m.conv1d.weight.float()  # [C, 1, K]
         taps = taps + (torch.arange(taps.shape[-1]) == taps.shape[-1] - 1)
-        return F.conv1d(window, taps * self.scale(taps.shape[-1]), groups=window.shape[1])
+        return taps * self.scale(taps.shape[-1])
 
     def scale(self, kernel: int) -> float:
         """A factor of the output."""
@@ -68,10 +68,9 @@ class DynamicShortConv(ShortConv):
         static = m.static_weight.float()  # [K, C], the newest first
         K = static.shape[0]
         dynamic = m.weight_proj(dynamic_input).float().unflatten(-1, (m.num_heads, K))
-        window = self.conv_layer.take(hidden_states.transpose(1, 2), self.cache.block)
+        window = self.conv_layer.take(hidden_states, self.cache.block)
         static, scale = static + (torch.arange(K) == 0)[:, None], 1.0 / math.sqrt(2 * K + 1)
-        mixed = dynamic_conv(window, static * scale, dynamic * scale)
-        return mixed.transpose(1, 2).to(hidden_states.dtype)
+        return dynamic_conv(window, static * scale, dynamic * scale).to(hidden_states.dtype)
 
 
 def inkling2_key_value_conv(original: nn.Module, cache: HybridCache) -> nn.Module:

@@ -7,14 +7,13 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.activations import ACT2FN
 
+from hybridge.cache.delta_gates import DeltaGates
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.kimi_delta_attention import KimiDeltaAttentionLayer
 from hybridge.cache.latent_attention import LatentAttentionLayer
-from hybridge.export.families.family import Adaptation, Mixer, StatefulMixer
+from hybridge.export.families.family import Adaptation, Mixer, StatefulMixer, short_convolution
 from hybridge.export.routing import UngroupedRouter
 
 
@@ -23,15 +22,13 @@ class KimiDeltaAttention(StatefulMixer):
 
     def __init__(self, original: nn.Module, cache: HybridCache) -> None:
         super().__init__(original, cache)
-        self.cache_layer(KimiDeltaAttentionLayer).convolve = self._convolve
+        m: Any = original
+        self.cache_layer(KimiDeltaAttentionLayer).convolution = short_convolution(m.conv1d, m.activation)
 
     def forward(self, hidden_states: Tensor, **_: Any) -> Tensor:
         m: Any = self.original
         mixed = torch.cat([m.q_proj(hidden_states), m.k_proj(hidden_states), m.v_proj(hidden_states)], dim=-1)
-        log_decay = m.forget_gate(hidden_states)  # [B, T, H, D]
-        beta = m.b_proj(hidden_states).sigmoid()
-        inputs = mixed.transpose(1, 2), log_decay.permute(0, 2, 3, 1), beta.transpose(1, 2)
-        out = self.cache_layer(KimiDeltaAttentionLayer).mix(*inputs, block=self.cache.block)
+        out = self.cache_layer(KimiDeltaAttentionLayer).mix(mixed, self._gates(hidden_states), block=self.cache.block)
         gate = self._output_gate(hidden_states).unflatten(-1, (m.num_heads, m.head_dim))
         projected: Tensor = m.o_proj(m.o_norm(out, gate).flatten(2))
         return projected
@@ -42,20 +39,36 @@ class KimiDeltaAttention(StatefulMixer):
         gate: Tensor = m.g_b_proj(m.g_a_proj(x))
         return gate
 
-    def _convolve(self, window: Tensor) -> Tensor:
+    def _gates(self, x: Tensor) -> DeltaGates:
         m: Any = self.original
-        mixed = F.conv1d(window, m.conv1d.weight, m.conv1d.bias, groups=window.shape[1])
-        activated: Tensor = ACT2FN[m.activation](mixed)
-        return activated
+        gate = m.forget_gate
+        rate, bias = gate.A_log.float().exp().flatten(), gate.dt_bias.float()
+        return DeltaGates(decay=self._decay(gate, x), beta=m.b_proj(x), rate=rate, bias=bias, floor=self._floor(gate))
+
+    def _decay(self, gate: Any, x: Tensor) -> Tensor:
+        """x [B, T, hidden] to [B, T, H D]."""
+        decay: Tensor = gate.f_b_proj(gate.f_a_proj(x))
+        return decay
+
+    def _floor(self, gate: Any) -> float | None:
+        """The lowest log decay, for models that have one."""
+        return getattr(gate, "safe_gate_lower_bound", None)
 
 
 class FullRankGated(KimiDeltaAttention):
-    """Ling 3's, with one projection for the output gate. Source: transformers 5.23 ``BailingHybridDeltaAttention``."""
+    """Ling 3's, with one projection for each of its gates. Source: transformers 5.23 ``BailingHybridDeltaAttention``."""
 
     def _output_gate(self, x: Tensor) -> Tensor:
         m: Any = self.original
         gate: Tensor = m.g_proj(x)
         return gate
+
+    def _decay(self, gate: Any, x: Tensor) -> Tensor:
+        decay: Tensor = gate.f_proj(x)
+        return decay
+
+    def _floor(self, gate: Any) -> float | None:
+        return gate.lower_bound if gate.safe_gate else None
 
 
 class LatentProjections(nn.Module):

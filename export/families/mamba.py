@@ -11,9 +11,11 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from hybridge.cache.conv_window import swapped
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.mamba import MambaLayer
-from hybridge.export.families.family import Adaptation, StatefulMixer, causal_conv
+from hybridge.cache.state_space import Selected, Steps
+from hybridge.export.families.family import Adaptation, StatefulMixer, short_convolution
 from hybridge.export.families.mamba2 import number_shared_attention
 
 
@@ -24,36 +26,35 @@ class Mamba(StatefulMixer):
         super().__init__(original, cache)
         m: Any = original
         layer = self.cache_layer(MambaLayer, "mamba")
-        layer.convolve = causal_conv(m.conv1d, m.activation)
-        layer.rate = lambda: -m.A_log.float().exp().view(layer.heads, -1, m.ssm_state_size)
-        layer.skip = lambda: m.D.float().view(layer.heads, -1)
+        layer.convolution = short_convolution(m.conv1d, m.activation)
+        layer.rate = lambda: -m.A_log.float().exp().view(-1, m.ssm_state_size)
+        layer.skip = lambda: m.D.float().flatten()
 
     def forward(self, hidden_states: Tensor, **_: Any) -> Tensor:
         m: Any = self.original
         layer = self.cache_layer(MambaLayer, "mamba")
         conv_input, gate = self._project(hidden_states)
-        x = layer.convolved(conv_input)
-        dt, key, query = self._select(x)
-        out = layer.mix(conv_input, dt, key, query, x, block=self.cache.block)
+        x = layer.convolved(conv_input, block=self.cache.block)
+        out = layer.mix(self._select(x), block=self.cache.block)
         contextualized: Tensor = m.out_proj((out * F.silu(gate)).to(hidden_states.dtype))
         return contextualized
 
     def _project(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """hidden [B, T, hidden] to the conv's input [B, C, T] and the gate [B, T, C]."""
+        """hidden [B, T, hidden] to a row that begins with the conv's input [B, T, C], and the gate [B, T, C]."""
         m: Any = self.original
         projected = m.in_proj(hidden)
-        return projected[..., : m.intermediate_size].transpose(1, 2), projected[..., m.intermediate_size :]
+        return projected, projected[..., m.intermediate_size :]
 
-    def _select(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x [B, C, T] to dt [B, 1, C, T] after softplus, and key and query [B, 1, N, T]."""
+    def _select(self, x: Tensor) -> Selected:
+        """x [B, T, C] and what it selects of itself."""
         m: Any = self.original
         R, N = m.time_step_rank, m.ssm_state_size
-        selected = m.x_proj(x.transpose(1, 2))
+        selected = m.x_proj(x)
         dt, key, query = selected[..., :R], selected[..., R : R + N], selected[..., R + N :]
         if hasattr(m, "dt_layernorm"):
             dt, key, query = m.dt_layernorm(dt), m.b_layernorm(key), m.c_layernorm(query)
-        dt = F.softplus(m.dt_proj(dt))
-        return tuple(each.float().transpose(1, 2).unsqueeze(1) for each in (dt, key, query))  # type: ignore[return-value]
+        steps = Steps(raw=m.dt_proj(dt), count=m.intermediate_size)
+        return Selected(x=x, steps=steps, key=key.unsqueeze(2), query=query.unsqueeze(2))
 
 
 class ZambaMamba(Mamba):
@@ -62,14 +63,16 @@ class ZambaMamba(Mamba):
     def _project(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         m: Any = self.original
         conv_input, gate = m.in_proj(hidden).unflatten(-1, (-1, 2)).unbind(-1)
-        return conv_input.transpose(1, 2), gate
+        return conv_input, gate
 
-    def _select(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _select(self, x: Tensor) -> Selected:
         m: Any = self.original
         R, N = m.time_step_rank, m.ssm_state_size
-        selected = m.x_proj_weight @ x.unflatten(1, (m.n_mamba_heads, -1))  # [B, H, R + 2 N, T]
-        dt = F.softplus(m.dt_proj_weight @ selected[:, :, :R] + m.dt_proj_bias.unsqueeze(-1))
-        return dt.float(), selected[:, :, R : R + N].float(), selected[:, :, R + N :].float()
+        by_head = swapped(x).unflatten(1, (m.n_mamba_heads, -1))
+        selected = m.x_proj_weight @ by_head  # [B, H, R + 2 N, T]
+        raw = swapped((m.dt_proj_weight @ selected[:, :, :R]).flatten(1, 2))
+        key, query = (each.permute(0, 3, 1, 2) for each in (selected[:, :, R : R + N], selected[:, :, R + N :]))
+        return Selected(x=x, steps=Steps(raw=raw, count=raw.shape[2], bias=m.dt_proj_bias.flatten()), key=key, query=query)
 
 
 FAMILIES: Mapping[str, Adaptation] = {

@@ -6,7 +6,6 @@ Source: transformers 5.23 ``Mamba2Mixer``, ``BambaMixer``, ``GraniteMoeHybridMam
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +15,8 @@ from transformers import PreTrainedModel
 
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.mamba2 import Mamba2Layer
-from hybridge.export.families.family import Adaptation, StatefulMixer, causal_conv, decoder_of
+from hybridge.cache.state_space import LinearAttention, Steps
+from hybridge.export.families.family import Adaptation, StatefulMixer, decoder_of, short_convolution
 
 
 class Mamba2(StatefulMixer):
@@ -26,24 +26,22 @@ class Mamba2(StatefulMixer):
         super().__init__(original, cache)
         m: Any = original
         layer = self.cache_layer(Mamba2Layer, "mamba")
-        layer.convolve = causal_conv(m.conv1d, m.activation)
-        layer.rate = lambda: -m.A_log.float().exp()
-        layer.skip = lambda: m.D.float()
+        layer.convolution = short_convolution(m.conv1d, m.activation)
+        layer.weights = lambda: LinearAttention(rate=-m.A_log.float().exp(), skip=m.D.float(), groups=layer.groups)
 
     def forward(self, hidden_states: Tensor, **_: Any) -> Tensor:
         m: Any = self.original
         projected, inner = self._project(hidden_states), m.intermediate_size
-        gate, conv_input, dt = projected[..., :inner], projected[..., inner : -m.num_heads], projected[..., -m.num_heads :]
         layer = self.cache_layer(Mamba2Layer, "mamba")
-        out = layer.mix(conv_input.transpose(1, 2), self._steps(dt).transpose(1, 2), block=self.cache.block)
-        contextualized: Tensor = m.out_proj(self._gated(out, gate).to(hidden_states.dtype))
+        out = layer.mix(projected, self._steps(projected), block=self.cache.block, start=inner)
+        contextualized: Tensor = m.out_proj(self._gated(out, projected[..., :inner]).to(hidden_states.dtype))
         return contextualized
 
-    def _steps(self, dt: Tensor) -> Tensor:
+    def _steps(self, projected: Tensor) -> Steps:
         """Step sizes as the uncached forward has them; one token at a time, transformers forgets the limits."""
         m: Any = self.original
-        dt, (low, high) = F.softplus(dt + m.dt_bias.to(dt.dtype)), m.time_step_limit
-        return dt if low <= 0 and high == math.inf else dt.clamp(low, None if high == math.inf else high)
+        (low, high), H = m.time_step_limit, m.num_heads
+        return Steps(raw=projected, count=H, start=projected.shape[-1] - H, bias=m.dt_bias, low=low, high=high)
 
     def _project(self, x: Tensor) -> Tensor:
         """x [B, T, hidden] to gate, conv input and step side by side."""

@@ -72,9 +72,9 @@ class NGrams(StatefulMixer):
         m: Any = self.original
         T = input_ids.shape[1]
         window = self.cache_layer(ShortConvLayer, "tokens").take(
-            (input_ids - m.eos_token_id).float().unsqueeze(1), self.cache.block
+            (input_ids - m.eos_token_id).float().unsqueeze(2), self.cache.block
         )
-        history = window.squeeze(1).long() + m.eos_token_id
+        history = window.squeeze(2).long() + m.eos_token_id
         before = [history[:, m.context_len - back : m.context_len - back + T] for back in range(m.ngram_size)]
         for back in range(2, m.ngram_size):
             # What lies behind an end of a text counts as ends.
@@ -92,8 +92,12 @@ def ngram_layer(original: Any, cache: HybridCache) -> nn.Module:
     """``Qwen4ExpTextPLELayer`` with its dilated convolution over the cache."""
     layer = cache.part(original.layer_idx, ShortConvLayer, "ngram_conv")
     conv = original.conv1d
-    layer.convolve = lambda window: F.silu(F.conv1d(window, conv.weight, groups=window.shape[1], dilation=conv.dilation))
-    original._short_conv = lambda x, _: layer.mix(x.transpose(1, 2), block=cache.block).transpose(1, 2)
+
+    def convolve(x: Tensor, _: None) -> Tensor:
+        window = layer.take(x, cache.block).transpose(1, 2)
+        return F.silu(F.conv1d(window, conv.weight, groups=window.shape[1], dilation=conv.dilation)).transpose(1, 2)
+
+    original._short_conv = convolve
     return original  # type: ignore[no-any-return]
 
 

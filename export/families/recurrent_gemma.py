@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.rg_lru import RgLruLayer
-from hybridge.export.families.family import Adaptation, StatefulMixer, causal_conv
+from hybridge.export.families.family import Adaptation, StatefulMixer, short_convolution
 
 
 class RecurrentBlock(StatefulMixer):
@@ -20,18 +20,17 @@ class RecurrentBlock(StatefulMixer):
     def __init__(self, original: nn.Module, cache: HybridCache) -> None:
         super().__init__(original, cache)
         m: Any = original
-        self.cache_layer(RgLruLayer).convolve = causal_conv(m.conv_1d, None)
+        self.cache_layer(RgLruLayer).convolution = short_convolution(m.conv_1d, None)
 
     def forward(self, input_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
         m: Any = self.original
         layer = self.cache_layer(RgLruLayer)
-        conv_input = m.linear_x(input_states).transpose(1, 2)
-        log_decay, gated = self._gates(layer.convolved(conv_input).transpose(1, 2))
-        out = layer.mix(conv_input, log_decay, gated, block=self.cache.block).to(input_states.dtype)
+        log_decay, gated = self._gates(layer.convolved(m.linear_x(input_states), block=self.cache.block))
+        out = layer.mix(log_decay, gated, block=self.cache.block).to(input_states.dtype)
         return m.linear_out(out * m.act_fn(m.linear_y(input_states))), None
 
     def _gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x [B, T, C] to the log decay and the gated and normalized input, [B, C, T] each."""
+        """x [B, T, C] to the log decay and the gated and normalized input, [B, T, C] each."""
         m: Any = self.original.rg_lru
         input_gate = self._by_head(x, m.input_gate_weight, m.input_gate_bias)
         recurrent_gate = self._by_head(x, m.recurrent_gate_weight, m.recurrent_gate_bias)
@@ -39,7 +38,7 @@ class RecurrentBlock(StatefulMixer):
         # The first token of a text starts the state: nothing fades, so nothing is made up for.
         first = (self.cache.block.positions == 0)[:, None]
         norm = torch.where(first, 1.0, (1.0 - (2.0 * log_decay).exp()).sqrt())
-        return log_decay.float().transpose(1, 2), (x * input_gate * norm).float().transpose(1, 2)
+        return log_decay.float(), (x * input_gate * norm).float()
 
     def _by_head(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """The gate [B, T, C] of x, whose heads have a matrix [C / H, C / H] each."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.short_conv import ShortConvLayer
-from hybridge.export.families.family import Adaptation, StatefulMixer
+from hybridge.export.families.family import Adaptation, StatefulMixer, short_convolution
 
 
 class ShortConv(StatefulMixer):
@@ -18,18 +17,15 @@ class ShortConv(StatefulMixer):
 
     def __init__(self, original: nn.Module, cache: HybridCache) -> None:
         super().__init__(original, cache)
-        self.cache_layer(ShortConvLayer).convolve = self._convolve
+        m: Any = original
+        self.cache_layer(ShortConvLayer).convolution = short_convolution(m.conv, None)
 
     def forward(self, hidden_states: Tensor, **_: Any) -> Tensor:
         m: Any = self.original
-        before, after, x = m.in_proj(hidden_states).transpose(1, 2).chunk(3, dim=1)
+        before, after, x = m.in_proj(hidden_states).chunk(3, dim=-1)
         mixed = self.cache_layer(ShortConvLayer).mix(before * x, block=self.cache.block)
-        projected: Tensor = m.out_proj((after * mixed).transpose(1, 2))
+        projected: Tensor = m.out_proj(after * mixed)
         return projected
-
-    def _convolve(self, window: Tensor) -> Tensor:
-        m: Any = self.original
-        return F.conv1d(window, m.conv.weight, m.conv.bias, groups=window.shape[1])
 
 
 SHORT_CONV = Adaptation(mixers={"conv": ShortConv})

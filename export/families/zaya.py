@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hybridge.cache.attention import AttentionLayer
 from hybridge.cache.delay import DelayLayer
-from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.kernels import Scoring
 from hybridge.cache.short_conv import ShortConvLayer
 from hybridge.export.families.family import Adaptation, StatefulMixer
@@ -22,10 +21,6 @@ class ConvolvedAttention(StatefulMixer):
     Axes: B batch, T tokens, H query heads, G key/value heads, D head dim. Source: transformers 5.23 ``ZayaAttention``,
     ``ZayaCCAProjection`` and ``ZayaQKNorm``.
     """
-
-    def __init__(self, original: nn.Module, cache: HybridCache) -> None:
-        super().__init__(original, cache)
-        self.cache_layer(ShortConvLayer, "conv").convolve = self._convolve
 
     def forward(self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor], **_: Any) -> tuple[Tensor, None]:
         m: Any = self.original
@@ -39,8 +34,8 @@ class ConvolvedAttention(StatefulMixer):
         """x [B, T, hidden] to [B, T, H + G, D]: projected and convolved, plus means of what is projected."""
         m: Any = self.original.qkv_proj
         query, key = m.q_proj(x), m.k_proj(x)
-        conv = self.cache_layer(ShortConvLayer, "conv")
-        mixed = conv.mix(torch.cat([query, key], dim=-1).transpose(1, 2), block=self.cache.block).transpose(1, 2)
+        window = self.cache_layer(ShortConvLayer, "conv").take(torch.cat([query, key], dim=-1), self.cache.block)
+        mixed = self._convolve(window.transpose(1, 2)).transpose(1, 2)
         # Of each query and its key, and for each key head of those.
         query, key = (each.unflatten(-1, (m.num_key_value_heads, -1, m.head_dim)) for each in (query, key))
         means = (query + key) * 0.5
@@ -48,6 +43,7 @@ class ConvolvedAttention(StatefulMixer):
         return heads
 
     def _convolve(self, window: Tensor) -> Tensor:
+        """Window [B, C, W + T] to [B, C, T]."""
         m: Any = self.original.qkv_proj
         mixed: Tensor = m.conv_qk_grouped(m.conv_qk_depthwise(window))
         return mixed

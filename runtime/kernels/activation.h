@@ -41,13 +41,13 @@ struct Tanh {
   }
 };
 
-// log(1 + e^x), and x itself where the difference is below a rounding error.
+struct Identity {
+  static f32x16 of(f32x16 x) { return x; }
+};
+
+// log(1 + e^x), without an e^x that overflows.
 struct Softplus {
-  static f32x16 of(f32x16 x) {
-    f32x16 y;
-    for (int i = 0; i < LANES; ++i) y[i] = x[i] > 20.0f ? x[i] : std::log1p(std::exp(x[i]));
-    return y;
-  }
+  static f32x16 of(f32x16 x) { return Relu::of(x) + log1p_of_fraction(exp(x > 0.0f ? -x : x)); }
 };
 
 // Calls f with the activation of that name; false where there is none.

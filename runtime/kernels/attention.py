@@ -46,7 +46,7 @@ def quantized_attention(
     softcap: float,
 ) -> Tensor:
     """The same over int8 rows with float32 scales [1, R, G]; token t sees the rows up to ``start`` + t."""
-    dense = [rows * scales.unsqueeze(-1) for rows, scales in ((keys, key_scales), (values, value_scales))]
+    dense = keys * key_scales.unsqueeze(-1), values * value_scales.unsqueeze(-1)
     return attention(query, *dense, start, None, sinks, scale, softcap)
 
 

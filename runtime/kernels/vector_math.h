@@ -24,6 +24,18 @@ inline f32x16 exp(f32x16 x) {
   return p * (f32x16)((half + 127) << 23) * (f32x16)((n - half + 127) << 23);
 }
 
+// log(1 + y) for y of 0..1, as 2 artanh(y / (2 + y)), to 2 units in the last place.
+inline f32x16 log1p_of_fraction(f32x16 y) {
+  const f32x16 z = y / (y + 2.0f), zz = z * z;
+  f32x16 p = zz * (1.0f / 15) + 1.0f / 13;
+  p = p * zz + 1.0f / 11;
+  p = p * zz + 1.0f / 9;
+  p = p * zz + 1.0f / 7;
+  p = p * zz + 1.0f / 5;
+  p = p * zz + 1.0f / 3;
+  return z * 2.0f + z * 2.0f * zz * p;
+}
+
 // The first `count` < 16 numbers of `from`, zeros behind them.
 inline f32x16 load_first(const float* from, int64_t count) {
   f32x16 v = {};

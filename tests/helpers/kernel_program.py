@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
+from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from torch import Tensor, nn
 
 from hybridge.runtime.kernels import library
@@ -28,7 +29,7 @@ class Calls(nn.Module):
 
 
 class KernelProgram:
-    """``function`` over tensors like ``inputs`` as a loaded program; ``state`` lives inside it."""
+    """``function`` over tensors like ``inputs`` as a loaded program; ``state`` lives inside it and starts as given."""
 
     def __init__(self, function: Callable[..., Any], inputs: Sequence[Tensor], **state: Tensor) -> None:
         from executorch.extension.pybindings import _portable_lib
@@ -43,7 +44,9 @@ class KernelProgram:
         return [output.clone() for output in self._module.forward(list(inputs))]
 
 
-def _lowered(method: nn.Module, inputs: tuple[Tensor, ...]) -> bytes:
+def _lowered(method: Calls, inputs: tuple[Tensor, ...]) -> bytes:
     exported = torch.export.export(method, inputs, strict=False)
     edge = to_edge_transform_and_lower(exported, compile_config=EdgeCompileConfig(_check_ir_validity=False))
-    return bytes(edge.to_executorch(ExecutorchBackendConfig(emit_mutable_buffer_names=True)).buffer)
+    starts_as_given = InitializedMutableBufferPass(method.names)
+    config = ExecutorchBackendConfig(emit_mutable_buffer_names=True, passes=[starts_as_given] if method.names else [])
+    return bytes(edge.to_executorch(config).buffer)

@@ -1,0 +1,411 @@
+// The gated delta rule over states [K, V], one for each value head, some tokens at a time.
+//
+// With g_t the decay of token t (one for each channel of the key) and d(s, t) = g_(s+1) ... g_t, the definition unrolls to
+//
+//   e_t   = v_t - (d(0, t) k_t)^T S - sum over s < t of beta_s (k_t . d(s, t) k_s) e_s
+//   out_t = (d(0, t) q_t)^T S + sum over s <= t of beta_s (q_t . d(s, t) k_s) e_s
+//   S    <- d(0, T) S + sum over s of (beta_s d(s, T) k_s) e_s^T
+//
+// so all T tokens read the state once and write it once. A verify keeps k, e, log g and beta, and leaves out the last line, which
+// is what a commit does. Decays are products of those in between, never quotients, so nothing overflows.
+#include "activation.h"
+#include "kernel.h"
+#include "vector.h"
+#include "vector_math.h"
+
+#include <cmath>
+#include <memory>
+
+namespace hybridge {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int ACCUMULATORS = 16;
+#else
+constexpr int ACCUMULATORS = 8;
+#endif
+constexpr int MOST = ACCUMULATORS / 2;  // tokens at a time: each has a key and a query
+
+inline int64_t padded(int64_t K) { return (K + LANES - 1) / LANES * LANES; }
+
+struct Gates {
+  const float* decay;  // [T, H] or [T, H K]
+  const float* beta;   // [T, H]
+  const float* rate;   // [H]
+  const float* bias;   // [H] or [H K]
+  std::optional<double> floor;
+  float strength;
+};
+
+struct Shape {
+  int64_t T, key_heads, heads, K, V;
+  bool by_channel;
+  int64_t row() const { return 2 * key_heads * K + heads * V; }
+  int64_t decays() const { return by_channel ? heads * K : heads; }
+  int64_t key_head(int64_t head) const { return head / (heads / key_heads); }
+};
+
+// What some tokens are to one head, for all columns of its state alike. Rows are padded with zeros to whole vectors.
+struct Tokens {
+  explicit Tokens(int64_t most, int64_t K) : stride(padded(K)), memory(new float[most * (8 * stride + 2 * most + 2) + stride]) {
+    float* next = memory.get();
+    const auto take = [&next](int64_t count) { return std::exchange(next, next + count); };
+    key = take(most * stride), query = take(most * stride), decay = take(most * stride), faded = take(most * stride);
+    left = take(2 * most * stride), right = take(most * stride), total = take(stride);
+    on_error = take(most * most), on_output = take(most * most), beta = take(most), log_decay = take(most * stride);
+  }
+  int64_t stride, T = 0;
+  std::unique_ptr<float[]> memory;
+  float *key, *query, *decay, *log_decay, *faded;  // [T, stride]
+  float* left;                   // MOST tokens after another, each time [K, 2 T]: d(0, t) k_t of each, then d(0, t) q_t
+  float* right;                  // [K, T]: beta_s d(s, T) k_s
+  float* total;                  // [K]: d(0, T)
+  float *on_error, *on_output;   // [T, T]: beta_s k_t . d(s, t) k_s below the diagonal, beta_s q_t . d(s, t) k_s up to it
+  float* beta;                   // [T]
+};
+
+void copy_row(float* to, const float* from, int64_t K, int64_t stride) {
+  std::memcpy(to, from, K * sizeof(float));
+  std::fill(to + K, to + stride, 0.0f);
+}
+
+float dot(const float* a, const float* b, int64_t stride) {
+  f32x16 total{};
+  for (int64_t k = 0; k < stride; k += LANES) total += load<f32x16>(a + k) * load<f32x16>(b + k);
+  return sum(total);
+}
+
+void scale(float* row, float by, int64_t stride) {
+  for (int64_t k = 0; k < stride; k += LANES) store(row + k, load<f32x16>(row + k) * by);
+}
+
+// transformers' l2norm: epsilon inside the root.
+float inverse_norm(const float* row, int64_t stride) { return 1.0f / std::sqrt(dot(row, row, stride) + 1e-6f); }
+
+f32x16 log_decay_of(f32x16 x, float rate, const std::optional<double>& floor) {
+  return floor ? Sigmoid::of(x * rate) * float(*floor) : Softplus::of(x) * -rate;
+}
+
+void read_gates(Tokens& tokens, int64_t t, const Gates& gates, const Shape& shape, int64_t at, int64_t head) {
+  float* logs = tokens.log_decay + t * tokens.stride;
+  const float rate = gates.rate[head];
+  if (shape.by_channel) {
+    const float *decay = gates.decay + (at * shape.heads + head) * shape.K, *bias = gates.bias + head * shape.K;
+    for (int64_t k = 0; k < shape.K; k += LANES) {
+      const int64_t count = std::min<int64_t>(LANES, shape.K - k);
+      store(logs + k, log_decay_of(load_first(decay + k, count) + load_first(bias + k, count), rate, gates.floor));
+    }
+  } else {
+    const f32x16 log = log_decay_of(splat(gates.decay[at * shape.heads + head] + gates.bias[head]), rate, gates.floor);
+    for (int64_t k = 0; k < tokens.stride; k += LANES) store(logs + k, log);
+  }
+  tokens.beta[t] = Sigmoid::of(splat(gates.beta[at * shape.heads + head]))[0] * gates.strength;
+}
+
+// The logarithms' exponentials; where a head has one decay, it is computed once.
+void read_decays(Tokens& tokens, bool by_channel) {
+  for (int64_t t = 0; t < tokens.T; ++t) {
+    const float* logs = tokens.log_decay + t * tokens.stride;
+    f32x16 decay = exp(load<f32x16>(logs));
+    for (int64_t k = 0; k < tokens.stride; k += LANES) {
+      if (by_channel && k) decay = exp(load<f32x16>(logs + k));
+      store(tokens.decay + t * tokens.stride + k, decay);
+    }
+  }
+}
+
+void read_tokens(Tokens& tokens, const float* mixed, const Gates& gates, const Shape& shape, int64_t head, int64_t first, int64_t T) {
+  const int64_t K = shape.K, own = shape.key_head(head) * K;
+  tokens.T = T;
+  for (int64_t t = 0; t < T; ++t) {
+    const float* row = mixed + (first + t) * shape.row();
+    float *query = tokens.query + t * tokens.stride, *key = tokens.key + t * tokens.stride;
+    copy_row(query, row + own, K, tokens.stride);
+    copy_row(key, row + shape.key_heads * K + own, K, tokens.stride);
+    scale(query, inverse_norm(query, tokens.stride) / std::sqrt(float(K)), tokens.stride);
+    scale(key, inverse_norm(key, tokens.stride), tokens.stride);
+    read_gates(tokens, t, gates, shape, first + t, head);
+  }
+  read_decays(tokens, shape.by_channel);
+}
+
+// What the tokens do to each other: on_error and on_output.
+void relate(Tokens& tokens) {
+  const int64_t T = tokens.T, stride = tokens.stride;
+  for (int64_t t = 0; t < T; ++t) {
+    const float *key = tokens.key + t * stride, *query = tokens.query + t * stride, *decay = tokens.decay + t * stride;
+    for (int64_t s = 0; s < t; ++s) {
+      float* faded = tokens.faded + s * stride;
+      f32x16 for_error{}, for_output{};
+      for (int64_t k = 0; k < stride; k += LANES) {
+        const f32x16 now = load<f32x16>(faded + k) * load<f32x16>(decay + k);
+        store(faded + k, now);
+        for_error += load<f32x16>(key + k) * now;
+        for_output += load<f32x16>(query + k) * now;
+      }
+      tokens.on_error[t * T + s] = sum(for_error) * tokens.beta[s];
+      tokens.on_output[t * T + s] = sum(for_output) * tokens.beta[s];
+    }
+    std::memcpy(tokens.faded + t * stride, key, stride * sizeof(float));
+    tokens.on_output[t * T + t] = dot(query, key, stride) * tokens.beta[t];
+  }
+}
+
+// left: keys and queries, decayed since the start.
+void fade_from_start(Tokens& tokens, int64_t K) {
+  const int64_t stride = tokens.stride;
+  for (int64_t k = 0; k < stride; k += LANES) {
+    f32x16 since = splat(1.0f);
+    for (int64_t t = 0; t < tokens.T; ++t) {
+      since *= load<f32x16>(tokens.decay + t * stride + k);
+      const int64_t group = t / MOST * MOST, width = std::min<int64_t>(MOST, tokens.T - group);
+      float* left = tokens.left + 2 * group * K + t - group;
+      const f32x16 key = load<f32x16>(tokens.key + t * stride + k) * since, query = load<f32x16>(tokens.query + t * stride + k) * since;
+      for (int64_t lane = 0; lane < std::min<int64_t>(LANES, K - k); ++lane) {
+        left[(k + lane) * 2 * width] = key[lane];
+        left[(k + lane) * 2 * width + width] = query[lane];
+      }
+    }
+  }
+}
+
+// right and total: keys, decayed until the end.
+void fade_to_end(Tokens& tokens, int64_t K) {
+  const int64_t T = tokens.T, stride = tokens.stride;
+  for (int64_t k = 0; k < stride; k += LANES) {
+    f32x16 until = splat(1.0f);
+    for (int64_t s = T - 1; s >= 0; --s) {
+      const f32x16 key = load<f32x16>(tokens.key + s * stride + k) * until * tokens.beta[s];
+      for (int64_t lane = 0; lane < std::min<int64_t>(LANES, K - k); ++lane) tokens.right[(k + lane) * T + s] = key[lane];
+      until *= load<f32x16>(tokens.decay + s * stride + k);
+    }
+    store(tokens.total + k, until);
+  }
+}
+
+// Some columns of one head: of its state [K, V], of its values and outputs, and of e.
+struct Columns {
+  const float* value;
+  int64_t value_stride;
+  float* out;
+  int64_t out_stride;
+  float* error;
+  int64_t error_stride;
+  float* state;
+  int64_t state_stride;
+  int64_t width;  // of the last vector, if it is not whole
+  Columns from(int64_t column, int64_t left) const {
+    Columns c = *this;
+    return c.value += column, c.out += column, c.error += column, c.state += column, c.width = left, c;
+  }
+};
+
+template <bool Whole>
+inline f32x16 get(const float* from, int64_t width) {
+  if constexpr (Whole) return load<f32x16>(from);
+  return load_first(from, width);
+}
+
+template <bool Whole>
+inline void put(float* to, f32x16 v, int64_t width) {
+  if constexpr (Whole) return store(to, v);
+  store_first(to, v, width);
+}
+
+// e and out of T tokens, which follow `first` others.
+template <int T, int V, bool Whole>
+void answer(const Tokens& tokens, int64_t first, int64_t K, const Columns& c) {
+  f32x16 acc[2 * T][V] = {};
+  const float *left = tokens.left + 2 * first * K, *state = c.state;
+  for (int64_t k = 0; k < K; ++k, left += 2 * T, state += c.state_stride) {
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) {
+      const f32x16 row = get<Whole>(state + v * LANES, c.width);
+#pragma GCC unroll 16
+      for (int i = 0; i < 2 * T; ++i) acc[i][v] += row * left[i];
+    }
+  }
+#pragma GCC unroll 8
+  for (int t = 0; t < T; ++t) {
+    const int64_t at = first + t;
+    const float *on_error = tokens.on_error + at * tokens.T, *on_output = tokens.on_output + at * tokens.T;
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) {
+      f32x16 error = get<Whole>(c.value + at * c.value_stride + v * LANES, c.width) - acc[t][v], out = acc[T + t][v];
+      for (int64_t s = 0; s < first; ++s) {
+        const f32x16 before = get<Whole>(c.error + s * c.error_stride + v * LANES, c.width);
+        error -= before * on_error[s], out += before * on_output[s];
+      }
+#pragma GCC unroll 8
+      for (int s = 0; s < t; ++s) error -= acc[s][v] * on_error[first + s], out += acc[s][v] * on_output[first + s];
+      acc[t][v] = error;
+      put<Whole>(c.error + at * c.error_stride + v * LANES, error, c.width);
+      put<Whole>(c.out + at * c.out_stride + v * LANES, out + error * on_output[at], c.width);
+    }
+  }
+}
+
+// S <- total S + right e.
+template <int T, int V, bool Whole>
+void advance(const Tokens& tokens, int64_t K, const Columns& c) {
+  f32x16 error[T][V];
+  for (int t = 0; t < T; ++t)
+    for (int v = 0; v < V; ++v) error[t][v] = get<Whole>(c.error + t * c.error_stride + v * LANES, c.width);
+  const float* right = tokens.right;
+  float* state = c.state;
+  for (int64_t k = 0; k < K; ++k, right += T, state += c.state_stride) {
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) {
+      f32x16 row = get<Whole>(state + v * LANES, c.width) * tokens.total[k];
+#pragma GCC unroll 8
+      for (int t = 0; t < T; ++t) row += error[t][v] * right[t];
+      put<Whole>(state + v * LANES, row, c.width);
+    }
+  }
+}
+
+enum class Form { EXTEND, VERIFY, COMMIT };
+
+template <Form F, int T, int V, bool Whole>
+void tile(const Tokens& tokens, int64_t first, int64_t K, const Columns& c) {
+  if constexpr (F != Form::COMMIT) answer<T, V, Whole>(tokens, first, K, c);
+  if constexpr (F != Form::VERIFY) advance<T, V, Whole>(tokens, K, c);
+}
+
+// All columns for T tokens, as many vectors of them at a time as fit the registers.
+template <Form F, int T>
+void columns(const Tokens& tokens, int64_t first, const Shape& shape, const Columns& c) {
+  constexpr int V = ACCUMULATORS / 2 / T ? ACCUMULATORS / 2 / T : 1;
+  int64_t at = 0;
+  for (; at + V * LANES <= shape.V; at += V * LANES) tile<F, T, V, true>(tokens, first, shape.K, c.from(at, LANES));
+  for (; at + LANES <= shape.V; at += LANES) tile<F, T, 1, true>(tokens, first, shape.K, c.from(at, LANES));
+  if (at < shape.V) tile<F, T, 1, false>(tokens, first, shape.K, c.from(at, shape.V - at));
+}
+
+template <Form F, int T = MOST>
+void columns_of(int64_t count, const Tokens& tokens, int64_t first, const Shape& shape, const Columns& c) {
+  if (count == T) return columns<F, T>(tokens, first, shape, c);
+  if constexpr (T > 1) columns_of<F, T - 1>(count, tokens, first, shape, c);
+}
+
+bool is_sound(const Shape& s, const Tensor& state) { return s.key_heads > 0 && s.heads % s.key_heads == 0 && state.dim() == 4 && is_float(state); }
+
+Shape shape_of(int64_t T, int64_t decays, const Tensor& state, int64_t key_heads) {
+  const int64_t heads = state.size(1);
+  return {T, key_heads, heads, state.size(2), state.size(3), decays != heads};
+}
+
+// f(batch, head, scratch for so many tokens) for each of them, in threads.
+template <typename F>
+void for_heads(int64_t batch, const Shape& shape, int64_t most, const F& f) {
+  parallel(batch * shape.heads, shape.K * shape.V * 2 * sizeof(float), [&](int64_t begin, int64_t end) {
+    Tokens tokens(most, shape.K);
+    for (int64_t item = begin; item < end; ++item) f(item / shape.heads, item % shape.heads, tokens);
+  });
+}
+
+Gates gates_of(const Tensor& decay, const Tensor& beta, const Tensor& rate, const Tensor& bias, std::optional<double> floor, double strength, int64_t batch, const Shape& s) {
+  return {data<float>(decay) + batch * s.T * s.decays(), data<float>(beta) + batch * s.T * s.heads, data<float>(rate), data<float>(bias), floor, float(strength)};
+}
+
+Tensor& gated_delta_rule_out(KernelRuntimeContext& context, const Tensor& mixed, const Tensor& decay, const Tensor& beta, const Tensor& rate,
+    const Tensor& bias, Tensor& state, const Tensor& count, int64_t key_heads, std::optional<double> floor, double strength, Tensor& out) {
+  const Shape s = shape_of(mixed.size(1), last(decay), state, key_heads);
+  const int64_t n = *data<int64_t>(count), head_size = s.K * s.V;
+  ET_KERNEL_CHECK(context, is_sound(s, state) && last(mixed) == s.row() && last(decay) == s.decays(), InvalidArgument, out);
+  ET_KERNEL_CHECK(context, n >= 0 && n <= s.T && out.numel() == mixed.size(0) * s.T * s.heads * s.V, InvalidArgument, out);
+  for_heads(mixed.size(0), s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
+    const float* rows = data<float>(mixed) + batch * s.T * s.row();
+    float* answers = data<float>(out) + (batch * s.T * s.heads + head) * s.V;
+    const Gates gates = gates_of(decay, beta, rate, bias, floor, strength, batch, s);
+    const auto errors = std::make_unique_for_overwrite<float[]>(MOST * s.V);
+    for (int64_t first = 0; first < n; first += MOST) {
+      read_tokens(tokens, rows, gates, s, head, first, std::min<int64_t>(MOST, n - first));
+      relate(tokens), fade_from_start(tokens, s.K), fade_to_end(tokens, s.K);
+      const float* value = rows + first * s.row() + 2 * key_heads * s.K + head * s.V;
+      columns_of<Form::EXTEND>(tokens.T, tokens, 0, s, {value, s.row(), answers + first * s.heads * s.V, s.heads * s.V,
+          errors.get(), s.V, data<float>(state) + (batch * s.heads + head) * head_size, s.V, LANES});
+    }
+    for (int64_t t = n; t < s.T; ++t) std::fill_n(answers + t * s.heads * s.V, s.V, 0.0f);
+  });
+  return out;
+}
+
+// Where a verify keeps what a commit needs: key [S, Hk, K], error [S, H, V], log decay [S, H] or [S, H, K], beta [S, H].
+struct Staged {
+  float *key, *error, *log_decay, *beta;
+  void keep(const Tokens& tokens, const Shape& s, int64_t head) const {
+    for (int64_t t = 0; t < tokens.T; ++t) {
+      const int64_t at = t * s.heads + head, width = s.by_channel ? s.K : 1;
+      if (head % (s.heads / s.key_heads) == 0)
+        std::memcpy(key + (t * s.key_heads + s.key_head(head)) * s.K, tokens.key + t * tokens.stride, s.K * sizeof(float));
+      std::memcpy(log_decay + at * width, tokens.log_decay + t * tokens.stride, width * sizeof(float));
+      beta[at] = tokens.beta[t];
+    }
+  }
+};
+
+Tensor& gated_delta_rule_verify_out(KernelRuntimeContext& context, const Tensor& mixed, const Tensor& decay, const Tensor& beta, const Tensor& rate,
+    const Tensor& bias, const Tensor& state, Tensor& staged_key, Tensor& staged_error, Tensor& staged_log_decay, Tensor& staged_beta,
+    int64_t key_heads, std::optional<double> floor, double strength, Tensor& out) {
+  const Shape s = shape_of(mixed.size(1), last(decay), state, key_heads);
+  const int64_t S = staged_beta.size(1), head_size = s.K * s.V;
+  ET_KERNEL_CHECK(context, is_sound(s, state) && last(mixed) == s.row() && last(decay) == s.decays() && s.T <= S, InvalidArgument, out);
+  for_heads(mixed.size(0), s, s.T, [&](int64_t batch, int64_t head, Tokens& tokens) {
+    const float* rows = data<float>(mixed) + batch * s.T * s.row();
+    const Staged staged{data<float>(staged_key) + batch * S * key_heads * s.K, data<float>(staged_error) + batch * S * s.heads * s.V,
+        data<float>(staged_log_decay) + batch * S * s.decays(), data<float>(staged_beta) + batch * S * s.heads};
+    read_tokens(tokens, rows, gates_of(decay, beta, rate, bias, floor, strength, batch, s), s, head, 0, s.T);
+    staged.keep(tokens, s, head);
+    relate(tokens), fade_from_start(tokens, s.K);
+    float* read_only = const_cast<float*>(data<float>(state)) + (batch * s.heads + head) * head_size;
+    for (int64_t first = 0; first < s.T; first += MOST)
+      columns_of<Form::VERIFY>(std::min<int64_t>(MOST, s.T - first), tokens, first, s, {rows + 2 * key_heads * s.K + head * s.V, s.row(),
+          data<float>(out) + (batch * s.T * s.heads + head) * s.V, s.heads * s.V, staged.error + head * s.V, s.heads * s.V, read_only, s.V, LANES});
+  });
+  return out;
+}
+
+// The tokens of a staged block from `first` on, as far as a commit asks for them.
+void read_staged(Tokens& tokens, const Staged& from, const Shape& s, int64_t head, int64_t first, int64_t T) {
+  tokens.T = T;
+  for (int64_t t = 0; t < T; ++t) {
+    const int64_t at = (first + t) * s.heads + head;
+    float* logs = tokens.log_decay + t * tokens.stride;
+    copy_row(tokens.key + t * tokens.stride, from.key + ((first + t) * s.key_heads + s.key_head(head)) * s.K, s.K, tokens.stride);
+    if (s.by_channel) {
+      copy_row(logs, from.log_decay + at * s.K, s.K, tokens.stride);
+    } else {
+      store(logs, splat(from.log_decay[at]));
+    }
+    tokens.beta[t] = from.beta[at];
+  }
+  read_decays(tokens, s.by_channel);
+}
+
+Tensor& gated_delta_rule_commit_out(KernelRuntimeContext& context, Tensor& state, const Tensor& key, const Tensor& error, const Tensor& log_decay,
+    const Tensor& beta, const Tensor& count, Tensor& out) {
+  const int64_t S = beta.size(1), n = *data<int64_t>(count);
+  const Shape s = shape_of(n, log_decay.dim() == 4 ? -1 : state.size(1), state, key.size(2));
+  ET_KERNEL_CHECK(context, is_sound(s, state) && n >= 0 && n <= S && last(key) == s.K && last(error) == s.V, InvalidArgument, out);
+  *data<int64_t>(out) = n;
+  if (n == 0) return out;
+  const auto at = [](const Tensor& tensor, int64_t batch) { return const_cast<float*>(data<float>(tensor)) + batch * tensor.numel() / tensor.size(0); };
+  for_heads(state.size(0), s, std::min<int64_t>(MOST, n), [&](int64_t batch, int64_t head, Tokens& tokens) {
+    const Staged staged{at(key, batch), at(error, batch), at(log_decay, batch), at(beta, batch)};
+    for (int64_t first = 0; first < n; first += MOST) {
+      read_staged(tokens, staged, s, head, first, std::min<int64_t>(MOST, n - first));
+      fade_to_end(tokens, s.K);
+      columns_of<Form::COMMIT>(tokens.T, tokens, 0, s, {nullptr, 0, nullptr, 0, staged.error + (first * s.heads + head) * s.V, s.heads * s.V,
+          data<float>(state) + (batch * s.heads + head) * s.K * s.V, s.V, LANES});
+    }
+  });
+  return out;
+}
+
+EXECUTORCH_LIBRARY(hybridge, "gated_delta_rule.out", gated_delta_rule_out);
+EXECUTORCH_LIBRARY(hybridge, "gated_delta_rule_verify.out", gated_delta_rule_verify_out);
+EXECUTORCH_LIBRARY(hybridge, "gated_delta_rule_commit.out", gated_delta_rule_commit_out);
+
+}  // namespace
+}  // namespace hybridge

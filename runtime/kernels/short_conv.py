@@ -1,0 +1,74 @@
+"""A short causal convolution with its window in place, as a block that counts, as a verify, and as the commit that follows.
+
+Axes: B batch, T tokens, S staged tokens, C channels, W = kernel - 1, X channels of a wider row,
+of which C are read from ``start`` on.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hybridge.runtime.kernels.activation import ACTIVATIONS
+from hybridge.runtime.kernels.define import define
+
+ROWS = "Tensor x, Tensor taps, Tensor? bias"
+"""x [B, T, X]; taps [W + 1, C], the newest last, and bias [C]. The activation is a name of ``ACTIVATIONS``, or empty."""
+
+
+def short_conv(
+    x: Tensor, taps: Tensor, bias: Tensor | None, window: Tensor, count: Tensor, start: int, activation: str
+) -> Tensor:
+    """Outputs [B, T, C], zeros from token ``count`` (int64 [1]) on; window [B, W, C] takes in the first ``count`` inputs."""
+    n, inputs = int(count), _inputs(x, taps, start)
+    out = torch.zeros_like(inputs)
+    if n:
+        out[:, :n] = _convolve(torch.cat([window, inputs[:, :n]], dim=1), taps, bias, activation)
+        shift_window(window, inputs, count)
+    return out
+
+
+def short_conv_verify(
+    x: Tensor, taps: Tensor, bias: Tensor | None, window: Tensor, staged: Tensor, start: int, activation: str
+) -> Tensor:
+    """Outputs [B, T, C]; the window stays and the inputs go into the first T rows of staged [B, S, C]."""
+    inputs = _inputs(x, taps, start)
+    staged[:, : x.shape[1]] = inputs
+    return _convolve(torch.cat([window, inputs], dim=1), taps, bias, activation)
+
+
+def shift_window(window: Tensor, x: Tensor, count: Tensor) -> Tensor:
+    """window [B, W, C] takes in the first ``count`` of x [B, T, C]; returns ``count``."""
+    n = int(count)
+    window.copy_(torch.cat([window, x], dim=1)[:, n : n + window.shape[1]])
+    return count.clone()
+
+
+def _inputs(x: Tensor, taps: Tensor, start: int) -> Tensor:
+    return x[..., start : start + taps.shape[1]]
+
+
+def _convolve(rows: Tensor, taps: Tensor, bias: Tensor | None, activation: str) -> Tensor:
+    mixed = F.conv1d(rows.transpose(1, 2), taps.T.unsqueeze(1), bias, groups=taps.shape[1]).transpose(1, 2)
+    return ACTIVATIONS[activation](mixed) if activation else mixed.contiguous()
+
+
+define(
+    "short_conv",
+    f"{ROWS}, Tensor(a!) window, Tensor count, int start, str activation",
+    short_conv,
+    lambda x, taps, *_: x.new_empty(*x.shape[:2], taps.shape[1]),
+)
+define(
+    "short_conv_verify",
+    f"{ROWS}, Tensor window, Tensor(a!) staged, int start, str activation",
+    short_conv_verify,
+    lambda x, taps, *_: x.new_empty(*x.shape[:2], taps.shape[1]),
+)
+define(
+    "shift_window",
+    "Tensor(a!) window, Tensor x, Tensor count",
+    shift_window,
+    lambda window, x, count: torch.empty_like(count),
+)
