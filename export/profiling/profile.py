@@ -7,6 +7,7 @@ because a part that ran again and again would find its weights in the processor'
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 import time
@@ -32,12 +33,12 @@ READ = 2**26
 def profile(
     artifact: Artifact, methods: Sequence[str], context: int, rounds: int, clock: Clock = time.perf_counter
 ) -> list[Profile]:
-    """A profile of each of ``methods``, which take tokens, after ``context`` tokens.
+    """A profile of each of ``methods`` (prefill, decode, a verify) after ``context`` tokens.
 
     Raises ArtifactError, and UsageError where the context leaves no room for a block.
     """
     options = artifact.manifest.options
-    room = options.max_seq_len - max(options.verify_len, 2)  # a decode runs twice in each round
+    room = options.max_seq_len - max(options.prefill_chunk, options.verify_len, 2)  # a decode runs twice in each round
     if not 1 <= context <= room:
         raise UsageError(f"a context of {context} tokens is not 1 to {room}, which this artifact has room for.")
     with tempfile.TemporaryDirectory(prefix="hybridge-profile-") as folder:
@@ -60,7 +61,8 @@ class Profiler:
         for plan in plans:
             self.program.load_method(plan.name)
         self.session = Session(self.program, artifact.manifest)
-        self._shapes = {name: artifact.manifest.methods[name].inputs[0].shape for name in methods}
+        shapes = {name: [each.shape for each in artifact.manifest.methods[name].inputs] for name in methods}
+        self._inputs = {name: _inputs(*each) for name, each in shapes.items()}
         self._numbers = torch.ones(READ, dtype=torch.int32)
 
     def run(self, method: str, context: int, rounds: int, clock: Clock = time.perf_counter) -> Profile:
@@ -69,18 +71,18 @@ class Profiler:
         With one thread ``time.process_time`` is the better clock: what else the machine does is not counted.
         """
         cut = self._cuts[method]
-        tokens = torch.zeros(self._shapes[method], dtype=torch.long)
+        inputs = self._inputs[method]
         bandwidth: list[float] = []
         times: dict[str, list[float]] = {name: [] for name in cut.names}
         for _ in range(rounds):
             bandwidth.append(self._read_bandwidth(clock))
             self.session.reset()
             self.session.prefill([0] * context)
-            self.program.call(cut.method(WHOLE), tokens)  # the first call after a pause is slower than the others
+            self.program.call(cut.method(WHOLE), *inputs)  # the first call after a pause is slower than the others
             for name, measured in times.items():
-                self.program.call(cut.method(POSITIONS), tokens)  # so that what is taken off costs the same every time
+                self.program.call(cut.method(POSITIONS), *inputs)  # so that what is taken off costs the same every time
                 start = clock()
-                self.program.call(cut.method(name), tokens)
+                self.program.call(cut.method(name), *inputs)
                 measured.append(clock() - start)
         medians = {name: statistics.median(measured) for name, measured in times.items()}
         return cut.profile(medians, context, statistics.median(bandwidth))
@@ -90,3 +92,9 @@ class Profiler:
         start = clock()
         self._numbers.max()
         return self._numbers.nbytes / (clock() - start)
+
+
+def _inputs(tokens: Sequence[int], *counts: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    """Tokens of that shape, and that all of them count."""
+    count = math.prod(tokens)
+    return torch.zeros(*tokens, dtype=torch.long), *(torch.full(tuple(each), count) for each in counts)
