@@ -21,8 +21,8 @@ class Client:
     """One engine in a process of its own; only the driver decides when it runs."""
 
     def __init__(self, python: Path | str, engine: str, options: dict[str, Any], log: Path) -> None:
-        paths = [str(SCRIPTS), str(SCRIPTS.parent / "src")]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "HF_HUB_OFFLINE": "1"}
+        paths = [str(SCRIPTS), str(SCRIPTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1"}
         command: Sequence[Any] = [python, "-m", "benchmarks.worker", engine, json.dumps(options)]
         self.log = log
         with log.open("w") as file:

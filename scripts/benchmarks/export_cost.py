@@ -63,7 +63,7 @@ def run_measured(command: Sequence[str], log: Path, limit: float) -> tuple[float
                 break
             if time.monotonic() - start > limit:
                 process.kill()
-                os.wait4(process.pid, 0)
+                process.wait()
                 raise CannotExportError(f"not finished after {limit:.0f} s")
             time.sleep(0.2)
     process.returncode = os.waitstatus_to_exitcode(status)

@@ -162,9 +162,12 @@ def _parts(name: str, numbers: Numbers, config: Config) -> list[tuple[str, Numbe
 
 
 def _feed_forward(config: Config, tensors: dict[str, Numbers]) -> int:
-    """LFM2 adjusts the config's size, so the first layer's matrix says it."""
+    """LFM2 adjusts the config's size, so the first layer's matrix says it; Granite's size is that of its shared expert."""
     adjusted = tensors.get("model.layers.0.feed_forward.w1.weight")
-    return adjusted.shape[0] if adjusted is not None else config["intermediate_size"]
+    if adjusted is not None:
+        return int(adjusted.shape[0])
+    key = "shared_intermediate_size" if "shared_intermediate_size" in config else "intermediate_size"
+    return int(config[key])
 
 
 def _key_value_heads(config: Config) -> list[int]:

@@ -24,8 +24,8 @@ def installed(work: Path) -> bool:
 def install(work: Path) -> None:
     """Make the environment; llama.cpp takes minutes to compile. Raises CalledProcessError where a step fails."""
     folder = work / "peers"
-    subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
     options = {"CMAKE_ARGS": "-DGGML_NATIVE=ON", "CMAKE_BUILD_PARALLEL_LEVEL": str(os.cpu_count() or 1)}
-    pip = [python_of(work), "-m", "pip", "install", "--disable-pip-version-check", "--no-binary", "llama-cpp-python"]
+    pip = [str(python_of(work)), "-m", "pip", "install", "--disable-pip-version-check", "--no-binary", "llama-cpp-python"]
     subprocess.run([*pip, *PACKAGES], check=True, env=os.environ | options)
     (folder / "installed").write_text("\n".join(PACKAGES))

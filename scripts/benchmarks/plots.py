@@ -54,7 +54,7 @@ def wanted(samples: dict[str, Any], measure: str, threads: int) -> bool:
 
 def seconds(samples: dict[str, Any]) -> float:
     """The median of all steps."""
-    return median(second for steps in samples["rounds"] for second in steps)
+    return float(median(second for steps in samples["rounds"] for second in steps))
 
 
 if __name__ == "__main__":

@@ -60,9 +60,12 @@ def contestant(variant: Variant, place: Workplace) -> Contestant | Row:
 
 def bytes_read(variant: Variant, sizes: Sizes, context: int) -> float:
     """What one decode reads at least: every weight once, the recurrent state, and the rows of the context."""
-    bits = variant.bits
-    numbers = sizes.linear * bits.linear + sizes.head * bits.head + sizes.row * context * bits.row
-    return numbers / 8 + 4 * (sizes.small + sizes.recurrent)
+    return weight_bytes(variant, sizes) + sizes.row * context * variant.bits.row / 8 + 4 * sizes.recurrent
+
+
+def weight_bytes(variant: Variant, sizes: Sizes) -> float:
+    """All weights, once."""
+    return (sizes.linear * variant.bits.linear + sizes.head * variant.bits.head) / 8 + 4 * sizes.small
 
 
 Built = tuple[Path | str, str, dict[str, Any], int]
@@ -106,7 +109,7 @@ def _llama(variant: Variant, place: Workplace, row: Row) -> Built:
     path = place.folder / f"{kind}.gguf"
     if not path.exists():
         scripts = Path(__file__).parents[1]
-        command = [python, "-m", "benchmarks.gguf_file", str(place.checkpoint), str(path), kind]
+        command = [str(python), "-m", "benchmarks.gguf_file", str(place.checkpoint), str(path), kind]
         made = subprocess.run(command, cwd=scripts, capture_output=True, text=True, check=False)
         if made.returncode:
             raise CannotRunError(export_cost.last_words(made.stderr))

@@ -39,6 +39,7 @@ class Row(BaseModel):
     load_seconds: float = 0.0
     resident: int = 0
     bare: int = 0
+    weight_bytes: float = 0.0
     bytes_read: dict[int, float] = Field(default={}, description="of one decode, by context")
     samples: list[Samples] = []
     missing: dict[str, str] = Field(default={}, description="why a measure has no samples")
@@ -78,6 +79,11 @@ def speedup(samples: Samples | None, baseline: Samples | None) -> float | None:
         return None
     pairs = zip(samples.rounds, baseline.rounds, strict=False)
     return median(median(theirs) / median(ours) for ours, theirs in pairs)
+
+
+def share(samples: Samples | None, whole: Samples | None) -> float | None:
+    """The time of ``samples`` in that of ``whole``, medians."""
+    return samples.seconds / whole.seconds if samples and whole else None
 
 
 def save(runs: Sequence[Run], path: Path) -> None:

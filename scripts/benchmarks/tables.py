@@ -6,15 +6,11 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from benchmarks.engine import COMMIT, PREFILL, VERIFY
-from benchmarks.results import Measure, Row, Run, speedup
+from benchmarks.results import Measure, Row, Run, Samples, share, speedup
 from benchmarks.variants import BASELINES
 
 NONE = "–"
-
-
-def page(runs: Sequence[Run]) -> str:
-    """All shapes."""
-    return "\n\n".join(shape(run) for run in runs) + "\n"
+BY_CONTEXT: tuple[Measure, ...] = ("decode", "verify", "commit")
 
 
 def shape(run: Run) -> str:
@@ -24,7 +20,7 @@ def shape(run: Run) -> str:
         for group in dict.fromkeys(row.group for row in run.rows):
             rows = [row for row in run.rows if row.group == group]
             parts += [f"**{group}, {threads} {'thread' if threads == 1 else 'threads'}**", speeds(run, rows, group, threads)]
-    parts += ["**Share of the bandwidth limit in decode**", shares(run), "**Files, memory, loading**", costs(run)]
+    parts += ["**Share of the bandwidth limit in decode**", limits(run), "**Files, memory, loading**", costs(run)]
     return "\n\n".join([*parts, *gaps(run)])
 
 
@@ -36,43 +32,49 @@ def machine(run: Run) -> str:
 
 
 def speeds(run: Run, rows: Sequence[Row], group: str, threads: int) -> str:
-    """Tokens per second of decode and prefill, milliseconds of verify and commit, and decode against the baseline."""
-    head = ["", *(f"decode at {c:,}, tokens/s" for c in run.contexts), f"× {BASELINES[group]} at {run.contexts[0]:,}"]
-    head += [f"verify of {VERIFY}, ms", "in decodes", f"commit of {COMMIT}, ms", f"prefill of {PREFILL}, tokens/s", "× prefill"]
+    """Tokens per second and how many times the baseline's; milliseconds of verify and commit."""
+    head = [f"× is {BASELINES[group]}", *(f"decode at {context:,}, tokens/s" for context in run.contexts)]
+    head += ["longest / shortest context, time", f"verify of {VERIFY}, ms", "in decodes", f"commit of {COMMIT}, ms"]
+    head += [f"prefill of {PREFILL}, tokens/s"]
     base = run.row(BASELINES[group])
     return table(head, [[row.variant, *speed_cells(run, row, base, threads)] for row in rows if not row.failed])
 
 
 def speed_cells(run: Run, row: Row, base: Row | None, threads: int) -> list[str]:
     """The cells of one engine."""
-    first = run.contexts[0]
-    decodes = [row.find("decode", context, threads) for context in run.contexts]
-    verify, commit = (row.find(measure, first, threads) for measure in ("verify", "commit"))
-    prefill = row.find("prefill", 0, threads)
-    cells = [number(decode and 1 / decode.seconds) for decode in decodes]
-    cells += [ratio(row, base, "decode", first, threads)]
-    cells += [number(verify and 1000 * verify.seconds), number(verify and decodes[0] and verify.seconds / decodes[0].seconds)]
-    cells += [number(commit and 1000 * commit.seconds), number(prefill and PREFILL / prefill.seconds)]
-    return [*cells, ratio(row, base, "prefill", 0, threads)]
+    first, last = run.contexts[0], run.contexts[-1]
+    decode, verify, commit = (row.find(measure, first, threads) for measure in BY_CONTEXT)
+    cells = [speed(row, base, "decode", context, threads) for context in run.contexts]
+    cells += [number(share(row.find("decode", last, threads), decode)), milliseconds(verify), number(share(verify, decode))]
+    return [*cells, milliseconds(commit), speed(row, base, "prefill", 0, threads)]
 
 
-def ratio(row: Row, base: Row | None, measure: Measure, context: int, threads: int) -> str:
-    """How many times as fast as the baseline."""
-    theirs = base.find(measure, context, threads) if base else None
-    return number(speedup(row.find(measure, context, threads), theirs))
+def speed(row: Row, base: Row | None, measure: Measure, context: int, threads: int) -> str:
+    """Tokens per second, and how many times the baseline's."""
+    ours = row.find(measure, context, threads)
+    if ours is None:
+        return NONE
+    text = number((PREFILL if measure == "prefill" else 1) / ours.seconds)
+    times = speedup(ours, base.find(measure, context, threads) if base and base is not row else None)
+    return f"{text} ({number(times)}×)" if times else text
 
 
-def shares(run: Run) -> str:
+def milliseconds(samples: Samples | None) -> str:
+    """The median."""
+    return number(1000 * samples.seconds) if samples else NONE
+
+
+def limits(run: Run) -> str:
     """Least time over measured time of decodes, in percent."""
     columns = [(threads, context) for threads in run.threads for context in run.contexts]
     head = ["", *(f"{threads} threads, {context:,}" for threads, context in columns)]
-    return table(head, [[row.variant, *(share(run, row, *column) for column in columns)] for row in run.rows if not row.failed])
+    return table(head, [[row.variant, *(limit(run, row, *column) for column in columns)] for row in run.rows if not row.failed])
 
 
-def share(run: Run, row: Row, threads: int, context: int) -> str:
+def limit(run: Run, row: Row, threads: int, context: int) -> str:
     """One cell of it."""
-    decode, limit = row.find("decode", context, threads), run.limit(row, context, threads)
-    return f"{100 * limit / decode.seconds:.0f} %" if decode and limit else NONE
+    decode, least = row.find("decode", context, threads), run.limit(row, context, threads)
+    return f"{100 * least / decode.seconds:.0f} %" if decode and least else NONE
 
 
 def costs(run: Run) -> str:

@@ -1,8 +1,8 @@
 """The process of one engine: a request a line on stdin, an answer a line on stdout, both JSON.
 
 ``{"do": "load"}``, ``{"do": "set_threads", "count": 2}``, ``{"do": "fill", "context": 128}`` and
-``{"do": "measure", "what": {"name": "verify", "arguments": [8]}, "steps": 5}``. The answer is ``{"seconds": […]}``, one for each step, or
-``{"error": "…"}``.
+``{"do": "measure", "what": {"name": "verify", "arguments": [8]}, "steps": 5}``. The answer is ``{"seconds": […]}``, one for
+each step, or ``{"error": "…"}``.
 
 Usage: python -m benchmarks.worker MODULE:CLASS OPTIONS_AS_JSON
 """
