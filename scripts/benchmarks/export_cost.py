@@ -15,6 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("cache", "export", "runtime")
+SPARE = 2 * 2**30
+"""Bytes of memory that are left to everything else."""
 COMMAND = "from hybridge.export.cli import main; main()"
 
 
@@ -52,24 +54,30 @@ def export(checkpoint: Path, work: Path, options: Sequence[str], limit: float, *
     return exported
 
 
-def run_measured(command: Sequence[str], log: Path, limit: float) -> tuple[float, int]:
+def run_measured(command: Sequence[str], log: Path, limit: float, cwd: Path | None = None) -> tuple[float, int]:
     """Seconds and peak resident bytes of a command. Raises CannotExportError with the last line that it wrote."""
     start = time.monotonic()
     with log.open("w") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | {"COLUMNS": "1000"})
+        process = subprocess.Popen(command, stdout=file, stderr=file, cwd=cwd, env=os.environ | {"COLUMNS": "1000"})
         while True:
             done, status, usage = os.wait4(process.pid, os.WNOHANG)
             if done:
                 break
-            if time.monotonic() - start > limit:
+            if why := "memory ran out" if free_memory() < SPARE else "not finished" if time.monotonic() - start > limit else "":
                 process.kill()
                 process.wait()
-                raise CannotExportError(f"not finished after {limit:.0f} s")
+                raise CannotExportError(f"{why} after {time.monotonic() - start:.0f} s")
             time.sleep(0.2)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise CannotExportError(last_words(log.read_text()))
     return time.monotonic() - start, usage.ru_maxrss * 1024
+
+
+def free_memory() -> int:
+    """Bytes that processes can still have."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
 
 def last_words(text: str) -> str:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks import export_cost, peers
-from benchmarks.client import Client, EngineError
+from benchmarks.client import SCRIPTS, Client, EngineError
 from benchmarks.driver import Contestant
 from benchmarks.engine import ROOM
 from benchmarks.results import Row
 from benchmarks.shapes import Sizes, vocabulary
 from benchmarks.variants import PREFILL_CHUNK, Variant
 
-LOAD_LIMIT, SPARE = 900.0, 2 * 2**30
+LOAD_LIMIT, PTE_LIMIT = 900.0, 600.0
+"""Seconds for loading, and for an export by transformers."""
 
 
 @dataclass(frozen=True)
@@ -35,27 +36,45 @@ class Workplace:
         return self.folder / "checkpoint"
 
 
+Built = tuple[Path | str, str, dict[str, Any], int]
+"""Interpreter, engine, its options, and bytes of memory that it will need."""
+
+
 class CannotRunError(Exception):
     """Why a variant has no figures."""
 
 
-def contestant(variant: Variant, place: Workplace) -> Contestant | Row:
-    """The loaded engine, or a row that says why there is none."""
-    row = Row(variant=variant.name, group=variant.group)
+def build(variant: Variant, place: Workplace, row: Row) -> Built | None:
+    """Make the files of a variant. Where that fails, the row says why."""
     try:
-        python, engine, options, needed = BUILDERS[variant.engine](variant, place, row)
-        _check_memory(needed)
-        client = Client(python, engine, options, place.folder / f"{_slug(variant.name)}.log")
-        row.bare = client.bare
-        loaded = client.ask(LOAD_LIMIT, do="load")
-        client.close()  # the second load finds the file in memory
-        client = Client(python, engine, options, place.folder / f"{_slug(variant.name)}.log")
-        loaded = client.ask(LOAD_LIMIT, do="load")
-        row.load_seconds, row.resident = loaded["seconds"][0], loaded["resident"]
-        return Contestant(client, row)
-    except (CannotRunError, EngineError, export_cost.CannotExportError) as error:
+        return BUILDERS[variant.engine](variant, place, row)
+    except (CannotRunError, export_cost.CannotExportError) as error:
         row.failed = str(error)
-        return row
+        return None
+
+
+def load(built: Built, place: Workplace, row: Row) -> Contestant | None:
+    """The engine in a process of its own. It loads twice: then the file is in memory, as it is for a user's second run."""
+    python, engine, options, needed = built
+    log = place.folder / f"{_slug(row.variant)}.log"
+    try:
+        _check_memory(needed)
+        _loaded(python, engine, options, log, row).close()
+        return Contestant(_loaded(python, engine, options, log, row), row)
+    except (CannotRunError, EngineError) as error:
+        row.failed = str(error)
+        return None
+
+
+def _loaded(python: Path | str, engine: str, options: dict[str, Any], log: Path, row: Row) -> Client:
+    client = Client(python, engine, options, log)
+    try:
+        answer = client.ask(LOAD_LIMIT, do="load")
+    except EngineError:
+        client.close()
+        raise
+    row.bare, row.resident, row.load_seconds = client.bare, answer["resident"], answer["seconds"][0]
+    return client
 
 
 def bytes_read(variant: Variant, sizes: Sizes, context: int) -> float:
@@ -66,10 +85,6 @@ def bytes_read(variant: Variant, sizes: Sizes, context: int) -> float:
 def weight_bytes(variant: Variant, sizes: Sizes) -> float:
     """All weights, once."""
     return (sizes.linear * variant.bits.linear + sizes.head * variant.bits.head) / 8 + 4 * sizes.small
-
-
-Built = tuple[Path | str, str, dict[str, Any], int]
-"""Interpreter, engine, its options, and bytes of memory that it will need."""
 
 
 def _hybridge(variant: Variant, place: Workplace, row: Row) -> Built:
@@ -93,11 +108,19 @@ def _compiled(variant: Variant, place: Workplace, row: Row) -> Built:
 
 
 def _pte(variant: Variant, place: Workplace, row: Row) -> Built:
-    folder = place.folder / "transformers-pte"
-    command = [sys.executable, "-m", "benchmarks.pte_engine", str(place.checkpoint), str(folder)]
-    if not folder.exists():
-        log = place.folder / "transformers-pte.log"
-        row.export_seconds, row.export_memory = export_cost.run_measured(command, log, place.export_limit)
+    """Exported once, whatever comes of it: most shapes do not finish."""
+    folder, record = place.folder / "transformers-pte", place.folder / "transformers-pte.json"
+    if not record.exists():
+        command = [sys.executable, "-m", "benchmarks.pte_engine", str(place.checkpoint), str(folder)]
+        try:
+            seconds, memory = export_cost.run_measured(command, record.with_suffix(".log"), PTE_LIMIT, cwd=SCRIPTS)
+            record.write_text(json.dumps({"seconds": seconds, "memory": memory}))
+        except export_cost.CannotExportError as error:
+            record.write_text(json.dumps({"failed": f"its export: {error}"}))
+    made = json.loads(record.read_text())
+    if "failed" in made:
+        raise CannotRunError(made["failed"])
+    row.export_seconds, row.export_memory = made["seconds"], made["memory"]
     row.file_bytes = sum(path.stat().st_size for path in folder.glob("*.pte"))
     return sys.executable, "benchmarks.pte_engine:PteEngine", {"folder": str(folder)}, 2 * row.file_bytes
 
@@ -108,9 +131,8 @@ def _llama(variant: Variant, place: Workplace, row: Row) -> Built:
     python, (kind, kv) = peers.python_of(place.work), variant.options
     path = place.folder / f"{kind}.gguf"
     if not path.exists():
-        scripts = Path(__file__).parents[1]
         command = [str(python), "-m", "benchmarks.gguf_file", str(place.checkpoint), str(path), kind]
-        made = subprocess.run(command, cwd=scripts, capture_output=True, text=True, check=False)
+        made = subprocess.run(command, cwd=SCRIPTS, capture_output=True, text=True, check=False)
         if made.returncode:
             raise CannotRunError(export_cost.last_words(made.stderr))
     row.file_bytes = path.stat().st_size
@@ -124,18 +146,11 @@ BUILDERS = {"hybridge": _hybridge, "eager": _eager, "compiled": _compiled, "pte"
 
 def _check_memory(needed: int) -> None:
     """Refuse what would not fit beside the others: swapping would be measured."""
-    fields = dict(_meminfo())
-    available = fields["MemAvailable"]
-    if needed + SPARE > available:
+    free = export_cost.free_memory()
+    if needed + export_cost.SPARE > free:
         raise CannotRunError(
-            f"needs about {needed / 1e9:.1f} GB, {available / 1e9:.1f} GB of memory are free; run fewer with --only"
+            f"needs about {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB of memory are free; run fewer with --only"
         )
-
-
-def _meminfo() -> Iterator[tuple[str, int]]:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, value = line.partition(":")
-        yield name, int(value.split()[0]) * 1024
 
 
 def _size(checkpoint: Path) -> int:
