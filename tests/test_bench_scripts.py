@@ -135,6 +135,16 @@ def test_results_come_back_from_their_file(tmp_path: Path) -> None:
     assert results.read(tmp_path / "raw.json") == [run]
 
 
+def test_a_group_that_is_measured_again_replaces_its_rows_only() -> None:
+    old, new = run_of(row("hybridge"), row("llama.cpp Q4_0")), run_of(row("llama.cpp Q4_0 rollback"))
+    old.bandwidth, new.bandwidth = {1: [1.0]}, {1: [2.0]}
+    (both,) = results.merged([old], new)
+    assert [r.variant for r in both.rows] == ["hybridge", "llama.cpp Q4_0 rollback"]
+    assert both.bandwidth[1] == [1.0, 2.0]
+    new.contexts = [128]
+    assert results.merged([old], new) == [new]
+
+
 class Scripted:
     """A client that notes what it is asked for; ``broken`` fails."""
 

@@ -86,6 +86,18 @@ def share(samples: Samples | None, whole: Samples | None) -> float | None:
     return samples.seconds / whole.seconds if samples and whole else None
 
 
+def merged(kept: Sequence[Run], new: Run) -> list[Run]:
+    """``kept`` with the rows of ``new`` in place of those of its groups; a run of other contexts or threads goes altogether."""
+    old = next((run for run in kept if run.shape == new.shape), None)
+    if old and (old.contexts, old.threads) == (new.contexts, new.threads):
+        groups = {row.group for row in new.rows}
+        rows = [*(row for row in old.rows if row.group not in groups), *new.rows]
+        rates = {n: old.bandwidth.get(n, []) + new.bandwidth.get(n, []) for n in new.threads}
+        new = new.model_copy(update={"rows": rows, "bandwidth": rates})
+    others = [run for run in kept if run.shape != new.shape]
+    return [*others, new]
+
+
 def save(runs: Sequence[Run], path: Path) -> None:
     """Write the raw samples of all runs."""
     path.write_text(json.dumps([run.model_dump() for run in runs], indent=1) + "\n")
