@@ -69,7 +69,7 @@ def test_a_ratio_is_taken_round_by_round() -> None:
 
 def test_the_limit_is_what_is_read_over_what_memory_gives() -> None:
     run = run_of(row("hybridge", samples("decode", [0.5]), bytes_read={128: 4e9}))
-    run.bandwidth = {1: [10e9, 16e9, 99e9]}
+    run.bandwidth = {1: [10e9, 16e9, 9e9]}
     assert run.limit(run.rows[0], 128, 1) == 0.25
     assert run.limit(run.rows[0], 128, 2) is None
     assert "| hybridge | 50 % |" in tables.limits(run)

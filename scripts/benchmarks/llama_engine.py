@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import llama_cpp as llama
@@ -28,6 +29,7 @@ class LlamaEngine:
         context = llama.llama_context_default_params()
         context.n_ctx, context.n_batch, context.n_ubatch = self.longest + ROOM, BATCH, BATCH
         context.type_k = context.type_v = TYPES[self.kv]
+        context.n_threads = context.n_threads_batch = self.threads = os.cpu_count() or 1
         context.n_rs_seq, context.no_perf = self.rollback, True
         self.context = llama.llama_init_from_model(self.model, context)
         if not self.context:
@@ -37,6 +39,7 @@ class LlamaEngine:
         self.decode()
 
     def set_threads(self, count: int) -> None:
+        self.threads = count
         llama.llama_set_n_threads(self.context, count, count)
 
     def fill(self, context: int) -> None:
@@ -44,8 +47,10 @@ class LlamaEngine:
         kept = self.path.with_name(f"{self.path.stem}-{self.kv}-{self.rollback}-{context}.state")
         self._clear()
         if not self._restored(kept):
+            llama.llama_set_n_threads(self.context, self.threads, os.cpu_count() or 1)
             for start in range(0, context, BATCH):
                 self._run(min(BATCH, context - start), logits=False)
+            llama.llama_set_n_threads(self.context, self.threads, self.threads)
             llama.llama_state_save_file(self.context, str(kept).encode(), None, 0)
         self.length = context
 

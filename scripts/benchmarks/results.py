@@ -66,11 +66,11 @@ class Run(BaseModel):
         return next((row for row in self.rows if row.variant == variant), None)
 
     def limit(self, row: Row, context: int, threads: int) -> float | None:
-        """Seconds that a decode takes at least: what it reads over what memory gives."""
+        """Seconds that a decode takes at least: what it reads over the best that memory was seen to give."""
         rates = self.bandwidth.get(threads)
         if not rates or context not in row.bytes_read:
             return None
-        return row.bytes_read[context] / median(rates)
+        return row.bytes_read[context] / max(rates)
 
 
 def speedup(samples: Samples | None, baseline: Samples | None) -> float | None:

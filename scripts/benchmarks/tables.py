@@ -26,7 +26,11 @@ def shape(run: Run) -> str:
 
 def machine(run: Run) -> str:
     """The machine and what memory gives."""
-    rates = ", ".join(f"{median(rates) / 1e9:.1f} GB/s with {n}" for n, rates in sorted(run.bandwidth.items()) if rates)
+    rates = ", ".join(
+        f"{median(rates) / 1e9:.1f} (best {max(rates) / 1e9:.1f}) GB/s with {n}"
+        for n, rates in sorted(run.bandwidth.items())
+        if rates
+    )
     facts = "; ".join(f"{name} {text}" for name, text in run.machine.items())
     return f"{facts}. Measured read bandwidth by threads: {rates or NONE}."
 
