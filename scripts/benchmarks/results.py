@@ -99,8 +99,9 @@ def merged(kept: Sequence[Run], new: Run) -> list[Run]:
 
 
 def save(runs: Sequence[Run], path: Path) -> None:
-    """Write the raw samples of all runs."""
-    path.write_text(json.dumps([run.model_dump() for run in runs], indent=1) + "\n")
+    """Write the raw samples of all runs, a line for each."""
+    lines = ",\n".join(run.model_dump_json() for run in runs)
+    path.write_text(f"[\n{lines}\n]\n")
 
 
 def read(path: Path) -> list[Run]:
