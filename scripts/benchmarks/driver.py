@@ -19,10 +19,11 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Limits:
-    """rounds: how often each engine gets its turn in each cell; fill: seconds for making a context or compiling for it."""
+    """rounds: how often each engine gets its turn in each cell. Seconds: to compile, to make a context, for anything else."""
 
     rounds: int
-    fill: float = 1800.0
+    compile: float = 900.0
+    fill: float = 3600.0
     step: float = 600.0
 
 
@@ -57,7 +58,7 @@ def prepare(contestant: Contestant, context: int, threads: int, limits: Limits) 
     try:
         contestant.ask(limits.step, do="set_threads", count=threads)
         contestant.ask(limits.fill, do="fill", context=context)
-        contestant.ask(limits.fill, do="measure", what={"name": "decode", "arguments": []}, steps=2)
+        contestant.ask(limits.compile, do="measure", what={"name": "decode", "arguments": []}, steps=2)
     except EngineError as error:
         contestant.row.missing[f"context {context}, {threads} threads"] = str(error)
         if contestant.client.process.poll() is not None:

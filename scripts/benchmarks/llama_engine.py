@@ -44,7 +44,7 @@ class LlamaEngine:
 
     def fill(self, context: int) -> None:
         """A real prefill the first time, because the cells must be in use; kept in a file for the next times."""
-        kept = self.path.with_name(f"{self.path.stem}-{self.kv}-{self.rollback}-{context}.state")
+        kept = self.path.with_name(f"{self.path.stem}-{self.kv}-{context}.state")
         self._clear()
         if not self._restored(kept):
             llama.llama_set_n_threads(self.context, self.threads, os.cpu_count() or 1)
