@@ -148,8 +148,14 @@ class Kernels(RecurrentKernels, Protocol):
     ) -> Tensor:
         """As ``attend`` over such rows; row r holds position r."""
 
-    def write_slot(self, slots: Tensor, value: Tensor, slot: Tensor) -> None:
-        """Put value [1, 1, A, B] into slots [1, N, A, B] in place at index ``slot``, int64 [1]."""
+    def keep_state(self, state: Tensor, slots: Tensor, slot: Tensor, when: Tensor) -> None:
+        """Copy state into slots [1, N, A, B], in place at ``slot`` (int64 [1], in range), where ``when`` (bool [1]) holds."""
+
+    def bring_back(self, slots: Tensor, state: Tensor, slot: Tensor, when: Tensor) -> None:
+        """Copy what slots [1, N, A, B] hold at ``slot`` into state where ``when`` holds."""
+
+    def clear(self, state: Tensor, when: Tensor) -> None:
+        """Fill state with zeros where ``when`` holds, whatever the memory held before, NaN included."""
 
 
 class CoreKernels(CoreRecurrences):
@@ -194,7 +200,20 @@ class CoreKernels(CoreRecurrences):
         dense = keys * key_scales.unsqueeze(-1), values * value_scales.unsqueeze(-1)
         return self.attend(query, *dense, block, scoring)
 
+    def keep_state(self, state: Tensor, slots: Tensor, slot: Tensor, when: Tensor) -> None:
+        kept = slots.index_select(1, slot)
+        self.write_slot(slots, torch.where(when, state.view(kept.shape), kept), slot)
+
+    def bring_back(self, slots: Tensor, state: Tensor, slot: Tensor, when: Tensor) -> None:
+        kept = slots.index_select(1, slot)
+        state.copy_(torch.where(when, kept.view(state.shape), state))
+
+    def clear(self, state: Tensor, when: Tensor) -> None:
+        # A select, not a product: NaN * 0 is NaN.
+        state.copy_(torch.where(when, torch.zeros_like(state), state))
+
     def write_slot(self, slots: Tensor, value: Tensor, slot: Tensor) -> None:
+        """Put value [1, 1, A, B] into slots [1, N, A, B] in place at index ``slot``, int64 [1]."""
         torch.ops.aten.index_put_(slots, [None, slot], value)
 
 

@@ -70,23 +70,17 @@ class CacheLayer(nn.Module):
     def reset(self, when: Tensor) -> None:
         """Empty the state where ``when`` (bool [1]) holds; whatever the memory held before, NaN included."""
         for name in self.committed:
-            state = self.get_buffer(name)
-            # A select, not a product: memory that was never written may hold NaN, and NaN * 0 is NaN.
-            state.copy_(torch.where(when, torch.zeros_like(state), state))
+            self.kernels.clear(self.get_buffer(name), when)
 
     def write_slot(self, slot: Tensor, when: Tensor) -> None:
         """Keep the committed state in ``slot`` (int64 [1], in range) where ``when`` holds."""
         for name in self.committed:
-            slots = self.get_buffer(f"{name}_slots")
-            kept = slots.index_select(1, slot)
-            self.kernels.write_slot(slots, torch.where(when, self.get_buffer(name).view(kept.shape), kept), slot)
+            self.kernels.keep_state(self.get_buffer(name), self.get_buffer(f"{name}_slots"), slot, when)
 
     def read_slot(self, slot: Tensor, when: Tensor) -> None:
         """Bring back what ``slot`` (int64 [1], in range) holds where ``when`` holds."""
         for name in self.committed:
-            state = self.get_buffer(name)
-            kept = self.get_buffer(f"{name}_slots").index_select(1, slot)
-            state.copy_(torch.where(when, kept.view(state.shape), state))
+            self.kernels.bring_back(self.get_buffer(f"{name}_slots"), self.get_buffer(name), slot, when)
 
     def bytes_by_use(self) -> Mapping[str, int]:
         """Bytes of the committed and positional state, of what a rollback adds, and of the snapshot slots."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-import hybridge.runtime.kernels.attention  # noqa: F401  registers the operators
+import hybridge.runtime.kernels.attention
+import hybridge.runtime.kernels.slots  # noqa: F401  registers the operators
 from hybridge.cache.block import Block
 from hybridge.cache.kernels import CoreKernels, Scoring, Visible
 from hybridge.export.hybridge_recurrences import HybridgeRecurrences
@@ -16,6 +17,15 @@ ops = torch.ops.hybridge
 
 class HybridgeKernels(HybridgeRecurrences, LlmKernels):
     """See ``hybridge.cache.kernels.Kernels``."""
+
+    def keep_state(self, state: Tensor, slots: Tensor, slot: Tensor, when: Tensor) -> None:
+        ops.keep_state(state, slots, slot, when)
+
+    def bring_back(self, slots: Tensor, state: Tensor, slot: Tensor, when: Tensor) -> None:
+        ops.bring_back(slots, state, slot, when)
+
+    def clear(self, state: Tensor, when: Tensor) -> None:
+        ops.clear(state, when)
 
     def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
         ops.write_rows(rows, buffer, block.start)

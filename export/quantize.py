@@ -46,6 +46,11 @@ def is_quantized(options: ExportOptions) -> bool:
     return options.quantize != "none" or options.embedding_quantize != "none"
 
 
+def rounds(options: ExportOptions) -> bool:
+    """Whether an artifact with ``options`` is another model than its checkpoint, if only a little."""
+    return is_quantized(options) or options.kv_cache != "float32"
+
+
 def pack_weights(model: PreTrainedModel, options: ExportOptions) -> None:
     """Replace layers of ``model`` in place, one after the other, so that little is there twice.
 

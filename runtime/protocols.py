@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -18,6 +18,10 @@ class Methods(Protocol):
 
     def state(self) -> Mapping[str, Tensor]:
         """Every buffer of the state by name: the memory itself."""
+
+
+Oracle = Callable[[Sequence[int]], Tensor]
+"""Tokens to the float32 logits [T, V] that a model should give."""
 
 
 class Description(Protocol):

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from hybridge.cache.errors import ValidationError
+from hybridge.runtime.drift import Drift
 
 
 @dataclass(kw_only=True)
@@ -52,6 +53,7 @@ class ValidationReport:
     top1_matches: int = 0
     first_divergence: Divergence | None = None
     generation: GenerationCheck = field(default_factory=GenerationCheck)
+    drift: Drift | None = None
 
     @property
     def worst_relative(self) -> float:
@@ -87,6 +89,7 @@ class ValidationReport:
         derived = ("worst_relative", "mean", "mean_relative", "top1_agreement", "passed")
         own = {each.name: getattr(self, each.name) for each in fields(self)} | {name: getattr(self, name) for name in derived}
         own |= {"operations": dict(self.operations), "generation": asdict(self.generation)}
+        own["drift"] = asdict(self.drift) if self.drift else None
         own["first_divergence"] = asdict(self.first_divergence) if self.first_divergence else None
         # JSON has no infinity.
         return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in own.items()}

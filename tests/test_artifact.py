@@ -12,9 +12,10 @@ from hybridge.cache.errors import CapacityError, CommitError, SnapshotError, Tok
 from hybridge.export.cli.figures import committed_state, rejection
 from hybridge.export.oracle import load_oracle
 from hybridge.runtime import PromptLookup, Session
+from hybridge.runtime.protocols import Oracle
 from hybridge.runtime.random_program import RandomProgram
 from hybridge.runtime.session import number, padded
-from hybridge.runtime.validation import Oracle, validate
+from hybridge.runtime.validation import validate
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
 

@@ -9,10 +9,10 @@ import warnings
 from rich.markup import escape
 
 from hybridge.cache.errors import HybridgeError
-from hybridge.export.cli import bench, chat, demo, export, inspect, run, validate
+from hybridge.export.cli import bench, chat, demo, export, inspect, kernels, run, validate
 from hybridge.export.cli.common import app, err
 
-__all__ = ["app", "bench", "chat", "demo", "export", "fail", "inspect", "main", "run", "validate"]
+__all__ = ["app", "bench", "chat", "demo", "export", "fail", "inspect", "kernels", "main", "run", "validate"]
 
 
 def fail(message: str, exit_code: int) -> None:

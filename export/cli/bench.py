@@ -39,7 +39,9 @@ def bench(
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate and compare, over all drafters.")] = 100_000,
     samples: Annotated[int, typer.Option(min=300, help="Tokens to draw for each test of the sampling.")] = 200_000,
     threads: Annotated[int | None, typer.Option(min=1, help="Of the runtime; as many as cores if left out.")] = None,
-    profiled: Annotated[bool, typer.Option("--profile", help="Instead, where a decode and a verify spend their time.")] = False,
+    profiled: Annotated[
+        bool, typer.Option("--profile", help="Instead, where a decode, a verify and a prefill spend their time.")
+    ] = False,
     context: Annotated[int, typer.Option(min=1, help="Tokens before them, for --profile.")] = 128,
     json: JsonOption = False,
 ) -> None:

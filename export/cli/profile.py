@@ -14,21 +14,21 @@ from hybridge.runtime.artifact import open_artifact
 from hybridge.runtime.program import set_threads
 
 if TYPE_CHECKING:
-    from hybridge.export.profiling.profile import Profile  # imports ExecuTorch's exporter, which takes seconds
+    from hybridge.export.profiling.cut import Profile  # imports ExecuTorch's exporter, which takes seconds
 
-METHODS = ("decode", "verify")
+METHODS = ("decode", "verify", "prefill")
 ROUNDS = 21
 
 
 def profile_parts(artifact: Path, threads: int | None, context: int, *, json: bool) -> None:
-    """Time and show the parts of a decode and a verify. Raises what opening the artifact raises."""
+    """Time and show the parts of a decode, a verify and a prefill. Raises what opening the artifact raises."""
     from hybridge.export.profiling.profile import profile
 
     opened = open_artifact(artifact)
     if threads is not None:
         set_threads(threads)
     clock = time.process_time if threads == 1 else time.perf_counter
-    with err.status("Timing the parts of a decode and a verify"):
+    with err.status("Timing the parts of a decode, a verify and a prefill"):
         profiles = profile(opened, METHODS, context, ROUNDS, clock)
     if json:
         print_json([each.to_dict() for each in profiles])

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, check_writable_file, err, out, print_json, table
+from hybridge.runtime.drift import Drift, measure_drift
 from hybridge.runtime.session import Session
 from hybridge.runtime.validation import validate as run_validation
 from hybridge.runtime.validation_report import Divergence, ValidationReport
@@ -44,7 +45,8 @@ def validate(
 
 def validate_session(artifact: Path, checkpoint: Path, *, programs: int, seed: int) -> ValidationReport:
     """Load both sides and compare them, with a progress bar."""
-    from hybridge.export.oracle import load_oracle
+    from hybridge.export.oracle import load_oracle, load_original, uncached
+    from hybridge.export.quantize import rounds
 
     session = Session.load(artifact)
     oracle = load_oracle(checkpoint, session.manifest)
@@ -52,7 +54,7 @@ def validate_session(artifact: Path, checkpoint: Path, *, programs: int, seed: i
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as progress:
         task = progress.add_task("Validating against eager", total=None)
-        return run_validation(
+        report = run_validation(
             session,
             oracle,
             programs=programs,
@@ -61,6 +63,10 @@ def validate_session(artifact: Path, checkpoint: Path, *, programs: int, seed: i
             seed=seed,
             notify=lambda done, total: progress.update(task, completed=done, total=total),
         )
+    if rounds(session.manifest.options):
+        original = uncached(load_original(checkpoint, session.manifest).model)
+        report.drift = measure_drift(session, original, oracle, seed=seed)
+    return report
 
 
 def print_report(report: ValidationReport, console: Console) -> None:
@@ -92,8 +98,17 @@ def rows(report: ValidationReport) -> list[tuple[str, Any]]:
             f"{generation.tokens} ({generation.ties} ties; guessing: {generation.accepted} accepted, "
             f"{generation.rejected} rejected, {generation.rollbacks} rollbacks)",
         ),
+        *drift_rows(report.drift),
         ("result", mark),
     ]
+
+
+def drift_rows(drift: Drift | None) -> list[tuple[str, Any]]:
+    """What rounding costs, in words; nothing for an artifact that rounds nothing."""
+    if drift is None:
+        return []
+    found = f"KL divergence {drift.kl:.4f} nats, top-1 agreement {drift.top1_agreement:.1%} ({drift.positions} positions)"
+    return [("drift from the original", found)]
 
 
 def _explain(divergence: Divergence, report: ValidationReport, console: Console) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from executorch.exir.schema import DelegateCall, KernelCall, ScalarType, Tensor, TensorList
+from executorch.exir.schema import Chain, DelegateCall, KernelCall, ScalarType, Tensor, TensorList
 
 SIZES = {
     ScalarType.BYTE: 1, ScalarType.CHAR: 1, ScalarType.BOOL: 1, ScalarType.SHORT: 2, ScalarType.HALF: 2,
@@ -62,6 +62,21 @@ def read_instructions(plan: Any) -> list[Instruction]:
                 )
             )
     return found
+
+
+def with_only(plan: Any, kept: Sequence[Any], name: str) -> Any:
+    """The plan with only the calls ``kept`` and what they hand to backends, under another name and without outputs."""
+    used = sorted({each.instr_args.delegate_index for each in kept if isinstance(each.instr_args, DelegateCall)})
+    calls = [_renumbered(each, used) for each in kept]
+    chain = Chain(inputs=[], outputs=[], instructions=calls, stacktrace=None)
+    return replace(plan, name=name, chains=[chain], outputs=[], delegates=[plan.delegates[index] for index in used])
+
+
+def _renumbered(instruction: Any, used: Sequence[int]) -> Any:
+    call = instruction.instr_args
+    if not isinstance(call, DelegateCall):
+        return instruction
+    return replace(instruction, instr_args=replace(call, delegate_index=used.index(call.delegate_index)))
 
 
 def _name(plan: Any, call: KernelCall | DelegateCall) -> str:

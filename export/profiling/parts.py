@@ -35,7 +35,7 @@ def _blocks(instructions: Sequence[Instruction]) -> Iterator[list[Instruction]]:
 
 def _mixer(block: Sequence[Instruction]) -> str:
     """The operators that mix tokens in a block; a block without one is an MLP."""
-    attends = any(_is(each, ATTENTION) for each in block)
+    attends = any(_is(each, ATTENTION) and not _is(each, RECURRENT) for each in block)
     recurrent = {_short(each): None for each in block if _is(each, RECURRENT)}
     mixers = [name for name in recurrent if len(recurrent) == 1 or ("conv" not in name and "window" not in name)]
     return " + ".join([*mixers, *(["attention"] if attends else [])]) or MLP
@@ -46,10 +46,10 @@ def _part(each: Instruction, mixer: str, vocab_size: int) -> str:
         return POSITIONS
     if "embedding" in each.name:
         return "embedding"
-    if _is(each, ATTENTION):
-        return "attention"
     if _is(each, RECURRENT):
         return _short(each)
+    if _is(each, ATTENTION):
+        return "attention"
     if "linear" in each.name or "addmm" in each.name:
         return HEAD if each.shape[-1:] == (vocab_size,) else f"linear layers of {mixer}"
     if _is(each, SMALL):

@@ -31,9 +31,9 @@ def gated_delta_rule(
     out = mixed.new_zeros(B, mixed.shape[1], H, V)
     if n:
         gates = DeltaGates(decay=decay[:, :n], beta=beta[:, :n], rate=rate, bias=bias, floor=floor, strength=strength)
-        query, key, value = (each.transpose(1, 2) for each in _for_value_heads(mixed[:, :n], key_heads, state))
-        log_decay, strengths = gates.log_decay.transpose(1, 2), gates.strengths.transpose(1, 2)
-        rule = kimi_delta_rule_naive if log_decay.dim() == 4 else gated_delta_rule_naive
+        inputs = *_for_value_heads(mixed[:, :n], key_heads, state), gates.log_decay, gates.strengths
+        rule = kimi_delta_rule_naive if gates.log_decay.dim() == 4 else gated_delta_rule_naive
+        query, key, value, log_decay, strengths = (each.transpose(1, 2) for each in inputs)
         answers, after = rule(query, key, value, log_decay, strengths, state)
         out[:, :n] = answers.transpose(1, 2)
         state.copy_(after)

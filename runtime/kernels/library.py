@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,7 +32,6 @@ FLAGS = (
         "-fno-trapping-math",
         "-ffp-contract=fast",
         "-fPIC",
-        "-shared",
         "-fvisibility=hidden",
     ),
     *("-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-psabi", "-Wno-sign-compare"),
@@ -49,20 +49,24 @@ def load() -> None:
 
 def build(*, again: bool = False) -> Path:
     """The compiled library; from the cache if it is there and not wanted ``again``. Raises KernelsError."""
-    library = cache_folder() / _key() / "libhybridge_kernels.so"
-    if again or not library.exists():
-        _compile(library)
-    return library
+    if again or not is_built():
+        _compile(path())
+    return path()
+
+
+def path() -> Path:
+    """Where the compiled library of these sources is or would be."""
+    return cache_folder() / _key() / "libhybridge_kernels.so"
 
 
 def is_built() -> bool:
     """Whether ``load`` would find the library without building it."""
-    return compiler() is not None and (cache_folder() / _key() / "libhybridge_kernels.so").exists()
+    return path().exists()
 
 
 def is_available() -> bool:
     """Whether this machine can have the kernels: they are built, or there is a compiler."""
-    return compiler() is not None
+    return is_built() or compiler() is not None
 
 
 def cache_folder() -> Path:
@@ -100,8 +104,15 @@ def _compile(library: Path) -> None:
         )
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
+        objects = [str(Path(folder) / f"{source.stem}.o") for source in sources()]
+        commands = [
+            [chosen, *FLAGS, *_includes(), "-c", str(source), "-o", target]
+            for source, target in zip(sources(), objects, strict=True)
+        ]
+        with ThreadPoolExecutor(os.cpu_count()) as compiling:
+            list(compiling.map(_run, commands))
         built = Path(folder) / library.name
-        _run([chosen, *FLAGS, *_includes(), *map(str, sources()), "-o", str(built), *_links()])
+        _run([chosen, "-shared", *objects, "-o", str(built), *_links()])
         built.replace(library)  # whole or not at all: another process may be building the same
 
 

@@ -1,0 +1,40 @@
+"""``hybridge kernels``"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hybridge.export.cli.common import JsonOption, app, err, out, print_json
+from hybridge.runtime.kernels import library
+
+kernels = typer.Typer(help="hybridge's own kernels, which are compiled for this processor at first use.", no_args_is_help=True)
+app.add_typer(kernels, name="kernels")
+
+
+@kernels.command()
+def build(
+    force: Annotated[bool, typer.Option("--force", help="Compile again what is there already.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Compile the kernels now, so that the first program that needs them need not wait."""
+    with err.status("Compiling the kernels (once)"):
+        path = library.build(again=force)
+    if json:
+        print_json({"library": str(path)})
+    else:
+        out.print(str(path), highlight=False, soft_wrap=True)
+
+
+@kernels.command()
+def info(json: JsonOption = False) -> None:
+    """Say where the kernels are, whether they are compiled, and with what they would be."""
+    facts = {"library": str(library.path()), "built": library.is_built(), "compiler": library.compiler()}
+    if json:
+        print_json(facts)
+        return
+    for name, value in facts.items():
+        out.print(
+            f"{name}: {value if value is not None else 'none found; install g++ or clang++, or set CXX'}", highlight=False
+        )
