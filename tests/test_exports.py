@@ -1,6 +1,7 @@
 """Real .pte files of the corners: core operators on the portable backend, the smallest sizes, experts, half-precision files."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -34,6 +35,7 @@ CASES = {
 
 
 RECURRENCES = {
+    "gated delta rule": "qwen3_5_text",
     "Kimi delta attention": "kimi_linear",
     "Mamba-2": "granitemoehybrid",
     "Mamba, and experts": "jamba",
@@ -41,14 +43,15 @@ RECURRENCES = {
     "RG-LRU, and sliding windows": "recurrent_gemma",
     "short convolution": "lfm2",
 }
-"""One family for each recurrence; the gated delta rule is above, every family in docs/conformance.md."""
+"""One family for each recurrence; every family in docs/conformance.md."""
 
 
+@pytest.mark.parametrize("kernels", ["llm", "hybridge"])
 @pytest.mark.parametrize("recurrence", RECURRENCES)
-def test_a_real_program_of_each_recurrence(recurrence: str, tmp_path: Path) -> None:
+def test_a_real_program_of_each_recurrence(recurrence: str, kernels: Literal["llm", "hybridge"], tmp_path: Path) -> None:
     family = RECURRENCES[recurrence]
     save_lively_checkpoint(tmp_path / "checkpoint", tiny_config(family))
-    options = ExportOptions(max_seq_len=67, prefill_chunk=17, verify_len=5)
+    options = ExportOptions(max_seq_len=67, prefill_chunk=17, verify_len=5, kernels=kernels)
     manifest = export_checkpoint(tmp_path / "checkpoint", tmp_path / "out", options, force=False, validate=False)
     session, oracle = Session.load(tmp_path / "out"), load_oracle(tmp_path / "checkpoint", manifest)
     validate(session, oracle, programs=3, prompts=1, new_tokens=10, seed=0, notify=lambda done, total: None).check()
