@@ -50,6 +50,7 @@ CASES = {
 
 
 RECURRENCES = {
+    "gated delta rule": "qwen3_5_text",
     "Kimi delta attention": "kimi_linear",
     "Mamba-2": "granitemoehybrid",
     "Mamba, and experts": "jamba",
@@ -57,7 +58,7 @@ RECURRENCES = {
     "RG-LRU, and sliding windows": "recurrent_gemma",
     "short convolution": "lfm2",
 }
-"""One family for each recurrence; the gated delta rule is above, every family in docs/conformance.md."""
+"""One family for each recurrence; every family in docs/conformance.md."""
 
 
 @pytest.mark.parametrize("kernels", ["llm", "hybridge"])
