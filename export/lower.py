@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from hybridge.cache.errors import ExportFailedError
-from hybridge.export.fusion import fuse
-from hybridge.export.fusion.copies import copies_to_views
+from hybridge.export.fusion import EDGE_PASSES, fuse
 from hybridge.export.own_linears import own_linears
 from hybridge.export.partition import OnceStored
 from hybridge.export.quick_lowering import quick_lowering
@@ -61,7 +60,7 @@ def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, A
                 fuse(program)
                 own_linears(program)
         with step(f"Lowering to {backend}"), _explained("the lowering"), quick_lowering():
-            edge = _to_edge(programs, backend, constants, [copies_to_views] if own else None)
+            edge = _to_edge(programs, backend, constants, EDGE_PASSES if own else None)
         with step("Planning memory"), _explained("memory planning"):
             return edge.to_executorch(
                 ExecutorchBackendConfig(

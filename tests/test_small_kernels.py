@@ -12,6 +12,7 @@ from hybridge.runtime.kernels.activation import ACTIVATIONS, activation, gated
 from hybridge.runtime.kernels.norm import layer_norm, rms_norm
 from hybridge.runtime.kernels.permute import permute
 from hybridge.runtime.kernels.rotary import rotary
+from hybridge.runtime.kernels.where import where
 from hybridge.runtime.program import set_threads
 
 ops = torch.ops.hybridge
@@ -129,3 +130,29 @@ def test_permute(shape: tuple[int, ...], dims: tuple[int, ...]) -> None:
         lambda *each: tuple(permute(x, dims) for x in each),
         *inputs,
     )
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((1,), (1, 1, 67), ()),
+        ((67, 1), (1, 67, 129), (1, 67, 129)),
+        ((5, 7), (5, 7), (5, 1)),
+        ((3, 1, 5), (4, 5), (3, 4, 1)),
+        ((), (), ()),
+    ],
+    ids=str,
+)
+def test_where(shapes: tuple[tuple[int, ...], ...]) -> None:
+    """Broadcast in every way, in every size of number."""
+    condition, x, other = normal(*shapes[0]) > 0, normal(*shapes[1], seed=1), normal(*shapes[2], seed=2)
+
+    def all_sizes(function: Any) -> Callable[..., Any]:
+        return lambda c, x, y: (
+            function(c, x, y),
+            function(c, x.long(), y.long()),
+            function(c, x > 0, y > 0),
+            function(~c, x, y),
+        )
+
+    check(all_sizes(ops.where), all_sizes(where), condition, x, other)

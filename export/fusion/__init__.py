@@ -7,15 +7,20 @@ from __future__ import annotations
 
 from torch.export import ExportedProgram
 
+from hybridge.export.fusion.copies import copies_to_views
 from hybridge.export.fusion.gates import fuse_gates
 from hybridge.export.fusion.in_place import make_new_tensors
 from hybridge.export.fusion.match import mark_written
 from hybridge.export.fusion.norms import fuse_norms
+from hybridge.export.fusion.own_operators import use_own_operators
 from hybridge.export.fusion.rotary import fuse_rotary
 from hybridge.export.fusion.scalings import drop_idle_scalings
 from hybridge.export.fusion.sharing import share_equal_nodes
 from hybridge.export.fusion.transposes import cancel_transposes
 from hybridge.export.rewrite import fold_constants
+
+EDGE_PASSES = (copies_to_views, use_own_operators)
+"""For the lowering, once views are copies and operators are the runtime's own."""
 
 
 def fuse(program: ExportedProgram) -> None:

@@ -7,7 +7,6 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
-import hybridge.runtime.kernels.permute  # noqa: F401  registers the operator
 from hybridge.export.fusion.match import AnyNode
 
 aten = ops.edge.aten
@@ -29,13 +28,11 @@ RESHAPING = frozenset(
 
 
 def copies_to_views(graph_module: GraphModule) -> PassResult:
-    """``view_copy`` is the one copy that the memory planning leaves out; real transposes go to our kernel."""
+    """Make ``view_copy`` of them, the one copy that the memory planning leaves out. A pass over an edge program."""
     node: AnyNode
     for node in graph_module.graph.nodes:
         if node.target in RESHAPING and _keeps_order(node):
             node.target, node.args, node.kwargs = aten.view_copy.default, (node.args[0], list(node.meta["val"].shape)), {}
-        elif node.target == aten.permute_copy.default:
-            node.target = ops.edge.hybridge.permute.default
     graph_module.recompile()
     return PassResult(graph_module, True)
 
@@ -43,7 +40,7 @@ def copies_to_views(graph_module: GraphModule) -> PassResult:
 def _keeps_order(node: AnyNode) -> bool:
     source = node.args[0]
     # A view of state would show what is written to it later.
-    if not isinstance(source, Node) or source.op == "placeholder":
+    if not isinstance(source, Node) or _base(source).op == "placeholder":
         return False
     before, after = source.meta["val"], node.meta["val"]
     if not (isinstance(before, Tensor) and isinstance(after, Tensor)) or before.dtype != after.dtype:
@@ -51,6 +48,12 @@ def _keeps_order(node: AnyNode) -> bool:
     if not all(isinstance(size, int) for size in (*before.shape, *after.shape)) or before.numel() != after.numel():
         return False
     return node.target != aten.permute_copy.default or _moves_nothing(before, node.args[1])
+
+
+def _base(node: AnyNode) -> AnyNode:
+    while node.target == aten.view_copy.default:
+        node = node.args[0]
+    return node
 
 
 def _moves_nothing(x: Tensor, dims: object) -> bool:

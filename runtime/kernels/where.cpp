@@ -1,0 +1,86 @@
+// y = x where the condition holds, else other, all three broadcast: rows of one choice are copied, others go number by number.
+#include <array>
+
+#include "kernel.h"
+
+namespace hybridge {
+namespace {
+
+constexpr int MOST_DIMS = 8;
+
+// How far apart steps of each of the output's dimensions are in a tensor that is broadcast to it: 0 where it has one number.
+using Strides = std::array<int64_t, MOST_DIMS>;
+
+bool strides_of(const Tensor& x, const Tensor& out, Strides& strides) {
+  strides.fill(0);
+  const int64_t missing = out.dim() - x.dim();
+  if (missing < 0) return false;
+  for (int64_t d = x.dim() - 1, step = 1; d >= 0; step *= x.size(d--)) {
+    if (x.size(d) != 1 && x.size(d) != out.size(missing + d)) return false;
+    strides[missing + d] = x.size(d) == 1 ? 0 : step;
+  }
+  return true;
+}
+
+template <typename T>
+void fill(const T* from, int64_t step, int64_t count, T* to) {
+  if (step) {
+    std::copy(from, from + count, to);
+  } else {
+    std::fill(to, to + count, *from);
+  }
+}
+
+struct Choice {
+  Strides condition, x, other;
+  int64_t rows, last;
+};
+
+int64_t offset(const Tensor& out, const Strides& strides, int64_t row) {
+  int64_t at = 0;
+  for (int64_t d = out.dim() - 2; d >= 0; row /= out.size(d--)) at += row % out.size(d) * strides[d];
+  return at;
+}
+
+template <typename T>
+void choose(const Choice& c, const Tensor& condition, const Tensor& x, const Tensor& other, Tensor& out) {
+  const auto* holds = static_cast<const bool*>(condition.const_data_ptr());
+  const auto *a = static_cast<const T*>(x.const_data_ptr()), *b = static_cast<const T*>(other.const_data_ptr());
+  auto* to = static_cast<T*>(out.mutable_data_ptr());
+  const int64_t d = out.dim() - 1, cs = d < 0 ? 0 : c.condition[d], as = d < 0 ? 0 : c.x[d], bs = d < 0 ? 0 : c.other[d];
+  parallel(c.rows, c.last * int64_t(sizeof(T)), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const bool* when = holds + offset(out, c.condition, row);
+      const T *left = a + offset(out, c.x, row), *right = b + offset(out, c.other, row);
+      T* y = to + row * c.last;
+      if (cs == 0) {
+        *when ? fill(left, as, c.last, y) : fill(right, bs, c.last, y);
+      } else {
+        for (int64_t i = 0; i < c.last; ++i) y[i] = when[i] ? left[i * as] : right[i * bs];
+      }
+    }
+  });
+}
+
+Tensor& where_out(KernelRuntimeContext& context, const Tensor& condition, const Tensor& x, const Tensor& other, Tensor& out) {
+  Choice c{};
+  const bool fits = out.dim() <= MOST_DIMS && strides_of(condition, out, c.condition) && strides_of(x, out, c.x) && strides_of(other, out, c.other);
+  ET_KERNEL_CHECK(context, fits && condition.scalar_type() == ScalarType::Bool, InvalidArgument, out);
+  ET_KERNEL_CHECK(context, x.scalar_type() == out.scalar_type() && other.scalar_type() == out.scalar_type(), InvalidArgument, out);
+  if (out.numel() == 0) return out;
+  c.last = out.dim() ? last(out) : 1;
+  c.rows = out.numel() / c.last;
+  switch (out.element_size()) {
+    case 1: choose<uint8_t>(c, condition, x, other, out); break;
+    case 2: choose<uint16_t>(c, condition, x, other, out); break;
+    case 4: choose<uint32_t>(c, condition, x, other, out); break;
+    case 8: choose<uint64_t>(c, condition, x, other, out); break;
+    default: ET_KERNEL_CHECK(context, false, InvalidArgument, out);
+  }
+  return out;
+}
+
+EXECUTORCH_LIBRARY(hybridge, "where.out", where_out);
+
+}  // namespace
+}  // namespace hybridge
