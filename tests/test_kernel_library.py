@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,10 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def fresh_key() -> None:
+def fresh_key() -> Iterator[None]:
+    """Neither another test's key nor one of these for other tests."""
+    library._key.cache_clear()
+    yield
     library._key.cache_clear()
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import hybridge.runtime.kernels.activation  # noqa: F401  registers the operator
 from hybridge.export.packed_layers import PackedWeight
 from hybridge.runtime.kernels.linear import packed_linear
 from tests.helpers.cross_compiled import CrossCompiled
@@ -70,3 +71,15 @@ def test_packed_embedding(kernels: CrossCompiled) -> None:
     table, tokens, out = torch.randn(35, 24), torch.tensor([[0, 34, 16]]), torch.full((1, 3, 24), float("nan"))
     packed = PackedWeight(table, 32, 8).packed.data
     assert kernels("packed_embedding.out", tokens, packed, None, 35, 24, out)[-1].equal(table[tokens])
+
+
+@pytest.mark.parametrize("name", ["silu", "gelu_tanh", "tanh", "softplus"])
+def test_activations(kernels: CrossCompiled, name: str) -> None:
+    x, out = torch.randn(1, 3, 37) * 4, torch.full((1, 3, 37), float("nan"))
+    want = torch.ops.hybridge.activation(x, name)
+    torch.testing.assert_close(kernels("activation.out", x, name, out)[-1], want, rtol=1e-5, atol=1e-6)
+
+
+def test_permute(kernels: CrossCompiled) -> None:
+    x, out = torch.randn(3, 5, 2, 17), torch.full((5, 3, 17, 2), float("nan"))
+    assert kernels("permute.out", x, [1, 0, 3, 2], out)[-1].equal(x.permute(1, 0, 3, 2))

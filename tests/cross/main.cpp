@@ -2,9 +2,7 @@
 
 int main() {
   using namespace hybridge;
-  std::string name(get<int32_t>(), '\0');
-  get(name.data(), name.size());
-  const auto found = kernels().find(name);
+  const auto found = kernels().find(get_many<std::string>());
   if (found == kernels().end()) return 3;
   found->second();
   for (const Tensor& tensor : seen()) std::fwrite(tensor.bytes->data(), tensor.bytes->size(), 1, stdout);

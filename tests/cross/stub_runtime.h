@@ -2,7 +2,8 @@
 //
 // A program made of this header and the kernels reads one call from stdin and writes every tensor of it, as it is afterwards,
 // to stdout. A call is the operator's name, then its arguments in order, each a letter and its value:
-//   t  dtype (int32), dimensions (int32), sizes (int64 each), data      n  none      i  int64      d  double      b  int64 0 or 1
+//   t  dtype (int32), dimensions (int32), sizes (int64 each), data      n  none      i  int64      d  double
+//   s  length (int32), characters      l  length (int32), int64 each
 #define HYBRIDGE_KERNEL_H
 
 #include <algorithm>
@@ -15,14 +16,31 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
+
+namespace executorch::aten {
+template <typename T>
+using ArrayRef = std::vector<T>;
+}
 
 namespace hybridge {
 
 enum class ScalarType : int32_t { Byte = 0, Char = 1, Half = 5, Int = 3, Long = 4, Float = 6, Bool = 11 };
 enum class Error { Ok, InvalidArgument, MemoryAllocationFailed };
+
+inline int64_t width_of(ScalarType type) {
+  switch (type) {
+    case ScalarType::Long: return 8;
+    case ScalarType::Int:
+    case ScalarType::Float: return 4;
+    case ScalarType::Half: return 2;
+    default: return 1;
+  }
+}
 
 struct Tensor {
   ScalarType type = ScalarType::Float;
@@ -38,6 +56,7 @@ struct Tensor {
     return count;
   }
   size_t nbytes() const { return bytes->size(); }
+  int64_t element_size() const { return width_of(type); }
   const void* const_data_ptr() const { return bytes->data(); }
   void* mutable_data_ptr() const { return bytes->data(); }
   template <typename T> const T* const_data_ptr() const { return reinterpret_cast<const T*>(bytes->data()); }
@@ -87,15 +106,24 @@ inline Tensor get_tensor() {
   tensor.type = ScalarType(get<int32_t>());
   tensor.shape.resize(get<int32_t>());
   for (int64_t& size : tensor.shape) size = get<int64_t>();
-  const int64_t width = tensor.type == ScalarType::Long ? 8 : tensor.type == ScalarType::Half ? 2 : tensor.type == ScalarType::Float || tensor.type == ScalarType::Int ? 4 : 1;
-  tensor.bytes = std::make_shared<std::vector<uint8_t>>(tensor.numel() * width);
+  tensor.bytes = std::make_shared<std::vector<uint8_t>>(tensor.numel() * tensor.element_size());
   get(tensor.bytes->data(), tensor.bytes->size());
   seen().push_back(tensor);
   return tensor;
 }
 
-template <typename T> std::decay_t<T> argument() {
-  using Value = std::decay_t<T>;
+template <typename T> T get_many() {  // a string or a list
+  T many(get<int32_t>(), {});
+  get(many.data(), many.size() * sizeof many[0]);
+  return many;
+}
+
+// What a call keeps of an argument; a string's characters have to outlive the view that the kernel gets.
+template <typename T>
+using Kept = std::conditional_t<std::is_same_v<std::decay_t<T>, std::string_view>, std::string, std::decay_t<T>>;
+
+template <typename T> Kept<T> argument() {
+  using Value = Kept<T>;
   const char kind = get<char>();
   if constexpr (std::is_same_v<Value, std::optional<Tensor>>) {
     return kind == 'n' ? Value{} : Value{get_tensor()};
@@ -103,6 +131,8 @@ template <typename T> std::decay_t<T> argument() {
     return get_tensor();
   } else if constexpr (std::is_same_v<Value, double>) {
     return get<double>();
+  } else if constexpr (std::is_same_v<Value, std::string> || std::is_same_v<Value, std::vector<int64_t>>) {
+    return get_many<Value>();
   } else {
     return Value(get<int64_t>());
   }
@@ -117,7 +147,7 @@ template <typename R, typename... A>
 bool add_kernel(const char* name, R (*kernel)(KernelRuntimeContext&, A...)) {
   kernels()[name] = [kernel] {
     KernelRuntimeContext context;
-    std::tuple<std::decay_t<A>...> values{argument<A>()...};
+    std::tuple<Kept<A>...> values{argument<A>()...};
     std::apply([&](auto&... each) { kernel(context, each...); }, values);
   };
   return true;

@@ -15,7 +15,7 @@ from hybridge.runtime.kernels import library
 STUB = Path(__file__).parents[1] / "cross"
 DTYPES = {torch.uint8: 0, torch.int8: 1, torch.int32: 3, torch.int64: 4, torch.float16: 5, torch.float32: 6, torch.bool: 11}
 
-Argument = Tensor | int | float | bool | None
+Argument = Tensor | int | float | bool | str | Sequence[int] | None
 
 
 class CrossCompiled:
@@ -48,6 +48,10 @@ def _encoded(argument: Argument) -> bytes:
     if isinstance(argument, Tensor):
         header = struct.pack(f"<ii{argument.dim()}q", DTYPES[argument.dtype], argument.dim(), *argument.shape)
         return b"t" + header + argument.contiguous().numpy().tobytes()
+    if isinstance(argument, str):
+        return b"s" + struct.pack("<i", len(argument)) + argument.encode()
+    if isinstance(argument, Sequence):
+        return b"l" + struct.pack(f"<i{len(argument)}q", len(argument), *argument)
     if isinstance(argument, float):
         return b"d" + struct.pack("<d", argument)
     return b"i" + struct.pack("<q", int(argument))
