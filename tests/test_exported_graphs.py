@@ -10,6 +10,7 @@ from torch.export import ExportedProgram
 
 from hybridge.cache import HybridCache
 from hybridge.cache.kernels import CoreKernels, Kernels
+from hybridge.export.hybridge_kernels import HybridgeKernels
 from hybridge.export.llm_kernels import LlmKernels
 from hybridge.export.methods import State, build_methods
 
@@ -71,3 +72,20 @@ def test_every_method_shares_every_buffer_by_name(programs: tuple[str, dict[str,
     names = [set(each.graph_signature.inputs_to_buffers.values()) for each in exported.values()]
     assert all(each == names[0] for each in names)
     assert "state.cache.length" in names[0]
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_text", "kimi_linear", "mamba2", "jamba", "minimax", "recurrent_gemma", "lfm2"])
+def test_recurrent_state_is_written_in_place(family: str) -> None:
+    """With our kernels no method copies a layer's buffer: what is copied are the cache's own few numbers."""
+    model = tiny_model(tiny_config(family))
+    sizes = {"max_seq_len": 64, "prefill_chunk": 17, "verify_len": 5}
+    state = State(model, HybridCache.from_config(model.config, kernels=HybridgeKernels(), **sizes))  # type: ignore[arg-type]
+    methods = build_methods(state)
+    for name in ("prefill", "decode", "verify", "commit"):
+        module, example = methods[name]
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            program = torch.export.export(module, example, strict=False)
+        copied = {str(node.args[0]) for node in program.graph.nodes if node.target == torch.ops.aten.copy_.default}
+        buffers = {each for each in copied if "recurrent_state" in each or "conv_state" in each or "staged_" in each}
+        assert not buffers, name

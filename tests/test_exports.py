@@ -1,6 +1,7 @@
 """Real .pte files of the corners: core operators on the portable backend, the smallest sizes, experts, half-precision files."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -30,10 +31,26 @@ CASES = {
         "llama", {"num_hidden_layers": 1}, torch.float32,
         ExportOptions(max_seq_len=1, prefill_chunk=1, verify_len=1, snapshot_slots=0),
     ),
+    "hybridge's kernels, float32": (
+        "qwen3_5_text", HYBRID, torch.float32,
+        ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3, kernels="hybridge"),
+    ),
+    "weights of 4 bits": (
+        "qwen3_5_text", HYBRID, torch.float32,
+        ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3, kernels="hybridge", quantize="4w", group_size=8),
+    ),
+    "weights of 4 bits, keys and activations of 8": (
+        "qwen3_5_text", HYBRID | {"tie_word_embeddings": True}, torch.float32,
+        ExportOptions(
+            max_seq_len=64, prefill_chunk=9, verify_len=3, kernels="hybridge",
+            quantize="8da4w", embedding_quantize="8w", group_size=8, kv_cache="int8",
+        ),
+    ),
 }  # fmt: skip
 
 
 RECURRENCES = {
+    "gated delta rule": "qwen3_5_text",
     "Kimi delta attention": "kimi_linear",
     "Mamba-2": "granitemoehybrid",
     "Mamba, and experts": "jamba",
@@ -41,14 +58,15 @@ RECURRENCES = {
     "RG-LRU, and sliding windows": "recurrent_gemma",
     "short convolution": "lfm2",
 }
-"""One family for each recurrence; the gated delta rule is above, every family in docs/conformance.md."""
+"""One family for each recurrence; every family in docs/conformance.md."""
 
 
+@pytest.mark.parametrize("kernels", ["llm", "hybridge"])
 @pytest.mark.parametrize("recurrence", RECURRENCES)
-def test_a_real_program_of_each_recurrence(recurrence: str, tmp_path: Path) -> None:
+def test_a_real_program_of_each_recurrence(recurrence: str, kernels: Literal["llm", "hybridge"], tmp_path: Path) -> None:
     family = RECURRENCES[recurrence]
     save_lively_checkpoint(tmp_path / "checkpoint", tiny_config(family))
-    options = ExportOptions(max_seq_len=67, prefill_chunk=17, verify_len=5)
+    options = ExportOptions(max_seq_len=67, prefill_chunk=17, verify_len=5, kernels=kernels)
     manifest = export_checkpoint(tmp_path / "checkpoint", tmp_path / "out", options, force=False, validate=False)
     session, oracle = Session.load(tmp_path / "out"), load_oracle(tmp_path / "checkpoint", manifest)
     validate(session, oracle, programs=3, prompts=1, new_tokens=10, seed=0, notify=lambda done, total: None).check()
@@ -66,5 +84,6 @@ def test_the_program_is_the_model(case: str, tmp_path: Path) -> None:
     assert manifest.files["model.pte"].size <= 1.1 * manifest.weight_bytes + 1e6
     operators = {name for method in manifest.methods.values() for name in method.operators}
     assert any(name.startswith("llama::") for name in operators) == (options.kernels == "llm")
+    assert any(name.startswith("hybridge::") for name in operators) == (options.kernels == "hybridge")
     assert {name for name in manifest.methods if "verify_" in name} == {f"verify_{n}" for n in options.shorter_verify_lens}
     assert ("snapshot" in manifest.methods) == (options.snapshot_slots > 0)

@@ -11,6 +11,7 @@ from rich.markup import escape
 from hybridge.cache import DEFAULT_MAX_SEQ_LEN
 from hybridge.export.cli.common import JsonOption, app, err, megabytes, numbers, print_json
 from hybridge.export.cli.validate import DEFAULT_PROGRAMS, print_report, validate_session
+from hybridge.runtime.kernels import library
 from hybridge.runtime.manifest import ExportOptions, Manifest
 
 
@@ -29,9 +30,13 @@ def export_command(
     backend: Annotated[Literal["xnnpack", "portable"], typer.Option(help="Who computes the dense parts.")] = "xnnpack",
     dtype: Annotated[Literal["float32"], typer.Option(help="Of weights and state.")] = "float32",
     kernels: Annotated[
-        Literal["llm", "hybridge", "aten"],
-        typer.Option(help="hybridge's own (fastest), the runtime's llama:: ones, or core operators that any build has."),
-    ] = "llm",
+        Literal["llm", "hybridge", "aten"] | None,
+        typer.Option(
+            help="hybridge's own (fastest), the stock runtime's llama:: ones, or core operators that any build has; "
+            "left out, hybridge's where they are built ('hybridge kernels build'), else llm.",
+            show_default=False,
+        ),
+    ] = None,
     quantize: Annotated[
         Literal["none", "8da4w", "4w", "8w"],
         typer.Option(help="Linear layers in 4 or 8 bits; 8da4w also rounds what goes into them to 8 bits."),
@@ -68,7 +73,7 @@ def export_command(
         snapshot_slots=snapshot_slots,
         backend=backend,
         dtype=dtype,
-        kernels=kernels,
+        kernels=kernels or ("hybridge" if library.is_built() else "llm"),
         quantize=quantize,
         group_size=group_size,
         embedding_quantize=embedding_quantize,
@@ -124,7 +129,7 @@ def describe(output: Path, manifest: Manifest) -> None:
     state = sum(layer.state_bytes for layer in manifest.layers)
     err.print(
         f"[bold green]{name}[/] holds {len(manifest.methods)} methods in {size} "
-        f"(weights {megabytes(manifest.weight_bytes)}, state {megabytes(state)}).\n"
+        f"(weights {megabytes(manifest.weight_bytes)}, state {megabytes(state)}; kernels: {manifest.options.kernels}).\n"
         f"Try: hybridge inspect {name}   hybridge run {name} --prompt '…' --stats",
         highlight=False,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -20,8 +19,12 @@ class LightningAttention(StatefulMixer):
     def __init__(self, original: nn.Module, cache: HybridCache) -> None:
         super().__init__(original, cache)
         m: Any = original
-        weights = partial(LinearAttention, groups=m.num_attention_heads, by_head=True)
-        self.cache_layer(LightningAttentionLayer).weights = lambda: weights(rate=-m.slope_rate.flatten())
+        # A parameter, because what depends on buffers is not folded: they are state.
+        self.rate = nn.Parameter(-m.slope_rate.detach().flatten(), requires_grad=False)
+        self.cache_layer(LightningAttentionLayer).weights = self._weights
+
+    def _weights(self) -> LinearAttention:
+        return LinearAttention(rate=self.rate, groups=len(self.rate), by_head=True)
 
     def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
         m: Any = self.original

@@ -27,7 +27,9 @@ class Mamba(StatefulMixer):
         m: Any = original
         layer = self.cache_layer(MambaLayer, "mamba")
         layer.convolution = short_convolution(m.conv1d, m.activation)
-        layer.rate = lambda: -m.A_log.float().exp().view(-1, m.ssm_state_size)
+        # A parameter of its own, because it is too large to be folded.
+        self.rate = nn.Parameter(-m.A_log.detach().float().exp().view(-1, m.ssm_state_size), requires_grad=False)
+        layer.rate = lambda: self.rate
         layer.skip = lambda: m.D.float().flatten()
 
     def forward(self, hidden_states: Tensor, **_: Any) -> Tensor:
