@@ -88,7 +88,7 @@ class CoreRecurrences:
     def linear_attention(
         self, mixed: Tensor, steps: Steps | None, weights: LinearAttention, state: Tensor, staged: LinearStaged, block: Block
     ) -> Tensor:
-        mixed, sizes = real(block, mixed, steps.sizes if steps else torch.ones(*mixed.shape[:2], state.shape[1]))
+        mixed, sizes = real(block, mixed, steps.sizes if steps else _ones(block, *mixed.shape[:2], state.shape[1]))
         if block.tentative:
             stage(staged.mixed, mixed)
             stage(staged.steps, sizes)
@@ -187,3 +187,8 @@ def replace(state: Tensor, after: Tensor, count: Tensor) -> None:
     Identity steps keep every value, but -0.0 + 0.0 is 0.0, and without a block the inputs may be NaN: a select keeps all.
     """
     state.copy_(torch.where(count > 0, after, state))
+
+
+def _ones(block: Block, *shape: int) -> Tensor:
+    """float32 [B, T, H] of ones that no lowering takes for a constant: it drops the copy of a constant into a buffer."""
+    return (block.positions >= 0).float().view(1, -1, 1).expand(shape)
