@@ -80,6 +80,11 @@ def test_grouped_norm() -> None:
     assert operators == {"view": 1, "rms_norm": 1}
 
 
+def test_weight_of_groups_that_are_joined_first() -> None:
+    operators = fused(lambda m, x: m.weight * rms(x.view(3, 2, 3)).view(3, 6), x(3, 6))
+    assert operators == {"view": 2, "rms_norm": 1}
+
+
 def test_layer_norms() -> None:
     assert fused(lambda m, x: m.weight * layer(x), x(3, 6)) == {"layer_norm": 1}
     assert fused(lambda m, x: F.layer_norm(x, (6,), m.weight, m.weight), x(3, 6)) == {"layer_norm": 1}
@@ -164,6 +169,13 @@ def test_angles_that_differ_by_head_are_no_rotary() -> None:
 
 def test_products_with_one_go_and_others_stay() -> None:
     assert fused(lambda m, x: (x + 1) * 1.0 * 2.0 / 1.0, x(3, 6)) == {"add": 1, "mul": 1}
+
+
+def test_logits_are_scaled_before_they_are_made() -> None:
+    wide, narrow, bias = x(131, 6), x(2, 6), x(131)
+    assert list(fused(lambda m, x: F.linear(x, wide) / 8.0, x(3, 6))) == ["div", "linear"]
+    assert list(fused(lambda m, x: F.linear(x, narrow) * 0.5, x(3, 6))) == ["linear", "mul"]
+    assert list(fused(lambda m, x: F.linear(x, wide, bias) * 0.5, x(3, 6))) == ["linear", "mul"]
 
 
 def test_what_is_written_to_a_new_tensor_is_a_new_tensor() -> None:

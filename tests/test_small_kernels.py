@@ -79,6 +79,12 @@ def test_small_activations_keep_their_digits() -> None:
         torch.testing.assert_close(each, expected, rtol=1e-6, atol=0.0)
 
 
+def test_tanh_is_accurate_everywhere() -> None:
+    x = torch.cat([torch.linspace(-12.0, 12.0, 9973), torch.logspace(-30, -1, 97)])
+    program = KernelProgram(lambda x: ops.activation(x, "tanh"), [x])
+    torch.testing.assert_close(program(x)[0].double(), x.double().tanh(), rtol=2.0**-22, atol=0.0)
+
+
 def test_gates() -> None:
     x, gate = normal(1, 3, 1027), normal(1, 3, 1027, seed=1) * 4
     check(

@@ -14,7 +14,7 @@ from hybridge.export.fusion.match import mark_written
 from hybridge.export.fusion.norms import fuse_norms
 from hybridge.export.fusion.own_operators import use_own_operators
 from hybridge.export.fusion.rotary import fuse_rotary
-from hybridge.export.fusion.scalings import drop_idle_scalings
+from hybridge.export.fusion.scalings import drop_idle_scalings, scale_before_widening
 from hybridge.export.fusion.sharing import share_equal_nodes
 from hybridge.export.fusion.transposes import cancel_transposes
 from hybridge.export.rewrite import fold_constants
@@ -28,6 +28,7 @@ def fuse(program: ExportedProgram) -> None:
     make_new_tensors(program)
     mark_written(program)
     drop_idle_scalings(program)
+    scale_before_widening(program)
     share_equal_nodes(program)
     fuse_norms(program)
     fuse_rotary(program)

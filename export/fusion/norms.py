@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -70,13 +71,24 @@ def _mean_square(node: Any) -> tuple[AnyNode, float] | None:
 
 
 def _weighted(program: ExportedProgram, norm: AnyNode) -> None:
-    """Take in a weight that the norm is multiplied with, if that is all that becomes of it."""
+    """Take in a weight that the norm is multiplied with, if that is all that becomes of it; groups are often joined first."""
     user = only_user(norm)
-    for each, weight in either_way(user, aten.mul.Tensor):
-        if each is norm and is_float(weight) and _repeats(shape(weight), shape(norm)):
-            assert user is not None
-            replace(program, user, ops.rms_norm.default, (norm.args[0], weight, norm.args[2]))
+    joined = user if calls(user, aten.view.default, aten.reshape.default, aten.flatten.using_ints) else None
+    product = user if joined is None else only_user(joined)
+    for each, weight in either_way(product, aten.mul.Tensor):
+        if each is (norm if joined is None else joined) and is_float(weight) and _repeats(shape(weight), shape(each)):
+            _take_in(program, norm, weight, joined, product)
             return
+
+
+def _take_in(program: ExportedProgram, norm: AnyNode, weight: AnyNode, joined: AnyNode, product: AnyNode) -> None:
+    x, _, eps = norm.args
+    if joined is None:
+        replace(program, product, ops.rms_norm.default, (x, weight, eps))
+    elif weight.meta["val"].numel() == math.prod(shape(norm)[-2:]):
+        split = insert(program, product, aten.view.default, (weight, shape(norm)[-2:]))
+        weighted = insert(program, product, ops.rms_norm.default, (x, split, eps), like=norm)
+        replace(program, product, aten.view.default, (weighted, shape(product)))
 
 
 def _repeats(weight: tuple[int, ...], x: tuple[int, ...]) -> bool:

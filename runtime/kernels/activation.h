@@ -34,11 +34,7 @@ struct Gelu {
 };
 
 struct Tanh {
-  static f32x16 of(f32x16 x) {
-    f32x16 y;
-    for (int i = 0; i < LANES; ++i) y[i] = std::tanh(x[i]);
-    return y;
-  }
+  static f32x16 of(f32x16 x) { return tanh(x); }
 };
 
 struct Identity {

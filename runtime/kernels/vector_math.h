@@ -36,6 +36,17 @@ inline f32x16 log1p_of_fraction(f32x16 y) {
   return z * 2.0f + z * 2.0f * zz * p;
 }
 
+// tanh x to 2 units in the last place. Source: the Cephes library's tanhf: a polynomial near 0, 1 - 2 / (e^2x + 1) elsewhere.
+inline f32x16 tanh(f32x16 x) {
+  const f32x16 zz = x * x;
+  f32x16 p = zz * -5.70498872745e-3f + 2.06390887954e-2f;
+  p = p * zz - 5.37397155531e-2f;
+  p = p * zz + 1.33314422036e-1f;
+  p = p * zz - 3.33332819422e-1f;
+  const f32x16 near = x + x * zz * p, far = 1.0f - 2.0f / (exp(x * 2.0f) + 1.0f);
+  return zz < 0.390625f ? near : far;
+}
+
 // The first `count` < 16 numbers of `from`, zeros behind them.
 inline f32x16 load_first(const float* from, int64_t count) {
   f32x16 v = {};
