@@ -19,6 +19,7 @@ from hybridge.cache.block import Block
 from hybridge.cache.conv_window import ShortConvolution
 from hybridge.cache.core_recurrences import CoreRecurrences
 from hybridge.cache.delta_gates import DeltaGates, DeltaStaged
+from hybridge.cache.quantized_rows import QuantizedRows
 from hybridge.cache.state_space import LinearAttention, LinearStaged, ScanStaged, Selected, Steps
 
 
@@ -133,19 +134,10 @@ class Kernels(RecurrentKernels, Protocol):
         Without ``visible`` row r holds position r and each token sees the rows up to its own (``causal``).
         """
 
-    def write_quantized_rows(self, buffer: Tensor, scales: Tensor, rows: Tensor, block: Block) -> None:
-        """As ``write_rows``, into int8 rows [B, R, G, D] with a scale for each head in scales [B, R, G]."""
+    def write_quantized(self, rows: QuantizedRows, key: Tensor, value: Tensor, block: Block) -> None:
+        """Round key [B, T, G, D] and value [B, T, G, V] to 8 bits and put them into rows in place, from ``block.start`` on."""
 
-    def attend_quantized(
-        self,
-        query: Tensor,
-        keys: Tensor,
-        key_scales: Tensor,
-        values: Tensor,
-        value_scales: Tensor,
-        block: Block,
-        scoring: Scoring,
-    ) -> Tensor:
+    def attend_quantized(self, query: Tensor, rows: QuantizedRows, value_dim: int, block: Block, scoring: Scoring) -> Tensor:
         """As ``attend`` over such rows; row r holds position r."""
 
     def keep_state(self, state: Tensor, slots: Tensor, slot: Tensor, when: Tensor) -> None:
@@ -182,23 +174,11 @@ class CoreKernels(CoreRecurrences):
         out = weights @ torch.where(seen, values, 0.0).transpose(1, 2).unsqueeze(2)
         return out.reshape(B, H, T, values.shape[-1]).transpose(1, 2)
 
-    def write_quantized_rows(self, buffer: Tensor, scales: Tensor, rows: Tensor, block: Block) -> None:
-        quanta, steps = quantize_rows(rows)
-        self.write_rows(buffer, quanta, block)
-        self.write_rows(scales, steps, block)
+    def write_quantized(self, rows: QuantizedRows, key: Tensor, value: Tensor, block: Block) -> None:
+        rows.write(key, value, block.start)
 
-    def attend_quantized(
-        self,
-        query: Tensor,
-        keys: Tensor,
-        key_scales: Tensor,
-        values: Tensor,
-        value_scales: Tensor,
-        block: Block,
-        scoring: Scoring,
-    ) -> Tensor:
-        dense = keys * key_scales.unsqueeze(-1), values * value_scales.unsqueeze(-1)
-        return self.attend(query, *dense, block, scoring)
+    def attend_quantized(self, query: Tensor, rows: QuantizedRows, value_dim: int, block: Block, scoring: Scoring) -> Tensor:
+        return self.attend(query, *rows.dense(query.shape[-1], value_dim), block, scoring)
 
     def keep_state(self, state: Tensor, slots: Tensor, slot: Tensor, when: Tensor) -> None:
         kept = slots.index_select(1, slot)
@@ -215,13 +195,6 @@ class CoreKernels(CoreRecurrences):
     def write_slot(self, slots: Tensor, value: Tensor, slot: Tensor) -> None:
         """Put value [1, 1, A, B] into slots [1, N, A, B] in place at index ``slot``, int64 [1]."""
         torch.ops.aten.index_put_(slots, [None, slot], value)
-
-
-def quantize_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """int8 rows and float32 scales [..., G] of rows [..., G, D]: round(x / scale), scale = max |x| / 127 over a head."""
-    largest = rows.abs().amax(-1, keepdim=True)
-    inverse = torch.where(largest > 0, 127.0 / largest, 0.0)
-    return (rows * inverse).round().to(torch.int8), (largest * (1.0 / 127.0)).squeeze(-1)
 
 
 def _softmax(scores: Tensor, scoring: Scoring, visible: Visible) -> Tensor:

@@ -13,7 +13,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from hybridge.cache.errors import UsageError
-from hybridge.cache.kernels import quantize_rows
+from hybridge.cache.quantized_rows import quantize_rows
 from hybridge.export.checkpoint import Checkpoint, load_checkpoint
 from hybridge.export.exporter import build_cache
 from hybridge.export.quantize import is_quantized, pack_weights

@@ -5,11 +5,14 @@ Axes: T tokens, R rows of a buffer, H query heads, G key/value heads, D head dim
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block
-from hybridge.cache.kernels import CoreKernels, Scoring, Visible, quantize_rows
+from hybridge.cache.kernels import CoreKernels, Scoring, Visible
+from hybridge.cache.quantized_rows import QuantizedRows
 from hybridge.runtime.kernels.define import define
 
 
@@ -42,12 +45,13 @@ def quantized_attention(
     value_scales: Tensor,
     start: Tensor,
     sinks: Tensor | None,
+    value_dim: int,
     scale: float,
     softcap: float,
 ) -> Tensor:
-    """The same over int8 rows with float32 scales [1, R, G]; token t sees the rows up to ``start`` + t."""
-    dense = keys * key_scales.unsqueeze(-1), values * value_scales.unsqueeze(-1)
-    return attention(query, *dense, start, None, sinks, scale, softcap)
+    """The same over int8 rows (``QuantizedRows``); token t sees the rows up to ``start`` + t."""
+    rows = QuantizedRows(keys=keys, key_scales=key_scales, values=values, value_scales=value_scales)
+    return attention(query, *rows.dense(query.shape[-1], value_dim), start, None, sinks, scale, softcap)
 
 
 def write_rows(rows: Tensor, buffer: Tensor, start: Tensor) -> Tensor:
@@ -56,11 +60,12 @@ def write_rows(rows: Tensor, buffer: Tensor, start: Tensor) -> Tensor:
     return rows.new_empty(1)
 
 
-def write_quantized_rows(rows: Tensor, buffer: Tensor, scales: Tensor, start: Tensor) -> Tensor:
-    """The same in int8, with scales [1, R, G] of their own: see ``quantize_rows``."""
-    quanta, steps = quantize_rows(rows)
-    write_rows(quanta, buffer, start)
-    return write_rows(steps, scales, start)
+def write_quantized_rows(
+    key: Tensor, value: Tensor, keys: Tensor, key_scales: Tensor, values: Tensor, value_scales: Tensor, start: Tensor
+) -> Tensor:
+    """Put key [1, T, G, D] and value [1, T, G, V] into int8 rows (``QuantizedRows``) in place, from row ``start`` on."""
+    QuantizedRows(keys=keys, key_scales=key_scales, values=values, value_scales=value_scales).write(key, value, start)
+    return key.new_empty(1)
 
 
 define(
@@ -69,17 +74,24 @@ define(
     attention,
     lambda query, keys, values, *_: query.new_empty(*query.shape[:3], values.shape[3]),
 )
+
+
+def _quantized_fake(query: Tensor, *others: Any) -> Tensor:
+    return query.new_empty(*query.shape[:3], others[-3])
+
+
 define(
     "quantized_attention",
     "Tensor query, Tensor keys, Tensor key_scales, Tensor values, Tensor value_scales, Tensor start, Tensor? sinks, "
-    "float scale, float softcap",
+    "int value_dim, float scale, float softcap",
     quantized_attention,
-    lambda query, keys, key_scales, values, *_: query.new_empty(*query.shape[:3], values.shape[3]),
+    _quantized_fake,
 )
 define("write_rows", "Tensor rows, Tensor(a!) buffer, Tensor start", write_rows, lambda rows, *_: rows.new_empty(1))
 define(
     "write_quantized_rows",
-    "Tensor rows, Tensor(a!) buffer, Tensor(b!) scales, Tensor start",
+    "Tensor key, Tensor value, Tensor(a!) keys, Tensor(b!) key_scales, Tensor(c!) values, Tensor(d!) value_scales, "
+    "Tensor start",
     write_quantized_rows,
-    lambda rows, *_: rows.new_empty(1),
+    lambda key, *_: key.new_empty(1),
 )
