@@ -20,6 +20,7 @@ from hybridge.cache.conv_window import ShortConvolution
 from hybridge.cache.core_recurrences import CoreRecurrences
 from hybridge.cache.delta_gates import DeltaGates, DeltaStaged
 from hybridge.cache.quantized_rows import QuantizedRows
+from hybridge.cache.ring import Ring, newest_rows
 from hybridge.cache.state_space import LinearAttention, LinearStaged, ScanStaged, Selected, Steps
 
 
@@ -44,10 +45,14 @@ class Scoring:
 
 @dataclass(frozen=True, kw_only=True)
 class Visible:
-    """held: int64 [R], the position whose key each row holds; mask: bool [T, R], which rows each token sees."""
+    """held: int64 [R], the position whose key each row holds; mask: bool [T, R], which rows each token sees.
+
+    ring: how both follow from the block's start, where they do.
+    """
 
     held: Tensor
     mask: Tensor
+    ring: Ring | None = None
 
     @property
     def additive(self) -> Tensor:
@@ -126,6 +131,9 @@ class Kernels(RecurrentKernels, Protocol):
     def write_ring(self, buffer: Tensor, rows: Tensor, slots: Tensor) -> None:
         """Put rows [B, T, G, D] into buffer [B, R, G, D] in place, at ``slots`` (int64 [T], all different)."""
 
+    def write_window(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
+        """Put what is real of rows [B, T, G, D] into a ring [B, R, G, D] in place, position p at p mod R, the newest last."""
+
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, block: Block, scoring: Scoring, visible: Visible | None = None
     ) -> Tensor:
@@ -159,6 +167,16 @@ class CoreKernels(CoreRecurrences):
     def write_ring(self, buffer: Tensor, rows: Tensor, slots: Tensor) -> None:
         # One flat index on one dimension is the form that runtimes do in place.
         torch.ops.aten.index_put_(buffer, [None, slots], rows)
+
+    def write_window(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
+        ring = buffer.shape[1]
+        if block.length > ring:
+            source = block.shared(("newest", ring), lambda: newest_rows(block, ring))
+            buffer.copy_(torch.cat([buffer, rows], dim=1).index_select(1, source))
+            return
+        slots = block.shared(("slots", ring), lambda: torch.remainder(block.positions, ring))
+        real = block.shared("real rows", lambda: block.real[:, None, None])
+        self.write_ring(buffer, torch.where(real, rows, buffer.index_select(1, slots)), slots)
 
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, block: Block, scoring: Scoring, visible: Visible | None = None

@@ -40,6 +40,10 @@ class QuantizedAttentionLayer(AttentionLayer):
             self.add_positional(name, kv_heads, BLOCK, rows=blocks)
 
     @property
+    def rounds(self) -> bool:
+        return True
+
+    @property
     def rows(self) -> QuantizedRows:
         """The layer's buffers."""
         return QuantizedRows(keys=self.keys, key_scales=self.key_scales, values=self.values, value_scales=self.value_scales)

@@ -31,15 +31,19 @@ class HybridgeKernels(HybridgeRecurrences, LlmKernels):
     def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
         ops.write_rows(rows, buffer, block.start)
 
+    def write_window(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
+        ops.write_window(rows, buffer, block.start, block.count)
+
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, block: Block, scoring: Scoring, visible: Visible | None = None
     ) -> Tensor:
         if _is_rare(scoring, query):
             return CoreKernels().attend(query, keys, values, block, scoring, visible)
-        mask = None if visible is None else visible.mask
-        out: Tensor = ops.attention(
-            query, keys, values, block.start, mask, scoring.sinks, scoring.scale, scoring.softcap or 0.0
-        )
+        ring = visible.ring if visible else None
+        mask = visible.mask if visible and not ring else None
+        sees = (ring.size, ring.window, ring.chunked) if ring else (0, 0, False)
+        softcap = scoring.softcap or 0.0
+        out: Tensor = ops.attention(query, keys, values, block.start, mask, scoring.sinks, scoring.scale, softcap, *sees)
         return out
 
     def write_quantized(self, rows: QuantizedRows, key: Tensor, value: Tensor, block: Block) -> None:

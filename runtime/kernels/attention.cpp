@@ -1,3 +1,8 @@
+*data<int64_t>(start), float(scale), float(softcap),
+      mask ? data<bool>(*mask) : nullptr, ring, window, chunked};
+  const bool within = ring ? !mask && window > 0 && window + a.T - 1 <= a.R && (a.R == ring || a.R == ring + a.T) : mask || a.start + a.T <= a.R;
+  const bool sound = query.size(0) == 1 && a.H % a.G == 0 && last(keys) == a.D && values.size(1) == a.R && values.size(2) == a.G &&
+      out.numel() == a.T * a.H * a.V && a.start >= 0;
 // Attention over float32 rows (attention.h).
 #include "attention.h"
 
@@ -68,35 +73,32 @@ void weigh_rows(const float* rows, const float* next, int64_t count, int64_t str
       for (int64_t row = 0; row < count; ++row) sums[i * width + v] += rows[row * stride + v] * weights[i * ROWS + row];
 }
 
-bool sees(const Attention& a, int64_t query, int64_t row) {
-  const int64_t token = query / a.shared();
-  return a.mask ? a.mask[token * a.R + row] : row <= a.start + token;
-}
-
-// Narrows begin..end to its first rows in a row that some query of the unit sees; the others are not touched. Returns whether
-// all queries see all of them.
+// Narrows begin..end to rows that some query of the unit sees and that follow each other; the others are not touched. Returns
+// whether all queries see all of them.
 bool narrow(const Attention& a, const Unit& u, int64_t& begin, int64_t& end) {
   const int64_t first = u.first / a.shared(), last = (u.first + u.count - 1) / a.shared();
   if (!a.mask) {
-    end = std::max(begin, std::min(end, a.start + last + 1));
-    return end <= a.start + first + 1;
+    begin = std::max(begin, a.first(first));
+    end = std::max(begin, std::min({begin + ROWS, u.end, a.end(last), a.run(begin)}));
+    return begin >= a.first(last) && end <= a.end(first);
   }
   const auto seen = [&](int64_t row) {
     for (int64_t token = first; token <= last; ++token)
       if (a.mask[token * a.R + row]) return true;
     return false;
   };
-  while (begin < end && !seen(begin)) ++begin;
-  int64_t stop = begin;
-  while (stop < end && seen(stop)) ++stop;
-  end = stop;
+  while (begin < u.end && !seen(begin)) ++begin;
+  end = begin;
+  while (end < std::min(begin + ROWS, u.end) && seen(end)) ++end;
   return false;
 }
 
-// Which of the rows begin + 0..15 a query sees.
+// Which of the positions begin + 0..15 a query sees.
 i32x16 seen_rows(const Attention& a, int64_t query, int64_t begin, int64_t count) {
+  const int64_t token = query / a.shared();
+  if (!a.mask) return (LANE >= int32_t(a.first(token) - begin)) & (LANE < int32_t(std::min(a.end(token) - begin, count)));
   i32x16 seen{};
-  for (int64_t lane = 0; lane < std::min<int64_t>(LANES, count); ++lane) seen[lane] = sees(a, query, begin + lane) ? -1 : 0;
+  for (int64_t lane = 0; lane < std::min<int64_t>(LANES, count); ++lane) seen[lane] = a.mask[token * a.R + begin + lane] ? -1 : 0;
   return seen;
 }
 
@@ -129,11 +131,10 @@ void run(const Attention& a, const Rows& rows, const Unit& u, float* query, floa
   for (int64_t i = 0; i < u.count; ++i)
     for (int64_t d = 0; d < a.D; ++d) query[i * a.D + d] = u.query(a, i)[d] * a.scale;
   for (int64_t begin = u.begin, end; begin < u.end; begin = end) {
-    end = std::min(begin + ROWS, u.end);
     const bool all = narrow(a, u, begin, end);
-    if (begin == end && !a.mask) break;
-    const float* keys = rows.keys + (begin * a.G + u.head) * a.D;
-    const float* values = rows.values + (begin * a.G + u.head) * a.V;
+    if (begin == end) break;
+    const float* keys = rows.keys + (a.row(begin) * a.G + u.head) * a.D;
+    const float* values = rows.values + (a.row(begin) * a.G + u.head) * a.V;
     // Memory is slow to begin: while keys are multiplied their values are fetched, and with those the next keys.
     in_tiles(u.count, [&](int64_t i, auto q) {
       dot_rows<q()>(keys, i || a.D != a.V ? nullptr : values, end - begin, a.G * a.D, query + i * a.D, a.D, scores + i * ROWS);
@@ -147,12 +148,16 @@ void run(const Attention& a, const Rows& rows, const Unit& u, float* query, floa
 }
 
 Tensor& attention_out(KernelRuntimeContext& context, const Tensor& query, const Tensor& keys, const Tensor& values, const Tensor& start,
-    const std::optional<Tensor>& mask, const std::optional<Tensor>& sinks, double scale, double softcap, Tensor& out) {
-  const Attention a{data<float>(query), mask ? data<bool>(*mask) : nullptr, sinks ? data<float>(*sinks) : nullptr, data<float>(out),
-      query.size(1), query.size(2), query.size(3), keys.size(1), keys.size(2), last(values), *data<int64_t>(start), float(scale), float(softcap)};
+    const std::optional<Tensor>& mask, const std::optional<Tensor>& sinks, double scale, double softcap, int64_t ring, int64_t window,
+    bool chunked, Tensor& out) {
+  const Attention a{data<float>(query), sinks ? data<float>(*sinks) : nullptr, data<float>(out),
+      query.size(1), query.size(2), query.size(3), keys.size(1), keys.size(2), last(values), *data<int64_t>(start), float(scale), float(softcap),
+      mask ? data<bool>(*mask) : nullptr, ring, window, chunked};
+  const bool around = !mask && window > 0 && window + a.T - 1 <= a.R && (a.R == ring || a.R == ring + a.T);
+  const bool within = ring ? around : mask || a.start + a.T <= a.R;
   const bool sound = query.size(0) == 1 && a.H % a.G == 0 && last(keys) == a.D && values.size(1) == a.R && values.size(2) == a.G &&
-      out.numel() == a.T * a.H * a.V && a.start >= 0 && (a.mask || a.start + a.T <= a.R);
-  ET_KERNEL_CHECK(context, sound && is_float(keys) && is_float(values), InvalidArgument, out);
+      out.numel() == a.T * a.H * a.V && a.start >= 0;
+  ET_KERNEL_CHECK(context, sound && within && is_float(keys) && is_float(values), InvalidArgument, out);
   const Rows rows{data<float>(keys), data<float>(values)};
   const int64_t memory = QUERIES * (a.D + ROWS) * sizeof(float);
   const bool done = attend(context, a, memory, (a.D + a.V) * sizeof(float) / 4, [&](const Unit& unit, void* own) {

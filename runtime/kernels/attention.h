@@ -21,22 +21,36 @@ constexpr float NEVER = -std::numeric_limits<float>::infinity();
 
 struct Attention {
   const float* query;  // [T, H, D]
-  const bool* mask;  // [T, R]; or null: token t sees the rows up to start + t
   const float* sinks;  // [H] or null
   float* out;  // [T, H, V]
   int64_t T, H, D, R, G, V, start;
   float scale, softcap;
+  const bool* mask = nullptr;  // [T, R], which rows a token sees; without it position p is in row p, and a token sees those up to its own
+  int64_t ring = 0, window = 0;  // where not 0: position p is in row p % ring, or, if R > ring and it is of the block, in row ring + p - start
+  bool chunked = false;  // a token sees its own chunk of `window` positions, not the last `window` of them
 
   int64_t shared() const { return H / G; }
   int64_t queries() const { return T * shared(); }  // of one key/value head, those of a token side by side
-  int64_t seen() const { return mask ? R : std::min(R, start + T); }
   int64_t columns() const { return (V + LANES - 1) / LANES * LANES; }
+
+  // The first position that a token sees, or row if there is a mask.
+  int64_t first(int64_t token) const {
+    if (!window) return 0;
+    const int64_t at = start + token;
+    return chunked ? at / window * window : std::max<int64_t>(0, at - window + 1);
+  }
+  // One behind the last.
+  int64_t end(int64_t token) const { return mask ? R : start + token + 1; }
+  int64_t seen() const { return end(T - 1) - first(0); }
+  int64_t row(int64_t at) const { return !ring ? at : R > ring && at >= start ? ring + at - start : at % ring; }
+  // How far the rows from position `at` on follow each other.
+  int64_t run(int64_t at) const { return !ring ? R : R > ring && at >= start ? start + T : std::min(at - at % ring + ring, R > ring ? start : start + T); }
 };
 
 // Part of the queries and rows of a key/value head.
 struct Unit {
   int64_t head, first, count;  // queries first..first + count
-  int64_t begin, end;  // rows
+  int64_t begin, end;  // positions, or rows if there is a mask
   float* sums;  // [QUERIES, columns + 2]: the weighted sum of a query so far, its weight, and its largest score
 
   const float* query(const Attention& a, int64_t i) const {
@@ -83,7 +97,7 @@ void in_tiles(int64_t count, const F& f) {
 
 // How the rows of all heads are cut into units.
 struct Cut {
-  int64_t groups, parts, part;  // of the queries of a head and of the rows; rows of a part, whole blocks
+  int64_t groups, parts, part;  // of the queries of a head, and of the rows; rows of a part, whole blocks
   float* sums;
 
   explicit Cut(const Attention& a) : groups((a.queries() + QUERIES - 1) / QUERIES), parts(1), part(0), sums(nullptr) {
@@ -96,8 +110,9 @@ struct Cut {
   float* sums_of(const Attention& a, int64_t unit) const { return sums + unit * QUERIES * (a.columns() + 2); }
 
   Unit unit(const Attention& a, int64_t index) const {
-    const int64_t first = index / parts % groups * QUERIES, begin = std::min(index % parts * part, a.seen());
-    return {index / parts / groups, first, std::min(QUERIES, a.queries() - first), begin, std::min(begin + part, a.seen()), sums_of(a, index)};
+    const int64_t first = index / parts % groups * QUERIES, end = a.end(a.T - 1);
+    const int64_t begin = std::min(a.first(0) + index % parts * part, end);
+    return {index / parts / groups, first, std::min(QUERIES, a.queries() - first), begin, std::min(begin + part, end), sums_of(a, index)};
   }
 };
 

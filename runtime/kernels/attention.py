@@ -13,6 +13,7 @@ from torch import Tensor
 from hybridge.cache.block import Block
 from hybridge.cache.kernels import CoreKernels, Scoring, Visible
 from hybridge.cache.quantized_rows import QuantizedRows
+from hybridge.cache.ring import Ring
 from hybridge.runtime.kernels.define import define
 
 
@@ -25,14 +26,21 @@ def attention(
     sinks: Tensor | None,
     scale: float,
     softcap: float,
+    ring: int = 0,
+    window: int = 0,
+    chunked: bool = False,
 ) -> Tensor:
     """query [1, T, H, D] over keys [1, R, G, D] and values [1, R, G, V]; [1, T, H, V].
 
-    mask, bool [T, R], says which rows a token sees; without it these are the rows up to ``start`` (int64 [1]) + t. softcap
-    0 is none; sinks [H].
+    mask, bool [T, R], says which rows a token sees; without it these are the rows up to ``start`` (int64 [1]) + t, or the
+    ``Ring``'s where ``ring``, its size, is not 0. softcap 0 is none; sinks [H].
     """
     block = Block(start=start, count=start, length=query.shape[1])
     visible = None if mask is None else Visible(held=torch.arange(keys.shape[1]), mask=mask)
+    if ring:
+        rows = Ring(size=ring, window=window, chunked=chunked)
+        held = rows.held(block, keys.shape[1])
+        visible = Visible(held=held, mask=rows.mask(block, held))
     scoring = Scoring(scale=scale, softcap=softcap or None, sinks=sinks)
     return CoreKernels().attend(query, keys, values, block, scoring, visible)
 
@@ -60,6 +68,12 @@ def write_rows(rows: Tensor, buffer: Tensor, start: Tensor) -> Tensor:
     return rows.new_empty(1)
 
 
+def write_window(rows: Tensor, buffer: Tensor, start: Tensor, count: Tensor) -> Tensor:
+    """Put the first ``count`` (int64 [1]) of rows [1, T, ...] into a ring [1, R, ...] in place, position p at p mod R."""
+    CoreKernels().write_window(buffer, rows, Block(start=start, count=count, length=rows.shape[1]))
+    return rows.new_empty(1)
+
+
 def write_quantized_rows(
     key: Tensor, value: Tensor, keys: Tensor, key_scales: Tensor, values: Tensor, value_scales: Tensor, start: Tensor
 ) -> Tensor:
@@ -70,7 +84,8 @@ def write_quantized_rows(
 
 define(
     "attention",
-    "Tensor query, Tensor keys, Tensor values, Tensor start, Tensor? mask, Tensor? sinks, float scale, float softcap",
+    "Tensor query, Tensor keys, Tensor values, Tensor start, Tensor? mask, Tensor? sinks, float scale, float softcap, "
+    "int ring, int window, bool chunked",
     attention,
     lambda query, keys, values, *_: query.new_empty(*query.shape[:3], values.shape[3]),
 )
@@ -86,6 +101,12 @@ define(
     "int value_dim, float scale, float softcap",
     quantized_attention,
     _quantized_fake,
+)
+define(
+    "write_window",
+    "Tensor rows, Tensor(a!) buffer, Tensor start, Tensor count",
+    write_window,
+    lambda rows, *_: rows.new_empty(1),
 )
 define("write_rows", "Tensor rows, Tensor(a!) buffer, Tensor start", write_rows, lambda rows, *_: rows.new_empty(1))
 define(

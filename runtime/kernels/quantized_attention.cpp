@@ -183,7 +183,7 @@ void run(const Attention& a, const QuantizedRows& rows, const Unit& u, Memory m)
 Tensor& quantized_attention_out(KernelRuntimeContext& context, const Tensor& query, const Tensor& keys, const Tensor& key_scales,
     const Tensor& values, const Tensor& value_scales, const Tensor& start, const std::optional<Tensor>& sinks, int64_t V, double scale, double softcap, Tensor& out) {
   const QuantizedRows rows = quantized_rows(keys, key_scales, values, value_scales);
-  const Attention a{data<float>(query), nullptr, sinks ? data<float>(*sinks) : nullptr, data<float>(out), query.size(1), query.size(2),
+  const Attention a{data<float>(query), sinks ? data<float>(*sinks) : nullptr, data<float>(out), query.size(1), query.size(2),
       query.size(3), rows.R, rows.G, V, *data<int64_t>(start), float(scale), float(softcap)};
   const bool sound = rows.hold(a.D, a.V) && query.size(0) == 1 && a.H % a.G == 0 && out.numel() == a.T * a.H * a.V && a.D <= 1024 &&
       a.start >= 0 && a.start + a.T <= a.R;

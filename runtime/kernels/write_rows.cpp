@@ -18,6 +18,17 @@ Tensor& write_rows_out(KernelRuntimeContext& context, const Tensor& rows, Tensor
   return out;
 }
 
+// ring[(start + t) % R] = rows[t] for the newest of the first `count` rows [1, T, ...]; ring [1, R, ...].
+Tensor& write_window_out(KernelRuntimeContext& context, const Tensor& rows, Tensor& ring, const Tensor& start, const Tensor& count, Tensor& out) {
+  const int64_t width = rows.nbytes() / rows.size(1), R = ring.size(1), first = *data<int64_t>(start), real = *data<int64_t>(count);
+  const bool fits = rows.scalar_type() == ring.scalar_type() && int64_t(ring.nbytes()) == R * width && first >= 0 && real >= 0 && real <= rows.size(1);
+  ET_KERNEL_CHECK(context, fits, InvalidArgument, out);
+  const auto* from = static_cast<const uint8_t*>(rows.const_data_ptr());
+  auto* to = static_cast<uint8_t*>(ring.mutable_data_ptr());
+  for (int64_t t = std::max<int64_t>(0, real - R); t < real; ++t) std::memcpy(to + (first + t) % R * width, from + t * width, width);
+  return out;
+}
+
 // put(d, q) for each number of x, rounded to 8 bits with the scale that is returned: max |x| / 127.
 template <typename F>
 float round_row(const float* x, int64_t count, const F& put) {
@@ -51,6 +62,7 @@ Tensor& write_quantized_rows_out(KernelRuntimeContext& context, const Tensor& ke
 }
 
 EXECUTORCH_LIBRARY(hybridge, "write_rows.out", write_rows_out);
+EXECUTORCH_LIBRARY(hybridge, "write_window.out", write_window_out);
 EXECUTORCH_LIBRARY(hybridge, "write_quantized_rows.out", write_quantized_rows_out);
 
 }  // namespace
