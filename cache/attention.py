@@ -20,6 +20,11 @@ class AttentionLayer(CacheLayer):
     window: int | None = None
     keeps: ClassVar[bool] = True  # keys and values of its own
 
+    @property
+    def rounds(self) -> bool:
+        """Whether keys and values have 8 bits."""
+        return False
+
     def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scoring: Scoring) -> Tensor:
         """Take the block's key [B, T, G, D] and value [B, T, G, V] in and attend with query [B, T, H, D]; [B, T, H, V].
 
@@ -54,10 +59,18 @@ class SharedAttentionLayer(AttentionLayer):
         super().__init__(sizes, kernels)
         self.source = source
 
+    @property
+    def rounds(self) -> bool:
+        return self._source.rounds
+
     def connect(self, layers: Sequence[CacheLayer]) -> None:
         self._sources = (layers[self.source],)  # in a tuple, for not to own it
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scoring: Scoring) -> Tensor:
+    @property
+    def _source(self) -> AttentionLayer:
         source = self._sources[0]
         assert isinstance(source, AttentionLayer)
-        return source.attend(query, key, value, block, scoring)
+        return source
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scoring: Scoring) -> Tensor:
+        return self._source.attend(query, key, value, block, scoring)

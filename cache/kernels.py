@@ -19,6 +19,8 @@ from hybridge.cache.block import Block
 from hybridge.cache.conv_window import ShortConvolution
 from hybridge.cache.core_recurrences import CoreRecurrences
 from hybridge.cache.delta_gates import DeltaGates, DeltaStaged
+from hybridge.cache.quantized_rows import QuantizedRows
+from hybridge.cache.ring import Ring, newest_rows
 from hybridge.cache.state_space import LinearAttention, LinearStaged, ScanStaged, Selected, Steps
 
 
@@ -43,10 +45,14 @@ class Scoring:
 
 @dataclass(frozen=True, kw_only=True)
 class Visible:
-    """held: int64 [R], the position whose key each row holds; mask: bool [T, R], which rows each token sees."""
+    """held: int64 [R], the position whose key each row holds; mask: bool [T, R], which rows each token sees.
+
+    ring: how both follow from the block's start, where they do.
+    """
 
     held: Tensor
     mask: Tensor
+    ring: Ring | None = None
 
     @property
     def additive(self) -> Tensor:
@@ -125,6 +131,9 @@ class Kernels(RecurrentKernels, Protocol):
     def write_ring(self, buffer: Tensor, rows: Tensor, slots: Tensor) -> None:
         """Put rows [B, T, G, D] into buffer [B, R, G, D] in place, at ``slots`` (int64 [T], all different)."""
 
+    def write_window(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
+        """Put what is real of rows [B, T, G, D] into a ring [B, R, G, D] in place, position p at p mod R, the newest last."""
+
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, block: Block, scoring: Scoring, visible: Visible | None = None
     ) -> Tensor:
@@ -133,19 +142,10 @@ class Kernels(RecurrentKernels, Protocol):
         Without ``visible`` row r holds position r and each token sees the rows up to its own (``causal``).
         """
 
-    def write_quantized_rows(self, buffer: Tensor, scales: Tensor, rows: Tensor, block: Block) -> None:
-        """As ``write_rows``, into int8 rows [B, R, G, D] with a scale for each head in scales [B, R, G]."""
+    def write_quantized(self, rows: QuantizedRows, key: Tensor, value: Tensor, block: Block) -> None:
+        """Round key [B, T, G, D] and value [B, T, G, V] to 8 bits and put them into rows in place, from ``block.start`` on."""
 
-    def attend_quantized(
-        self,
-        query: Tensor,
-        keys: Tensor,
-        key_scales: Tensor,
-        values: Tensor,
-        value_scales: Tensor,
-        block: Block,
-        scoring: Scoring,
-    ) -> Tensor:
+    def attend_quantized(self, query: Tensor, rows: QuantizedRows, value_dim: int, block: Block, scoring: Scoring) -> Tensor:
         """As ``attend`` over such rows; row r holds position r."""
 
     def keep_state(self, state: Tensor, slots: Tensor, slot: Tensor, when: Tensor) -> None:
@@ -168,6 +168,16 @@ class CoreKernels(CoreRecurrences):
         # One flat index on one dimension is the form that runtimes do in place.
         torch.ops.aten.index_put_(buffer, [None, slots], rows)
 
+    def write_window(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
+        ring = buffer.shape[1]
+        if block.length > ring:
+            source = block.shared(("newest", ring), lambda: newest_rows(block, ring))
+            buffer.copy_(torch.cat([buffer, rows], dim=1).index_select(1, source))
+            return
+        slots = block.shared(("slots", ring), lambda: torch.remainder(block.positions, ring))
+        real = block.shared("real rows", lambda: block.real[:, None, None])
+        self.write_ring(buffer, torch.where(real, rows, buffer.index_select(1, slots)), slots)
+
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, block: Block, scoring: Scoring, visible: Visible | None = None
     ) -> Tensor:
@@ -182,23 +192,11 @@ class CoreKernels(CoreRecurrences):
         out = weights @ torch.where(seen, values, 0.0).transpose(1, 2).unsqueeze(2)
         return out.reshape(B, H, T, values.shape[-1]).transpose(1, 2)
 
-    def write_quantized_rows(self, buffer: Tensor, scales: Tensor, rows: Tensor, block: Block) -> None:
-        quanta, steps = quantize_rows(rows)
-        self.write_rows(buffer, quanta, block)
-        self.write_rows(scales, steps, block)
+    def write_quantized(self, rows: QuantizedRows, key: Tensor, value: Tensor, block: Block) -> None:
+        rows.write(key, value, block.start)
 
-    def attend_quantized(
-        self,
-        query: Tensor,
-        keys: Tensor,
-        key_scales: Tensor,
-        values: Tensor,
-        value_scales: Tensor,
-        block: Block,
-        scoring: Scoring,
-    ) -> Tensor:
-        dense = keys * key_scales.unsqueeze(-1), values * value_scales.unsqueeze(-1)
-        return self.attend(query, *dense, block, scoring)
+    def attend_quantized(self, query: Tensor, rows: QuantizedRows, value_dim: int, block: Block, scoring: Scoring) -> Tensor:
+        return self.attend(query, *rows.dense(query.shape[-1], value_dim), block, scoring)
 
     def keep_state(self, state: Tensor, slots: Tensor, slot: Tensor, when: Tensor) -> None:
         kept = slots.index_select(1, slot)
@@ -215,13 +213,6 @@ class CoreKernels(CoreRecurrences):
     def write_slot(self, slots: Tensor, value: Tensor, slot: Tensor) -> None:
         """Put value [1, 1, A, B] into slots [1, N, A, B] in place at index ``slot``, int64 [1]."""
         torch.ops.aten.index_put_(slots, [None, slot], value)
-
-
-def quantize_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """int8 rows and float32 scales [..., G] of rows [..., G, D]: round(x / scale), scale = max |x| / 127 over a head."""
-    largest = rows.abs().amax(-1, keepdim=True)
-    inverse = torch.where(largest > 0, 127.0 / largest, 0.0)
-    return (rows * inverse).round().to(torch.int8), (largest * (1.0 / 127.0)).squeeze(-1)
 
 
 def _softmax(scores: Tensor, scoring: Scoring, visible: Visible) -> Tensor:

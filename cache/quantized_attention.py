@@ -13,11 +13,12 @@ from torch import Tensor
 
 from hybridge.cache.attention import AttentionLayer
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.kernels import Kernels, Scoring
+from hybridge.cache.kernels import Kernels, Scoring, Visible
+from hybridge.cache.quantized_rows import BLOCK, LANES, QUAD, QuantizedRows
 
 
 class QuantizedAttentionLayer(AttentionLayer):
-    """keys, values int8 [B, R, G, D] and [B, R, G, V]; key_scales, value_scales float32 [B, R, G]; R = ``sizes.rows``."""
+    """keys, key_scales, values and value_scales as ``QuantizedRows`` has them; ``sizes.rows`` rows and up to 63 more."""
 
     kind: ClassVar[str] = "quantized_attention"
 
@@ -28,15 +29,37 @@ class QuantizedAttentionLayer(AttentionLayer):
         self, sizes: CacheSizes, kernels: Kernels, *, kv_heads: int, head_dim: int, value_dim: int | None = None
     ) -> None:
         super().__init__(sizes, kernels)
-        self.add_positional("keys", kv_heads, head_dim, dtype=torch.int8)
-        self.add_positional("values", kv_heads, value_dim or head_dim, dtype=torch.int8)
-        self.add_positional("key_scales", kv_heads)
-        self.add_positional("value_scales", kv_heads)
+        self.head_dim, self.value_dim = head_dim, value_dim or head_dim
+        blocks = -(-sizes.rows // BLOCK)
+        for name, width in (
+            ("keys", self.head_dim + -self.head_dim % QUAD),
+            ("values", self.value_dim + -self.value_dim % LANES),
+        ):
+            self.add_positional(name, kv_heads, width, BLOCK, dtype=torch.int8, rows=blocks)
+        for name in ("key_scales", "value_scales"):
+            self.add_positional(name, kv_heads, BLOCK, rows=blocks)
+
+    @property
+    def rounds(self) -> bool:
+        return True
+
+    @property
+    def rows(self) -> QuantizedRows:
+        """The layer's buffers."""
+        return QuantizedRows(keys=self.keys, key_scales=self.key_scales, values=self.values, value_scales=self.value_scales)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scoring: Scoring) -> Tensor:
-        block.shared(("taken", id(self)), lambda: self._write(key, value, block))
-        return self.kernels.attend_quantized(query, self.keys, self.key_scales, self.values, self.value_scales, block, scoring)
+        block.shared(("taken", id(self)), lambda: self.kernels.write_quantized(self.rows, key, value, block))
+        return self.kernels.attend_quantized(query, self.rows, self.value_dim, block, scoring)
 
-    def _write(self, key: Tensor, value: Tensor, block: Block) -> None:
-        self.kernels.write_quantized_rows(self.keys, self.key_scales, key, block)
-        self.kernels.write_quantized_rows(self.values, self.value_scales, value, block)
+    def take(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
+        self.kernels.write_quantized(self.rows, key, value, block)
+        return *self.rows.dense(self.head_dim, self.value_dim), None
+
+    def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
+        keys, values, _ = self.take(key, value, block)
+        rows = self.seen_sizes(block.length, length)[0]
+        return keys[:, :rows], values[:, :rows]
+
+    def seen_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
+        return (length + tokens if isinstance(length, int) else self.sizes.rows), 0

@@ -9,6 +9,7 @@ import hybridge.runtime.kernels.attention
 import hybridge.runtime.kernels.slots  # noqa: F401  registers the operators
 from hybridge.cache.block import Block
 from hybridge.cache.kernels import CoreKernels, Scoring, Visible
+from hybridge.cache.quantized_rows import QuantizedRows
 from hybridge.export.hybridge_recurrences import HybridgeRecurrences
 from hybridge.export.llm_kernels import LlmKernels
 
@@ -30,35 +31,30 @@ class HybridgeKernels(HybridgeRecurrences, LlmKernels):
     def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
         ops.write_rows(rows, buffer, block.start)
 
+    def write_window(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
+        ops.write_window(rows, buffer, block.start, block.count)
+
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, block: Block, scoring: Scoring, visible: Visible | None = None
     ) -> Tensor:
         if _is_rare(scoring, query):
             return CoreKernels().attend(query, keys, values, block, scoring, visible)
-        mask = None if visible is None else visible.mask
-        out: Tensor = ops.attention(
-            query, keys, values, block.start, mask, scoring.sinks, scoring.scale, scoring.softcap or 0.0
-        )
+        ring = visible.ring if visible else None
+        mask = visible.mask if visible and not ring else None
+        sees = (ring.size, ring.window, ring.chunked) if ring else (0, 0, False)
+        softcap = scoring.softcap or 0.0
+        out: Tensor = ops.attention(query, keys, values, block.start, mask, scoring.sinks, scoring.scale, softcap, *sees)
         return out
 
-    def write_quantized_rows(self, buffer: Tensor, scales: Tensor, rows: Tensor, block: Block) -> None:
-        ops.write_quantized_rows(rows, buffer, scales, block.start)
+    def write_quantized(self, rows: QuantizedRows, key: Tensor, value: Tensor, block: Block) -> None:
+        ops.write_quantized_rows(key, value, rows.keys, rows.key_scales, rows.values, rows.value_scales, block.start)
 
-    def attend_quantized(
-        self,
-        query: Tensor,
-        keys: Tensor,
-        key_scales: Tensor,
-        values: Tensor,
-        value_scales: Tensor,
-        block: Block,
-        scoring: Scoring,
-    ) -> Tensor:
+    def attend_quantized(self, query: Tensor, rows: QuantizedRows, value_dim: int, block: Block, scoring: Scoring) -> Tensor:
         if _is_rare(scoring, query):
-            return super().attend_quantized(query, keys, key_scales, values, value_scales, block, scoring)
-        out: Tensor = ops.quantized_attention(
-            query, keys, key_scales, values, value_scales, block.start, scoring.sinks, scoring.scale, scoring.softcap or 0.0
-        )
+            return super().attend_quantized(query, rows, value_dim, block, scoring)
+        buffers = (rows.keys, rows.key_scales, rows.values, rows.value_scales)
+        softcap = scoring.softcap or 0.0
+        out: Tensor = ops.quantized_attention(query, *buffers, block.start, scoring.sinks, value_dim, scoring.scale, softcap)
         return out
 
 

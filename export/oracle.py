@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from hybridge.cache.attention import AttentionLayer
 from hybridge.cache.errors import UsageError
-from hybridge.cache.kernels import quantize_rows
+from hybridge.cache.quantized_rows import quantize_rows
 from hybridge.export.checkpoint import Checkpoint, load_checkpoint
 from hybridge.export.exporter import build_cache
 from hybridge.export.quantize import is_quantized, pack_weights
@@ -47,7 +50,7 @@ def round_as(checkpoint: Checkpoint, options: ExportOptions) -> None:
     if is_quantized(options):
         pack_weights(checkpoint.model, options)
     if options.kv_cache == "int8":
-        _round_keys(checkpoint, options)
+        round_keys(checkpoint.model, options)
 
 
 def uncached(model: PreTrainedModel) -> Oracle:
@@ -61,22 +64,23 @@ def uncached(model: PreTrainedModel) -> Oracle:
     return oracle
 
 
-def _round_keys(checkpoint: Checkpoint, options: ExportOptions) -> None:
-    """Let the layers whose keys and values an artifact keeps in 8 bits attend over rounded ones."""
-    layers = build_cache(checkpoint.config, options).cache_layers()
-    for module in checkpoint.model.modules():
+def round_keys(model: PreTrainedModel, options: ExportOptions) -> None:
+    """Let the layers whose keys and values an artifact keeps in 8 bits attend over rounded ones, else as transformers does."""
+    layers = build_cache(model.config, options).cache_layers()
+    for module in model.modules():
         index = getattr(module, "layer_idx", None)
         if index is not None:
-            module.keeps_8_bits = any(part.kind == "quantized_attention" for part in layers[index].each())
-    checkpoint.model.set_attn_implementation(ROUNDED)
+            module.keeps_8_bits = any(isinstance(part, AttentionLayer) and part.rounds for part in layers[index].each())
+    chosen = model.config._attn_implementation
+    AttentionInterface.register(f"{ROUNDED}_{chosen}", functools.partial(_attend_rounded, chosen))
+    AttentionMaskInterface.register(f"{ROUNDED}_{chosen}", ALL_MASK_ATTENTION_FUNCTIONS[chosen])
+    model.set_attn_implementation(f"{ROUNDED}_{chosen}")
 
 
-def _attend_rounded(module: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Any:
-    """transformers' attention function: key and value [B, G, T, D] are rounded row by row, then it is SDPA."""
+def _attend_rounded(chosen: str, module: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Any:
+    """transformers' attention function ``chosen``, after rounding key and value [B, G, T, D] row by row."""
     if module.keeps_8_bits:
         key, value = (steps.unsqueeze(-1) * quanta for quanta, steps in map(quantize_rows, (key, value)))
-    return sdpa_attention_forward(module, query, key, value, *args, **options)
-
-
-AttentionInterface.register(ROUNDED, _attend_rounded)
-AttentionMaskInterface.register(ROUNDED, sdpa_mask)
+    plain = sys.modules[type(module).__module__]  # what a model's own file calls plain attention knows its caps and sinks
+    attend = ALL_ATTENTION_FUNCTIONS.get_interface(chosen, getattr(plain, "eager_attention_forward", None))
+    return attend(module, query, key, value, *args, **options)

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from hybridge.cache.kernels import quantize_rows
+from hybridge.cache.block import Block
+from hybridge.cache.quantized_rows import QuantizedRows
+from hybridge.cache.ring import Ring
 from hybridge.runtime.kernels.attention import attention, quantized_attention
 from hybridge.runtime.program import set_threads
 from tests.helpers.kernel_program import KernelProgram
@@ -45,7 +47,7 @@ def test_attention(name: str, softcap: float) -> None:
     query, keys, values, start = case(name)
     sinks = torch.randn(query.shape[2]) if softcap else None
     run = KernelProgram(
-        lambda q, s, keys, values, sinks=None: ops.attention(q, keys, values, s, None, sinks, 0.3, softcap),
+        lambda q, s, keys, values, sinks=None: ops.attention(q, keys, values, s, None, sinks, 0.3, softcap, 0, 0, False),
         [query, start],
         keys=keys,
         values=values,
@@ -55,23 +57,38 @@ def test_attention(name: str, softcap: float) -> None:
     torch.testing.assert_close(run(query, start)[0], want, rtol=1e-5, atol=2e-6)
 
 
+def blank(R: int, G: int, D: int, V: int) -> QuantizedRows:
+    """Memory that nobody wrote to."""
+    blocks = -(-R // 64)
+    return QuantizedRows(
+        keys=torch.full((1, blocks, G, D + -D % 4, 64), -128, dtype=torch.int8),
+        key_scales=torch.full((1, blocks, G, 64), NAN),
+        values=torch.full((1, blocks, G, V + -V % 16, 64), 127, dtype=torch.int8),
+        value_scales=torch.full((1, blocks, G, 64), NAN),
+    )
+
+
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", CASES)
-def test_attention_over_int8(name: str) -> None:
+@pytest.mark.parametrize("softcap", [0.0, 3.0])
+def test_attention_over_int8(name: str, softcap: float) -> None:
+    """Queries and weights keep 15 bits."""
     query, keys, values, start = case(name)
-    rows = [quantize_rows(x.nan_to_num()) for x in (keys, values)]
-    (k, ks), (v, vs) = rows
-    ks, vs = ks.masked_fill(keys[..., 0].isnan(), NAN), vs.masked_fill(values[..., 0].isnan(), NAN)
+    V, written = values.shape[-1], int(start) + query.shape[1]
+    rows = blank(*keys.shape[1:], V)
+    rows.write(keys[:, :written], values[:, :written], torch.tensor([0]))
+    sinks = torch.randn(query.shape[2]) if softcap else None
     run = KernelProgram(
-        lambda q, s, k, ks, v, vs: ops.quantized_attention(q, k, ks, v, vs, s, None, 0.3, 0.0),
+        lambda q, s, k, ks, v, vs, sinks=None: ops.quantized_attention(q, k, ks, v, vs, s, sinks, V, 0.3, softcap),
         [query, start],
-        k=k,
-        ks=ks,
-        v=v,
-        vs=vs,
+        k=rows.keys,
+        ks=rows.key_scales,
+        v=rows.values,
+        vs=rows.value_scales,
+        **({} if sinks is None else {"sinks": sinks}),
     )
-    want = quantized_attention(query, k, ks, v, vs, start, None, 0.3, 0.0)
-    torch.testing.assert_close(run(query, start)[0], want, rtol=1e-5, atol=2e-6)
+    want = quantized_attention(query, *vars(rows).values(), start, sinks, V, 0.3, softcap)
+    torch.testing.assert_close(run(query, start)[0], want, rtol=5e-4, atol=5e-4)
 
 
 @pytest.mark.usefixtures("threads")
@@ -84,7 +101,7 @@ def test_attention_sees_what_a_mask_says() -> None:
     keys[:, ~mask.any(0)], values[:, ~mask.any(0)] = NAN, NAN
     start = torch.tensor([70])
     run = KernelProgram(
-        lambda q, s, m, keys, values: ops.attention(q, keys, values, s, m, None, 0.3, 0.0),
+        lambda q, s, m, keys, values: ops.attention(q, keys, values, s, m, None, 0.3, 0.0, 0, 0, False),
         [query, start, mask],
         keys=keys,
         values=values,
@@ -94,30 +111,95 @@ def test_attention_sees_what_a_mask_says() -> None:
 
 
 def test_rows_are_written_in_place() -> None:
-    rows, buffer = torch.randn(1, 3, 2, 5), torch.zeros(1, 9, 2, 5)
+    rows, buffer, start = torch.randn(1, 3, 2, 5), torch.zeros(1, 9, 2, 5), torch.tensor([4])
 
-    def write(rows: Tensor, start: Tensor, buffer: Tensor, quanta: Tensor, scales: Tensor) -> tuple[Tensor, ...]:
+    def write(rows: Tensor, start: Tensor, buffer: Tensor) -> Tensor:
         ops.write_rows(rows, buffer, start)
-        ops.write_quantized_rows(rows, quanta, scales, start)
-        return buffer * 1, quanta * 1, scales * 1
+        return buffer * 1
 
-    state = {"buffer": buffer, "quanta": torch.zeros(1, 9, 2, 5, dtype=torch.int8), "scales": torch.zeros(1, 9, 2)}
-    written, quanta, scales = KernelProgram(write, [rows, torch.tensor([4])], **state)(rows, torch.tensor([4]))
+    (written,) = KernelProgram(write, [rows, start], buffer=buffer)(rows, start)
     assert written[:, 4:7].equal(rows)
     assert bool((written[:, [0, 1, 2, 3, 7, 8]] == 0).all())
-    want, steps = quantize_rows(rows)
-    assert quanta[:, 4:7].equal(want)
-    torch.testing.assert_close(scales[:, 4:7], steps)
-    assert bool((scales[:, :4] == 0).all())
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize(("T", "D", "V"), [(1, 24, 24), (9, 22, 33)])
+def test_int8_rows_are_written_in_place(T: int, D: int, V: int) -> None:
+    """Over the border of two blocks, and nowhere else."""
+    key, value, start = torch.randn(1, T, 3, D), torch.randn(1, T, 3, V), torch.tensor([62])
+    rows = blank(128, 3, D, V)
+
+    def write(key: Tensor, value: Tensor, start: Tensor, k: Tensor, ks: Tensor, v: Tensor, vs: Tensor) -> list[Tensor]:
+        ops.write_quantized_rows(key, value, k, ks, v, vs, start)
+        return [each.clone() for each in (k, ks, v, vs)]
+
+    state = dict(zip(["k", "ks", "v", "vs"], vars(rows).values(), strict=True))
+    written = KernelProgram(write, [key, value, start], **state)(key, value, start)
+    got = QuantizedRows(**dict(zip(vars(rows), written, strict=True))).dense(D, V)
+    rows.write(key, value, start)
+    others = [row for row in range(128) if not 62 <= row < 62 + T]
+    for mine, want, original in zip(got, rows.dense(D, V), (key, value), strict=True):
+        torch.testing.assert_close(mine, want, rtol=1e-6, atol=0, equal_nan=True)
+        torch.testing.assert_close(mine[:, 62 : 62 + T], original, rtol=0, atol=float(original.abs().max()) / 250)
+        assert bool(mine[:, others].isnan().all())
 
 
 def test_a_block_behind_the_last_row_is_refused() -> None:
     query, keys, values, _ = case("verify of 5")
     run = KernelProgram(
-        lambda q, s, keys, values: ops.attention(q, keys, values, s, None, None, 0.3, 0.0),
+        lambda q, s, keys, values: ops.attention(q, keys, values, s, None, None, 0.3, 0.0, 0, 0, False),
         [query, torch.tensor([0])],
         keys=keys,
         values=values,
     )
     with pytest.raises(RuntimeError):
         run(query, torch.tensor([36]))
+
+
+WINDOWS = {
+    "decode": {"T": 1, "window": 5, "ring": 10, "R": 10, "start": 33},
+    "decode before the ring is full": {"T": 1, "window": 5, "ring": 10, "R": 10, "start": 2},
+    "verify of 5, around the end": {"T": 5, "window": 5, "ring": 10, "R": 10, "start": 27},
+    "verify of 5, all window": {"T": 5, "window": 150, "ring": 155, "R": 155, "start": 1000},
+    "chunk of 17 beside the ring": {"T": 17, "window": 5, "ring": 10, "R": 27, "start": 33},
+    "first chunk": {"T": 17, "window": 5, "ring": 10, "R": 27, "start": 0},
+    "chunk of 17 within the window": {"T": 17, "window": 23, "ring": 28, "R": 45, "start": 70},
+}
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("name", WINDOWS)
+def test_attention_around_a_ring(name: str, chunked: bool) -> None:
+    """Rows that no token sees hold NaN."""
+    torch.manual_seed(0)
+    T, window, ring, R, at = WINDOWS[name].values()
+    query, keys, values, start = torch.randn(1, T, 6, 24), torch.randn(1, R, 2, 24), torch.randn(1, R, 2, 24), torch.tensor([at])
+    rows, block = Ring(size=ring, window=window, chunked=chunked), Block(start=start, count=start, length=T)
+    unseen = ~rows.mask(block, rows.held(block, R)).any(0)
+    keys[:, unseen], values[:, unseen] = NAN, NAN
+    sees = (ring, window, chunked)
+    run = KernelProgram(
+        lambda q, s, keys, values: ops.attention(q, keys, values, s, None, None, 0.3, 0.0, *sees),
+        [query, start],
+        keys=keys,
+        values=values,
+    )
+    want = attention(query, keys, values, start, None, None, 0.3, 0.0, *sees)
+    assert not want.isnan().any()
+    torch.testing.assert_close(run(query, start)[0], want, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(("T", "count", "start"), [(3, 3, 7), (3, 2, 29), (25, 25, 4), (25, 19, 0), (5, 0, 11)])
+def test_a_ring_takes_what_is_real(T: int, count: int, start: int) -> None:
+    rows, buffer = torch.full((1, T, 2, 5), NAN), torch.randn(1, 9, 2, 5)
+    rows[:, :count] = torch.randn(1, count, 2, 5)
+
+    def write(rows: Tensor, start: Tensor, count: Tensor, buffer: Tensor) -> Tensor:
+        ops.write_window(rows, buffer, start, count)
+        return buffer.clone()
+
+    inputs = (rows, torch.tensor([start]), torch.tensor([count]))
+    (written,) = KernelProgram(write, inputs, buffer=buffer)(*inputs)
+    for t in range(count):
+        buffer[:, (start + t) % 9] = rows[:, t]
+    assert written.equal(buffer)

@@ -6,7 +6,7 @@ from transformers.models.inkling.modeling_inkling import InklingRelativeLogits
 
 from hybridge.cache.block import Block
 from hybridge.cache.relative_bias import relative_bias
-from hybridge.cache.sliding_attention import held_by_slots
+from hybridge.cache.ring import held_by_slots
 
 HEADS, RELATIVE = 3, 5
 

@@ -10,9 +10,10 @@ from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.kernels import CoreKernels, Kernels, Scoring
 from hybridge.cache.sliding_attention import SlidingAttentionLayer
+from hybridge.export.hybridge_kernels import HybridgeKernels
 from hybridge.export.llm_kernels import LlmKernels
 
-KERNELS: dict[str, type[Kernels]] = {"core": CoreKernels, "llm": LlmKernels}
+KERNELS: dict[str, type[Kernels]] = {"core": CoreKernels, "llm": LlmKernels, "hybridge": HybridgeKernels}
 HEADS, KV_HEADS, DIM = 4, 2, 16
 SCALE = 0.3
 WINDOW, CHUNK, VERIFY = 5, 17, 5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hybridge.cache.attention import SharedAttentionLayer
+from hybridge.cache.attention import AttentionLayer, SharedAttentionLayer
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families.family import Config, Family, LayerBuilder
@@ -16,8 +16,13 @@ from hybridge.cache.sliding_attention import SlidingAttentionLayer
 
 
 def full_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    return unwindowed(sizes, kernels, kv_heads=kv_heads(config), head_dim=head_dim(config))
+
+
+def unwindowed(sizes: CacheSizes, kernels: Kernels, *, kv_heads: int, head_dim: int) -> AttentionLayer:
+    """Full attention in the precision that was asked for."""
     layer = QuantizedAttentionLayer if sizes.quantized_keys else FullAttentionLayer
-    return layer(sizes, kernels, kv_heads=kv_heads(config), head_dim=head_dim(config))
+    return layer(sizes, kernels, kv_heads=kv_heads, head_dim=head_dim)
 
 
 def sliding_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
@@ -37,7 +42,7 @@ def windowed(config: Config, sizes: CacheSizes, kernels: Kernels, *, option: str
     if window is None or window < 1:
         raise CheckpointError(f"config.json says {option} = {window}, but has layers with a window: expected 1 or more tokens.")
     if window >= sizes.max_seq_len:
-        return FullAttentionLayer(sizes, kernels, **shape)
+        return unwindowed(sizes, kernels, **shape)
     return SlidingAttentionLayer(sizes, kernels, window=window, chunked=chunked, **shape)
 
 

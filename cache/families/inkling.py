@@ -22,6 +22,7 @@ CONVOLUTIONS = ("key_conv", "value_conv", "attention_conv", "mlp_conv")
 
 
 def full(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    """In float32 whatever was asked for: its bias by distance is not what the operators over 8 bits take."""
     heads = _kv_heads(config, config.num_attention_heads, config.num_key_value_heads)
     attention = FullAttentionLayer(sizes, kernels, kv_heads=heads, head_dim=config.head_dim)
     return _with_convolutions(config, attention, heads * config.head_dim)

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.composite import CompositeLayer
 from hybridge.cache.errors import CheckpointError
-from hybridge.cache.families.attention import full_attention
+from hybridge.cache.families.attention import full_attention, unwindowed
 from hybridge.cache.families.family import Config, Family
-from hybridge.cache.full_attention import FullAttentionLayer
 from hybridge.cache.kernels import Kernels
 from hybridge.cache.layer import CacheLayer
 from hybridge.cache.mamba import MambaLayer
@@ -53,7 +52,7 @@ def zamba_hybrid(config: Config, sizes: CacheSizes, kernels: Kernels, index: int
             f"{2 * config.hidden_size}. {ADVICE}"
         )
     heads, dim = config.num_key_value_heads, config.attention_head_dim
-    attention = FullAttentionLayer(sizes, kernels, kv_heads=heads, head_dim=dim)
+    attention = unwindowed(sizes, kernels, kv_heads=heads, head_dim=dim)
     return CompositeLayer(sizes, kernels, {"attention": attention, "mamba": zamba_mamba(config, sizes, kernels, index)})
 
 

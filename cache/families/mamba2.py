@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.composite import CompositeLayer, StatelessLayer
 from hybridge.cache.errors import CheckpointError
-from hybridge.cache.families.attention import full_attention
+from hybridge.cache.families.attention import full_attention, unwindowed
 from hybridge.cache.families.family import Config, Family
-from hybridge.cache.full_attention import FullAttentionLayer
 from hybridge.cache.kernels import Kernels
 from hybridge.cache.layer import CacheLayer
 from hybridge.cache.mamba2 import Mamba2Layer
@@ -103,7 +102,7 @@ def zamba2_linear(config: Config, sizes: CacheSizes, kernels: Kernels, index: in
 def zamba2_hybrid(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
     """A block of attention with shared weights, then Mamba-2; keys and values are the layer's own."""
     heads, dim = config.num_key_value_heads, config.attention_head_dim
-    attention = FullAttentionLayer(sizes, kernels, kv_heads=heads, head_dim=dim)
+    attention = unwindowed(sizes, kernels, kv_heads=heads, head_dim=dim)
     return CompositeLayer(sizes, kernels, {"attention": attention, "mamba": zamba2_linear(config, sizes, kernels, index)})
 
 

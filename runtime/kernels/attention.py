@@ -5,11 +5,15 @@ Axes: T tokens, R rows of a buffer, H query heads, G key/value heads, D head dim
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block
-from hybridge.cache.kernels import CoreKernels, Scoring, Visible, quantize_rows
+from hybridge.cache.kernels import CoreKernels, Scoring, Visible
+from hybridge.cache.quantized_rows import QuantizedRows
+from hybridge.cache.ring import Ring
 from hybridge.runtime.kernels.define import define
 
 
@@ -22,14 +26,21 @@ def attention(
     sinks: Tensor | None,
     scale: float,
     softcap: float,
+    ring: int = 0,
+    window: int = 0,
+    chunked: bool = False,
 ) -> Tensor:
     """query [1, T, H, D] over keys [1, R, G, D] and values [1, R, G, V]; [1, T, H, V].
 
-    mask, bool [T, R], says which rows a token sees; without it these are the rows up to ``start`` (int64 [1]) + t. softcap
-    0 is none; sinks [H].
+    mask, bool [T, R], says which rows a token sees; without it these are the rows up to ``start`` (int64 [1]) + t, or the
+    ``Ring``'s where ``ring``, its size, is not 0. softcap 0 is none; sinks [H].
     """
     block = Block(start=start, count=start, length=query.shape[1])
     visible = None if mask is None else Visible(held=torch.arange(keys.shape[1]), mask=mask)
+    if ring:
+        rows = Ring(size=ring, window=window, chunked=chunked)
+        held = rows.held(block, keys.shape[1])
+        visible = Visible(held=held, mask=rows.mask(block, held))
     scoring = Scoring(scale=scale, softcap=softcap or None, sinks=sinks)
     return CoreKernels().attend(query, keys, values, block, scoring, visible)
 
@@ -42,12 +53,13 @@ def quantized_attention(
     value_scales: Tensor,
     start: Tensor,
     sinks: Tensor | None,
+    value_dim: int,
     scale: float,
     softcap: float,
 ) -> Tensor:
-    """The same over int8 rows with float32 scales [1, R, G]; token t sees the rows up to ``start`` + t."""
-    dense = keys * key_scales.unsqueeze(-1), values * value_scales.unsqueeze(-1)
-    return attention(query, *dense, start, None, sinks, scale, softcap)
+    """The same over int8 rows (``QuantizedRows``); token t sees the rows up to ``start`` + t."""
+    rows = QuantizedRows(keys=keys, key_scales=key_scales, values=values, value_scales=value_scales)
+    return attention(query, *rows.dense(query.shape[-1], value_dim), start, None, sinks, scale, softcap)
 
 
 def write_rows(rows: Tensor, buffer: Tensor, start: Tensor) -> Tensor:
@@ -56,30 +68,51 @@ def write_rows(rows: Tensor, buffer: Tensor, start: Tensor) -> Tensor:
     return rows.new_empty(1)
 
 
-def write_quantized_rows(rows: Tensor, buffer: Tensor, scales: Tensor, start: Tensor) -> Tensor:
-    """The same in int8, with scales [1, R, G] of their own: see ``quantize_rows``."""
-    quanta, steps = quantize_rows(rows)
-    write_rows(quanta, buffer, start)
-    return write_rows(steps, scales, start)
+def write_window(rows: Tensor, buffer: Tensor, start: Tensor, count: Tensor) -> Tensor:
+    """Put the first ``count`` (int64 [1]) of rows [1, T, ...] into a ring [1, R, ...] in place, position p at p mod R."""
+    CoreKernels().write_window(buffer, rows, Block(start=start, count=count, length=rows.shape[1]))
+    return rows.new_empty(1)
+
+
+def write_quantized_rows(
+    key: Tensor, value: Tensor, keys: Tensor, key_scales: Tensor, values: Tensor, value_scales: Tensor, start: Tensor
+) -> Tensor:
+    """Put key [1, T, G, D] and value [1, T, G, V] into int8 rows (``QuantizedRows``) in place, from row ``start`` on."""
+    QuantizedRows(keys=keys, key_scales=key_scales, values=values, value_scales=value_scales).write(key, value, start)
+    return key.new_empty(1)
 
 
 define(
     "attention",
-    "Tensor query, Tensor keys, Tensor values, Tensor start, Tensor? mask, Tensor? sinks, float scale, float softcap",
+    "Tensor query, Tensor keys, Tensor values, Tensor start, Tensor? mask, Tensor? sinks, float scale, float softcap, "
+    "int ring, int window, bool chunked",
     attention,
     lambda query, keys, values, *_: query.new_empty(*query.shape[:3], values.shape[3]),
 )
+
+
+def _quantized_fake(query: Tensor, *others: Any) -> Tensor:
+    return query.new_empty(*query.shape[:3], others[-3])
+
+
 define(
     "quantized_attention",
     "Tensor query, Tensor keys, Tensor key_scales, Tensor values, Tensor value_scales, Tensor start, Tensor? sinks, "
-    "float scale, float softcap",
+    "int value_dim, float scale, float softcap",
     quantized_attention,
-    lambda query, keys, key_scales, values, *_: query.new_empty(*query.shape[:3], values.shape[3]),
+    _quantized_fake,
+)
+define(
+    "write_window",
+    "Tensor rows, Tensor(a!) buffer, Tensor start, Tensor count",
+    write_window,
+    lambda rows, *_: rows.new_empty(1),
 )
 define("write_rows", "Tensor rows, Tensor(a!) buffer, Tensor start", write_rows, lambda rows, *_: rows.new_empty(1))
 define(
     "write_quantized_rows",
-    "Tensor rows, Tensor(a!) buffer, Tensor(b!) scales, Tensor start",
+    "Tensor key, Tensor value, Tensor(a!) keys, Tensor(b!) key_scales, Tensor(c!) values, Tensor(d!) value_scales, "
+    "Tensor start",
     write_quantized_rows,
-    lambda rows, *_: rows.new_empty(1),
+    lambda key, *_: key.new_empty(1),
 )

@@ -1,0 +1,44 @@
+"""A ring of rows for a window: position p lives in row p mod R, so which position a row holds follows from the length alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hybridge.cache.block import Block
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ring:
+    """size: R; window: how many positions a token sees, itself included; chunked: those of its own chunk of so many instead."""
+
+    size: int
+    window: int
+    chunked: bool = False
+
+    def held(self, block: Block, rows: int) -> Tensor:
+        """int64 [rows], the position that each row holds, < 0 for none: of a ring with the block in it, or before the block
+        and with the block's own rows behind it where ``rows`` is larger than the ring."""
+        if rows == self.size:
+            return held_by_slots(block.start + block.length - 1, self.size)
+        return torch.cat([held_by_slots(block.start - 1, self.size), block.positions])
+
+    def mask(self, block: Block, held: Tensor) -> Tensor:
+        """bool [T, rows], which rows each token sees."""
+        at = block.positions
+        first = at // self.window * self.window if self.chunked else (at - self.window + 1).clamp(min=0)
+        return (held <= at[:, None]) & (held >= first[:, None])
+
+
+def held_by_slots(last: Tensor, ring: int) -> Tensor:
+    """The newest position up to ``last`` (int64 [1]) that each of ``ring`` slots can hold, int64 [ring]; < 0 for none."""
+    # One ring more keeps the dividend from being negative: runtimes disagree on the sign of such a remainder.
+    return last - torch.remainder(last + ring - torch.arange(ring), ring)
+
+
+def newest_rows(block: Block, ring: int) -> Tensor:
+    """int64 [ring], what each slot holds once the block's real tokens are in it, as an index into ring and block side by side."""
+    newest = held_by_slots(block.start + block.count - 1, ring)
+    return torch.where(newest >= block.start, newest - block.start + ring, torch.arange(ring))

@@ -1,0 +1,164 @@
+// What attention over float32 and over int8 rows share: how the work is cut, what a token sees, and how parts are put together.
+//
+// A unit of work is one key/value head, up to QUERIES of the queries that share it, and a part of the rows. It walks over its
+// rows in blocks that stay in the processor's cache, with a running maximum and sum (online softmax; Milakov and Gimelshein,
+// arXiv:1805.02867), so that every row is read once for all queries. Parts of the rows are merged at the end, as in
+// Flash-Decoding. What no query sees weighs nothing, whatever it holds, NaN included.
+#pragma once
+
+#include "kernel.h"
+#include "vector.h"
+#include "vector_math.h"
+
+#include <cmath>
+#include <limits>
+
+namespace hybridge {
+
+constexpr int64_t QUERIES = 32, ROWS = 64, PART = 512;
+constexpr int TILE = 4;
+constexpr float NEVER = -std::numeric_limits<float>::infinity();
+
+struct Attention {
+  const float* query;  // [T, H, D]
+  const float* sinks;  // [H] or null
+  float* out;  // [T, H, V]
+  int64_t T, H, D, R, G, V, start;
+  float scale, softcap;
+  const bool* mask = nullptr;  // [T, R], which rows a token sees; without it position p is in row p, and a token sees those up to its own
+  int64_t ring = 0, window = 0;  // where not 0: position p is in row p % ring, or, if R > ring and it is of the block, in row ring + p - start
+  bool chunked = false;  // a token sees its own chunk of `window` positions, not the last `window` of them
+
+  int64_t shared() const { return H / G; }
+  int64_t queries() const { return T * shared(); }  // of one key/value head, those of a token side by side
+  int64_t columns() const { return (V + LANES - 1) / LANES * LANES; }
+
+  // The first position that a token sees, or row if there is a mask.
+  int64_t first(int64_t token) const {
+    if (!window) return 0;
+    const int64_t at = start + token;
+    return chunked ? at / window * window : std::max<int64_t>(0, at - window + 1);
+  }
+  // One behind the last.
+  int64_t end(int64_t token) const { return mask ? R : start + token + 1; }
+  int64_t seen() const { return end(T - 1) - first(0); }
+  int64_t row(int64_t at) const { return !ring ? at : R > ring && at >= start ? ring + at - start : at % ring; }
+  // How far the rows from position `at` on follow each other.
+  int64_t run(int64_t at) const { return !ring ? R : R > ring && at >= start ? start + T : std::min(at - at % ring + ring, R > ring ? start : start + T); }
+};
+
+// Part of the queries and rows of a key/value head.
+struct Unit {
+  int64_t head, first, count;  // queries first..first + count
+  int64_t begin, end;  // positions, or rows if there is a mask
+  float* sums;  // [QUERIES, columns + 2]: the weighted sum of a query so far, its weight, and its largest score
+
+  const float* query(const Attention& a, int64_t i) const {
+    const int64_t token = (first + i) / a.shared();
+    return a.query + (token * a.H + head * a.shared() + (first + i) % a.shared()) * a.D;
+  }
+};
+
+// The running sum of one query.
+struct Running {
+  float* sum;
+  float &weight, &top;
+
+  Running(const Attention& a, const Unit& u, int64_t i)
+      : sum(u.sums + i * (a.columns() + 2)), weight(sum[a.columns()]), top(sum[a.columns() + 1]) {}
+
+  void clear() {
+    std::fill(sum, &top, 0.0f);
+    top = NEVER;
+  }
+
+  // A score larger than all before.
+  void raise(float score) {
+    if (score <= top) return;
+    const float shrink = std::exp(top - score);
+    for (float* each = sum; each <= &weight; ++each) *each *= shrink;
+    top = score;
+  }
+};
+
+inline f32x16 capped(f32x16 score, float cap) { return cap * (1.0f - 2.0f / (exp(score * (2.0f / cap)) + 1.0f)); }
+
+constexpr i32x16 LANE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+// f(first, count as a constant) over `count` in tiles.
+template <typename F>
+void in_tiles(int64_t count, const F& f) {
+  int64_t i = 0;
+  for (; i + TILE <= count; i += TILE) f(i, std::integral_constant<int, TILE>());
+  if (count - i == 3) f(i, std::integral_constant<int, 3>());
+  if (count - i == 2) f(i, std::integral_constant<int, 2>());
+  if (count - i == 1) f(i, std::integral_constant<int, 1>());
+}
+
+// How the rows of all heads are cut into units.
+struct Cut {
+  int64_t groups, parts, part;  // of the queries of a head, and of the rows; rows of a part, whole blocks
+  float* sums;
+
+  explicit Cut(const Attention& a) : groups((a.queries() + QUERIES - 1) / QUERIES), parts(1), part(0), sums(nullptr) {
+    if (a.G * groups < 4) parts = std::clamp<int64_t>(a.seen() / PART, 1, 8);
+    part = ((a.seen() + parts - 1) / parts + ROWS - 1) / ROWS * ROWS;
+  }
+
+  int64_t units(const Attention& a) const { return a.G * groups * parts; }
+
+  float* sums_of(const Attention& a, int64_t unit) const { return sums + unit * QUERIES * (a.columns() + 2); }
+
+  Unit unit(const Attention& a, int64_t index) const {
+    const int64_t first = index / parts % groups * QUERIES, end = a.end(a.T - 1);
+    const int64_t begin = std::min(a.first(0) + index % parts * part, end);
+    return {index / parts / groups, first, std::min(QUERIES, a.queries() - first), begin, std::min(begin + part, end), sums_of(a, index)};
+  }
+};
+
+// Puts the parts of a query together, with its sink, which takes a share and has no value.
+inline void merge(const Attention& a, const Cut& cut, int64_t head, int64_t query) {
+  const int64_t own = head * a.shared() + query % a.shared();
+  const auto part = [&](int64_t p) {
+    const int64_t index = (head * cut.groups + query / QUERIES) * cut.parts + p;
+    return Running(a, cut.unit(a, index), query % QUERIES);
+  };
+  float largest = a.sinks ? a.sinks[own] : NEVER;
+  for (int64_t p = 0; p < cut.parts; ++p) largest = std::max(largest, part(p).top);
+  float total = a.sinks ? std::exp(a.sinks[own] - largest) : 0.0f;
+  float* out = a.out + (query / a.shared() * a.H + own) * a.V;
+  std::fill_n(out, a.V, 0.0f);
+  for (int64_t p = 0; p < cut.parts; ++p) {
+    const Running each = part(p);
+    if (each.top == NEVER) continue;
+    const float share = std::exp(each.top - largest);
+    total += share * each.weight;
+    for (int64_t v = 0; v < a.V; ++v) out[v] += share * each.sum[v];
+  }
+  for (int64_t v = 0; v < a.V; ++v) out[v] /= total;
+}
+
+// Runs f(unit, memory) over all units, each with `memory` bytes of its own, and merges them; false without memory. A unit takes
+// `cost` for each row and query.
+template <typename F>
+bool attend(KernelRuntimeContext& context, const Attention& a, int64_t memory, int64_t cost, const F& f) {
+  Cut cut(a);
+  const int64_t units = cut.units(a);
+  memory = (memory + 63) / 64 * 64;
+  cut.sums = scratch<float>(context, units * QUERIES * (a.columns() + 2));
+  uint8_t* own = scratch<uint8_t>(context, units * memory);
+  if (!cut.sums || !own) return false;
+  parallel(units, cost * std::min(cut.part, a.seen()) * std::min(QUERIES, a.queries()), [&](int64_t begin, int64_t end) {
+    for (int64_t index = begin; index < end; ++index) {
+      const Unit unit = cut.unit(a, index);
+      for (int64_t i = 0; i < unit.count; ++i) Running(a, unit, i).clear();
+      f(unit, own + index * memory);
+    }
+  });
+  parallel(a.G * a.queries(), cut.parts * a.V * sizeof(float), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) merge(a, cut, i / a.queries(), i % a.queries());
+  });
+  return true;
+}
+
+}  // namespace hybridge

@@ -1,0 +1,201 @@
+// Attention over int8 rows (attention.h, quantized_rows.h), in whole numbers.
+//
+// Queries and weights are rounded to 15 bits and written as two digits of 8, high * 128 + low, so that both products are those of
+// bytes; what this rounding adds is a hundredth of what that of the rows costs. Rows of a block that no token sees are multiplied
+// all the same, because bytes are always numbers, and weigh nothing.
+#include "attention.h"
+#include "quantized_rows.h"
+
+namespace hybridge {
+namespace {
+
+static_assert(ROWS == BLOCK);
+
+constexpr float LARGEST = 127 * 128;  // with two digits
+
+// A unit's own memory.
+struct Memory {
+  int32_t *query, *weights;  // quads of digits: [K / 4] or [16] of them for each tile of queries, high and low of each query
+  float *scores, *steps;  // [QUERIES, ROWS], which begin as whole numbers; [QUERIES], what a query's last digit is worth
+  int32_t* offsets;  // [QUERIES], see SIGNED_OFFSET
+
+  Memory(void* own, int64_t K) {
+    query = static_cast<int32_t*>(own);
+    weights = query + QUERIES * K / 2;
+    scores = reinterpret_cast<float*>(weights + QUERIES * ROWS / 2);
+    steps = scores + QUERIES * ROWS;
+    offsets = reinterpret_cast<int32_t*>(steps + QUERIES);
+  }
+
+  static int64_t bytes(int64_t K) { return QUERIES * (K / 2 + ROWS / 2 + ROWS + 2) * sizeof(float); }
+};
+
+// Sixteen numbers up to LARGEST as digits, four to a quad: quad i of them to quads[i * stride] and behind it. Returns them rounded.
+i32x16 put_digits(f32x16 numbers, int32_t* quads, int64_t stride, int64_t count = 4) {
+  const f32x16 magic = splat(12582912.0f);  // 1.5 * 2^23: adding it leaves the nearest whole number in the low bits
+  const i32x16 whole = (i32x16)(numbers + magic) - (i32x16)magic, high = (whole + 64) >> 7, low = whole - (high << 7);
+  int32_t digits[2][4];
+  store(digits[0], __builtin_convertvector(high, i8x16));
+  store(digits[1], __builtin_convertvector(low, i8x16));
+  for (int64_t i = 0; i < count; ++i)
+    for (int d = 0; d < 2; ++d) quads[i * stride + d] = digits[d][i];
+  return whole;
+}
+
+int32_t total(i32x16 v) {
+  int32_t sum = 0;
+  for (int i = 0; i < LANES; ++i) sum += v[i];
+  return sum;
+}
+
+// The digits of query i, which stands at `quads`, with its step and offset.
+void put_query(const Attention& a, const Unit& u, int64_t i, int32_t* quads, int64_t stride, Memory& m) {
+  const float* query = u.query(a, i);
+  const auto part = [&](int64_t d) { return d + LANES <= a.D ? load<f32x16>(query + d) : load_first(query + d, a.D - d); };
+  f32x16 tops{};
+  for (int64_t d = 0; d < a.D; d += LANES) tops = larger(tops, magnitude(part(d)));
+  const float top = largest(tops), inverse = top > 0.0f ? LARGEST / top : 0.0f;
+  i32x16 sum{};
+  for (int64_t d = 0; d < a.D; d += LANES)
+    sum += put_digits(part(d) * inverse, quads + d / 4 * stride, stride, std::min<int64_t>(4, (a.D - d + 3) / 4));
+  m.steps[i] = top / LARGEST * a.scale;
+  m.offsets[i] = SIGNED_OFFSET * total(sum);
+}
+
+// out[panel][query] of N panels of vectors, `apart` bytes from each other, and Q queries: the sums of K quads of products.
+template <int Q, int N>
+inline void products(const int8_t* panels, const int8_t* next, int64_t apart, const int32_t* quads, int64_t K, i32x16 (&out)[N][Q]) {
+  i32x16 high[N][Q] = {}, low[N][Q] = {};
+  for (int64_t k = 0; k < K; ++k, panels += 64, quads += 2 * Q)
+    for (int n = 0; n < N; ++n) {
+      const u8x64 bytes = load<u8x64>(panels + n * apart);
+      if (next) __builtin_prefetch(next + k * 64 + n * apart);
+      for (int i = 0; i < Q; ++i) {
+        high[n][i] = dot4_signed(high[n][i], bytes, quads[2 * i]);
+        low[n][i] = dot4_signed(low[n][i], bytes, quads[2 * i + 1]);
+      }
+    }
+  for (int n = 0; n < N; ++n)
+    for (int i = 0; i < Q; ++i) out[n][i] = (high[n][i] << 7) + low[n][i];
+}
+
+// As many panels at once as make enough independent sums.
+template <int Q>
+constexpr int AT_ONCE = Q == 1 ? 4 : 2;
+
+// Whole scores of a tile of Q queries for the ROWS rows from a panel on.
+template <int Q>
+void dot_rows(const int8_t* keys, const int8_t* next, const int32_t* query, int64_t K, float* scores) {
+  constexpr int N = AT_ONCE<Q>;
+  for (int64_t r = 0; r < ROWS; r += N * LANES) {
+    i32x16 out[N][Q];
+    products<Q, N>(keys + r * K, next ? next + r * K : next, K * LANES, query, K / 4, out);
+    for (int n = 0; n < N; ++n)
+      for (int i = 0; i < Q; ++i) store(scores + i * ROWS + r + n * LANES, out[n][i]);
+  }
+}
+
+// Adds the block's weighted values to the sums of a tile of Q queries.
+template <int Q, int N>
+void weigh_tiles(const int8_t* values, const int8_t* next, const int32_t* weights, const float* steps, const int32_t* offsets, float* sums, int64_t width) {
+  i32x16 out[N][Q];
+  products<Q, N>(values, next, ROWS * LANES, weights, ROWS / 4, out);
+  for (int n = 0; n < N; ++n)
+    for (int i = 0; i < Q; ++i) {
+      float* sum = sums + i * width + n * LANES;
+      store(sum, load<f32x16>(sum) + to_float(out[n][i] - offsets[i]) * steps[i]);
+    }
+}
+
+template <int Q>
+void weigh_rows(const int8_t* values, const int8_t* next, int64_t C, const int32_t* weights, const float* steps, const int32_t* offsets, float* sums, int64_t width) {
+  constexpr int N = AT_ONCE<Q>;
+  const auto after = [&](int64_t c) { return next ? next + c * ROWS : next; };
+  int64_t c = 0;
+  for (; c + N * LANES <= C; c += N * LANES) weigh_tiles<Q, N>(values + c * ROWS, after(c), weights, steps, offsets, sums + c, width);
+  for (; c < C; c += LANES) weigh_tiles<Q, 1>(values + c * ROWS, after(c), weights, steps, offsets, sums + c, width);
+}
+
+// What rounded weights of a block are worth.
+struct Worth {
+  float step;
+  int32_t offset;
+};
+
+// Whole scores of query i to the digits of its weights, times the scales of the values.
+Worth soften(const Attention& a, const QuantizedRows& rows, const Unit& u, int64_t i, int64_t begin, const Memory& m, int32_t* quads, int64_t stride) {
+  Running running(a, u, i);
+  float* scores = m.scores + i * ROWS;
+  const int64_t block = rows.block(u.head, begin);
+  const int64_t seen = std::min(u.end, a.start + (u.first + i) / a.shared() + 1) - begin;
+  f32x16 tops = splat(running.top);
+  for (int64_t r = 0; r < ROWS; r += LANES) {
+    f32x16 score = to_float(load<i32x16>(scores + r) - m.offsets[i]) * (load<f32x16>(rows.key_scales + block + r) * m.steps[i]);
+    if (a.softcap > 0.0f) score = capped(score, a.softcap);
+    score = LANE + int32_t(r) < int32_t(seen) ? score : splat(NEVER);
+    tops = larger(tops, score);
+    store(scores + r, score);
+  }
+  running.raise(largest(tops));
+  f32x16 weights{};
+  tops = f32x16{};
+  for (int64_t r = 0; r < ROWS; r += LANES) {
+    const f32x16 score = load<f32x16>(scores + r), one = score > splat(NEVER) ? exp(score - running.top) : splat(0.0f);
+    const f32x16 scaled = score > splat(NEVER) ? one * load<f32x16>(rows.value_scales + block + r) : splat(0.0f);
+    weights += one;
+    tops = larger(tops, scaled);
+    store(scores + r, scaled);
+  }
+  running.weight += sum(weights);
+  const float top = largest(tops), inverse = top > 0.0f ? LARGEST / top : 0.0f;
+  i32x16 sum{};
+  for (int64_t r = 0; r < ROWS; r += LANES) sum += put_digits(load<f32x16>(scores + r) * inverse, quads + r / 4 * stride, stride);
+  return {top / LARGEST, SIGNED_OFFSET * total(sum)};
+}
+
+// A block of rows for a tile of Q queries from query i on.
+template <int Q>
+void take_block(const Attention& a, const QuantizedRows& rows, const Unit& u, int64_t i, int64_t begin, const Memory& m) {
+  const int64_t block = rows.block(u.head, begin), width = a.columns() + 2;
+  int32_t* weights = m.weights + i * ROWS / 2;
+  const bool first = i == 0 && rows.K == rows.C;
+  const int8_t* next = first && begin + ROWS < u.end ? rows.keys + rows.block(u.head, begin + ROWS) * rows.K : nullptr;
+  dot_rows<Q>(rows.keys + block * rows.K, first ? rows.values + block * rows.C : nullptr, m.query + i * rows.K / 2, rows.K, m.scores + i * ROWS);
+  float steps[Q];
+  int32_t offsets[Q];
+  for (int j = 0; j < Q; ++j) {
+    const Worth worth = soften(a, rows, u, i + j, begin, m, weights + 2 * j, 2 * Q);
+    steps[j] = worth.step;
+    offsets[j] = worth.offset;
+  }
+  weigh_rows<Q>(rows.values + block * rows.C, next, rows.C, weights, steps, offsets, u.sums + i * width, width);
+}
+
+void run(const Attention& a, const QuantizedRows& rows, const Unit& u, Memory m) {
+  in_tiles(u.count, [&](int64_t i, auto q) {
+    for (int j = 0; j < q; ++j) put_query(a, u, i + j, m.query + i * rows.K / 2 + 2 * j, 2 * q, m);
+  });
+  const int64_t last = a.start + (u.first + u.count - 1) / a.shared();  // row that the last query sees
+  for (int64_t begin = u.begin; begin < std::min(u.end, last + 1); begin += ROWS)
+    in_tiles(u.count, [&](int64_t i, auto q) { take_block<q()>(a, rows, u, i, begin, m); });
+}
+
+Tensor& quantized_attention_out(KernelRuntimeContext& context, const Tensor& query, const Tensor& keys, const Tensor& key_scales,
+    const Tensor& values, const Tensor& value_scales, const Tensor& start, const std::optional<Tensor>& sinks, int64_t V, double scale, double softcap, Tensor& out) {
+  const QuantizedRows rows = quantized_rows(keys, key_scales, values, value_scales);
+  const Attention a{data<float>(query), sinks ? data<float>(*sinks) : nullptr, data<float>(out), query.size(1), query.size(2),
+      query.size(3), rows.R, rows.G, V, *data<int64_t>(start), float(scale), float(softcap)};
+  const bool sound = rows.hold(a.D, a.V) && query.size(0) == 1 && a.H % a.G == 0 && out.numel() == a.T * a.H * a.V && a.D <= 1024 &&
+      a.start >= 0 && a.start + a.T <= a.R;
+  ET_KERNEL_CHECK(context, sound, InvalidArgument, out);
+  const bool done = attend(context, a, Memory::bytes(rows.K), (a.D + a.V) / 4, [&](const Unit& unit, void* own) {
+    run(a, rows, unit, Memory(own, rows.K));
+  });
+  ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
+  return out;
+}
+
+EXECUTORCH_LIBRARY(hybridge, "quantized_attention.out", quantized_attention_out);
+
+}  // namespace
+}  // namespace hybridge

@@ -1,0 +1,125 @@
+"""Keys and values of 8 bits: sessions against the uncached model with rounded ones, refusals, and transformers' own forward."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from tiny import lively, tiny_config, tiny_model
+from torch import Tensor
+
+from hybridge.cache.attention import AttentionLayer
+from hybridge.cache.block import CacheSizes
+from hybridge.cache.errors import UsageError
+from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.cache.kernels import CoreKernels, Kernels, Scoring
+from hybridge.cache.quantized_attention import QuantizedAttentionLayer
+from hybridge.cache.quantized_rows import QuantizedRows
+from hybridge.export.eager import eager_session
+from hybridge.export.exporter import build_cache
+from hybridge.export.hybridge_kernels import HybridgeKernels
+from hybridge.export.oracle import round_keys, uncached
+from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.validation import validate
+
+OPTIONS = ExportOptions(max_seq_len=61, prefill_chunk=17, verify_len=5, kernels="hybridge", kv_cache="int8")
+FAMILIES = {
+    "gated attention": "qwen3_5_text",
+    "soft caps": "gemma2",
+    "sinks": "gpt_oss",
+    "shared keys and values": "gemma4_text",
+    "beside a state space": "falcon_h1",
+    "one attention in many layers": "zamba2",
+    "attention as wide as a convolution": "zaya",
+}
+
+
+@pytest.mark.parametrize("what", FAMILIES)
+def test_a_session_is_the_model_with_rounded_keys_and_values(what: str) -> None:
+    model = lively(tiny_model(tiny_config(FAMILIES[what])))
+    session = eager_session(model, OPTIONS)
+    original = uncached(model)(range(40))
+    round_keys(model, OPTIONS)
+    oracle = uncached(model)
+    report = validate(session, oracle, programs=3, prompts=1, new_tokens=8, seed=0, notify=lambda done, total: None)
+    assert report.passed, report
+    assert report.mean_relative < 2e-5, report
+    assert not torch.allclose(oracle(range(40)), original, rtol=1e-4), "nothing was rounded"
+
+
+@pytest.mark.parametrize("family", ["mamba2", "recurrent_gemma"])
+def test_a_model_without_full_attention_has_nothing_to_round(family: str) -> None:
+    with pytest.raises(UsageError, match="--kv-cache int8 is for full attention"):
+        build_cache(tiny_config(family), OPTIONS)
+
+
+def test_only_kernels_of_our_own_can_do_it() -> None:
+    options = ExportOptions(kv_cache="int8", kernels="llm")
+    with pytest.raises(UsageError, match="--kv-cache int8 needs --kernels hybridge, not llm"):
+        build_cache(tiny_config("qwen3"), options)
+
+
+def one_layer(kernels: Kernels, max_seq_len: int) -> tuple[HybridCache, QuantizedAttentionLayer]:
+    sizes = CacheSizes(max_seq_len=max_seq_len, prefill_chunk=17, verify_len=5)
+    layer = QuantizedAttentionLayer(sizes, kernels, kv_heads=2, head_dim=22, value_dim=33)
+    return HybridCache([layer], sizes), layer
+
+
+def run(cache: HybridCache, layer: AttentionLayer, tokens: int, count: int, rng: torch.Generator) -> Tensor:
+    block = cache.extend(tokens, torch.tensor([count]))
+    query, key, value = (torch.randn(1, tokens, heads, dim, generator=rng) for heads, dim in ((6, 22), (2, 22), (2, 33)))
+    out = layer.attend(query, key, value, block, Scoring(scale=0.3))
+    cache.close(block)
+    return out
+
+
+def raw(rows: QuantizedRows, below: int) -> list[Tensor]:
+    """What is kept of the rows below a position, with NaN as a number."""
+    ones = [torch.ones_like(scales) for scales in (rows.key_scales, rows.value_scales)]
+    quanta = QuantizedRows(keys=rows.keys, key_scales=ones[0], values=rows.values, value_scales=ones[1]).dense(22, 33)
+    scales = (each.transpose(2, 3).flatten(1, 2).nan_to_num(-1.0) for each in (rows.key_scales, rows.value_scales))
+    return [each[:, :below].clone() for each in (*quanta, *scales)]
+
+
+@pytest.mark.parametrize("kernels", [CoreKernels(), HybridgeKernels()], ids=["core", "hybridge"])
+@pytest.mark.parametrize("tokens", [1, 5, 17])
+@torch.no_grad()
+def test_a_refused_block_changes_no_row(tokens: int, kernels: Kernels) -> None:
+    cache, layer = one_layer(kernels, max_seq_len=20)
+    rng = torch.Generator().manual_seed(0)
+    run(cache, layer, 17, 17, rng)
+    run(cache, layer, 5, 3, rng)
+    before = raw(layer.rows, 20)
+    run(cache, layer, tokens, 1, rng)
+    assert int(cache.length) == 20
+    assert all(map(torch.equal, raw(layer.rows, 20), before))
+
+
+@torch.no_grad()
+def test_what_lies_behind_the_length_is_not_seen() -> None:
+    """Whatever the memory holds at first, NaN in scales included."""
+    outs = []
+    for fill in (-128, 127):
+        cache, layer = one_layer(HybridgeKernels(), max_seq_len=90)
+        for rows in (layer.keys, layer.values):
+            rows.fill_(fill)
+        for scales in (layer.key_scales, layer.value_scales):
+            scales.fill_(float("nan") if fill > 0 else 1e30)
+        rng, choose = torch.Generator().manual_seed(0), random.Random(0)
+        outs.append(torch.cat([run(cache, layer, 17, choose.randint(1, 17), rng)[:, :1] for _ in range(6)]))
+    assert outs[0].isfinite().all()
+    torch.testing.assert_close(*outs, rtol=0, atol=0)
+
+
+@torch.no_grad()
+def test_transformers_own_forward_takes_them() -> None:
+    model = lively(tiny_model(tiny_config("qwen3")))
+    cache = HybridCache.from_config(model.config, max_seq_len=61, quantized_keys=True)
+    text, got, start = torch.arange(40)[None] * 7 % 131, [], 0
+    for tokens in (5, 1, 17, 2, 15):
+        got.append(model(text[:, start : start + tokens], past_key_values=cache).logits)
+        start += tokens
+    round_keys(model, OPTIONS)
+    want = uncached(model)(text[0].tolist())
+    torch.testing.assert_close(torch.cat(got, dim=1)[0], want, rtol=0, atol=2e-3 * float(want.abs().max()))
