@@ -20,11 +20,6 @@ class AttentionLayer(CacheLayer):
     window: int | None = None
     keeps: ClassVar[bool] = True  # keys and values of its own
 
-    @property
-    def rounds(self) -> bool:
-        """Whether keys and values have 8 bits."""
-        return False
-
     def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scoring: Scoring) -> Tensor:
         """Take the block's key [B, T, G, D] and value [B, T, G, V] in and attend with query [B, T, H, D]; [B, T, H, V].
 

@@ -27,6 +27,11 @@ class CacheLayer(nn.Module):
 
     kind: ClassVar[str]
 
+    @property
+    def rounds(self) -> bool:
+        """Whether it keeps keys and values in 8 bits."""
+        return False
+
     def __init__(self, sizes: CacheSizes, kernels: Kernels) -> None:
         super().__init__()
         self.sizes = sizes

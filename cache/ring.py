@@ -19,8 +19,10 @@ class Ring:
     chunked: bool = False
 
     def held(self, block: Block, rows: int) -> Tensor:
-        """int64 [rows], the position that each row holds, < 0 for none: of a ring with the block in it, or before the block
-        and with the block's own rows behind it where ``rows`` is larger than the ring."""
+        """int64 [rows], the position that each row holds, < 0 for none.
+
+        The ring has the block in it; where ``rows`` is larger than the ring, it is as before and the block's rows follow it.
+        """
         if rows == self.size:
             return held_by_slots(block.start + block.length - 1, self.size)
         return torch.cat([held_by_slots(block.start - 1, self.size), block.positions])
@@ -39,6 +41,6 @@ def held_by_slots(last: Tensor, ring: int) -> Tensor:
 
 
 def newest_rows(block: Block, ring: int) -> Tensor:
-    """int64 [ring], what each slot holds once the block's real tokens are in it, as an index into ring and block side by side."""
+    """int64 [ring], what each slot holds with the block's real tokens in it, as an index into ring and block side by side."""
     newest = held_by_slots(block.start + block.count - 1, ring)
     return torch.where(newest >= block.start, newest - block.start + ring, torch.arange(ring))

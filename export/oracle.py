@@ -14,7 +14,6 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from hybridge.cache.attention import AttentionLayer
 from hybridge.cache.errors import UsageError
 from hybridge.cache.quantized_rows import quantize_rows
 from hybridge.export.checkpoint import Checkpoint, load_checkpoint
@@ -70,7 +69,7 @@ def round_keys(model: PreTrainedModel, options: ExportOptions) -> None:
     for module in model.modules():
         index = getattr(module, "layer_idx", None)
         if index is not None:
-            module.keeps_8_bits = any(isinstance(part, AttentionLayer) and part.rounds for part in layers[index].each())
+            module.keeps_8_bits = any(part.rounds for part in layers[index].each())
     chosen = model.config._attn_implementation
     AttentionInterface.register(f"{ROUNDED}_{chosen}", functools.partial(_attend_rounded, chosen))
     AttentionMaskInterface.register(f"{ROUNDED}_{chosen}", ALL_MASK_ATTENTION_FUNCTIONS[chosen])

@@ -173,7 +173,12 @@ def test_attention_around_a_ring(name: str, chunked: bool) -> None:
     """Rows that no token sees hold NaN."""
     torch.manual_seed(0)
     T, window, ring, R, at = WINDOWS[name].values()
-    query, keys, values, start = torch.randn(1, T, 6, 24), torch.randn(1, R, 2, 24), torch.randn(1, R, 2, 24), torch.tensor([at])
+    query, keys, values, start = (
+        torch.randn(1, T, 6, 24),
+        torch.randn(1, R, 2, 24),
+        torch.randn(1, R, 2, 24),
+        torch.tensor([at]),
+    )
     rows, block = Ring(size=ring, window=window, chunked=chunked), Block(start=start, count=start, length=T)
     unseen = ~rows.mask(block, rows.held(block, R)).any(0)
     keys[:, unseen], values[:, unseen] = NAN, NAN
