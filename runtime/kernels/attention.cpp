@@ -1,8 +1,3 @@
-*data<int64_t>(start), float(scale), float(softcap),
-      mask ? data<bool>(*mask) : nullptr, ring, window, chunked};
-  const bool within = ring ? !mask && window > 0 && window + a.T - 1 <= a.R && (a.R == ring || a.R == ring + a.T) : mask || a.start + a.T <= a.R;
-  const bool sound = query.size(0) == 1 && a.H % a.G == 0 && last(keys) == a.D && values.size(1) == a.R && values.size(2) == a.G &&
-      out.numel() == a.T * a.H * a.V && a.start >= 0;
 // Attention over float32 rows (attention.h).
 #include "attention.h"
 
