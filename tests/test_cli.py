@@ -23,6 +23,7 @@ from transformers import AutoConfig
 
 from hybridge.export.cli import inspect as inspect_command
 from hybridge.export.cli import main
+from hybridge.export.cli.common import out
 from hybridge.runtime.manifest import MANIFEST, PROGRAM, read_manifest
 
 SCRIPT = Path(sys.executable).parent / "hybridge"
@@ -264,7 +265,7 @@ def test_an_interruption_is_130(cli: Run, artifact: Path, monkeypatch: pytest.Mo
 
 
 def test_inspect_shows_what_is_there(cli: Run, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(out, "width", 160)  # nothing is folded
     done = cli("inspect", artifact)
     assert (done.code, done.err) == (0, "")
     manifest = read_manifest(artifact)

@@ -104,11 +104,10 @@ def test_the_bench_prints_its_figures(demo: tuple[Path, str]) -> None:
     assert len(report["figures"]) == 6
 
 
-def test_the_stock_runner_generates_the_same_tokens(demo: tuple[Path, str]) -> None:
-    folder, _ = demo
-    subprocess.run([sys.executable, "-c", STOCK_RUNNER, folder, *PROMPTS], check=True, capture_output=True, timeout=300)
-    texts = json.loads((folder.parent / "stock.json").read_text())
-    session, tokenizer = Session.load(folder), Tokenizer.from_file(str(folder / "tokenizer.json"))
+def test_the_stock_runner_generates_the_same_tokens(artifact: Path) -> None:
+    subprocess.run([sys.executable, "-c", STOCK_RUNNER, artifact, *PROMPTS], check=True, capture_output=True, timeout=300)
+    texts = json.loads((artifact.parent / "stock.json").read_text())
+    session, tokenizer = Session.load(artifact), Tokenizer.from_file(str(artifact / "tokenizer.json"))
     for prompt, text in zip(PROMPTS, texts, strict=True):
         session.reset()
         tokens = list(session.generate(tokenizer.encode(prompt).ids, max_new_tokens=60))

@@ -35,10 +35,13 @@ def test_without_a_compiler_it_is_said_what_to_do(empty_cache: Path, monkeypatch
     assert not empty_cache.exists()
 
 
-def test_a_compiler_that_fails_leaves_nothing(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_fails_leaves_nothing(
+    empty_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("CXX", "false")
     with pytest.raises(KernelsError, match="do not compile with"):
         library.build()
+    assert "once, about half a minute" in caplog.text  # nobody should wonder what takes so long
     assert not library.is_built()
     assert not [path for path in empty_cache.rglob("*") if path.is_file()]
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import sysconfig
 from pathlib import Path
+from typing import Literal
 
 from tokenizers import Tokenizer
 
 from hybridge.export.cli.common import err
 from hybridge.export.cli.export import export_checkpoint
+from hybridge.runtime.kernels import library
 from hybridge.runtime.manifest import ExportOptions, Manifest
 
 EMBEDDED = Path(__file__).parents[1] / "embedded"
@@ -23,13 +26,19 @@ HELD_OUT = 8
 
 
 def export_embedded(target: Path, draft: Path) -> Manifest:
-    """Export the embedded model with its own drafter, and its draft model; returns the target's manifest."""
+    """Export the embedded model with its own drafter, and its draft model; returns the target's manifest.
+
+    With hybridge's kernels, compiled if need be, where there is a compiler.
+    """
+    kernels: Literal["hybridge", "llm"] = "hybridge" if library.is_available() else "llm"
     err.print(
         f"[bold]The target[/], {EMBEDDED.name}: 3 gated delta nets to 1 attention layer, with a multi-token-prediction drafter"
     )
-    manifest = export_checkpoint(EMBEDDED, target, TARGET_OPTIONS, force=True, validate=False)
+    manifest = export_checkpoint(
+        EMBEDDED, target, dataclasses.replace(TARGET_OPTIONS, kernels=kernels), force=True, validate=False
+    )
     err.print("[bold]The draft model[/]: 1 gated delta net")
-    export_checkpoint(DRAFT, draft, DRAFT_OPTIONS, force=True, validate=False)
+    export_checkpoint(DRAFT, draft, dataclasses.replace(DRAFT_OPTIONS, kernels=kernels), force=True, validate=False)
     return manifest
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hybridge.export.cli.common import JsonOption, app, err, out, print_json
+from hybridge.export.cli.common import JsonOption, app, out, print_json
 from hybridge.runtime.kernels import library
 
 kernels = typer.Typer(help="hybridge's own kernels, which are compiled for this processor at first use.", no_args_is_help=True)
@@ -19,8 +19,7 @@ def build(
     json: JsonOption = False,
 ) -> None:
     """Compile the kernels now, so that the first program that needs them need not wait."""
-    with err.status("Compiling the kernels (once)"):
-        path = library.build(again=force)
+    path = library.build(again=force)
     if json:
         print_json({"library": str(path)})
     else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import logging
 import os
 import platform
 import shutil
@@ -23,6 +24,7 @@ from pathlib import Path
 from hybridge.cache.errors import KernelsError
 
 FOLDER = Path(__file__).parent
+LOG = logging.getLogger(__name__)
 FLAGS = (
     *(
         "-std=c++20",
@@ -102,6 +104,8 @@ def _compile(library: Path) -> None:
             "hybridge's kernels are compiled at first use, but there is no C++ compiler here: install g++ or clang++, "
             "or set CXX. Artifacts that were exported with --kernels llm run without one."
         )
+    # A warning is what is shown where nobody has set up logging, and a silent half minute would be worse.
+    LOG.warning("Compiling hybridge's kernels for this processor: once, about half a minute")
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         objects = [str(Path(folder) / f"{source.stem}.o") for source in sources()]
