@@ -2,6 +2,7 @@
 #include "kernel.h"
 #include "panels.h"
 #include "vector.h"
+#include "vector_math.h"
 
 #include <cmath>
 
@@ -14,66 +15,85 @@ struct Product {
   const float* bias;
   float* out;
   int64_t T;
-  // x in 8 bits [T, K], and by group [T, K / group] its scales and what the bytes' offset makes of its sums; or null
+  // x in 8 bits, and by group its scales and what the bytes' offset makes of its sums; or null. A tile of t tokens has them
+  // side by side: quanta [K / 4, t, 4], steps and offsets [K / group, t], the tiles behind each other.
   int8_t* quanta;
   float* steps;
   int32_t* offsets;
 };
 
+// How many of `left` tokens go together. Tiles of 12 leave room in 32 registers for what they multiply with.
+constexpr int64_t tile_size(int64_t left) { return left >= 12 ? 12 : left >= 8 ? 8 : left >= 4 ? 4 : left; }
+
 constexpr int64_t SUMMED = 128;
+constexpr int64_t AHEAD = 1024;  // bytes: processors fetch what follows by themselves, but not beyond a page, and not soon enough
 
 constexpr int offset(int bits) { return bits == 4 ? 8 : SIGNED_OFFSET; }
 
-// Rounds one group of x: quanta = round(x / step), step = max |x| / 127, or NaN. Returns the sum of the quanta.
-int32_t quantize(const float* x, int64_t count, int8_t* quanta, float* step) {
-  f32x16 largest_of = {}, nothing_of = {};
-  int64_t k = 0;
-  for (; k + LANES <= count; k += LANES) {
-    const f32x16 v = load<f32x16>(x + k);
-    largest_of = larger(largest_of, magnitude(v));
-    nothing_of += v * 0.0f;  // NaN for NaN, which must not become a number
+// A tile that a token is in.
+struct Tile {
+  int64_t first, count;
+};
+
+Tile tile_of(int64_t token, int64_t T) {
+  Tile tile{0, tile_size(T)};
+  while (token >= tile.first + tile.count) {
+    tile.first += tile.count;
+    tile.count = tile_size(T - tile.first);
   }
-  float largest = 0.0f, nothing = sum(nothing_of);
-  for (int lane = 0; lane < LANES; ++lane) largest = std::max(largest, largest_of[lane]);
-  for (; k < count; ++k) {
-    largest = std::max(largest, std::fabs(x[k]));
-    nothing += x[k] * 0.0f;
-  }
-  const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
-  int32_t total = 0;
-  for (k = 0; k < count; ++k) {
-    const int32_t quantum = int32_t(std::nearbyint(x[k] * inverse));
-    quanta[k] = int8_t(quantum);
-    total += quanta[k];
-  }
-  *step = largest * (1.0f / 127.0f) + nothing;
-  return total;
+  return tile;
 }
 
-void quantize_rows(const Product& p, int64_t begin, int64_t end) {
+// Rounds one group of x: quanta = round(x / step), step = max |x| / 127, or NaN; `apart` bytes from four to the next four.
+// Returns the sum of the quanta.
+int32_t quantize(const float* x, int64_t count, int8_t* quanta, int64_t apart, float* step) {
+  const auto part = [&](int64_t k) { return k + LANES <= count ? load<f32x16>(x + k) : load_first(x + k, count - k); };
+  f32x16 tops = {}, nothing = {};
+  for (int64_t k = 0; k < count; k += LANES) {
+    tops = larger(tops, magnitude(part(k)));
+    nothing += part(k) * 0.0f;  // NaN for NaN, which must not become a number
+  }
+  const float top = largest(tops), inverse = top > 0.0f ? 127.0f / top : 0.0f;
+  i32x16 total = {};
+  for (int64_t k = 0; k < count; k += LANES) {
+    const i32x16 whole = rounded(part(k) * inverse);
+    const i8x16 bytes = __builtin_convertvector(whole, i8x16);
+    for (int64_t quad = 0; quad < std::min<int64_t>(4, (count - k) / 4); ++quad)
+      std::memcpy(quanta + (k / 4 + quad) * apart, reinterpret_cast<const int8_t*>(&bytes) + 4 * quad, 4);
+    total += whole;
+  }
+  *step = top * (1.0f / 127.0f) + sum(nothing);
+  return sum(total);
+}
+
+void quantize_tokens(const Product& p, int64_t begin, int64_t end) {
   const int64_t K = p.weight.K, group = p.weight.group, groups = p.weight.groups();
-  for (int64_t t = begin; t < end; ++t)
+  for (int64_t token = begin; token < end; ++token) {
+    const auto [first, count] = tile_of(token, p.T);
+    const int64_t t = token - first;
     for (int64_t g = 0; g < groups; ++g) {
-      const int64_t at = t * K + g * group, to = t * groups + g;
-      p.offsets[to] = -offset(p.weight.bits) * quantize(p.x + at, group, p.quanta + at, p.steps + to);
+      const int64_t at = first * groups + g * count + t;
+      int8_t* quanta = p.quanta + first * K + g * group * count + 4 * t;
+      p.offsets[at] = -offset(p.weight.bits) * quantize(p.x + token * K + g * group, group, quanta, 4 * count, p.steps + at);
     }
+  }
 }
-
-inline int32_t quad(const int8_t* from) { return load<int32_t>(from); }
 
 // acc[t] += sixteen rows times T tokens in whole numbers over one group, with the offset of the stored bytes.
 template <int Bits, int T>
-inline void group_products(i32x16 (&acc)[T], const uint8_t* w, const int8_t* a, int64_t K, int64_t group) {
+inline void group_products(i32x16 (&acc)[T], const uint8_t* w, const int8_t* a, int64_t group) {
   if constexpr (Bits == 4) {
-    for (int64_t k = 0; k < group; k += 8, w += 64) {
+    for (int64_t k = 0; k < group; k += 8, w += 64, a += 8 * T) {
+      __builtin_prefetch(w + AHEAD);
       const u8x64 both = load<u8x64>(w), low = both & uint8_t(15), high = both >> 4;
-      for (int t = 0; t < T; ++t) acc[t] = dot4(acc[t], low, quad(a + t * K + k));
-      for (int t = 0; t < T; ++t) acc[t] = dot4(acc[t], high, quad(a + t * K + k + 4));
+      for (int t = 0; t < T; ++t) acc[t] = dot4(acc[t], low, a + 4 * t);
+      for (int t = 0; t < T; ++t) acc[t] = dot4(acc[t], high, a + 4 * (T + t));
     }
   } else {
-    for (int64_t k = 0; k < group; k += 4, w += 64) {
+    for (int64_t k = 0; k < group; k += 4, w += 64, a += 4 * T) {
+      __builtin_prefetch(w + AHEAD);
       const u8x64 bytes = load<u8x64>(w);
-      for (int t = 0; t < T; ++t) acc[t] = dot4_signed(acc[t], bytes, quad(a + t * K + k));
+      for (int t = 0; t < T; ++t) acc[t] = dot4_signed(acc[t], bytes, a + 4 * t);
     }
   }
 }
@@ -83,12 +103,15 @@ void integer_tile(const Product& p, int64_t panel, int64_t t0, f32x16 (&total)[T
   const int64_t K = p.weight.K, group = p.weight.group, groups = p.weight.groups();
   const uint8_t* w = p.weight.panel(panel);
   const half* scale = p.weight.panel_scales(panel);
-  for (int64_t g = 0; g < groups; ++g, w += group * LANES * Bits / 8, scale += LANES) {
+  const int8_t* quanta = p.quanta + t0 * K;
+  const float* steps = p.steps + t0 * groups;
+  const int32_t* offsets = p.offsets + t0 * groups;
+  for (int64_t g = 0; g < groups; ++g, w += group * LANES * Bits / 8, scale += LANES, quanta += group * T, steps += T, offsets += T) {
     i32x16 acc[T];
-    for (int t = 0; t < T; ++t) acc[t] = i32x16{} + p.offsets[(t0 + t) * groups + g];
-    group_products<Bits, T>(acc, w, p.quanta + t0 * K + g * group, K, group);
+    for (int t = 0; t < T; ++t) acc[t] = i32x16{} + offsets[t];
+    group_products<Bits, T>(acc, w, quanta, group);
     const f32x16 step = to_float(load<f16x16>(scale));
-    for (int t = 0; t < T; ++t) total[t] += to_float(acc[t]) * (step * p.steps[(t0 + t) * groups + g]);
+    for (int t = 0; t < T; ++t) total[t] += to_float(acc[t]) * (step * steps[t]);
   }
 }
 
@@ -162,16 +185,18 @@ void tile(const Product& p, int64_t panel, int64_t t0) {
   }
 }
 
-// Tiles of 12 tokens leave room in 32 registers for what they multiply with.
 template <int Bits>
 void panel_product(const Product& p, int64_t panel) {
-  int64_t t = 0;
-  for (; t + 12 <= p.T; t += 12) tile<Bits, 12>(p, panel, t);
-  for (; t + 8 <= p.T; t += 8) tile<Bits, 8>(p, panel, t);
-  for (; t + 4 <= p.T; t += 4) tile<Bits, 4>(p, panel, t);
-  if (p.T - t == 3) tile<Bits, 3>(p, panel, t);
-  if (p.T - t == 2) tile<Bits, 2>(p, panel, t);
-  if (p.T - t == 1) tile<Bits, 1>(p, panel, t);
+  for (int64_t t = 0; t < p.T; t += tile_size(p.T - t)) {
+    switch (tile_size(p.T - t)) {
+      case 12: tile<Bits, 12>(p, panel, t); break;
+      case 8: tile<Bits, 8>(p, panel, t); break;
+      case 4: tile<Bits, 4>(p, panel, t); break;
+      case 3: tile<Bits, 3>(p, panel, t); break;
+      case 2: tile<Bits, 2>(p, panel, t); break;
+      default: tile<Bits, 1>(p, panel, t);
+    }
+  }
 }
 
 bool round_activations(KernelRuntimeContext& context, Product& p) {
@@ -179,7 +204,7 @@ bool round_activations(KernelRuntimeContext& context, Product& p) {
   p.steps = scratch<float>(context, p.T * p.weight.groups());
   p.offsets = scratch<int32_t>(context, p.T * p.weight.groups());
   if (!p.quanta || !p.steps || !p.offsets) return false;
-  parallel(p.T, p.weight.K * sizeof(float), [&](int64_t begin, int64_t end) { quantize_rows(p, begin, end); });
+  parallel(p.T, p.weight.K * sizeof(float), [&](int64_t begin, int64_t end) { quantize_tokens(p, begin, end); });
   return true;
 }
 

@@ -42,12 +42,6 @@ i32x16 put_digits(f32x16 numbers, int32_t* quads, int64_t stride, int64_t count 
   return whole;
 }
 
-int32_t total(i32x16 v) {
-  int32_t sum = 0;
-  for (int i = 0; i < LANES; ++i) sum += v[i];
-  return sum;
-}
-
 // The digits of query i, which stands at `quads`, with its step and offset.
 void put_query(const Attention& a, const Unit& u, int64_t i, int32_t* quads, int64_t stride, Memory& m) {
   const float* query = u.query(a, i);
@@ -55,12 +49,14 @@ void put_query(const Attention& a, const Unit& u, int64_t i, int32_t* quads, int
   f32x16 tops{};
   for (int64_t d = 0; d < a.D; d += LANES) tops = larger(tops, magnitude(part(d)));
   const float top = largest(tops), inverse = top > 0.0f ? LARGEST / top : 0.0f;
-  i32x16 sum{};
+  i32x16 whole{};
   for (int64_t d = 0; d < a.D; d += LANES)
-    sum += put_digits(part(d) * inverse, quads + d / 4 * stride, stride, std::min<int64_t>(4, (a.D - d + 3) / 4));
+    whole += put_digits(part(d) * inverse, quads + d / 4 * stride, stride, std::min<int64_t>(4, (a.D - d + 3) / 4));
   m.steps[i] = top / LARGEST * a.scale;
-  m.offsets[i] = SIGNED_OFFSET * total(sum);
+  m.offsets[i] = SIGNED_OFFSET * sum(whole);
 }
+
+inline const int8_t* bytes_of(const int32_t* quad) { return reinterpret_cast<const int8_t*>(quad); }
 
 // out[panel][query] of N panels of vectors, `apart` bytes from each other, and Q queries: the sums of K quads of products.
 template <int Q, int N>
@@ -71,8 +67,8 @@ inline void products(const int8_t* panels, const int8_t* next, int64_t apart, co
       const u8x64 bytes = load<u8x64>(panels + n * apart);
       if (next) __builtin_prefetch(next + k * 64 + n * apart);
       for (int i = 0; i < Q; ++i) {
-        high[n][i] = dot4_signed(high[n][i], bytes, quads[2 * i]);
-        low[n][i] = dot4_signed(low[n][i], bytes, quads[2 * i + 1]);
+        high[n][i] = dot4_signed(high[n][i], bytes, bytes_of(quads + 2 * i));
+        low[n][i] = dot4_signed(low[n][i], bytes, bytes_of(quads + 2 * i + 1));
       }
     }
   for (int n = 0; n < N; ++n)
@@ -148,9 +144,9 @@ Worth soften(const Attention& a, const QuantizedRows& rows, const Unit& u, int64
   }
   running.weight += sum(weights);
   const float top = largest(tops), inverse = top > 0.0f ? LARGEST / top : 0.0f;
-  i32x16 sum{};
-  for (int64_t r = 0; r < ROWS; r += LANES) sum += put_digits(load<f32x16>(scores + r) * inverse, quads + r / 4 * stride, stride);
-  return {top / LARGEST, SIGNED_OFFSET * total(sum)};
+  i32x16 whole{};
+  for (int64_t r = 0; r < ROWS; r += LANES) whole += put_digits(load<f32x16>(scores + r) * inverse, quads + r / 4 * stride, stride);
+  return {top / LARGEST, SIGNED_OFFSET * sum(whole)};
 }
 
 // A block of rows for a tile of Q queries from query i on.

@@ -67,6 +67,27 @@ inline float sum(f32x16 v) {
 #endif
 }
 
+inline int32_t sum(i32x16 v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_epi32((__m512i)v);
+#else
+  int32_t total = 0;
+  for (int i = 0; i < LANES; ++i) total += v[i];
+  return total;
+#endif
+}
+
+// To the nearest whole number, to the even one of two.
+inline i32x16 rounded(f32x16 v) {
+#if defined(__AVX512F__)
+  return (i32x16)_mm512_cvtps_epi32((__m512)v);
+#else
+  i32x16 whole;
+  for (int i = 0; i < LANES; ++i) whole[i] = int32_t(__builtin_nearbyintf(v[i]));
+  return whole;
+#endif
+}
+
 inline f32x16 larger(f32x16 a, f32x16 b) { return a > b ? a : b; }
 
 inline f32x16 magnitude(f32x16 v) { return (f32x16)((i32x16)v & 0x7fffffff); }
@@ -107,28 +128,28 @@ inline f32x16 to_float(f16x16 v) {
 #endif
 }
 
-// acc[lane] += the four products of the lane's unsigned bytes (0..127) with the four signed bytes of `quad` (-127..127).
-inline i32x16 dot4(i32x16 acc, u8x64 bytes, int32_t quad) {
+// acc[lane] += the four products of the lane's unsigned bytes (0..127) with the four signed bytes at `quad` (-127..127).
+inline i32x16 dot4(i32x16 acc, u8x64 bytes, const int8_t* quad) {
 #if defined(__AVX512VNNI__)
-  return (i32x16)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)bytes, _mm512_set1_epi32(quad));
+  // The compiler would load the quad by an instruction of its own; half of them would then be loads.
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(bytes), "m"(*reinterpret_cast<const int8_t(*)[4]>(quad)));
+  return acc;
 #elif defined(__AVX2__)
   union { i32x16 whole; __m256i half[2]; } a{acc};
   union { u8x64 whole; __m256i half[2]; } b{bytes};
-  const __m256i q = _mm256_set1_epi32(quad), ones = _mm256_set1_epi16(1);
+  const __m256i q = _mm256_set1_epi32(load<int32_t>(quad)), ones = _mm256_set1_epi16(1);
   for (int i = 0; i < 2; ++i)
     a.half[i] = _mm256_add_epi32(a.half[i], _mm256_madd_epi16(_mm256_maddubs_epi16(b.half[i], q), ones));
   return a.whole;
 #elif defined(__ARM_FEATURE_DOTPROD)
   union { i32x16 whole; int32x4_t part[4]; } a{acc};
   union { u8x64 whole; int8x16_t part[4]; } b{bytes};
-  const int8x16_t q = vreinterpretq_s8_s32(vdupq_n_s32(quad));
+  const int8x16_t q = vreinterpretq_s8_s32(vdupq_n_s32(load<int32_t>(quad)));
   for (int i = 0; i < 4; ++i) a.part[i] = vdotq_s32(a.part[i], b.part[i], q);
   return a.whole;
 #else
-  int8_t q[4];
-  std::memcpy(q, &quad, 4);
   for (int lane = 0; lane < LANES; ++lane)
-    for (int j = 0; j < 4; ++j) acc[lane] += int32_t(bytes[4 * lane + j]) * q[j];
+    for (int j = 0; j < 4; ++j) acc[lane] += int32_t(bytes[4 * lane + j]) * quad[j];
   return acc;
 #endif
 }
@@ -136,14 +157,14 @@ inline i32x16 dot4(i32x16 acc, u8x64 bytes, int32_t quad) {
 // The same for signed bytes, up to SIGNED_OFFSET times the sum of the quad, which the caller takes off.
 #if defined(__AVX512VNNI__)
 constexpr int SIGNED_OFFSET = 128;
-inline i32x16 dot4_signed(i32x16 acc, u8x64 bytes, int32_t quad) { return dot4(acc, bytes ^ uint8_t(0x80), quad); }
+inline i32x16 dot4_signed(i32x16 acc, u8x64 bytes, const int8_t* quad) { return dot4(acc, bytes ^ uint8_t(0x80), quad); }
 #else
 constexpr int SIGNED_OFFSET = 0;
-inline i32x16 dot4_signed(i32x16 acc, u8x64 bytes, int32_t quad) {
+inline i32x16 dot4_signed(i32x16 acc, u8x64 bytes, const int8_t* quad) {
 #if defined(__AVX2__)
   union { i32x16 whole; __m256i half[2]; } a{acc};
   union { u8x64 whole; __m256i half[2]; } b{bytes};
-  const __m256i q = _mm256_set1_epi32(quad), size = _mm256_abs_epi8(q), ones = _mm256_set1_epi16(1);
+  const __m256i q = _mm256_set1_epi32(load<int32_t>(quad)), size = _mm256_abs_epi8(q), ones = _mm256_set1_epi16(1);
   for (int i = 0; i < 2; ++i) {
     const __m256i products = _mm256_maddubs_epi16(size, _mm256_sign_epi8(b.half[i], q));
     a.half[i] = _mm256_add_epi32(a.half[i], _mm256_madd_epi16(products, ones));
@@ -152,10 +173,8 @@ inline i32x16 dot4_signed(i32x16 acc, u8x64 bytes, int32_t quad) {
 #elif defined(__ARM_FEATURE_DOTPROD)
   return dot4(acc, bytes, quad);  // its bytes are signed already
 #else
-  int8_t q[4];
-  std::memcpy(q, &quad, 4);
   for (int lane = 0; lane < LANES; ++lane)
-    for (int j = 0; j < 4; ++j) acc[lane] += int32_t(int8_t(bytes[4 * lane + j])) * q[j];
+    for (int j = 0; j < 4; ++j) acc[lane] += int32_t(int8_t(bytes[4 * lane + j])) * quad[j];
   return acc;
 #endif
 }
