@@ -67,11 +67,12 @@ def test_a_ratio_is_taken_round_by_round() -> None:
     assert results.speedup(None, theirs) is None
 
 
-def test_the_limit_is_what_is_read_over_what_memory_gives() -> None:
-    run = run_of(row("hybridge", samples("decode", [0.5]), bytes_read={128: 4e9}))
-    run.bandwidth = {1: [10e9, 16e9, 9e9]}
-    assert run.limit(run.rows[0], 128, 1) == 0.25
-    assert run.limit(run.rows[0], 128, 2) is None
+def test_the_limit_is_what_is_read_over_what_memory_gave_in_the_round() -> None:
+    measured = samples("decode", [0.5], [1.0], [9.0])
+    measured.bandwidth = [16e9, 8e9, 8e9]
+    run = run_of(row("hybridge", measured, bytes_read={128: 4e9}))
+    assert run.of_limit(run.rows[0], 128, 1) == 0.5
+    assert run.of_limit(run.rows[0], 128, 2) is None
     assert "| hybridge | 50 % |" in tables.limits(run)
 
 

@@ -73,16 +73,17 @@ def interleave(
     """One cell of the tables for every engine that can do it."""
     cells = [(c, Samples(measure=measure, context=context, threads=threads, rounds=[])) for c in ready]
     for _ in range(limits.rounds if measure != "prefill" else max(3, limits.rounds // 2)):
-        run.bandwidth.setdefault(threads, []).append(bandwidth.measure(threads))
+        rate = bandwidth.measure(threads)
+        run.bandwidth.setdefault(threads, []).append(rate)
         for contestant, samples in cells:
             if measure not in contestant.row.missing and "all" not in contestant.row.missing:
-                turn(contestant, samples, limits)
+                turn(contestant, samples, limits, rate)
     for contestant, samples in cells:
         if samples.rounds:
             contestant.row.samples.append(samples)
 
 
-def turn(contestant: Contestant, samples: Samples, limits: Limits) -> None:
+def turn(contestant: Contestant, samples: Samples, limits: Limits, rate: float) -> None:
     """One batch of steps after one that does not count: the caches are the others' until then."""
     time.sleep(PAUSE)
     what = {"name": samples.measure, "arguments": ARGUMENTS[samples.measure]}
@@ -92,6 +93,7 @@ def turn(contestant: Contestant, samples: Samples, limits: Limits) -> None:
         (first,) = contestant.ask(limits.step, do="measure", what=what, steps=1)["seconds"]
         steps = 1 if samples.measure == "prefill" else min(MOST_STEPS, max(3, int(BATCH_SECONDS / first)))
         samples.rounds.append(contestant.ask(limits.step, do="measure", what=what, steps=steps)["seconds"])
+        samples.bandwidth.append(rate)
     except EngineError as error:
         contestant.row.missing[samples.measure] = str(error)
         if contestant.client.process.poll() is not None:

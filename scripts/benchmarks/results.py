@@ -20,6 +20,7 @@ class Samples(BaseModel):
     context: int
     threads: int
     rounds: list[list[float]]
+    bandwidth: list[float] = Field(default=[], description="bytes per second that memory gave, for each round")
 
     @property
     def seconds(self) -> float:
@@ -65,12 +66,13 @@ class Run(BaseModel):
         """The row of a variant, if it was asked for."""
         return next((row for row in self.rows if row.variant == variant), None)
 
-    def limit(self, row: Row, context: int, threads: int) -> float | None:
-        """Seconds that a decode takes at least: what it reads over the best that memory was seen to give."""
-        rates = self.bandwidth.get(threads)
-        if not rates or context not in row.bytes_read:
+    def of_limit(self, row: Row, context: int, threads: int) -> float | None:
+        """The time that reading alone would take in that of a decode: round by round, with the bandwidth of each; the median."""
+        decode = row.find("decode", context, threads)
+        if not decode or not decode.bandwidth or context not in row.bytes_read:
             return None
-        return row.bytes_read[context] / max(rates)
+        rounds = zip(decode.rounds, decode.bandwidth, strict=True)
+        return median(row.bytes_read[context] / rate / median(steps) for steps, rate in rounds)
 
 
 def speedup(samples: Samples | None, baseline: Samples | None) -> float | None:

@@ -77,8 +77,8 @@ def limits(run: Run) -> str:
 
 def limit(run: Run, row: Row, threads: int, context: int) -> str:
     """One cell of it."""
-    decode, least = row.find("decode", context, threads), run.limit(row, context, threads)
-    return f"{100 * least / decode.seconds:.0f} %" if decode and least else NONE
+    part = run.of_limit(row, context, threads)
+    return f"{100 * part:.0f} %" if part else NONE
 
 
 def costs(run: Run) -> str:

@@ -76,9 +76,8 @@ def of_row(ours: str, part: Callable[[Row], float], whole: Callable[[Run, Row], 
 
 def of_limit(run: Run, threads: int) -> float | None:
     """Least time over measured time."""
-    row, decode = run.row(OURS), found(run, OURS, "decode", threads)
-    least = run.limit(row, run.contexts[0], threads) if row else None
-    return least / decode.seconds if least and decode else None
+    row = run.row(OURS)
+    return run.of_limit(row, run.contexts[0], threads) if row else None
 
 
 def by_context(run: Run, threads: int) -> float | None:
