@@ -67,7 +67,7 @@ class Run(BaseModel):
         return next((row for row in self.rows if row.variant == variant), None)
 
     def of_limit(self, row: Row, context: int, threads: int) -> float | None:
-        """The time that reading alone would take in that of a decode: round by round, with the bandwidth of each; the median."""
+        """The time of reading alone in that of a decode: round by round, with the bandwidth of each; the median."""
         decode = row.find("decode", context, threads)
         if not decode or not decode.bandwidth or context not in row.bytes_read:
             return None
