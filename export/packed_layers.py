@@ -43,6 +43,11 @@ class PackedLinear(nn.Module):
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.integer = integer
 
+    @property
+    def weight(self) -> Tensor:
+        """Nothing, in the type that is computed in: some heads ask a linear layer for it."""
+        return torch.empty(0)
+
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = torch.ops.hybridge.packed_linear(x, self.packed, self.scales, self.bias, self.out_features, self.integer)
         return out
