@@ -1,7 +1,8 @@
 """Mixture of experts with static shapes: no loop over the experts that were hit, no data-dependent sizes.
 
-Few tokens gather the weights of the experts they chose; many tokens run every expert once over all of them, which reads each
-weight once instead of once for each choice. Both read the same stored weights.
+Packed weights have an operator that reads what was chosen, once. With others, few tokens gather the weights of the experts they
+chose; many tokens run every expert once over all of them, which reads each weight once instead of once for each choice. Both
+read the same stored weights.
 
 Axes: T tokens, E experts, H hidden, I intermediate of an expert, N choices of a token.
 """
@@ -11,18 +12,41 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.integrations.moe import ExpertsInterface, batched_mm_experts_forward
+
+from hybridge.export.packed_layers import PackedExperts
 
 EXPERTS = "hybridge"
 
 
+def projections(module: nn.Module) -> list[str]:
+    """The names of an experts module's stacked weights, first to last; none for a module of another kind."""
+    if not hasattr(module, "has_gate") or not isinstance(getattr(module, "down_proj", None), Tensor):
+        return []
+    return ["gate_up_proj" if module.has_gate else "up_proj", "down_proj"]
+
+
 def run_experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """transformers' experts function: hidden_states [T, H], top_k_index and top_k_weights [T, N] to [T, H]."""
+    if isinstance(module.down_proj, PackedExperts):
+        return _run_packed(module, hidden_states, top_k_index, top_k_weights)
     if top_k_index.numel() < module.num_experts:
         gathered: Tensor = batched_mm_experts_forward(module, hidden_states, top_k_index, top_k_weights)
         return gathered
     return _run_all(module, hidden_states, top_k_index, top_k_weights)
+
+
+def _run_packed(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+    chosen = top_k_index.reshape(-1)
+    x = hidden_states.unsqueeze(1).expand(-1, top_k_index.shape[1], -1).reshape(chosen.shape[0], -1)
+    inner = module.gate_up_proj(x, chosen) if module.has_gate else module.up_proj(x, chosen)
+    inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
+    out = module.down_proj(inner, chosen)
+    if module.has_post_expert_norm:
+        out = module.post_expert_norm(out)
+    total: Tensor = (out.view(*top_k_index.shape, -1) * top_k_weights.unsqueeze(-1)).sum(1)
+    return total.to(hidden_states.dtype)
 
 
 def _run_all(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torchao.quantization.quant_primitives import MappingType, choose_qparams_affine, quantize_affine
 
+import hybridge.runtime.kernels.experts  # noqa: F401  registers the operator
 import hybridge.runtime.kernels.linear as kernels
 
 CHUNK = 1 << 18
@@ -42,8 +43,30 @@ class PackedLinear(nn.Module):
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.integer = integer
 
+    @property
+    def weight(self) -> Tensor:
+        """Nothing, in the type that is computed in: some heads ask a linear layer for it."""
+        return torch.empty(0)
+
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = torch.ops.hybridge.packed_linear(x, self.packed, self.scales, self.bias, self.out_features, self.integer)
+        return out
+
+
+class PackedExperts(nn.Module):
+    """The weights [E, N, K] and biases [E, N] of one projection of all experts; each row goes through one of them."""
+
+    def __init__(self, weight: PackedWeight, out_features: int, bias: Tensor | None, *, integer: bool) -> None:
+        super().__init__()
+        self.packed, self.scales, self.out_features = weight.packed, weight.scales, out_features
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.integer = integer
+
+    def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
+        """x [M, K], chosen int64 [M] to [M, N]."""
+        out: Tensor = torch.ops.hybridge.packed_experts(
+            x, chosen, self.packed, self.scales, self.bias, self.out_features, self.integer
+        )
         return out
 
 

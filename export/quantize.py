@@ -10,11 +10,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.packed_layers import PackedEmbedding, PackedLinear, PackedWeight
+from hybridge.export.experts import EXPERTS, projections
+from hybridge.export.packed_layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
+from hybridge.runtime.kernels.linear import LANES
 from hybridge.runtime.manifest import ExportOptions
 
 BITS: Mapping[str, int] = {"none": 32, "8da4w": 4, "4w": 4, "8w": 8}
@@ -61,6 +64,10 @@ def pack_weights(model: PreTrainedModel, options: ExportOptions) -> None:
     for name, layer in list(_linears(model)):
         weight = _packed(name, layer.weight, BITS[options.quantize], group)
         model.set_submodule(name, PackedLinear(weight, layer.bias, integer=integer))
+    for name, module in list(model.named_modules()):
+        for projection in projections(module):
+            _pack_experts(f"{name}.{projection}", module, projection, BITS[options.quantize], group, integer=integer)
+            model.config._experts_implementation = EXPERTS
 
 
 def _pack_embedding(model: PreTrainedModel, bits: int, group: int, *, integer: bool) -> None:
@@ -76,6 +83,16 @@ def _pack_embedding(model: PreTrainedModel, bits: int, group: int, *, integer: b
     model.set_input_embeddings(PackedEmbedding(weight, factor))
     if tied:
         model.set_output_embeddings(PackedLinear(weight, head.bias, integer=integer and bits < 32))
+
+
+def _pack_experts(name: str, module: Any, projection: str, bits: int, group: int, *, integer: bool) -> None:
+    stored = getattr(module, projection).detach()
+    weight = stored.transpose(1, 2) if module.is_transposed else stored  # [E, N, K]
+    rows = weight.shape[1]
+    flat = F.pad(weight, (0, 0, 0, -rows % LANES)).flatten(0, 1)  # each expert has panels of its own
+    bias = getattr(module, f"{projection}_bias").detach() if module.has_bias else None
+    delattr(module, projection)
+    setattr(module, projection, PackedExperts(_packed(name, flat, bits, group), rows, bias, integer=integer))
 
 
 def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:

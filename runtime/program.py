@@ -17,6 +17,7 @@ from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifact import Artifact
 from hybridge.runtime.kernels import library
 from hybridge.runtime.program_check import buffer_names, check_methods, check_program, said
+from hybridge.runtime.zero_pages import give_back
 
 STATE = "state.cache."
 """Qualified name of the cache in the exported program, before each buffer's own."""
@@ -49,6 +50,8 @@ class Program:
             raise ArtifactError(f"{artifact.program} does not load: {_first_line(error)}.") from None
         metas = {name: method.method_meta() for name, method in self._methods.items()}
         check_program(manifest, metas, {name: self.constant(name) for name in said(manifest)})
+        for buffer in self.state().values():
+            give_back(buffer)
 
     def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run a method; the outputs are the caller's own copies, because the runtime reuses its memory.

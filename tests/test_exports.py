@@ -19,9 +19,12 @@ CASES = {
         "qwen3_5_text", HYBRID, torch.bfloat16,
         ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3, kernels="aten", backend="portable"),
     ),
-    "experts, shorter blocks": (
+    "experts of 4 bits, shorter blocks": (
         "qwen3_next", HYBRID | EXPERTS, torch.float16,
-        ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=5, shorter_verify_lens=(2, 3)),
+        ExportOptions(
+            max_seq_len=64, prefill_chunk=9, verify_len=5, shorter_verify_lens=(2, 3),
+            kernels="hybridge", quantize="4w", group_size=8,
+        ),
     ),
     "tied embeddings, stored once": (
         "qwen3", {"num_hidden_layers": 1, "vocab_size": 12_000, "tie_word_embeddings": True}, torch.float32,

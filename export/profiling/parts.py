@@ -50,6 +50,8 @@ def _part(each: Instruction, mixer: str, vocab_size: int) -> str:
         return _short(each)
     if _is(each, ATTENTION):
         return "attention"
+    if "experts" in each.name:
+        return "experts"
     if "linear" in each.name or "addmm" in each.name:
         return HEAD if each.shape[-1:] == (vocab_size,) else f"linear layers of {mixer}"
     if _is(each, SMALL):

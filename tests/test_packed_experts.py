@@ -1,0 +1,60 @@
+"""Experts over packed weights: the kernel against its reference, and whole models against transformers' own experts."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from hybridge.export.packed_layers import PackedExperts, PackedWeight
+from hybridge.export.quantize import pack_weights
+from hybridge.runtime.kernels.experts import packed_experts
+from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.program import set_threads
+from tests.helpers.kernel_program import KernelProgram
+from tests.helpers.tiny import tiny_config, tiny_model
+
+CHOICES = {
+    "one row": [3],
+    "some experts, some twice": [4, 0, 4, 2, 0, 4, 4],
+    "more rows than a tile": [1] * 13 + [5] * 5,
+}
+
+
+def experts(bits: int, rows: int, columns: int, *, integer: bool, bias: bool) -> PackedExperts:
+    torch.manual_seed(bits)
+    weight = torch.nn.functional.pad(torch.randn(6, rows, columns), (0, 0, 0, -rows % 16)).flatten(0, 1)
+    return PackedExperts(PackedWeight(weight, bits, 8), rows, torch.randn(6, rows) if bias else None, integer=integer)
+
+
+@pytest.mark.parametrize("choices", CHOICES)
+@pytest.mark.parametrize(("bits", "integer"), [(4, True), (8, True), (4, False), (8, False), (32, False)])
+def test_kernel_is_its_reference(bits: int, integer: bool, choices: str) -> None:
+    chosen = torch.tensor(CHOICES[choices])
+    for threads, rows, columns in ((1, 17, 24), (2, 131, 136)):
+        set_threads(threads)
+        layer, x = experts(bits, rows, columns, integer=integer, bias=threads == 1), torch.randn(len(chosen), columns)
+        want = packed_experts(x, chosen, layer.packed, layer.scales, layer.bias, rows, integer)
+        torch.testing.assert_close(KernelProgram(layer, [x, chosen])(x, chosen)[0], want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("expert", [-1, 6])
+def test_an_expert_that_there_is_not_is_refused(expert: int) -> None:
+    layer, x, chosen = experts(32, 17, 24, integer=False, bias=False), torch.randn(2, 24), torch.tensor([0, 5])
+    program = KernelProgram(layer, [x, chosen])
+    assert program(x, chosen)[0].isfinite().all()
+    with pytest.raises(RuntimeError, match="execute"):
+        program(x, torch.tensor([0, expert]))
+
+
+@pytest.mark.parametrize("model_type", ["qwen3_moe", "gpt_oss", "jamba", "nemotron_h", "lfm2_moe"])
+def test_a_model_with_packed_experts_is_the_same_model(model_type: str) -> None:
+    model = tiny_model(tiny_config(model_type))
+    packed = copy.deepcopy(model)
+    pack_weights(packed, ExportOptions(kernels="hybridge"))
+    assert any(isinstance(module, PackedExperts) for module in packed.modules())
+    tokens = torch.tensor([[5, 7, 1, 9, 3]])
+    with torch.no_grad():
+        want, got = (each(input_ids=tokens, use_cache=False).logits for each in (model, packed))
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)

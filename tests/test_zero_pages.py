@@ -1,0 +1,42 @@
+"""Memory of zeros that is given back: still zeros, still writable, nothing beside it changed, and not resident."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hybridge.runtime import Session
+from hybridge.runtime.zero_pages import give_back
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="for Linux")
+def test_zeros_are_not_resident_until_they_are_written_to() -> None:
+    memory = torch.ones(64 << 20, dtype=torch.uint8)
+    inner = memory[1000:-1000].zero_()
+    before = resident()
+    give_back(inner)
+    assert resident() < before - (60 << 20)
+    assert not inner.any()
+    assert memory[:1000].all()
+    assert memory[-1000:].all()
+    inner.fill_(3)
+    assert inner.eq(3).all()
+
+
+def test_a_state_begins_with_zeros(artifact: Path) -> None:
+    """As the runtime clears it, which is why it may be given back."""
+    state = Session.load(artifact).state()
+    assert [name for name, buffer in state.items() if buffer.any()] == []
+
+
+def test_less_than_a_page_is_left_alone() -> None:
+    memory = torch.ones(100)
+    give_back(memory[10:20].zero_())
+    assert memory.sum() == 90
