@@ -22,7 +22,7 @@ from hybridge.runtime.manifest import ExportOptions
 
 BITS: Mapping[str, int] = {"none": 32, "8da4w": 4, "4w": 4, "8w": 8}
 
-READ_DIRECTLY = frozenset({"kv_b_proj", "router", "gate"})
+READ_DIRECTLY = frozenset({"kv_b_proj", "dt_proj", "router", "gate"})
 """Layers whose weight is not only multiplied with, or decides between experts, where a rounding error is a wrong choice."""
 
 NARROW = 16
