@@ -24,7 +24,7 @@ def projections(module: nn.Module) -> list[str]:
     """The names of an experts module's stacked weights, first to last; none for a module of another kind."""
     if not hasattr(module, "has_gate") or not isinstance(getattr(module, "down_proj", None), Tensor):
         return []
-    return ["gate_up_proj" if module.has_gate else "up_proj", "down_proj"]
+    return [_first(module), "down_proj"]
 
 
 def run_experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
@@ -40,27 +40,34 @@ def run_experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_w
 def _run_packed(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     chosen = top_k_index.reshape(-1)
     x = hidden_states.unsqueeze(1).expand(-1, top_k_index.shape[1], -1).reshape(chosen.shape[0], -1)
-    inner = module.gate_up_proj(x, chosen) if module.has_gate else module.up_proj(x, chosen)
-    inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
-    out = module.down_proj(inner, chosen)
-    if module.has_post_expert_norm:
-        out = module.post_expert_norm(out)
+    inner = getattr(module, _first(module))(x, chosen)
+    out = _normed(module, module.down_proj(_activated(module, inner), chosen))
     total: Tensor = (out.view(*top_k_index.shape, -1) * top_k_weights.unsqueeze(-1)).sum(1)
     return total.to(hidden_states.dtype)
 
 
 def _run_all(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     E = module.num_experts
-    first = "gate_up_proj" if module.has_gate else "up_proj"
-    inner = _project(module, first, hidden_states.expand(E, -1, -1))
-    inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
-    out = _project(module, "down_proj", inner)  # [E, T, H]
-    if module.has_post_expert_norm:
-        out = module.post_expert_norm(out)
+    inner = _project(module, _first(module), hidden_states.expand(E, -1, -1))
+    out = _normed(module, _project(module, "down_proj", _activated(module, inner)))  # [E, T, H]
     chosen = top_k_index.unsqueeze(-1) == torch.arange(E)  # [T, N, E]
     share = torch.where(chosen, top_k_weights.unsqueeze(-1), 0.0).sum(1)  # [T, E]
     total: Tensor = (out * share.T.unsqueeze(-1)).sum(0)
     return total.to(hidden_states.dtype)
+
+
+def _first(module: Any) -> str:
+    return "gate_up_proj" if module.has_gate else "up_proj"
+
+
+def _activated(module: Any, inner: Tensor) -> Tensor:
+    activated: Tensor = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
+    return activated
+
+
+def _normed(module: Any, out: Tensor) -> Tensor:
+    normed: Tensor = module.post_expert_norm(out) if module.has_post_expert_norm else out
+    return normed
 
 
 def _project(module: Any, name: str, x: Tensor) -> Tensor:

@@ -34,14 +34,21 @@ class PackedWeight:
         self.scales = _constant([scales for _, scales in parts if scales is not None]) if bits < 32 else None
 
 
-class PackedLinear(nn.Module):
-    """A linear layer; ``integer`` rounds what goes into it to 8 bits, by the groups of the weight."""
+class _Packed(nn.Module):
+    """Packed weights with ``out_features`` outputs; ``integer`` rounds what goes in to 8 bits, by the groups of the weight."""
 
-    def __init__(self, weight: PackedWeight, bias: Tensor | None, *, integer: bool) -> None:
+    def __init__(self, weight: PackedWeight, out_features: int, bias: Tensor | None, *, integer: bool) -> None:
         super().__init__()
-        self.packed, self.scales, self.out_features = weight.packed, weight.scales, weight.rows
+        self.packed, self.scales, self.out_features = weight.packed, weight.scales, out_features
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
         self.integer = integer
+
+
+class PackedLinear(_Packed):
+    """A linear layer."""
+
+    def __init__(self, weight: PackedWeight, bias: Tensor | None, *, integer: bool) -> None:
+        super().__init__(weight, weight.rows, bias, integer=integer)
 
     @property
     def weight(self) -> Tensor:
@@ -53,14 +60,8 @@ class PackedLinear(nn.Module):
         return out
 
 
-class PackedExperts(nn.Module):
+class PackedExperts(_Packed):
     """The weights [E, N, K] and biases [E, N] of one projection of all experts; each row goes through one of them."""
-
-    def __init__(self, weight: PackedWeight, out_features: int, bias: Tensor | None, *, integer: bool) -> None:
-        super().__init__()
-        self.packed, self.scales, self.out_features = weight.packed, weight.scales, out_features
-        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-        self.integer = integer
 
     def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
         """x [M, K], chosen int64 [M] to [M, N]."""

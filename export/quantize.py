@@ -67,7 +67,7 @@ def pack_weights(model: PreTrainedModel, options: ExportOptions) -> None:
     for name, module in list(model.named_modules()):
         for projection in projections(module):
             _pack_experts(f"{name}.{projection}", module, projection, BITS[options.quantize], group, integer=integer)
-            model.config._experts_implementation = EXPERTS
+    model.config._experts_implementation = EXPERTS  # which knows packed ones
 
 
 def _pack_embedding(model: PreTrainedModel, bits: int, group: int, *, integer: bool) -> None:

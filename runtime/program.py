@@ -51,8 +51,7 @@ class Program:
         metas = {name: method.method_meta() for name, method in self._methods.items()}
         check_program(manifest, metas, {name: self.constant(name) for name in said(manifest)})
         for buffer in self.state().values():
-            if not buffer.any():
-                give_back(buffer)
+            give_back(buffer)
 
     def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run a method; the outputs are the caller's own copies, because the runtime reuses its memory.

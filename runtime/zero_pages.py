@@ -13,7 +13,7 @@ def give_back(zeros: Tensor) -> None:
     """Let the whole pages of a tensor of zeros, in memory of the process's own, exist only once they are written to.
 
     The runtime clears its memory when it loads a program, and so all of it would be resident. Linux answers such pages with
-    zeros; elsewhere nothing is done.
+    zeros, whatever they held; elsewhere nothing is done.
     """
     page = mmap.PAGESIZE
     begin = -(-zeros.data_ptr() // page) * page

@@ -10,8 +10,8 @@ WHOLE = "whole"
 POSITIONS = "positions and masks"
 HEAD = "head"
 MLP = "MLP"
-ATTENTION = ("sdpa", "attention", "update_cache", "write_rows", "write_ring")
-RECURRENT = ("delta_rule", "conv", "scan", "ssd", "window", "linear_attention")
+ATTENTION = ("sdpa", "attention", "update_cache", "write_rows", "write_ring", "write_window")
+RECURRENT = ("delta_rule", "conv", "scan", "ssd", "shift_window", "linear_attention")
 SMALL = ("norm", "rotary", "gated", "activation")
 STATE = ("copy_", "slot", "index_put")
 

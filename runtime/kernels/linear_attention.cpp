@@ -120,7 +120,7 @@ void state_rows(const Tokens& tokens, int64_t first, const Shape& s, const float
     for (int t = 0; t < T; ++t) taken[t] = F == Form::VERIFY ? 0.0f : tokens.to_end[t] * value[t * value_stride + p];
     for (int64_t n = 0; n < s.N; n += LANES) {
       const int64_t count = std::min<int64_t>(LANES, s.N - n);
-      f32x16 row = count == LANES ? load<f32x16>(state + n) : load_first(state + n, count);
+      f32x16 row = load_up_to(state + n, count);
       if constexpr (F != Form::COMMIT)
 #pragma GCC unroll 8
         for (int t = 0; t < T; ++t) acc[t] += row * load<f32x16>(faded + t * tokens.stride + n);
@@ -147,7 +147,7 @@ void answer(const Tokens& tokens, const Shape& s, const float* value, int64_t va
   for (int64_t t = 0; t < tokens.T; ++t)
     for (int64_t p = 0; p < s.P; p += LANES) {
       const int64_t count = std::min<int64_t>(LANES, s.P - p);
-      const auto get = [&](const float* row) { return count == LANES ? load<f32x16>(row + p) : load_first(row + p, count); };
+      const auto get = [&](const float* row) { return load_up_to(row + p, count); };
       f32x16 total = get(tokens.sums + t * s.P) + get(value + t * value_stride) * skip;
       for (int64_t before = 0; before <= t; ++before) total += get(value + before * value_stride) * tokens.mixing[t * tokens.T + before];
       count == LANES ? store(out + t * out_stride + p, total) : store_first(out + t * out_stride + p, total, count);

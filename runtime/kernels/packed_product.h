@@ -47,7 +47,7 @@ inline Tile tile_of(int64_t token, int64_t T) {
 // Rounds one group of x: quanta = round(x / step), step = max |x| / 127, or NaN; `apart` bytes from four to the next four.
 // Returns the sum of the quanta.
 inline int32_t quantize(const float* x, int64_t count, int8_t* quanta, int64_t apart, float* step) {
-  const auto part = [&](int64_t k) { return k + LANES <= count ? load<f32x16>(x + k) : load_first(x + k, count - k); };
+  const auto part = [&](int64_t k) { return load_up_to(x + k, count - k); };
   f32x16 tops = {}, nothing = {};
   for (int64_t k = 0; k < count; k += LANES) {
     tops = larger(tops, magnitude(part(k)));

@@ -45,7 +45,7 @@ i32x16 put_digits(f32x16 numbers, int32_t* quads, int64_t stride, int64_t count 
 // The digits of query i, which stands at `quads`, with its step and offset.
 void put_query(const Attention& a, const Unit& u, int64_t i, int32_t* quads, int64_t stride, Memory& m) {
   const float* query = u.query(a, i);
-  const auto part = [&](int64_t d) { return d + LANES <= a.D ? load<f32x16>(query + d) : load_first(query + d, a.D - d); };
+  const auto part = [&](int64_t d) { return load_up_to(query + d, a.D - d); };
   f32x16 tops{};
   for (int64_t d = 0; d < a.D; d += LANES) tops = larger(tops, magnitude(part(d)));
   const float top = largest(tops), inverse = top > 0.0f ? LARGEST / top : 0.0f;

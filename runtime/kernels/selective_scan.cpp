@@ -23,7 +23,7 @@ struct Scan {
 
 // Channel c through n tokens, `count` elements of its state from `at` on; adds their share of the outputs.
 void scan(const Scan& s, int64_t n, int64_t c, int64_t at, int64_t count, const float* steps, int64_t stride, const float* before, float* after, float* out) {
-  const auto get = [count](const float* from) { return count == LANES ? load<f32x16>(from) : load_first(from, count); };
+  const auto get = [count](const float* from) { return load_up_to(from, count); };
   const int64_t head = c / (s.C / s.H);
   const f32x16 rate = get(s.rate + c * s.N + at);
   f32x16 h = get(before + c * s.N + at);

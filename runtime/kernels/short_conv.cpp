@@ -25,7 +25,7 @@ template <typename Activation>
 void outputs(const Conv& conv, const float* window, float* out, int64_t t, int64_t begin, int64_t end) {
   for (int64_t c = begin; c < end; c += LANES) {
     const int64_t count = std::min<int64_t>(LANES, end - c);
-    const auto get = [&](const float* row) { return count == LANES ? load<f32x16>(row + c) : load_first(row + c, count); };
+    const auto get = [&](const float* row) { return load_up_to(row + c, count); };
     f32x16 sum = conv.bias ? get(conv.bias) : f32x16{};
     for (int64_t w = 0; w <= conv.W; ++w) sum += get(conv.taps + w * conv.C) * get(input(conv, window, t + w));
     sum = Activation::of(sum);

@@ -94,27 +94,6 @@ inline f32x16 magnitude(f32x16 v) { return (f32x16)((i32x16)v & 0x7fffffff); }
 
 inline f32x16 to_float(i32x16 v) { return __builtin_convertvector(v, f32x16); }
 
-inline f32x16 to_float(i8x16 v) {
-#if defined(__AVX512F__)
-  return (f32x16)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32((__m128i)v));
-#elif defined(__AVX2__)
-  union { __m256 half[2]; f32x16 whole; } b;
-  b.half[0] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32((__m128i)v));
-  b.half[1] = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128((__m128i)v, 8)));
-  return b.whole;
-#elif defined(__aarch64__)
-  const int16x8_t low = vmovl_s8(vget_low_s8((int8x16_t)v)), high = vmovl_s8(vget_high_s8((int8x16_t)v));
-  union { float32x4_t part[4]; f32x16 whole; } b;
-  b.part[0] = vcvtq_f32_s32(vmovl_s16(vget_low_s16(low)));
-  b.part[1] = vcvtq_f32_s32(vmovl_s16(vget_high_s16(low)));
-  b.part[2] = vcvtq_f32_s32(vmovl_s16(vget_low_s16(high)));
-  b.part[3] = vcvtq_f32_s32(vmovl_s16(vget_high_s16(high)));
-  return b.whole;
-#else
-  return __builtin_convertvector(v, f32x16);
-#endif
-}
-
 inline f32x16 to_float(f16x16 v) {
 #if defined(__AVX512F__)
   return (f32x16)_mm512_cvtph_ps((__m256i)v);

@@ -54,6 +54,9 @@ inline f32x16 load_first(const float* from, int64_t count) {
   return v;
 }
 
+// The same for up to all sixteen.
+inline f32x16 load_up_to(const float* from, int64_t count) { return count >= LANES ? load<f32x16>(from) : load_first(from, count); }
+
 inline void store_first(float* to, f32x16 v, int64_t count) { std::memcpy(to, &v, count * sizeof(float)); }
 
 }  // namespace hybridge
