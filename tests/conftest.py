@@ -12,6 +12,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import hybridge.export.exporter  # noqa: F401
 
+from once import once
 from tiny import save_checkpoint, save_tokenizer, tiny_config
 
 from hybridge.export.cli.export import export_checkpoint
@@ -32,7 +33,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def artifact(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The artifact of ``checkpoint``. Copy it before changing it."""
-    folder = tmp_path_factory.mktemp("exported") / "artifact"
     options = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2)
-    export_checkpoint(checkpoint, folder, options, force=False, validate=False)
-    return folder
+
+    def export(folder: Path) -> None:
+        export_checkpoint(checkpoint, folder / "artifact", options, force=False, validate=False)
+
+    return once(tmp_path_factory, "exported", export) / "artifact"

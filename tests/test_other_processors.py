@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +11,8 @@ import torch
 import hybridge.runtime.kernels.activation  # noqa: F401  registers the operator
 from hybridge.export.packed_layers import PackedWeight
 from hybridge.runtime.kernels.linear import packed_linear
-from tests.helpers.cross_compiled import CrossCompiled
+from tests.helpers.cross_compiled import CrossCompiled, cross_compile
+from tests.helpers.once import once
 
 ARM = ("aarch64-linux-gnu-g++", "qemu-aarch64")
 IS_X86 = platform.machine() == "x86_64"
@@ -40,7 +40,7 @@ TARGETS = {
 )
 def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CrossCompiled:
     compiler, flags, runner = TARGETS[request.param]
-    return CrossCompiled(Path(tmp_path_factory.mktemp(request.param)), compiler, flags, runner)
+    return CrossCompiled(once(tmp_path_factory, request.param, lambda folder: cross_compile(folder, compiler, flags)), runner)
 
 
 @pytest.mark.parametrize(("bits", "integer"), [(4, True), (8, True), (4, False), (8, False), (32, False)])

@@ -12,23 +12,25 @@ from torch import Tensor
 
 from hybridge.runtime.kernels import library
 
-STUB = Path(__file__).parents[1] / "cross"
+STUB, PROGRAM = Path(__file__).parents[1] / "cross", "kernels"
 DTYPES = {torch.uint8: 0, torch.int8: 1, torch.int32: 3, torch.int64: 4, torch.float16: 5, torch.float32: 6, torch.bool: 11}
 
 Argument = Tensor | int | float | bool | str | Sequence[int] | None
 
 
-class CrossCompiled:
-    """All kernels as one program for ``compiler`` and ``flags``, started by ``runner``."""
+def cross_compile(folder: Path, compiler: str, flags: Sequence[str]) -> None:
+    """Make one program of all kernels in ``folder``."""
+    own = [flag for flag in library.FLAGS if flag not in ("-march=native", "-shared", "-fPIC", "-fvisibility=hidden", "-O3")]
+    objects = ["-O1", "-include", str(STUB / "stub_runtime.h"), f"-I{library.FOLDER}", f"-I{STUB}"]
+    sources = [str(path) for path in [STUB / "main.cpp", *library.sources()]]
+    subprocess.run([compiler, *own, *flags, *objects, *sources, "-static", "-o", str(folder / PROGRAM)], check=True)
 
-    def __init__(self, folder: Path, compiler: str, flags: Sequence[str], runner: Sequence[str] = ()) -> None:
-        self._program, self._runner = folder / "kernels", runner
-        own = [
-            flag for flag in library.FLAGS if flag not in ("-march=native", "-shared", "-fPIC", "-fvisibility=hidden", "-O3")
-        ]
-        objects = ["-O1", "-include", str(STUB / "stub_runtime.h"), f"-I{library.FOLDER}", f"-I{STUB}"]
-        sources = [str(path) for path in [STUB / "main.cpp", *library.sources()]]
-        subprocess.run([compiler, *own, *flags, *objects, *sources, "-static", "-o", str(self._program)], check=True)
+
+class CrossCompiled:
+    """What ``cross_compile`` made in ``folder``, started by ``runner``."""
+
+    def __init__(self, folder: Path, runner: Sequence[str] = ()) -> None:
+        self._program, self._runner = folder / PROGRAM, runner
 
     def __call__(self, name: str, *arguments: Argument) -> list[Tensor]:
         """Call operator ``name`` (with its overload); returns every tensor among ``arguments`` as it is afterwards."""
