@@ -21,6 +21,7 @@ CASES = {
     "verify of 5": {"T": 5, "H": 6, "G": 2, "D": 24, "V": 24, "R": 40, "start": 0},
     "chunk of 17, other value dim": {"T": 17, "H": 6, "G": 3, "D": 40, "V": 72, "R": 90, "start": 70},
     "many rows in parts": {"T": 3, "H": 2, "G": 1, "D": 16, "V": 16, "R": 2100, "start": 2090},
+    "heads side by side, in parts": {"T": 1, "H": 10, "G": 5, "D": 24, "V": 40, "R": 1300, "start": 1291},
     "more queries than a unit takes": {"T": 9, "H": 8, "G": 1, "D": 16, "V": 33, "R": 130, "start": 121},
 }
 

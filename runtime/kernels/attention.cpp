@@ -88,9 +88,8 @@ bool narrow(const Attention& a, const Unit& u, int64_t& begin, int64_t& end) {
   return false;
 }
 
-// Which of the positions begin + 0..15 a query sees.
-i32x16 seen_rows(const Attention& a, int64_t query, int64_t begin, int64_t count) {
-  const int64_t token = query / a.shared();
+// Which of the positions begin + 0..15 a token sees.
+i32x16 seen_rows(const Attention& a, int64_t token, int64_t begin, int64_t count) {
   if (!a.mask) return (LANE >= int32_t(a.first(token) - begin)) & (LANE < int32_t(std::min(a.end(token) - begin, count)));
   i32x16 seen{};
   for (int64_t lane = 0; lane < std::min<int64_t>(LANES, count); ++lane) seen[lane] = a.mask[token * a.R + begin + lane] ? -1 : 0;
@@ -99,14 +98,14 @@ i32x16 seen_rows(const Attention& a, int64_t query, int64_t begin, int64_t count
 
 // Scores [QUERIES, ROWS] to weights. A row that is not seen, and NaN in it, weighs 0.
 void soften(const Attention& a, const Unit& u, float* all_scores, int64_t begin, int64_t count, bool all) {
-  for (int64_t i = 0; i < u.count; ++i) {
+  for (int64_t i = 0; i < u.queries(); ++i) {
     float* scores = all_scores + i * ROWS;
     Running running(a, u, i);
     f32x16 tops = splat(running.top);
     for (int64_t r = 0; r < count; r += LANES) {
       f32x16 score = load<f32x16>(scores + r);
       if (a.softcap > 0.0f) score = capped(score, a.softcap);
-      if (!all || count - r < LANES) score = seen_rows(a, u.first + i, begin + r, count - r) ? score : splat(NEVER);
+      if (!all || count - r < LANES) score = seen_rows(a, u.token(a, i), begin + r, count - r) ? score : splat(NEVER);
       tops = larger(tops, score);
       store(scores + r, score);
     }
@@ -121,9 +120,32 @@ void soften(const Attention& a, const Unit& u, float* all_scores, int64_t begin,
   }
 }
 
-void run(const Attention& a, const Rows& rows, const Unit& u, float* query, float* scores) {
+// Scores of a block. Rows are read in the order of memory, all heads of a few, where each has few queries; else a head's queries
+// stay in the cache.
+void score(const Attention& a, const Unit& u, const float* keys, const float* values, int64_t count, const float* query, float* scores) {
+  const int64_t step = u.count > TILE ? ROWS : TILE;
+  for (int64_t n = 0; n < count; n += step)
+    for (int64_t h = 0; h < u.heads; ++h)
+      in_tiles(u.count, [&](int64_t i, auto q) {
+        const int64_t at = h * u.count + i, row = n * a.G + h;
+        const float* next = i || a.D != a.V ? nullptr : values + row * a.V;
+        dot_rows<q()>(keys + row * a.D, next, std::min(step, count - n), a.G * a.D, query + at * a.D, a.D, scores + at * ROWS + n);
+      });
+}
+
+// Adds a block's weighted values to the sums.
+void weigh(const Attention& a, const Unit& u, const float* values, const float* next_keys, int64_t count, const float* weights) {
   const int64_t width = a.columns() + 2;
-  for (int64_t i = 0; i < u.count; ++i)
+  for (int64_t h = 0; h < u.heads; ++h)
+    in_tiles(u.count, [&](int64_t i, auto q) {
+      const int64_t at = h * u.count + i;
+      const float* next = i || !next_keys ? nullptr : next_keys + h * a.D;
+      weigh_rows<q()>(values + h * a.V, next, count, a.G * a.V, weights + at * ROWS, u.sums + at * width, a.V, width);
+    });
+}
+
+void run(const Attention& a, const Rows& rows, const Unit& u, float* query, float* scores) {
+  for (int64_t i = 0; i < u.queries(); ++i)
     for (int64_t d = 0; d < a.D; ++d) query[i * a.D + d] = u.query(a, i)[d] * a.scale;
   for (int64_t begin = u.begin, end; begin < u.end; begin = end) {
     const bool all = narrow(a, u, begin, end);
@@ -131,14 +153,10 @@ void run(const Attention& a, const Rows& rows, const Unit& u, float* query, floa
     const float* keys = rows.keys + (a.row(begin) * a.G + u.head) * a.D;
     const float* values = rows.values + (a.row(begin) * a.G + u.head) * a.V;
     // Memory is slow to begin: while keys are multiplied their values are fetched, and with those the next keys.
-    in_tiles(u.count, [&](int64_t i, auto q) {
-      dot_rows<q()>(keys, i || a.D != a.V ? nullptr : values, end - begin, a.G * a.D, query + i * a.D, a.D, scores + i * ROWS);
-    });
+    score(a, u, keys, values, end - begin, query, scores);
     soften(a, u, scores, begin, end - begin, all);
     const float* next = begin + 2 * ROWS <= u.end && a.D == a.V ? keys + ROWS * a.G * a.D : nullptr;
-    in_tiles(u.count, [&](int64_t i, auto q) {
-      weigh_rows<q()>(values, i ? nullptr : next, end - begin, a.G * a.V, scores + i * ROWS, u.sums + i * width, a.V, width);
-    });
+    weigh(a, u, values, next, end - begin, scores);
   }
 }
 

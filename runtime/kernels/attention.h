@@ -1,9 +1,9 @@
 // What attention over float32 and over int8 rows share: how the work is cut, what a token sees, and how parts are put together.
 //
-// A unit of work is one key/value head, up to QUERIES of the queries that share it, and a part of the rows. It walks over its
-// rows in blocks that stay in the processor's cache, with a running maximum and sum (online softmax; Milakov and Gimelshein,
-// arXiv:1805.02867), so that every row is read once for all queries. Parts of the rows are merged at the end, as in
-// Flash-Decoding. What no query sees weighs nothing, whatever it holds, NaN included.
+// A unit of work is up to QUERIES queries and a part of the rows: of one key/value head, or of several side by side, whose rows
+// are next to each other in memory. It walks over its rows in blocks that stay in the processor's cache, with a running maximum
+// and sum (online softmax; Milakov and Gimelshein, arXiv:1805.02867), so that every row is read once for all queries. Parts of
+// the rows are merged at the end, as in Flash-Decoding. What no query sees weighs nothing, whatever it holds, NaN included.
 #pragma once
 
 #include "kernel.h"
@@ -47,15 +47,16 @@ struct Attention {
   int64_t run(int64_t at) const { return !ring ? R : R > ring && at >= start ? start + T : std::min(at - at % ring + ring, R > ring ? start : start + T); }
 };
 
-// Part of the queries and rows of a key/value head.
+// Part of the queries and rows of some key/value heads.
 struct Unit {
-  int64_t head, first, count;  // queries first..first + count
+  int64_t head, heads, first, count;  // queries first..first + count of each
   int64_t begin, end;  // positions, or rows if there is a mask
-  float* sums;  // [QUERIES, columns + 2]: the weighted sum of a query so far, its weight, and its largest score
+  float* sums;  // [heads * count, columns + 2]: the weighted sum of a query so far, its weight, and its largest score
 
+  int64_t queries() const { return heads * count; }
+  int64_t token(const Attention& a, int64_t i) const { return (first + i % count) / a.shared(); }
   const float* query(const Attention& a, int64_t i) const {
-    const int64_t token = (first + i) / a.shared();
-    return a.query + (token * a.H + head * a.shared() + (first + i) % a.shared()) * a.D;
+    return a.query + (token(a, i) * a.H + (head + i / count) * a.shared() + (first + i % count) % a.shared()) * a.D;
   }
 };
 
@@ -97,39 +98,41 @@ void in_tiles(int64_t count, const F& f) {
 
 // How the rows of all heads are cut into units.
 struct Cut {
-  int64_t groups, parts, part;  // of the queries of a head, and of the rows; rows of a part, whole blocks
-  float* sums;
+  int64_t groups, heads, parts, part;  // of the queries of a head; side by side; of the rows; rows of a part, whole blocks
+  float* sums = nullptr;
 
-  explicit Cut(const Attention& a) : groups((a.queries() + QUERIES - 1) / QUERIES), parts(1), part(0), sums(nullptr) {
-    if (a.G * groups < 4) parts = std::clamp<int64_t>(a.seen() / PART, 1, 8);
+  explicit Cut(const Attention& a) : groups((a.queries() + QUERIES - 1) / QUERIES), heads(std::clamp<int64_t>(QUERIES / a.queries(), 1, a.G)) {
+    while (a.G % heads) --heads;
+    parts = a.G / heads * groups < 4 ? std::clamp<int64_t>(a.seen() / PART, 1, 8) : 1;
     part = ((a.seen() + parts - 1) / parts + ROWS - 1) / ROWS * ROWS;
   }
 
-  int64_t units(const Attention& a) const { return a.G * groups * parts; }
-
-  float* sums_of(const Attention& a, int64_t unit) const { return sums + unit * QUERIES * (a.columns() + 2); }
+  int64_t units(const Attention& a) const { return a.G / heads * groups * parts; }
 
   Unit unit(const Attention& a, int64_t index) const {
     const int64_t first = index / parts % groups * QUERIES, end = a.end(a.T - 1);
     const int64_t begin = std::min(a.first(0) + index % parts * part, end);
-    return {index / parts / groups, first, std::min(QUERIES, a.queries() - first), begin, std::min(begin + part, end), sums_of(a, index)};
+    return {index / parts / groups * heads, heads, first, std::min(QUERIES, a.queries() - first), begin, std::min(begin + part, end),
+        sums + index * QUERIES * (a.columns() + 2)};
+  }
+
+  // What unit `part` of the rows has summed for a query of a key/value head.
+  Running running(const Attention& a, int64_t head, int64_t query, int64_t part) const {
+    const Unit u = unit(a, (head / heads * groups + query / QUERIES) * parts + part);
+    return Running(a, u, head % heads * u.count + query % QUERIES);
   }
 };
 
 // Puts the parts of a query together, with its sink, which takes a share and has no value.
 inline void merge(const Attention& a, const Cut& cut, int64_t head, int64_t query) {
   const int64_t own = head * a.shared() + query % a.shared();
-  const auto part = [&](int64_t p) {
-    const int64_t index = (head * cut.groups + query / QUERIES) * cut.parts + p;
-    return Running(a, cut.unit(a, index), query % QUERIES);
-  };
   float largest = a.sinks ? a.sinks[own] : NEVER;
-  for (int64_t p = 0; p < cut.parts; ++p) largest = std::max(largest, part(p).top);
+  for (int64_t p = 0; p < cut.parts; ++p) largest = std::max(largest, cut.running(a, head, query, p).top);
   float total = a.sinks ? std::exp(a.sinks[own] - largest) : 0.0f;
   float* out = a.out + (query / a.shared() * a.H + own) * a.V;
   std::fill_n(out, a.V, 0.0f);
   for (int64_t p = 0; p < cut.parts; ++p) {
-    const Running each = part(p);
+    const Running each = cut.running(a, head, query, p);
     if (each.top == NEVER) continue;
     const float share = std::exp(each.top - largest);
     total += share * each.weight;
@@ -148,10 +151,10 @@ bool attend(KernelRuntimeContext& context, const Attention& a, int64_t memory, i
   cut.sums = scratch<float>(context, units * QUERIES * (a.columns() + 2));
   uint8_t* own = scratch<uint8_t>(context, units * memory);
   if (!cut.sums || !own) return false;
-  parallel(units, cost * std::min(cut.part, a.seen()) * std::min(QUERIES, a.queries()), [&](int64_t begin, int64_t end) {
+  parallel(units, cost * std::min(cut.part, a.seen()) * cut.heads * std::min(QUERIES, a.queries()), [&](int64_t begin, int64_t end) {
     for (int64_t index = begin; index < end; ++index) {
       const Unit unit = cut.unit(a, index);
-      for (int64_t i = 0; i < unit.count; ++i) Running(a, unit, i).clear();
+      for (int64_t i = 0; i < unit.queries(); ++i) Running(a, unit, i).clear();
       f(unit, own + index * memory);
     }
   });

@@ -122,8 +122,8 @@ struct Worth {
 Worth soften(const Attention& a, const QuantizedRows& rows, const Unit& u, int64_t i, int64_t begin, const Memory& m, int32_t* quads, int64_t stride) {
   Running running(a, u, i);
   float* scores = m.scores + i * ROWS;
-  const int64_t block = rows.block(u.head, begin);
-  const int64_t seen = std::min(u.end, a.start + (u.first + i) / a.shared() + 1) - begin;
+  const int64_t block = rows.block(u.head + i / u.count, begin);
+  const int64_t seen = std::min(u.end, a.start + u.token(a, i) + 1) - begin;
   f32x16 tops = splat(running.top);
   for (int64_t r = 0; r < ROWS; r += LANES) {
     f32x16 score = to_float(load<i32x16>(scores + r) - m.offsets[i]) * (load<f32x16>(rows.key_scales + block + r) * m.steps[i]);
@@ -149,13 +149,18 @@ Worth soften(const Attention& a, const QuantizedRows& rows, const Unit& u, int64
   return {top / LARGEST, SIGNED_OFFSET * sum(whole)};
 }
 
+// Where the next block that a unit reads after this one begins.
+int64_t next_block(const QuantizedRows& rows, const Unit& u, int64_t head, int64_t begin) {
+  return head + 1 < u.head + u.heads ? rows.block(head + 1, begin) : rows.block(u.head, begin + ROWS < u.end ? begin + ROWS : begin);
+}
+
 // A block of rows for a tile of Q queries from query i on.
 template <int Q>
 void take_block(const Attention& a, const QuantizedRows& rows, const Unit& u, int64_t i, int64_t begin, const Memory& m) {
-  const int64_t block = rows.block(u.head, begin), width = a.columns() + 2;
+  const int64_t head = u.head + i / u.count, block = rows.block(head, begin), width = a.columns() + 2;
   int32_t* weights = m.weights + i * ROWS / 2;
-  const bool first = i == 0 && rows.K == rows.C;
-  const int8_t* next = first && begin + ROWS < u.end ? rows.keys + rows.block(u.head, begin + ROWS) * rows.K : nullptr;
+  const bool first = i % u.count == 0 && rows.K == rows.C;
+  const int8_t* next = first ? rows.keys + next_block(rows, u, head, begin) * rows.K : nullptr;
   dot_rows<Q>(rows.keys + block * rows.K, first ? rows.values + block * rows.C : nullptr, m.query + i * rows.K / 2, rows.K, m.scores + i * ROWS);
   float steps[Q];
   int32_t offsets[Q];
@@ -167,13 +172,19 @@ void take_block(const Attention& a, const QuantizedRows& rows, const Unit& u, in
   weigh_rows<Q>(rows.values + block * rows.C, next, rows.C, weights, steps, offsets, u.sums + i * width, width);
 }
 
+// f(first, count as a constant) over the queries of each head in tiles.
+template <typename F>
+void in_tiles_of_heads(const Unit& u, const F& f) {
+  for (int64_t h = 0; h < u.heads; ++h) in_tiles(u.count, [&](int64_t i, auto q) { f(h * u.count + i, q); });
+}
+
 void run(const Attention& a, const QuantizedRows& rows, const Unit& u, Memory m) {
-  in_tiles(u.count, [&](int64_t i, auto q) {
+  in_tiles_of_heads(u, [&](int64_t i, auto q) {
     for (int j = 0; j < q; ++j) put_query(a, u, i + j, m.query + i * rows.K / 2 + 2 * j, 2 * q, m);
   });
-  const int64_t last = a.start + (u.first + u.count - 1) / a.shared();  // row that the last query sees
+  const int64_t last = a.start + u.token(a, u.count - 1);  // row that the last query sees
   for (int64_t begin = u.begin; begin < std::min(u.end, last + 1); begin += ROWS)
-    in_tiles(u.count, [&](int64_t i, auto q) { take_block<q()>(a, rows, u, i, begin, m); });
+    in_tiles_of_heads(u, [&](int64_t i, auto q) { take_block<q()>(a, rows, u, i, begin, m); });
 }
 
 Tensor& quantized_attention_out(KernelRuntimeContext& context, const Tensor& query, const Tensor& keys, const Tensor& key_scales,
