@@ -48,7 +48,7 @@ def validate(
         run = RandomProgram(session, random.Random(f"{seed} {i}"))
         run.play(OPERATIONS_PER_PROGRAM)
         report.operations.update(name.split()[0] for name in run.log)
-        _compare(report, i, run, oracle)
+        compare(report, i, run, oracle)
         notify(i + 1, programs + prompts)
     for i in range(prompts):
         _check_generation(report, session, oracle, random.Random(f"{seed} prompt {i}"), new_tokens)
@@ -63,7 +63,7 @@ def tolerance(options: ExportOptions) -> float:
     return ROUNDED_KEYS_TOLERANCE if options.kv_cache == "int8" else TOLERANCE
 
 
-def _compare(report: ValidationReport, program: int, run: RandomProgram, oracle: Oracle) -> None:
+def compare(report: ValidationReport, program: int, run: RandomProgram, oracle: Oracle) -> None:
     """Hold every observation against the oracle, with one forward for each branch of the program's texts."""
     want: dict[int, Tensor] = {}
     longest: tuple[int, ...] = ()
