@@ -65,7 +65,7 @@ def validate_session(artifact: Path, checkpoint: Path, *, programs: int, seed: i
 
 
 def validate_native(artifact: Path, checkpoint: Path, *, programs: int, seed: int) -> ValidationReport:
-    """The same for the native harness, over the same oracle."""
+    """The same for the native harness, but for the drift, which belongs to the artifact and not to what runs it."""
     from hybridge.export.oracle import load_oracle
 
     with NativeProcess(open_artifact(artifact)) as process:

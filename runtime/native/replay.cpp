@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <memory>
 #include <sstream>
@@ -160,7 +161,8 @@ int fail(const std::string& what, int code) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) return fail("give the path of a model.pte, the number of sessions, and libraries of operators", 2);
+  const size_t count = argc < 3 ? 0 : std::strtoul(argv[2], nullptr, 10);
+  if (count == 0) return fail("give the path of a model.pte, the number of sessions, and libraries of operators", 2);
   FILE* answers = take_stdout();
   for (int i = 3; i < argc; ++i) {
     if (::dlopen(argv[i], RTLD_NOW | RTLD_GLOBAL) == nullptr) return fail(::dlerror(), 1);
@@ -168,7 +170,7 @@ int main(int argc, char** argv) {
   const auto model = hybridge::Model::load(argv[1]);
   if (!model.ok()) return fail(std::string(argv[1]) + " does not load: " + to_string(model.error()), 1);
   std::vector<std::unique_ptr<hybridge::Session>> sessions;
-  while (sessions.size() < std::stoul(argv[2])) {
+  while (sessions.size() < count) {
     auto session = hybridge::Session::create(*model);
     if (!session.ok()) return fail(std::string("no session over it: ") + to_string(session.error()), 1);
     sessions.push_back(std::move(*session));

@@ -10,8 +10,8 @@
 
 namespace hybridge {
 
-// propose(text, limit): at most `limit` ≥ 1 tokens that may follow the text, none where it has no idea. While one generation lasts,
-// the text only ever grows; its last token is not committed yet.
+// propose(text, limit): at most `limit` ≥ 1 tokens that may follow the text, none where it has no idea. While one generation
+// lasts, the text only ever grows; its last token is not committed yet.
 template <typename D>
 concept Drafter = requires(D drafter, std::span<const int64_t> text, size_t limit) {
   { drafter.propose(text, limit) } -> std::convertible_to<std::vector<int64_t>>;

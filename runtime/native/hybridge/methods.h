@@ -7,6 +7,7 @@
 #include <executorch/runtime/executor/method.h>
 #include <executorch/runtime/executor/program.h>
 
+#include <algorithm>
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -27,6 +28,9 @@ class Methods {
  public:
   using Method = executorch::runtime::Method;
   using Program = executorch::runtime::Program;
+  using HierarchicalAllocator = executorch::runtime::HierarchicalAllocator;
+  template <typename T>
+  using Span = executorch::runtime::Span<T>;
   using Numbers = std::vector<int64_t>;
 
   // The program must outlive its methods. Fails as the runtime does: OperatorMissing where a kernel is not linked.
@@ -40,7 +44,8 @@ class Methods {
   Methods(const Methods&) = delete;
   Methods& operator=(const Methods&) = delete;
 
-  // Runs a method on int64 tensors of the shapes that it was exported with; its outputs lie in memory that the next call reuses.
+  // Runs a method on int64 tensors of the shapes that it was exported with; its outputs lie in memory that the next call
+  // reuses.
   // Internal for whatever fails in there, so that nobody takes it for a refusal; the runtime has then logged what it was.
   Result<const Method*> call(std::string_view name, std::initializer_list<Numbers> inputs = {}) {
     const auto found = methods_.find(name);
@@ -54,8 +59,8 @@ class Methods {
   }
 
   // The buffers that methods keep between calls: export plans them into one arena that is the same for all.
-  executorch::runtime::Span<uint8_t> state() const {
-    return arenas_.size() > STATE ? arenas_[STATE].bytes() : executorch::runtime::Span<uint8_t>();
+  Span<uint8_t> state() const {
+    return arenas_.size() > STATE ? arenas_[STATE].bytes() : Span<uint8_t>();
   }
 
   // One of these buffers, int64 [1], by the name that the program has for it; null where there is none.
@@ -63,7 +68,8 @@ class Methods {
     const auto found = methods_.find(method);
     if (found == methods_.end()) return nullptr;
     auto tensor = found->second.get_attribute(buffer);
-    return tensor.ok() && tensor->numel() == 1 ? tensor->mutable_data_ptr<int64_t>() : nullptr;
+    const bool fits = tensor.ok() && tensor->numel() == 1 && tensor->scalar_type() == executorch::aten::ScalarType::Long;
+    return fits ? tensor->mutable_data_ptr<int64_t>() : nullptr;
   }
 
  private:
@@ -72,23 +78,23 @@ class Methods {
   // Every arena is as large as the most demanding method wants it: only one method runs at a time.
   Error plan(const Program& program, const std::vector<std::string>& names) {
     std::vector<size_t> sizes;
-    for (const std::string& name : names) {
-      const auto meta = program.method_meta(name.c_str());
-      if (!meta.ok()) return meta.error();
-      sizes.resize(std::max(sizes.size(), meta->num_memory_planned_buffers()));
-      for (size_t i = 0; i < meta->num_memory_planned_buffers(); ++i) {
-        const size_t size = static_cast<size_t>(ET_UNWRAP(meta->memory_planned_buffer_size(i)));
-        sizes[i] = std::max(sizes[i], size);
-      }
-    }
+    for (const std::string& name : names) ET_CHECK_OK_OR_RETURN_ERROR(widen(sizes, program.method_meta(name.c_str())));
     for (size_t size : sizes) {
       arenas_.emplace_back(size);
       if (!arenas_.back().allocated()) return Error::MemoryAllocationFailed;
       spans_.push_back(arenas_.back().bytes());
     }
-    planned_ = std::make_unique<executorch::runtime::HierarchicalAllocator>(
-        executorch::runtime::Span<executorch::runtime::Span<uint8_t>>(spans_.data(), spans_.size()));
+    planned_ = std::make_unique<HierarchicalAllocator>(Span<Span<uint8_t>>(spans_.data(), spans_.size()));
     manager_ = std::make_unique<executorch::runtime::MemoryManager>(&heap_, planned_.get());
+    return Error::Ok;
+  }
+
+  static Error widen(std::vector<size_t>& sizes, const Result<executorch::runtime::MethodMeta>& method) {
+    if (!method.ok()) return method.error();
+    sizes.resize(std::max(sizes.size(), method->num_memory_planned_buffers()));
+    for (size_t i = 0; i < method->num_memory_planned_buffers(); ++i) {
+      sizes[i] = std::max(sizes[i], static_cast<size_t>(ET_UNWRAP(method->memory_planned_buffer_size(i))));
+    }
     return Error::Ok;
   }
 
@@ -120,8 +126,8 @@ class Methods {
 
   Heap heap_;
   std::vector<Arena> arenas_;
-  std::vector<executorch::runtime::Span<uint8_t>> spans_;
-  std::unique_ptr<executorch::runtime::HierarchicalAllocator> planned_;
+  std::vector<Span<uint8_t>> spans_;
+  std::unique_ptr<HierarchicalAllocator> planned_;
   std::unique_ptr<executorch::runtime::MemoryManager> manager_;
   std::map<std::string, Method, std::less<>> methods_;  // destroyed first, because it lives in all of the above
 };

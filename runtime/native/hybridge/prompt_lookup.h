@@ -14,8 +14,8 @@
 
 namespace hybridge {
 
-// Prompt-lookup decoding: n-grams over prompt and output, longest match and latest place first. Keeps an index that grows with the
-// text, so that a proposal costs the same for a long text as for a short one.
+// Prompt-lookup decoding: n-grams over prompt and output, longest match and latest place first. Keeps an index that grows with
+// the text, so that a proposal costs the same for a long text as for a short one.
 //
 // Source: Saxena, "Prompt Lookup Decoding" (2023).
 class PromptLookup {

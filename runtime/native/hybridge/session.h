@@ -1,12 +1,13 @@
 // hybridge in an app: one artifact, any number of conversations over it, each with a state that can be taken back.
 //
 //   auto model = hybridge::Model::load("OUT/model.pte");        // once: the weights
-//   auto session = hybridge::Session::create(model.get());      // for each conversation: a state of its own
-//   auto logits = (*session)->prefill(prompt);                  // any number of tokens; logits after the last
-//   logits = (*session)->verify(guesses);                       // logits after each, nothing is committed
-//   (*session)->commit(2);                                      // accepts the first two
-//   (*session)->snapshot(0), (*session)->restore(0);            // keep a state, come back to it
-//   (*session)->save("talk.state"), (*session)->load("talk.state");  // in another process, too
+//   auto created = hybridge::Session::create(model.get());      // for each conversation: a state of its own
+//   hybridge::Session& session = **created;                     // where created.ok()
+//   auto logits = session.prefill(prompt);                      // any number of tokens; logits->last() follow the last
+//   auto checked = session.verify(guesses);                     // logits (*checked)[i] after each, nothing is committed
+//   session.commit(2);                                          // accepts the first two
+//   session.snapshot(0), session.decode(token), session.restore(0);  // keep a state, go on, come back
+//   session.save("talk.state"), session.load("talk.state");     // in another process, too
 //
 // Greedy generation with guesses from the text is in hybridge/speculative.h. All is in these headers; what is linked is
 // ExecuTorch's runtime with the backend and the operators that the artifact was exported for (../CMakeLists.txt).
@@ -16,7 +17,8 @@
 //   InvalidArgument   a token outside the vocabulary, none or too many of them; a count or slot out of range
 //   OutOfResources    the tokens do not fit into what is left of max_seq_len
 //   InvalidState      no verified block to commit; a slot that was never filled or has been overwritten since
-//   InvalidExternalData, AccessFailed   a saved state that is damaged or of another model; a file that cannot be read or written
+//   InvalidExternalData   a saved state that is damaged or of another model
+//   AccessFailed      a file that cannot be read or written
 //   Internal          the runtime failed inside a method
 //
 // Sessions of one model may be used in turn by one thread; two threads need a lock around their calls.
@@ -73,7 +75,8 @@ class Session {
     return extend({&token, 1});
   }
 
-  // Logits [n, V] after each of n tokens, 1 ≤ n ≤ verify_len, of which none is committed. Any other call than commit drops them.
+  // Logits [n, V] after each of n tokens, 1 ≤ n ≤ verify_len, of which none is committed. What runs or moves the state next,
+  // unless it is a commit, drops them.
   Result<Logits> verify(Tokens tokens) {
     ET_CHECK_OK_OR_RETURN_ERROR(check(tokens));
     const int64_t count = static_cast<int64_t>(tokens.size());

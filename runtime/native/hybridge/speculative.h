@@ -18,7 +18,7 @@
 
 namespace hybridge {
 
-// block_length: most tokens that are verified at once, the known one included; the model's verify_len where it is 0 or more.
+// block_length: most tokens that are verified at once, the known one included; 0 for the model's verify_len.
 struct Generation {
   size_t max_new_tokens = 64, block_length = 0;
 };
@@ -29,7 +29,8 @@ struct Generated {
   size_t proposed = 0, accepted = 0, verifies = 0, rollbacks = 0;
 };
 
-// The tokens that follow `guesses` as far as these are right, one more than were right; row i of the logits comes after guess i - 1.
+// What the model says behind guesses as far as they are right, one token more than were; row i of its logits comes after
+// guess i - 1.
 inline std::vector<int64_t> accept(const Logits& logits, Tokens guesses) {
   std::vector<int64_t> tokens = {best(logits[0])};
   for (size_t i = 0; i < guesses.size() && guesses[i] == tokens.back(); ++i) tokens.push_back(best(logits[i + 1]));
@@ -106,8 +107,8 @@ class Generator {
   bool ended_ = false;
 };
 
-// Continues `prompt` from the session's state by at most max_new_tokens ≥ 1, and stops early behind an end-of-sequence token, where
-// the context is full, or where on_token(token) answers false. The session's text then ends just before the last token.
+// Continues `prompt` from the session's state by at most max_new_tokens ≥ 1, and stops early behind an end-of-sequence token,
+// where the context is full, or where on_token(token) answers false. The session's text then ends just before the last token.
 // Refuses what `prefill` does, a max_new_tokens of 0, and guesses outside the vocabulary.
 template <Drafter D, std::predicate<int64_t> OnToken>
 Result<Generated> generate(Session& session, Tokens prompt, Generation options, D& drafter, OnToken on_token) {

@@ -29,7 +29,7 @@ struct SavedState {
 
 // A block of numbers in front of the rest, in this processor's byte order.
 struct StateHeader {
-  static constexpr std::array<char, 16> FORMAT = {'h', 'y', 'b', 'r', 'i', 'd', 'g', 'e', '-', 'n', 'a', 't', 'i', 'v', 'e', '1'};
+  static constexpr std::array<char, 16> FORMAT = {"hybridge-state1"};
 
   std::array<char, 16> format = FORMAT;
   uint64_t model = 0, checksum = 0, bytes = 0, texts = 0;
@@ -40,14 +40,41 @@ inline void append(std::vector<uint8_t>& out, const void* data, size_t size) {
   out.insert(out.end(), bytes, bytes + size);
 }
 
-// The file appears whole or not at all: AccessFailed where it cannot be written.
-inline Error write_state(const std::string& path, uint64_t model, const SavedState& state) {
+// Takes `size` bytes off the front of `in`; false where it has fewer.
+inline bool take(std::span<const uint8_t>& in, void* data, size_t size) {
+  if (in.size() < size) return false;
+  if (size > 0) std::memcpy(data, in.data(), size);
+  in = in.subspan(size);
+  return true;
+}
+
+// The bytes, then each text behind its length.
+inline std::vector<uint8_t> encode_state(const SavedState& state) {
   std::vector<uint8_t> content(state.bytes);
   for (const auto& text : state.texts) {
     const uint64_t length = text.size();
     append(content, &length, sizeof(length));
-    append(content, text.data(), length * sizeof(int64_t));
+    append(content, text.data(), text.size() * sizeof(int64_t));
   }
+  return content;
+}
+
+inline Result<SavedState> decode_state(std::span<const uint8_t> content, size_t bytes, size_t texts) {
+  SavedState state{std::vector<uint8_t>(bytes), std::vector<std::vector<int64_t>>(texts)};
+  bool whole = take(content, state.bytes.data(), bytes);
+  for (auto& text : state.texts) {
+    uint64_t length = 0;
+    whole = whole && take(content, &length, sizeof(length)) && length <= content.size() / sizeof(int64_t);
+    text.resize(whole ? length : 0);
+    whole = whole && take(content, text.data(), text.size() * sizeof(int64_t));
+  }
+  if (!whole) return Error::InvalidExternalData;
+  return state;
+}
+
+// The file appears whole or not at all: AccessFailed where it cannot be written.
+inline Error write_state(const std::string& path, uint64_t model, const SavedState& state) {
+  const std::vector<uint8_t> content = encode_state(state);
   const StateHeader header{
       .model = model,
       .checksum = fnv1a(content.data(), content.size(), model),
@@ -64,31 +91,19 @@ inline Error write_state(const std::string& path, uint64_t model, const SavedSta
   return Error::AccessFailed;
 }
 
-// AccessFailed where it cannot be read; InvalidExternalData where it is damaged, or not of this model with so many bytes and texts.
+// AccessFailed where it cannot be read; InvalidExternalData where it is damaged, or not of this model with so many bytes and
+// texts.
 inline Result<SavedState> read_state(const std::string& path, uint64_t model, size_t bytes, size_t texts) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return Error::AccessFailed;
   const std::vector<char> all((std::istreambuf_iterator<char>(file)), {});
+  std::span content(reinterpret_cast<const uint8_t*>(all.data()), all.size());
   StateHeader header;
-  if (all.size() < sizeof(header) + bytes) return Error::InvalidExternalData;
-  std::memcpy(&header, all.data(), sizeof(header));
-  const std::span content(reinterpret_cast<const uint8_t*>(all.data()) + sizeof(header), all.size() - sizeof(header));
-  const bool is_ours = header.format == StateHeader::FORMAT && header.model == model && header.bytes == bytes &&
-                       header.texts == texts && header.checksum == fnv1a(content.data(), content.size(), model);
+  const bool is_ours = take(content, &header, sizeof(header)) && header.format == StateHeader::FORMAT &&
+                       header.model == model && header.bytes == bytes && header.texts == texts &&
+                       header.checksum == fnv1a(content.data(), content.size(), model);
   if (!is_ours) return Error::InvalidExternalData;
-  SavedState state{{content.begin(), content.begin() + static_cast<ptrdiff_t>(bytes)}, {}};
-  auto rest = content.subspan(bytes);
-  for (size_t i = 0; i < texts; ++i) {
-    uint64_t length = 0;
-    if (rest.size() < sizeof(length)) return Error::InvalidExternalData;
-    std::memcpy(&length, rest.data(), sizeof(length));
-    rest = rest.subspan(sizeof(length));
-    if (rest.size() / sizeof(int64_t) < length) return Error::InvalidExternalData;
-    state.texts.emplace_back(length);
-    std::memcpy(state.texts.back().data(), rest.data(), length * sizeof(int64_t));
-    rest = rest.subspan(length * sizeof(int64_t));
-  }
-  return state;
+  return decode_state(content, bytes, texts);
 }
 
 }  // namespace hybridge
