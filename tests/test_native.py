@@ -26,7 +26,7 @@ from hybridge.cache.errors import (
 )
 from hybridge.export.cli import app
 from hybridge.export.oracle import load_oracle
-from hybridge.runtime import GenerationStats, Session, compiling, open_artifact
+from hybridge.runtime import GenerationStats, PromptLookup, Session, compiling, open_artifact
 from hybridge.runtime.native import NativeProcess, NativeSession, command
 from hybridge.runtime.random_program import RandomProgram
 from hybridge.runtime.validation import TOLERANCE, compare
@@ -97,6 +97,10 @@ def test_greedy_tokens_are_pythons(session: NativeSession, python: Session, seed
     assert list(session.generate_by_lookup(prompt, max_new_tokens=50, stats=stats)) == want
     assert session.length == len(prompt) + len(want) - 1
     assert stats.accepted > 0
+    session.reset()
+    asked = GenerationStats()  # the same guesses from Python's prompt lookup, through the same loop
+    assert list(session.generate(prompt, max_new_tokens=50, drafter=PromptLookup(), stats=asked)) == want
+    assert asked == stats
 
 
 def test_a_generation_goes_on_where_the_last_one_ended(session: NativeSession, python: Session) -> None:

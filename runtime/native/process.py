@@ -41,14 +41,10 @@ class NativeProcess:
     def __init__(self, artifact: Artifact, sessions: int = 1) -> None:
         """Raises NativeError and KernelsError where it cannot be built, or does not start over this artifact."""
         self.artifact = artifact
-        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         operators = [*llm_operators(), *([library.build()] if needs_kernels(artifact.manifest) else [])]
-        self._process = subprocess.Popen(
-            [command.build(), artifact.program, str(sessions), *operators],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-        )
+        words = [command.build(), artifact.program, str(sessions), *operators]
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
         self._read()
 
     def __enter__(self) -> NativeProcess:
