@@ -42,7 +42,7 @@ class NativeProcess:
         """Raises NativeError and KernelsError where it cannot be built, or does not start over this artifact."""
         self.artifact = artifact
         operators = [*llm_operators(), *([library.build()] if needs_kernels(artifact.manifest) else [])]
-        words = [command.build(), artifact.program, str(sessions), *operators]
+        words = [str(word) for word in (command.build(), artifact.program, sessions, *operators)]
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
         self._read()
