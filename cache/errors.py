@@ -12,6 +12,7 @@ HybridgeError
 ├── ArtifactError          an exported folder that cannot be trusted: truncated, altered or of another version
 ├── StateFileError         a saved session that is damaged or of another artifact
 ├── KernelsError           hybridge's own kernels cannot be built or loaded on this machine
+├── NativeError            the native harness cannot be built or started on this machine
 ├── OutputError            the output cannot be written: no permission, disk full
 ├── ExportFailedError      torch.export or the lowering gave up
 └── ValidationError        an artifact disagrees with the eager model
@@ -70,6 +71,10 @@ class StateFileError(HybridgeError):
 
 class KernelsError(HybridgeError):
     """hybridge's own kernels cannot be compiled or loaded here."""
+
+
+class NativeError(HybridgeError):
+    """The native harness cannot be compiled or started here."""
 
 
 class OutputError(HybridgeError):

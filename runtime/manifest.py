@@ -116,6 +116,11 @@ class Manifest(Entry):
         """The program's hash, which its weights are part of."""
         return self.files[PROGRAM].sha256
 
+    @property
+    def operators(self) -> set[str]:
+        """Every operator that a method runs itself."""
+        return {name for method in self.methods.values() for name in method.operators}
+
     def to_json(self) -> str:
         """The file's text, checksum included."""
         content = self.model_dump(mode="json")

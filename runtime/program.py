@@ -16,6 +16,7 @@ from torch import Tensor
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifact import Artifact
 from hybridge.runtime.kernels import library
+from hybridge.runtime.manifest import Manifest
 from hybridge.runtime.program_check import buffer_names, check_methods, check_program, said
 from hybridge.runtime.zero_pages import give_back
 
@@ -32,10 +33,9 @@ class Program:
         manifest = artifact.manifest
         check_methods(manifest)
         self._buffers = buffer_names(manifest)
-        needed = {name for method in manifest.methods.values() for name in method.operators}
-        if any(name.startswith("hybridge::") for name in needed):
+        if needs_kernels(manifest):
             library.load()
-        if missing := needed - set(runtime._get_operator_names()):
+        if missing := manifest.operators - set(runtime._get_operator_names()):
             raise ArtifactError(
                 f"this ExecuTorch has no operator {', '.join(sorted(missing))}; export with --kernels aten to do without."
             )
@@ -79,6 +79,19 @@ class Program:
         return {name: self._methods["decode"].get_attribute(STATE + name) for name in self._buffers}
 
 
+def needs_kernels(manifest: Manifest) -> bool:
+    """Whether the program calls kernels of ours."""
+    return any(name.startswith("hybridge::") for name in manifest.operators)
+
+
+def llm_operators() -> list[Path]:
+    """The libraries of ExecuTorch's wheel that register the ``llama::`` operators."""
+    spec = find_spec("executorch.extension.llm.custom_ops")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return sorted(Path(next(iter(spec.submodule_search_locations))).glob("libcustom_ops_aot_lib.*"))
+
+
 def set_threads(count: int) -> None:
     """Let every program of this process compute on so many threads, as soon as possible: not while one runs."""
     with _without_native_chatter():
@@ -94,12 +107,8 @@ def _runtime() -> Any:
     with _without_native_chatter():
         from executorch.extension.pybindings import _portable_lib
 
-        spec = find_spec("executorch.extension.llm.custom_ops")
-        assert spec is not None
-        assert spec.submodule_search_locations
-        folder = Path(next(iter(spec.submodule_search_locations)))
-        for library in folder.glob("libcustom_ops_aot_lib.*"):
-            torch.ops.load_library(str(library))
+        for path in llm_operators():
+            torch.ops.load_library(str(path))
     return _portable_lib
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from torch import Tensor
 
+from hybridge.runtime.drafter import Drafter
+from hybridge.runtime.generation_stats import GenerationStats
 from hybridge.runtime.manifest import ExportOptions
 
 
@@ -38,3 +40,41 @@ class Description(Protocol):
     @property
     def identity(self) -> str | None:
         """What tells it from every other model; none where nothing does."""
+
+
+class CheckedSession(Protocol):
+    """What a validation drives: a ``Session``, or one of another harness."""
+
+    @property
+    def manifest(self) -> Description: ...
+    @property
+    def max_seq_len(self) -> int: ...
+    @property
+    def prefill_chunk(self) -> int: ...
+    @property
+    def verify_len(self) -> int: ...
+    @property
+    def snapshot_slots(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def room(self) -> int: ...
+    def prefill(self, tokens: Sequence[int], /) -> Tensor: ...
+    def decode(self, token: int, /) -> Tensor: ...
+    def verify(self, tokens: Sequence[int], /) -> Tensor: ...
+    def commit(self, count: int, /) -> int: ...
+    def snapshot(self, slot: int, /) -> int: ...
+    def restore(self, slot: int, /) -> int: ...
+    def reset(self) -> int: ...
+    def generate(
+        self,
+        tokens: Sequence[int],
+        /,
+        *,
+        max_new_tokens: int,
+        drafter: Drafter | None = None,
+        block_length: int | None = None,
+        stats: GenerationStats | None = None,
+    ) -> Iterator[int]: ...

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from hybridge.cache.errors import UsageError, ValidationError
-from hybridge.runtime.session import Session
+from hybridge.runtime.protocols import CheckedSession
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class RandomProgram:
     Refusals belong to it: commits without a block, texts that do not fit, slots that do not exist or were overwritten.
     """
 
-    def __init__(self, session: Session, rng: random.Random) -> None:
+    def __init__(self, session: CheckedSession, rng: random.Random) -> None:
         self.session, self.rng = session, rng
         self.text: list[int] = []
         self.block: list[int] | None = None

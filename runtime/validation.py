@@ -18,10 +18,9 @@ from hybridge.runtime.drafter import Context, Drafter
 from hybridge.runtime.generation_stats import GenerationStats
 from hybridge.runtime.manifest import ExportOptions
 from hybridge.runtime.prompt_lookup import PromptLookup
-from hybridge.runtime.protocols import Oracle
+from hybridge.runtime.protocols import CheckedSession, Oracle
 from hybridge.runtime.random_program import RandomProgram
 from hybridge.runtime.sampling import Proposal
-from hybridge.runtime.session import Session
 from hybridge.runtime.validation_report import Divergence, ValidationReport
 
 Notify = Callable[[int, int], None]
@@ -36,7 +35,7 @@ bit of what is rounded then makes a whole step, now and then in each layer."""
 
 
 def validate(
-    session: Session, oracle: Oracle, *, programs: int, prompts: int, new_tokens: int, seed: int, notify: Notify
+    session: CheckedSession, oracle: Oracle, *, programs: int, prompts: int, new_tokens: int, seed: int, notify: Notify
 ) -> ValidationReport:
     """Run ``programs`` random programs and ``prompts`` greedy generations of ``new_tokens`` against ``oracle``.
 
@@ -49,7 +48,7 @@ def validate(
         run = RandomProgram(session, random.Random(f"{seed} {i}"))
         run.play(OPERATIONS_PER_PROGRAM)
         report.operations.update(name.split()[0] for name in run.log)
-        _compare(report, i, run, oracle)
+        compare(report, i, run, oracle)
         notify(i + 1, programs + prompts)
     for i in range(prompts):
         _check_generation(report, session, oracle, random.Random(f"{seed} prompt {i}"), new_tokens)
@@ -64,7 +63,7 @@ def tolerance(options: ExportOptions) -> float:
     return ROUNDED_KEYS_TOLERANCE if options.kv_cache == "int8" else TOLERANCE
 
 
-def _compare(report: ValidationReport, program: int, run: RandomProgram, oracle: Oracle) -> None:
+def compare(report: ValidationReport, program: int, run: RandomProgram, oracle: Oracle) -> None:
     """Hold every observation against the oracle, with one forward for each branch of the program's texts."""
     want: dict[int, Tensor] = {}
     longest: tuple[int, ...] = ()
@@ -87,7 +86,9 @@ def _compare(report: ValidationReport, program: int, run: RandomProgram, oracle:
             )
 
 
-def _check_generation(report: ValidationReport, session: Session, oracle: Oracle, rng: random.Random, new_tokens: int) -> None:
+def _check_generation(
+    report: ValidationReport, session: CheckedSession, oracle: Oracle, rng: random.Random, new_tokens: int
+) -> None:
     """Greedy with and without speculation against eager greedy, on a prompt that repeats itself: much to guess."""
     check = report.generation
     phrase = [rng.randrange(session.vocab_size) for _ in range(rng.randint(4, 12))]

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from hybridge.cache.errors import KernelsError
 from hybridge.export.cli import app
+from hybridge.runtime import compiling
 from hybridge.runtime.kernels import library
 
 
@@ -60,7 +61,7 @@ def test_what_is_built_is_not_built_again(empty_cache: Path, monkeypatch: pytest
 def test_another_processor_gets_a_library_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = library.path()
     library._key.cache_clear()
-    monkeypatch.setattr(library, "_features", lambda: "flags: sse2")
+    monkeypatch.setattr(compiling, "_features", lambda: "flags: sse2")
     assert library.path() != mine
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, check_writable_file, err, out, print_json, table
+from hybridge.runtime.artifact import open_artifact
 from hybridge.runtime.drift import Drift, measure_drift
+from hybridge.runtime.native import NativeProcess, NativeSession
+from hybridge.runtime.protocols import CheckedSession, Oracle
 from hybridge.runtime.session import Session
 from hybridge.runtime.validation import validate as run_validation
 from hybridge.runtime.validation_report import Divergence, ValidationReport
@@ -25,13 +28,17 @@ def validate(
     against: Annotated[Path, typer.Option("--against", help="The checkpoint that it was exported from.")],
     programs: Annotated[int, typer.Option(min=0, help="Random programs of 40 operations each.")] = DEFAULT_PROGRAMS,
     seed: Annotated[int, typer.Option(help="Of the random programs and prompts.")] = 0,
+    runtime: Annotated[
+        Literal["python", "native"], typer.Option(help="Python's harness, or the C++ one for devices, compiled at first use.")
+    ] = "python",
     report: Annotated[Path | None, typer.Option("--report", help="Also write the report to this file, as JSON.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Hold an artifact against the uncached eager model: random programs of all operations, and greedy generation."""
     if report is not None:
         check_writable_file(report)
-    result = validate_session(artifact, against, programs=programs, seed=seed)
+    check = validate_native if runtime == "native" else validate_session
+    result = check(artifact, against, programs=programs, seed=seed)
     if report is not None:
         import json as json_module
 
@@ -50,11 +57,28 @@ def validate_session(artifact: Path, checkpoint: Path, *, programs: int, seed: i
 
     session = Session.load(artifact)
     oracle = load_oracle(checkpoint, session.manifest)
+    report = _compare(session, oracle, programs=programs, seed=seed)
+    if rounds(session.manifest.options):
+        original = uncached(load_original(checkpoint, session.manifest).model)
+        report.drift = measure_drift(session, original, oracle, seed=seed)
+    return report
+
+
+def validate_native(artifact: Path, checkpoint: Path, *, programs: int, seed: int) -> ValidationReport:
+    """The same for the native harness, but for the drift, which belongs to the artifact and not to what runs it."""
+    from hybridge.export.oracle import load_oracle
+
+    with NativeProcess(open_artifact(artifact)) as process:
+        oracle = load_oracle(checkpoint, process.artifact.manifest)
+        return _compare(NativeSession(process), oracle, programs=programs, seed=seed)
+
+
+def _compare(session: CheckedSession, oracle: Oracle, *, programs: int, seed: int) -> ValidationReport:
     new_tokens = max(1, min(NEW_TOKENS, session.max_seq_len // 2))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True) as progress:
         task = progress.add_task("Validating against eager", total=None)
-        report = run_validation(
+        return run_validation(
             session,
             oracle,
             programs=programs,
@@ -63,10 +87,6 @@ def validate_session(artifact: Path, checkpoint: Path, *, programs: int, seed: i
             seed=seed,
             notify=lambda done, total: progress.update(task, completed=done, total=total),
         )
-    if rounds(session.manifest.options):
-        original = uncached(load_original(checkpoint, session.manifest).model)
-        report.drift = measure_drift(session, original, oracle, seed=seed)
-    return report
 
 
 def print_report(report: ValidationReport, console: Console) -> None:

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import logging
 import os
-import platform
-import shutil
-import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 
 from hybridge.cache.errors import KernelsError
+from hybridge.runtime import compiling
 
 FOLDER = Path(__file__).parent
+compiler = compiling.compiler
 LOG = logging.getLogger(__name__)
 FLAGS = (
     *(
@@ -73,13 +69,7 @@ def is_available() -> bool:
 
 def cache_folder() -> Path:
     """Where built libraries are kept: ``hybridge/kernels`` of the user's cache."""
-    root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "hybridge" / "kernels"
-
-
-def compiler() -> str | None:
-    """The C++ compiler: ``$CXX``, else the first that is found."""
-    return next((found for name in (os.environ.get("CXX"), "g++", "clang++") if name and (found := shutil.which(name))), None)
+    return compiling.cache_folder("kernels")
 
 
 def sources() -> list[Path]:
@@ -110,64 +100,21 @@ def _compile(library: Path) -> None:
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         objects = [str(Path(folder) / f"{source.stem}.o") for source in sources()]
         commands = [
-            [chosen, *FLAGS, *_includes(), "-c", str(source), "-o", target]
+            [chosen, *FLAGS, *compiling.include_flags(), f"-I{FOLDER}", "-c", str(source), "-o", target]
             for source, target in zip(sources(), objects, strict=True)
         ]
-        with ThreadPoolExecutor(os.cpu_count()) as compiling:
-            list(compiling.map(_run, commands))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(_run, commands))
         built = Path(folder) / library.name
-        _run([chosen, "-shared", *objects, "-o", str(built), *_links()])
+        _run([chosen, "-shared", *objects, "-o", str(built), *compiling.link_flags()])
         built.replace(library)  # whole or not at all: another process may be building the same
 
 
 def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise KernelsError(f"the kernels do not compile with {command[0]}:\n{done.stderr.strip()[-2000:]}")
-
-
-def _includes() -> list[str]:
-    include = _executorch() / "include"
-    return [f"-I{include}", f"-I{include / 'executorch/runtime/core/portable_type/c10'}", f"-I{FOLDER}"]
-
-
-def _links() -> list[str]:
-    runtime = next((_executorch() / "extension" / "pybindings").glob("_portable_lib.*.so"))
-    return [f"-L{runtime.parent}", f"-l:{runtime.name}", f"-Wl,-rpath,{runtime.parent}"]
-
-
-def _executorch() -> Path:
-    spec = find_spec("executorch")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return Path(next(iter(spec.submodule_search_locations)))
+    if errors := compiling.errors_of(command):
+        raise KernelsError(f"the kernels do not compile {errors}")
 
 
 @functools.cache
 def _key() -> str:
-    """Names whatever changes the compiled code."""
-    digest = hashlib.sha256()
-    for part in _ingredients():
-        digest.update(part)
-    return digest.hexdigest()[:16]
-
-
-def _ingredients() -> Iterator[bytes]:
-    for path in [*sources(), *sorted(FOLDER.glob("*.h"))]:
-        yield path.read_bytes()
-    chosen = compiler() or ""
-    yield f"{chosen} {_banner(chosen)} {FLAGS} {version('executorch')} {_executorch()} {platform.machine()}".encode()
-    yield _features().encode()
-
-
-def _banner(compiler: str) -> str:
-    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout if compiler else ""
-
-
-def _features() -> str:
-    """The processor's instruction sets, as Linux lists them; elsewhere what the platform calls the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())
+    return compiling.key([*sources(), *sorted(FOLDER.glob("*.h"))], compiler(), FLAGS)

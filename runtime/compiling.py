@@ -1,0 +1,78 @@
+"""C++ that is compiled at first use, against the ExecuTorch that is installed; what was built stays in the user's cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+
+def compiler() -> str | None:
+    """The C++ compiler: ``$CXX``, else the first that is found."""
+    return next((found for name in (os.environ.get("CXX"), "g++", "clang++") if name and (found := shutil.which(name))), None)
+
+
+def cache_folder(kind: str) -> Path:
+    """Where what was built is kept: ``hybridge/<kind>`` of the user's cache."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "hybridge" / kind
+
+
+def errors_of(command: Sequence[str]) -> str | None:
+    """Run a compiler; the end of what it says where it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return f"with {command[0]}:\n{done.stderr.strip()[-2000:]}" if done.returncode else None
+
+
+def include_flags() -> list[str]:
+    """ExecuTorch's headers, whose own warnings are not ours to see."""
+    include = executorch() / "include"
+    return ["-isystem", str(include), "-isystem", str(include / "executorch/runtime/core/portable_type/c10")]
+
+
+def link_flags() -> list[str]:
+    """ExecuTorch's runtime: its wheel has it as Python's extension module alone."""
+    runtime = next((executorch() / "extension" / "pybindings").glob("_portable_lib.*.so"))
+    return [f"-L{runtime.parent}", f"-l:{runtime.name}", f"-Wl,-rpath,{runtime.parent}"]
+
+
+def executorch() -> Path:
+    """The installed package's folder."""
+    spec = find_spec("executorch")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def key(files: Sequence[Path], compiler: str | None, flags: Sequence[str]) -> str:
+    """Names whatever changes the compiled code: ``files``, compiler, ``flags``, ExecuTorch and processor."""
+    digest = hashlib.sha256()
+    for part in _ingredients(files, compiler or "", flags):
+        digest.update(part)
+    return digest.hexdigest()[:16]
+
+
+def _ingredients(files: Sequence[Path], compiler: str, flags: Sequence[str]) -> Iterator[bytes]:
+    for path in files:
+        yield path.read_bytes()
+    yield f"{compiler} {_banner(compiler)} {flags} {version('executorch')} {executorch()} {platform.machine()}".encode()
+    yield _features().encode()
+
+
+def _banner(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout if compiler else ""
+
+
+def _features() -> str:
+    """The processor's instruction sets, as Linux lists them; elsewhere what the platform calls the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())

@@ -1,0 +1,65 @@
+"""Compile ``replay.cpp`` against the installed ExecuTorch: once for each version of it, of the compiler and of our sources."""
+
+from __future__ import annotations
+
+import functools
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from hybridge.cache.errors import NativeError
+from hybridge.runtime import compiling
+
+FOLDER = Path(__file__).parent
+FLAGS = ("-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-DC10_USING_CUSTOM_GENERATED_MACROS")
+
+
+def build() -> Path:
+    """The command; from the cache if it is there. Raises NativeError."""
+    if not path().exists():
+        _compile(path())
+    return path()
+
+
+def path() -> Path:
+    """Where the command of these sources is or would be."""
+    return compiling.cache_folder("native") / _key() / "hybridge_replay"
+
+
+@functools.cache
+def _key() -> str:
+    return compiling.key([FOLDER / "replay.cpp", *sorted(FOLDER.glob("hybridge/*.h"))], compiling.compiler(), FLAGS)
+
+
+def _compile(command: Path) -> None:
+    chosen = compiling.compiler()
+    if chosen is None:
+        raise NativeError(
+            "the native harness is compiled at first use, but there is no C++ compiler here: install g++ or clang++, "
+            "or set CXX."
+        )
+    command.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=command.parent) as folder:
+        built = Path(folder) / command.name
+        sources = [f"-I{FOLDER}", str(FOLDER / "replay.cpp")]
+        if errors := compiling.errors_of(
+            [chosen, *FLAGS, *compiling.include_flags(), *sources, "-o", str(built), *compiling.link_flags(), *_links()]
+        ):
+            raise NativeError(f"the native harness does not compile {errors}")
+        built.replace(command)  # whole or not at all: another process may be building the same
+
+
+def _links() -> list[str]:
+    """What the wheel's runtime needs outside of a Python process: Python itself, and the library with its registries."""
+    if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
+        raise NativeError(
+            "ExecuTorch's wheel is linked against libpython, and this Python has none; use one that was built with "
+            "--enable-shared, such as a distribution's."
+        )
+    python = Path(sysconfig.get_config_var("LIBDIR"))
+    registries = compiling.executorch() / "backends" / "qualcomm"
+    return [
+        *(f"-L{registries}", "-l:libqnn_executorch_backend.so", f"-Wl,-rpath,{registries}"),
+        *(f"-L{python}", f"-l:{sysconfig.get_config_var('LDLIBRARY')}", f"-Wl,-rpath,{python}"),
+        *("-Wl,--allow-shlib-undefined", "-ldl"),
+    ]

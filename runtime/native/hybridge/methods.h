@@ -1,0 +1,137 @@
+// Methods of one program over the same memory, called by name with whole numbers.
+#ifndef HYBRIDGE_NATIVE_METHODS_H
+#define HYBRIDGE_NATIVE_METHODS_H
+
+#include <executorch/runtime/backend/backend_options_map.h>
+#include <executorch/runtime/executor/memory_manager.h>
+#include <executorch/runtime/executor/method.h>
+#include <executorch/runtime/executor/program.h>
+
+#include <algorithm>
+#include <functional>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <hybridge/memory.h>
+
+namespace hybridge {
+
+using executorch::runtime::Error;
+using executorch::runtime::Result;
+
+class Methods {
+ public:
+  using Method = executorch::runtime::Method;
+  using Program = executorch::runtime::Program;
+  using HierarchicalAllocator = executorch::runtime::HierarchicalAllocator;
+  template <typename T>
+  using Span = executorch::runtime::Span<T>;
+  using Numbers = std::vector<int64_t>;
+
+  // The program must outlive its methods. Fails as the runtime does: OperatorMissing where a kernel is not linked.
+  static Result<std::unique_ptr<Methods>> load(const Program& program, const std::vector<std::string>& names) {
+    std::unique_ptr<Methods> methods(new Methods());
+    ET_CHECK_OK_OR_RETURN_ERROR(methods->plan(program, names));
+    for (const std::string& name : names) ET_CHECK_OK_OR_RETURN_ERROR(methods->add(program, name));
+    return methods;
+  }
+
+  Methods(const Methods&) = delete;
+  Methods& operator=(const Methods&) = delete;
+
+  // Runs a method on int64 tensors of the shapes that it was exported with; its outputs lie in memory that the next call
+  // reuses.
+  // Internal for whatever fails in there, so that nobody takes it for a refusal; the runtime has then logged what it was.
+  Result<const Method*> call(std::string_view name, std::initializer_list<Numbers> inputs = {}) {
+    const auto found = methods_.find(name);
+    if (found == methods_.end()) return Error::NotFound;
+    size_t index = 0;
+    for (const Numbers& input : inputs) {
+      if (set(found->second, index++, input) != Error::Ok) return Error::Internal;
+    }
+    if (found->second.execute() != Error::Ok) return Error::Internal;
+    return &found->second;
+  }
+
+  // The buffers that methods keep between calls: export plans them into one arena that is the same for all.
+  Span<uint8_t> state() const {
+    return arenas_.size() > STATE ? arenas_[STATE].bytes() : Span<uint8_t>();
+  }
+
+  // One of these buffers, int64 [1], by the name that the program has for it; null where there is none.
+  int64_t* number(std::string_view method, const char* buffer) {
+    const auto found = methods_.find(method);
+    if (found == methods_.end()) return nullptr;
+    auto tensor = found->second.get_attribute(buffer);
+    const bool fits = tensor.ok() && tensor->numel() == 1 && tensor->scalar_type() == executorch::aten::ScalarType::Long;
+    return fits ? tensor->mutable_data_ptr<int64_t>() : nullptr;
+  }
+
+ private:
+  Methods() = default;
+
+  // Every arena is as large as the most demanding method wants it: only one method runs at a time.
+  Error plan(const Program& program, const std::vector<std::string>& names) {
+    std::vector<size_t> sizes;
+    for (const std::string& name : names) ET_CHECK_OK_OR_RETURN_ERROR(widen(sizes, program.method_meta(name.c_str())));
+    for (size_t size : sizes) {
+      arenas_.emplace_back(size);
+      if (!arenas_.back().allocated()) return Error::MemoryAllocationFailed;
+      spans_.push_back(arenas_.back().bytes());
+    }
+    planned_ = std::make_unique<HierarchicalAllocator>(Span<Span<uint8_t>>(spans_.data(), spans_.size()));
+    manager_ = std::make_unique<executorch::runtime::MemoryManager>(&heap_, planned_.get());
+    return Error::Ok;
+  }
+
+  static Error widen(std::vector<size_t>& sizes, const Result<executorch::runtime::MethodMeta>& method) {
+    if (!method.ok()) return method.error();
+    sizes.resize(std::max(sizes.size(), method->num_memory_planned_buffers()));
+    for (size_t i = 0; i < method->num_memory_planned_buffers(); ++i) {
+      sizes[i] = std::max(sizes[i], static_cast<size_t>(ET_UNWRAP(method->memory_planned_buffer_size(i))));
+    }
+    return Error::Ok;
+  }
+
+  Error add(const Program& program, const std::string& name) {
+    // XNNPACK else packs the weights anew for every method of every session.
+    executorch::runtime::BackendOptions<1> once;
+    ET_CHECK_OK_OR_RETURN_ERROR(once.set_option("weight_cache_enabled", true));
+    executorch::runtime::LoadBackendOptionsMap options;
+    ET_CHECK_OK_OR_RETURN_ERROR(options.set_options("XnnpackBackend", once.view()));
+    auto method = program.load_method(name.c_str(), manager_.get(), nullptr, nullptr, &options);
+    if (!method.ok()) return method.error();
+    methods_.emplace(name, std::move(method.get()));
+    return Error::Ok;
+  }
+
+  static Error set(Method& method, size_t index, const Numbers& values) {
+    const auto meta = method.method_meta().input_tensor_meta(index);
+    if (!meta.ok()) return meta.error();
+    std::vector<int32_t> shape(meta->sizes().begin(), meta->sizes().end());
+    const size_t count = std::accumulate(shape.begin(), shape.end(), size_t(1), std::multiplies<>());
+    if (count != values.size()) return Error::InvalidArgument;
+    executorch::aten::TensorImpl tensor(
+        executorch::aten::ScalarType::Long, static_cast<ssize_t>(shape.size()), shape.data(),
+        const_cast<int64_t*>(values.data()));
+    return method.set_input(executorch::runtime::EValue(executorch::aten::Tensor(&tensor)), index);
+  }
+
+  static constexpr size_t STATE = 1;  // memory id 2
+
+  Heap heap_;
+  std::vector<Arena> arenas_;
+  std::vector<Span<uint8_t>> spans_;
+  std::unique_ptr<HierarchicalAllocator> planned_;
+  std::unique_ptr<executorch::runtime::MemoryManager> manager_;
+  std::map<std::string, Method, std::less<>> methods_;  // destroyed first, because it lives in all of the above
+};
+
+}  // namespace hybridge
+
+#endif

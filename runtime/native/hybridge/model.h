@@ -1,0 +1,127 @@
+// A loaded artifact: the program, whose weights all sessions share, and what it says of itself.
+#ifndef HYBRIDGE_NATIVE_MODEL_H
+#define HYBRIDGE_NATIVE_MODEL_H
+
+#include <executorch/runtime/platform/runtime.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hybridge/fnv1a.h>
+#include <hybridge/mapped_file.h>
+#include <hybridge/methods.h>
+
+namespace hybridge {
+
+// docs/artifact.md; lengths in tokens.
+struct Facts {
+  int64_t max_seq_len, vocab_size, prefill_chunk, snapshot_slots;
+  std::vector<int64_t> verify_lens;  // of each verify method, ascending
+  std::vector<int64_t> eos_ids;      // -1 for none
+
+  int64_t verify_len() const { return verify_lens.back(); }
+};
+
+class Model {
+ public:
+  using DataLoader = executorch::runtime::DataLoader;
+  using Program = executorch::runtime::Program;
+
+  // Maps model.pte of an artifact and follows every offset in it, but does not hash it: that is for whoever brings the file.
+  static Result<std::shared_ptr<const Model>> load(const char* path) {
+    auto file = MappedFile::open(path);
+    if (!file.ok()) return file.error();
+    return load(std::move(file.get()));
+  }
+
+  // The same from anywhere. InvalidProgram for what is no artifact of this format version.
+  static Result<std::shared_ptr<const Model>> load(std::unique_ptr<DataLoader> file) {
+    executorch::runtime::runtime_init();
+    auto program = Program::load(file.get(), Program::Verification::InternalConsistency);
+    if (!program.ok()) return program.error();
+    const uint64_t fingerprint = ET_UNWRAP(sample(*file));
+    Facts facts = ET_UNWRAP(read(program.get()));
+    return std::shared_ptr<const Model>(
+        new Model(std::move(file), std::move(program.get()), std::move(facts), fingerprint));
+  }
+
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const Program& program() const { return program_; }
+  const Facts& facts() const { return facts_; }
+
+  // Tells this file from others, so that no saved state meets another model's weights.
+  uint64_t fingerprint() const { return fingerprint_; }
+
+  // The methods that a session needs.
+  std::vector<std::string> methods() const {
+    std::vector<std::string> names = {"prefill", "decode", "verify", "commit", "reset"};
+    for (int64_t length : facts_.verify_lens) {
+      if (length < facts_.verify_len()) names.push_back("verify_" + std::to_string(length));
+    }
+    if (facts_.snapshot_slots > 0) names.insert(names.end(), {"snapshot", "restore"});
+    return names;
+  }
+
+ private:
+  static constexpr int64_t FORMAT_VERSION = 1;
+
+  Model(std::unique_ptr<DataLoader> file, Program program, Facts facts, uint64_t fingerprint)
+      : file_(std::move(file)), program_(std::move(program)), facts_(std::move(facts)), fingerprint_(fingerprint) {}
+
+  static Result<Facts> read(const Program& program) {
+    if (ET_UNWRAP(constants(program, "hybridge_format_version")).front() != FORMAT_VERSION) return Error::InvalidProgram;
+    Facts facts{
+        .max_seq_len = ET_UNWRAP(constants(program, "get_max_seq_len")).front(),
+        .vocab_size = ET_UNWRAP(constants(program, "get_vocab_size")).front(),
+        .prefill_chunk = ET_UNWRAP(constants(program, "hybridge_prefill_chunk")).front(),
+        .snapshot_slots = ET_UNWRAP(constants(program, "hybridge_snapshot_slots")).front(),
+        .verify_lens = ET_UNWRAP(constants(program, "hybridge_verify_lens")),
+        .eos_ids = ET_UNWRAP(constants(program, "get_eos_ids")),
+    };
+    const bool sane = facts.max_seq_len > 0 && facts.vocab_size > 0 && facts.prefill_chunk > 0 && facts.snapshot_slots >= 0 &&
+                      facts.verify_lens.front() > 0 && std::is_sorted(facts.verify_lens.begin(), facts.verify_lens.end());
+    if (!sane) return Error::InvalidProgram;
+    return facts;
+  }
+
+  // What a constant method answers: one whole number or several.
+  static Result<std::vector<int64_t>> constants(const Program& program, const char* name) {
+    const auto methods = ET_UNWRAP(Methods::load(program, {name}));
+    const auto* method = ET_UNWRAP(methods->call(name));
+    std::vector<int64_t> values;
+    for (size_t i = 0; i < method->outputs_size(); ++i) {
+      if (!method->get_output(i).isInt()) return Error::InvalidProgram;
+      values.push_back(method->get_output(i).toInt());
+    }
+    if (values.empty()) return Error::InvalidProgram;
+    return values;
+  }
+
+  // FNV-1a of the size and of pieces from everywhere: a look at all weights would read them into memory.
+  static Result<uint64_t> sample(const DataLoader& file) {
+    constexpr size_t PIECES = 1024, PIECE = 64;
+    const size_t size = ET_UNWRAP(file.size());
+    uint64_t hash = fnv1a(&size, sizeof(size));
+    for (size_t i = 0; i < PIECES; ++i) {
+      const size_t offset = size / PIECES * i;
+      const auto piece = file.load(offset, std::min(PIECE, size - offset), DataLoader::SegmentInfo());
+      if (!piece.ok()) return piece.error();
+      hash = fnv1a(piece->data(), piece->size(), hash);
+    }
+    return hash;
+  }
+
+  std::unique_ptr<DataLoader> file_;  // outlives the program, which reads from it
+  Program program_;
+  Facts facts_;
+  uint64_t fingerprint_;
+};
+
+}  // namespace hybridge
+
+#endif

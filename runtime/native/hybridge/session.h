@@ -1,0 +1,216 @@
+// hybridge in an app: one artifact, any number of conversations over it, each with a state that can be taken back.
+//
+//   auto model = hybridge::Model::load("OUT/model.pte");        // once: the weights
+//   auto created = hybridge::Session::create(model.get());      // for each conversation: a state of its own
+//   hybridge::Session& session = **created;                     // where created.ok()
+//   auto logits = session.prefill(prompt);                      // any number of tokens; logits->last() follow the last
+//   auto checked = session.verify(guesses);                     // logits (*checked)[i] after each, nothing is committed
+//   session.commit(2);                                          // accepts the first two
+//   session.snapshot(0), session.decode(token), session.restore(0);  // keep a state, go on, come back
+//   session.save("talk.state"), session.load("talk.state");     // in another process, too
+//
+// Greedy generation with guesses from the text is in hybridge/speculative.h. All is in these headers; what is linked is
+// ExecuTorch's runtime with the backend and the operators that the artifact was exported for (../CMakeLists.txt).
+//
+// Nothing throws: a call answers with a value, or with an Error and leaves the state as it was.
+//
+//   InvalidArgument   a token outside the vocabulary, none or too many of them; a count or slot out of range
+//   OutOfResources    the tokens do not fit into what is left of max_seq_len
+//   InvalidState      no verified block to commit; a slot that was never filled or has been overwritten since
+//   InvalidExternalData   a saved state that is damaged or of another model
+//   AccessFailed      a file that cannot be read or written
+//   Internal          the runtime failed inside a method
+//
+// Sessions of one model may be used in turn by one thread; two threads need a lock around their calls.
+#ifndef HYBRIDGE_NATIVE_SESSION_H
+#define HYBRIDGE_NATIVE_SESSION_H
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hybridge/logits.h>
+#include <hybridge/methods.h>
+#include <hybridge/model.h>
+#include <hybridge/state_file.h>
+
+namespace hybridge {
+
+using Tokens = std::span<const int64_t>;
+
+class Session {
+ public:
+  // An empty state over the model's weights. Fails where a method does not load: OperatorMissing, MemoryAllocationFailed.
+  static Result<std::unique_ptr<Session>> create(std::shared_ptr<const Model> model) {
+    auto methods = Methods::load(model->program(), model->methods());
+    if (!methods.ok()) return methods.error();
+    std::unique_ptr<Session> session(new Session(std::move(model), std::move(methods.get())));
+    ET_UNWRAP(session->reset());  // a slot that was never filled is one that was emptied
+    return session;
+  }
+
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  const Facts& facts() const { return model_->facts(); }
+  Tokens tokens() const { return text_; }  // committed
+  int64_t length() const { return static_cast<int64_t>(text_.size()); }
+  int64_t room() const { return facts().max_seq_len - length(); }
+
+  // Commits any number of tokens, at least one; logits [1, V] after the last.
+  Result<Logits> prefill(Tokens tokens) {
+    ET_CHECK_OK_OR_RETURN_ERROR(check(tokens));
+    const auto chunk = static_cast<size_t>(facts().prefill_chunk);
+    for (; tokens.size() > chunk; tokens = tokens.subspan(chunk)) ET_UNWRAP(extend(tokens.first(chunk)));
+    return extend(tokens);
+  }
+
+  // Commits one token; logits [1, V] after it.
+  Result<Logits> decode(int64_t token) {
+    ET_CHECK_OK_OR_RETURN_ERROR(check({&token, 1}));
+    return extend({&token, 1});
+  }
+
+  // Logits [n, V] after each of n tokens, 1 ≤ n ≤ verify_len, of which none is committed. What runs or moves the state next,
+  // unless it is a commit, drops them.
+  Result<Logits> verify(Tokens tokens) {
+    ET_CHECK_OK_OR_RETURN_ERROR(check(tokens));
+    const int64_t count = static_cast<int64_t>(tokens.size());
+    if (count > facts().verify_len()) return Error::InvalidArgument;
+    const int64_t length = *std::lower_bound(facts().verify_lens.begin(), facts().verify_lens.end(), count);
+    const std::string name = length == facts().verify_len() ? "verify" : "verify_" + std::to_string(length);
+    const Logits logits = ET_UNWRAP(run(name, tokens.size(), {padded(tokens, length)}));
+    staged_.assign(tokens.begin(), tokens.end());
+    return logits;
+  }
+
+  // Accepts the first `count` tokens of the verified block, or none; the new length. Runs no forward.
+  Result<int64_t> commit(int64_t count) {
+    if (staged_.empty()) return Error::InvalidState;
+    if (count < 0 || count > static_cast<int64_t>(staged_.size())) return Error::InvalidArgument;
+    ET_UNWRAP(move("commit", count));
+    const auto block = std::exchange(staged_, {});
+    text_.insert(text_.end(), block.begin(), block.begin() + count);
+    return length();
+  }
+
+  // Keeps the committed state; its length.
+  Result<int64_t> snapshot(int64_t slot) {
+    if (!has(slot)) return Error::InvalidArgument;
+    ET_UNWRAP(move("snapshot", slot));
+    slots_[static_cast<size_t>(slot)] = text_;
+    staged_.clear();
+    return length();
+  }
+
+  // Goes back to what a slot keeps; the new length. InvalidState also where tokens were written below its length since.
+  Result<int64_t> restore(int64_t slot) {
+    if (!has(slot)) return Error::InvalidArgument;
+    ET_UNWRAP(move("restore", slot));
+    text_ = slots_[static_cast<size_t>(slot)];
+    staged_.clear();
+    return length();
+  }
+
+  // Empties the state and all slots; 0.
+  Result<int64_t> reset() {
+    ET_UNWRAP(methods_->call("reset"));
+    text_.clear();
+    staged_.clear();
+    return length();
+  }
+
+  // Writes the whole state, slots included, for this artifact on a processor with the same byte order.
+  Error save(const std::string& path) const {
+    const auto state = methods_->state();
+    SavedState saved{{state.begin(), state.end()}, {text_}};
+    saved.texts.insert(saved.texts.end(), slots_.begin(), slots_.end());
+    return write_state(path, model_->fingerprint(), saved);
+  }
+
+  // Goes on where `save` was called, bit for bit; the length. A block that waited for commit then is dropped.
+  Result<int64_t> load(const std::string& path) {
+    const auto state = methods_->state();
+    auto saved = read_state(path, model_->fingerprint(), state.size(), 1 + slots_.size());
+    if (!saved.ok()) return saved.error();
+    std::copy(saved->bytes.begin(), saved->bytes.end(), state.begin());
+    text_ = std::move(saved->texts.front());
+    slots_.assign(saved->texts.begin() + 1, saved->texts.end());
+    staged_.clear();
+    if (int64_t* staged = methods_->number("decode", "state.cache.staged")) *staged = 0;
+    return length();
+  }
+
+ private:
+  Session(std::shared_ptr<const Model> model, std::unique_ptr<Methods> methods)
+      : model_(std::move(model)), methods_(std::move(methods)), slots_(static_cast<size_t>(facts().snapshot_slots)) {}
+
+  Error check(Tokens tokens) const {
+    const auto known = [this](int64_t token) { return 0 <= token && token < facts().vocab_size; };
+    if (tokens.empty() || !std::all_of(tokens.begin(), tokens.end(), known)) return Error::InvalidArgument;
+    return static_cast<int64_t>(tokens.size()) <= room() ? Error::Ok : Error::OutOfResources;
+  }
+
+  bool has(int64_t slot) const { return 0 <= slot && slot < facts().snapshot_slots; }
+
+  // Commits at most one chunk of checked tokens.
+  Result<Logits> extend(Tokens tokens) {
+    const auto count = static_cast<int64_t>(tokens.size());
+    if (count > 1 && count <= facts().verify_len() && facts().verify_len() < facts().prefill_chunk) {
+      return extend_by_verify(tokens);
+    }
+    const Logits logits = ET_UNWRAP(
+        count == 1 ? run("decode", 1, {padded(tokens, 1)})
+                   : run("prefill", 1, {padded(tokens, facts().prefill_chunk), {count}}));
+    text_.insert(text_.end(), tokens.begin(), tokens.end());
+    return logits;
+  }
+
+  // A few tokens need no whole chunk.
+  Result<Logits> extend_by_verify(Tokens tokens) {
+    const Logits logits = ET_UNWRAP(verify(tokens));
+    last_.assign(logits.last().begin(), logits.last().end());  // the commit reuses the runtime's memory
+    ET_UNWRAP(commit(static_cast<int64_t>(tokens.size())));
+    return Logits(last_.data(), 1, last_.size());
+  }
+
+  // A method that answers with float32 logits, of which the first `rows` mean something.
+  Result<Logits> run(const std::string& name, size_t rows, std::initializer_list<Methods::Numbers> inputs) {
+    staged_.clear();
+    const auto* method = ET_UNWRAP(methods_->call(name, inputs));
+    const auto& output = method->get_output(0).toTensor();
+    const auto width = static_cast<size_t>(facts().vocab_size);
+    const bool fits = output.scalar_type() == executorch::aten::ScalarType::Float &&
+                      static_cast<size_t>(output.numel()) >= rows * width;
+    if (!fits) return Error::InvalidProgram;
+    return Logits(output.const_data_ptr<float>(), rows, width);
+  }
+
+  // A method that answers with a length, or with -1 where it refuses.
+  Result<int64_t> move(const char* name, int64_t argument) {
+    const auto* method = ET_UNWRAP(methods_->call(name, {{argument}}));
+    const int64_t length = method->get_output(0).toTensor().const_data_ptr<int64_t>()[0];
+    if (length < 0) return Error::InvalidState;
+    return length;
+  }
+
+  static Methods::Numbers padded(Tokens tokens, int64_t size) {
+    Methods::Numbers row(tokens.begin(), tokens.end());
+    row.resize(static_cast<size_t>(size), 0);
+    return row;
+  }
+
+  std::shared_ptr<const Model> model_;  // outlives the methods
+  std::unique_ptr<Methods> methods_;
+  std::vector<int64_t> text_, staged_;
+  std::vector<std::vector<int64_t>> slots_;
+  std::vector<float> last_;
+};
+
+}  // namespace hybridge
+
+#endif

@@ -1,0 +1,121 @@
+// Greedy generation, plain and speculative, over one loop: propose, verify, accept, commit.
+//
+//   hybridge::PromptLookup lookup;
+//   auto done = hybridge::generate(session, prompt, {.max_new_tokens = 64}, lookup, [](int64_t token) { return show(token); });
+//
+// A guess is accepted while it is the token that the model itself likes best there, so the text is the same with every drafter.
+#ifndef HYBRIDGE_NATIVE_SPECULATIVE_H
+#define HYBRIDGE_NATIVE_SPECULATIVE_H
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <vector>
+
+#include <hybridge/drafter.h>
+#include <hybridge/prompt_lookup.h>
+#include <hybridge/session.h>
+
+namespace hybridge {
+
+// block_length: most tokens that are verified at once, the known one included; 0 for the model's verify_len.
+struct Generation {
+  size_t max_new_tokens = 64, block_length = 0;
+};
+
+// proposed and accepted count guesses; rollbacks the blocks that were not accepted whole.
+struct Generated {
+  std::vector<int64_t> tokens;
+  size_t proposed = 0, accepted = 0, verifies = 0, rollbacks = 0;
+};
+
+// What the model says behind guesses as far as they are right, one token more than were; row i of its logits comes after
+// guess i - 1.
+inline std::vector<int64_t> accept(const Logits& logits, Tokens guesses) {
+  std::vector<int64_t> tokens = {best(logits[0])};
+  for (size_t i = 0; i < guesses.size() && guesses[i] == tokens.back(); ++i) tokens.push_back(best(logits[i + 1]));
+  return tokens;
+}
+
+// One generation. The last token given is not committed yet: it waits for the next round.
+template <Drafter D, std::predicate<int64_t> OnToken>
+class Generator {
+ public:
+  Generator(Session& session, Generation options, D& drafter, OnToken& on_token)
+      : session_(session), options_(options), drafter_(drafter), on_token_(on_token) {}
+
+  Result<Generated> run(Tokens prompt) {
+    const Logits logits = ET_UNWRAP(session_.prefill(prompt));
+    text_.assign(session_.tokens().begin(), session_.tokens().end());
+    give({best(logits.last())});
+    while (!ended_ && session_.room() > 0) ET_CHECK_OK_OR_RETURN_ERROR(round());
+    return std::move(done_);
+  }
+
+ private:
+  Error round() {
+    const std::vector<int64_t> guesses = propose();
+    if (!guesses.empty()) return verify(guesses);
+    const auto logits = session_.decode(text_.back());
+    if (!logits.ok()) return logits.error();
+    give({best(logits->last())});
+    return Error::Ok;
+  }
+
+  std::vector<int64_t> propose() {
+    const size_t left = std::min(options_.max_new_tokens - done_.tokens.size(), static_cast<size_t>(session_.room()));
+    const auto longest = static_cast<size_t>(session_.facts().verify_len());
+    const size_t limit = std::min(left, options_.block_length > 0 ? std::min(options_.block_length, longest) : longest) - 1;
+    std::vector<int64_t> guesses = limit > 0 ? drafter_.propose(text_, limit) : std::vector<int64_t>();
+    guesses.resize(std::min(guesses.size(), limit));
+    return guesses;
+  }
+
+  Error verify(const std::vector<int64_t>& guesses) {
+    std::vector<int64_t> block = {text_.back()};
+    block.insert(block.end(), guesses.begin(), guesses.end());
+    const auto logits = session_.verify(block);
+    if (!logits.ok()) return logits.error();
+    const std::vector<int64_t> tokens = accept(*logits, guesses);
+    done_.proposed += guesses.size();
+    done_.accepted += tokens.size() - 1;
+    done_.rollbacks += tokens.size() <= guesses.size();
+    ++done_.verifies;
+    return session_.commit(static_cast<int64_t>(give(tokens))).error();
+  }
+
+  // Hands over tokens as long as they are wanted; how many that were. As many of the verified block are now the text's.
+  size_t give(const std::vector<int64_t>& tokens) {
+    size_t given = 0;
+    while (given < tokens.size() && !ended_) {
+      const int64_t token = tokens[given++];
+      text_.push_back(token);
+      done_.tokens.push_back(token);
+      const auto& ends = session_.facts().eos_ids;
+      const bool is_end = std::find(ends.begin(), ends.end(), token) != ends.end();
+      ended_ = !on_token_(token) || is_end || done_.tokens.size() == options_.max_new_tokens;
+    }
+    return given;
+  }
+
+  Session& session_;
+  Generation options_;
+  D& drafter_;
+  OnToken& on_token_;
+  std::vector<int64_t> text_;
+  Generated done_;
+  bool ended_ = false;
+};
+
+// Continues `prompt` from the session's state by at most max_new_tokens ≥ 1, and stops early behind an end-of-sequence token,
+// where the context is full, or where on_token(token) answers false. The session's text then ends just before the last token.
+// Refuses what `prefill` does, a max_new_tokens of 0, and guesses outside the vocabulary.
+template <Drafter D, std::predicate<int64_t> OnToken>
+Result<Generated> generate(Session& session, Tokens prompt, Generation options, D& drafter, OnToken on_token) {
+  if (options.max_new_tokens < 1) return Error::InvalidArgument;
+  return Generator<D, OnToken>(session, options, drafter, on_token).run(prompt);
+}
+
+}  // namespace hybridge
+
+#endif

@@ -1,0 +1,109 @@
+"""The replay command over one artifact, running: operations go into it, answers come out (see replay.cpp for both)."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import IO
+
+import torch
+from torch import Tensor
+
+from hybridge.cache.errors import NativeError
+from hybridge.runtime.artifact import Artifact
+from hybridge.runtime.kernels import library
+from hybridge.runtime.native import command
+from hybridge.runtime.program import llm_operators, needs_kernels
+
+Guess = Callable[[Sequence[int], int], Sequence[int]]
+"""Tokens of the text since the last call, and a limit, to at most so many guesses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What came of an operation: the session's length and its logits, flat, or ExecuTorch's error where it was refused.
+
+    generated: of a generation the counts of replay.cpp, and the tokens behind them.
+    """
+
+    length: int = 0
+    logits: Tensor = field(default_factory=lambda: torch.empty(0))
+    generated: Sequence[int] = ()
+    refused: str = ""
+
+
+class NativeProcess:
+    """Sessions of a process of their own, which share one loaded program; a context manager that ends it."""
+
+    def __init__(self, artifact: Artifact, sessions: int = 1) -> None:
+        """Raises NativeError and KernelsError where it cannot be built, or does not start over this artifact."""
+        self.artifact = artifact
+        operators = [*llm_operators(), *([library.build()] if needs_kernels(artifact.manifest) else [])]
+        words = [str(word) for word in (command.build(), artifact.program, sessions, *operators)]
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
+        self._read()
+
+    def __enter__(self) -> NativeProcess:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+        self._errors.close()
+
+    def ask(self, operation: str, guess: Guess | None = None) -> Answer:
+        """Run one operation, a line of replay.cpp; ``guess`` is for a generation that asks for its guesses.
+
+        Raises NativeError where the process ended instead of answering.
+        """
+        self._write(operation)
+        while True:
+            kind, *rest = self._read()
+            if kind == "refused":
+                return Answer(refused=rest[0])
+            numbers = [int(word) for word in rest]
+            if kind == "propose" and guess is not None:
+                self._write(" ".join(map(str, guess(numbers[1:], numbers[0]))))
+            elif kind == "generated":
+                return Answer(length=numbers[0], generated=numbers[1:])
+            else:
+                return Answer(length=numbers[0], logits=self._floats(numbers[1]))
+
+    def _write(self, line: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._ended() from None
+
+    def _read(self) -> list[str]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._ended()
+        return line.decode().split()
+
+    def _floats(self, count: int) -> Tensor:
+        assert self._process.stdout is not None
+        return (
+            torch.frombuffer(bytearray(self._process.stdout.read(4 * count)), dtype=torch.float32) if count else torch.empty(0)
+        )
+
+    def _ended(self) -> NativeError:
+        self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace").strip()[-1000:]
+        self.close()
+        return NativeError(f"the native harness ended with exit code {self._process.returncode}: {said}")

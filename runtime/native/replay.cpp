@@ -1,0 +1,179 @@
+// Replays operations on sessions over one program, as an app would call them, and says what came of each.
+//
+//   hybridge_replay MODEL.pte SESSIONS [LIBRARY ...] < operations
+//
+// Libraries bring operators that are not linked in. Each line of the input is one operation on one of the sessions 0, 1, …:
+//
+//   0 prefill TOKEN ...      0 decode TOKEN       0 verify TOKEN ...      0 commit COUNT
+//   0 snapshot SLOT          0 restore SLOT       0 reset                 0 save PATH      0 load PATH
+//   0 generate MOST BLOCK plain|lookup|ask TOKEN ...
+//
+// and is answered by one line, behind which so many logits follow, float32 in this processor's byte order:
+//
+//   ok LENGTH LOGITS         the session's length afterwards
+//   refused Error::NAME      executorch::runtime::Error; a line that is no operation is refused as InvalidArgument
+//   generated LENGTH PROPOSED ACCEPTED VERIFIES ROLLBACKS TOKEN ...
+//
+// A generation that asks for its guesses says "propose LIMIT TOKEN ...", with the tokens of the text since it asked last, and
+// reads a line of tokens. The first line of all is "ready", once everything is loaded.
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hybridge/speculative.h>
+
+namespace {
+
+using hybridge::Error;
+using hybridge::Result;
+using Numbers = std::vector<int64_t>;
+
+Numbers numbers(std::istream& in) {
+  Numbers values;
+  for (int64_t value; in >> value;) values.push_back(value);
+  return values;
+}
+
+// Answers go where standard output went; what libraries print goes to standard error.
+FILE* take_stdout() {
+  FILE* answers = ::fdopen(::dup(STDOUT_FILENO), "wb");
+  ::dup2(STDERR_FILENO, STDOUT_FILENO);
+  return answers;
+}
+
+class Replay {
+ public:
+  Replay(std::vector<std::unique_ptr<hybridge::Session>> sessions, FILE* answers)
+      : sessions_(std::move(sessions)), answers_(answers) {}
+
+  void run() {
+    say("ready\n");
+    for (std::string line; std::getline(std::cin, line);) {
+      std::istringstream in(line);
+      const Error error = play(in);
+      if (error != Error::Ok) say(std::string("refused ") + to_string(error) + "\n");
+    }
+  }
+
+  // For guesses from outside: hybridge::Drafter.
+  Numbers propose(hybridge::Tokens text, size_t limit) {
+    std::string line = "propose " + std::to_string(limit);
+    for (int64_t token : text.subspan(told_)) line += " " + std::to_string(token);
+    told_ = text.size();
+    say(line + "\n");
+    std::getline(std::cin, line);
+    std::istringstream in(line);
+    return numbers(in);
+  }
+
+ private:
+  Error play(std::istream& in) {
+    size_t index = 0;
+    std::string name;
+    if (!(in >> index >> name) || index >= sessions_.size()) return Error::InvalidArgument;
+    hybridge::Session& session = *sessions_[index];
+    if (name == "save" || name == "load") return files(session, name, in);
+    if (name == "generate") return generate(session, in);
+    const Numbers values = numbers(in);
+    if (name == "prefill") return answer(session, session.prefill(values));
+    if (name == "verify") return answer(session, session.verify(values));
+    if (name == "reset") return answer(session, session.reset());
+    if (values.size() != 1) return Error::InvalidArgument;
+    if (name == "decode") return answer(session, session.decode(values[0]));
+    if (name == "commit") return answer(session, session.commit(values[0]));
+    if (name == "snapshot") return answer(session, session.snapshot(values[0]));
+    if (name == "restore") return answer(session, session.restore(values[0]));
+    return Error::InvalidArgument;
+  }
+
+  Error files(hybridge::Session& session, const std::string& name, std::istream& in) {
+    std::string path;
+    std::getline(in >> std::ws, path);
+    if (name == "load") return answer(session, session.load(path));
+    const Error error = session.save(path);
+    return error == Error::Ok ? answer(session, Result<int64_t>(session.length())) : error;
+  }
+
+  Error generate(hybridge::Session& session, std::istream& in) {
+    hybridge::Generation options;
+    std::string drafter;
+    in >> options.max_new_tokens >> options.block_length >> drafter;
+    const Numbers prompt = numbers(in);
+    hybridge::NoDrafter none;
+    hybridge::PromptLookup lookup;
+    told_ = 0;
+    if (drafter == "plain") return generate(session, prompt, options, none);
+    if (drafter == "lookup") return generate(session, prompt, options, lookup);
+    if (drafter == "ask") return generate(session, prompt, options, *this);
+    return Error::InvalidArgument;
+  }
+
+  template <hybridge::Drafter D>
+  Error generate(hybridge::Session& session, const Numbers& prompt, hybridge::Generation options, D& drafter) {
+    const auto done = hybridge::generate(session, prompt, options, drafter, [](int64_t) { return true; });
+    if (!done.ok()) return done.error();
+    std::ostringstream line;
+    line << "generated " << session.length() << ' ' << done->proposed << ' ' << done->accepted << ' ' << done->verifies << ' '
+         << done->rollbacks;
+    for (int64_t token : done->tokens) line << ' ' << token;
+    say(line.str() + "\n");
+    return Error::Ok;
+  }
+
+  Error answer(const hybridge::Session& session, const Result<hybridge::Logits>& logits) {
+    if (!logits.ok()) return logits.error();
+    const auto all = logits->all();
+    say("ok " + std::to_string(session.length()) + " " + std::to_string(all.size()) + "\n", all);
+    return Error::Ok;
+  }
+
+  Error answer(const hybridge::Session& session, const Result<int64_t>& length) {
+    if (!length.ok()) return length.error();
+    say("ok " + std::to_string(session.length()) + " 0\n");
+    return Error::Ok;
+  }
+
+  void say(const std::string& line, std::span<const float> logits = {}) {
+    std::fwrite(line.data(), 1, line.size(), answers_);
+    std::fwrite(logits.data(), sizeof(float), logits.size(), answers_);
+    std::fflush(answers_);
+  }
+
+  std::vector<std::unique_ptr<hybridge::Session>> sessions_;
+  FILE* answers_;
+  size_t told_ = 0;
+};
+
+int fail(const std::string& what, int code) {
+  std::cerr << "hybridge_replay: " << what << std::endl;
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const size_t count = argc < 3 ? 0 : std::strtoul(argv[2], nullptr, 10);
+  if (count == 0) return fail("give the path of a model.pte, the number of sessions, and libraries of operators", 2);
+  FILE* answers = take_stdout();
+  for (int i = 3; i < argc; ++i) {
+    if (::dlopen(argv[i], RTLD_NOW | RTLD_GLOBAL) == nullptr) return fail(::dlerror(), 1);
+  }
+  const auto model = hybridge::Model::load(argv[1]);
+  if (!model.ok()) return fail(std::string(argv[1]) + " does not load: " + to_string(model.error()), 1);
+  std::vector<std::unique_ptr<hybridge::Session>> sessions;
+  while (sessions.size() < count) {
+    auto session = hybridge::Session::create(*model);
+    if (!session.ok()) return fail(std::string("no session over it: ") + to_string(session.error()), 1);
+    sessions.push_back(std::move(*session));
+  }
+  Replay(std::move(sessions), answers).run();
+}

@@ -1,0 +1,152 @@
+"""A session of the native harness with the interface of Python's, so that the same checks drive both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from hybridge.cache.errors import (
+    ArtifactError,
+    CapacityError,
+    CommitError,
+    HybridgeError,
+    OutputError,
+    SnapshotError,
+    StateFileError,
+    TokenError,
+)
+from hybridge.runtime.drafter import Context, Drafter
+from hybridge.runtime.generation_stats import GenerationStats
+from hybridge.runtime.native.process import Answer, Guess, NativeProcess
+from hybridge.runtime.sampling import Sampler, Sampling
+
+FAILED = ("Error::Internal", "Error::InvalidProgram")
+"""What is no refusal: the runtime gave up inside a method."""
+
+ERRORS: dict[str, type[HybridgeError]] = {
+    "prefill": TokenError,
+    "decode": TokenError,
+    "verify": TokenError,
+    "generate": TokenError,
+    "commit": CommitError,
+    "snapshot": SnapshotError,
+    "restore": SnapshotError,
+    "save": OutputError,
+    "load": StateFileError,
+}
+"""By operation: what its refusals are here."""
+
+
+class NativeSession:
+    """One of a process's sessions. All that is decided about an operation is decided over there, refusals included."""
+
+    def __init__(self, process: NativeProcess, index: int = 0) -> None:
+        options = process.artifact.manifest.options
+        self.manifest = process.artifact.manifest
+        self.max_seq_len = options.max_seq_len
+        self.prefill_chunk = options.prefill_chunk
+        self.verify_len = options.verify_len
+        self.snapshot_slots = options.snapshot_slots
+        self.vocab_size = process.artifact.manifest.vocab_size
+        self.length = 0
+        """Committed tokens."""
+        self._process, self._index = process, index
+
+    @property
+    def room(self) -> int:
+        """Tokens that can still be committed."""
+        return self.max_seq_len - self.length
+
+    def prefill(self, tokens: Sequence[int]) -> Tensor:
+        """Commit tokens; logits [V] after the last. Raises TokenError and CapacityError."""
+        return self._ask("prefill", *tokens).logits
+
+    def decode(self, token: int) -> Tensor:
+        """Commit one token; logits [V] after it. Raises TokenError and CapacityError."""
+        return self._ask("decode", token).logits
+
+    def verify(self, tokens: Sequence[int]) -> Tensor:
+        """Logits [n, V] after each of n tokens, of which none is committed. Raises TokenError and CapacityError."""
+        return self._ask("verify", *tokens).logits.view(len(tokens), self.vocab_size)
+
+    def commit(self, count: int) -> int:
+        """Accept the first ``count`` verified tokens; the new length. Raises CommitError."""
+        return self._ask("commit", count).length
+
+    def snapshot(self, slot: int) -> int:
+        """Keep the committed state; its length. Raises SnapshotError."""
+        return self._ask("snapshot", slot).length
+
+    def restore(self, slot: int) -> int:
+        """Go back to what ``slot`` keeps; the new length. Raises SnapshotError."""
+        return self._ask("restore", slot).length
+
+    def reset(self) -> int:
+        """Empty the state and all slots; returns 0."""
+        return self._ask("reset").length
+
+    def save(self, path: Path) -> None:
+        """Write the whole state, in the native harness's own format. Raises OutputError."""
+        self._ask("save", str(path))
+
+    def load_state(self, path: Path) -> int:
+        """Go on where ``save`` was called, bit for bit; the length. Raises StateFileError."""
+        return self._ask("load", str(path)).length
+
+    def generate(
+        self,
+        tokens: Sequence[int],
+        *,
+        max_new_tokens: int = 64,
+        drafter: Drafter | None = None,
+        block_length: int | None = None,
+        stats: GenerationStats | None = None,
+    ) -> Iterator[int]:
+        """Continue ``tokens`` greedily; the loop runs over there and asks ``drafter`` here for its guesses."""
+        if drafter is None:
+            return self._generate("plain", tokens, max_new_tokens, block_length, stats)
+        context = Context([], Sampler(Sampling()))
+
+        def guess(new: Sequence[int], limit: int) -> Sequence[int]:
+            context.tokens += new
+            return drafter.propose(context, limit).tokens
+
+        return self._generate("ask", tokens, max_new_tokens, block_length, stats, guess)
+
+    def generate_by_lookup(
+        self, tokens: Sequence[int], *, max_new_tokens: int, stats: GenerationStats | None = None
+    ) -> Iterator[int]:
+        """The same with the native harness's own prompt lookup."""
+        return self._generate("lookup", tokens, max_new_tokens, None, stats)
+
+    def _generate(
+        self,
+        drafter: str,
+        tokens: Sequence[int],
+        most: int,
+        block_length: int | None,
+        stats: GenerationStats | None,
+        guess: Guess | None = None,
+    ) -> Iterator[int]:
+        answer = self._ask("generate", most, block_length or 0, drafter, *tokens, guess=guess)
+        proposed, accepted, verifies, rollbacks, *new = answer.generated
+        if stats is not None:
+            stats.prompt_tokens, stats.new_tokens = len(tokens), len(new)
+            stats.proposed, stats.accepted, stats.verifies, stats.rollbacks = proposed, accepted, verifies, rollbacks
+        return iter(new)
+
+    def _ask(self, operation: str, *words: int | str, guess: Guess | None = None) -> Answer:
+        answer = self._process.ask(" ".join(map(str, (self._index, operation, *words))), guess)
+        if answer.refused:
+            raise _error(operation, answer.refused)
+        self.length = answer.length
+        return answer
+
+
+def _error(operation: str, reason: str) -> HybridgeError:
+    if reason in FAILED:
+        return ArtifactError(f"the program failed in {operation!r}: {reason}.")
+    kind = CapacityError if reason == "Error::OutOfResources" else ERRORS[operation]
+    return kind(f"the native harness refused {operation!r}: {reason}.")

@@ -1,0 +1,252 @@
+"""The C++ harness, built and run for real: against the same oracle as Python's, and against Python's itself."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from hybridge.cache.errors import (
+    CapacityError,
+    CommitError,
+    HybridgeError,
+    NativeError,
+    OutputError,
+    SnapshotError,
+    StateFileError,
+    TokenError,
+)
+from hybridge.export.cli import app
+from hybridge.export.oracle import load_oracle
+from hybridge.runtime import GenerationStats, PromptLookup, Session, compiling, open_artifact
+from hybridge.runtime.native import NativeProcess, NativeSession, command
+from hybridge.runtime.random_program import RandomProgram
+from hybridge.runtime.validation import TOLERANCE, compare
+from hybridge.runtime.validation_report import ValidationReport
+
+PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
+
+
+@pytest.fixture(scope="module")
+def process(artifact: Path) -> Iterator[NativeProcess]:
+    """Two sessions over one program."""
+    with NativeProcess(open_artifact(artifact), sessions=2) as process:
+        yield process
+
+
+@pytest.fixture
+def session(process: NativeProcess) -> NativeSession:
+    session = NativeSession(process)
+    session.reset()
+    return session
+
+
+@pytest.fixture
+def other(process: NativeProcess) -> NativeSession:
+    session = NativeSession(process, 1)
+    session.reset()
+    return session
+
+
+@pytest.fixture(scope="module")
+def python(artifact: Path) -> Session:
+    return Session.load(artifact)
+
+
+def test_validate_drives_it(artifact: Path, checkpoint: Path) -> None:
+    words = ["validate", artifact, "--against", checkpoint, "--runtime", "native", "--programs", 2, "--json"]
+    done = CliRunner().invoke(app, list(map(str, words)))
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert report["passed"]
+    assert report["generation"]["rollbacks"] > 0
+
+
+def test_two_sessions_take_turns(
+    session: NativeSession, other: NativeSession, process: NativeProcess, checkpoint: Path
+) -> None:
+    programs = [RandomProgram(each, random.Random(i)) for i, each in enumerate((session, other))]
+    for operations in range(1, 101):
+        for program in programs:
+            program.play(operations)
+    report = ValidationReport(seed=0, tolerance=TOLERANCE)
+    oracle = load_oracle(checkpoint, process.artifact.manifest)
+    for i, program in enumerate(programs):
+        compare(report, i, program, oracle)
+    assert report.first_divergence is None
+    assert report.compared > 100
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_greedy_tokens_are_pythons(session: NativeSession, python: Session, seed: int) -> None:
+    rng, stats = random.Random(seed), GenerationStats()
+    prompt = [rng.randrange(session.vocab_size) for _ in range(rng.randint(1, 7))] * 3
+    python.reset()
+    want = list(python.generate(prompt, max_new_tokens=50))
+    assert list(session.generate(prompt, max_new_tokens=50)) == want
+    assert session.length == len(prompt) + len(want) - 1
+    session.reset()
+    assert list(session.generate_by_lookup(prompt, max_new_tokens=50, stats=stats)) == want
+    assert session.length == len(prompt) + len(want) - 1
+    assert stats.accepted > 0
+    session.reset()
+    asked = GenerationStats()  # the same guesses from Python's prompt lookup, through the same loop
+    assert list(session.generate(prompt, max_new_tokens=50, drafter=PromptLookup(), stats=asked)) == want
+    assert asked == stats
+
+
+def test_a_generation_goes_on_where_the_last_one_ended(session: NativeSession, python: Session) -> None:
+    python.reset()
+    want = list(python.generate(PROMPT, max_new_tokens=30))
+    first = list(session.generate_by_lookup(PROMPT, max_new_tokens=13))
+    assert first + list(session.generate_by_lookup(first[-1:], max_new_tokens=17)) == want
+
+
+def test_a_generation_ends_with_the_context(session: NativeSession, python: Session) -> None:
+    python.reset()
+    want = list(python.generate(PROMPT, max_new_tokens=1000))
+    assert list(session.generate_by_lookup(PROMPT, max_new_tokens=1000)) == want
+    assert session.room == 0
+
+
+REFUSALS: dict[str, tuple[type[HybridgeError], Callable[[NativeSession], object]]] = {
+    "no tokens": (TokenError, lambda s: s.prefill([])),
+    "a negative token": (TokenError, lambda s: s.decode(-1)),
+    "a token behind the vocabulary": (TokenError, lambda s: s.verify([s.vocab_size])),
+    "a long block": (TokenError, lambda s: s.verify([1] * (s.verify_len + 1))),
+    "a full context": (CapacityError, lambda s: s.prefill([1] * (s.room + 1))),
+    "a full context in a generation": (CapacityError, lambda s: s.generate([1] * (s.room + 1))),
+    "nothing to generate": (TokenError, lambda s: s.generate([1], max_new_tokens=0)),
+    "no block": (CommitError, lambda s: s.commit(1)),
+    "a slot out of range": (SnapshotError, lambda s: s.snapshot(s.snapshot_slots)),
+    "a negative slot": (SnapshotError, lambda s: s.restore(-1)),
+    "an empty slot": (SnapshotError, lambda s: s.restore(1)),
+    "a file that is not there": (StateFileError, lambda s: s.load_state(Path("nowhere"))),
+    "a folder that is not there": (OutputError, lambda s: s.save(Path("nowhere/state"))),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_refusal_changes_nothing(session: NativeSession, other: NativeSession, case: str) -> None:
+    error, call = REFUSALS[case]
+    for each in (session, other):
+        each.prefill(PROMPT)
+    with pytest.raises(error, match="the native harness refused"):
+        call(session)
+    assert session.length == len(PROMPT)
+    assert torch.equal(session.decode(3), other.decode(3))
+
+
+def test_a_block_is_committed_once_and_not_longer_than_it_is(session: NativeSession) -> None:
+    session.prefill(PROMPT)
+    session.verify([1, 2, 3])
+    for count in (4, -1):
+        with pytest.raises(CommitError):
+            session.commit(count)
+    assert session.commit(2) == len(PROMPT) + 2
+    with pytest.raises(CommitError):
+        session.commit(0)
+
+
+def test_an_overwritten_slot_is_not_restored(session: NativeSession) -> None:
+    session.prefill(PROMPT[:4])
+    session.snapshot(0)
+    session.prefill(PROMPT[4:])
+    session.snapshot(1)
+    session.restore(0)
+    session.decode(1)
+    with pytest.raises(SnapshotError):
+        session.restore(1)
+
+
+@pytest.fixture
+def saved(session: NativeSession, tmp_path: Path) -> Path:
+    """A state with a filled slot, a longer text, and a block that waits."""
+    session.prefill(PROMPT[:4])
+    session.snapshot(1)
+    session.prefill(PROMPT[4:])
+    session.verify([1, 2])
+    session.save(tmp_path / "a state")
+    return tmp_path / "a state"
+
+
+def test_another_process_goes_on_bit_for_bit(session: NativeSession, saved: Path, artifact: Path) -> None:
+    with NativeProcess(open_artifact(artifact)) as process:
+        later = NativeSession(process)
+        later.prefill([1, 2, 3])
+        assert later.load_state(saved) == len(PROMPT)
+        with pytest.raises(CommitError):
+            later.commit(1)
+        assert torch.equal(later.decode(3), session.decode(3))
+        assert later.restore(1) == session.restore(1) == 4
+        assert torch.equal(later.decode(3), session.decode(3))
+
+
+DAMAGE: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "another format": lambda data: b"x" + data[1:],
+    "another model": lambda data: data[:16] + bytes([data[16] ^ 1]) + data[17:],
+    "a flipped bit": lambda data: data[:5000] + bytes([data[5000] ^ 1]) + data[5001:],
+    "truncated": lambda data: data[:-1],
+    "longer": lambda data: data + b"x",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_state_is_refused(saved: Path, other: NativeSession, damage: str) -> None:
+    saved.write_bytes(DAMAGE[damage](saved.read_bytes()))
+    other.prefill(PROMPT)
+    with pytest.raises(StateFileError):
+        other.load_state(saved)
+    assert other.length == len(PROMPT)
+
+
+def test_a_program_that_does_not_load_is_said(artifact: Path, tmp_path: Path) -> None:
+    shutil.copytree(artifact, tmp_path / "artifact")
+    (tmp_path / "artifact" / "model.pte").write_bytes(b"not a program" * 100)
+    opened = replace(open_artifact(artifact), folder=tmp_path / "artifact")
+    with pytest.raises(NativeError, match=r"exit code 1: (.|\n)*does not load: Error::InvalidProgram"):
+        NativeProcess(opened)
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    command._key.cache_clear()
+    yield tmp_path / "hybridge" / "native"
+    command._key.cache_clear()
+
+
+def test_without_a_compiler_it_is_said_what_to_do(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "compiler", lambda: None)
+    with pytest.raises(NativeError, match=r"install g\+\+ or clang\+\+, or set CXX"):
+        command.build()
+    assert not empty_cache.exists()
+
+
+def test_a_compiler_that_fails_leaves_nothing(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "false")
+    with pytest.raises(NativeError, match="does not compile with"):
+        command.build()
+    assert not [path for path in empty_cache.rglob("*") if path.is_file()]
+
+
+def test_cmake_compiles_it_without_a_warning(tmp_path: Path) -> None:
+    """With the headers alone: the wheel has no libraries to link an app with."""
+    options = {
+        "HYBRIDGE_EXECUTORCH_INCLUDE": compiling.executorch() / "include",
+        "HYBRIDGE_KERNELS": "OFF",
+        "CMAKE_CXX_FLAGS": "-Wall -Wextra -Wconversion -Werror",
+    }
+    defined = [f"-D{name}={value}" for name, value in options.items()]
+    for words in (["-S", command.FOLDER, "-B", tmp_path, *defined], ["--build", tmp_path]):
+        done = subprocess.run(["cmake", *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
