@@ -26,7 +26,8 @@ class CausalLM:
     """A language model as transformers' scripts know them, over a Session; one sequence at a time.
 
     generation_config: what holds where a call says nothing, from the artifact's generation_config.json. drafter: guesses ahead,
-    which changes the time and not the text. stats: of the last generation. session: for what transformers has no word for.
+    which changes the time and not the text; may be set at any time. stats: of the last generation. session: for what
+    transformers has no word for.
     """
 
     device = torch.device("cpu")

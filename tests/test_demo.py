@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from stock_runner import answers
+from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import hybridge
@@ -103,3 +105,14 @@ def test_load_generates_what_the_checkpoint_does(demo: tuple[Path, str]) -> None
             **inputs, max_new_tokens=60, do_sample=False, past_key_values=HybridCache.from_config(eager.config, max_seq_len=128)
         )
         assert model.generate(**inputs, max_new_tokens=60).tolist() == cached.tolist() == wanted.tolist()
+
+
+def test_the_stock_runner_generates_the_same_text(demo: tuple[Path, str]) -> None:
+    """Whatever the kernels: it finds hybridge's where they are loaded, as an app has them linked."""
+    session, tokenizer = Session.load(demo[0]), Tokenizer.from_file(str(demo[0] / "tokenizer.json"))
+    steps = [step for prompt in PROMPTS for step in (("reset",), ("generate", prompt, 60))]
+    said = answers(demo[0] / "model.pte", demo[0] / "tokenizer.json", {"": steps})[""][1::2]
+    for prompt, text in zip(PROMPTS, said, strict=True):
+        session.reset()
+        tokens = list(session.generate(tokenizer.encode(prompt).ids, max_new_tokens=60))
+        assert text == tokenizer.decode(tokens, skip_special_tokens=False)

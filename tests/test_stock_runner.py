@@ -2,51 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import random
-import shutil
 import string
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stock_runner import answers
 from tokenizers import Tokenizer
 
 from hybridge.export.profiling.program_file import ProgramFile
 from hybridge.runtime import Session
-
-RUNNER = """
-import json, sys
-from executorch.extension.llm.custom_ops import custom_ops
-from executorch.extension.llm.runner import GenerationConfig, TextLLMRunner
-
-folder, asked, answers = sys.argv[1:]
-
-def answer(runner, verb, text="", new=-1):
-    config, pieces = GenerationConfig(echo=False, max_new_tokens=new, temperature=0.0), []
-    try:
-        if verb == "reset":
-            runner.reset()
-        elif verb == "prefill":
-            runner.prefill(text, config)
-        else:
-            runner.generate(text, config, token_callback=pieces.append)
-    except RuntimeError as error:
-        return {"error": str(error)}
-    return "".join(pieces)
-
-def new_runner():
-    return TextLLMRunner(folder + "/model.pte", folder + "/tokenizer.json")
-
-with open(asked) as file:
-    scenarios = json.load(file)
-said = {name: [answer(runner, *step) for step in steps] for name, steps in scenarios.items() for runner in [new_runner()]}
-with open(answers, "w") as file:
-    json.dump(said, file)
-"""
 
 END = ord("}")
 FIRST, SECOND, THIRD, LONG = "def main(", ") -> None:\n    for ", "    return ", "x = 1\n" * 17
@@ -94,19 +61,15 @@ def ours(artifact: Path) -> Ours:
 
 @pytest.fixture(scope="module")
 def said(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
-    """What the runner answered to each step, from one process: it must outlive all of them."""
+    """What the runner answered to each step."""
     folder = tmp_path_factory.mktemp("runner")
-    shutil.copy(artifact / "tokenizer.json", folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what the pinned library says of itself
         file = ProgramFile(artifact / "model.pte")
         file.plans["get_eos_ids"].values[0].val.int_val = END  # this random model has none of its own
         file.write(folder / "model.pte", [])
-    asked = SCENARIOS | {"20 prompts": [step for text in prompts(20) for step in (("reset",), ("generate", text, 60))]}
-    (folder / "asked.json").write_text(json.dumps(asked))
-    command = [sys.executable, "-c", RUNNER, folder, folder / "asked.json", folder / "answers.json"]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
-    return dict(json.loads((folder / "answers.json").read_text()))
+    twenty = [step for text in prompts(20) for step in (("reset",), ("generate", text, 60))]
+    return answers(folder / "model.pte", artifact / "tokenizer.json", SCENARIOS | {"20 prompts": twenty})
 
 
 def test_greedy_text_of_20_prompts_is_the_sessions(said: dict[str, list[Any]], ours: Ours) -> None:
