@@ -21,7 +21,7 @@ SCENARIOS: dict[str, list[tuple[Any, ...]]] = {
     "several turns": [("generate", FIRST, 13), ("generate", SECOND, 11), ("prefill", THIRD), ("generate", "", 12)],
     "reset": [("generate", SECOND, 14), ("reset",), ("generate", FIRST, 15)],
     "a full context": [("generate", LONG[:60], -1), ("generate", SECOND, 5), ("reset",), ("generate", FIRST, 15)],
-    "too long a prompt": [("generate", LONG, 5), ("generate", FIRST, 15)],
+    "too long a prompt": [("generate", FIRST, 13), ("generate", LONG, 5), ("generate", SECOND, 11)],
     "too long a prefill": [
         ("prefill", LONG),
         ("generate", "", 5),
@@ -96,10 +96,10 @@ def test_a_full_context_ends_the_text_and_refuses_more(said: dict[str, list[Any]
     assert again == ours.fresh(FIRST, 15)
 
 
-def test_a_prompt_longer_than_the_context_is_refused(said: dict[str, list[Any]], ours: Ours) -> None:
-    refused, after = said["too long a prompt"]
+def test_a_prompt_longer_than_the_context_is_refused_and_the_state_stays(said: dict[str, list[Any]], ours: Ours) -> None:
+    first, refused, second = said["too long a prompt"]
     assert "error" in refused
-    assert after == ours.fresh(FIRST, 15), "and the state is as it was"
+    assert (first, second) == (ours.fresh(FIRST, 13), ours.text(SECOND, 11))
 
 
 def test_a_prefill_beyond_the_context_lets_nothing_be_generated(said: dict[str, list[Any]], ours: Ours) -> None:
