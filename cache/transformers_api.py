@@ -133,6 +133,12 @@ class TransformersCacheApi:
             )
         self.length.sub_(removed).clamp_(min=0)
 
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Let sequence i go on from what was sequence ``beam_idx[i]``, int64 [B], as beam search does."""
+        for layer in self.cache_layers():
+            for buffer in layer.buffers():
+                buffer.copy_(buffer.index_select(0, beam_idx))
+
     def activate_past_recording(self) -> None:
         """Nothing to switch on: rows behind the length are kept as they are."""
 

@@ -6,7 +6,7 @@ Greedy output is the same with any drafter and without one. With a temperature t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -34,6 +34,7 @@ def generate(
     drafter: Drafter | None,
     sampling: Sampling,
     block_length: int | None,
+    eos_ids: Collection[int] | None,
     until: Until | None,
     stats: GenerationStats,
 ) -> Iterator[int]:
@@ -59,7 +60,7 @@ def generate(
     pace = session.pace(free) if free is not None else Pace(session.verify_lens, block_length)
     engine = Engine(session, drafter, Sampler(sampling), pace, stats)
     first = engine.read(prompt)
-    ends = frozenset(session.manifest.eos_ids)
+    ends = frozenset(session.manifest.eos_ids if eos_ids is None else eos_ids)
     return engine.run(first, max_new_tokens, lambda token: token in ends or (until is not None and until(token)))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -164,14 +164,15 @@ class Session:
         seed: int | None = None,
         sampling: Sampling | None = None,
         block_length: int | None = None,
+        eos_ids: Collection[int] | None = None,
         until: Until | None = None,
         stats: GenerationStats | None = None,
     ) -> Iterator[int]:
         """Continue ``tokens`` from the current state; see ``hybridge.runtime.generate``.
 
         sampling says all that ``temperature`` and ``seed`` say and more, in their place. block_length fixes how many tokens are
-        verified at once, which else follows acceptance and costs. until is called with each new token, before it is yielded,
-        and makes it the last by answering True.
+        verified at once, which else follows acceptance and costs. eos_ids end a text, the model's own if left out.
+        until is called with each other new token, before it is yielded, and makes it the last by answering True.
         """
         return generate(
             self,
@@ -180,6 +181,7 @@ class Session:
             drafter=drafter,
             sampling=sampling or Sampling(temperature=temperature, seed=seed),
             block_length=block_length,
+            eos_ids=eos_ids,
             until=until,
             stats=stats if stats is not None else GenerationStats(),
         )

@@ -1,4 +1,4 @@
-"""The main job, as a new user runs it: the embedded model, exported, validated, generating; and in ExecuTorch's own runner."""
+"""The main job, as a new user runs it: the embedded model, exported, validated, generating."""
 
 import json
 import subprocess
@@ -7,9 +7,15 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+import torch
+from stock_runner import answers
 from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import hybridge
+from hybridge.cache import HybridCache
 from hybridge.export.cli.bench import load
+from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.export.cli.speculation_figures import Subject
 from hybridge.runtime import Sampling, Session
 from hybridge.runtime.sampling_check import sampling_p_value
@@ -18,23 +24,8 @@ from hybridge.runtime.speculation_bench import PLAIN, contest
 SCRIPT = Path(sys.executable).parent / "hybridge"
 PROMPTS = ["class Point:\n    def __init__(self", "def main(", "The first argument is the name of"]
 
-STOCK_RUNNER = """
-import json, sys
-from executorch.extension.llm.custom_ops import custom_ops
-from executorch.extension.llm.runner import GenerationConfig, TextLLMRunner
 
-folder, prompts = sys.argv[1], sys.argv[2:]
-texts = []
-for prompt in prompts:
-    runner, pieces = TextLLMRunner(folder + "/model.pte", folder + "/tokenizer.json"), []
-    config = GenerationConfig(echo=False, max_new_tokens=60, temperature=0.0, num_bos=0, num_eos=0)
-    runner.generate(prompt, config, token_callback=pieces.append)
-    texts.append("".join(pieces))
-open(sys.argv[1] + "/../stock.json", "w").write(json.dumps(texts))
-"""
-
-
-def hybridge(*arguments: object) -> str:
+def run(*arguments: object) -> str:
     done = subprocess.run([SCRIPT, *map(str, arguments)], check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -43,7 +34,7 @@ def hybridge(*arguments: object) -> str:
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("demo") / "artifact"
-    return folder, hybridge("demo", "-o", folder, "--programs", 8)
+    return folder, run("demo", "-o", folder, "--programs", 8)
 
 
 def test_the_demo_reaches_its_figures(demo: tuple[Path, str]) -> None:
@@ -98,17 +89,30 @@ def test_the_trained_draft_keeps_the_sampling_distribution(demo: tuple[Path, str
 
 def test_the_bench_prints_its_figures(demo: tuple[Path, str]) -> None:
     folder = demo[0]
-    report = json.loads(hybridge("bench", folder, "--draft", f"{folder}-draft", "--tokens", 600, "--samples", 3000, "--json"))
+    report = json.loads(run("bench", folder, "--draft", f"{folder}-draft", "--tokens", 600, "--samples", 3000, "--json"))
     assert report["lossless"]
     assert set(report["texts"]["Code, greedy"]) == {PLAIN, *WAYS}
     assert len(report["figures"]) == 6
 
 
-def test_the_stock_runner_generates_the_same_tokens(artifact: Path) -> None:
-    subprocess.run([sys.executable, "-c", STOCK_RUNNER, artifact, *PROMPTS], check=True, capture_output=True, timeout=300)
-    texts = json.loads((artifact.parent / "stock.json").read_text())
-    session, tokenizer = Session.load(artifact), Tokenizer.from_file(str(artifact / "tokenizer.json"))
-    for prompt, text in zip(PROMPTS, texts, strict=True):
+def test_load_generates_what_the_checkpoint_does(demo: tuple[Path, str]) -> None:
+    model, tokenizer = hybridge.load(demo[0]), AutoTokenizer.from_pretrained(demo[0])
+    eager = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32)
+    for prompt in PROMPTS:
+        inputs = tokenizer(prompt, return_tensors="pt")
+        wanted = eager.generate(**inputs, max_new_tokens=60, do_sample=False, use_cache=False)
+        cached = eager.generate(
+            **inputs, max_new_tokens=60, do_sample=False, past_key_values=HybridCache.from_config(eager.config, max_seq_len=128)
+        )
+        assert model.generate(**inputs, max_new_tokens=60).tolist() == cached.tolist() == wanted.tolist()
+
+
+def test_the_stock_runner_generates_the_same_text(demo: tuple[Path, str]) -> None:
+    """Whatever the kernels: it finds hybridge's where they are loaded, as an app has them linked."""
+    session, tokenizer = Session.load(demo[0]), Tokenizer.from_file(str(demo[0] / "tokenizer.json"))
+    steps = [step for prompt in PROMPTS for step in (("reset",), ("generate", prompt, 60))]
+    said = answers(demo[0] / "model.pte", demo[0] / "tokenizer.json", {"": steps})[""][1::2]
+    for prompt, text in zip(PROMPTS, said, strict=True):
         session.reset()
         tokens = list(session.generate(tokenizer.encode(prompt).ids, max_new_tokens=60))
         assert text == tokenizer.decode(tokens, skip_special_tokens=False)

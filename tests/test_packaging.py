@@ -15,6 +15,7 @@ import pytest
 
 CHECKOUT = Path(__file__).parents[1]
 PACKAGES = ("cache", "export", "runtime")
+REGISTRATION = "optimum/commands/register/register_hybridge.py"
 IMPORT_ALL = """
 import importlib, json, pkgutil
 import hybridge
@@ -75,7 +76,7 @@ def checkout_files() -> set[str]:
     """All that belongs to the package, as it is named once installed."""
     files = [path for package in PACKAGES for path in (CHECKOUT / package).rglob("*") if path.is_file()]
     names = {f"hybridge/{path.relative_to(CHECKOUT)}" for path in files if "__pycache__" not in path.parts}
-    return names | {"hybridge/__init__.py", "hybridge/py.typed"}
+    return names | {"hybridge/__init__.py", "hybridge/py.typed", REGISTRATION}
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
@@ -104,7 +105,7 @@ def imported(installed: Path) -> dict[str, Any]:
 
 
 def test_every_module_imports_from_the_installed_wheel(installed: Path, imported: dict[str, Any]) -> None:
-    expected = {name for name in checkout_files() if name.endswith(".py")} - {"hybridge/__init__.py"}
+    expected = {name for name in checkout_files() if name.endswith(".py")} - {"hybridge/__init__.py", REGISTRATION}
     assert {f"{Path(place).relative_to(installed)}" for place in imported["places"].values()} == expected
 
 
@@ -116,6 +117,19 @@ def test_the_installed_demo_finds_its_model(installed: Path, imported: dict[str,
 def test_the_installed_script_answers(installed: Path) -> None:
     usage = output_of(sys.executable, installed / "bin" / "hybridge", "--help", PYTHONPATH=str(installed))
     assert "Usage: hybridge" in usage
+
+
+def test_optimum_finds_the_installed_command(installed: Path) -> None:
+    """optimum itself lies in another folder of the path: its register namespace spans both."""
+    usage = output_of(
+        sys.executable, "-m", "optimum.commands.optimum_cli", "export", "hybridge", "--help", PYTHONPATH=str(installed)
+    )
+    assert "Usage: optimum-cli export hybridge [OPTIONS] {output}" in usage
+
+
+def test_importing_hybridge_alone_is_quick() -> None:
+    loaded = python("import json, sys, hybridge; print(json.dumps(list(sys.modules)))")
+    assert [name for name in loaded if name in ("torch", "transformers", "executorch", "hybridge.export")] == []
 
 
 @pytest.mark.parametrize("running", [False, True], ids=["imported", "running"])

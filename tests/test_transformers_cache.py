@@ -55,6 +55,32 @@ def test_sampling_with_a_seed_is_the_same_with_and_without_a_cache(model: PreTra
 
 
 @torch.no_grad()
+def test_a_padded_batch_generates_as_without_a_cache(model: PreTrainedModel) -> None:
+    texts, mask = ids(9, batch=3), torch.ones(3, 9, dtype=torch.long)
+    mask[1, :4] = mask[2, :1] = 0
+    options = {"attention_mask": mask, "max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
+    got = model.generate(texts, past_key_values=new_cache(model, batch_size=3), **options)
+    assert got.tolist() == model.generate(texts, use_cache=False, **options).tolist()
+
+
+@torch.no_grad()
+def test_turns_go_on_from_the_cache(model: PreTrainedModel) -> None:
+    cache, options = new_cache(model), {"max_new_tokens": 8, "do_sample": False}
+    first = model.generate(ids(9), past_key_values=cache, **options)
+    second = torch.cat([first, ids(5)], dim=1)
+    assert cache.get_seq_length() == 16
+    got = model.generate(second, past_key_values=cache, **options)
+    assert got.tolist() == model.generate(second, use_cache=False, **options).tolist()
+
+
+@torch.no_grad()
+def test_beams_take_their_state_along(model: PreTrainedModel) -> None:
+    options = {"num_beams": 3, "max_new_tokens": 12, "do_sample": False}
+    got = model.generate(ids(9, batch=2), past_key_values=new_cache(model, batch_size=6), **options)
+    assert got.tolist() == model.generate(ids(9, batch=2), use_cache=False, **options).tolist()
+
+
+@torch.no_grad()
 def test_assisted_generation_takes_guesses_back_by_crop() -> None:
     """transformers allows it for attention only."""
     model, text = tiny_model(tiny_config("mistral")), ids(9).repeat(1, 3)

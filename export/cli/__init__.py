@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from collections.abc import Callable
 
 from rich.markup import escape
 
@@ -12,7 +13,7 @@ from hybridge.cache.errors import HybridgeError
 from hybridge.export.cli import bench, chat, demo, export, inspect, kernels, run, validate
 from hybridge.export.cli.common import app, err
 
-__all__ = ["app", "bench", "chat", "demo", "export", "fail", "inspect", "kernels", "main", "run", "validate"]
+__all__ = ["app", "bench", "chat", "demo", "ended", "export", "fail", "inspect", "kernels", "main", "run", "validate"]
 
 
 def fail(message: str, exit_code: int) -> None:
@@ -22,12 +23,17 @@ def fail(message: str, exit_code: int) -> None:
 
 
 def main() -> None:
-    """Run the command line: exit code 0 for done, 1 for failed work, 2 for wrong usage, 130 for Ctrl-C."""
+    """Run the command line."""
+    ended(app)
+
+
+def ended(command: Callable[[], object]) -> None:
+    """Run ``command`` and leave: exit code 0 for done, 1 for failed work, 2 for wrong usage, 130 for Ctrl-C."""
     # What libraries warn of at import is not for the people at this terminal.
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     try:
-        app()
+        command()
     except HybridgeError as error:
         fail(str(error), error.exit_code)
     except OSError as error:

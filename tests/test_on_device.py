@@ -1,0 +1,98 @@
+"""docs/on-device.md: its C++ compiles, and runs an artifact through the Module that ExecuTorch's wheel has."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sysconfig
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+from hybridge.runtime import Session
+from hybridge.runtime.kernels import library
+
+CHECKOUT = Path(__file__).parents[1]
+DOCUMENT = (CHECKOUT / "docs/on-device.md").read_text(encoding="utf-8")
+MAIN = """
+// MODEL PROMPT...: 20 tokens by decode; the same after going back, by blocks whose last guess is wrong, in other words.
+int main(int argc, char** argv) {
+  std::vector<int64_t> prompt;
+  for (int i = 2; i < argc; ++i) prompt.push_back(std::atoll(argv[i]));
+  void* const model = model_open(argv[1]);
+  std::vector<int64_t> plain = {model_prefill(model, prompt.data(), prompt.size())};
+  std::printf("kept %d\\n", static_cast<int>(model_snapshot(model, 0)));
+  while (plain.size() < 20) plain.push_back(model_decode(model, plain.back()));
+  std::printf("back %d\\n", static_cast<int>(model_restore(model, 0)));
+  std::printf("nothing verified %d\\n", static_cast<int>(model_commit(model, 1)));
+  std::vector<int64_t> guessed = {plain[0]};
+  int rejected = 0;
+  while (guessed.size() < 18) {
+    const size_t at = guessed.size();
+    const std::vector<int64_t> block = {guessed.back(), plain[at], plain[at + 1] ^ 1};
+    const auto [right, next] = advance(*static_cast<Model*>(model), block);
+    for (int64_t i = 1; i < right; ++i) guessed.push_back(block[i]);
+    guessed.push_back(next);
+    rejected += right < 3;
+  }
+  std::printf("rejected %d\\nplain", rejected);
+  for (int64_t token : plain) std::printf(" %d", static_cast<int>(token));
+  std::printf("\\nguessed");
+  for (int64_t token : guessed) std::printf(" %d", static_cast<int>(token));
+  std::printf("\\n");
+}
+"""
+
+
+def folder_of(package: str) -> Path:
+    spec = find_spec(package)
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def the_wheels_libraries() -> list[str]:
+    """Link to the extension modules of the wheel, which has no other libraries: the runtime, and the llama:: operators."""
+    executorch, torch = folder_of("executorch"), folder_of("torch")
+    pythons = sysconfig.get_config_var("LIBDIR")
+    runtime = next((executorch / "extension/pybindings").glob("_portable_lib.*.so"))
+    operators = executorch / "extension/llm/custom_ops/libcustom_ops_aot_lib.so"
+    folders = [runtime.parent, operators.parent, executorch / "backends/qualcomm", torch / "lib", pythons]
+    named = [runtime.name, operators.name, "libqnn_executorch_backend.so"]
+    found = [flag for folder in folders for flag in (f"-L{folder}", f"-Wl,-rpath,{folder}")]
+    others = ["-ltorch", "-ltorch_python", "-ltorch_cpu", "-lc10", f"-lpython{sysconfig.get_python_version()}", "-ldl"]
+    return [*found, "-Wl,--no-as-needed", *(f"-l:{name}" for name in named), *others]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The document's first C++ example with a main function, compiled."""
+    example = re.search(r"```cpp\n(.*?)```", DOCUMENT, re.DOTALL)
+    assert example
+    folder = tmp_path_factory.mktemp("on_device")
+    (folder / "example.cpp").write_text(example[1] + MAIN)
+    compiler = library.compiler()
+    if compiler is None:
+        pytest.skip("no C++ compiler")
+    flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-DC10_USING_CUSTOM_GENERATED_MACROS"]
+    includes = [f"-I{CHECKOUT / 'tests/helpers/executorch_module'}", *library._includes()]
+    command = [compiler, *flags, *includes, folder / "example.cpp", "-o", folder / "example", *the_wheels_libraries()]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return folder / "example"
+
+
+def test_the_cpp_example_gives_the_sessions_tokens(program: Path, artifact: Path) -> None:
+    session = Session.load(artifact)
+    prompt = Tokenizer.from_file(str(artifact / "tokenizer.json")).encode("class Point:\n    def __init__(self, x").ids
+    wanted = list(session.generate(prompt, max_new_tokens=20, eos_ids=[]))
+    command = [program, artifact / "model.pte", *map(str, prompt)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
+    said = dict(line.rsplit(" ", 1) if i < 4 else line.split(" ", 1) for i, line in enumerate(done.stdout.splitlines()))
+    assert (said["kept"], said["back"], said["nothing verified"]) == (f"{len(prompt)}", f"{len(prompt)}", "-1")
+    assert [int(token) for token in said["plain"].split()] == wanted
+    guessed = [int(token) for token in said["guessed"].split()]
+    assert guessed == wanted[: len(guessed)]
+    assert int(said["rejected"]) > 3

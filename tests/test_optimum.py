@@ -1,0 +1,77 @@
+"""``optimum-cli export hybridge``: optimum's own program finds the command and passes everything on to ours."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from optimum.commands.optimum_cli import main
+from tiny import save_checkpoint, tiny_config
+from typer.testing import CliRunner
+
+from hybridge.export.cli import app
+from hybridge.runtime import Session
+
+SCRIPT = Path(sys.executable).parent / "optimum-cli"
+
+
+def optimum(*arguments: object) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of the program as a user runs it."""
+    done = subprocess.run([SCRIPT, *map(str, arguments)], check=False, capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout, done.stderr
+
+
+def options(help_text: str) -> set[str]:
+    return set(re.findall(r"--[a-z][a-z-]+", help_text))
+
+
+def test_the_help_lists_every_option_of_hybridge_export() -> None:
+    code, shown, _ = optimum("export", "hybridge", "--help")
+    ours = CliRunner().invoke(app, ["export", "--help"]).stdout
+    assert code == 0
+    assert "Usage: optimum-cli export hybridge [OPTIONS] {output}" in shown
+    assert options(shown) == (options(ours) - {"--output"}) | {"--model"}
+
+
+def test_optimum_lists_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["optimum-cli", "export", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    assert re.search(r"hybridge\s+Export a hybrid model", capsys.readouterr().out)
+
+
+ENDS = {
+    "": (2, "Missing"),
+    "{tmp}/out": (2, "Missing option '--model' / '-m'"),
+    "--model {tmp}": (2, "Missing argument"),
+    "--model {tmp} {tmp}/out --magic": (2, "No such option: --magic"),
+    "--model {tmp} {tmp}/out --max-seq-len 0": (2, "Invalid value for '--max-seq-len'"),
+    "-m {tmp}/nowhere {tmp}/out": (1, "nowhere is not a folder. Give a local checkpoint"),
+    "{tmp}/out --model {tmp}": (1, "has no config.json"),
+}
+
+
+@pytest.mark.parametrize("words", ENDS)
+def test_exit_codes_and_messages_are_ours(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["optimum-cli", "export", "hybridge", *words.format(tmp=tmp_path).split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    code, message = ENDS[words]
+    assert ended.value.code == code
+    assert message in re.sub(r"[\s│]+", " ", capsys.readouterr().err)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_export_through_optimum_generates(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "checkpoint", tiny_config("llama", num_hidden_layers=1))
+    wanted = ("--max-seq-len", 24, "--prefill-chunk", 3, "--verify-len", "2", "--snapshot-slots", 0, "--kernels", "aten")
+    code, shown, said = optimum("export", "hybridge", "--model", tmp_path / "checkpoint", tmp_path / "out", *wanted)
+    assert (code, shown) == (0, ""), said
+    session = Session.load(tmp_path / "out")
+    assert (session.max_seq_len, session.prefill_chunk, session.verify_lens, session.snapshot_slots) == (24, 3, [2], 0)
+    assert len(list(session.generate([1, 2, 3, 4], max_new_tokens=5, eos_ids=[]))) == 5

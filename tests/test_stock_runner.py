@@ -1,0 +1,110 @@
+"""ExecuTorch's own TextLLMRunner over our ``forward``: the C++ of the Android and iOS libraries, as the wheel has it."""
+
+from __future__ import annotations
+
+import random
+import string
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stock_runner import answers
+from tokenizers import Tokenizer
+
+from hybridge.export.profiling.program_file import ProgramFile
+from hybridge.runtime import Session
+
+END = ord("}")
+FIRST, SECOND, THIRD, LONG = "def main(", ") -> None:\n    for ", "    return ", "x = 1\n" * 17
+SCENARIOS: dict[str, list[tuple[Any, ...]]] = {
+    "several turns": [("generate", FIRST, 13), ("generate", SECOND, 11), ("prefill", THIRD), ("generate", "", 12)],
+    "reset": [("generate", SECOND, 14), ("reset",), ("generate", FIRST, 15)],
+    "a full context": [("generate", LONG[:60], -1), ("generate", SECOND, 5), ("reset",), ("generate", FIRST, 15)],
+    "too long a prompt": [("generate", FIRST, 13), ("generate", LONG, 5), ("generate", SECOND, 11)],
+    "too long a prefill": [
+        ("prefill", LONG),
+        ("generate", "", 5),
+        ("generate", FIRST, 15),
+        ("reset",),
+        ("generate", FIRST, 15),
+    ],
+}
+
+
+def prompts(count: int) -> list[str]:
+    """Texts of 1 to 30 printable characters."""
+    chance = random.Random(7)
+    return ["".join(chance.choices(string.printable, k=chance.randint(1, 30))) for _ in range(count)]
+
+
+class Ours:
+    """The same steps by the Session."""
+
+    def __init__(self, folder: Path) -> None:
+        self.session, self.tokenizer = Session.load(folder), Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+    def text(self, prompt: str, new: int) -> str:
+        """What comes after ``prompt``, from where the session is."""
+        tokens = self.session.generate(self.tokenizer.encode(prompt).ids, max_new_tokens=new, eos_ids=[END])
+        return self.tokenizer.decode(list(tokens), skip_special_tokens=False)
+
+    def fresh(self, prompt: str, new: int) -> str:
+        self.session.reset()
+        return self.text(prompt, new)
+
+
+@pytest.fixture(scope="module")
+def ours(artifact: Path) -> Ours:
+    return Ours(artifact)
+
+
+@pytest.fixture(scope="module")
+def said(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """What the runner answered to each step."""
+    folder = tmp_path_factory.mktemp("runner")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the pinned library says of itself
+        file = ProgramFile(artifact / "model.pte")
+        file.plans["get_eos_ids"].values[0].val.int_val = END  # this random model has none of its own
+        file.write(folder / "model.pte", [])
+    twenty = [step for text in prompts(20) for step in (("reset",), ("generate", text, 60))]
+    return answers(folder / "model.pte", artifact / "tokenizer.json", SCENARIOS | {"20 prompts": twenty})
+
+
+def test_greedy_text_of_20_prompts_is_the_sessions(said: dict[str, list[Any]], ours: Ours) -> None:
+    texts = said["20 prompts"][1::2]
+    assert texts == [ours.fresh(prompt, 60) for prompt in prompts(20)]
+    assert 2 <= sum(text.endswith("}") for text in texts) <= 18, "some reach the end of sequence, and some do not"
+
+
+def test_turns_go_on_from_the_state(said: dict[str, list[Any]], ours: Ours) -> None:
+    first, second, nothing, third = said["several turns"]
+    assert (first, second) == (ours.fresh(FIRST, 13), ours.text(SECOND, 11))
+    assert (nothing, third) == ("", ours.text(THIRD, 12))
+
+
+def test_reset_starts_afresh(said: dict[str, list[Any]], ours: Ours) -> None:
+    assert said["reset"][2] == ours.fresh(FIRST, 15)
+
+
+def test_a_full_context_ends_the_text_and_refuses_more(said: dict[str, list[Any]], ours: Ours) -> None:
+    """The runner counts the room in positions, so its text is one token shorter than what fits."""
+    text, refused, _, again = said["a full context"]
+    assert text == ours.fresh(LONG[:60], 96 - 60)
+    assert "error" in refused
+    assert again == ours.fresh(FIRST, 15)
+
+
+def test_a_prompt_longer_than_the_context_is_refused_and_the_state_stays(said: dict[str, list[Any]], ours: Ours) -> None:
+    first, refused, second = said["too long a prompt"]
+    assert "error" in refused
+    assert (first, second) == (ours.fresh(FIRST, 13), ours.text(SECOND, 11))
+
+
+def test_a_prefill_beyond_the_context_lets_nothing_be_generated(said: dict[str, list[Any]], ours: Ours) -> None:
+    """The runner checks no lengths there, and cannot see the NaN that we answer; but it counts."""
+    _, empty, more, _, again = said["too long a prefill"]
+    assert "error" in empty
+    assert "error" in more
+    assert again == ours.fresh(FIRST, 15)
