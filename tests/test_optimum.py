@@ -89,8 +89,9 @@ def test_a_checkout_beside_an_installed_wheel_is_one_command(tmp_path: Path, mon
 
 def test_an_export_through_optimum_generates(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "checkpoint", tiny_config("llama", num_hidden_layers=1))
-    wanted = ("--max-seq-len", 24, "--prefill-chunk", 3, "--verify-len", "2", "--snapshot-slots", 0, "--kernels", "aten")
-    code, shown, said = optimum("export", "hybridge", "--model", tmp_path / "checkpoint", tmp_path / "out", *wanted)
+    wanted = ("--max-seq-len", 24, "--prefill-chunk", 3, "--verify-len", "2", "--snapshot-slots", 0, "--backend", "portable")
+    command = ("export", "hybridge", "--kernels", "llm", "--model", tmp_path / "checkpoint", tmp_path / "out")
+    code, shown, said = optimum(*command, *wanted)
     assert (code, shown) == (0, ""), said
     session = Session.load(tmp_path / "out")
     assert (session.max_seq_len, session.prefill_chunk, session.verify_lens, session.snapshot_slots) == (24, 3, [2], 0)
