@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from optimum.commands.optimum_cli import main
 from tiny import save_checkpoint, tiny_config
 from typer.testing import CliRunner
 
+import hybridge
 from hybridge.export.cli import app
 from hybridge.runtime import Session
 
@@ -22,6 +25,20 @@ def optimum(*arguments: object) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of the program as a user runs it."""
     done = subprocess.run([SCRIPT, *map(str, arguments)], check=False, capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Exit code of optimum's main function in this process, which is told to find the registration anew."""
+
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["optimum-cli", *arguments])
+        monkeypatch.delitem(sys.modules, "optimum.commands.register.register_hybridge", raising=False)
+        with pytest.raises(SystemExit) as exit_:
+            main()
+        return int(exit_.value.code or 0)
+
+    return run
 
 
 def options(help_text: str) -> set[str]:
@@ -36,10 +53,8 @@ def test_the_help_lists_every_option_of_hybridge_export() -> None:
     assert options(shown) == (options(ours) - {"--output"}) | {"--model"}
 
 
-def test_optimum_lists_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["optimum-cli", "export", "--help"])
-    with pytest.raises(SystemExit, match="0"):
-        main()
+def test_optimum_lists_the_command(ended: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended("export", "--help") == 0
     assert re.search(r"hybridge\s+Export a hybrid model", capsys.readouterr().out)
 
 
@@ -56,21 +71,27 @@ ENDS = {
 
 @pytest.mark.parametrize("words", ENDS)
 def test_exit_codes_and_messages_are_ours(
-    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    words: str, tmp_path: Path, ended: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["optimum-cli", "export", "hybridge", *words.format(tmp=tmp_path).split()])
-    with pytest.raises(SystemExit) as ended:
-        main()
     code, message = ENDS[words]
-    assert ended.value.code == code
+    assert ended("export", "hybridge", *words.format(tmp=tmp_path).split()) == code
     assert message in re.sub(r"[\s│]+", " ", capsys.readouterr().err)
     assert not list(tmp_path.iterdir())
 
 
+def test_a_checkout_beside_an_installed_wheel_is_one_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """optimum asks the one module for each folder of the path that has its file, and argparse takes no name twice."""
+    shutil.copytree(Path(hybridge.__file__).parents[1] / "optimum", tmp_path / "optimum")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(hybridge.__file__).parents[1]}")
+    code, shown, said = optimum("export", "--help")
+    assert (code, "hybridge" in shown) == (0, True), said
+
+
 def test_an_export_through_optimum_generates(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "checkpoint", tiny_config("llama", num_hidden_layers=1))
-    wanted = ("--max-seq-len", 24, "--prefill-chunk", 3, "--verify-len", "2", "--snapshot-slots", 0, "--kernels", "aten")
-    code, shown, said = optimum("export", "hybridge", "--model", tmp_path / "checkpoint", tmp_path / "out", *wanted)
+    wanted = ("--max-seq-len", 24, "--prefill-chunk", 3, "--verify-len", "2", "--snapshot-slots", 0, "--backend", "portable")
+    command = ("export", "hybridge", "--kernels", "llm", "--model", tmp_path / "checkpoint", tmp_path / "out")
+    code, shown, said = optimum(*command, *wanted)
     assert (code, shown) == (0, ""), said
     session = Session.load(tmp_path / "out")
     assert (session.max_seq_len, session.prefill_chunk, session.verify_lens, session.snapshot_slots) == (24, 3, [2], 0)

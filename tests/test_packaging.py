@@ -120,7 +120,7 @@ def test_the_installed_script_answers(installed: Path) -> None:
 
 
 def test_optimum_finds_the_installed_command(installed: Path) -> None:
-    """optimum itself lies in another folder of the path: its register namespace spans both."""
+    """Its register namespace spans several folders of the path; the checkout's own, where it is installed, is one more."""
     usage = output_of(
         sys.executable, "-m", "optimum.commands.optimum_cli", "export", "hybridge", "--help", PYTHONPATH=str(installed)
     )

@@ -26,4 +26,5 @@ class HybridgeExportCommand(BaseOptimumCLICommand):
         main(self.args.words)
 
 
-REGISTER_COMMANDS = [(HybridgeExportCommand, ExportCommand)]
+# optimum asks once for every folder of the path that has this file: a checkout beside an installed wheel. One answer is enough.
+REGISTER_COMMANDS = iter([(HybridgeExportCommand, ExportCommand)])
