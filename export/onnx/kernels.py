@@ -200,7 +200,8 @@ def _lengths(block: Block) -> tuple[Tensor, Tensor]:
 def _normalized(x: Tensor, scale: float) -> Tensor:
     """x [B, T, H, K] to its directions [B, T, H K], as ``hybridge.cache.delta_gates.l2_normalize``, times scale.
 
-    As a norm by the root of the mean square, which is one operator: ``x / sqrt(sum x^2 + e) = x / sqrt(mean x^2 + e / K) / sqrt(K)``.
+    As a norm by the root of the mean square, which is one operator:
+    ``x / sqrt(sum x^2 + e) = x / sqrt(mean x^2 + e / K) / sqrt(K)``.
     """
     K = x.shape[-1]
     weight = torch.full((K,), scale * K**-0.5)

@@ -109,13 +109,11 @@ def names(entries: Iterable[Entry], prefix: str) -> list[str]:
 def check_layers(layers: Iterable[CacheLayer]) -> None:
     """Raises UnsupportedModelError, naming the kinds of layers in the way."""
     parts = [layer.each() for layer in layers]
-    several = [kind for each in parts for kind, count in Counter(part.kind for part in each).items() if count > 1]
-    obstacles = sorted({part.kind for each in parts for part in each} - KINDS) or sorted(set(several))
-    if obstacles:
-        raise UnsupportedModelError(
-            f"--format onnx has no operators for this model's layers: {', '.join(obstacles)}"
-            f"{' (several in one layer)' if several and set(obstacles) <= KINDS else ''}. Export with --format pte, which has them."
-        )
+    obstacles = {part.kind for each in parts for part in each} - KINDS
+    twice = {kind for each in parts for kind, count in Counter(part.kind for part in each).items() if count > 1}
+    if obstacles or twice:
+        what = ", ".join(sorted(obstacles)) or f"several of {', '.join(sorted(twice))} in one layer"
+        raise UnsupportedModelError(f"--format onnx cannot run this model's layers: {what}. Export with --format pte, which can.")
 
 
 def _states(index: int, part: CacheLayer, rows: int) -> Iterator[Entry]:
