@@ -15,6 +15,7 @@ from hybridge.export.checkpoint import Checkpoint
 from hybridge.export.exporter import copy_tokenizer, weight_bytes
 from hybridge.export.onnx.describe import layer_entries, method_entries, staged_entries, state_entries
 from hybridge.export.onnx.genai_config import write_genai_config
+from hybridge.export.onnx.quantized import quantize_linears
 from hybridge.export.onnx.trace import OPSET, trace_commit, trace_model
 from hybridge.export.onnx.traced_cache import TracedCache
 from hybridge.export.progress import Steps
@@ -39,6 +40,9 @@ def export_onnx(checkpoint: Checkpoint, cache: TracedCache, folder: Path, option
 
     Raises UnsupportedModelError for what onnxruntime has no operators for, ExportFailedError and OSError.
     """
+    if options.quantize != "none":
+        with steps.step("Quantizing the weights"):
+            quantize_linears(checkpoint.model, options)
     weights = weight_bytes(checkpoint.model)
     with steps.step("Tracing the model"):
         model = trace_model(checkpoint.model, cache)

@@ -73,7 +73,7 @@ class OnnxKernels(CoreKernels):
         last, total = block.shared("lengths", lambda: _lengths(block))
         rows = [_widened(x, past[0].shape[3]).flatten(2) for x in (query, key, value)]
         sinks = (None, None, None, None, scoring.sinks) if scoring.sinks is not None else ()
-        out, *present = _call(
+        out, *present = call(
             "GroupQueryAttention",
             (*rows, *past, last, total, *sinks),
             {
@@ -96,7 +96,7 @@ class OnnxKernels(CoreKernels):
         x = x[..., start : start + window.shape[2]]
         known = convolution.name in ACTIVATIONS
         (past,) = self.held[window]
-        out, present = _call(
+        out, present = call(
             "CausalConvWithState",
             (x, convolution.weight(), convolution.bias(), past),
             {"activation": (convolution.name if known else None) or "none", "channels_last": 1},
@@ -159,7 +159,7 @@ class OnnxKernels(CoreKernels):
         """One run of the recurrence, [B, T, H V]; inputs are key, value, log decay and, for delta rules, beta."""
         key, value, *gates = inputs
         (past,) = self.held[state]
-        out, present = _call(
+        out, present = call(
             "LinearAttention",
             (query, key, value, past, *gates),
             {"q_num_heads": key_heads, "kv_num_heads": state.shape[1], "update_rule": rule, "scale": 1.0},
@@ -173,7 +173,7 @@ class OnnxKernels(CoreKernels):
         return [_first(self.held[buffer][0], count) for buffer in staged]
 
 
-def _call(
+def call(
     name: str, inputs: tuple[Tensor | None, ...], attributes: Attributes, shapes: tuple[torch.Size, ...]
 ) -> tuple[Tensor, ...]:
     """An operator of onnxruntime's own with float32 outputs of these shapes."""

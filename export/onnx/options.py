@@ -6,10 +6,11 @@ from typing import Any
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.exporter import check_verify_lens
+from hybridge.export.onnx.quantized import check_quantization
 from hybridge.export.onnx.traced_cache import TracedCache
 from hybridge.runtime.manifest import ExportOptions
 
-PTE_ONLY = ("backend", "kernels", "quantize", "embedding_quantize", "kv_cache", "tap_layers", "mtp")
+PTE_ONLY = ("backend", "kernels", "embedding_quantize", "kv_cache", "tap_layers", "mtp")
 
 
 def build_cache(config: Any, options: ExportOptions) -> TracedCache:
@@ -19,6 +20,7 @@ def build_cache(config: Any, options: ExportOptions) -> TracedCache:
     """
     check_options(options)
     check_verify_lens(options)
+    check_quantization(options)
     return TracedCache(config, options.max_seq_len)
 
 
