@@ -44,6 +44,10 @@ class Version:
     def tensors(self) -> dict[str, Tensor]:
         return {"length": self.length, **{f"layers.{name}": each for name, each in self.buffers.tensors.items()}}
 
+    def zero_(self) -> None:
+        for tensor in self.tensors().values():
+            tensor.zero_()
+
     def copy_(self, other: Version) -> None:
         theirs = other.tensors()
         for name, tensor in self.tensors().items():
@@ -90,8 +94,7 @@ class OnnxState:
     def clear(self) -> None:
         """Empty state and slots. Rows that the length does not reach are never read."""
         fresh = self.free()
-        for tensor in fresh.tensors().values():
-            tensor.zero_()
+        fresh.zero_()
         self.now = fresh
         self.slots = [None] * len(self.slots)
 
@@ -111,6 +114,7 @@ class OnnxState:
             return kept
         own = self.free()
         if kept is None:
+            own.zero_()
             own.length.fill_(-1)
         else:
             own.copy_(kept)
