@@ -5,6 +5,7 @@ onnxruntime itself refuses weights that lie outside the graph's folder, by a pat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -137,4 +138,6 @@ def _same(what: str, actual: Signature, wanted: Signature) -> None:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
+    """What onnxruntime says, without its codes and the path that stands before it already."""
+    lines = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .* failed:)?", "", str(error)).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
