@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import sys
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError, SnapshotError
 from hybridge.export.cli import main
+from hybridge.export.cli.export import export_checkpoint
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.draft_model import DraftModel
 from hybridge.runtime.manifest import ONNX_COMMIT, ONNX_PROGRAM, ONNX_WEIGHTS
@@ -248,6 +250,39 @@ def test_the_commands_take_either_artifact(
     assert "com.microsoft::LinearAttention" in capsys.readouterr().out
     assert run(monkeypatch, "bench", small, "--profile") == 2
     assert "onnxruntime's own profiler" in " ".join(capsys.readouterr().err.split())
+
+
+# What an export writes
+
+
+@pytest.fixture(scope="module")
+def exported(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An ONNX artifact of the checkpoint that ``artifact`` is the .pte of."""
+    folder = tmp_path_factory.mktemp("exported") / "onnx"
+    options = ExportOptions(format="onnx", max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2)
+    export_checkpoint(checkpoint, folder, options, force=False, validate=False)
+    return folder
+
+
+def test_hybridge_validate_passes(
+    exported: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "validate", exported, "--against", checkpoint, "--programs", 8, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["passed"]
+    assert report["worst_relative"] <= 2e-5
+
+
+def test_greedy_tokens_are_those_of_the_pte(exported: Path, artifact: Path) -> None:
+    session, pte = Session.load(exported), Session.load(artifact)
+    drafters = [None, PromptLookup(), DraftModel(Session.load(artifact), session)]
+    for seed in range(9):
+        rng = random.Random(seed)
+        prompt = [rng.randrange(session.vocab_size) for _ in range(rng.randint(1, 30))]
+        session.reset()
+        pte.reset()
+        want = list(pte.generate(prompt, max_new_tokens=60))
+        assert list(session.generate(prompt, max_new_tokens=60, drafter=drafters[seed % 3])) == want
 
 
 # Folders that cannot be trusted

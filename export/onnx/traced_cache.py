@@ -113,7 +113,9 @@ def check_layers(layers: Iterable[CacheLayer]) -> None:
     twice = {kind for each in parts for kind, count in Counter(part.kind for part in each).items() if count > 1}
     if obstacles or twice:
         what = ", ".join(sorted(obstacles)) or f"several of {', '.join(sorted(twice))} in one layer"
-        raise UnsupportedModelError(f"--format onnx cannot run this model's layers: {what}. Export with --format pte, which can.")
+        raise UnsupportedModelError(
+            f"--format onnx cannot run this model's layers: {what}. Export with --format pte, which can."
+        )
 
 
 def _states(index: int, part: CacheLayer, rows: int) -> Iterator[Entry]:
