@@ -89,7 +89,8 @@ def _session(path: Path) -> Any:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own have no base in common
         raise ArtifactError(
-            f"{path} does not load in onnxruntime {ort.__version__}: {_first_line(error)}. Export the model again."
+            f"{path} does not load in onnxruntime {ort.__version__}: {_first_line(error)}. "
+            "Export the model again, or use the onnxruntime that its manifest names."
         ) from None
 
 

@@ -73,9 +73,9 @@ class OnnxProgram:
 
     def _prefill(self, tokens: Tensor, count: Tensor) -> Tensor:
         n = int(count)
-        logits = torch.full((1, 1, self._vocab_size), nan)
         if not 1 <= n <= tokens.shape[1] or self._state.length + n > self._max_seq_len:
-            return logits
+            return self._nothing(1)
+        logits = torch.empty(1, 1, self._vocab_size)
         self._block = None
         self._state.forget_slots()
         past, present = self._state.now, self._state.free()
@@ -91,7 +91,7 @@ class OnnxProgram:
         if int(start) == 0:
             self._reset()
         if int(start) != self._state.length:
-            return torch.full((1, 1, self._vocab_size), nan)
+            return self._nothing(1)
         return self._decode(tokens)
 
     def _verify(self, tokens: Tensor) -> Tensor:
@@ -99,11 +99,12 @@ class OnnxProgram:
         self._block = None
         self._state.forget_slots()
         n = min(tokens.shape[1], self._max_seq_len - self._state.length)
-        logits = torch.full((1, tokens.shape[1], self._vocab_size), nan)
-        if n:
-            now = self._state.now
-            self._run(self._verifying(now, n), tokens[:, :n], logits[:, :n])
-            self._block = StagedBlock(now, n)
+        if not n:
+            return self._nothing(tokens.shape[1])
+        now, logits = self._state.now, torch.empty(1, tokens.shape[1], self._vocab_size)
+        self._run(self._verifying(now, n), tokens[:, :n], logits[:, :n])
+        self._block = StagedBlock(now, n)
+        logits[:, n:] = nan
         return logits
 
     def _commit(self, count: Tensor) -> Tensor:
@@ -137,6 +138,10 @@ class OnnxProgram:
         self._block = None
         self._state.clear()
         return self._state.now.length.clone()
+
+    def _nothing(self, tokens: int) -> Tensor:
+        """The logits of a refusal."""
+        return torch.full((1, tokens, self._vocab_size), nan)
 
     def _run(self, binding: Any, tokens: Tensor, logits: Tensor) -> None:
         """The model over tokens [1, T] after the committed ones, into the last logits [1, L, V]."""

@@ -24,6 +24,7 @@ from hybridge.export.cli.export import export_checkpoint
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.draft_model import DraftModel
 from hybridge.runtime.manifest import ONNX_COMMIT, ONNX_PROGRAM, ONNX_WEIGHTS
+from hybridge.runtime.onnx_graph import OnnxGraph
 from hybridge.runtime.random_program import RandomProgram
 from hybridge.runtime.session import number, padded
 from hybridge.runtime.validation import validate
@@ -186,6 +187,25 @@ def test_a_token_outside_the_vocabulary_fails_and_changes_nothing(session: Sessi
     with pytest.raises(ArtifactError, match="indices element out of data bounds"):
         session._program.call("decode", torch.tensor([[131]]))
     assert same_bits(before, bits(session))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_an_interrupt_leaves_a_usable_session(session: Session, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(graph: OnnxGraph, binding: object) -> None:
+        if when == "after":
+            really(graph, binding)
+        raise KeyboardInterrupt
+
+    really = OnnxGraph.run
+    session.prefill(PROMPT)
+    session.verify([1, 2])
+    for call in (lambda: session.commit(1), lambda: session.decode(3), lambda: session.prefill([3, 4])):
+        with monkeypatch.context() as patched:
+            patched.setattr(OnnxGraph, "run", run)
+            with pytest.raises(KeyboardInterrupt):
+                call()
+        assert session.tokens == PROMPT
+    close(session.decode(4), oracle([*PROMPT, 4])[-1])
 
 
 def test_forward_serves_a_stock_loop(session: Session) -> None:
