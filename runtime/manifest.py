@@ -59,6 +59,11 @@ class ExportOptions:
         """Tokens of each verify method, ascending."""
         return [*self.shorter_verify_lens, self.verify_len]
 
+    @property
+    def fixed_shapes(self) -> bool:
+        """Whether a method takes a fixed number of tokens; else a verify takes fewer too."""
+        return self.format == "pte"
+
 
 class Entry(BaseModel):
     """Base of what the manifest holds: immutable, no unknown fields, no conversions."""
