@@ -69,7 +69,7 @@ def check_model(graph: OnnxGraph, manifest: Manifest) -> None:
 
 
 def check_rows(manifest: Manifest, entry: OnnxEntry) -> None:
-    """Raises ArtifactError where there is no row for each position, or for each token of a block: the graphs take any number."""
+    """Raises ArtifactError where a position, or a token of a block, has no row: the graphs take any number of them."""
     options = manifest.options
     positional = {each.name: (each.shape[2:3], options.max_seq_len) for each in entry.states if each.kind == "positional"}
     staged = {each.name: (each.shape[1:2], options.verify_len) for each in entry.staged}
