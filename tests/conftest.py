@@ -36,3 +36,12 @@ def artifact(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     options = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2)
     export_checkpoint(checkpoint, folder, options, force=False, validate=False)
     return folder
+
+
+@pytest.fixture(scope="session")
+def exported(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ONNX artifact of ``checkpoint``, with the sizes of ``artifact``."""
+    folder = tmp_path_factory.mktemp("exported") / "onnx"
+    options = ExportOptions(format="onnx", max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2)
+    export_checkpoint(checkpoint, folder, options, force=False, validate=False)
+    return folder

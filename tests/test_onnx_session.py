@@ -20,7 +20,6 @@ from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError, SnapshotError
 from hybridge.export.cli import main
-from hybridge.export.cli.export import export_checkpoint
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.draft_model import DraftModel
 from hybridge.runtime.manifest import ONNX_COMMIT, ONNX_PROGRAM, ONNX_WEIGHTS
@@ -273,15 +272,6 @@ def test_the_commands_take_either_artifact(
 
 
 # What an export writes
-
-
-@pytest.fixture(scope="module")
-def exported(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An ONNX artifact of the checkpoint that ``artifact`` is the .pte of."""
-    folder = tmp_path_factory.mktemp("exported") / "onnx"
-    options = ExportOptions(format="onnx", max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2)
-    export_checkpoint(checkpoint, folder, options, force=False, validate=False)
-    return folder
 
 
 def test_hybridge_validate_passes(

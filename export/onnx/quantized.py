@@ -36,7 +36,7 @@ def quantize_linears(model: PreTrainedModel, options: ExportOptions) -> None:
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer [N, K] as uint8 [N, K / G, G bits / 8], the first of two columns in the lower bits, and scales [N, K / G]."""
+    """A linear layer [N, K] as uint8 [N, K / G, G bits / 8], low bits first, and scales [N, K / G]."""
 
     def __init__(self, layer: nn.Linear, options: ExportOptions) -> None:
         super().__init__()
