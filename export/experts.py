@@ -31,7 +31,8 @@ def run_experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_w
     """transformers' experts function: hidden_states [T, H], top_k_index and top_k_weights [T, N] to [T, H]."""
     if isinstance(module.down_proj, PackedExperts):
         return _run_packed(module, hidden_states, top_k_index, top_k_weights)
-    if top_k_index.numel() < module.num_experts:
+    choices = top_k_index.numel()
+    if isinstance(choices, int) and choices < module.num_experts:  # a symbol where the number of tokens is open
         gathered: Tensor = batched_mm_experts_forward(module, hidden_states, top_k_index, top_k_weights)
         return gathered
     return _run_all(module, hidden_states, top_k_index, top_k_weights)

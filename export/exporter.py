@@ -62,14 +62,19 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
     program = lower(methods, options=options, constants=constants, step=steps.step)
     with steps.step(f"Writing {PROGRAM}"), (folder / PROGRAM).open("wb") as file:
         program.write_to_file(file)
-    for name in COPIED_FILES:
-        if (checkpoint.folder / name).is_file():
-            shutil.copyfile(checkpoint.folder / name, folder / name)
+    copy_tokenizer(checkpoint, folder)
     manifest = describe(
         checkpoint, cache, options, program, folder, weights, {name: args for name, (_, args) in methods.items()}
     )
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return manifest
+
+
+def copy_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
+    """Put the checkpoint's tokenizer, and what else a runtime may read of it, into ``folder``."""
+    for name in COPIED_FILES:
+        if (checkpoint.folder / name).is_file():
+            shutil.copyfile(checkpoint.folder / name, folder / name)
 
 
 def build_cache(config: Any, options: ExportOptions) -> HybridCache:

@@ -21,7 +21,7 @@ from executorch.exir.passes import MemoryPlanningPass
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from hybridge.cache.errors import ExportFailedError
+from hybridge.cache.errors import ExportFailedError, HybridgeError
 from hybridge.export.fusion import EDGE_PASSES, fuse
 from hybridge.export.own_linears import own_linears
 from hybridge.export.partition import OnceStored
@@ -45,8 +45,8 @@ def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, A
     """
     own = options.kernels == "hybridge"
     backend = "portable" if own else options.backend
-    with _quiet(), torch.no_grad():
-        with step(f"Tracing {len(methods)} methods"), _explained("torch.export"):
+    with quiet(), torch.no_grad():
+        with step(f"Tracing {len(methods)} methods"), explained("torch.export"):
             programs = {name: _trace(module, example) for name, (module, example) in methods.items()}
         for name, program in programs.items():
             forget_provenance(program)
@@ -59,9 +59,9 @@ def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, A
             if own:
                 fuse(program)
                 own_linears(program)
-        with step(f"Lowering to {backend}"), _explained("the lowering"), quick_lowering():
+        with step(f"Lowering to {backend}"), explained("the lowering"), quick_lowering():
             edge = _to_edge(programs, backend, constants, EDGE_PASSES if own else None)
-        with step("Planning memory"), _explained("memory planning"):
+        with step("Planning memory"), explained("memory planning"):
             return edge.to_executorch(
                 ExecutorchBackendConfig(
                     memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True),
@@ -107,10 +107,11 @@ def _to_edge(
 
 
 @contextmanager
-def _explained(stage: str) -> Iterator[None]:
+def explained(stage: str) -> Iterator[None]:
+    """Whatever a library raises inside becomes an ExportFailedError that names the stage; hybridge's own errors stay."""
     try:
         yield
-    except (KeyboardInterrupt, MemoryError):
+    except (KeyboardInterrupt, MemoryError, HybridgeError):
         raise
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
@@ -118,7 +119,7 @@ def _explained(stage: str) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """PyTorch and ExecuTorch warn of their own deprecations by the hundred."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

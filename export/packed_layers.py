@@ -87,12 +87,12 @@ class PackedEmbedding(nn.Module):
 def _pack(weight: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor | None]:
     if bits == 32:
         return kernels.pack(weight, bits), None
-    quanta, scales = _round(weight, bits, group)
+    quanta, scales = rounded(weight, bits, group)
     return kernels.pack(quanta, bits), kernels.pack_scales(scales)
 
 
-def _round(weight: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor]:
-    """int8 [N, K] and float32 scales [N, K / group], which float16 holds exactly."""
+def rounded(weight: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor]:
+    """A weight [N, K] as int8 [N, K] and float32 scales [N, K / group], which float16 holds exactly."""
     high = (1 << (bits - 1)) - 1
     low = -8 if bits == 4 else -high  # -128 has no positive twin, which some processors' products need
     exact, zero = choose_qparams_affine(weight, MappingType.SYMMETRIC, (1, group), torch.int8, low, high)

@@ -61,7 +61,7 @@ def pack_weights(model: PreTrainedModel, options: ExportOptions) -> None:
     """
     integer, group = options.quantize == "8da4w", options.group_size
     _pack_embedding(model, BITS[options.embedding_quantize], group, integer=integer)
-    for name, layer in list(_linears(model)):
+    for name, layer in list(linears(model)):
         weight = _packed(name, layer.weight, BITS[options.quantize], group)
         model.set_submodule(name, PackedLinear(weight, layer.bias, integer=integer))
     for name, module in list(model.named_modules()):
@@ -95,7 +95,8 @@ def _pack_experts(name: str, module: Any, projection: str, bits: int, group: int
     setattr(module, projection, PackedExperts(_packed(name, flat, bits, group), rows, bias, integer=integer))
 
 
-def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
+def linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
+    """The linear layers that fewer bits are for, and their names."""
     for name, module in model.named_modules():
         wide = type(module) is nn.Linear and module.out_features * NARROW > module.in_features
         if wide and name.rpartition(".")[2] not in READ_DIRECTLY:
@@ -103,11 +104,17 @@ def _linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
 
 
 def _packed(name: str, weight: Tensor, bits: int, group: int) -> PackedWeight:
-    if bits < 32 and weight.shape[1] % group:
+    if bits < 32:
+        check_columns(name, weight, group)
+    return PackedWeight(weight, bits, group)
+
+
+def check_columns(name: str, weight: Tensor, group: int) -> None:
+    """Raises UsageError where the columns of ``weight`` are no whole number of groups."""
+    if weight.shape[1] % group:
         divisors = [size for size in (128, 64, 32, 16, 8) if weight.shape[1] % size == 0]
         hint = f"use --group-size {divisors[0]}" if divisors else "this model cannot be quantized in groups"
         raise UsageError(f"{name} has {weight.shape[1]} columns, which groups of {group} do not divide; {hint}.")
-    return PackedWeight(weight, bits, group)
 
 
 def _factor(embedding: Any) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hybridge.cache.errors import ArtifactError
-from hybridge.runtime.manifest import PROGRAM, FileEntry, Manifest, read_manifest
+from hybridge.runtime.manifest import FileEntry, Manifest, read_manifest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,8 @@ class Artifact:
 
     @property
     def program(self) -> Path:
-        return self.folder / PROGRAM
+        """The file that the runtime loads: of onnxruntime's, the graph."""
+        return self.folder / self.manifest.program_files[0]
 
     @property
     def tokenizer(self) -> Path | None:
@@ -36,8 +37,8 @@ def open_artifact(folder: str | Path) -> Artifact:
     if not folder.is_dir():
         raise ArtifactError(f"{folder} is not a folder; give the one that 'hybridge export' wrote.")
     manifest = read_manifest(folder)
-    if PROGRAM not in manifest.files:
-        raise ArtifactError(f"the manifest of {folder} lists no {PROGRAM}; export the model again.")
+    if missing := [name for name in manifest.program_files if name not in manifest.files]:
+        raise ArtifactError(f"the manifest of {folder} lists no {', '.join(missing)}; export the model again.")
     for name, expected in manifest.files.items():
         _check_file(folder, name, expected)
     return Artifact(folder=folder, manifest=manifest)

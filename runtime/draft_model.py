@@ -10,7 +10,6 @@ from torch import Tensor
 from hybridge.cache.errors import DraftError
 from hybridge.runtime.artifact import Artifact, open_artifact
 from hybridge.runtime.drafter import Context
-from hybridge.runtime.program import Program
 from hybridge.runtime.sampling import Proposal
 from hybridge.runtime.session import Session
 
@@ -50,7 +49,7 @@ class DraftModel:
         """
         draft = open_artifact(folder)
         check_tokenizer(draft, target)
-        return cls(Session(Program(draft), draft.manifest), session)
+        return cls(Session.of(draft), session)
 
     def propose(self, context: Context, limit: int) -> Proposal:
         """``limit`` guesses, fewer only where the draft's whole context is smaller."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
 from hybridge.cache.errors import ArtifactError
@@ -19,6 +19,7 @@ from hybridge.cache.errors import ArtifactError
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
 PROGRAM = "model.pte"
+ONNX_PROGRAM, ONNX_WEIGHTS, ONNX_COMMIT = "model.onnx", "model.onnx.data", "commit.onnx"
 
 STRICT = ConfigDict(extra="forbid", strict=True)
 
@@ -27,6 +28,7 @@ STRICT = ConfigDict(extra="forbid", strict=True)
 class ExportOptions:
     """Every choice of an export; goes into the manifest unchanged.
 
+    format says who runs it: ExecuTorch (pte) or onnxruntime; backend and kernels are for the first alone.
     max_seq_len, prefill_chunk and the verify lengths are in tokens. quantize is for linear layers, embedding_quantize for the
     embedding and a head that is tied to it; group_size columns share a scale. kv_cache is for keys and values of full
     attention. shorter_verify_lens, ascending and below verify_len, are further verify methods for shorter blocks. tap_layers
@@ -39,6 +41,7 @@ class ExportOptions:
     prefill_chunk: int = 64
     verify_len: int = 8
     snapshot_slots: int = 2
+    format: Literal["pte", "onnx"] = "pte"
     backend: Literal["xnnpack", "portable"] = "xnnpack"
     dtype: Literal["float32"] = "float32"
     kernels: Literal["llm", "hybridge", "aten"] = "llm"
@@ -55,6 +58,11 @@ class ExportOptions:
     def verify_lens(self) -> list[int]:
         """Tokens of each verify method, ascending."""
         return [*self.shorter_verify_lens, self.verify_len]
+
+    @property
+    def fixed_shapes(self) -> bool:
+        """Whether a method takes a fixed number of tokens; else a verify takes fewer too."""
+        return self.format == "pte"
 
 
 class Entry(BaseModel):
@@ -89,6 +97,39 @@ class MethodEntry(Entry):
     delegates: dict[str, int] = Field(description="calls by backend name")
 
 
+class OnnxState(TensorEntry):
+    """A state that goes into the graph as ``past_key_values.{name}`` and comes out of it as ``present.{name}``.
+
+    name is the layer's index and the state's own name, such as ``0.key``. Positional ones have a row for each position,
+    [1, heads, max_seq_len, head dim], and are written in place; bounded ones come out whole.
+    """
+
+    name: str
+    dtype: Literal["float32"]
+    kind: Literal["positional", "bounded"]
+
+
+class OnnxStaged(TensorEntry):
+    """The output ``staged.{name}`` [1, T, …], which the commit graph needs of a block; the shape is that of T = verify_len."""
+
+    name: str
+    dtype: Literal["float32"]
+
+
+class OnnxEntry(Entry):
+    """What onnxruntime must know and be given; operators as ``com.microsoft::LinearAttention``."""
+
+    opset: int
+    contrib_operators: list[str]
+    states: list[OnnxState]
+    staged: list[OnnxStaged]
+
+    @property
+    def bounded(self) -> list[OnnxState]:
+        """The states that a commit moves; none in a model of attention alone, which needs no commit graph."""
+        return [state for state in self.states if state.kind == "bounded"]
+
+
 class FileEntry(Entry):
     """A file of the folder."""
 
@@ -110,11 +151,26 @@ class Manifest(Entry):
     methods: dict[str, MethodEntry]
     files: dict[str, FileEntry]
     versions: dict[str, str]
+    onnx: OnnxEntry | None = None
+
+    @model_validator(mode="after")
+    def _says_what_its_format_needs(self) -> Self:
+        if (self.options.format == "onnx") != (self.onnx is not None):
+            raise ValueError("the section 'onnx' belongs to the format 'onnx' and to no other")
+        return self
+
+    @property
+    def program_files(self) -> list[str]:
+        """What the runtime reads, the program itself first."""
+        if self.onnx is None:
+            return [PROGRAM]
+        return [ONNX_PROGRAM, ONNX_WEIGHTS, *([ONNX_COMMIT] if self.onnx.bounded else [])]
 
     @property
     def identity(self) -> str:
-        """The program's hash, which its weights are part of."""
-        return self.files[PROGRAM].sha256
+        """The hash of the program and its weights."""
+        hashes = [self.files[name].sha256 for name in self.program_files]
+        return hashes[0] if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()
 
     @property
     def operators(self) -> set[str]:

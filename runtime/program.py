@@ -93,7 +93,10 @@ def llm_operators() -> list[Path]:
 
 
 def set_threads(count: int) -> None:
-    """Let every program of this process compute on so many threads, as soon as possible: not while one runs."""
+    """Let every program of this process compute on so many threads, as soon as possible: not while one runs.
+
+    onnxruntime fixes its number when an artifact is loaded; this is then for those that are loaded from now on.
+    """
     with _without_native_chatter():
         _runtime()._unsafe_reset_threadpool(count)
     torch.set_num_threads(count)

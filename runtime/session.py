@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.errors import CapacityError, CommitError, SnapshotError, TokenError, UsageError
-from hybridge.runtime.artifact import open_artifact
+from hybridge.runtime.artifact import Artifact, open_artifact
+from hybridge.runtime.backends import load_program
 from hybridge.runtime.committed_text import CommittedText
 from hybridge.runtime.drafter import Drafter
 from hybridge.runtime.generate import Until, generate
 from hybridge.runtime.generation_stats import GenerationStats
 from hybridge.runtime.manifest import shorter_verify
 from hybridge.runtime.pace import Pace
-from hybridge.runtime.program import Program
 from hybridge.runtime.protocols import Description, Methods
 from hybridge.runtime.sampling import Sampling
 from hybridge.runtime.state_file import SavedState, read_state, write_state
@@ -47,6 +47,7 @@ class Session:
         """What was noted in the state that was loaded last."""
         self._paces: dict[int, tuple[Drafter, Pace]] = {}
         self._program = program
+        self._fixed_shapes = options.fixed_shapes
         self._text = CommittedText()
         self._staged: list[int] = []
         self.reset()  # the runtime does not promise what fresh state memory holds
@@ -57,8 +58,12 @@ class Session:
 
         Raises ArtifactError, saying what is wrong with the folder.
         """
-        artifact = open_artifact(folder)
-        return cls(Program(artifact), artifact.manifest)
+        return cls.of(open_artifact(folder))
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> Session:
+        """A session over an artifact that was opened. Raises ArtifactError where its program is not what it should be."""
+        return cls(load_program(artifact), artifact.manifest)
 
     @property
     def tokens(self) -> list[int]:
@@ -109,7 +114,7 @@ class Session:
             )
         size = next(length for length in self.verify_lens if length >= len(ids))
         name = "verify" if size == self.verify_len else shorter_verify(size)
-        logits = self._run(name, len(ids), padded(ids, size))
+        logits = self._run(name, len(ids), padded(ids, size if self._fixed_shapes else len(ids)))
         self._staged = ids
         return logits[0, : len(ids)]
 
@@ -226,9 +231,9 @@ class Session:
         text = self._settled()
         buffers = self._saved_buffers()
         saved = read_state(Path(path), self._identity(), buffers)
+        self._program.call("commit", number(0))  # drops a block that waits, and is refused without one
         for name, buffer in buffers.items():
             buffer.copy_(saved.buffers[name])
-        self._program.state()["staged"].zero_()
         text.tokens, text.slots, self._staged, self.note = saved.tokens, saved.slots, [], saved.note
         return self.length
 
@@ -241,7 +246,7 @@ class Session:
         return self._paces.setdefault(id(drafter), (drafter, Pace(self.verify_lens)))[1]
 
     def _extend(self, ids: list[int]) -> Tensor:
-        if 1 < len(ids) <= self.verify_len < self.prefill_chunk:
+        if self._fixed_shapes and 1 < len(ids) <= self.verify_len < self.prefill_chunk:
             logits = self.verify(ids)[-1]  # a few tokens need no whole chunk
             self.commit(len(ids))
             return logits

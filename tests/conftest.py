@@ -39,3 +39,14 @@ def artifact(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
         export_checkpoint(checkpoint, folder / "artifact", options, force=False, validate=False)
 
     return once(tmp_path_factory, "exported", export) / "artifact"
+
+
+@pytest.fixture(scope="session")
+def exported(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ONNX artifact of ``checkpoint``, with the sizes of ``artifact``."""
+    options = ExportOptions(format="onnx", max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2)
+
+    def export(folder: Path) -> None:
+        export_checkpoint(checkpoint, folder / "artifact", options, force=False, validate=False)
+
+    return once(tmp_path_factory, "onnx", export) / "artifact"

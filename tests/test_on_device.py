@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from hybridge.runtime import Session
-from hybridge.runtime.kernels import library
+from hybridge.runtime import Session, compiling
 
 CHECKOUT = Path(__file__).parents[1]
 DOCUMENT = (CHECKOUT / "docs/on-device.md").read_text(encoding="utf-8")
@@ -73,11 +72,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert example
     folder = tmp_path_factory.mktemp("on_device")
     (folder / "example.cpp").write_text(example[1] + MAIN)
-    compiler = library.compiler()
+    compiler = compiling.compiler()
     if compiler is None:
         pytest.skip("no C++ compiler")
     flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-DC10_USING_CUSTOM_GENERATED_MACROS"]
-    includes = [f"-I{CHECKOUT / 'tests/helpers/executorch_module'}", *library._includes()]
+    includes = [f"-I{CHECKOUT / 'tests/helpers/executorch_module'}", *compiling.include_flags()]
     command = [compiler, *flags, *includes, folder / "example.cpp", "-o", folder / "example", *the_wheels_libraries()]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -22,7 +22,7 @@ from hybridge.runtime.artifact import open_artifact
 from hybridge.runtime.block_drafter import BlockDrafter
 from hybridge.runtime.draft_model import DraftModel
 from hybridge.runtime.drafter import Drafter
-from hybridge.runtime.program import Program, set_threads
+from hybridge.runtime.program import set_threads
 from hybridge.runtime.prompt_lookup import PromptLookup
 from hybridge.runtime.session import Session
 from hybridge.runtime.speculation_bench import PLAIN, Outcome
@@ -78,7 +78,7 @@ def load(artifact: Path, draft: Path | None) -> Subject:
     opened = open_artifact(artifact)
     if opened.tokenizer is None:
         raise UsageError(f"{artifact} has no tokenizer.json to read code with, which is what is generated; export with one.")
-    session = Session(Program(opened), opened.manifest)
+    session = Session.of(opened)
     ways: dict[str, Drafter | None] = {PLAIN: None, "prompt lookup": PromptLookup()}
     if draft is not None:
         ways["draft model"] = DraftModel.load(draft, opened, session)

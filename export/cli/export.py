@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from hybridge.cache import DEFAULT_MAX_SEQ_LEN
+from hybridge.cache.errors import UsageError
 from hybridge.export.cli.common import JsonOption, app, err, megabytes, numbers, print_json
 from hybridge.export.cli.validate import DEFAULT_PROGRAMS, print_report, validate_session
 from hybridge.runtime.kernels import library
@@ -27,7 +28,12 @@ def export_command(
         str, typer.Option(help="Most tokens of one verify call; 4,8,16 gives shorter blocks methods of their own.")
     ] = "8",
     snapshot_slots: Annotated[int, typer.Option(min=0, help="States that can be kept to come back to.")] = 2,
-    backend: Annotated[Literal["xnnpack", "portable"], typer.Option(help="Who computes the dense parts.")] = "xnnpack",
+    format_: Annotated[
+        Literal["pte", "onnx"], typer.Option("--format", help="Who runs it: ExecuTorch (pte) or onnxruntime (onnx).")
+    ] = "pte",
+    backend: Annotated[
+        Literal["xnnpack", "portable"] | None, typer.Option(help="Who computes the dense parts of a .pte; xnnpack if left out.")
+    ] = None,
     dtype: Annotated[Literal["float32"], typer.Option(help="Of weights and state.")] = "float32",
     kernels: Annotated[
         Literal["llm", "hybridge", "aten"] | None,
@@ -60,10 +66,14 @@ def export_command(
     force: Annotated[bool, typer.Option("--force", help="Replace an existing artifact.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Turn a checkpoint into one ExecuTorch program with all methods over one state."""
+    """Turn a checkpoint into one ExecuTorch program with all methods over one state, or into a graph for onnxruntime."""
     if max_seq_len is None:
         max_seq_len = DEFAULT_MAX_SEQ_LEN
         err.print(f"[yellow]--max-seq-len was not given:[/] the state will hold {max_seq_len} tokens.", highlight=False)
+    if format_ == "onnx" and (given := kernels or backend):
+        raise UsageError(
+            f"--{'kernels' if kernels else 'backend'} {given} is for --format pte: onnxruntime has its own. Leave it out."
+        )
     *shorter, longest = numbers(verify_len, "--verify-len", "4,8,16", lowest=1)
     options = ExportOptions(
         max_seq_len=max_seq_len,
@@ -71,9 +81,10 @@ def export_command(
         verify_len=longest,
         shorter_verify_lens=tuple(shorter),
         snapshot_slots=snapshot_slots,
-        backend=backend,
+        format=format_,
+        backend=backend or "xnnpack",
         dtype=dtype,
-        kernels=kernels or ("hybridge" if library.is_built() else "llm"),
+        kernels=kernels or ("hybridge" if format_ == "pte" and library.is_built() else "llm"),
         quantize=quantize,
         group_size=group_size,
         embedding_quantize=embedding_quantize,
@@ -104,18 +115,18 @@ def export_checkpoint(checkpoint: Path, output: Path, options: ExportOptions, *,
     """Export and, if asked, validate before the output appears. Raises what these do."""
     from hybridge.export.checkpoint import load_checkpoint
     from hybridge.export.config_file import read_config
-    from hybridge.export.exporter import build_cache, export
+    from hybridge.export.formats import format_of
     from hybridge.export.output_folder import output_folder
     from hybridge.export.progress import Steps
 
-    steps = Steps(err)
+    steps, writer = Steps(err), format_of(options)
     config = read_config(checkpoint)
     with output_folder(output, force=force) as folder:
         with steps.step("Laying out the state"):
-            cache = build_cache(config, options)
+            cache = writer.build_cache(config, options)
         with steps.step("Reading the checkpoint"):
             loaded = load_checkpoint(checkpoint)
-        manifest = export(loaded, cache, folder, options, steps)
+        manifest = writer.export(loaded, cache, folder, options, steps)
         if validate:
             report = validate_session(folder, checkpoint, programs=DEFAULT_PROGRAMS, seed=0)
             print_report(report, err)
@@ -125,11 +136,12 @@ def export_checkpoint(checkpoint: Path, output: Path, options: ExportOptions, *,
 
 def describe(output: Path, manifest: Manifest) -> None:
     """Say what was written and what to do with it."""
-    name, size = escape(str(output)), megabytes(manifest.files["model.pte"].size)
+    name, size = escape(str(output)), megabytes(sum(manifest.files[file].size for file in manifest.program_files))
     state = sum(layer.state_bytes for layer in manifest.layers)
+    kernels = "for onnxruntime" if manifest.onnx else f"kernels: {manifest.options.kernels}"
     err.print(
         f"[bold green]{name}[/] holds {len(manifest.methods)} methods in {size} "
-        f"(weights {megabytes(manifest.weight_bytes)}, state {megabytes(state)}; kernels: {manifest.options.kernels}).\n"
+        f"(weights {megabytes(manifest.weight_bytes)}, state {megabytes(state)}; {kernels}).\n"
         f"Try: hybridge inspect {name}   hybridge run {name} --prompt '…' --stats",
         highlight=False,
     )

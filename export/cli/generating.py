@@ -17,7 +17,6 @@ from hybridge.runtime.block_drafter import BlockDrafter
 from hybridge.runtime.draft_model import DraftModel
 from hybridge.runtime.drafter import Drafter
 from hybridge.runtime.generation_stats import GenerationStats
-from hybridge.runtime.program import Program
 from hybridge.runtime.prompt_lookup import PromptLookup
 from hybridge.runtime.session import Session
 
@@ -55,7 +54,7 @@ def open_model(folder: Path, *, draft: Path | None, lookup: bool, mtp: bool, pla
     if opened.tokenizer is None:
         raise UsageError(f"{folder} has no tokenizer.json, so text cannot be turned into tokens; use Session from Python.")
     tokenizer = Tokenizer.from_file(str(opened.tokenizer))
-    session = Session(Program(opened), opened.manifest)
+    session = Session.of(opened)
     return Model(opened, session, tokenizer, _drafter(opened, session, draft, mtp, plain))
 
 

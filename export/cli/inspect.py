@@ -6,7 +6,7 @@ from rich.markup import escape
 
 from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, megabytes, out, print_json, table
 from hybridge.runtime.artifact import Artifact, open_artifact
-from hybridge.runtime.manifest import Manifest, TensorEntry
+from hybridge.runtime.manifest import Manifest, OnnxEntry, TensorEntry
 
 
 @app.command()
@@ -20,6 +20,8 @@ def inspect(artifact: ArtifactArgument, json: JsonOption = False) -> None:
     _print_layers(opened.manifest)
     _print_methods(opened.manifest)
     _print_operators(opened.manifest)
+    if opened.manifest.onnx is not None:
+        _print_onnx(opened.manifest.onnx)
 
 
 def _print_summary(artifact: Artifact) -> None:
@@ -63,6 +65,17 @@ def _print_operators(manifest: Manifest) -> None:
     operators = sorted({name for method in manifest.methods.values() for name in method.operators})
     out.print(f"[bold]Operators that the runtime must have ({len(operators)})[/]")
     out.print(", ".join(operators), highlight=False)
+
+
+def _print_onnx(entry: OnnxEntry) -> None:
+    grid = table(f"ONNX, opset {entry.opset}", "tensor", "use", "shape")
+    for state in entry.states:
+        grid.add_row(state.name, f"{state.kind} state", _shape(state))
+    for staged in entry.staged:
+        grid.add_row(staged.name, "staged for a commit", _shape(staged))
+    out.print(grid)
+    out.print(f"[bold]Fused operators that onnxruntime must have ({len(entry.contrib_operators)})[/]")
+    out.print(", ".join(entry.contrib_operators) or "none", highlight=False)
 
 
 def _shape(entry: TensorEntry) -> str:

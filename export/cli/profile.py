@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from hybridge.cache.errors import UsageError
 from hybridge.export.cli.common import err, megabytes, out, print_json, table
 from hybridge.runtime.artifact import open_artifact
 from hybridge.runtime.program import set_threads
@@ -25,6 +26,11 @@ def profile_parts(artifact: Path, threads: int | None, context: int, *, json: bo
     from hybridge.export.profiling.profile import profile
 
     opened = open_artifact(artifact)
+    if opened.manifest.options.format != "pte":
+        raise UsageError(
+            f"{artifact} is for onnxruntime, and --profile takes ExecuTorch's programs apart; "
+            "profile a .pte of the same model, or use onnxruntime's own profiler."
+        )
     if threads is not None:
         set_threads(threads)
     clock = time.process_time if threads == 1 else time.perf_counter

@@ -8,7 +8,8 @@ import torch
 
 from benchmarks.engine import VERIFY, tokens
 from hybridge.runtime.artifact import open_artifact
-from hybridge.runtime.program import Program, set_threads
+from hybridge.runtime.backends import load_program
+from hybridge.runtime.program import set_threads
 from hybridge.runtime.session import Session, number, padded
 
 
@@ -21,23 +22,27 @@ class HybridgeEngine:
 
     def load(self) -> None:
         artifact = open_artifact(self.folder)
-        self.program = Program(artifact)
+        self.program = load_program(artifact)
         session = Session(self.program, artifact.manifest)
+        self.fixed_shapes = artifact.manifest.options.fixed_shapes
         self.chunk, self.vocabulary = session.prefill_chunk, session.vocab_size
         self.block = torch.tensor([tokens(VERIFY, self.vocabulary)])
         session.decode(1)
 
     def set_threads(self, count: int) -> None:
         set_threads(count)
+        if not self.fixed_shapes:
+            self.load()  # onnxruntime's threads are those of the load
+            self.context = -1
 
     def fill(self, context: int) -> None:
         """Any keys, values and states will do; only the first time, then the length alone says where the state ends."""
         state = self.program.state()
         if self.context < 0:
             for name, buffer in state.items():
-                if not name.rpartition(".")[2].endswith(("length", "staged", "_slots")):
+                if not name.startswith("slots.") and not name.rpartition(".")[2].endswith(("length", "staged", "_slots")):
                     _scatter(buffer)
-        state["staged"].zero_()
+        self.program.call("commit", number(0))  # drops a block that waits
         state["length"].fill_(context)
         self.context = context
 

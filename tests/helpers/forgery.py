@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridge.runtime.artifact import describe_file
-from hybridge.runtime.manifest import MANIFEST, PROGRAM
+from hybridge.runtime.manifest import MANIFEST, ONNX_COMMIT, ONNX_PROGRAM, ONNX_WEIGHTS, PROGRAM
 
 Content = dict[str, Any]
 
@@ -18,8 +18,9 @@ def forge(folder: Path, change: Callable[[Content], object] = lambda content: No
     """Change the manifest, and everything in it that would tell of this change or of one to the program."""
     content = json.loads((folder / MANIFEST).read_text())
     del content["checksum"]
-    program = describe_file(folder / PROGRAM)
-    content["files"][PROGRAM] = {"sha256": program.sha256, "size": program.size}
+    for name in {PROGRAM, ONNX_PROGRAM, ONNX_WEIGHTS, ONNX_COMMIT} & content["files"].keys():
+        file = describe_file(folder / name)
+        content["files"][name] = {"sha256": file.sha256, "size": file.size}
     change(content)
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
     checksum = hashlib.sha256(canonical.encode()).hexdigest()

@@ -1,0 +1,39 @@
+"""The formats of an artifact, and who writes each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hybridge.cache.errors import UsageError
+from hybridge.export import exporter
+from hybridge.export.checkpoint import Checkpoint
+from hybridge.export.progress import Steps
+from hybridge.runtime.manifest import ExportOptions, Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """build_cache: the state of a config, after checking the options; export: write the artifact of a checkpoint with it."""
+
+    build_cache: Callable[[Any, ExportOptions], Any]
+    export: Callable[[Checkpoint, Any, Path, ExportOptions, Steps], Manifest]
+
+
+def format_of(options: ExportOptions) -> Format:
+    """Who writes what the options ask for. Raises UsageError where its libraries are not installed."""
+    return _onnx() if options.format == "onnx" else Format(build_cache=exporter.build_cache, export=exporter.export)
+
+
+def _onnx() -> Format:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise UsageError(f"--format onnx needs {error.name}, which is not installed: pip install 'hybridge[onnx]'.") from None
+    from hybridge.export.onnx.exporter import export_onnx
+    from hybridge.export.onnx.options import build_cache
+
+    return Format(build_cache=build_cache, export=export_onnx)

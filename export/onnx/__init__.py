@@ -1,0 +1,1 @@
+"""``--format onnx``: a checkpoint as graphs for onnxruntime, over its fused operators."""

@@ -1,0 +1,94 @@
+"""Export a checkpoint for onnxruntime: trace, write with the weights beside the graph, check, and describe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import onnx
+import onnx_ir
+from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+
+import hybridge
+from hybridge.export.checkpoint import Checkpoint
+from hybridge.export.exporter import copy_tokenizer, weight_bytes
+from hybridge.export.onnx.describe import layer_entries, method_entries, staged_entries, state_entries
+from hybridge.export.onnx.genai_config import write_genai_config
+from hybridge.export.onnx.quantized import quantize_linears
+from hybridge.export.onnx.trace import OPSET, trace_commit, trace_model
+from hybridge.export.onnx.traced_cache import TracedCache
+from hybridge.export.progress import Steps
+from hybridge.runtime.artifact import describe_file
+from hybridge.runtime.manifest import (
+    FORMAT_VERSION,
+    MANIFEST,
+    ONNX_COMMIT,
+    ONNX_PROGRAM,
+    ONNX_WEIGHTS,
+    ExportOptions,
+    Manifest,
+    OnnxEntry,
+    OnnxStaged,
+)
+
+CONTRIB = "com.microsoft"
+
+
+def export_onnx(checkpoint: Checkpoint, cache: TracedCache, folder: Path, options: ExportOptions, steps: Steps) -> Manifest:
+    """Write the ONNX artifact of ``checkpoint`` into the existing, empty ``folder``; the model is adapted in place.
+
+    Raises UnsupportedModelError for what onnxruntime has no operators for, ExportFailedError and OSError.
+    """
+    if options.quantize != "none":
+        with steps.step("Quantizing the weights"):
+            quantize_linears(checkpoint.model, options)
+    weights = weight_bytes(checkpoint.model)
+    with steps.step("Tracing the model"):
+        model = trace_model(checkpoint.model, cache)
+    staged = staged_entries(model, options.verify_len)
+    with steps.step(f"Writing {ONNX_PROGRAM}"):
+        _write(model, folder / ONNX_PROGRAM)
+    if cache.bounded:
+        with steps.step("Tracing the commit"):
+            _write(trace_commit(cache, [entry.shape for entry in staged]), folder / ONNX_COMMIT)
+    copy_tokenizer(checkpoint, folder)
+    write_genai_config(checkpoint, cache, folder, options)
+    manifest = describe(checkpoint, cache, options, model, folder, weights, staged)
+    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    return manifest
+
+
+def describe(
+    checkpoint: Checkpoint,
+    cache: TracedCache,
+    options: ExportOptions,
+    model: onnx_ir.Model,
+    folder: Path,
+    weights: int,
+    staged: Sequence[OnnxStaged],
+) -> Manifest:
+    """The manifest of what was written to ``folder``."""
+    operators = sorted({f"{node.domain}::{node.op_type}" for node in model.graph if node.domain == CONTRIB})
+    libraries = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        model_type=checkpoint.config.model_type,
+        vocab_size=checkpoint.vocab_size,
+        bos_id=checkpoint.bos_id,
+        eos_ids=checkpoint.eos_ids,
+        weight_bytes=weights,
+        options=options,
+        layers=layer_entries(cache, staged, options.snapshot_slots),
+        methods=method_entries(options, checkpoint.vocab_size, operators),
+        files={path.name: describe_file(path) for path in sorted(folder.iterdir())},
+        versions={name: version(name) for name in libraries} | {"hybridge": hybridge.__version__},
+        onnx=OnnxEntry(opset=OPSET, contrib_operators=operators, states=state_entries(cache), staged=list(staged)),
+    )
+
+
+def _write(model: onnx_ir.Model, path: Path) -> None:
+    """Write tensor by tensor, large ones beside the graph, and check what was written."""
+    ClearMetadataAndDocStringPass()(model)  # where in which source file a node came from
+    onnx_ir.save(model, path, external_data=ONNX_WEIGHTS if path.name == ONNX_PROGRAM else None)
+    onnx.checker.check_model(str(path))

@@ -1,0 +1,229 @@
+"""The operations on state as onnxruntime's fused operators (``com.microsoft``), for tracing an ONNX graph.
+
+ONNX knows no memory that is written to, so a buffer of the cache only stands for tensors of the graph: what goes in as a
+graph's input is looked up in ``held``, and what a mutable buffer would hold afterwards takes its place there, to be put out.
+
+Nothing here computes; ``torch.onnx.ops`` puts the operators into the graph, and onnxruntime runs them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.onnx.ops import symbolic_multi_out
+
+from hybridge.cache.block import Block
+from hybridge.cache.conv_window import ShortConvolution
+from hybridge.cache.delta_gates import DeltaGates, DeltaStaged
+from hybridge.cache.errors import UnsupportedModelError
+from hybridge.cache.kernels import CoreKernels, Scoring, Visible
+from hybridge.cache.state_space import LinearAttention, LinearStaged, Steps
+
+Attributes = dict[str, Any]
+
+ACTIVATIONS = (None, "silu")
+"""Those that the operator of the convolution knows."""
+
+
+class Held:
+    """What buffers of the cache stand for in the graph that is being traced; keys and values go by the keys' buffer."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[int, tuple[Tensor, ...]] = {}
+
+    def __getitem__(self, buffer: Tensor) -> tuple[Tensor, ...]:
+        return self._tensors[id(buffer)]
+
+    def __setitem__(self, buffer: Tensor, tensors: tuple[Tensor, ...]) -> None:
+        self._tensors[id(buffer)] = tensors
+
+
+class OnnxKernels(CoreKernels):
+    """See ``hybridge.cache.kernels.Kernels``. Axes of states in the graph: keys and values [B, G, R, D]; windows [B, W, C];
+    matrices [B, H, K, V], those of state spaces and lightning attention too.
+
+    What is staged has tokens as its second axis and the rest flat, [B, T, X]; log decays are ready to be used, so that a commit
+    needs no weights.
+    """
+
+    def __init__(self) -> None:
+        self.held = Held()
+        self._rows: dict[int, Tensor] = {}
+
+    # Attention
+
+    def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
+        self._rows[id(buffer)] = rows  # the operator that attends also writes
+
+    def write_window(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
+        self._rows[id(buffer)] = rows
+
+    def attend(
+        self, query: Tensor, keys: Tensor, values: Tensor, block: Block, scoring: Scoring, visible: Visible | None = None
+    ) -> Tensor:
+        if scoring.bias is not None or (scoring.sinks is not None and scoring.sinks.dim() > 1):
+            raise UnsupportedModelError("--format onnx cannot add a bias by position to attention scores; --format pte can.")
+        ring, past = visible.ring if visible else None, self.held[keys]
+        if ring is not None and ring.chunked:
+            raise UnsupportedModelError("--format onnx has no attention within chunks of positions; --format pte has.")
+        key, value = self._rows[id(keys)], self._rows[id(values)]
+        last, total = block.shared("lengths", lambda: _lengths(block))
+        rows = [_widened(x, past[0].shape[3]).flatten(2) for x in (query, key, value)]
+        sinks = (None, None, None, None, scoring.sinks) if scoring.sinks is not None else ()
+        out, *present = call(
+            "GroupQueryAttention",
+            (*rows, *past, last, total, *sinks),
+            {
+                "num_heads": query.shape[2],
+                "kv_num_heads": key.shape[2],
+                "scale": float(scoring.scale),
+                "softcap": float(scoring.softcap or 0.0),
+                "local_window_size": ring.window if ring else -1,
+            },
+            (rows[0].shape, *(each.shape for each in past)),
+        )
+        self.held[keys] = tuple(present)
+        return out.unflatten(2, (query.shape[2], -1))[..., : value.shape[3]]
+
+    # Short convolutions
+
+    def convolve(
+        self, x: Tensor, convolution: ShortConvolution, window: Tensor, staged: Tensor, block: Block, start: int = 0
+    ) -> Tensor:
+        x = x[..., start : start + window.shape[2]]
+        known = convolution.name in ACTIVATIONS
+        (past,) = self.held[window]
+        out, present = call(
+            "CausalConvWithState",
+            (x, convolution.weight(), convolution.bias(), past),
+            {"activation": (convolution.name if known else None) or "none", "channels_last": 1},
+            (x.shape, past.shape),
+        )
+        self.held[window], self.held[staged] = (present,), (x,)
+        return out if known else convolution.activate(out)
+
+    def take(self, x: Tensor, window: Tensor, staged: Tensor, block: Block) -> Tensor:
+        raise UnsupportedModelError("a convolution whose taps depend on the token has no operator in onnxruntime.")
+
+    def shift(self, window: Tensor, x: Tensor, count: Tensor) -> None:
+        (past,), (inputs,) = self.held[window], self.held[x]
+        rows = torch.cat([past, inputs], dim=1)
+        self.held[window] = (rows.index_select(1, count + torch.arange(past.shape[1])),)
+
+    # Delta rules
+
+    def delta_rule(self, mixed: Tensor, gates: DeltaGates, state: Tensor, staged: DeltaStaged, block: Block) -> Tensor:
+        (H, K), heads = state.shape[1:3], staged.key.shape[2]
+        size = heads * K
+        query, key = (
+            _normalized(part.unflatten(-1, (heads, K)), scale)
+            for part, scale in ((mixed[..., :size], K**-0.5), (mixed[..., size : 2 * size], 1.0))
+        )
+        inputs = key, mixed[..., 2 * size :], gates.log_decay.flatten(2), gates.strengths
+        for buffer, each in zip(staged.all, inputs, strict=True):
+            self.held[buffer] = (each,)
+        return self._recur("gated_delta", query, *inputs, state=state, key_heads=heads).unflatten(-1, (H, -1))
+
+    def commit_delta_rule(self, state: Tensor, staged: DeltaStaged, count: Tensor) -> None:
+        key, *rest = self._accepted(count, *staged.all)
+        self._recur("gated_delta", key, key, *rest, state=state, key_heads=staged.key.shape[2])
+
+    # Linear attention and state spaces
+
+    def linear_attention(
+        self, mixed: Tensor, steps: Steps | None, weights: LinearAttention, state: Tensor, staged: LinearStaged, block: Block
+    ) -> Tensor:
+        H = state.shape[1]
+        query, key, value = _split(mixed, weights, state)
+        log_decay, taken = weights.rate.expand(*mixed.shape[:2], H), value
+        if steps is not None:
+            log_decay = steps.sizes * weights.rate
+            taken = (value.unflatten(-1, (H, -1)) * steps.sizes.unsqueeze(-1)).flatten(2)
+        self.held[staged.mixed], self.held[staged.steps] = (torch.cat([key, taken], dim=-1),), (log_decay,)
+        out = self._recur("gated", query, key, taken, log_decay, state=state, key_heads=_key_heads(weights, state))
+        if weights.skip is None:
+            return out
+        return out + (value.unflatten(-1, (H, -1)) * weights.skip[:, None]).flatten(2)
+
+    def commit_linear_attention(self, weights: LinearAttention, state: Tensor, staged: LinearStaged, count: Tensor) -> None:
+        mixed, log_decay = self._accepted(count, staged.mixed, staged.steps)
+        heads = _key_heads(weights, state)
+        size = heads * state.shape[3]
+        key, value = mixed[..., :size], mixed[..., size:]
+        self._recur("gated", key, key, value, log_decay, state=state, key_heads=heads)
+
+    def _recur(self, rule: str, query: Tensor, *inputs: Tensor, state: Tensor, key_heads: int) -> Tensor:
+        """One run of the recurrence, [B, T, H V]; inputs are key, value, log decay and, for delta rules, beta."""
+        key, value, *gates = inputs
+        (past,) = self.held[state]
+        out, present = call(
+            "LinearAttention",
+            (query, key, value, past, *gates),
+            {"q_num_heads": key_heads, "kv_num_heads": state.shape[1], "update_rule": rule, "scale": 1.0},
+            (value.shape, past.shape),
+        )
+        self.held[state] = (present,)
+        return out
+
+    def _accepted(self, count: Tensor, *staged: Tensor) -> list[Tensor]:
+        """The first ``count`` tokens of what was staged."""
+        return [_first(self.held[buffer][0], count) for buffer in staged]
+
+
+def call(
+    name: str, inputs: tuple[Tensor | None, ...], attributes: Attributes, shapes: tuple[torch.Size, ...]
+) -> tuple[Tensor, ...]:
+    """An operator of onnxruntime's own with float32 outputs of these shapes."""
+    dtypes = [torch.float32] * len(shapes)
+    return tuple(symbolic_multi_out(f"com.microsoft::{name}", inputs, attributes, dtypes=dtypes, shapes=shapes, version=1))
+
+
+def padded(width: int) -> int:
+    """The next width of a row that the operator of attention takes."""
+    return -(-width // 8) * 8
+
+
+def _widened(x: Tensor, width: int) -> Tensor:
+    """x [B, T, H, D] with zeros behind each head, which change no score and are cut off again."""
+    return x if x.shape[3] == width else F.pad(x, (0, width - x.shape[3]))
+
+
+def _lengths(block: Block) -> tuple[Tensor, Tensor]:
+    """int32 [1], the position of the block's last token, and int32 [], the tokens up to it."""
+    last = (block.start + (block.length - 1)).to(torch.int32)
+    return last, (last + 1).squeeze(0)
+
+
+def _normalized(x: Tensor, scale: float) -> Tensor:
+    """x [B, T, H, K] to its directions [B, T, H K], as ``hybridge.cache.delta_gates.l2_normalize``, times scale.
+
+    As a norm by the root of the mean square, which is one operator:
+    ``x / sqrt(sum x^2 + e) = x / sqrt(mean x^2 + e / K) / sqrt(K)``.
+    """
+    K = x.shape[-1]
+    weight = torch.full((K,), scale * K**-0.5)
+    return F.rms_norm(x, (K,), weight, 1e-6 / K).flatten(2)
+
+
+def _key_heads(weights: LinearAttention, state: Tensor) -> int:
+    return state.shape[1] if weights.by_head else weights.groups
+
+
+def _split(mixed: Tensor, weights: LinearAttention, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows [B, T, C] to query and key [B, T, G N] and value [B, T, H P]; state is [B, H, P, N]."""
+    H, P, N = state.shape[1:]
+    if weights.by_head:
+        query, key, value = (each.flatten(2) for each in mixed.unflatten(-1, (H, -1)).split([N, N, P], dim=-1))
+        return query, key, value
+    inner, size = H * P, weights.groups * N
+    return mixed[..., inner + size :], mixed[..., inner : inner + size], mixed[..., :inner]
+
+
+def _first(x: Tensor, count: Tensor) -> Tensor:
+    n: int = count.item()  # type: ignore[assignment]  # a symbol while tracing
+    torch._check(n >= 0)
+    torch._check(n <= x.shape[1])
+    return x[:, :n]

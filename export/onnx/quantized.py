@@ -1,0 +1,70 @@
+"""Linear layers in 4 and 8 bits by onnxruntime's ``MatMulNBits``, over the very numbers that a .pte has.
+
+Weights are whole numbers with a scale for each group of columns; ``8da4w`` lets the operator round what goes in to 8 bits too.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hybridge.cache.errors import UsageError
+from hybridge.export.onnx.kernels import call
+from hybridge.export.packed_layers import rounded
+from hybridge.export.quantize import BITS, check_columns, linears
+from hybridge.runtime.manifest import ExportOptions
+
+EXACT_INPUTS, INPUTS_OF_8_BITS = 1, 4
+"""``accuracy_level`` of the operator."""
+
+
+def check_quantization(options: ExportOptions) -> None:
+    """Raises UsageError for groups that the operator does not take."""
+    if options.quantize != "none" and options.group_size not in (16, 32, 64, 128, 256):
+        raise UsageError(f"--group-size {options.group_size} is not one of onnxruntime's: 16, 32, 64, 128 or 256.")
+
+
+def quantize_linears(model: PreTrainedModel, options: ExportOptions) -> None:
+    """Replace the linear layers that a .pte would have in fewer bits too, in place. Raises UsageError for odd columns."""
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    for name, layer in list(linears(model)):
+        if layer is head and head.weight is embedding.weight:
+            continue  # stored once, and a table of 32 bits
+        check_columns(name, layer.weight, options.group_size)
+        model.set_submodule(name, QuantizedLinear(layer, options))
+
+
+class QuantizedLinear(nn.Module):
+    """A linear layer [N, K] as uint8 [N, K / G, G bits / 8], low bits first, and scales [N, K / G]."""
+
+    def __init__(self, layer: nn.Linear, options: ExportOptions) -> None:
+        super().__init__()
+        self.out_features, self.in_features = layer.weight.shape
+        self.bits, self.group = BITS[options.quantize], options.group_size
+        self.level = INPUTS_OF_8_BITS if options.quantize == "8da4w" else EXACT_INPUTS
+        quanta, scales = rounded(layer.weight.detach(), self.bits, self.group)
+        self.packed = _constant(_packed(quanta, self.bits, self.group))
+        self.scales = _constant(scales)
+        self.bias = layer.bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., K] to [..., N]."""
+        attributes = {"K": self.in_features, "N": self.out_features, "bits": self.bits, "block_size": self.group}
+        (out,) = call(
+            "MatMulNBits",
+            (x, self.packed, self.scales, None, None, self.bias),
+            attributes | {"accuracy_level": self.level},
+            (torch.Size((*x.shape[:-1], self.out_features)),),
+        )
+        return out
+
+
+def _packed(quanta: Tensor, bits: int, group: int) -> Tensor:
+    """int8 [N, K] around 0 to bytes around the operator's own zero, 2^(bits - 1)."""
+    values = (quanta.to(torch.int16) + (1 << (bits - 1))).to(torch.uint8).unflatten(1, (-1, group))
+    return values if bits == 8 else values[..., ::2] | (values[..., 1::2] << 4)
+
+
+def _constant(values: Tensor) -> nn.Parameter:
+    return nn.Parameter(values, requires_grad=False)
