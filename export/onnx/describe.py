@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import onnx_ir
@@ -59,7 +59,7 @@ def layer_entries(cache: TracedCache, staged: Sequence[OnnxStaged], slots: int) 
     ]
 
 
-def method_entries(options: ExportOptions, vocab_size: int, operators: list[str]) -> Mapping[str, MethodEntry]:
+def method_entries(options: ExportOptions, vocab_size: int, operators: list[str]) -> dict[str, MethodEntry]:
     """The methods with the signatures that they have in a .pte; those that run the graph name its contrib operators."""
     number = TensorEntry(shape=[1], dtype=INTEGER)
 

@@ -86,7 +86,8 @@ class OnnxKernels(CoreKernels):
             (rows[0].shape, *(each.shape for each in past)),
         )
         self.held[keys] = tuple(present)
-        return out.unflatten(2, (query.shape[2], -1))[..., : value.shape[3]]
+        heads: Tensor = out.unflatten(2, (query.shape[2], -1))
+        return heads[..., : value.shape[3]]
 
     # Short convolutions
 
@@ -122,10 +123,11 @@ class OnnxKernels(CoreKernels):
             _normalized(part.unflatten(-1, (heads, K)), scale)
             for part, scale in ((mixed[..., :size], K**-0.5), (mixed[..., size : 2 * size], 1.0))
         )
-        inputs = key, mixed[..., 2 * size :], gates.log_decay.flatten(2), gates.strengths
+        inputs = key, mixed[..., 2 * size :], *_activated(gates)
         for buffer, each in zip(staged.all, inputs, strict=True):
             self.held[buffer] = (each,)
-        return self._recur("gated_delta", query, *inputs, state=state, key_heads=heads).unflatten(-1, (H, -1))
+        out: Tensor = self._recur("gated_delta", query, *inputs, state=state, key_heads=heads).unflatten(-1, (H, -1))
+        return out
 
     def commit_delta_rule(self, state: Tensor, staged: DeltaStaged, count: Tensor) -> None:
         key, *rest = self._accepted(count, *staged.all)
@@ -146,7 +148,8 @@ class OnnxKernels(CoreKernels):
         out = self._recur("gated", query, key, taken, log_decay, state=state, key_heads=_key_heads(weights, state))
         if weights.skip is None:
             return out
-        return out + (value.unflatten(-1, (H, -1)) * weights.skip[:, None]).flatten(2)
+        skipped: Tensor = (value.unflatten(-1, (H, -1)) * weights.skip[:, None]).flatten(2)
+        return out + skipped
 
     def commit_linear_attention(self, weights: LinearAttention, state: Tensor, staged: LinearStaged, count: Tensor) -> None:
         mixed, log_decay = self._accepted(count, staged.mixed, staged.steps)
@@ -195,6 +198,14 @@ def _lengths(block: Block) -> tuple[Tensor, Tensor]:
     """int32 [1], the position of the block's last token, and int32 [], the tokens up to it."""
     last = (block.start + (block.length - 1)).to(torch.int32)
     return last, (last + 1).squeeze(0)
+
+
+def _activated(gates: DeltaGates) -> tuple[Tensor, ...]:
+    """Log decay [B, T, H], or flat [B, T, H K], and beta [B, T, H]; the usual form is one operator."""
+    if gates.floor is None and gates.strength == 1.0 and len(gates.bias) == len(gates.rate):
+        shapes = gates.decay.shape, gates.beta.shape
+        return call("LinearAttentionGate", (gates.decay, gates.bias, -gates.rate, gates.beta), {}, shapes)
+    return gates.log_decay.flatten(2), gates.strengths
 
 
 def _normalized(x: Tensor, scale: float) -> Tensor:

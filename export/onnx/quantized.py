@@ -62,7 +62,7 @@ class QuantizedLinear(nn.Module):
 
 def _packed(quanta: Tensor, bits: int, group: int) -> Tensor:
     """int8 [N, K] around 0 to bytes around the operator's own zero, 2^(bits - 1)."""
-    values = (quanta.to(torch.int16) + (1 << (bits - 1))).to(torch.uint8).unflatten(1, (-1, group))
+    values: Tensor = (quanta.to(torch.int16) + (1 << (bits - 1))).to(torch.uint8).unflatten(1, (-1, group))
     return values if bits == 8 else values[..., ::2] | (values[..., 1::2] << 4)
 
 
