@@ -48,7 +48,7 @@ def export(checkpoint: Path, work: Path, options: Sequence[str], limit: float, *
     record.unlink(missing_ok=True)
     arguments = ["export", str(checkpoint), "-o", str(folder), "--force", *options]
     seconds, memory = run_measured([sys.executable, "-c", COMMAND, *arguments], work / f"export-{name}.log", limit)
-    size = (folder / "model.pte").stat().st_size
+    size = sum(path.stat().st_size for path in folder.glob("model.*"))
     exported = Exported(str(folder), seconds, memory, size)
     record.write_text(json.dumps({"code": fingerprint(), "options": list(options), "exported": asdict(exported)}, indent=2))
     return exported

@@ -38,6 +38,7 @@ Q4 = 4.5  # 32 numbers of 4 bits and a scale of 16
 VARIANTS = (
     Variant("hybridge llm", "float32", "hybridge", Bits(), ("--kernels", "llm")),
     Variant("hybridge", "float32", "hybridge", Bits(), ("--kernels", "hybridge")),
+    Variant("hybridge onnx", "float32", "hybridge", Bits(), ("--format", "onnx")),
     Variant("transformers eager", "float32", "eager", Bits()),
     Variant("torch.compile", "float32", "compiled", Bits()),
     Variant("transformers .pte", "float32", "pte", Bits()),
