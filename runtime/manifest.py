@@ -105,6 +105,7 @@ class OnnxState(TensorEntry):
     """
 
     name: str
+    dtype: Literal["float32"]
     kind: Literal["positional", "bounded"]
 
 
@@ -112,6 +113,7 @@ class OnnxStaged(TensorEntry):
     """The output ``staged.{name}`` [1, T, …], which the commit graph needs of a block; the shape is that of T = verify_len."""
 
     name: str
+    dtype: Literal["float32"]
 
 
 class OnnxEntry(Entry):

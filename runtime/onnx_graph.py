@@ -61,10 +61,23 @@ def check_model(graph: OnnxGraph, manifest: Manifest) -> None:
     """Raises ArtifactError where model.onnx is not what the manifest says."""
     entry = manifest.onnx
     assert entry is not None
+    check_rows(manifest, entry)
     calls: Signature = {TOKENS: ("int64", [1, None]), MASK: ("int64", [1, None]), FIRST_LOGIT: ("int64", [])}
     logits: Signature = {LOGITS: ("float32", [1, None, manifest.vocab_size])}
     states, staged = _states(entry.states, PAST), _staged(entry)
     graph.check(calls | states, logits | _states(entry.states, PRESENT) | staged)
+
+
+def check_rows(manifest: Manifest, entry: OnnxEntry) -> None:
+    """Raises ArtifactError where a position, or a token of a block, has no row: the graphs take any number of them."""
+    options = manifest.options
+    positional = {each.name: (each.shape[2:3], options.max_seq_len) for each in entry.states if each.kind == "positional"}
+    staged = {each.name: (each.shape[1:2], options.verify_len) for each in entry.staged}
+    for name, (rows, wanted) in (positional | staged).items():
+        if rows != [wanted]:
+            raise ArtifactError(
+                f"the manifest gives {name} {rows} rows, not {wanted} as its options say; export the model again."
+            )
 
 
 def check_commit(graph: OnnxGraph, entry: OnnxEntry) -> None:

@@ -11,7 +11,7 @@ from hybridge.runtime.manifest import ExportOptions
 
 
 class Methods(Protocol):
-    """What runs the methods of an artifact over one state; ``hybridge.runtime.program`` does it for an artifact."""
+    """What runs the methods of an artifact over one state; ``hybridge.runtime.backends`` has those of artifacts."""
 
     def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run a method; the outputs are the caller's own."""

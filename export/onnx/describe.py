@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Final
 
 import onnx_ir
 
@@ -18,7 +19,8 @@ from hybridge.runtime.manifest import (
     shorter_verify,
 )
 
-FLOAT, INTEGER = "float32", "int64"
+FLOAT: Final = "float32"
+INTEGER: Final = "int64"
 FLOAT_BYTES = 4
 
 STAGED = "staged."
