@@ -64,8 +64,6 @@ class OnnxKernels(CoreKernels):
         if scoring.bias is not None or (scoring.sinks is not None and scoring.sinks.dim() > 1):
             raise UnsupportedModelError("--format onnx cannot add a bias by position to attention scores; --format pte can.")
         ring, past = visible.ring if visible else None, self.held[keys]
-        if ring is not None and ring.chunked:
-            raise UnsupportedModelError("--format onnx has no attention within chunks of positions; --format pte has.")
         key, value = self._rows[id(keys)], self._rows[id(values)]
         last, total = block.shared("lengths", lambda: _lengths(block))
         rows = [_widened(x, past[0].shape[3]).flatten(2) for x in (query, key, value)]
