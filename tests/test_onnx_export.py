@@ -34,8 +34,9 @@ CASES: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
     "weights of 4 bits": (
         "qwen3", 0, {"num_hidden_layers": 1, "intermediate_size": 80}, {"quantize": "4w", "group_size": 16},
     ),
-    "weights of 8 bits": (
-        "qwen3", 0, {"num_hidden_layers": 1, "intermediate_size": 80}, {"quantize": "8w", "group_size": 16},
+    "weights of 8 bits, smallest sizes": (
+        "qwen3", 0, {"num_hidden_layers": 1, "intermediate_size": 80},
+        {"quantize": "8w", "group_size": 16, "max_seq_len": 1, "prefill_chunk": 1, "verify_len": 1, "snapshot_slots": 0},
     ),
     "weights of 4 bits, activations of 8": (
         "qwen3", 0, {"num_hidden_layers": 1, "intermediate_size": 80}, {"quantize": "8da4w", "group_size": 16},
@@ -47,7 +48,7 @@ CASES: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
 def test_an_artifact_is_the_model(case: str, tmp_path: Path) -> None:
     family, variant, sizes, extra = CASES[case]
     save_lively_checkpoint(tmp_path / "checkpoint", tiny_config(family, variant, **sizes))
-    options = ExportOptions(format="onnx", max_seq_len=67, prefill_chunk=17, verify_len=5, **extra)
+    options = ExportOptions(**({"format": "onnx", "max_seq_len": 67, "prefill_chunk": 17, "verify_len": 5} | extra))
     manifest = export_checkpoint(tmp_path / "checkpoint", tmp_path / "out", options, force=False, validate=False)
     oracle = load_oracle(tmp_path / "checkpoint", manifest)
     session = Session.load(tmp_path / "out")
@@ -99,6 +100,7 @@ def test_a_row_is_widened_to_what_the_operator_takes() -> None:
         ("jamba", "mamba"),
         ("recurrent_gemma", "rg_lru"),
         ("gemma4_text", "shared_attention"),
+        ("llama4_text", "chunked_attention"),
         ("qwen4_exp_text", "indexed_attention"),
         ("inkling_text", "several of short_conv in one layer"),
     ],
@@ -133,6 +135,15 @@ def test_groups_that_onnxruntime_has_not_are_refused() -> None:
         format_of(options).build_cache(tiny_config("qwen3"), options)
 
 
+def test_experts_are_not_quantized(tmp_path: Path) -> None:
+    """A .pte rounds them too: an artifact with others would not be the model that it is held against."""
+    save_lively_checkpoint(tmp_path / "checkpoint", tiny_config("qwen3_moe"))
+    options = ExportOptions(format="onnx", max_seq_len=67, quantize="4w", group_size=16)
+    with pytest.raises(UsageError, match=r"experts.*--format pte"):
+        export_checkpoint(tmp_path / "checkpoint", tmp_path / "out", options, force=False, validate=False)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("given", ["--kernels llm", "--backend xnnpack", "--kv-cache int8"])
 def test_the_command_refuses_them_and_writes_nothing(
     given: str, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -159,9 +170,9 @@ def test_what_stops_an_export_leaves_nothing(checkpoint: Path, tmp_path: Path, m
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no such operator")
 
-    monkeypatch.setattr(torch.onnx, "export", fail)
+    monkeypatch.setattr(torch.export, "export", fail)
     options = ExportOptions(format="onnx", max_seq_len=67)
-    with pytest.raises(ExportFailedError, match="the translation to ONNX failed: RuntimeError: no such operator"):
+    with pytest.raises(ExportFailedError, match=r"torch\.export failed: RuntimeError: no such operator"):
         export_checkpoint(checkpoint, tmp_path / "out", options, force=False, validate=False)
     assert not any(tmp_path.iterdir())
 

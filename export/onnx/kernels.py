@@ -24,9 +24,6 @@ from hybridge.cache.state_space import LinearAttention, LinearStaged, Steps
 
 Attributes = dict[str, Any]
 
-ACTIVATIONS = (None, "silu")
-"""Those that the operator of the convolution knows."""
-
 
 class Held:
     """What buffers of the cache stand for in the graph that is being traced; keys and values go by the keys' buffer."""
@@ -67,8 +64,6 @@ class OnnxKernels(CoreKernels):
         if scoring.bias is not None or (scoring.sinks is not None and scoring.sinks.dim() > 1):
             raise UnsupportedModelError("--format onnx cannot add a bias by position to attention scores; --format pte can.")
         ring, past = visible.ring if visible else None, self.held[keys]
-        if ring is not None and ring.chunked:
-            raise UnsupportedModelError("--format onnx has no attention within chunks of positions; --format pte has.")
         key, value = self._rows[id(keys)], self._rows[id(values)]
         last, total = block.shared("lengths", lambda: _lengths(block))
         rows = [_widened(x, past[0].shape[3]).flatten(2) for x in (query, key, value)]
@@ -95,16 +90,15 @@ class OnnxKernels(CoreKernels):
         self, x: Tensor, convolution: ShortConvolution, window: Tensor, staged: Tensor, block: Block, start: int = 0
     ) -> Tensor:
         x = x[..., start : start + window.shape[2]]
-        known = convolution.name in ACTIVATIONS
         (past,) = self.held[window]
         out, present = call(
             "CausalConvWithState",
             (x, convolution.weight(), convolution.bias(), past),
-            {"activation": (convolution.name if known else None) or "none", "channels_last": 1},
+            {"activation": "none", "channels_last": 1},  # its own activation takes longer than one that follows
             (x.shape, past.shape),
         )
         self.held[window], self.held[staged] = (present,), (x,)
-        return out if known else convolution.activate(out)
+        return convolution.activate(out)
 
     def take(self, x: Tensor, window: Tensor, staged: Tensor, block: Block) -> Tensor:
         raise UnsupportedModelError("a convolution whose taps depend on the token has no operator in onnxruntime.")

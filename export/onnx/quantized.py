@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
+from hybridge.export.experts import projections
 from hybridge.export.onnx.kernels import call
 from hybridge.export.packed_layers import rounded
 from hybridge.export.quantize import BITS, check_columns, linears
@@ -26,7 +27,15 @@ def check_quantization(options: ExportOptions) -> None:
 
 
 def quantize_linears(model: PreTrainedModel, options: ExportOptions) -> None:
-    """Replace the linear layers that a .pte would have in fewer bits too, in place. Raises UsageError for odd columns."""
+    """Replace the linear layers that a .pte would have in fewer bits too, in place.
+
+    Raises UsageError for experts, which a .pte quantizes and this cannot, and for columns that are no whole number of groups.
+    """
+    if any(projections(module) for module in model.modules()):
+        raise UsageError(
+            f"--quantize {options.quantize} --format onnx is for models without experts, which would stay float32; "
+            "--format pte quantizes those too."
+        )
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     for name, layer in list(linears(model)):
         if layer is head and head.weight is embedding.weight:

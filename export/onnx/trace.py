@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 
 from hybridge.export.lower import explained, quiet
 from hybridge.export.onnx.graphs import CommitGraph, ModelGraph
-from hybridge.export.onnx.traced_cache import Entry, TracedCache, names
+from hybridge.export.onnx.traced_cache import MOST_TOKENS, Entry, TracedCache, names
 
 OPSET = 24
 
@@ -27,8 +27,7 @@ TOKENS, ROWS = 5, 7
 
 def trace_model(model: PreTrainedModel, cache: TracedCache) -> onnx_ir.Model:
     """The graph of ``ModelGraph``; first_logit may be left out and is then 0. The model is adapted in place."""
-    longest = cache.sizes.max_seq_len
-    tokens, total, rows = (Dim(name, min=1, max=longest) for name in ("T", "total", "rows"))
+    tokens, total, rows = (Dim(name, min=1, max=MOST_TOKENS) for name in ("T", "total", "rows"))
     past = [_example(entry) for entry in cache.states for _ in entry.names]
     grows = [{2: rows} if entry.positional else None for entry in cache.states for _ in entry.names]
     zeros = torch.zeros(1, TOKENS, dtype=torch.long)
@@ -46,7 +45,7 @@ def trace_model(model: PreTrainedModel, cache: TracedCache) -> onnx_ir.Model:
 
 def trace_commit(cache: TracedCache, staged: Sequence[Sequence[int]]) -> onnx_ir.Model:
     """The graph of ``CommitGraph``; staged are the shapes of what a block stages, whose second axis is of no account."""
-    tokens = Dim("T", min=1, max=cache.sizes.max_seq_len)
+    tokens = Dim("T", min=1, max=MOST_TOKENS)
     past = [_example(entry) for entry in cache.bounded for _ in entry.names]
     rows = [torch.zeros(1, TOKENS, *shape[2:]) for shape in staged]
     inputs = (torch.ones(1, dtype=torch.long), past, rows)

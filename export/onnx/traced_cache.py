@@ -18,6 +18,7 @@ from hybridge.cache.errors import UnsupportedModelError
 from hybridge.cache.families import build_layers, text_config
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layer import CacheLayer
+from hybridge.cache.sliding_attention import SlidingAttentionLayer
 from hybridge.export.onnx.kernels import OnnxKernels, padded
 
 KINDS = frozenset(
@@ -37,6 +38,9 @@ KINDS = frozenset(
 
 TRANSPOSED = frozenset({"lightning_attention", "mamba2"})
 """Layers whose matrices lie the other way round in a HybridCache: [H, V, K]."""
+
+MOST_TOKENS = 1 << 20
+"""Of one call, which no context is longer than."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "keys": ("key", "value"),
@@ -68,7 +72,7 @@ class TracedCache(HybridCache):
     """
 
     def __init__(self, config: Any, max_seq_len: int) -> None:
-        sizes = CacheSizes(max_seq_len=max_seq_len, prefill_chunk=1, verify_len=max_seq_len)
+        sizes = CacheSizes(max_seq_len=max_seq_len, prefill_chunk=1, verify_len=MOST_TOKENS)
         kernels = OnnxKernels()
         with torch.device("meta"):
             super().__init__(build_layers(text_config(config), sizes, kernels), sizes)
@@ -109,7 +113,7 @@ def names(entries: Iterable[Entry], prefix: str) -> list[str]:
 def check_layers(layers: Iterable[CacheLayer]) -> None:
     """Raises UnsupportedModelError, naming the kinds of layers in the way."""
     parts = [layer.each() for layer in layers]
-    obstacles = {part.kind for each in parts for part in each} - KINDS
+    obstacles = {_kind(part) for each in parts for part in each} - KINDS
     twice = {kind for each in parts for kind, count in Counter(part.kind for part in each).items() if count > 1}
     if obstacles or twice:
         what = ", ".join(sorted(obstacles)) or f"several of {', '.join(sorted(twice))} in one layer"
@@ -118,21 +122,21 @@ def check_layers(layers: Iterable[CacheLayer]) -> None:
         )
 
 
+def _kind(part: CacheLayer) -> str:
+    chunked = isinstance(part, SlidingAttentionLayer) and part.ring.chunked
+    return "chunked_attention" if chunked else part.kind
+
+
 def _states(index: int, part: CacheLayer, rows: int) -> Iterator[Entry]:
     for name in (*part.committed, *part.positional):
         buffer = part.get_buffer(name)
         shape, positional = tuple(buffer.shape), name == "keys"
         if positional:
-            shape = (1, shape[2], rows, padded(max(shape[3], _width(part, shape[3]))))
+            widest = max(each.shape[3] for other, each in part.named_buffers() if other in ("keys", "values"))
+            shape = (1, shape[2], rows, padded(widest))
         elif name == "recurrent_state" and part.kind in TRANSPOSED:
             shape = (*shape[:2], shape[3], shape[2])
         if NAMES[name]:
             yield Entry(
                 buffer=buffer, names=tuple(f"{index}.{each}" for each in NAMES[name]), shape=shape, positional=positional
             )
-
-
-def _width(part: CacheLayer, width: int) -> int:
-    """Of a value, where it has a buffer of its own."""
-    values = getattr(part, "values", None)
-    return width if values is None else int(values.shape[3])
