@@ -21,8 +21,8 @@ from hybridge.export.onnx.traced_cache import MOST_TOKENS, Entry, TracedCache, n
 
 OPSET = 24
 
-TOKENS, ROWS = 5, 7
-"""Of the example inputs: nothing else has these sizes, and neither is 1, which torch would take for fixed."""
+TOKENS, TOTAL, ROWS = 5, 9, 11
+"""Of the example inputs: sizes that differ, and none of them 1, which torch takes for fixed."""
 
 
 def trace_model(model: PreTrainedModel, cache: TracedCache) -> onnx_ir.Model:
@@ -31,7 +31,7 @@ def trace_model(model: PreTrainedModel, cache: TracedCache) -> onnx_ir.Model:
     past = [_example(entry) for entry in cache.states for _ in entry.names]
     grows = [{2: rows} if entry.positional else None for entry in cache.states for _ in entry.names]
     zeros = torch.zeros(1, TOKENS, dtype=torch.long)
-    inputs = (zeros, torch.ones(1, TOKENS + 2, dtype=torch.long), torch.tensor(0), past)
+    inputs = (zeros, torch.ones(1, TOTAL, dtype=torch.long), torch.tensor(0), past)
     made = _translate(ModelGraph(model, cache), inputs, ({1: tokens}, {1: total}, None, grows))
     graph = made.graph
     states, staged = cache.states, names(cache.staged_inputs, "staged")
