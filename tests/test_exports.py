@@ -63,7 +63,7 @@ RECURRENCES = {
 }
 """One family for each recurrence; every family in docs/conformance.md."""
 STOCK = ("Mamba, and experts", "RG-LRU, and sliding windows")
-"""Also with the runtime's own operators, whose lowering takes three times as long; with test_artifact.py they use all of those."""
+"""Also with the runtime's own operators, whose lowering takes three times as long; test_artifact.py has the delta rule's."""
 
 
 @pytest.mark.parametrize(
