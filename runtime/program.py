@@ -93,9 +93,10 @@ def llm_operators() -> list[Path]:
 
 
 def set_threads(count: int) -> None:
-    """Let every program of this process compute on so many threads, as soon as possible: not while one runs.
+    """Let every program that this process loads from now on compute on so many threads.
 
-    onnxruntime fixes its number when an artifact is loaded; this is then for those that are loaded from now on.
+    Do not run those that were loaded before: XNNPACK keeps the threads that it found then, which are gone. onnxruntime fixes
+    its number at load, too.
     """
     with _without_native_chatter():
         _runtime()._unsafe_reset_threadpool(count)

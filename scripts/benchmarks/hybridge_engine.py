@@ -24,16 +24,16 @@ class HybridgeEngine:
         artifact = open_artifact(self.folder)
         self.program = load_program(artifact)
         session = Session(self.program, artifact.manifest)
-        self.fixed_shapes = artifact.manifest.options.fixed_shapes
         self.chunk, self.vocabulary = session.prefill_chunk, session.vocab_size
         self.block = torch.tensor([tokens(VERIFY, self.vocabulary)])
         session.decode(1)
 
     def set_threads(self, count: int) -> None:
+        """Threads are those of the load."""
+        del self.program
         set_threads(count)
-        if not self.fixed_shapes:
-            self.load()  # onnxruntime's threads are those of the load
-            self.context = -1
+        self.load()
+        self.context = -1
 
     def fill(self, context: int) -> None:
         """Any keys, values and states will do; only the first time, then the length alone says where the state ends."""

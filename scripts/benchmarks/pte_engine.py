@@ -49,7 +49,10 @@ class PteEngine:
         self.decode()
 
     def set_threads(self, count: int) -> None:
+        """Threads are those of the load."""
+        del self.methods
         set_threads(count)
+        self.load()
 
     def fill(self, context: int) -> None:
         if context > PREFILL:
