@@ -16,7 +16,7 @@ HYBRID = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_atte
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 32}
 CASES = {
     "core operators": (
-        "qwen3_5_text", HYBRID, torch.bfloat16,
+        "lfm2", {}, torch.bfloat16,
         ExportOptions(max_seq_len=64, prefill_chunk=5, verify_len=2, kernels="aten", backend="portable"),
     ),
     "experts of 4 bits, shorter blocks": (

@@ -41,9 +41,9 @@ def test_random_operations_agree_with_the_uncached_model(family: str, variant: i
     """All rollback: refused and partly accepted blocks, slots, resets; every position of a block is compared."""
     tiny = model(family, variant)
     session = eager_session(tiny, options(kernels))
-    report = validate(session, uncached(tiny), programs=3, prompts=1, new_tokens=12, seed=0, notify=lambda *_: None)
+    report = validate(session, uncached(tiny), programs=2, prompts=1, new_tokens=12, seed=0, notify=lambda *_: None)
     report.check()
-    assert report.operations["commit"] > 10
+    assert report.operations["commit"] > 5
 
 
 @pytest.mark.parametrize("family", sorted(VARIANTS))

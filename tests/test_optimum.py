@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def optimum(*arguments: object) -> tuple[int, str, str]:
 
 
 @pytest.fixture
-def ended(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
     """Exit code of optimum's main function in this process, which is told to find the registration anew."""
 
     def run(*arguments: str) -> int:
@@ -38,7 +39,8 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
             main()
         return int(exit_.value.code or 0)
 
-    return run
+    yield run
+    logging.disable(logging.NOTSET)  # which the program had asked for, for itself
 
 
 def options(help_text: str) -> set[str]:
