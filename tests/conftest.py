@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 with warnings.catch_warnings():
     # What the pinned libraries say of themselves while they are imported.
@@ -17,6 +19,14 @@ from tiny import save_checkpoint, save_tokenizer, tiny_config
 
 from hybridge.export.cli.export import export_checkpoint
 from hybridge.runtime.manifest import ExportOptions
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    """Tests of threads leave torch's number of them as it was: two processes with two each would wait for each other."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")
