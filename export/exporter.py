@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -40,6 +40,7 @@ from hybridge.runtime.manifest import (
     LayerEntry,
     Manifest,
     MethodEntry,
+    OnnxEntry,
     TensorEntry,
 )
 
@@ -176,6 +177,29 @@ def describe(
     inputs: Mapping[str, tuple[Tensor, ...]],
 ) -> Manifest:
     """The manifest of what was written to ``folder``."""
+    return manifest_of(
+        checkpoint,
+        options,
+        folder,
+        weights=weights,
+        layers=[_layer(layer) for layer in cache.cache_layers()],
+        methods={name: _method(name, args, program) for name, args in inputs.items()},
+        libraries=("torch", "executorch", "transformers"),
+    )
+
+
+def manifest_of(
+    checkpoint: Checkpoint,
+    options: ExportOptions,
+    folder: Path,
+    *,
+    weights: int,
+    layers: list[LayerEntry],
+    methods: dict[str, MethodEntry],
+    libraries: Sequence[str],
+    onnx: OnnxEntry | None = None,
+) -> Manifest:
+    """The manifest of the files in ``folder``, whatever their format, made with the installed versions of ``libraries``."""
     return Manifest(
         format_version=FORMAT_VERSION,
         model_type=checkpoint.config.model_type,
@@ -184,10 +208,11 @@ def describe(
         eos_ids=checkpoint.eos_ids,
         weight_bytes=weights,
         options=options,
-        layers=[_layer(layer) for layer in cache.cache_layers()],
-        methods={name: _method(name, args, program) for name, args in inputs.items()},
+        layers=layers,
+        methods=methods,
         files={path.name: describe_file(path) for path in sorted(folder.iterdir())},
-        versions={name: version(name) for name in ("torch", "executorch", "transformers")} | {"hybridge": hybridge.__version__},
+        versions={name: version(name) for name in libraries} | {"hybridge": hybridge.__version__},
+        onnx=onnx,
     )
 
 

@@ -7,7 +7,9 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +30,15 @@ def errors_of(command: Sequence[str]) -> str | None:
     """Run a compiler; the end of what it says where it fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return f"with {command[0]}:\n{done.stderr.strip()[-2000:]}" if done.returncode else None
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[Path]:
+    """Where to build what is to be at ``path``, which then appears whole or not at all: others may be building the same."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        yield Path(folder) / path.name
+        (Path(folder) / path.name).replace(path)
 
 
 def include_flags() -> list[str]:

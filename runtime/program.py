@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifact import Artifact
+from hybridge.runtime.compiling import executorch
 from hybridge.runtime.kernels import library
 from hybridge.runtime.manifest import Manifest
 from hybridge.runtime.program_check import buffer_names, check_methods, check_program, said
@@ -86,10 +86,7 @@ def needs_kernels(manifest: Manifest) -> bool:
 
 def llm_operators() -> list[Path]:
     """The libraries of ExecuTorch's wheel that register the ``llama::`` operators."""
-    spec = find_spec("executorch.extension.llm.custom_ops")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return sorted(Path(next(iter(spec.submodule_search_locations))).glob("libcustom_ops_aot_lib.*"))
+    return sorted((executorch() / "extension" / "llm" / "custom_ops").glob("libcustom_ops_aot_lib.*"))
 
 
 def set_threads(count: int) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import onnxruntime_genai
 import torch
 from tokenizers import Tokenizer
 
@@ -32,6 +31,7 @@ from hybridge.runtime.validation import OPERATIONS_PER_PROGRAM, TOLERANCE, compa
 from hybridge.runtime.validation_report import ValidationReport
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))
+from genai import greedy
 from stock_runner import answers
 
 PROMPTS, NEW = 20, 100
@@ -52,15 +52,16 @@ def main() -> None:
         folder = Path(name)
         for kind, options in ARTIFACTS.items():
             export_checkpoint(EMBEDDED, folder / kind, options, force=False, validate=False)
+        oracle = load_oracle(EMBEDDED, open_artifact(folder / "llm").manifest)
         tokenizer = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
         prompts = code_prompts(tokenizer, PROMPTS, characters=200)
-        said = {client: [go(prompt) for prompt in prompts] for client, go in clients(folder, stack)}
+        said = {client: [go(prompt) for prompt in prompts] for client, go in clients(folder, oracle, stack)}
         said["ExecuTorch's TextLLMRunner"] = by_stock_runner(folder / "llm", tokenizer, prompts)
         print_equal(said)
-        print_errors(folder, stack)
+        print_errors(folder, oracle, stack)
 
 
-def clients(folder: Path, stack: ExitStack) -> Iterator[tuple[str, Continue]]:
+def clients(folder: Path, oracle: Oracle, stack: ExitStack) -> Iterator[tuple[str, Continue]]:
     """Each by name; the first one is the reference."""
     for kind, options in ARTIFACTS.items():
         session = Session.load(folder / kind)
@@ -77,10 +78,9 @@ def clients(folder: Path, stack: ExitStack) -> Iterator[tuple[str, Continue]]:
         )
     loaded = hybridge.load(folder / "llm")
     yield "hybridge.load", lambda ids: loaded.generate(torch.tensor([ids]), max_new_tokens=NEW)[0, len(ids) :].tolist()
-    yield "onnxruntime-genai", by_genai(folder / "onnx")
+    yield "onnxruntime-genai", greedy(folder / "onnx", NEW)
     model = load_checkpoint(EMBEDDED).model
     yield "transformers' generate with HybridCache", lambda ids: by_transformers(model, ids)
-    oracle = load_oracle(EMBEDDED, open_artifact(folder / "llm").manifest)
     yield "transformers without any cache", lambda ids: by_oracle(oracle, ids)
 
 
@@ -97,22 +97,6 @@ def fresh(session: CheckedSession, go: Callable[[list[int]], Iterator[int]]) -> 
 def looked_up(session: Session, ids: list[int]) -> Iterator[int]:
     """With guesses from the text, always as many as there are."""
     return session.generate(ids, max_new_tokens=NEW, drafter=PromptLookup(), block_length=session.verify_len)
-
-
-def by_genai(folder: Path) -> Continue:
-    """The package onnxruntime-genai by itself."""
-    model = onnxruntime_genai.Model(str(folder))
-
-    def run(ids: list[int]) -> list[int]:
-        parameters = onnxruntime_genai.GeneratorParams(model)
-        parameters.set_search_options(max_length=len(ids) + NEW)
-        generator = onnxruntime_genai.Generator(model, parameters)
-        generator.append_tokens(ids)
-        while not generator.is_done():
-            generator.generate_next_token()
-        return [int(token) for token in generator.get_sequence(0)][len(ids) :]
-
-    return run
 
 
 def by_transformers(model: torch.nn.Module, ids: list[int]) -> list[int]:
@@ -146,9 +130,8 @@ def print_equal(said: dict[str, list[list[int]]]) -> None:
         print(f"| {client} | {sum(a == b for a, b in zip(texts, reference, strict=True))} |")
 
 
-def print_errors(folder: Path, stack: ExitStack) -> None:
+def print_errors(folder: Path, oracle: Oracle, stack: ExitStack) -> None:
     """Random operations against the uncached model, two interleaved native sessions among them."""
-    oracle = load_oracle(EMBEDDED, open_artifact(folder / "llm").manifest)
     process = stack.enter_context(NativeProcess(open_artifact(folder / "hybridge"), sessions=2))
     runs: dict[str, list[CheckedSession]] = {
         "Session, ExecuTorch, --kernels llm": [Session.load(folder / "llm")],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,23 +41,35 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def artifact(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The artifact of ``checkpoint``. Copy it before changing it."""
-    options = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2)
+SIZES = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2)
 
+
+def export_once(checkpoint: Path, factory: pytest.TempPathFactory, options: ExportOptions) -> Path:
     def export(folder: Path) -> None:
         export_checkpoint(checkpoint, folder / "artifact", options, force=False, validate=False)
 
-    return once(tmp_path_factory, "exported", export) / "artifact"
+    return once(factory, f"exported-{options.format}", export) / "artifact"
+
+
+@pytest.fixture(scope="session")
+def artifact(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The artifact of ``checkpoint``. Copy it before changing it."""
+    return export_once(checkpoint, tmp_path_factory, SIZES)
 
 
 @pytest.fixture(scope="session")
 def exported(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The ONNX artifact of ``checkpoint``, with the sizes of ``artifact``."""
-    options = ExportOptions(format="onnx", max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2)
+    return export_once(checkpoint, tmp_path_factory, replace(SIZES, format="onnx"))
 
-    def export(folder: Path) -> None:
-        export_checkpoint(checkpoint, folder / "artifact", options, force=False, validate=False)
 
-    return once(tmp_path_factory, "onnx", export) / "artifact"
+@pytest.fixture(scope="session")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ONNX artifact of a model that is written by hand, and a tokenizer. Copy it before changing it."""
+    from small_onnx import WEIGHTS, save_small_onnx
+
+    folder = tmp_path_factory.mktemp("onnx") / "artifact"
+    folder.mkdir()
+    save_tokenizer(folder)
+    save_small_onnx(folder, WEIGHTS)
+    return folder

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import pytest
+from command_line import exit_code
 from forgery import forge
 from tiny import save_checkpoint, tiny_config
 from transformers import AutoConfig
@@ -49,19 +48,14 @@ def outcome(code: int, out: str, err: str) -> Outcome:
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run a command in this process."""
 
     def run(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["hybridge", *map(str, arguments)])
         capsys.readouterr()
-        with pytest.raises(SystemExit) as exit_, warnings.catch_warnings():
-            main()
-        return outcome(int(exit_.value.code or 0), *capsys.readouterr())
+        return outcome(exit_code(monkeypatch, main, "hybridge", *arguments), *capsys.readouterr())
 
-    disabled = logging.root.manager.disable
-    yield run
-    logging.disable(disabled)
+    return run
 
 
 def run_script(*arguments: object) -> Outcome:

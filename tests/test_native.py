@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from saved_state import save_in_full
 from typer.testing import CliRunner
 
 from hybridge.cache.errors import (
@@ -169,13 +170,7 @@ def test_an_overwritten_slot_is_not_restored(session: NativeSession) -> None:
 
 @pytest.fixture
 def saved(session: NativeSession, tmp_path: Path) -> Path:
-    """A state with a filled slot, a longer text, and a block that waits."""
-    session.prefill(PROMPT[:4])
-    session.snapshot(1)
-    session.prefill(PROMPT[4:])
-    session.verify([1, 2])
-    session.save(tmp_path / "a state")
-    return tmp_path / "a state"
+    return save_in_full(session, PROMPT, tmp_path / "a state")
 
 
 def test_another_process_goes_on_bit_for_bit(session: NativeSession, saved: Path, artifact: Path) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sysconfig
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 from tokenizers import Tokenizer
 
 from hybridge.runtime import Session, compiling
+from hybridge.runtime.program import llm_operators
 
 CHECKOUT = Path(__file__).parents[1]
 DOCUMENT = (CHECKOUT / "docs/on-device.md").read_text(encoding="utf-8")
@@ -45,24 +46,15 @@ int main(int argc, char** argv) {
 """
 
 
-def folder_of(package: str) -> Path:
-    spec = find_spec(package)
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return Path(next(iter(spec.submodule_search_locations)))
-
-
 def the_wheels_libraries() -> list[str]:
     """Link to the extension modules of the wheel, which has no other libraries: the runtime, and the llama:: operators."""
-    executorch, torch = folder_of("executorch"), folder_of("torch")
-    pythons = sysconfig.get_config_var("LIBDIR")
-    runtime = next((executorch / "extension/pybindings").glob("_portable_lib.*.so"))
-    operators = executorch / "extension/llm/custom_ops/libcustom_ops_aot_lib.so"
-    folders = [runtime.parent, operators.parent, executorch / "backends/qualcomm", torch / "lib", pythons]
-    named = [runtime.name, operators.name, "libqnn_executorch_backend.so"]
+    (operators,), registries = llm_operators(), compiling.executorch() / "backends/qualcomm"
+    libraries = Path(torch.__file__).parent / "lib"
+    folders = [operators.parent, registries, libraries, sysconfig.get_config_var("LIBDIR")]
     found = [flag for folder in folders for flag in (f"-L{folder}", f"-Wl,-rpath,{folder}")]
+    named = [f"-l:{operators.name}", "-l:libqnn_executorch_backend.so"]
     others = ["-ltorch", "-ltorch_python", "-ltorch_cpu", "-lc10", f"-lpython{sysconfig.get_python_version()}", "-ldl"]
-    return [*found, "-Wl,--no-as-needed", *(f"-l:{name}" for name in named), *others]
+    return ["-Wl,--no-as-needed", *compiling.link_flags(), *found, *named, *others]
 
 
 @pytest.fixture(scope="module")

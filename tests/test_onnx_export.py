@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-import onnxruntime_genai
 import pytest
 import torch
+from command_line import exit_code
+from genai import greedy
 from tiny import save_lively_checkpoint, tiny_config
 
 from hybridge.cache.errors import ExportFailedError, UnsupportedModelError, UsageError
@@ -75,13 +76,7 @@ def test_a_commit_has_no_weights(exported: Path) -> None:
 
 def test_onnxruntime_genai_says_the_same(exported: Path, checkpoint: Path) -> None:
     prompt, count = [100, 101, 102, 32, 7, 120], 40
-    parameters = onnxruntime_genai.GeneratorParams(model := onnxruntime_genai.Model(str(exported)))
-    parameters.set_search_options(max_length=len(prompt) + count)
-    generator = onnxruntime_genai.Generator(model, parameters)
-    generator.append_tokens(prompt)
-    while not generator.is_done():
-        generator.generate_next_token()
-    said = [int(token) for token in generator.get_sequence(0)]
+    said = [*prompt, *greedy(exported, count)(prompt)]
     assert len(said) > len(prompt)
     oracle = load_oracle(checkpoint, read_manifest(exported))
     assert said[len(prompt) :] == oracle(said)[len(prompt) - 1 : -1].argmax(-1).tolist()
@@ -150,10 +145,7 @@ def test_the_command_refuses_them_and_writes_nothing(
 ) -> None:
     """``llm`` and ``xnnpack`` are what an export has by default: asked for, they are refused all the same."""
     arguments = ["export", str(checkpoint), "-o", str(tmp_path / "out"), "--format", "onnx", "--max-seq-len", "67"]
-    monkeypatch.setattr(sys, "argv", ["hybridge", *arguments, *given.split()])
-    with pytest.raises(SystemExit) as exit_:
-        main()
-    assert exit_.value.code == 2
+    assert exit_code(monkeypatch, main, "hybridge", *arguments, *given.split()) == 2
     assert f"{given} is for --format pte" in " ".join(capsys.readouterr().err.split())
     assert not any(tmp_path.iterdir())
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import exit_code
 from optimum.commands.optimum_cli import main
 from tiny import save_checkpoint, tiny_config
 from typer.testing import CliRunner
@@ -29,18 +29,14 @@ def optimum(*arguments: object) -> tuple[int, str, str]:
 
 
 @pytest.fixture
-def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+def ended(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Exit code of optimum's main function in this process, which is told to find the registration anew."""
 
     def run(*arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["optimum-cli", *arguments])
         monkeypatch.delitem(sys.modules, "optimum.commands.register.register_hybridge", raising=False)
-        with pytest.raises(SystemExit) as exit_:
-            main()
-        return int(exit_.value.code or 0)
+        return exit_code(monkeypatch, main, "optimum-cli", *arguments)
 
-    yield run
-    logging.disable(logging.NOTSET)  # which the program had asked for, for itself
+    return run
 
 
 def options(help_text: str) -> set[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from saved_state import save_in_full
 from table import table_session
 
 from hybridge.cache.errors import CommitError, OutputError, StateFileError, UsageError
@@ -21,14 +22,7 @@ def session(artifact: Path) -> Session:
 
 @pytest.fixture
 def saved(session: Session, tmp_path: Path) -> Path:
-    """A state with a filled slot, a longer text, and a block that waits."""
-    session.reset()
-    session.prefill(PROMPT[:4])
-    session.snapshot(1)
-    session.prefill(PROMPT[4:])
-    session.verify([1, 2])
-    session.save(tmp_path / "state")
-    return tmp_path / "state"
+    return save_in_full(session, PROMPT, tmp_path / "state")
 
 
 def bits(session: Session) -> dict[str, torch.Tensor]:

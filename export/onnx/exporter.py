@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 import onnx
 import onnx_ir
 from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
-import hybridge
 from hybridge.export.checkpoint import Checkpoint
-from hybridge.export.exporter import copy_tokenizer, weight_bytes
+from hybridge.export.exporter import copy_tokenizer, manifest_of, weight_bytes
 from hybridge.export.onnx.describe import layer_entries, method_entries, staged_entries, state_entries
 from hybridge.export.onnx.genai_config import write_genai_config
 from hybridge.export.onnx.quantized import quantize_linears
 from hybridge.export.onnx.trace import OPSET, trace_commit, trace_model
 from hybridge.export.onnx.traced_cache import TracedCache
 from hybridge.export.progress import Steps
-from hybridge.runtime.artifact import describe_file
 from hybridge.runtime.manifest import (
-    FORMAT_VERSION,
     MANIFEST,
     ONNX_COMMIT,
     ONNX_PROGRAM,
@@ -70,19 +66,14 @@ def describe(
 ) -> Manifest:
     """The manifest of what was written to ``folder``."""
     operators = sorted({f"{node.domain}::{node.op_type}" for node in model.graph if node.domain == CONTRIB})
-    libraries = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
-    return Manifest(
-        format_version=FORMAT_VERSION,
-        model_type=checkpoint.config.model_type,
-        vocab_size=checkpoint.vocab_size,
-        bos_id=checkpoint.bos_id,
-        eos_ids=checkpoint.eos_ids,
-        weight_bytes=weights,
-        options=options,
+    return manifest_of(
+        checkpoint,
+        options,
+        folder,
+        weights=weights,
         layers=layer_entries(cache, staged, options.snapshot_slots),
         methods=method_entries(options, checkpoint.vocab_size, operators),
-        files={path.name: describe_file(path) for path in sorted(folder.iterdir())},
-        versions={name: version(name) for name in libraries} | {"hybridge": hybridge.__version__},
+        libraries=("torch", "transformers", "onnx", "onnxscript", "onnxruntime"),
         onnx=OnnxEntry(opset=OPSET, contrib_operators=operators, states=state_entries(cache), staged=list(staged)),
     )
 

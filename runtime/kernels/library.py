@@ -10,7 +10,6 @@ import ctypes
 import functools
 import logging
 import os
-import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -96,18 +95,15 @@ def _compile(library: Path) -> None:
         )
     # A warning is what is shown where nobody has set up logging, and a silent half minute would be worse.
     LOG.warning("Compiling hybridge's kernels for this processor: once, about half a minute")
-    library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=library.parent) as folder:
-        objects = [str(Path(folder) / f"{source.stem}.o") for source in sources()]
+    with compiling.appearing(library) as built:
+        objects = [str(built.with_name(f"{source.stem}.o")) for source in sources()]
         commands = [
             [chosen, *FLAGS, *compiling.include_flags(), f"-I{FOLDER}", "-c", str(source), "-o", target]
             for source, target in zip(sources(), objects, strict=True)
         ]
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(_run, commands))
-        built = Path(folder) / library.name
         _run([chosen, "-shared", *objects, "-o", str(built), *compiling.link_flags()])
-        built.replace(library)  # whole or not at all: another process may be building the same
 
 
 def _run(command: Sequence[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sysconfig
-import tempfile
 from pathlib import Path
 
 from hybridge.cache.errors import NativeError
@@ -38,15 +37,12 @@ def _compile(command: Path) -> None:
             "the native harness is compiled at first use, but there is no C++ compiler here: install g++ or clang++, "
             "or set CXX."
         )
-    command.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=command.parent) as folder:
-        built = Path(folder) / command.name
+    with compiling.appearing(command) as built:
         sources = [f"-I{FOLDER}", str(FOLDER / "replay.cpp")]
         if errors := compiling.errors_of(
             [chosen, *FLAGS, *compiling.include_flags(), *sources, "-o", str(built), *compiling.link_flags(), *_links()]
         ):
             raise NativeError(f"the native harness does not compile {errors}")
-        built.replace(command)  # whole or not at all: another process may be building the same
 
 
 def _links() -> list[str]:
