@@ -29,7 +29,7 @@ from hybridge.export.lower import calls, lower, outputs
 from hybridge.export.methods import State, build_methods
 from hybridge.export.mtp import MtpDrafter, check_mtp, load_mtp
 from hybridge.export.progress import Steps
-from hybridge.export.quantize import check_quantization, pack_weights
+from hybridge.export.quantize import check_quantization, is_quantized, quantize
 from hybridge.export.taps import check_taps
 from hybridge.runtime.artifact import describe_file
 from hybridge.runtime.manifest import (
@@ -52,9 +52,9 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
 
     cache is what ``build_cache`` made of the same config and options. Raises ExportFailedError and OSError.
     """
-    if options.kernels == "hybridge":
+    if options.kernels == "hybridge" or is_quantized(options):
         with steps.step("Packing the weights"):
-            pack_weights(checkpoint.model, options)
+            quantize(checkpoint.model, options)
     drafter = MtpDrafter(load_mtp(checkpoint), cache, options.draft_len) if options.mtp else None
     weights = weight_bytes(checkpoint.model, *([drafter] if drafter else []))  # before the adaptation takes the model apart
     state = State(checkpoint.model, cache, options.tap_layers, drafter)
@@ -162,9 +162,12 @@ def constant_methods(checkpoint: Checkpoint, options: ExportOptions) -> dict[str
 
 
 def weight_bytes(*models: nn.Module) -> int:
-    """Bytes of all weights, those that are used twice counted once."""
-    weights = chain.from_iterable(model.parameters() for model in models)
-    return sum({id(weight): weight.numel() * weight.element_size() for weight in weights}.values())
+    """Bytes of all weights as a program has them, those that are used twice counted once."""
+    stored: dict[int, int] = {}
+    for module in chain.from_iterable(model.modules() for model in models):
+        bytes_of = getattr(module, "stored_bytes", lambda weight: weight.nbytes)
+        stored |= {id(weight): bytes_of(weight) for weight in module.parameters(recurse=False)}
+    return sum(stored.values())
 
 
 def describe(

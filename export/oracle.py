@@ -18,7 +18,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.cache.quantized_rows import quantize_rows
 from hybridge.export.checkpoint import Checkpoint, load_checkpoint
 from hybridge.export.exporter import build_cache
-from hybridge.export.quantize import is_quantized, pack_weights
+from hybridge.export.quantize import is_quantized, quantize
 from hybridge.runtime.manifest import ExportOptions
 from hybridge.runtime.protocols import Description, Oracle
 
@@ -47,7 +47,7 @@ def load_original(folder: Path, manifest: Description) -> Checkpoint:
 def round_as(checkpoint: Checkpoint, options: ExportOptions) -> None:
     """Round weights, keys and values of the model as an export with ``options`` does."""
     if is_quantized(options):
-        pack_weights(checkpoint.model, options)
+        quantize(checkpoint.model, options)
     if options.kv_cache == "int8":
         round_keys(checkpoint.model, options)
 

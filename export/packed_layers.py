@@ -91,12 +91,12 @@ def _pack(weight: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor | None]
     return kernels.pack(quanta, bits), kernels.pack_scales(scales)
 
 
-def rounded(weight: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor]:
-    """A weight [N, K] as int8 [N, K] and float32 scales [N, K / group], which float16 holds exactly."""
+def rounded(weight: Tensor, bits: int, group: int, scale: torch.dtype = torch.float16) -> tuple[Tensor, Tensor]:
+    """A weight [N, K] as int8 [N, K] and float32 scales [N, K / group], which the type ``scale`` holds exactly."""
     high = (1 << (bits - 1)) - 1
     low = -8 if bits == 4 else -high  # -128 has no positive twin, which some processors' products need
     exact, zero = choose_qparams_affine(weight, MappingType.SYMMETRIC, (1, group), torch.int8, low, high)
-    scales = exact.to(torch.float16).clamp(min=SMALLEST_SCALE).float()
+    scales = exact.to(scale).clamp(min=SMALLEST_SCALE).float()
     return quantize_affine(weight, (1, group), scales, zero, torch.int8, low, high), scales.view(weight.shape[0], -1)
 
 

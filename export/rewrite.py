@@ -54,8 +54,10 @@ def _constant_values(program: ExportedProgram) -> dict[Node, torch.Tensor]:
 
 
 def _is_pure(node: Node) -> bool:
-    """A call that only computes, of at most LARGEST_FOLDED elements."""
+    """A call that only computes, of at most LARGEST_FOLDED elements, and takes no weight out of its fewer bits."""
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if node.target.namespace == "quantized_decomposed":
         return False
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not all(isinstance(size, int) for size in value.shape):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,17 @@ from hybridge.runtime.compiling import executorch
 from hybridge.runtime.kernels import library
 from hybridge.runtime.manifest import Manifest
 from hybridge.runtime.program_check import buffer_names, check_methods, check_program, said
+from hybridge.runtime.xnnpack_cache import share_packed_weights
 from hybridge.runtime.zero_pages import give_back
 
 STATE = "state.cache."
 """Qualified name of the cache in the exported program, before each buffer's own."""
+
+STOCK_OPERATORS: Mapping[str, str] = {
+    "llama": "extension/llm/custom_ops/libcustom_ops_aot_lib.*",
+    "quantized_decomposed": "kernels/quantized/libquantized_ops_aot_lib.*",
+}
+"""Operators by namespace, and where ExecuTorch's wheel has the library that registers them."""
 
 
 class Program:
@@ -35,6 +42,9 @@ class Program:
         self._buffers = buffer_names(manifest)
         if needs_kernels(manifest):
             library.load()
+        _load_operators(stock_operators(manifest))
+        if any("XnnpackBackend" in method.delegates for method in manifest.methods.values()):
+            share_packed_weights()
         if missing := manifest.operators - set(runtime._get_operator_names()):
             raise ArtifactError(
                 f"this ExecuTorch has no operator {', '.join(sorted(missing))}; export with --kernels aten to do without."
@@ -84,9 +94,10 @@ def needs_kernels(manifest: Manifest) -> bool:
     return any(name.startswith("hybridge::") for name in manifest.operators)
 
 
-def llm_operators() -> list[Path]:
-    """The libraries of ExecuTorch's wheel that register the ``llama::`` operators."""
-    return sorted((executorch() / "extension" / "llm" / "custom_ops").glob("libcustom_ops_aot_lib.*"))
+def stock_operators(manifest: Manifest) -> list[Path]:
+    """The libraries of ExecuTorch's wheel that register the operators of its own that the program calls."""
+    found = {name.partition("::")[0] for name in manifest.operators}
+    return [path for space, paths in STOCK_OPERATORS.items() if space in found for path in sorted(executorch().glob(paths))]
 
 
 def set_threads(count: int) -> None:
@@ -101,16 +112,20 @@ def set_threads(count: int) -> None:
 
 
 def _runtime() -> Any:
-    """ExecuTorch's extension module with the ``llama::`` operators registered.
+    """ExecuTorch's extension module.
 
     The package's own entry point would import its quantization libraries, which takes seconds.
     """
     with _without_native_chatter():
         from executorch.extension.pybindings import _portable_lib
 
-        for path in llm_operators():
-            torch.ops.load_library(str(path))
     return _portable_lib
+
+
+def _load_operators(libraries: Iterable[Path]) -> None:
+    with _without_native_chatter():
+        for path in libraries:
+            torch.ops.load_library(str(path))
 
 
 @contextmanager

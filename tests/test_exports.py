@@ -42,6 +42,14 @@ CASES = {
         "qwen3_5_text", HYBRID, torch.float32,
         ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3, kernels="hybridge", quantize="4w", group_size=8),
     ),
+    "stock kernels, weights of 4 bits": (
+        "qwen3_5_text", HYBRID | {"hidden_size": 96, "intermediate_size": 320, "tie_word_embeddings": True}, torch.float32,
+        ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3, quantize="8da4w", embedding_quantize="4w"),
+    ),
+    "stock kernels, an embedding of 8 bits": (
+        "lfm2", {"hidden_size": 64, "tie_word_embeddings": False}, torch.float32,
+        ExportOptions(max_seq_len=64, prefill_chunk=5, verify_len=2, embedding_quantize="8w"),
+    ),
     "weights of 4 bits, keys and activations of 8": (
         "qwen3_5_text", HYBRID | {"tie_word_embeddings": True}, torch.float32,
         ExportOptions(

@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer
 
 from hybridge.runtime import Session, compiling
-from hybridge.runtime.program import llm_operators
+from hybridge.runtime.program import STOCK_OPERATORS
 
 CHECKOUT = Path(__file__).parents[1]
 DOCUMENT = (CHECKOUT / "docs/on-device.md").read_text(encoding="utf-8")
@@ -48,7 +48,8 @@ int main(int argc, char** argv) {
 
 def the_wheels_libraries() -> list[str]:
     """Link to the extension modules of the wheel, which has no other libraries: the runtime, and the llama:: operators."""
-    (operators,), registries = llm_operators(), compiling.executorch() / "backends/qualcomm"
+    wheel = compiling.executorch()
+    (operators,), registries = wheel.glob(STOCK_OPERATORS["llama"]), wheel / "backends/qualcomm"
     libraries = Path(torch.__file__).parent / "lib"
     folders = [operators.parent, registries, libraries, sysconfig.get_config_var("LIBDIR")]
     found = [flag for folder in folders for flag in (f"-L{folder}", f"-Wl,-rpath,{folder}")]

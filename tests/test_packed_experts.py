@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hybridge.export.packed_layers import PackedExperts, PackedWeight
-from hybridge.export.quantize import pack_weights
+from hybridge.export.packing import pack_weights
 from hybridge.runtime.kernels.experts import packed_experts
 from hybridge.runtime.manifest import ExportOptions
 from hybridge.runtime.program import set_threads

@@ -13,7 +13,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.experts import projections
 from hybridge.export.onnx.kernels import call
 from hybridge.export.packed_layers import rounded
-from hybridge.export.quantize import BITS, check_columns, linears
+from hybridge.export.quantizable import BITS, check_columns, linears
 from hybridge.runtime.manifest import ExportOptions
 
 EXACT_INPUTS, INPUTS_OF_8_BITS = 1, 4

@@ -16,7 +16,7 @@ from hybridge.cache.errors import NativeError
 from hybridge.runtime.artifact import Artifact
 from hybridge.runtime.kernels import library
 from hybridge.runtime.native import command
-from hybridge.runtime.program import llm_operators, needs_kernels
+from hybridge.runtime.program import needs_kernels, stock_operators
 
 Guess = Callable[[Sequence[int], int], Sequence[int]]
 """Tokens of the text since the last call, and a limit, to at most so many guesses."""
@@ -41,7 +41,7 @@ class NativeProcess:
     def __init__(self, artifact: Artifact, sessions: int = 1) -> None:
         """Raises NativeError and KernelsError where it cannot be built, or does not start over this artifact."""
         self.artifact = artifact
-        operators = [*llm_operators(), *([library.build()] if needs_kernels(artifact.manifest) else [])]
+        operators = [*stock_operators(artifact.manifest), *([library.build()] if needs_kernels(artifact.manifest) else [])]
         words = [str(word) for word in (command.build(), artifact.program, sessions, *operators)]
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)

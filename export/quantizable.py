@@ -1,0 +1,52 @@
+"""Which weights of a model can have fewer bits, whoever runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hybridge.cache.errors import UsageError
+
+BITS: Mapping[str, int] = {"none": 32, "8da4w": 4, "4w": 4, "8w": 8}
+
+READ_DIRECTLY = frozenset({"kv_b_proj", "dt_proj", "router", "gate"})
+"""Layers whose weight is not only multiplied with, or decides between experts, where a rounding error is a wrong choice."""
+
+NARROW = 16
+"""A layer with so many times fewer outputs than inputs makes gates: little to gain, much to lose."""
+
+
+def linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
+    """The linear layers that fewer bits are for, and their names."""
+    for name, module in model.named_modules():
+        wide = type(module) is nn.Linear and module.out_features * NARROW > module.in_features
+        if wide and name.rpartition(".")[2] not in READ_DIRECTLY:
+            yield name, module
+
+
+def check_columns(name: str, weight: Tensor, group: int, smallest: int = 8) -> None:
+    """Raises UsageError where the columns of ``weight`` are no whole number of groups, which have ``smallest`` or more."""
+    if weight.shape[1] % group:
+        divisors = [size for size in (128, 64, 32, 16, 8) if size >= smallest and weight.shape[1] % size == 0]
+        hint = f"use --group-size {divisors[0]}" if divisors else "these kernels cannot have this model in fewer bits"
+        raise UsageError(f"{name} has {weight.shape[1]} columns, which groups of {group} do not divide; {hint}.")
+
+
+def embedding_factor(embedding: Any) -> float:
+    """What an embedding multiplies its weight's rows with. Raises UsageError where it does more than that."""
+    factor = table_factor(embedding)
+    if factor is None:
+        raise UsageError(f"a {type(embedding).__name__} is more than a table; export without --embedding-quantize.")
+    return factor
+
+
+def table_factor(embedding: Any) -> float | None:
+    """What an embedding multiplies its weight's rows with, as some families do; None where it does more than that."""
+    tokens = torch.arange(min(8, embedding.weight.shape[0]))
+    plain, out = embedding.weight[tokens].detach(), embedding(tokens).detach()
+    at = plain.abs().argmax()
+    factor = float(out.flatten()[at] / plain.flatten()[at])
+    return factor if torch.allclose(out, plain * factor, rtol=1e-5) else None

@@ -1,0 +1,67 @@
+"""XNNPACK packs every weight once, and not once for each method of each session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from executorch.exir import to_edge_transform_and_lower
+
+from hybridge.export.lower import quiet
+from hybridge.export.partition import OnceStored
+from hybridge.runtime import compiling
+from hybridge.runtime.program import _runtime
+from hybridge.runtime.xnnpack_cache import share_packed_weights
+
+LAYER = torch.nn.Linear(2048, 2048)
+METHODS = {"decode": 1, "verify": 5, "prefill": 17}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One layer of 17 MB in three methods."""
+    programs = {name: torch.export.export(LAYER, (torch.ones(count, 2048),)) for name, count in METHODS.items()}
+    with quiet():
+        lowered = to_edge_transform_and_lower(programs, partitioner={name: [OnceStored()] for name in METHODS}).to_executorch()
+    path = tmp_path_factory.mktemp("xnnpack") / "model.pte"
+    path.write_bytes(lowered.buffer)
+    return path
+
+
+def test_three_methods_of_two_programs_take_one_copy(program: Path) -> None:
+    assert share_packed_weights()
+    before = own_bytes()
+    loaded = [load(program), load(program)]
+    assert LAYER.weight.nbytes < own_bytes() - before < 1.5 * LAYER.weight.nbytes
+    for methods in loaded:
+        for name, count in METHODS.items():
+            x = torch.randn(count, 2048)
+            torch.testing.assert_close(methods[name].call((x,))[0], LAYER(x))
+
+
+def test_without_a_compiler_nothing_is_switched_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiling, "compiler", lambda: None)
+    assert not share_packed_weights.__wrapped__()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_compiler_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiling, "compiler", lambda: "/bin/false")
+    assert not share_packed_weights.__wrapped__()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def load(program: Path) -> dict[str, Any]:
+    runtime = _runtime()
+    opened = runtime._load_program(str(program))
+    return {name: opened.load_method(name) for name in METHODS}
+
+
+def own_bytes() -> int:
+    """Memory of this process that is no file's."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
