@@ -221,6 +221,7 @@ void answer(const Tokens& tokens, int64_t first, int64_t K, const Columns& c) {
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) {
       const f32x16 row = get<Whole>(state + v * LANES, c.width);
+      if constexpr (T > 1) __builtin_prefetch(state + v * LANES + K * c.state_stride);  // of the next head: no processor guesses it
 #pragma GCC unroll 16
       for (int i = 0; i < 2 * T; ++i) acc[i][v] += row * left[i];
     }
@@ -275,7 +276,8 @@ void tile(const Tokens& tokens, int64_t first, int64_t K, const Columns& c) {
 // All columns for T tokens, as many vectors of them at a time as fit the registers.
 template <Form F, int T>
 void columns(const Tokens& tokens, int64_t first, const Shape& shape, const Columns& c) {
-  constexpr int V = ACCUMULATORS / 2 / T ? ACCUMULATORS / 2 / T : 1;
+  // A commit does little with a row: it keeps its sums alone in registers, and reads the state as it lies in memory.
+  constexpr int V = F == Form::COMMIT ? ACCUMULATORS / 2 : ACCUMULATORS / 2 / T ? ACCUMULATORS / 2 / T : 1;
   int64_t at = 0;
   for (; at + V * LANES <= shape.V; at += V * LANES) tile<F, T, V, true>(tokens, first, shape.K, c.from(at, LANES));
   for (; at + LANES <= shape.V; at += LANES) tile<F, T, 1, true>(tokens, first, shape.K, c.from(at, LANES));
