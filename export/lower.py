@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from hybridge.cache.errors import ExportFailedError, HybridgeError
+from hybridge.export.broadcasting import same_ranks
 from hybridge.export.fusion import EDGE_PASSES, fuse
 from hybridge.export.own_linears import own_linears
 from hybridge.export.partition import OnceStored
@@ -53,6 +54,7 @@ def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, A
             drop_idle_nodes(program)
             fold_constants(program)
             drop_empty_operands(program)
+            same_ranks(program)
             if backend == "xnnpack" and name not in STATE_ONLY:
                 reductions_as_products(program)
                 write_out_tanh_gelu(program)

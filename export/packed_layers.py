@@ -34,7 +34,16 @@ class PackedWeight:
         self.scales = _constant([scales for _, scales in parts if scales is not None]) if bits < 32 else None
 
 
-class _Packed(nn.Module):
+class WithoutWeight(nn.Module):
+    """A layer that keeps its numbers otherwise."""
+
+    @property
+    def weight(self) -> Tensor:
+        """Nothing, in the type that is computed in: some models ask a layer's weight for its type or device."""
+        return torch.empty(0)
+
+
+class _Packed(WithoutWeight):
     """Packed weights with ``out_features`` outputs; ``integer`` rounds what goes in to 8 bits, by the groups of the weight."""
 
     def __init__(self, weight: PackedWeight, out_features: int, bias: Tensor | None, *, integer: bool) -> None:
@@ -49,11 +58,6 @@ class PackedLinear(_Packed):
 
     def __init__(self, weight: PackedWeight, bias: Tensor | None, *, integer: bool) -> None:
         super().__init__(weight, weight.rows, bias, integer=integer)
-
-    @property
-    def weight(self) -> Tensor:
-        """Nothing, in the type that is computed in: some heads ask a linear layer for it."""
-        return torch.empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = torch.ops.hybridge.packed_linear(x, self.packed, self.scales, self.bias, self.out_features, self.integer)
@@ -71,7 +75,7 @@ class PackedExperts(_Packed):
         return out
 
 
-class PackedEmbedding(nn.Module):
+class PackedEmbedding(WithoutWeight):
     """An embedding, whose weight a tied head may share; ``factor`` is what its family multiplies it with."""
 
     def __init__(self, weight: PackedWeight, factor: float) -> None:

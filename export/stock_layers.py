@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hybridge.export.packed_layers import rounded
+from hybridge.export.packed_layers import WithoutWeight, rounded
 
 ops = torch.ops.quantized_decomposed
 
@@ -33,7 +33,7 @@ class StockWeight:
         self.bits, self.group = bits, group
 
 
-class StockLinear(nn.Module):
+class StockLinear(WithoutWeight):
     """A linear layer of 4 bits over activations of 8."""
 
     def __init__(self, weight: StockWeight, bias: Tensor | None) -> None:
@@ -41,11 +41,6 @@ class StockLinear(nn.Module):
         self.quanta, self.scales, self.group = weight.quanta, weight.scales, weight.group
         self.zeros = nn.Parameter(torch.zeros_like(weight.scales, dtype=torch.int8), requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
-
-    @property
-    def weight(self) -> Tensor:
-        """Nothing, in the type that is computed in: some heads ask a linear layer for it."""
-        return torch.empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
         """x float32 [..., K] to [..., N]."""
@@ -61,7 +56,7 @@ class StockLinear(nn.Module):
         return 0 if parameter is self.zeros else parameter.nbytes // 2
 
 
-class StockEmbedding(nn.Module):
+class StockEmbedding(WithoutWeight):
     """An embedding of 4 or 8 bits; ``factor`` is what its family multiplies it with."""
 
     def __init__(self, weight: StockWeight, factor: float) -> None:

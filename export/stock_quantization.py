@@ -43,7 +43,7 @@ def quantize_for_stock(model: PreTrainedModel, options: ExportOptions) -> None:
         return
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     for name, layer in list(linears(model)):
-        if layer is head and layer.weight is getattr(embedding, "weight", None):
+        if layer is head and layer.weight is embedding.weight:
             continue  # stored once, and a table of 32 bits
         check_columns(name, layer.weight, options.group_size, GROUPS)
         model.set_submodule(

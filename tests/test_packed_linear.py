@@ -106,6 +106,14 @@ def test_a_tied_head_shares_the_packed_embedding() -> None:
     assert not any(type(module) is nn.Linear and module.out_features > 8 for module in model.modules())
 
 
+def test_a_model_that_asks_for_its_embeddings_device_runs() -> None:
+    model = tiny_model(tiny_config("llama4_text", 1))
+    tokens = torch.arange(5)[None]
+    want = model(tokens, use_cache=False).logits
+    pack_weights(model, options())
+    torch.testing.assert_close(model(tokens, use_cache=False).logits, want)
+
+
 def test_scaled_embeddings_keep_their_factor() -> None:
     model = tiny_model(tiny_config("gemma3_text"))
     tokens = torch.arange(5)[None]
