@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from hybridge.export.exporter import weight_bytes
 from hybridge.export.quantize import check_quantization, quantize
 from hybridge.export.stock_layers import StockEmbedding, StockLinear, StockWeight
 from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.program import stock_operators
 
 EIGHT_BITS = {"quantize": "8da4w"}
 FOUR_BITS = EIGHT_BITS | {"embedding_quantize": "4w"}
@@ -96,6 +98,16 @@ def test_models_that_it_cannot_run_are_refused(
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
         quantize(tiny_model(tiny_config(family, **sizes)), ExportOptions(**chosen))
+
+
+def test_a_program_needs_the_libraries_of_its_operators() -> None:
+    def libraries(*operators: str) -> list[str]:
+        manifest: Any = SimpleNamespace(operators=set(operators))
+        return [path.name.partition(".")[0] for path in stock_operators(manifest)]
+
+    assert libraries("aten::add.out", "hybridge::linear.out") == []
+    both = "quantized_decomposed::embedding_4bit.out", "llama::update_cache.out"
+    assert libraries(*both) == ["libcustom_ops_aot_lib", "libquantized_ops_aot_lib"]
 
 
 def tied() -> Any:
