@@ -20,6 +20,11 @@ from hybridge.export.packed_layers import PackedExperts
 EXPERTS = "hybridge"
 
 
+def has_experts(model: nn.Module) -> bool:
+    """Whether any module of ``model`` has experts."""
+    return any(projections(module) for module in model.modules())
+
+
 def projections(module: nn.Module) -> list[str]:
     """The names of an experts module's stacked weights, first to last; none for a module of another kind."""
     if not hasattr(module, "has_gate") or not isinstance(getattr(module, "down_proj", None), Tensor):

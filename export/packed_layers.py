@@ -30,8 +30,8 @@ class PackedWeight:
         panels = max(1, CHUNK // (self.columns * kernels.LANES)) * kernels.LANES
         with _one_thread():
             parts = [_pack(rows, bits, group) for rows in weight.detach().split(panels)]
-        self.packed = _constant([packed for packed, _ in parts])
-        self.scales = _constant([scales for _, scales in parts if scales is not None]) if bits < 32 else None
+        self.packed = constant(torch.cat([packed for packed, _ in parts]))
+        self.scales = constant(torch.cat([scales for _, scales in parts if scales is not None])) if bits < 32 else None
 
 
 class WithoutWeight(nn.Module):
@@ -49,7 +49,7 @@ class _Packed(WithoutWeight):
     def __init__(self, weight: PackedWeight, out_features: int, bias: Tensor | None, *, integer: bool) -> None:
         super().__init__()
         self.packed, self.scales, self.out_features = weight.packed, weight.scales, out_features
-        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.bias = None if bias is None else constant(bias)
         self.integer = integer
 
 
@@ -104,8 +104,9 @@ def rounded(weight: Tensor, bits: int, group: int, scale: torch.dtype = torch.fl
     return quantize_affine(weight, (1, group), scales, zero, torch.int8, low, high), scales.view(weight.shape[0], -1)
 
 
-def _constant(parts: list[Tensor]) -> nn.Parameter:
-    return nn.Parameter(torch.cat(parts), requires_grad=False)
+def constant(values: Tensor) -> nn.Parameter:
+    """Numbers that a program stores: buffers would be state."""
+    return nn.Parameter(values, requires_grad=False)
 
 
 @contextmanager

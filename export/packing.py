@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from hybridge.export.experts import EXPERTS, projections
 from hybridge.export.packed_layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
-from hybridge.export.quantizable import BITS, check_columns, embedding_factor, linears, table_factor
+from hybridge.export.quantizable import BITS, check_columns, embedding_factor, has_tied_head, linears, table_factor
 from hybridge.runtime.kernels.linear import LANES
 from hybridge.runtime.manifest import ExportOptions
 
@@ -34,7 +34,7 @@ def pack_weights(model: PreTrainedModel, options: ExportOptions) -> None:
 def _pack_embedding(model: PreTrainedModel, bits: int, group: int, *, integer: bool) -> None:
     """Pack the embedding and the head that is tied to it; in 32 bits only for such a head, which is why it is done."""
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    tied = head is not None and head.weight is embedding.weight
+    tied = has_tied_head(model)
     factor = table_factor(embedding) if bits == 32 else embedding_factor(embedding)
     if factor is None or (bits == 32 and not tied):
         return

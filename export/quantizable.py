@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
 
@@ -25,6 +26,18 @@ def linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
         wide = type(module) is nn.Linear and module.out_features * NARROW > module.in_features
         if wide and name.rpartition(".")[2] not in READ_DIRECTLY:
             yield name, module
+
+
+def has_tied_head(model: PreTrainedModel) -> bool:
+    """Whether the output layer's weight is the embedding's."""
+    head = model.get_output_embeddings()
+    return head is not None and head.weight is model.get_input_embeddings().weight
+
+
+def untied_linears(model: PreTrainedModel) -> Iterator[tuple[str, nn.Linear]]:
+    """``linears`` without an output layer that is tied: its weight is stored once, and a table of 32 bits."""
+    tied = model.get_output_embeddings() if has_tied_head(model) else None
+    return ((name, layer) for name, layer in linears(model) if layer is not tied)
 
 
 def check_columns(name: str, weight: Tensor, group: int, smallest: int = 8) -> None:

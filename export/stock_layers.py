@@ -11,9 +11,9 @@ from typing import cast
 import executorch.exir  # noqa: F401  registers the operators
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from hybridge.export.packed_layers import WithoutWeight, rounded
+from hybridge.export.packed_layers import WithoutWeight, constant, rounded
 
 ops = torch.ops.quantized_decomposed
 
@@ -29,7 +29,7 @@ class StockWeight:
 
     def __init__(self, weight: Tensor, bits: int, group: int) -> None:
         quanta, scales = rounded(weight.detach(), bits, group, torch.bfloat16)
-        self.quanta, self.scales = (nn.Parameter(each, requires_grad=False) for each in (quanta, scales))
+        self.quanta, self.scales = constant(quanta), constant(scales)
         self.bits, self.group = bits, group
 
 
@@ -39,8 +39,8 @@ class StockLinear(WithoutWeight):
     def __init__(self, weight: StockWeight, bias: Tensor | None) -> None:
         super().__init__()
         self.quanta, self.scales, self.group = weight.quanta, weight.scales, weight.group
-        self.zeros = nn.Parameter(torch.zeros_like(weight.scales, dtype=torch.int8), requires_grad=False)
-        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.zeros = constant(torch.zeros_like(weight.scales, dtype=torch.int8))
+        self.bias = None if bias is None else constant(bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """x float32 [..., K] to [..., N]."""
@@ -62,11 +62,11 @@ class StockEmbedding(WithoutWeight):
     def __init__(self, weight: StockWeight, factor: float) -> None:
         super().__init__()
         self.bits, self.scales, self.factor = weight.bits, weight.scales, factor
-        self.table = nn.Parameter(_halves(weight.quanta), requires_grad=False) if weight.bits == 4 else weight.quanta
+        self.table = constant(_halves(weight.quanta)) if weight.bits == 4 else weight.quanta
 
     def forward(self, tokens: Tensor) -> Tensor:
         """tokens int64 [...] to float32 [..., K]."""
-        look_up, low, high = (ops.embedding_4bit, -8, 7) if self.bits == 4 else (ops.embedding_byte, -128, 127)
+        look_up, (low, high, _) = (ops.embedding_4bit, INT4) if self.bits == 4 else (ops.embedding_byte, INT8)
         out = cast("Tensor", look_up(self.table, self.scales, None, low, high, tokens))
         return out if self.factor == 1.0 else out * self.factor
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.experts import projections
-from hybridge.export.quantizable import BITS, check_columns, embedding_factor, linears
+from hybridge.export.experts import has_experts
+from hybridge.export.quantizable import BITS, check_columns, embedding_factor, has_tied_head, untied_linears
 from hybridge.export.stock_layers import GROUPS, StockEmbedding, StockLinear, StockWeight
 from hybridge.runtime.manifest import ExportOptions
 
@@ -35,34 +36,32 @@ def quantize_for_stock(model: PreTrainedModel, options: ExportOptions) -> None:
     Raises UsageError for experts, which would stay float32, for columns that are no whole number of groups, and for a tied head
     that its embedding's bits are not for.
     """
-    if any(projections(module) for module in model.modules()):
+    if has_experts(model):
         raise UsageError("quantizing a model with experts needs --kernels hybridge; the stock runtime would keep them float32.")
     if options.embedding_quantize != "none":
         _quantize_embedding(model, options)
     if options.quantize == "none":
         return
-    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    for name, layer in list(linears(model)):
-        if layer is head and layer.weight is embedding.weight:
-            continue  # stored once, and a table of 32 bits
-        check_columns(name, layer.weight, options.group_size, GROUPS)
-        model.set_submodule(
-            name, StockLinear(StockWeight(layer.weight, BITS[options.quantize], options.group_size), layer.bias)
-        )
+    for name, layer in list(untied_linears(model)):
+        weight = _weight(name, layer.weight, BITS[options.quantize], options.group_size)
+        model.set_submodule(name, StockLinear(weight, layer.bias))
 
 
 def _quantize_embedding(model: PreTrainedModel, options: ExportOptions) -> None:
     """A tied head gets the same numbers, but in an order of its own: XNNPACK and the embedding cannot share one."""
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    tied = head is not None and head.weight is embedding.weight
+    tied = has_tied_head(model)
     if tied and (options.quantize, options.embedding_quantize) != ("8da4w", "4w"):
         raise UsageError(
             f"--embedding-quantize {options.embedding_quantize} with --quantize {options.quantize} needs --kernels hybridge: "
             "this model's output layer is tied to its embedding, and XNNPACK runs it in 4 bits, with 8da4w, alone."
         )
-    check_columns("the embedding", embedding.weight, options.group_size, GROUPS)
-    factor = embedding_factor(embedding)
-    weight = StockWeight(embedding.weight, BITS[options.embedding_quantize], options.group_size)
-    model.set_input_embeddings(StockEmbedding(weight, factor))
+    weight = _weight("the embedding", embedding.weight, BITS[options.embedding_quantize], options.group_size)
+    model.set_input_embeddings(StockEmbedding(weight, embedding_factor(embedding)))
     if tied:
         model.set_output_embeddings(StockLinear(weight, head.bias))
+
+
+def _weight(name: str, weight: Tensor, bits: int, group: int) -> StockWeight:
+    check_columns(name, weight, group, GROUPS)
+    return StockWeight(weight, bits, group)

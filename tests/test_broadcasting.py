@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from executorch.exir import to_edge_transform_and_lower
 from executorch.extension.pybindings import _portable_lib
-from torch import Tensor, nn
+from kernel_program import Calls
+from torch import Tensor
 
 from hybridge.export.broadcasting import same_ranks
 from hybridge.export.lower import quiet
@@ -19,29 +19,20 @@ REFUSED = [((3, 2, 24), (1, 1, 3, 2, 1)), ((1, 2, 1), (2, 24)), ((2, 3, 24), (1,
 TAKEN = [((24,), (1, 1, 24)), ((24,), (1, 3, 1)), ((3, 24), (1, 3, 24)), ((3, 2, 24), (5, 3, 2, 1)), ((3, 1), (3, 24))]
 
 
-class Apply(nn.Module):
-    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.function(x, y)
-
-
 @pytest.mark.parametrize("function", [operator.add, operator.sub, operator.mul, operator.truediv])
 @pytest.mark.parametrize(("one", "other"), REFUSED)
 def test_a_refused_broadcast_is_computed(function: Any, one: tuple[int, ...], other: tuple[int, ...]) -> None:
     x, y = torch.randn(one), torch.rand(other) + 1
     with pytest.raises(RuntimeError, match="0x12"):  # else there is nothing to do any more
-        run(torch.export.export(Apply(function), (x, y)), x, y)
-    program = torch.export.export(Apply(function), (x, y))
+        run(torch.export.export(Calls(function, {}), (x, y)), x, y)
+    program = torch.export.export(Calls(function, {}), (x, y))
     same_ranks(program)
     torch.testing.assert_close(run(program, x, y), function(x, y))
 
 
 @pytest.mark.parametrize(("one", "other"), TAKEN)
 def test_other_shapes_stay_as_they_are(one: tuple[int, ...], other: tuple[int, ...]) -> None:
-    program = torch.export.export(Apply(operator.add), (torch.randn(one), torch.randn(other)))
+    program = torch.export.export(Calls(operator.add, {}), (torch.randn(one), torch.randn(other)))
     before = str(program.graph)
     same_ranks(program)
     assert str(program.graph) == before

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tiny import tiny_config, tiny_model
-from torch import nn
+from torch import Tensor, nn
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.exporter import weight_bytes
@@ -27,7 +27,7 @@ WIDE = {"hidden_size": 64, "intermediate_size": 96}
 def test_a_linear_layer_is_the_product_of_rounded_numbers() -> None:
     weight, bias, x = torch.randn(35, 96), torch.randn(35), torch.randn(2, 5, 96)
     stock = StockWeight(weight, 4, 32)
-    table = (stock.quanta.view(35, 3, 32) * stock.scales.unsqueeze(-1)).view(35, 96)
+    table = numbers(stock)
     assert torch.equal(stock.scales, stock.scales.bfloat16().float())
     torch.testing.assert_close(table, weight, rtol=0, atol=float(stock.scales.max()) * 0.51)
     low, high = x.amin(-1, keepdim=True).clamp(max=0), x.amax(-1, keepdim=True).clamp(min=0)
@@ -41,7 +41,7 @@ def test_a_linear_layer_is_the_product_of_rounded_numbers() -> None:
 @pytest.mark.parametrize("bits", [4, 8])
 def test_an_embedding_finds_rows(bits: int) -> None:
     stock = StockWeight(torch.randn(35, 96), bits, 32)
-    table = (stock.quanta.view(35, 3, 32) * stock.scales.unsqueeze(-1)).view(35, 96)
+    table = numbers(stock)
     tokens = torch.tensor([[0, 34, 16]])
     torch.testing.assert_close(StockEmbedding(stock, 2.0)(tokens), table[tokens] * 2)
 
@@ -51,8 +51,7 @@ def test_a_tied_head_has_the_numbers_of_its_embedding() -> None:
     quantize(model, ExportOptions(**FOUR_BITS))
     head: Any = model.get_output_embeddings()
     everything = torch.arange(model.config.vocab_size)
-    rows = (head.quanta.unflatten(1, (-1, 32)) * head.scales.unsqueeze(-1)).flatten(1)
-    torch.testing.assert_close(model.get_input_embeddings()(everything), rows)
+    torch.testing.assert_close(model.get_input_embeddings()(everything), numbers(head))
 
 
 def test_a_tied_head_stays_stored_once_where_its_embedding_has_32_bits() -> None:
@@ -108,6 +107,11 @@ def test_a_program_needs_the_libraries_of_its_operators() -> None:
     assert libraries("aten::add.out", "hybridge::linear.out") == []
     both = "quantized_decomposed::embedding_4bit.out", "llama::update_cache.out"
     assert libraries(*both) == ["libcustom_ops_aot_lib", "libquantized_ops_aot_lib"]
+
+
+def numbers(rounded: StockWeight | StockLinear) -> Tensor:
+    """The weight [N, K] that whole numbers in groups of 32 and their scales stand for."""
+    return (rounded.quanta.unflatten(1, (-1, 32)) * rounded.scales.unsqueeze(-1)).flatten(1)
 
 
 def tied() -> Any:

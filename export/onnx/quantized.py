@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.experts import projections
+from hybridge.export.experts import has_experts
 from hybridge.export.onnx.kernels import call
-from hybridge.export.packed_layers import rounded
-from hybridge.export.quantizable import BITS, check_columns, linears
+from hybridge.export.packed_layers import constant, rounded
+from hybridge.export.quantizable import BITS, check_columns, untied_linears
 from hybridge.runtime.manifest import ExportOptions
 
 EXACT_INPUTS, INPUTS_OF_8_BITS = 1, 4
@@ -31,15 +31,12 @@ def quantize_linears(model: PreTrainedModel, options: ExportOptions) -> None:
 
     Raises UsageError for experts, which a .pte quantizes and this cannot, and for columns that are no whole number of groups.
     """
-    if any(projections(module) for module in model.modules()):
+    if has_experts(model):
         raise UsageError(
             f"--quantize {options.quantize} --format onnx is for models without experts, which would stay float32; "
             "--format pte quantizes those too."
         )
-    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    for name, layer in list(linears(model)):
-        if layer is head and head.weight is embedding.weight:
-            continue  # stored once, and a table of 32 bits
+    for name, layer in list(untied_linears(model)):
         check_columns(name, layer.weight, options.group_size)
         model.set_submodule(name, QuantizedLinear(layer, options))
 
@@ -53,8 +50,8 @@ class QuantizedLinear(nn.Module):
         self.bits, self.group = BITS[options.quantize], options.group_size
         self.level = INPUTS_OF_8_BITS if options.quantize == "8da4w" else EXACT_INPUTS
         quanta, scales = rounded(layer.weight.detach(), self.bits, self.group)
-        self.packed = _constant(_packed(quanta, self.bits, self.group))
-        self.scales = _constant(scales)
+        self.packed = constant(_packed(quanta, self.bits, self.group))
+        self.scales = constant(scales)
         self.bias = layer.bias
 
     def forward(self, x: Tensor) -> Tensor:
@@ -73,7 +70,3 @@ def _packed(quanta: Tensor, bits: int, group: int) -> Tensor:
     """int8 [N, K] around 0 to bytes around the operator's own zero, 2^(bits - 1)."""
     values: Tensor = (quanta.to(torch.int16) + (1 << (bits - 1))).to(torch.uint8).unflatten(1, (-1, group))
     return values if bits == 8 else values[..., ::2] | (values[..., 1::2] << 4)
-
-
-def _constant(values: Tensor) -> nn.Parameter:
-    return nn.Parameter(values, requires_grad=False)
