@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from fnmatch import fnmatch
@@ -21,7 +20,7 @@ from hybridge.export.reading import check_files, first_line
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 CONFIGS = ("config.json", "generation_config.json")
-SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d+)-of-(?P<total>\d+)\.safetensors")
+SHARD = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{1,6})-of-(?P<total>[0-9]{1,6})\.safetensors")
 BESIDE = (ADAPTER_WEIGHTS, "mtp*.safetensors", "consolidated*.safetensors")
 """Other things than the weights under transformers' names."""
 
@@ -95,17 +94,15 @@ def _indexed(path: Path) -> list[Path]:
 
 def _shards(folder: Path, found: list[Path]) -> list[Path]:
     """All files of the one set that shards without an index belong to."""
-    sets: dict[str, list[Path]] = defaultdict(list)
-    for path in found:
-        if match := SHARD.fullmatch(path.name):
-            width = len(match["number"])
-            of_set = f"{match['stem']}-%0{width}d-of-{match['total']}.safetensors"
-            sets[of_set] = [folder / (of_set % number) for number in range(1, int(match["total"]) + 1)]
+    sets = {
+        (each["stem"], len(each["number"]), each["total"]) for each in map(SHARD.fullmatch, (p.name for p in found)) if each
+    }
     if len(sets) > 1:
         raise CheckpointError(
             f"{folder} has shards of {len(sets)} sets of weights and no {INDEX}: {_listed(found)}. Remove those of all but one."
         )
-    (files,) = sets.values()
+    ((stem, width, total),) = sets
+    files = [folder / f"{stem}-{number:0{width}}-of-{total}.safetensors" for number in range(1, int(total) + 1)]
     _check_complete(folder, files, "which their names ask for")
     return files
 

@@ -51,7 +51,10 @@ if not TYPE_CHECKING:  # else a type checker would believe in every name
 
         if name not in _MODULES:
             raise AttributeError(f"module 'hybridge' has no attribute {name!r}")
-        return getattr(import_module(_MODULES[name]), name)
+        from hybridge.cache.quiet import quiet
+
+        with quiet():
+            return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
