@@ -8,7 +8,8 @@ HybridgeError
 │   ├── SnapshotError      a slot out of range, never filled, or overwritten since
 │   └── DraftError         a drafter that cannot guess for this model
 ├── CheckpointError        a checkpoint that cannot be read: missing, damaged or misshapen
-│   └── UnsupportedModelError  a model, or a layer of one, that hybridge has no state for
+│   ├── UnsupportedModelError  a model, or a layer of one, that hybridge has no state for
+│   └── NotACheckpointError    something else than a checkpoint was named, such as an adapter: exit code 2
 ├── ArtifactError          an exported folder that cannot be trusted: truncated, altered or of another version
 ├── StateFileError         a saved session that is damaged or of another artifact
 ├── KernelsError           hybridge's own kernels cannot be built or loaded on this machine
@@ -59,6 +60,12 @@ class CheckpointError(HybridgeError):
 
 class UnsupportedModelError(CheckpointError):
     """hybridge has no state layout for this model or for one of its layers."""
+
+
+class NotACheckpointError(CheckpointError, UsageError):
+    """The path names something else: an adapter, a GGUF file, an artifact, a folder around the checkpoint."""
+
+    exit_code = 2
 
 
 class ArtifactError(HybridgeError):

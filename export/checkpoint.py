@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,13 @@ from transformers.utils import logging as transformers_logging
 import hybridge.export.glm5_next_text  # noqa: F401  lets transformers load a text model that it has no class for
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families import text_config
-from hybridge.export.config_file import first_line, read_config
+from hybridge.export.checkpoint_path import find_checkpoint
+from hybridge.export.config_file import read_config
+from hybridge.export.hub_cache import download_again
+from hybridge.export.reading import check_files, first_line
 from hybridge.export.text_model import text_model
+from hybridge.export.weight_files import loadable
 
-PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 COPIED_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -76,29 +78,27 @@ def logits_width(config: Any) -> int:
     return width
 
 
-def load_checkpoint(folder: Path) -> Checkpoint:
-    """Config and weights of ``folder``, in float32.
+def load_checkpoint(checkpoint: str | Path) -> Checkpoint:
+    """Config and weights of what ``checkpoint`` names, in float32.
 
     Raises CheckpointError where weights are missing, misshapen, damaged or not finite, and what ``read_config`` raises.
     """
+    folder = find_checkpoint(checkpoint)
     config = read_config(folder)
-    if not any(folder.glob("*.safetensors")):
-        pickled = [path.name for pattern in PICKLES for path in folder.glob(pattern)]
-        hint = f"; {pickled[0]} is a pickle, which hybridge never loads: convert it to safetensors first" if pickled else ""
-        raise CheckpointError(f"{folder} has no *.safetensors with the weights{hint}.")
-    _check_index(folder / "model.safetensors.index.json")
-    model, info = _load_weights(folder, config)
+    check_files(folder, COPIED_FILES)
+    with loadable(folder) as place:
+        model, info = _load_weights(folder, place, config)
     _check_weights(folder, model, info)
     return Checkpoint(folder=folder, model=text_model(model).eval().requires_grad_(False))
 
 
-def _load_weights(folder: Path, config: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
+def _load_weights(folder: Path, place: Path, config: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
     # Its log tells of reference kernels and of what it loads; what matters of that is checked below.
     transformers_logging.set_verbosity(transformers_logging.CRITICAL)
     transformers_logging.disable_progress_bar()
     try:
         model, info = _class_for(config).from_pretrained(
-            folder,
+            place,
             config=config,
             dtype=torch.float32,
             use_safetensors=True,
@@ -117,26 +117,9 @@ def _class_for(config: Any) -> Any:
     return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
 
 
-def _check_index(path: Path) -> None:
-    """A shard index may only name safetensors that lie beside it: transformers would load a pickle that it names."""
-    if not path.exists():
-        return
-    try:
-        names = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} cannot be read as an index of shards ({first_line(error)}).") from None
-    for name in names:
-        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
-            raise CheckpointError(f"{path} names {name!r}, but shards are *.safetensors in the same folder.")
-        if not (path.parent / name).is_file():
-            raise CheckpointError(f"{path.parent} lacks {name}, which {path.name} names; the checkpoint is incomplete.")
-    if not names:
-        raise CheckpointError(f"{path} names no shards.")
-
-
 def _check_weights(folder: Path, model: PreTrainedModel, info: dict[str, Any]) -> None:
     if missing := sorted(info["missing_keys"]):
-        raise CheckpointError(f"{folder} lacks {_some(missing)}; the checkpoint is incomplete.")
+        raise CheckpointError(f"{folder} lacks {_some(missing)}; the checkpoint is incomplete: {download_again(folder)}.")
     if mismatched := sorted(info["mismatched_keys"]):
         name, found, expected = mismatched[0]
         raise CheckpointError(

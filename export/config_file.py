@@ -11,26 +11,33 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families import FAMILIES, plan, text_config
 from hybridge.cache.families.family import describe
+from hybridge.export.checkpoint_path import find_checkpoint
+from hybridge.export.folder_kinds import EXPECTED
+from hybridge.export.foreign_quantization import check_quantization_config
+from hybridge.export.hub_cache import download_again
+from hybridge.export.reading import check_files, first_line
 from hybridge.export.recognize import what_is_missing
 
 
-def read_config(folder: Path) -> Any:
-    """The config of the checkpoint in ``folder``, once it is known to be of a supported family.
+def read_config(checkpoint: str | Path) -> Any:
+    """The config of the checkpoint that ``checkpoint`` names, once it is known to be of a supported family.
 
-    Raises CheckpointError where there is none, UnsupportedModelError where hybridge cannot run the model.
+    Raises what ``find_checkpoint`` does, CheckpointError where config.json is damaged, UnsupportedModelError where hybridge
+    cannot run the model.
     """
-    if not folder.is_dir():
-        raise CheckpointError(
-            f"{folder} is not a folder. Give a local checkpoint: a folder with config.json and *.safetensors."
-        )
+    folder = find_checkpoint(checkpoint)
     path = folder / "config.json"
+    check_files(folder, [path.name])
     content = _read_object(path)
     model_type = content.get("model_type")
     if not isinstance(model_type, str):
-        raise CheckpointError(f"{path} cannot be read as a transformers config: it has no model_type.")
+        raise CheckpointError(
+            f'{path} cannot be read as a transformers config: it has no model_type, such as "model_type": "qwen3". {EXPECTED}'
+        )
     text = content.get("text_config")
     if {model_type, text.get("model_type") if isinstance(text, dict) else None}.isdisjoint(known_model_types()):
         raise _unsupported(folder, model_type, content)
+    check_quantization_config(folder, content)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         types = plan(text_config(config))
@@ -48,20 +55,18 @@ def known_model_types() -> set[str]:
     return set(FAMILIES) | {name.removesuffix("_text") for name in FAMILIES}
 
 
-def first_line(error: Exception) -> str:
-    """The first line of what a library says, or the name of its error."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
 def _read_object(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path.parent} has no config.json, so it is not a transformers checkpoint.") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read as a transformers config: {first_line(error)}.") from None
+        raise CheckpointError(
+            f"{path} cannot be read as a transformers config: it is not JSON ({first_line(error)}); "
+            f"{download_again(path.parent)}."
+        ) from None
     if not isinstance(content, dict):
-        raise CheckpointError(f"{path} cannot be read as a transformers config: it is not a JSON object.")
+        raise CheckpointError(
+            f"{path} cannot be read as a transformers config: it is JSON, but not an object; {download_again(path.parent)}."
+        )
     return content
 
 

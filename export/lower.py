@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -22,6 +20,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from hybridge.cache.errors import ExportFailedError, HybridgeError
+from hybridge.cache.quiet import quiet
 from hybridge.export.broadcasting import same_ranks
 from hybridge.export.fusion import EDGE_PASSES, fuse
 from hybridge.export.own_linears import own_linears
@@ -118,16 +117,3 @@ def explained(stage: str) -> Iterator[None]:
     except Exception as error:
         first = (str(error).strip().splitlines() or [""])[0]
         raise ExportFailedError(f"{stage} failed: {type(error).__name__}: {first}") from error
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """PyTorch and ExecuTorch warn of their own deprecations by the hundred."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        level = logging.root.manager.disable
-        logging.disable(logging.WARNING)
-        try:
-            yield
-        finally:
-            logging.disable(level)

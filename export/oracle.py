@@ -25,23 +25,23 @@ from hybridge.runtime.protocols import Description, Oracle
 ROUNDED = "hybridge_rounded"
 
 
-def load_oracle(folder: Path, manifest: Description) -> Oracle:
+def load_oracle(checkpoint: str | Path, manifest: Description) -> Oracle:
     """Tokens to float32 logits [T, V]. Raises CheckpointError, and UsageError where the artifact is of another model."""
-    checkpoint = load_original(folder, manifest)
-    round_as(checkpoint, manifest.options)
-    return uncached(checkpoint.model)
+    original = load_original(checkpoint, manifest)
+    round_as(original, manifest.options)
+    return uncached(original.model)
 
 
-def load_original(folder: Path, manifest: Description) -> Checkpoint:
+def load_original(checkpoint: str | Path, manifest: Description) -> Checkpoint:
     """The checkpoint in float32, as it is. Raises what ``load_oracle`` does."""
-    checkpoint = load_checkpoint(folder)
-    config = checkpoint.config
-    if (config.model_type, checkpoint.vocab_size) != (manifest.model_type, manifest.vocab_size):
+    loaded = load_checkpoint(checkpoint)
+    config = loaded.config
+    if (config.model_type, loaded.vocab_size) != (manifest.model_type, manifest.vocab_size):
         raise UsageError(
-            f"{folder} is a {config.model_type!r} model with {checkpoint.vocab_size} tokens, but the artifact is of a "
+            f"{loaded.folder} is a {config.model_type!r} model with {loaded.vocab_size} tokens, but the artifact is of a "
             f"{manifest.model_type!r} model with {manifest.vocab_size}; give the checkpoint that it was exported from."
         )
-    return checkpoint
+    return loaded
 
 
 def round_as(checkpoint: Checkpoint, options: ExportOptions) -> None:

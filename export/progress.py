@@ -1,33 +1,27 @@
-"""Say what is being done and how long it took, on stderr: a spinner for a terminal, lines for a log."""
+"""What a long piece of work tells of itself while it runs."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from hybridge.runtime.validation_report import ValidationReport
 
 
 class Steps:
-    """Named steps of a long piece of work, and their seconds."""
+    """Shows nothing. Derive from it and override what you want to show; a method that raises ends the work."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.seconds: dict[str, float] = {}
+    def step(self, what: str) -> AbstractContextManager[None]:
+        """Return a context in which ``what`` is being done."""
+        return nullcontext()
+
+    def warn(self, text: str) -> None:
+        """Take a sentence that the user should read; the work goes on."""
 
     @contextmanager
-    def step(self, what: str) -> Iterator[None]:
-        """Show ``what`` while the body runs, and its time once it has."""
-        began = time.perf_counter()
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        with Progress(*columns, console=self.console, transient=True) as progress:
-            progress.add_task(what)
-            yield
-        self.seconds[what] = time.perf_counter() - began
-        self.console.print(f"[green]✓[/] {what} [dim]{self.seconds[what]:.1f} s[/]", highlight=False)
+    def counted(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Return a context in which ``what`` is being done, whose function takes how much is done and how much there is."""
+        yield lambda done, total: None
 
-    def say(self, text: str) -> None:
-        """A line of its own."""
-        self.console.print(text, highlight=False)
+    def validated(self, report: ValidationReport) -> None:
+        """Take the report of a validation, passed or not."""

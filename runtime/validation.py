@@ -25,6 +25,7 @@ from hybridge.runtime.validation_report import Divergence, ValidationReport
 
 Notify = Callable[[int, int], None]
 
+DEFAULT_PROGRAMS = 55
 OPERATIONS_PER_PROGRAM = 40
 TOLERANCE = 2e-5
 """Largest error that passes, relative to the largest logit."""

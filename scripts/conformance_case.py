@@ -13,7 +13,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
 
 import torch
-from rich.console import Console
 from tiny import count_nodes, save_lively_checkpoint, tiny_config
 
 from hybridge.export.checkpoint import load_checkpoint
@@ -59,7 +58,7 @@ def main(family: str, variant: int, kernels: str, operations: int) -> dict[str, 
 
 def export_once(checkpoint: Path, artifact: Path, options: ExportOptions) -> Manifest:
     loaded = load_checkpoint(checkpoint)
-    return export(loaded, build_cache(loaded.config, options), artifact, options, Steps(Console(quiet=True)))
+    return export(loaded, build_cache(loaded.config, options), artifact, options, Steps())
 
 
 def nodes_of_decode(checkpoint: Path, options: ExportOptions) -> int:

@@ -173,7 +173,9 @@ def test_code_in_a_checkpoint_never_runs(folder: Path, tmp_path: Path, model_typ
 
 def test_no_weights_are_refused(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"has no \*\.safetensors with the weights\.$"):
+    with pytest.raises(
+        CheckpointError, match=r"has no \*\.safetensors with the weights; the checkpoint is incomplete: download"
+    ):
         load_checkpoint(folder)
 
 

@@ -12,8 +12,8 @@ from executorch.extension.pybindings import _portable_lib
 from kernel_program import Calls
 from torch import Tensor
 
+from hybridge.cache.quiet import quiet
 from hybridge.export.broadcasting import same_ranks
-from hybridge.export.lower import quiet
 
 REFUSED = [((3, 2, 24), (1, 1, 3, 2, 1)), ((1, 2, 1), (2, 24)), ((2, 3, 24), (1, 2, 1, 24))]
 TAKEN = [((24,), (1, 1, 24)), ((24,), (1, 3, 1)), ((3, 24), (1, 3, 24)), ((3, 2, 24), (5, 3, 2, 1)), ((3, 1), (3, 24))]

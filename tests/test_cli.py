@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from checkpoint_forms import save_adapter
 from command_line import exit_code
 from forgery import forge
 from tiny import save_checkpoint, tiny_config
@@ -162,6 +163,11 @@ WRONG_USAGE = {
     "validate {artifact} --against {checkpoint} --programs -1": "Invalid value for '--programs'",
     "validate {artifact} --against {checkpoint} --report {tmp}": "cannot be written",
     "validate {artifact} --against {checkpoint} --report {tmp}/nowhere/report.json": "cannot be written",
+    "export {checkpoint}/config.json -o {tmp}/out": "config.json is a file, not a folder. Give the folder that it is in",
+    "export {adapter} -o {tmp}/out": "adapter_config.json is the config of an adapter (LoRA), not of a whole model",
+    "export {artifact} -o {tmp}/out": "model.pte is a program for ExecuTorch, such as 'hybridge export' writes",
+    "validate {artifact} --against {artifact}": "model.pte is a program for ExecuTorch, such as 'hybridge export' writes",
+    "validate {artifact} --against {adapter}": "adapter_config.json is the config of an adapter (LoRA), not of a whole model",
     "validate {artifact} --against {other}": "give the checkpoint that it was exported from",
 }
 
@@ -169,10 +175,11 @@ WRONG_USAGE = {
 @pytest.fixture
 def paths(checkpoint: Path, artifact: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> dict[str, Path]:
     """What the commands below name."""
-    other, huge = (tmp_path_factory.mktemp(name) for name in ("other", "huge"))
+    other, huge, adapter = (tmp_path_factory.mktemp(name) for name in ("other", "huge", "adapter"))
+    save_adapter(adapter)
     save_checkpoint(other, tiny_config("qwen3_5_text", num_hidden_layers=2, vocab_size=100))
     tiny_config("llama", head_dim=1 << 22).save_pretrained(huge)
-    return {"checkpoint": checkpoint, "artifact": artifact, "other": other, "huge": huge, "tmp": tmp_path}
+    return {"checkpoint": checkpoint, "artifact": artifact, "other": other, "huge": huge, "adapter": adapter, "tmp": tmp_path}
 
 
 @pytest.mark.parametrize("command", WRONG_USAGE)
@@ -180,6 +187,14 @@ def test_wrong_usage_is_explained_and_writes_nothing(cli: Run, paths: dict[str, 
     done = cli(*(word.format(**paths) for word in command.split()))
     assert done.code == 2
     assert WRONG_USAGE[command] in (done.err or done.out)
+    assert not list(paths["tmp"].iterdir())
+
+
+@pytest.mark.parametrize("command", ["export {} -o {tmp}/out", "validate {artifact} --against {}"])
+def test_an_empty_checkpoint_is_refused(cli: Run, paths: dict[str, Path], command: str) -> None:
+    done = cli(*(word.format("", **paths) for word in command.split()))
+    assert (done.code, done.out) == (2, "")
+    assert "the checkpoint's name is empty" in done.err
     assert not list(paths["tmp"].iterdir())
 
 
@@ -220,7 +235,6 @@ FAILED_WORK = {
     "inspect {tmp}/[red]nowhere": "[red]nowhere is not a folder",
     "run {checkpoint} --prompt hi": "is not an artifact: it has no manifest.json",
     "validate {checkpoint} --against {checkpoint}": "is not an artifact: it has no manifest.json",
-    "validate {artifact} --against {artifact}": "has no config.json",
     "validate {artifact} --against {tmp}/nowhere": "nowhere is not a folder. Give a local checkpoint",
 }
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from executorch.exir import to_edge_transform_and_lower
 
-from hybridge.export.lower import quiet
+from hybridge.cache.quiet import quiet
 from hybridge.export.partition import OnceStored
 from hybridge.runtime import compiling
 from hybridge.runtime.program import _runtime

@@ -17,12 +17,14 @@ from hybridge.export.cli.common import app, err, out
 from hybridge.export.cli.embedded import EMBEDDED, export_embedded
 from hybridge.export.cli.figures import Figure, figures, print_figures
 from hybridge.export.cli.speculation_figures import Subject
-from hybridge.export.cli.validate import DEFAULT_PROGRAMS, print_report, validate_session
+from hybridge.export.cli.steps import ShownSteps
+from hybridge.export.cli.validation_table import print_report
 from hybridge.runtime.drafter import Drafter
 from hybridge.runtime.generation_stats import GenerationStats
 from hybridge.runtime.sampling import Sampling
 from hybridge.runtime.session import Session
 from hybridge.runtime.speculation_bench import contest
+from hybridge.runtime.validation import DEFAULT_PROGRAMS
 
 NEW_TOKENS, CODE_PROMPTS = 400, 5
 PROMPT = '''class Point:
@@ -47,12 +49,14 @@ def demo(
     programs: Annotated[int, typer.Option(min=1, help="Random programs of 40 operations to validate with.")] = DEFAULT_PROGRAMS,
 ) -> None:
     """Export the embedded hybrid model and its drafters, validate it, and generate with and without guessing ahead."""
+    from hybridge.export.validate import validate_session
+
     began = time.perf_counter()
     draft = output.with_name(f"{output.name}-draft")
     err.print("[bold]1. Export[/] the embedded models")
     manifest = export_embedded(output, draft)
     err.print("[bold]2. Validate[/] the target against the uncached eager model")
-    report = validate_session(output, EMBEDDED, programs=programs, seed=0)
+    report = validate_session(output, EMBEDDED, ShownSteps(err), programs=programs, seed=0)
     print_report(report, out)
     err.print("[bold]3. Generate[/] with and without guessing ahead")
     subject = load(output, draft)

@@ -11,14 +11,19 @@ from rich.markup import escape
 from hybridge.cache import DEFAULT_MAX_SEQ_LEN
 from hybridge.cache.errors import UsageError
 from hybridge.export.cli.common import JsonOption, app, err, megabytes, numbers, print_json
-from hybridge.export.cli.validate import DEFAULT_PROGRAMS, print_report, validate_session
+from hybridge.export.cli.steps import ShownSteps
 from hybridge.runtime.kernels import library
 from hybridge.runtime.manifest import ExportOptions, Manifest
 
 
 @app.command(name="export")
 def export_command(
-    checkpoint: Annotated[Path, typer.Argument(help="A local transformers checkpoint: config.json and *.safetensors.")],
+    checkpoint: Annotated[
+        str,
+        typer.Argument(
+            help="A transformers checkpoint: a folder with config.json and *.safetensors, or a model in the hub's cache."
+        ),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write; appears whole or not at all.")],
     max_seq_len: Annotated[
         int | None, typer.Option(min=1, help=f"Tokens that the state can hold; {DEFAULT_MAX_SEQ_LEN} if left out.")
@@ -111,27 +116,11 @@ def taps(text: str, mtp: bool) -> tuple[int, ...]:
     return tuple(layers if not mtp or -1 in layers else [*layers, -1])
 
 
-def export_checkpoint(checkpoint: Path, output: Path, options: ExportOptions, *, force: bool, validate: bool) -> Manifest:
-    """Export and, if asked, validate before the output appears. Raises what these do."""
-    from hybridge.export.checkpoint import load_checkpoint
-    from hybridge.export.config_file import read_config
-    from hybridge.export.formats import format_of
-    from hybridge.export.output_folder import output_folder
-    from hybridge.export.progress import Steps
+def export_checkpoint(checkpoint: str | Path, output: Path, options: ExportOptions, *, force: bool, validate: bool) -> Manifest:
+    """``export_model`` that shows its steps on stderr."""
+    from hybridge.export.api import export_model
 
-    steps, writer = Steps(err), format_of(options)
-    config = read_config(checkpoint)
-    with output_folder(output, force=force) as folder:
-        with steps.step("Laying out the state"):
-            cache = writer.build_cache(config, options)
-        with steps.step("Reading the checkpoint"):
-            loaded = load_checkpoint(checkpoint)
-        manifest = writer.export(loaded, cache, folder, options, steps)
-        if validate:
-            report = validate_session(folder, checkpoint, programs=DEFAULT_PROGRAMS, seed=0)
-            print_report(report, err)
-            report.check()
-    return manifest
+    return export_model(checkpoint, output, options, force=force, validate=validate, progress=ShownSteps(err))
 
 
 def describe(output: Path, manifest: Manifest) -> None:

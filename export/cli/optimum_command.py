@@ -26,7 +26,7 @@ def in_optimums_words(command: Callable[..., None]) -> Callable[..., None]:
     signature = inspect.signature(command, eval_str=True)
     parameters = signature.parameters
     renamed = {
-        "checkpoint": Annotated[Path, typer.Option("--model", "-m", help=_help(parameters["checkpoint"]))],
+        "checkpoint": Annotated[str, typer.Option("--model", "-m", help=_help(parameters["checkpoint"]))],
         "output": Annotated[Path, typer.Argument(help=_help(parameters["output"]))],
     }
 

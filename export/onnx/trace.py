@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.export import Dim
 from transformers import PreTrainedModel
 
-from hybridge.export.lower import explained, quiet
+from hybridge.cache.quiet import quiet
+from hybridge.export.lower import explained
 from hybridge.export.onnx.graphs import CommitGraph, ModelGraph
 from hybridge.export.onnx.traced_cache import MOST_TOKENS, Entry, TracedCache, names
 

@@ -1,6 +1,7 @@
 """hybridge: hybrid language models on a device, exported once, run with speculative rollback.
 
 The packages live at the repository's root (``cache``, ``export``, ``runtime``); this folder gives them their import name.
+Importing it loads nothing; each name below is imported where it is first used.
 """
 
 from __future__ import annotations
@@ -10,17 +11,51 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from hybridge.cache import errors
+    from hybridge.cache.hybrid_cache import HybridCache
+    from hybridge.export.api import export_model
     from hybridge.export.causal_lm import CausalLM
+    from hybridge.export.eager import eager_session
     from hybridge.runtime.drafter import Drafter
+    from hybridge.runtime.manifest import ExportOptions
+    from hybridge.runtime.session import Session
 
+__all__ = ["ExportOptions", "HybridCache", "Session", "eager_session", "errors", "export_model", "load"]
 __version__ = "0.1.0"
+
+_MODULES = {
+    "ExportOptions": "hybridge.runtime.manifest",
+    "HybridCache": "hybridge.cache.hybrid_cache",
+    "Session": "hybridge.runtime.session",
+    "eager_session": "hybridge.export.eager",
+    "errors": "hybridge.cache",
+    "export_model": "hybridge.export.api",
+}
 
 
 def load(folder: str | Path, *, drafter: Drafter | None = None) -> CausalLM:
     """Open an artifact with transformers' interface: ``load("OUT").generate(**tokenizer(text, return_tensors="pt"))``.
 
-    Raises ArtifactError, saying what is wrong with the folder. Without transformers, use ``hybridge.runtime.Session``.
+    Raises ArtifactError, saying what is wrong with the folder. Without transformers, use ``hybridge.Session``.
     """
     from hybridge.export.causal_lm import CausalLM
 
     return CausalLM.from_pretrained(folder, drafter=drafter)
+
+
+if not TYPE_CHECKING:  # else a type checker would believe in every name
+
+    def __getattr__(name: str) -> object:
+        """Import what ``name`` stands for, at its first use."""
+        from importlib import import_module
+
+        if name not in _MODULES:
+            raise AttributeError(f"module 'hybridge' has no attribute {name!r}")
+        from hybridge.cache.quiet import quiet
+
+        with quiet():
+            return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,62 @@
+"""``hybridge.export_model``: a checkpoint to an artifact, for programs. The command line exports through it too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hybridge.export.checkpoint import load_checkpoint
+from hybridge.export.checkpoint_path import find_checkpoint
+from hybridge.export.config_file import read_config
+from hybridge.export.folder_kinds import ignored_parts
+from hybridge.export.formats import format_of
+from hybridge.export.output_folder import output_folder
+from hybridge.export.progress import Steps
+from hybridge.export.validate import validate_session
+from hybridge.runtime.manifest import ExportOptions, Manifest
+from hybridge.runtime.validation import DEFAULT_PROGRAMS
+
+
+def export_model(
+    checkpoint: str | Path,
+    out: str | Path,
+    options: ExportOptions | None = None,
+    *,
+    force: bool = False,
+    validate: bool = False,
+    progress: Steps | None = None,
+) -> Manifest:
+    """Export ``checkpoint`` to the folder ``out`` and return its manifest.
+
+    ``out`` appears whole or not at all, whatever interrupts this; it prints nothing, touches no signals and may run in any
+    thread::
+
+        import hybridge
+
+        options = hybridge.ExportOptions(max_seq_len=2048, quantize="8da4w")
+        manifest = hybridge.export_model("Qwen3.5-0.8B", "OUT", options, validate=True)
+        print(manifest.model_type, sorted(manifest.methods))
+        session = hybridge.Session.load("OUT")
+
+    checkpoint: a folder with config.json and *.safetensors, or the id of a model in the hub's local cache. force: replace an
+    artifact that is in ``out``. validate: hold it against the eager model before it appears. progress: is told of the steps,
+    of warnings and of the validation's report; ``hybridge.export.progress.Steps``.
+
+    Raises UsageError for impossible options or an ``out`` that exists, CheckpointError or one of its kinds for what cannot be
+    read or is not supported, ExportFailedError, ValidationError, and OutputError where ``out`` cannot be written.
+    """
+    options, steps = options or ExportOptions(), progress or Steps()
+    writer, source = format_of(options), find_checkpoint(checkpoint)
+    config = read_config(source)
+    for text in ignored_parts(source):
+        steps.warn(text)
+    with output_folder(Path(out), force=force) as folder:
+        with steps.step("Laying out the state"):
+            cache = writer.build_cache(config, options)
+        with steps.step("Reading the checkpoint"):
+            loaded = load_checkpoint(source)
+        manifest = writer.export(loaded, cache, folder, options, steps)
+        if validate:
+            report = validate_session(folder, source, steps, programs=DEFAULT_PROGRAMS, seed=0)
+            steps.validated(report)
+            report.check()
+    return manifest

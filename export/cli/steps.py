@@ -1,0 +1,48 @@
+"""Say what is being done and how long it took, on stderr: a spinner for a terminal, lines for a log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from hybridge.export.cli.validation_table import print_report
+from hybridge.export.progress import Steps
+from hybridge.runtime.validation_report import ValidationReport
+
+
+class ShownSteps(Steps):
+    """Named steps of a long piece of work, and their seconds."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """Show ``what`` while the body runs, and its time once it has."""
+        began = time.perf_counter()
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Progress(*columns, console=self.console, transient=True) as progress:
+            progress.add_task(what)
+            yield
+        self.console.print(f"[green]✓[/] {what} [dim]{time.perf_counter() - began:.1f} s[/]", highlight=False)
+
+    def warn(self, text: str) -> None:
+        """A line of its own."""
+        self.console.print(f"[yellow]Warning:[/] {escape(text)}", highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def counted(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Show a bar while the body runs."""
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self.console, transient=True) as progress:
+            task = progress.add_task(what, total=None)
+            yield lambda done, total: progress.update(task, completed=done, total=total)
+
+    def validated(self, report: ValidationReport) -> None:
+        """The table of the report."""
+        print_report(report, self.console)

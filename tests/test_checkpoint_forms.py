@@ -1,0 +1,452 @@
+"""Each form that a checkpoint comes in is read, or refused with what it is and what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from checkpoint_forms import hub_entry, lfs_pointer, rewritten, save_adapter, save_sharded, without_permission
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from tiny import save_checkpoint, tiny_config
+from transformers import PreTrainedModel
+
+from hybridge.cache.errors import CheckpointError, HybridgeError, NotACheckpointError, UnsupportedModelError, UsageError
+from hybridge.export.checkpoint import load_checkpoint
+from hybridge.export.checkpoint_path import find_checkpoint
+from hybridge.export.config_file import read_config
+from hybridge.export.folder_kinds import ignored_parts
+from hybridge.export.hub_cache import model_id
+
+ID = "Qwen/Qwen3.5-0.8B"
+
+
+@pytest.fixture
+def folder(checkpoint: Path, tmp_path: Path) -> Path:
+    """A good checkpoint, to be spoilt."""
+    return Path(shutil.copytree(checkpoint, tmp_path / "checkpoint"))
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The hub's local cache, empty."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub"
+
+
+@pytest.fixture
+def open_folder(checkpoint: Path) -> Iterator[Path]:
+    """A checkpoint in a folder whose parents everybody may enter."""
+    with tempfile.TemporaryDirectory() as name:
+        copy = Path(shutil.copytree(checkpoint, Path(name) / "checkpoint"))
+        for folder in (copy, copy.parent):
+            folder.chmod(0o755)
+        yield copy
+
+
+def refusal(named: str | Path, kind: type[HybridgeError] = CheckpointError) -> str:
+    """What is said when the checkpoint is loaded; it must be of this very kind of error."""
+    with pytest.raises(kind) as error:
+        load_checkpoint(named)
+    assert error.type is kind
+    return str(error.value)
+
+
+def assert_same_weights(model: PreTrainedModel, folder: Path) -> None:
+    saved = load_file(folder / "model.safetensors")
+    ours = model.state_dict()
+    assert saved.keys() <= ours.keys()
+    assert all(ours[name].equal(weight) for name, weight in saved.items())
+
+
+# What the name means
+
+
+@pytest.mark.parametrize("named", ["", " "])
+def test_an_empty_name_is_wrong_usage(named: str) -> None:
+    assert refusal(named, UsageError).startswith("the checkpoint's name is empty. Give a local checkpoint: a folder with")
+
+
+def test_a_tilde_is_the_home_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(folder.parent))
+    assert find_checkpoint("~/checkpoint") == folder
+
+
+def test_a_user_who_does_not_exist_is_named() -> None:
+    assert "there is no user ~nobody-of-this-name." in refusal("~nobody-of-this-name/checkpoint")
+
+
+def test_a_folder_that_is_really_called_tilde_is_taken(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(checkpoint, tmp_path / "~" / "checkpoint")
+    monkeypatch.chdir(tmp_path)
+    assert find_checkpoint("~/checkpoint") == Path("~/checkpoint")
+
+
+def test_a_model_that_was_not_downloaded_says_how_to(cache: Path) -> None:
+    message = refusal(ID)
+    assert f"{ID} is not a folder, and the hub's cache {cache} has no model {ID}" in message
+    assert f"download it with 'hf download {ID}'" in message
+
+
+@pytest.mark.parametrize("named", [ID, f"https://hub.example/{ID}", f"https://hub.example/{ID}/tree/main"])
+def test_a_model_in_the_hubs_cache_is_found_by_its_id(cache: Path, checkpoint: Path, named: str) -> None:
+    entry = hub_entry(cache, ID, {"0a1b": checkpoint}, main="0a1b")
+    assert find_checkpoint(named) == entry / "snapshots" / "0a1b"
+    assert_same_weights(load_checkpoint(named).model, checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "place"),
+    [("HF_HOME", "{}", "hub"), ("XDG_CACHE_HOME", "{}", "huggingface/hub"), ("HOME", "{}", ".cache/huggingface/hub")],
+)
+def test_the_cache_is_where_the_hubs_tools_have_it(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, place: str
+) -> None:
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, value.format(tmp_path))
+    entry = hub_entry(tmp_path / place, "gpt", {"0a1b": checkpoint})
+    assert find_checkpoint("gpt") == entry / "snapshots" / "0a1b"
+
+
+def test_a_folder_comes_before_a_model_of_the_same_name(
+    cache: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub_entry(cache, ID, {"0a1b": checkpoint})
+    shutil.copytree(checkpoint, tmp_path / ID)
+    monkeypatch.chdir(tmp_path)
+    assert find_checkpoint(ID) == Path(ID)
+
+
+@settings(deadline=None)
+@given(*[st.text("aZ09_.-", min_size=1, max_size=9).map("m{}".format)] * 2)
+def test_an_id_is_known_by_its_form(publisher: str, name: str) -> None:
+    named = f"{publisher}/{name}"
+    assert model_id(named) == model_id(f"https://hub.example/{named}") == named
+    assert model_id(f"/{named}") is model_id(f"./{named}") is model_id(f"~/{named}") is model_id(f"{named}/x") is None
+
+
+# The hub's cache
+
+
+def test_an_entry_of_the_hubs_cache_means_the_snapshot_of_main(checkpoint: Path, tmp_path: Path) -> None:
+    entry = hub_entry(tmp_path, ID, {"0a1b": checkpoint, "2c3d": checkpoint}, main="2c3d")
+    assert load_checkpoint(entry).folder == entry / "snapshots" / "2c3d"
+
+
+@pytest.mark.parametrize("main", [None, "gone"])
+def test_an_only_snapshot_needs_no_main(checkpoint: Path, tmp_path: Path, main: str | None) -> None:
+    entry = hub_entry(tmp_path, ID, {"0a1b": checkpoint}, main=main)
+    assert find_checkpoint(entry) == entry / "snapshots" / "0a1b"
+
+
+def test_several_snapshots_without_main_are_listed(checkpoint: Path, tmp_path: Path) -> None:
+    entry = hub_entry(tmp_path, ID, {"0a1b": checkpoint, "2c3d": checkpoint})
+    message = refusal(entry, NotACheckpointError)
+    assert "has 2 snapshots, and refs/main names none of them. Give one:" in message
+    assert message.splitlines()[1:] == [f"{entry}/snapshots/0a1b", f"{entry}/snapshots/2c3d"]
+
+
+def test_an_entry_without_snapshots_says_how_to_download_it(tmp_path: Path) -> None:
+    (tmp_path / "models--Qwen--Qwen3.5-0.8B" / "snapshots").mkdir(parents=True)
+    assert refusal(tmp_path / "models--Qwen--Qwen3.5-0.8B").endswith(
+        f"has no snapshot: download it again with 'hf download {ID}'."
+    )
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_link_without_its_blob_is_named(checkpoint: Path, tmp_path: Path, name: str) -> None:
+    link = hub_entry(tmp_path, ID, {"0a1b": checkpoint}) / "snapshots" / "0a1b" / name
+    link.resolve().unlink()
+    message = refusal(link.parent)
+    assert f"{link} is a link to ../../blobs/" in message
+    assert f"which does not exist; download it again with 'hf download {ID}'" in message
+
+
+def test_a_snapshot_without_its_weights_says_how_to_download_it(checkpoint: Path, tmp_path: Path) -> None:
+    folder = hub_entry(tmp_path, ID, {"0a1b": checkpoint}) / "snapshots" / "0a1b"
+    (folder / "model.safetensors").unlink()
+    assert refusal(folder).endswith(
+        f"with the weights; the checkpoint is incomplete: download it again with 'hf download {ID}'."
+    )
+
+
+# Files that are not themselves
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_git_lfs_pointer_is_told(folder: Path, name: str) -> None:
+    lfs_pointer(folder / name)
+    message = refusal(folder)
+    assert f"{folder} was cloned without its large files: instead of {name} there is a git-lfs pointer" in message
+    assert message.endswith("Run 'git lfs install' and then 'git lfs pull' in that folder.")
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_shards_that_were_fetched_in_part_are_named(tmp_path: Path, index: bool) -> None:
+    first, second, *_ = save_sharded(tmp_path, index=index)
+    lfs_pointer(first)
+    lfs_pointer(second)
+    assert f"instead of {first.name}, {second.name} there are git-lfs pointers (0.1 MB are missing)" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_file_without_permission_is_named(open_folder: Path, name: str) -> None:
+    with without_permission(open_folder / name):
+        assert refusal(open_folder) == f"no permission to read {open_folder / name}; change it, or copy the checkpoint."
+
+
+def test_a_folder_without_permission_is_named(open_folder: Path) -> None:
+    for path in (open_folder, open_folder.parent):
+        with without_permission(path):
+            assert refusal(open_folder).startswith(f"no permission to read {open_folder}")
+
+
+def test_a_name_that_is_too_long_is_refused() -> None:
+    assert "cannot be read (File name too long)" in refusal("x" * 300)
+
+
+# Weights under other names
+
+
+@pytest.mark.parametrize("name", ["model-00001-of-00001.safetensors", "weights.safetensors", "model.fp32.safetensors"])
+def test_a_single_file_of_another_name_is_read(folder: Path, checkpoint: Path, name: str) -> None:
+    (folder / "model.safetensors").rename(folder / name)
+    loaded = load_checkpoint(folder)
+    assert loaded.folder == folder
+    assert_same_weights(loaded.model, checkpoint)
+
+
+def test_shards_without_an_index_are_read(tmp_path: Path) -> None:
+    shards = save_sharded(tmp_path / "shards", index=False)
+    save_checkpoint(tmp_path / "whole", tiny_config("qwen3"))
+    assert len(shards) > 2
+    assert_same_weights(load_checkpoint(tmp_path / "shards").model, tmp_path / "whole")
+
+
+def test_a_missing_shard_is_named_without_an_index(tmp_path: Path) -> None:
+    shards = save_sharded(tmp_path, index=False)
+    shards[1].unlink()
+    shards[-1].unlink()
+    message = refusal(tmp_path)
+    assert f"lacks {shards[1].name}, {shards[-1].name}, which their names ask for (2 of {len(shards)} shards)" in message
+
+
+def test_missing_shards_are_counted_with_an_index(tmp_path: Path) -> None:
+    shards = save_sharded(tmp_path, index=True)
+    for path in shards[1:]:
+        path.unlink()
+    assert f"which model.safetensors.index.json names ({len(shards) - 1} of {len(shards)} shards)" in refusal(tmp_path)
+
+
+def test_two_sets_of_shards_are_not_mixed(tmp_path: Path) -> None:
+    first, *_ = save_sharded(tmp_path, index=False)
+    shutil.copyfile(first, tmp_path / "model-00001-of-00009.safetensors")
+    assert "has shards of 2 sets of weights and no model.safetensors.index.json" in refusal(tmp_path)
+
+
+def test_several_files_without_an_index_are_not_guessed_from(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    shutil.copyfile(folder / "a.safetensors", folder / "b.safetensors")
+    message = refusal(folder)
+    assert "which of its 2 other files hold the weights is not clear: a.safetensors, b.safetensors. Rename" in message
+
+
+def test_weights_that_are_there_in_part_are_named(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:5000])
+    assert "model.safetensors is damaged or only a part of it is there" in refusal(folder)
+
+
+# Something else
+
+
+def test_an_adapter_is_told_with_its_base_model(tmp_path: Path) -> None:
+    save_adapter(tmp_path / "adapter")
+    message = refusal(tmp_path / "adapter", NotACheckpointError)
+    assert "adapter_config.json is the config of an adapter (LoRA), not of a whole model." in message
+    assert f"Merge it into its base model {ID} first, with peft: PeftModel.from_pretrained(" in message
+    assert "merge_and_unload().save_pretrained('MERGED')" in message
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"base_model_name_or_path": null}'])
+def test_an_adapter_of_nobody_knows_what_is_told(folder: Path, text: str) -> None:
+    save_adapter(folder)
+    (folder / "adapter_config.json").write_text(text)
+    (folder / "model.safetensors").unlink()
+    assert "Merge it into its base model first, with peft" in refusal(folder, NotACheckpointError)
+
+
+def test_an_adapter_beside_a_model_is_left_out_with_a_warning(
+    folder: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_adapter(folder)
+    # With peft installed, transformers would load the adapter too; here it would find a peft in which nothing is.
+    monkeypatch.setitem(sys.modules, "peft", ModuleType("peft"))
+    monkeypatch.setattr("transformers.integrations.peft.is_peft_available", lambda: True)
+    assert_same_weights(load_checkpoint(folder).model, checkpoint)
+    (warning,) = ignored_parts(folder)
+    assert "adapter_config.json is ignored: the model beside it is exported without the adapter. Merge it" in warning
+    assert ignored_parts(checkpoint) == []
+
+
+OTHERS = {
+    "model-Q4_K_M.gguf": "is a GGUF file, llama.cpp's format. Give the checkpoint that it was made from",
+    "model.onnx": "is an ONNX graph. Give the checkpoint that it was made from",
+    "onnx/model_q4.onnx": "is an ONNX graph",
+    "model.pte": "is a program for ExecuTorch, such as 'hybridge export' writes. Give the checkpoint",
+    "model_index.json": "is the index of a diffusers pipeline. hybridge exports language models only",
+    "weights.00.npz": "is a file of MLX weights",
+    "openvino_model.xml": "is an OpenVINO graph",
+    "model.litertlm": "is a file for LiteRT",
+    "tf_model.h5": "is a file of TensorFlow's or Flax's weights. Give a checkpoint with *.safetensors, or convert tf_model.h5",
+    "flax_model.msgpack": "is a file of TensorFlow's or Flax's weights",
+    "pytorch_model.bin": "is a pickle, which hybridge never loads. Convert it to safetensors first, where you trust it",
+    "pytorch_model-00001-of-00002.bin": "is a pickle, which hybridge never loads",
+    "consolidated.00.pth": "is a pickle, which hybridge never loads",
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("config", [True, False], ids=["config", "bare"])
+def test_a_folder_of_another_kind_is_told(folder: Path, name: str, config: bool) -> None:
+    (folder / "model.safetensors").unlink()
+    if not config:
+        (folder / "config.json").unlink()
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_bytes(pickle.dumps(None))
+    message = refusal(folder, NotACheckpointError)
+    assert f"{folder / name} {OTHERS[name]}" in message
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if "/" not in name])
+def test_a_file_of_another_kind_is_told(folder: Path, name: str) -> None:
+    (folder / name).write_bytes(b"GGUF")
+    assert f"{folder / name} {OTHERS[name]}" in refusal(folder / name, NotACheckpointError)
+
+
+def test_other_forms_beside_the_weights_do_no_harm(folder: Path, checkpoint: Path) -> None:
+    for name in OTHERS:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"GGUF")
+    assert_same_weights(load_checkpoint(folder).model, checkpoint)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "README"])
+def test_a_file_in_a_checkpoint_leads_to_its_folder(folder: Path, name: str) -> None:
+    (folder / name).touch()
+    message = refusal(folder / name, NotACheckpointError)
+    assert message == f"{folder / name} is a file, not a folder. Give the folder that it is in: {folder}"
+
+
+def test_a_lone_file_is_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    assert "notes.txt is a file, not a folder. Give a local checkpoint" in refusal(tmp_path / "notes.txt", NotACheckpointError)
+
+
+def test_folders_with_checkpoints_in_them_are_listed(checkpoint: Path, tmp_path: Path) -> None:
+    for name in ("checkpoint-500", "checkpoint-1000"):
+        shutil.copytree(checkpoint, tmp_path / name)
+    message = refusal(tmp_path, NotACheckpointError)
+    assert message.splitlines() == [
+        f"{tmp_path} has no config.json, but a folder in it has; give that:",
+        f"{tmp_path}/checkpoint-1000",
+        f"{tmp_path}/checkpoint-500",
+    ]
+
+
+def test_a_config_in_another_publishers_form_is_told(folder: Path) -> None:
+    (folder / "config.json").rename(folder / "params.json")
+    assert "params.json is a config in Meta's or Mistral's own format" in refusal(folder, NotACheckpointError)
+
+
+# Quantized by others
+
+METHODS = {
+    "gptq": ({"bits": 4, "group_size": 128}, "by GPTQ, which hybridge does not read. Give the original checkpoint"),
+    "awq": ({"bits": 4}, "by AWQ, which"),
+    "fp8": ({"weight_block_size": [128, 128]}, "by FP8, which hybridge does not read. Give it in bfloat16"),
+    "mxfp4": ({"modules_to_not_convert": []}, "quantization_config=Mxfp4Config(dequantize=True)).save_pretrained('BF16')"),
+    "bitsandbytes": ({"load_in_4bit": True}, "by bitsandbytes, which"),
+    "compressed-tensors": ({"format": "pack-quantized"}, "by compressed-tensors (llm-compressor), which"),
+    "made-up": ({}, "by made-up, which"),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_weights_that_others_quantized_are_refused_by_name(folder: Path, method: str) -> None:
+    options, message = METHODS[method]
+    add_to_config(folder, quantization_config={"quant_method": method, **options})
+    said = refusal(folder, UnsupportedModelError)
+    assert f"the weights in {folder} are quantized already, by " in said
+    assert message in said
+    assert "hybridge quantizes by itself: export the original with --quantize." in said
+
+
+def test_an_old_config_of_bitsandbytes_is_known(folder: Path) -> None:
+    add_to_config(folder, quantization_config={"load_in_8bit": True})
+    assert "by bitsandbytes" in refusal(folder, UnsupportedModelError)
+
+
+def test_the_text_model_of_a_whole_may_be_quantized(folder: Path) -> None:
+    text = json.loads((folder / "config.json").read_text()) | {"quantization_config": {"quant_method": "awq"}}
+    (folder / "config.json").write_text(json.dumps({"model_type": "qwen3_5", "text_config": text}))
+    assert "by AWQ" in refusal(folder, UnsupportedModelError)
+
+
+@pytest.mark.parametrize("nothing", [None, {}])
+def test_an_empty_quantization_config_says_nothing(folder: Path, nothing: object) -> None:
+    add_to_config(folder, quantization_config=nothing)
+    read_config(folder)
+
+
+def test_quantized_mlx_weights_are_told(folder: Path) -> None:
+    quantization = {"group_size": 64, "bits": 4}
+    add_to_config(folder, quantization=quantization, quantization_config=quantization)
+    assert f"{folder} holds weights that were converted for MLX. Give the original" in refusal(folder, NotACheckpointError)
+
+
+def test_mlx_weights_are_told_by_their_metadata(folder: Path) -> None:
+    rewritten(folder / "model.safetensors", {"format": "mlx"})
+    assert "holds weights that were converted for MLX" in refusal(folder, NotACheckpointError)
+
+
+def add_to_config(folder: Path, **fields: object) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+# A damaged config
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r"it is not JSON \(Expecting .*\); download it again\.$"),
+        ("[1]", r"it is JSON, but not an object; download it again\.$"),
+        ('{"hidden_size": 48}', r"it has no model_type, such as .*Give a local checkpoint"),
+    ],
+)
+def test_a_config_that_is_none_says_why(folder: Path, text: str, message: str) -> None:
+    (folder / "config.json").write_text(text)
+    assert re.search(message, refusal(folder))
+
+
+def test_nothing_of_all_this_leaves_links_behind(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "links"))
+    (tmp_path / "links").mkdir()
+    (folder / "model.safetensors").rename(folder / "weights.safetensors")
+    load_checkpoint(folder)
+    assert os.listdir(tmp_path / "links") == []
