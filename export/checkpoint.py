@@ -19,9 +19,11 @@ from transformers.utils import logging as transformers_logging
 import hybridge.export.glm5_next_text  # noqa: F401  lets transformers load a text model that it has no class for
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families import text_config
+from hybridge.cache.families.checks import ADVICE
 from hybridge.export.config_file import first_line, read_config
 from hybridge.export.text_model import text_model
 
+UNQUANTIZED = "Take the unquantized checkpoint; hybridge export --quantize has fewer bits."
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 COPIED_FILES = (
     "tokenizer.json",
@@ -108,8 +110,24 @@ def _load_weights(folder: Path, config: Any) -> tuple[PreTrainedModel, dict[str,
             ignore_mismatched_sizes=True,  # so that they are listed; they are refused below
         )
     except Exception as error:  # whatever a damaged file or an impossible size makes transformers run into
-        raise CheckpointError(f"the weights in {folder} cannot be read: {first_line(error)}") from None
+        raise CheckpointError(_obstacle(folder, config, error)) from error
     return model, info
+
+
+def _obstacle(folder: Path, config: Any, error: Exception) -> str:
+    """What kept the weights of ``folder`` from being read: their quantization, a model that cannot be, or they themselves."""
+    said = f"{type(error).__name__}: {first_line(error)}"
+    if quantization := getattr(config, "quantization_config", None):
+        method = quantization.get("quant_method") if isinstance(quantization, dict) else type(quantization).__name__
+        return (
+            f"the weights in {folder} are quantized ({method}), and transformers cannot undo that here ({said}). {UNQUANTIZED}"
+        )
+    try:
+        with torch.device("meta"):
+            _class_for(config).from_config(config)
+    except Exception:  # whatever an impossible size makes transformers run into
+        return f"{folder / 'config.json'} describes a model that transformers cannot build ({said}). {ADVICE}"
+    return f"the weights in {folder} cannot be read ({said}); the checkpoint is damaged."
 
 
 def _class_for(config: Any) -> Any:
