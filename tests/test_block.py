@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import weakref
 
 import pytest
 import torch
-from torch import Tensor
 
 from hybridge.cache.block import Block
 from hybridge.cache.kernels import CoreKernels, Scoring, Visible
@@ -14,40 +13,33 @@ from hybridge.cache.relative_bias import relative_bias
 from hybridge.export.llm_kernels import LlmKernels
 
 TOKENS, ROWS, HEADS, DIM = 3, 7, 2, 8
-OBJECTS = 20
-"""Made and dropped one after the other: CPython gives most of them the memory, and so the id, of the one before."""
 
 
-def new_block() -> Block:
+@pytest.fixture
+def block() -> Block:
     return Block(start=torch.tensor([0]), count=torch.tensor([TOKENS]), length=TOKENS)
 
 
-def attend(kernels: CoreKernels) -> Callable[[Block, int], Tensor]:
-    """Attention of a block over one visible row, another for each seed."""
+@pytest.mark.parametrize("kernels", [CoreKernels(), LlmKernels()])
+def test_a_mask_lives_as_long_as_what_is_made_of_it(block: Block, kernels: CoreKernels) -> None:
+    """Else another one could be given its id, and what was made of the first."""
     query, keys, values = (torch.randn(1, count, HEADS, DIM) for count in (TOKENS, ROWS, ROWS))
-
-    def attended(block: Block, seed: int) -> Tensor:
-        held = torch.arange(ROWS)
-        visible = Visible(held=held, mask=(held == seed % ROWS).expand(TOKENS, ROWS))
-        return kernels.attend(query, keys, values, block, Scoring(scale=0.3), visible)
-
-    return attended
+    visible = Visible(held=torch.arange(ROWS), mask=torch.ones(TOKENS, ROWS, dtype=torch.bool))
+    kernels.attend(query, keys, values, block, Scoring(scale=0.3), visible)
+    alive = weakref.ref(visible)
+    del visible
+    assert alive() is not None
 
 
-def add_bias() -> Callable[[Block, int], Tensor]:
-    profiles = torch.randn(1, HEADS, TOKENS, ROWS + 1)
-    return lambda block, seed: relative_bias(profiles, block)(torch.arange(ROWS).roll(seed))
+def test_positions_live_as_long_as_what_is_made_of_them(block: Block) -> None:
+    held = torch.arange(ROWS)
+    relative_bias(torch.randn(1, HEADS, TOKENS, ROWS + 1), block)(held)
+    alive = weakref.ref(held)
+    del held
+    assert alive() is not None
 
 
-@pytest.mark.parametrize("make", [lambda: attend(CoreKernels()), lambda: attend(LlmKernels()), add_bias])
-def test_an_object_that_is_gone_lends_its_result_to_no_other(make: Callable[[], Callable[[Block, int], Tensor]]) -> None:
-    compute, block = make(), new_block()
-    for seed in range(OBJECTS):
-        torch.testing.assert_close(compute(block, seed), compute(new_block(), seed))
-
-
-def test_an_object_has_its_result_computed_once() -> None:
-    block, mask, computed = new_block(), torch.ones(2), []
-    for _ in range(2):
-        assert block.shared("sum", lambda: computed.append(1) or len(computed), of=mask) == 1
-    assert block.shared("sum", lambda: computed.append(1) or len(computed), of=torch.ones(2)) == 2
+def test_each_object_has_its_result_computed_once(block: Block) -> None:
+    mask, equal, computed = torch.ones(2), torch.ones(2), []
+    for of, expected in ((mask, 1), (mask, 1), (equal, 2), (None, 3), (mask, 1)):
+        assert block.shared("count", lambda: computed.append(1) or len(computed), of=of) == expected

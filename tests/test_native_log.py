@@ -78,5 +78,5 @@ def test_no_file_for_the_log_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatc
 def test_loading_and_running_in_threads_is_silent(artifact: Path, closed: str) -> None:
     """The processor is read at the first use of the thread pool; a process has one such use, so it must be a new one."""
     shell = ["sh", "-c", f'exec "$0" -c "$1" "$2" {closed}', sys.executable, RUN, str(artifact)]
-    done = subprocess.run(shell, capture_output=True, text=True, check=False)
+    done = subprocess.run(shell, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (0, "" if closed else "the end\n")
