@@ -25,7 +25,7 @@ class AttentionLayer(CacheLayer):
 
         Another query of the same block attends over the same keys.
         """
-        keys, values, visible = block.shared(("taken", id(self)), lambda: self.take(key, value, block))
+        keys, values, visible = block.shared("taken", lambda: self.take(key, value, block), of=self)
         return self.kernels.attend(query, keys, values, block, scoring, visible)
 
     def take(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:

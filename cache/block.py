@@ -47,7 +47,7 @@ class Block:
     count: Tensor
     length: int
     tentative: bool = False
-    _shared: dict[Hashable, Any] = field(default_factory=dict, repr=False, compare=False)
+    _shared: dict[tuple[Hashable, int], tuple[object, Any]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def positions(self) -> Tensor:
@@ -59,11 +59,16 @@ class Block:
         """bool [T], false for padding."""
         return self.shared("real", lambda: torch.arange(self.length) < self.count)
 
-    def shared(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """What ``compute`` gives, once for each block: masks that every layer of the same shape asks for."""
-        if key not in self._shared:
-            self._shared[key] = compute()
-        return self._shared[key]  # type: ignore[no-any-return]
+    def shared(self, key: Hashable, compute: Callable[[], T], of: object = None) -> T:
+        """What ``compute`` gives, once for each block and object ``of``: masks that every layer of the same shape asks for.
+
+        The object itself counts, not its equals: two tensors cannot be compared without looking at all their elements.
+        """
+        # The object is kept beside its result: were it gone, another one could be given the same id.
+        entry = (key, id(of))
+        if entry not in self._shared:
+            self._shared[entry] = of, compute()
+        return self._shared[entry][1]  # type: ignore[no-any-return]
 
     def offset(self, rows: int) -> int:
         """``start`` as a number for operators that take one, known to leave room for the block in ``rows`` rows."""

@@ -149,10 +149,10 @@ class Kernels(RecurrentKernels, Protocol):
         """As ``attend`` over such rows; row r holds position r."""
 
     def keep_state(self, state: Tensor, slots: Tensor, slot: Tensor, when: Tensor) -> None:
-        """Copy state into slots [1, N, A, B], in place at ``slot`` (int64 [1], in range), where ``when`` (bool [1]) holds."""
+        """Copy state into slots [B, N, X, Y], in place at ``slot`` (int64 [1], in range), where ``when`` (bool [1]) holds."""
 
     def bring_back(self, slots: Tensor, state: Tensor, slot: Tensor, when: Tensor) -> None:
-        """Copy what slots [1, N, A, B] hold at ``slot`` into state where ``when`` holds."""
+        """Copy what slots [B, N, X, Y] hold at ``slot`` into state where ``when`` holds."""
 
     def clear(self, state: Tensor, when: Tensor) -> None:
         """Fill state with zeros where ``when`` holds, whatever the memory held before, NaN included."""
@@ -185,7 +185,7 @@ class CoreKernels(CoreRecurrences):
         R, G = keys.shape[1:3]
         visible = visible or causal(block, R)
         # Rows that nothing was written to may hold anything, NaN included: a weight of 0 alone would not hide them.
-        seen = block.shared(("seen", id(visible)), lambda: visible.mask.any(0)[:, None, None])
+        seen = block.shared("seen", lambda: visible.mask.any(0)[:, None, None], of=visible)
         grouped = query.transpose(1, 2).reshape(B, G, H // G, T, D)
         scores = grouped @ keys.permute(0, 2, 3, 1).unsqueeze(2) * scoring.scale
         weights = _softmax(scores, scoring, visible)
@@ -211,7 +211,7 @@ class CoreKernels(CoreRecurrences):
         state.copy_(torch.where(when, torch.zeros_like(state), state))
 
     def write_slot(self, slots: Tensor, value: Tensor, slot: Tensor) -> None:
-        """Put value [1, 1, A, B] into slots [1, N, A, B] in place at index ``slot``, int64 [1]."""
+        """Put value [B, 1, X, Y] into slots [B, N, X, Y] in place at index ``slot``, int64 [1]."""
         torch.ops.aten.index_put_(slots, [None, slot], value)
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridge.cache.block import CacheSizes
+from hybridge.cache.errors import CheckpointError
 from hybridge.cache.kernels import Kernels
 
 
@@ -21,7 +22,7 @@ class CacheLayer(nn.Module):
 
     Subclasses name their buffers in three groups: **committed** (what the accepted tokens left behind, bounded and copied by a
     snapshot), **positional** (rows addressed by position, for which a snapshot needs only the length) and **staged** (inputs of
-    a tentative block). Each committed buffer has a twin ``<name>_slots`` [1, N, first dim, the rest] for the snapshot slots:
+    a tentative block). Each committed buffer has a twin ``<name>_slots`` [B, N, first dim, the rest] for the snapshot slots:
     four dimensions with the slots as the second, which is what a runtime's row-writing operator takes.
     """
 
@@ -42,21 +43,32 @@ class CacheLayer(nn.Module):
 
     def add_committed(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> None:
         """A bounded state [B, *shape], with room for it in every snapshot slot."""
+        self._check(name, shape)
         self.committed.append(name)
         self.register_buffer(name, torch.zeros(self.sizes.batch_size, *shape, dtype=dtype))
         if self.sizes.snapshot_slots:
-            slots = (1, self.sizes.snapshot_slots, shape[0], math.prod(shape[1:]))
+            slots = (self.sizes.batch_size, self.sizes.snapshot_slots, shape[0], math.prod(shape[1:]))
             self.register_buffer(f"{name}_slots", torch.zeros(slots, dtype=dtype))
 
     def add_positional(self, name: str, *shape: int, dtype: torch.dtype = torch.float32, rows: int | None = None) -> None:
         """Rows by position [B, R, *shape]; R is ``sizes.rows`` where ``rows`` is left out, as one row serves one position."""
+        self._check(name, shape)
         self.positional.append(name)
         self.register_buffer(name, torch.zeros(self.sizes.batch_size, rows or self.sizes.rows, *shape, dtype=dtype))
 
     def add_staged(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> None:
         """What the tokens of a tentative block leave for a commit, [B, S, *shape]."""
+        self._check(name, shape)
         self.staged.append(name)
         self.register_buffer(name, torch.zeros(self.sizes.batch_size, self.sizes.verify_len, *shape, dtype=dtype))
+
+    def _check(self, name: str, shape: Sequence[object]) -> None:
+        """Raises CheckpointError for sizes that no buffer can have: they come from a config.json."""
+        if not all(isinstance(size, int) and size >= 0 for size in shape):
+            raise CheckpointError(
+                f"config.json gives sizes that no layer can have: {list(shape)} for the {name} of {self.kind}. "
+                "Take the config.json that came with the checkpoint."
+            )
 
     def part(self, name: str) -> CacheLayer:
         """The part of that name; a layer that has no parts is its own only one."""

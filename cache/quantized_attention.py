@@ -49,7 +49,7 @@ class QuantizedAttentionLayer(AttentionLayer):
         return QuantizedRows(keys=self.keys, key_scales=self.key_scales, values=self.values, value_scales=self.value_scales)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scoring: Scoring) -> Tensor:
-        block.shared(("taken", id(self)), lambda: self.kernels.write_quantized(self.rows, key, value, block))
+        block.shared("taken", lambda: self.kernels.write_quantized(self.rows, key, value, block), of=self)
         return self.kernels.attend_quantized(query, self.rows, self.value_dim, block, scoring)
 
     def take(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:

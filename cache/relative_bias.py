@@ -18,8 +18,8 @@ def relative_bias(profiles: Tensor, block: Block) -> Callable[[Tensor], Tensor]:
     T, length = profiles.shape[-2:]
 
     def bias(held: Tensor) -> Tensor:
-        # By id, as masks are: what a block's layers see of equal caches is one tensor, kept alive by the block.
-        source = block.shared(("profile", id(held), length), lambda: _source(block, held, length))
+        # Layers of equal caches see one and the same tensor.
+        source = block.shared(("profile", length), lambda: _source(block, held, length), of=held)
         # One flat index on one dimension, the same for every head: a gather would need one the size of all scores.
         by_key: Tensor = profiles.flatten(2).index_select(2, source).unflatten(2, (T, -1))
         return by_key

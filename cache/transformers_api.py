@@ -118,20 +118,26 @@ class TransformersCacheApi:
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the last ``-tokens_to_remove`` tokens, as transformers' assisted generation does.
 
-        Raises UsageError where a layer cannot forget: recurrent state is taken back by ``restore``, or verified and committed
-        in the first place; a window keeps ``verify_len`` positions to go back by.
+        Raises UsageError, a ValueError, for a positive number, which transformers once took for the length to keep; for more
+        tokens than there are; and where a layer cannot forget: recurrent state is taken back by ``restore``, or verified and
+        committed in the first place; a window keeps ``verify_len`` positions to go back by.
         """
-        removed = -tokens_to_remove
+        removed, held = -tokens_to_remove, int(self.length)
         if removed and not self.is_croppable:
             raise UsageError(
                 "recurrent state cannot be cropped; go back with snapshot() and restore(), or let Session.generate speculate."
+            )
+        if not 0 <= removed <= held:
+            raise UsageError(
+                f"crop({tokens_to_remove}) of a cache with {held} tokens: give the negative number of tokens to remove, "
+                f"{-held} to 0."
             )
         if any(self._attention(i).window for i in self._attention_layers()) and removed > self.sizes.verify_len:
             raise UsageError(
                 f"a sliding window cannot go back by {removed} tokens, only by verify_len = {self.sizes.verify_len}; "
                 "build the cache with a larger one."
             )
-        self.length.sub_(removed).clamp_(min=0)
+        self.length.sub_(removed)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Let sequence i go on from what was sequence ``beam_idx[i]``, int64 [B], as beam search does."""

@@ -18,6 +18,7 @@ from transformers.utils import logging as transformers_logging
 import hybridge.export.glm5_next_text  # noqa: F401  lets transformers load a text model that it has no class for
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families import text_config
+from hybridge.cache.families.checks import ADVICE
 from hybridge.export.checkpoint_path import find_checkpoint
 from hybridge.export.config_file import read_config
 from hybridge.export.hub_cache import download_again
@@ -108,8 +109,19 @@ def _load_weights(folder: Path, place: Path, config: Any) -> tuple[PreTrainedMod
             ignore_mismatched_sizes=True,  # so that they are listed; they are refused below
         )
     except Exception as error:  # whatever a damaged file or an impossible size makes transformers run into
-        raise CheckpointError(f"the weights in {folder} cannot be read: {first_line(error)}") from None
+        raise CheckpointError(_obstacle(folder, config, error)) from error
     return model, info
+
+
+def _obstacle(folder: Path, config: Any, error: Exception) -> str:
+    """Say why the weights of ``folder`` could not be read: a model that cannot be built, or the weights themselves."""
+    reason = f"{type(error).__name__}: {first_line(error)}"
+    try:
+        with torch.device("meta"):
+            _class_for(config).from_config(config)
+    except Exception:  # whatever an impossible size makes transformers run into
+        return f"{folder / 'config.json'} describes a model that transformers cannot build ({reason}). {ADVICE}"
+    return f"the weights in {folder} cannot be read ({reason}); the checkpoint is damaged."
 
 
 def _class_for(config: Any) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -26,6 +26,7 @@ from hybridge.export.checkpoint import COPIED_FILES, Checkpoint
 from hybridge.export.hybridge_kernels import HybridgeKernels
 from hybridge.export.llm_kernels import LlmKernels
 from hybridge.export.lower import calls, lower, outputs
+from hybridge.export.memory import memory_bytes
 from hybridge.export.methods import State, build_methods
 from hybridge.export.mtp import MtpDrafter, check_mtp, load_mtp
 from hybridge.export.progress import Steps
@@ -90,10 +91,10 @@ def build_cache(config: Any, options: ExportOptions) -> HybridCache:
     check_taps(options.tap_layers, text_config(config).num_hidden_layers)
     if options.mtp:
         check_mtp(text_config(config), options)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = memory_bytes()
     if size > memory // 2:
         raise UsageError(
-            f"the state would take {size / 1e9:.1f} GB of this machine's {memory / 1e9:.1f} GB; "
+            f"the state would take {size / 1e9:.1f} GB of the {memory / 1e9:.1f} GB that this process may have; "
             "lower --max-seq-len or --snapshot-slots."
         )
     cache = _cache(config, options)
@@ -182,7 +183,7 @@ def describe(
     """The manifest of what was written to ``folder``."""
     return manifest_of(
         checkpoint,
-        options,
+        replace(options, backend=options.lowered_to),
         folder,
         weights=weights,
         layers=[_layer(layer) for layer in cache.cache_layers()],

@@ -34,7 +34,7 @@ class LlmKernels(CoreKernels):
             offset = block.offset(keys.shape[1])
             out: Tensor = ops.custom_sdpa(query, keys, values, offset, None, 0.0, True, scoring.scale)
         else:
-            mask = block.shared(("additive", id(visible)), lambda: visible.additive)
+            mask = block.shared("additive", lambda: visible.additive, of=visible)
             out = ops.custom_sdpa(query, keys, values, 0, mask, 0.0, False, scoring.scale)
         return out
 

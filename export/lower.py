@@ -44,7 +44,7 @@ def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, A
     Raises ExportFailedError, naming the step, where PyTorch or ExecuTorch gives up.
     """
     own = options.kernels == "hybridge"
-    backend = "portable" if own else options.backend
+    backend = options.lowered_to
     with quiet(), torch.no_grad():
         with step(f"Tracing {len(methods)} methods"), explained("torch.export"):
             programs = {name: _trace(module, example) for name, (module, example) in methods.items()}

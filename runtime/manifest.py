@@ -28,7 +28,8 @@ STRICT = ConfigDict(extra="forbid", strict=True)
 class ExportOptions:
     """Every choice of an export; goes into the manifest unchanged.
 
-    format says who runs it: ExecuTorch (pte) or onnxruntime; backend and kernels are for the first alone.
+    format says who runs it: ExecuTorch (pte) or onnxruntime; backend and kernels are for the first alone. hybridge's kernels
+    leave no backend anything to compute: see ``lowered_to``.
     max_seq_len, prefill_chunk and the verify lengths are in tokens. quantize is for linear layers, embedding_quantize for the
     embedding and a head that is tied to it; group_size columns share a scale. kv_cache is for keys and values of full
     attention. shorter_verify_lens, ascending and below verify_len, are further verify methods for shorter blocks. tap_layers
@@ -58,6 +59,11 @@ class ExportOptions:
     def verify_lens(self) -> list[int]:
         """Tokens of each verify method, ascending."""
         return [*self.shorter_verify_lens, self.verify_len]
+
+    @property
+    def lowered_to(self) -> Literal["xnnpack", "portable"]:
+        """The backend that has the dense parts; portable where ExecuTorch's own loop runs every operator, hybridge's too."""
+        return "portable" if self.kernels == "hybridge" else self.backend
 
     @property
     def fixed_shapes(self) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import threading
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from hybridge.runtime.artifact import Artifact
 from hybridge.runtime.compiling import executorch
 from hybridge.runtime.kernels import library
 from hybridge.runtime.manifest import Manifest
+from hybridge.runtime.native_log import without_native_log
 from hybridge.runtime.program_check import buffer_names, check_methods, check_program, said
 from hybridge.runtime.xnnpack_cache import share_packed_weights
 from hybridge.runtime.zero_pages import give_back
@@ -29,6 +29,9 @@ STOCK_OPERATORS: Mapping[str, str] = {
     "quantized_decomposed": "kernels/quantized/libquantized_ops_aot_lib.*",
 }
 """Operators by namespace, and where ExecuTorch's wheel has the library that registers them."""
+
+_FIRST_USE = threading.Lock()
+"""Held while ExecuTorch makes its threads: two first uses at once wait for each other for ever, one with Python's own lock."""
 
 
 class Program:
@@ -51,7 +54,7 @@ class Program:
             )
         try:
             # The default verification accepts flipped bits; this one follows every offset of the file.
-            with _without_native_chatter():
+            with without_native_log():
                 self._program = runtime._load_program(
                     str(artifact.program), program_verification=runtime.Verification.InternalConsistency
                 )
@@ -106,41 +109,29 @@ def set_threads(count: int) -> None:
     Do not run those that were loaded before: XNNPACK keeps the threads that it found then, which are gone. onnxruntime fixes
     its number at load, too.
     """
-    with _without_native_chatter():
+    with without_native_log():
         _runtime()._unsafe_reset_threadpool(count)
     torch.set_num_threads(count)
 
 
+@cache
 def _runtime() -> Any:
-    """ExecuTorch's extension module.
+    """ExecuTorch's extension module, with its threads.
 
     The package's own entry point would import its quantization libraries, which takes seconds.
     """
-    with _without_native_chatter():
+    with _FIRST_USE, without_native_log():
         from executorch.extension.pybindings import _portable_lib
 
+        # The threads are made at their first use, which logs what was read about the processor: here, not in a method's call.
+        _portable_lib._threadpool_get_thread_count()
     return _portable_lib
 
 
 def _load_operators(libraries: Iterable[Path]) -> None:
-    with _without_native_chatter():
+    with without_native_log():
         for path in libraries:
             torch.ops.load_library(str(path))
-
-
-@contextmanager
-def _without_native_chatter() -> Iterator[None]:
-    """The native libraries print what they read about the processor, straight to the terminal."""
-    sys.stderr.flush()
-    saved = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(nowhere)
 
 
 def _first_line(error: Exception) -> str:

@@ -94,29 +94,36 @@ def test_a_config_that_is_not_text_is_refused(folder: Path) -> None:
         read_config(folder)
 
 
+CANNOT_BUILD = r"config\.json describes a model that transformers cannot build \({}.*Take the config\.json that came with"
+NOT_VALID = r"config\.json is not a valid 'qwen3_5_text' config: .*{}"
+
+
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "message"),
     [
-        {"num_attention_heads": 0},
-        {"head_dim": -1},
-        {"linear_num_value_heads": -1},
-        {"linear_conv_kernel_dim": 0},
-        {"hidden_size": "wide"},
-        {"hidden_act": "nope"},
-        {"rope_parameters": {"rope_type": "nope"}},
-        {"layer_types": ["linear_attention"]},
-        {"layer_types": 3},
-        {"model_type": []},
-        {"model_type": None},
-        {"text_config": []},
-        {"pad_token_id": 1000},
-        {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+        ({"num_attention_heads": 0}, CANNOT_BUILD.format("ZeroDivisionError")),
+        ({"head_dim": -1}, r"sizes that no layer can have: \[1, -1\] for the keys of full_attention"),
+        ({"linear_num_value_heads": -1}, "linear_num_value_heads = -1, expected 1 or more"),
+        ({"linear_conv_kernel_dim": 0}, "linear_conv_kernel_dim = 0, expected 2 or more"),
+        ({"hidden_size": "wide"}, NOT_VALID.format("'hidden_size'")),
+        ({"hidden_act": "nope"}, CANNOT_BUILD.format("KeyError: 'nope'")),
+        ({"rope_parameters": {"rope_type": "nope"}}, CANNOT_BUILD.format("KeyError: 'nope'")),
+        ({"layer_types": ["linear_attention"]}, NOT_VALID.format("'validate_layer_type'")),
+        ({"layer_types": 3}, NOT_VALID.format("'layer_types'")),
+        ({"model_type": []}, "it has no model_type"),
+        ({"model_type": None}, "it has no model_type"),
+        ({"text_config": []}, NOT_VALID.format("'list' object")),
+        ({"pad_token_id": 1000}, CANNOT_BUILD.format("AssertionError: Padding_idx")),
+        (
+            {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+            r"are quantized \(gptq\), and transformers cannot undo that here.*Take the unquantized checkpoint",
+        ),
     ],
     ids=str,
 )
-def test_a_config_of_an_impossible_model_is_refused(folder: Path, changes: dict[str, Any]) -> None:
+def test_a_config_of_an_impossible_model_is_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
     edit_json(folder / "config.json", **changes)
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match=message):
         build_cache(read_config(folder), ExportOptions(max_seq_len=96)), load_checkpoint(folder)
 
 
@@ -202,7 +209,7 @@ def test_an_index_that_names_a_pickle_is_refused(tmp_path: Path) -> None:
     torch.save(tiny_model(tiny_config("qwen3")).state_dict(), tmp_path / "pytorch_model.bin")
     names = json.loads(index.read_text())["weight_map"]
     edit_json(index, weight_map=dict.fromkeys(names, "pytorch_model.bin"))
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match=r"names 'pytorch_model\.bin', but shards are \*\.safetensors in the same folder"):
         load_checkpoint(tmp_path)
 
 
@@ -242,12 +249,19 @@ def test_an_index_that_names_a_missing_shard_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {}, "metadata": {}}', '{"weight_map": {"a": 1}, "metadata": {}}'],
+    ("text", "message"),
+    [
+        ("", "cannot be read as an index of shards"),
+        ("[]", "cannot be read as an index of shards"),
+        ("{}", "cannot be read as an index of shards"),
+        ('{"weight_map": []}', "cannot be read as an index of shards"),
+        ('{"weight_map": {}, "metadata": {}}', "names no shards"),
+        ('{"weight_map": {"a": 1}, "metadata": {}}', r"names 1, but shards are \*\.safetensors"),
+    ],
 )
-def test_an_index_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+def test_an_index_that_is_none_is_refused(tmp_path: Path, text: str, message: str) -> None:
     shards(tmp_path).write_text(text)
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match=rf"model\.safetensors\.index\.json {message}"):
         load_checkpoint(tmp_path)
 
 

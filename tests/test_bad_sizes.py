@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,13 @@ from tiny import tiny_config
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hybridge.cache.errors import UsageError
+from hybridge.cache.block import CacheSizes
+from hybridge.cache.errors import CheckpointError, UsageError
+from hybridge.cache.families import FAMILIES, Family, plan
+from hybridge.cache.full_attention import FullAttentionLayer
 from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.cache.kernels import Kernels
+from hybridge.cache.layer import CacheLayer
 from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.exporter import build_cache
 from hybridge.runtime.manifest import ExportOptions
@@ -90,7 +97,10 @@ def test_a_state_larger_than_memory_is_refused_without_allocating_it(
     model_type: str, overrides: dict[str, int], sizes: dict[str, int]
 ) -> None:
     config = tiny_config(model_type, **overrides)
-    with pytest.raises(UsageError, match=r"the state would take \d+\.\d GB of this machine's"), Devices() as devices:
+    with (
+        pytest.raises(UsageError, match=r"the state would take \d+\.\d GB of the \d+\.\d GB that this process may have"),
+        Devices() as devices,
+    ):
         build_cache(config, ExportOptions(**sizes))
     assert devices.seen == {"meta"}
 
@@ -105,3 +115,41 @@ def test_a_state_takes_at_most_half_the_memory(monkeypatch: pytest.MonkeyPatch) 
     memory["SC_PHYS_PAGES"] -= 1
     with pytest.raises(UsageError, match="lower --max-seq-len or --snapshot-slots"):
         build_cache(config, options)
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+def test_a_bad_number_in_a_config_is_the_configs_fault(model_type: str) -> None:
+    """Whatever number is spoilt, and as far as transformers itself takes it: the cache is built, or the config is refused."""
+    good = tiny_config(model_type).to_dict()
+    names = [name for name, value in good.items() if isinstance(value, int) and not isinstance(value, bool)]
+    for name, value in product(names, (0, -1, None, 2.5, "wide")):
+        try:
+            config = type(tiny_config(model_type)).from_dict(good | {name: value})
+            plan(config)
+        except Exception:  # refused by transformers, or by the plan: read_config says so
+            continue
+        with torch.device("meta"), suppress(CheckpointError):
+            HybridCache.from_config(config, max_seq_len=32)
+
+
+def test_a_mistake_in_a_family_is_not_the_configs_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer that is called with a keyword it does not have, or a broken operation on tensors: shown as it is."""
+
+    def mistaken(config: Any, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+        return FullAttentionLayer(sizes, kernels, kv_heads=2, head_dimension=8)  # type: ignore[call-arg]
+
+    def broken(config: Any, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+        return FullAttentionLayer(sizes, kernels, kv_heads=2, head_dim=torch.zeros(2, 3).view(5).numel())
+
+    for builder, error in ((mistaken, TypeError), (broken, RuntimeError)):
+        monkeypatch.setitem(FAMILIES, "llama", Family(layers={"full_attention": builder}))
+        with pytest.raises(error, match=r"head_dimension|shape"):
+            HybridCache.from_config(tiny_config("llama"), max_seq_len=8)
+
+
+def test_a_division_by_a_size_of_zero_keeps_its_cause() -> None:
+    config = tiny_config("qwen4_exp_text")
+    config.indexer_compress_ratio = 0
+    with pytest.raises(CheckpointError, match="sizes that no layer can have") as refusal:
+        HybridCache.from_config(config, max_seq_len=32)
+    assert isinstance(refusal.value.__cause__, ZeroDivisionError)

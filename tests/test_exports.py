@@ -99,5 +99,7 @@ def test_the_program_is_the_model(case: str, tmp_path: Path) -> None:
     operators = {name for method in manifest.methods.values() for name in method.operators}
     assert any(name.startswith("llama::") for name in operators) == (options.kernels == "llm")
     assert any(name.startswith("hybridge::") for name in operators) == (options.kernels == "hybridge")
+    delegates = {name for method in manifest.methods.values() for name in method.delegates}
+    assert delegates == ({"XnnpackBackend"} if manifest.options.backend == "xnnpack" else set())
     assert {name for name in manifest.methods if "verify_" in name} == {f"verify_{n}" for n in options.shorter_verify_lens}
     assert ("snapshot" in manifest.methods) == (options.snapshot_slots > 0)

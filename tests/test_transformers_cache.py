@@ -93,8 +93,53 @@ def test_recurrent_state_refuses_to_be_cropped() -> None:
     """It cannot be, and cropping the rest would corrupt it silently."""
     cache = new_cache(tiny_model(tiny_config("qwen3_5_text")))
     assert not cache.is_croppable
-    with pytest.raises(UsageError, match="recurrent state cannot be cropped"):
-        cache.crop(-1)
+    for tokens_to_remove in (-1, 5):
+        with pytest.raises(UsageError, match="recurrent state cannot be cropped"):
+            cache.crop(tokens_to_remove)
+
+
+@pytest.mark.parametrize("family", ["qwen3", "mistral"])
+@pytest.mark.parametrize(("held", "tokens_to_remove"), [(0, 5), (0, -1), (7, 3), (7, 7), (7, -8), (7, 1000)])
+@torch.no_grad()
+def test_what_cannot_be_cropped_is_refused_and_changes_nothing(family: str, held: int, tokens_to_remove: int) -> None:
+    """A positive number once was the length to keep, in transformers; it refuses those too."""
+    model = tiny_model(tiny_config(family))
+    cache = new_cache(model)
+    if held:
+        model(ids(held), past_key_values=cache)
+    before = {name: buffer.clone() for name, buffer in cache.named_buffers()}
+    with pytest.raises(ValueError, match=rf"crop\({tokens_to_remove}\) of a cache with {held} tokens.*{-held} to 0"):
+        cache.crop(tokens_to_remove)
+    assert all(torch.equal(buffer, before[name]) for name, buffer in cache.named_buffers())
+
+
+@torch.no_grad()
+def test_everything_and_nothing_can_be_cropped() -> None:
+    model = tiny_model(tiny_config("qwen3"))
+    cache = new_cache(model)
+    model(ids(7), past_key_values=cache)
+    cache.crop(0)
+    assert cache.get_seq_length() == 7
+    cache.crop(-7)
+    assert cache.get_seq_length() == 0
+    got = model(ids(9), past_key_values=cache).logits
+    torch.testing.assert_close(got, model(ids(9), use_cache=False).logits, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_slots_keep_every_sequence_of_a_batch(model: PreTrainedModel) -> None:
+    """Also under beam search, which has each sequence go on from another one: what is kept goes with it."""
+    slot, text = torch.tensor([1]), ids(20, batch=3)
+    cache = new_cache(model, batch_size=3, snapshot_slots=2)
+    model(text[:, :8], past_key_values=cache)
+    assert cache.write_slot(slot).tolist() == [8]
+    model(text[:, 8:12], past_key_values=cache)
+    order = torch.tensor([2, 0, 0])
+    cache.reorder_cache(order)
+    assert cache.read_slot(slot).tolist() == [8]
+    got = model(text[:, 12:], past_key_values=cache).logits
+    wanted = model(torch.cat([text[order, :8], text[:, 12:]], dim=1), use_cache=False).logits[:, 8:]
+    torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()

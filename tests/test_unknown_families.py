@@ -30,7 +30,8 @@ def test_a_family_of_known_parts_lacks_a_table_entry_only(tmp_path: Path, model_
 
 def test_a_family_with_a_state_of_its_own_says_which_layers(tmp_path: Path) -> None:
     said = refusal(tmp_path, "rwkv", num_hidden_layers=2)
-    assert "'rwkv' is not supported" in said
+    assert "model type 'rwkv' is not supported" in said
+    assert "Supported model types: bailing_hybrid, bamba, " in said
     assert "docs/adding-a-family.md" not in said
 
 

@@ -25,7 +25,7 @@ from hybridge.cache.families import (
     short_conv,
     zaya,
 )
-from hybridge.cache.families.checks import check_experts, check_windows
+from hybridge.cache.families.checks import ADVICE, check_experts, check_windows
 from hybridge.cache.families.family import Config, Family, LayerBuilder, checked_layer_count, describe
 from hybridge.cache.families.options import check_causal, check_rope
 from hybridge.cache.kernels import Kernels
@@ -97,7 +97,7 @@ def build_layers(config: Config, sizes: CacheSizes, kernels: Kernels) -> list[Ca
     check_experts(config)
     try:
         layers = [family.layers[kind](config, sizes, kernels, index) for index, kind in enumerate(types)]
-    except (RuntimeError, TypeError, ArithmeticError) as error:
-        raise CheckpointError(f"config.json gives sizes that no layer can have: {error}") from None
+    except ZeroDivisionError as error:  # of a size by a number of heads or the like
+        raise CheckpointError(f"config.json gives sizes that no layer can have: {error}. {ADVICE}") from error
     check_windows(config, layers)
     return layers

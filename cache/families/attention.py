@@ -77,6 +77,7 @@ class HeadsOf:
         own = config.per_layer_config[index]
         self.sliding_window, self.head_dim = config.sliding_window, own.head_dim
         self.num_key_value_heads = own.num_key_value_heads
+        self.hidden_size, self.num_attention_heads = config.hidden_size, config.num_attention_heads
 
 
 # The plans of models that read no ``layer_types``, whatever their config says.

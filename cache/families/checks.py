@@ -9,6 +9,7 @@ from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families.family import Config
 from hybridge.cache.layer import CacheLayer
 
+ADVICE = "Take the config.json that came with the checkpoint."
 CHOSEN = ("num_experts_per_tok", "top_k_experts")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 """What configs call the experts that a token chooses, and those it chooses from."""
@@ -25,6 +26,14 @@ def check_experts(config: Config) -> None:
             f"config.json says {chosen_name} = {k} of {experts_name} = {count}: a token chooses 1 to {count} experts. "
             "Correct it to what the weights were trained with."
         )
+
+
+def check_positive(config: Config, *names: str) -> None:
+    """Raises CheckpointError for a size that is not a number of 1 or more, by its name in the config."""
+    for name in names:
+        size = getattr(config, name)
+        if not isinstance(size, int) or size < 1:
+            raise CheckpointError(f"config.json says {name} = {size}, expected 1 or more. {ADVICE}")
 
 
 def check_windows(config: Config, layers: Sequence[CacheLayer]) -> None:

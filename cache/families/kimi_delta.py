@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError
+from hybridge.cache.families.checks import check_positive
 from hybridge.cache.families.family import Config, Family
 from hybridge.cache.kernels import Kernels
 from hybridge.cache.kimi_delta_attention import KimiDeltaAttentionLayer
@@ -14,6 +15,7 @@ from hybridge.cache.layer import CacheLayer
 
 
 def kimi_delta_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
+    check_positive(config, "linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
     return KimiDeltaAttentionLayer(
         sizes,
         kernels,

@@ -8,19 +8,11 @@ from hybridge.cache.block import CacheSizes
 from hybridge.cache.composite import CompositeLayer
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families.attention import full_attention, unwindowed
+from hybridge.cache.families.checks import ADVICE, check_positive
 from hybridge.cache.families.family import Config, Family
 from hybridge.cache.kernels import Kernels
 from hybridge.cache.layer import CacheLayer
 from hybridge.cache.mamba import MambaLayer
-
-ADVICE = "Take the config.json that came with the checkpoint."
-
-
-def check_positive(config: Config, *names: str) -> None:
-    """Raises CheckpointError for a size below 1, by its name in the config."""
-    for name in names:
-        if getattr(config, name) < 1:
-            raise CheckpointError(f"config.json says {name} = {getattr(config, name)}, expected 1 or more. {ADVICE}")
 
 
 def mamba(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:

@@ -9,12 +9,11 @@ from hybridge.cache.block import CacheSizes
 from hybridge.cache.composite import CompositeLayer, StatelessLayer
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families.attention import full_attention, unwindowed
+from hybridge.cache.families.checks import ADVICE, check_positive
 from hybridge.cache.families.family import Config, Family
 from hybridge.cache.kernels import Kernels
 from hybridge.cache.layer import CacheLayer
 from hybridge.cache.mamba2 import Mamba2Layer
-
-ADVICE = "Take the config.json that came with the checkpoint."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +44,7 @@ class Mamba2Names:
 
     def _check(self, config: Config) -> None:
         """Raises CheckpointError for sizes that no Mamba-2 layer has, by their names in the config."""
-        for name in (self.heads, self.head_dim, self.state_dim, self.groups, self.conv_kernel):
-            if getattr(config, name) < 1:
-                raise CheckpointError(f"config.json says {name} = {getattr(config, name)}, expected 1 or more. {ADVICE}")
+        check_positive(config, self.heads, self.head_dim, self.state_dim, self.groups, self.conv_kernel)
         heads, groups = getattr(config, self.heads), getattr(config, self.groups)
         if heads % groups:
             raise CheckpointError(
@@ -90,8 +87,9 @@ def falcon_h1_layer(config: Config, sizes: CacheSizes, kernels: Kernels, index: 
 
 def zamba2_linear(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
     """Raises CheckpointError where the heads do not fill the mixer; the configs of other families see to that themselves."""
+    check_positive(config, "n_mamba_heads")
     inner, heads = int(config.mamba_expand * config.hidden_size), config.n_mamba_heads
-    if heads < 1 or inner % heads:
+    if inner % heads:
         raise CheckpointError(
             f"config.json says n_mamba_heads = {heads}, expected a number that divides mamba_expand * hidden_size = {inner}. "
             f"{ADVICE}"

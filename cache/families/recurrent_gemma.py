@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families.attention import sliding_attention
+from hybridge.cache.families.checks import ADVICE, check_positive
 from hybridge.cache.families.family import Config, Family
-from hybridge.cache.families.mamba import ADVICE, check_positive
 from hybridge.cache.kernels import Kernels
 from hybridge.cache.layer import CacheLayer
 from hybridge.cache.rg_lru import RgLruLayer

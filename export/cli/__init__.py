@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 from rich.markup import escape
 
@@ -28,12 +31,16 @@ def main() -> None:
 
 
 def ended(command: Callable[[], object]) -> None:
-    """Run ``command`` and leave: exit code 0 for done, 1 for failed work, 2 for wrong usage, 130 for Ctrl-C."""
+    """Run ``command`` and leave: exit code 0 for done, 1 for failed work, 2 for wrong usage, 130 for Ctrl-C, 143 for SIGTERM.
+
+    Of the main thread only: no other may say what a signal does.
+    """
     # What libraries warn of at import is not for the people at this terminal.
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     try:
-        command()
+        with _leaving_at_sigterm():
+            command()
     except HybridgeError as error:
         fail(str(error), error.exit_code)
     except OSError as error:
@@ -41,3 +48,17 @@ def ended(command: Callable[[], object]) -> None:
     except KeyboardInterrupt:
         err.print("[bold red]Interrupted.[/]")
         sys.exit(130)
+
+
+@contextmanager
+def _leaving_at_sigterm() -> Iterator[None]:
+    """Make SIGTERM an exception, so that half-written folders are cleaned up."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -64,11 +62,3 @@ def check_writable_file(path: Path) -> None:
     """Raises UsageError where ``path`` cannot become a file, before the work that would be lost."""
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"{path} cannot be written: it is a folder, or its folder does not exist.")
-
-
-def _terminate(number: int, frame: FrameType | None) -> None:
-    # As an exception, so that half-written folders are cleaned up.
-    sys.exit(128 + number)
-
-
-signal.signal(signal.SIGTERM, _terminate)

@@ -37,7 +37,8 @@ def export_command(
         Literal["pte", "onnx"], typer.Option("--format", help="Who runs it: ExecuTorch (pte) or onnxruntime (onnx).")
     ] = "pte",
     backend: Annotated[
-        Literal["xnnpack", "portable"] | None, typer.Option(help="Who computes the dense parts of a .pte; xnnpack if left out.")
+        Literal["xnnpack", "portable"] | None,
+        typer.Option(help="Who computes the dense parts of a .pte, unless hybridge's kernels do; xnnpack if left out."),
     ] = None,
     dtype: Annotated[Literal["float32"], typer.Option(help="Of weights and state.")] = "float32",
     kernels: Annotated[

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rich.markup import escape
 
 from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, megabytes, out, print_json, table
@@ -29,13 +31,20 @@ def _print_summary(artifact: Artifact) -> None:
     grid = table(escape(str(artifact.folder)), "", "")
     grid.add_row("model type", manifest.model_type)
     grid.add_row("vocabulary", f"{manifest.vocab_size} tokens, bos {manifest.bos_id}, eos {manifest.eos_ids}")
-    for name, value in vars(manifest.options).items():
+    for name, value in _options(manifest).items():
         grid.add_row(name, ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else f"{value}")
     for name, file in manifest.files.items():
         grid.add_row(name, f"{megabytes(file.size)}  sha256 {file.sha256[:16]}…")
     grid.add_row("weights", megabytes(manifest.weight_bytes))
     grid.add_row("made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items()))
     out.print(grid)
+
+
+def _options(manifest: Manifest) -> dict[str, object]:
+    """The options by name, with the backend that runs: older manifests name xnnpack beside hybridge's kernels, too."""
+    options = replace(manifest.options, backend=manifest.options.lowered_to)
+    pte_only = ("backend", "kernels") if manifest.onnx else ()
+    return {name: value for name, value in vars(options).items() if name not in pte_only}
 
 
 def _print_layers(manifest: Manifest) -> None:
