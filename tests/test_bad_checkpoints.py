@@ -116,7 +116,7 @@ NOT_VALID = r"config\.json is not a valid 'qwen3_5_text' config: .*{}"
         ({"pad_token_id": 1000}, CANNOT_BUILD.format("AssertionError: Padding_idx")),
         (
             {"quantization_config": {"quant_method": "gptq", "bits": 4}},
-            r"are quantized \(gptq\), and transformers cannot undo that here.*Take the unquantized checkpoint",
+            r"are quantized already, by GPTQ.*Give the original checkpoint",
         ),
     ],
     ids=str,
