@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +21,11 @@ import hybridge.export.glm5_next_text  # noqa: F401  lets transformers load a te
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families import text_config
 from hybridge.export.config_file import first_line, read_config
+from hybridge.export.end_of_text import EndOfText, end_of_text, named_ends
 from hybridge.export.text_model import text_model
+from hybridge.export.tokenizer_files import TokenizerFiles, read_tokenizer
 
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-COPIED_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "generation_config.json",
-    "chat_template.jinja",
-    "chat_template.json",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +50,23 @@ class Checkpoint:
         bos = self._generation("bos_token_id")
         return int(bos) if isinstance(bos, int) else None
 
+    @cached_property
+    def tokenizer(self) -> TokenizerFiles:
+        """The tokenizer beside the weights. Raises CheckpointError where a file of it is damaged."""
+        return read_tokenizer(self.folder)
+
+    @cached_property
+    def end_of_text(self) -> EndOfText:
+        """All tokens that the files say end a text, else the model's own default. Raises what ``tokenizer`` does."""
+        files, tokenizer = named_ends(self.folder, self.tokenizer.special), self.tokenizer.tokenizer
+        found = end_of_text(files, tokenizer, self.vocab_size)
+        default = end_of_text([self._generation("eos_token_id")], tokenizer, self.vocab_size)
+        return found if found.ids else EndOfText(ids=default.ids, ignored=found.ignored)
+
     @property
     def eos_ids(self) -> list[int]:
-        """What ends a text: the generation config's ids, else the model config's."""
-        eos = self._generation("eos_token_id")
-        return [int(each) for each in eos] if isinstance(eos, list) else [] if eos is None else [int(eos)]
+        """The ids that end a text."""
+        return self.end_of_text.ids
 
     def _generation(self, name: str) -> Any:
         value = getattr(self.model.generation_config, name, None)

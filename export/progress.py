@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 
@@ -31,3 +32,7 @@ class Steps:
     def say(self, text: str) -> None:
         """A line of its own."""
         self.console.print(text, highlight=False)
+
+    def note(self, text: str) -> None:
+        """What people should know of their files, whole and without markup."""
+        self.console.print("[yellow]Note:[/]", escape(text), highlight=False, soft_wrap=True)

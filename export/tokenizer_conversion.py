@@ -1,0 +1,111 @@
+"""Make a tokenizer.json of what older checkpoints have: sentencepiece's or tiktoken's model, or vocab.json and merges.txt.
+
+transformers converts; each conversion is then held against the original, since it takes the tokenizer's class from config.json
+and some classes make a nearly empty tokenizer, or other tokens, of a file that they do not know.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from hybridge.export.json_object import read_object
+from hybridge.export.special_tokens import TOKENIZER_CONFIG
+
+SOURCES = ("tokenizer.model", "tiktoken.model", "tekken.json", "vocab.json")
+SAMPLE = "\nThe quick brown fox,\n  12 of them: 'jumps' over x_y = f(3.5);\n"
+"""Begins with a line break: sentencepiece may put a space before a text, which must not merge with its first word."""
+
+Check = Callable[[Tokenizer], bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Converted:
+    """A tokenizer, and its special tokens by the names that its class gives them."""
+
+    tokenizer: Tokenizer
+    special: dict[str, str]
+
+
+def source_of(folder: Path) -> str | None:
+    """The file that a tokenizer can be converted from; None where the folder has none."""
+    return next((name for name in SOURCES if (folder / name).is_file()), None)
+
+
+def convert(folder: Path, source: str) -> Converted:
+    """The tokenizer that ``source`` describes. Raises ValueError, saying why, where none comes of it that encodes the same."""
+    if source == "vocab.json" and not (folder / "merges.txt").is_file():
+        raise ValueError("vocab.json is there, but the merges.txt that belongs to it is missing")
+    same, told = _check(folder / source), "transformers makes other tokens of it"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the libraries that read the old files
+        for load in _ways(folder, source):
+            try:
+                loaded = load()
+                tokenizer = loaded.backend_tokenizer
+                if same(tokenizer):
+                    return Converted(tokenizer=tokenizer, special=dict(loaded.special_tokens_map))
+            except Exception as error:  # whatever a damaged file or a missing library makes transformers run into
+                told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    raise ValueError(told)
+
+
+def _ways(folder: Path, source: str) -> Iterator[Callable[[], Any]]:
+    """The class that the config names, the one that the tokenizer's own config names, and the one for any tokenizer."""
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    if source == "vocab.json":
+        options |= {"vocab": str(folder / source), "merges": str(folder / "merges.txt")}
+    yield lambda: AutoTokenizer.from_pretrained(folder, **options)
+    if kind := _kind(read_object(folder / TOKENIZER_CONFIG).get("tokenizer_class")):
+        yield lambda: AutoTokenizer.from_pretrained(folder, tokenizer_type=kind, **options)
+    yield lambda: PreTrainedTokenizerFast.from_pretrained(folder, **options)
+
+
+def _kind(name: Any) -> str | None:
+    """A model type whose tokenizer class has this name."""
+    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
+
+    plain = str(name).removesuffix("Fast")
+    return next((kind for kind, each in TOKENIZER_MAPPING_NAMES.items() if each and each.removesuffix("Fast") == plain), None)
+
+
+# Is it the same tokenizer?
+
+
+def _check(path: Path) -> Check:
+    if path.name == "vocab.json":
+        return _has_vocabulary(read_object(path))
+    pieces = _sentencepiece(path) if path.name == "tokenizer.model" else None
+    return _keeps_text if pieces is None else _encodes_as(pieces.encode(SAMPLE))
+
+
+def _sentencepiece(path: Path) -> Any:
+    """sentencepiece's own model of the file; None where it is none, such as tiktoken's under the same name."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from sentencepiece import SentencePieceProcessor
+
+        try:
+            return SentencePieceProcessor(model_file=str(path))
+        except (RuntimeError, OSError):
+            return None
+
+
+def _encodes_as(wanted: list[int]) -> Check:
+    """Whether the sample becomes these ids, but for the space that sentencepiece may put before it."""
+    return lambda tokenizer: tokenizer.encode(SAMPLE, add_special_tokens=False).ids in (wanted, wanted[1:])
+
+
+def _has_vocabulary(wanted: dict[str, int]) -> Check:
+    """Whether every token keeps its id and the sample its text."""
+    return lambda tokenizer: wanted.items() <= tokenizer.get_vocab().items() and _keeps_text(tokenizer)
+
+
+def _keeps_text(tokenizer: Tokenizer) -> bool:
+    return str(tokenizer.decode(tokenizer.encode(SAMPLE, add_special_tokens=False).ids)).strip() == SAMPLE.strip()
