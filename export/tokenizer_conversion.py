@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, LlamaTokenizer, PreTrainedTokenizerFast
 
 from hybridge.export.json_object import read_object
 from hybridge.export.special_tokens import TOKENIZER_CONFIG
@@ -42,29 +42,42 @@ def convert(folder: Path, source: str) -> Converted:
     """The tokenizer that ``source`` describes. Raises ValueError, saying why, where none comes of it that encodes the same."""
     if source == "vocab.json" and not (folder / "merges.txt").is_file():
         raise ValueError("vocab.json is there, but the merges.txt that belongs to it is missing")
-    same, told = _check(folder / source), "transformers makes other tokens of it"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the libraries that read the old files
-        for load in _ways(folder, source):
-            try:
-                loaded = load()
-                tokenizer = loaded.backend_tokenizer
-                if same(tokenizer):
-                    return Converted(tokenizer=tokenizer, special=dict(loaded.special_tokens_map))
-            except Exception as error:  # whatever a damaged file or a missing library makes transformers run into
-                told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        made, told = _converted(folder, source)
+    for same in _checks(folder / source):
+        for one in made:
+            if same(one.tokenizer):
+                return one
+    if source == "vocab.json" and not read_object(folder / TOKENIZER_CONFIG).get("tokenizer_class"):
+        told = "no tokenizer_config.json names its tokenizer_class, such as GPT2Tokenizer"
     raise ValueError(told)
 
 
+def _converted(folder: Path, source: str) -> tuple[list[Converted], str]:
+    """What transformers makes of it, and what it says where it makes nothing."""
+    made, told = [], "transformers makes other tokens of it"
+    for load in _ways(folder, source):
+        try:
+            loaded = load()
+            made.append(Converted(tokenizer=loaded.backend_tokenizer, special=dict(loaded.special_tokens_map)))
+        except Exception as error:  # whatever a damaged file or a missing library makes transformers run into
+            told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return made, told
+
+
 def _ways(folder: Path, source: str) -> Iterator[Callable[[], Any]]:
-    """The class that the config names, the one that the tokenizer's own config names, and the one for any tokenizer."""
+    """The class that the config names, the one that the tokenizer's own config names, and the usual ones of the source."""
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     if source == "vocab.json":
         options |= {"vocab": str(folder / source), "merges": str(folder / "merges.txt")}
     yield lambda: AutoTokenizer.from_pretrained(folder, **options)
     if kind := _kind(read_object(folder / TOKENIZER_CONFIG).get("tokenizer_class")):
         yield lambda: AutoTokenizer.from_pretrained(folder, tokenizer_type=kind, **options)
-    yield lambda: PreTrainedTokenizerFast.from_pretrained(folder, **options)
+    if source == "tokenizer.model":
+        yield lambda: LlamaTokenizer.from_pretrained(folder, **options)
+    if source != "vocab.json":
+        yield lambda: PreTrainedTokenizerFast.from_pretrained(folder, **options)
 
 
 def _kind(name: Any) -> str | None:
@@ -78,11 +91,15 @@ def _kind(name: Any) -> str | None:
 # Is it the same tokenizer?
 
 
-def _check(path: Path) -> Check:
+def _checks(path: Path) -> list[Check]:
+    """From the strictest on."""
     if path.name == "vocab.json":
-        return _has_vocabulary(read_object(path))
+        return [_has_vocabulary(read_object(path))]
     pieces = _sentencepiece(path) if path.name == "tokenizer.model" else None
-    return _keeps_text if pieces is None else _encodes_as(pieces.encode(SAMPLE))
+    if pieces is None:
+        return [_keeps_text]
+    wanted = pieces.encode(SAMPLE)
+    return [_encodes_as(wanted), _encodes_as(wanted[1:])]  # the latter without a space before the text
 
 
 def _sentencepiece(path: Path) -> Any:
@@ -98,8 +115,8 @@ def _sentencepiece(path: Path) -> Any:
 
 
 def _encodes_as(wanted: list[int]) -> Check:
-    """Whether the sample becomes these ids, but for the space that sentencepiece may put before it."""
-    return lambda tokenizer: tokenizer.encode(SAMPLE, add_special_tokens=False).ids in (wanted, wanted[1:])
+    """Whether the sample becomes these ids."""
+    return lambda tokenizer: tokenizer.encode(SAMPLE, add_special_tokens=False).ids == wanted
 
 
 def _has_vocabulary(wanted: dict[str, int]) -> Check:

@@ -43,6 +43,7 @@ def save_sentencepiece(folder: Path, kind: str = "bpe", tokens: int = 380) -> An
             byte_fallback=True,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
+            hard_vocab_limit=False,
             minloglevel=2,
         )
         (folder / "tokenizer.model").write_bytes(written.getvalue())
@@ -58,7 +59,7 @@ def save_vocabulary(folder: Path, tokens: int = 330) -> ByteLevelBPETokenizer:
 
 
 def save_tiktoken(folder: Path, name: str = "tiktoken.model") -> Any:
-    """Write base64 lines as Llama 3's original ones are, and the config that names its special tokens. Returns tiktoken's own."""
+    """Write base64 lines as Llama 3 has them, and the config that names its special tokens. Returns tiktoken's own."""
     import tiktoken
 
     pairs = [b"th", b"the", b" t", b" the", b"to", b"tok", b"toke", b"token", b"tokens"]
