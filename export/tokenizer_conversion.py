@@ -47,7 +47,7 @@ def convert(folder: Path, source: str) -> Converted:
         made, told = _converted(folder, source)
     for same in _checks(folder / source):
         for one in made:
-            if same(one.tokenizer):
+            if _passes(same, one.tokenizer):
                 return one
     if source == "vocab.json" and not read_object(folder / TOKENIZER_CONFIG).get("tokenizer_class"):
         told = "no tokenizer_config.json names its tokenizer_class, such as GPT2Tokenizer"
@@ -103,15 +103,27 @@ def _checks(path: Path) -> list[Check]:
 
 
 def _sentencepiece(path: Path) -> Any:
-    """sentencepiece's own model of the file; None where it is none, such as tiktoken's under the same name."""
+    """sentencepiece's own model of the file; None where it is none, such as tiktoken's under the same name.
+
+    Raises ValueError where nothing is installed to read it.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from sentencepiece import SentencePieceProcessor
-
+        try:
+            from sentencepiece import SentencePieceProcessor
+        except ImportError:
+            raise ValueError(f"{path.name} needs the package sentencepiece: install it, and export again") from None
         try:
             return SentencePieceProcessor(model_file=str(path))
         except (RuntimeError, OSError):
             return None
+
+
+def _passes(same: Check, tokenizer: Tokenizer) -> bool:
+    try:
+        return same(tokenizer)
+    except Exception:  # the library has no error of its own for a vocabulary that lacks what a text needs
+        return False
 
 
 def _encodes_as(wanted: list[int]) -> Check:

@@ -114,6 +114,10 @@ def test_code_beside_a_tokenizer_never_runs(tmp_path: Path) -> None:
 SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "no tokenizer at all": (lambda folder: None, "has no tokenizer"),
     "no merges": (lambda folder: (save_vocabulary(folder), (folder / "merges.txt").unlink()), "merges.txt .* missing"),
+    "another vocabulary": (
+        lambda folder: (save_vocabulary(folder), write_json(folder / "vocab.json", {"a": 0, "b": 1})),
+        "vocab.json cannot be converted",
+    ),
     "a damaged model": (
         lambda folder: (folder / "tokenizer.model").write_bytes(b"\x00\x01 no"),
         "tokenizer.model cannot be conv",
