@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,23 +22,12 @@ from hybridge.cache.families import text_config
 from hybridge.cache.families.checks import ADVICE
 from hybridge.export.checkpoint_path import find_checkpoint
 from hybridge.export.config_file import read_config
+from hybridge.export.end_of_text import EndOfText, end_of_text, named_ends
 from hybridge.export.hub_cache import download_again
 from hybridge.export.reading import check_files, first_line
 from hybridge.export.text_model import text_model
+from hybridge.export.tokenizer_files import COPIED_FILES, TOKENIZER, TokenizerFiles, read_tokenizer
 from hybridge.export.weight_files import loadable
-
-COPIED_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "generation_config.json",
-    "chat_template.jinja",
-    "chat_template.json",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,11 +52,23 @@ class Checkpoint:
         bos = self._generation("bos_token_id")
         return int(bos) if isinstance(bos, int) else None
 
+    @cached_property
+    def tokenizer(self) -> TokenizerFiles:
+        """The tokenizer beside the weights. Raises CheckpointError where a file of it is damaged."""
+        return read_tokenizer(self.folder)
+
+    @cached_property
+    def end_of_text(self) -> EndOfText:
+        """All tokens that the files say end a text, else the model's own default. Raises what ``tokenizer`` does."""
+        files, tokenizer = named_ends(self.folder, self.tokenizer.special), self.tokenizer.tokenizer
+        found = end_of_text(files, tokenizer, self.vocab_size)
+        default = end_of_text([self._generation("eos_token_id")], tokenizer, self.vocab_size)
+        return found if found.ids else EndOfText(ids=default.ids, ignored=found.ignored)
+
     @property
     def eos_ids(self) -> list[int]:
-        """What ends a text: the generation config's ids, else the model config's."""
-        eos = self._generation("eos_token_id")
-        return [int(each) for each in eos] if isinstance(eos, list) else [] if eos is None else [int(eos)]
+        """The ids that end a text."""
+        return self.end_of_text.ids
 
     def _generation(self, name: str) -> Any:
         value = getattr(self.model.generation_config, name, None)
@@ -86,7 +88,7 @@ def load_checkpoint(checkpoint: str | Path) -> Checkpoint:
     """
     folder = find_checkpoint(checkpoint)
     config = read_config(folder)
-    check_files(folder, COPIED_FILES)
+    check_files(folder, (TOKENIZER, *COPIED_FILES))
     with loadable(folder) as place:
         model, info = _load_weights(folder, place, config)
     _check_weights(folder, model, info)

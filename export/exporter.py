@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -22,7 +21,7 @@ from hybridge.cache.families.attention import head_dim, kv_heads
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.kernels import CoreKernels, Kernels
 from hybridge.cache.layer import CacheLayer
-from hybridge.export.checkpoint import COPIED_FILES, Checkpoint
+from hybridge.export.checkpoint import Checkpoint
 from hybridge.export.hybridge_kernels import HybridgeKernels
 from hybridge.export.llm_kernels import LlmKernels
 from hybridge.export.lower import calls, lower, outputs
@@ -53,6 +52,7 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
 
     cache is what ``build_cache`` made of the same config and options. Raises ExportFailedError and OSError.
     """
+    write_tokenizer(checkpoint, folder, steps)
     if options.kernels == "hybridge" or is_quantized(options):
         with steps.step("Packing the weights"):
             quantize(checkpoint.model, options)
@@ -64,7 +64,6 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
     program = lower(methods, options=options, constants=constants, step=steps.step)
     with steps.step(f"Writing {PROGRAM}"), (folder / PROGRAM).open("wb") as file:
         program.write_to_file(file)
-    copy_tokenizer(checkpoint, folder)
     manifest = describe(
         checkpoint, cache, options, program, folder, weights, {name: args for name, (_, args) in methods.items()}
     )
@@ -72,25 +71,32 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
     return manifest
 
 
-def copy_tokenizer(checkpoint: Checkpoint, folder: Path) -> None:
-    """Put the checkpoint's tokenizer, and what else a runtime may read of it, into ``folder``."""
-    for name in COPIED_FILES:
-        if (checkpoint.folder / name).is_file():
-            shutil.copyfile(checkpoint.folder / name, folder / name)
+def write_tokenizer(checkpoint: Checkpoint, folder: Path, steps: Steps) -> None:
+    """Put the checkpoint's tokenizer into ``folder``, and say what was made or is missing. Raises CheckpointError, OSError."""
+    checkpoint.tokenizer.write(folder)
+    if checkpoint.tokenizer.note:
+        steps.warn(checkpoint.tokenizer.note)
+    if ignored := checkpoint.end_of_text.ignored:
+        ends = f"Texts end with {checkpoint.eos_ids}." if checkpoint.eos_ids else "No token ends a text: stop it by --stop."
+        steps.warn(
+            f"{', '.join(ignored)} should end a text, say {checkpoint.folder}'s files, but the model has no such token among "
+            f"its {checkpoint.vocab_size}: ignored. {ends}"
+        )
 
 
 def build_cache(config: Any, options: ExportOptions) -> HybridCache:
-    """The cache that an export with ``options`` carries.
+    """The cache that an export with ``options`` of a model, or of its text model, of ``config`` carries.
 
     Raises UsageError for impossible sizes and UnsupportedModelError for layers that there is no state for.
     """
+    config = text_config(config)
     with torch.device("meta"):
         size = _cache(config, options).state_bytes()
     check_verify_lens(options)
     check_quantization(options)
-    check_taps(options.tap_layers, text_config(config).num_hidden_layers)
+    check_taps(options.tap_layers, config.num_hidden_layers)
     if options.mtp:
-        check_mtp(text_config(config), options)
+        check_mtp(config, options)
     memory = memory_bytes()
     if size > memory // 2:
         raise UsageError(

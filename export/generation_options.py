@@ -30,10 +30,11 @@ DEFAULTS: dict[str, Any] = GenerationConfig().to_dict() | GenerationConfig._get_
 
 
 def read_generation_config(folder: Path, eos_ids: list[int]) -> GenerationConfig:
-    """The folder's ``generation_config.json``, or one that says nothing; ``eos_ids`` where it names no end."""
+    """The folder's ``generation_config.json``, or one that says nothing; ``eos_ids``, if any, are what ends a text."""
     has_one = (folder / "generation_config.json").is_file()
     config = GenerationConfig.from_pretrained(folder) if has_one else GenerationConfig()
-    config.update(eos_token_id=eos_ids or None, defaults_only=True)
+    if eos_ids:
+        config.eos_token_id = eos_ids
     return config
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -49,9 +49,12 @@ class Conversation:
     in a ring, so that the latest turns can be taken back at once; going back further reads the tokens again.
     """
 
-    def __init__(self, session: Session, tokenizer: Tokenizer, render: Render, settings: Settings, system: str = "") -> None:
+    def __init__(
+        self, session: Session, tokenizer: Tokenizer, render: Render, settings: Settings, opening: Sequence[Message] = ()
+    ) -> None:
+        """opening: messages that stand before the conversation, such as those of the system."""
         self.session, self.tokenizer, self.render, self.settings = session, tokenizer, render, settings
-        self.messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        self.messages: list[Message] = list(opening)
         self.turns: list[Turn] = []
         self.tokens: list[int] = []
         self.read_again = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from hybridge.cache.errors import DraftError
@@ -12,6 +11,7 @@ from hybridge.runtime.artifact import Artifact, open_artifact
 from hybridge.runtime.drafter import Context
 from hybridge.runtime.sampling import Proposal
 from hybridge.runtime.session import Session
+from hybridge.runtime.tokenizer import load_tokenizer
 
 SLOT = 0
 """The draft's snapshot slot: its state at the end of the text, before it guesses on."""
@@ -120,7 +120,7 @@ def check_tokenizer(draft: Artifact, target: Artifact) -> None:
         return  # tokens are then the caller's, who must know
     if draft.manifest.files["tokenizer.json"] == target.manifest.files["tokenizer.json"]:
         return
-    mine, other = (Tokenizer.from_file(str(path)).get_vocab() for path in (draft.tokenizer, target.tokenizer))
+    mine, other = (load_tokenizer(path).get_vocab() for path in (draft.tokenizer, target.tokenizer))
     if mine == other:
         return
     differing = sorted(name for name in mine.keys() | other.keys() if mine.get(name) != other.get(name))

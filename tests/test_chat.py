@@ -24,7 +24,7 @@ from hybridge.export.cli.chat_template import load_template, render
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.runtime import ExportOptions, GenerationStats, Session, open_artifact
 from hybridge.runtime.artifact import describe_file
-from hybridge.runtime.conversation import Conversation, Settings
+from hybridge.runtime.conversation import Conversation, Message, Settings
 from hybridge.runtime.text_methods import TextDescription, TextMethods
 
 SCRIPT = Path(sys.executable).parent / "hybridge"
@@ -148,6 +148,21 @@ def test_a_template_that_rewrites_the_past_is_followed() -> None:
     told = said(conversation, "two")
     assert told == answer_of(conversation.tokens[: conversation.turns[-1].answer])
     assert BYTES.decode(conversation.tokens).startswith("[3]")
+
+
+def test_messages_of_the_system_stand_before_the_conversation() -> None:
+    opening, seen = [{"role": "system", "content": text} for text in ("be brief", "be kind")], []
+
+    def rendered(messages: list[Message]) -> str:
+        seen.append([message["role"] for message in messages])
+        return render(TEMPLATE, messages, {})
+
+    conversation = Conversation(fresh_session(), BYTES, rendered, Settings(max_new_tokens=5), opening)
+    said(conversation, "one")
+    conversation.undo()
+    said(conversation, "two")
+    assert seen == [["system", "system", "user"]] * 2
+    assert len(opening) == 2, "what was given is not written to"
 
 
 def test_a_stop_string_ends_an_answer_and_stays_out_of_it() -> None:

@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from tokenizers import Tokenizer
 
 from hybridge.cache.errors import UsageError, ValidationError
 from hybridge.export.cli.common import JsonOption, app, err, out, print_json, table
@@ -26,6 +25,7 @@ from hybridge.runtime.program import set_threads
 from hybridge.runtime.prompt_lookup import PromptLookup
 from hybridge.runtime.session import Session
 from hybridge.runtime.speculation_bench import PLAIN, Outcome
+from hybridge.runtime.tokenizer import load_tokenizer
 
 PROMPTS = 40
 
@@ -84,7 +84,7 @@ def load(artifact: Path, draft: Path | None) -> Subject:
         ways["draft model"] = DraftModel.load(draft, opened, session)
     if opened.manifest.options.mtp:
         ways["multi-token prediction"] = BlockDrafter(session)
-    prompts = code_prompts(Tokenizer.from_file(str(opened.tokenizer)), PROMPTS)
+    prompts = code_prompts(load_tokenizer(opened.tokenizer), PROMPTS)
     return Subject(session=session, ways=ways, prompts=prompts, draft=draft)
 
 

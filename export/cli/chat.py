@@ -31,7 +31,8 @@ from hybridge.export.cli.generating import (
     open_model,
     stats_table,
 )
-from hybridge.runtime.conversation import Conversation, Settings
+from hybridge.export.cli.template_args import TemplateArgOption, template_variables
+from hybridge.runtime.conversation import Conversation, Message, Settings
 from hybridge.runtime.generation_stats import GenerationStats
 from hybridge.runtime.sampling import Sampling
 
@@ -48,7 +49,11 @@ HELP = """/undo         take the last message and its answer back
 @app.command()
 def chat(
     artifact: ArtifactArgument,
-    system: Annotated[str, typer.Option("--system", help="What the model is told before the conversation.")] = "",
+    system: Annotated[
+        list[str] | None,
+        typer.Option("--system", help="What the model is told before the conversation; may be given several times."),
+    ] = None,
+    template_arg: TemplateArgOption = None,
     load: Annotated[Path | None, typer.Option("--load", help="Go on with a saved conversation.")] = None,
     max_new_tokens: NewTokensOption = 512,
     draft: DraftOption = None,
@@ -68,13 +73,15 @@ def chat(
     sampling = Sampling(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed
     )
+    variables = template_variables(template_arg or ())
     model = open_model(artifact, draft=draft, lookup=lookup, mtp=mtp, plain=plain)
     settings = Settings(drafter=model.drafter, sampling=sampling, stop=tuple(stop or ()), max_new_tokens=max_new_tokens)
-    conversation = Conversation(model.session, model.tokenizer, load_template(model.artifact), settings, system)
+    opening = [{"role": "system", "content": text} for text in system or ()]
+    conversation = Conversation(model.session, model.tokenizer, load_template(model.artifact, variables), settings, opening)
     if load is not None:
         conversation.load(load)
     gc.freeze()
-    Terminal(conversation, system, json).loop()
+    Terminal(conversation, opening, json).loop()
 
 
 @dataclass
@@ -82,7 +89,7 @@ class Terminal:
     """Reads messages and commands until there are no more."""
 
     conversation: Conversation
-    system: str
+    opening: list[Message]
     json: bool
     stats: GenerationStats = field(default_factory=GenerationStats)
     ended: bool = False
@@ -162,7 +169,7 @@ class Terminal:
     def _reset(self, _: str) -> None:
         old = self.conversation
         old.session.reset()
-        self.conversation = Conversation(old.session, old.tokenizer, old.render, old.settings, self.system)
+        self.conversation = Conversation(old.session, old.tokenizer, old.render, old.settings, self.opening)
 
     def _stats(self, _: str) -> None:
         err.print(stats_table(self.stats, None))

@@ -3,52 +3,79 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hybridge.cache.errors import UsageError
+from hybridge.export.special_tokens import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
 from hybridge.runtime.artifact import Artifact
 from hybridge.runtime.conversation import Message, Render
 
-SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token")
+DEFAULT, TOOL_USE = "default", "tool_use"
+TEMPLATE_FILE, SUFFIX = "chat_template", ".jinja"
 
 
-def load_template(artifact: Artifact) -> Render:
-    """What renders conversations for the artifact's model. Raises UsageError where the checkpoint had no chat template."""
-    config = _json(artifact, "tokenizer_config.json")
-    template = _text(artifact, "chat_template.jinja") or _named(config) or _named(_json(artifact, "chat_template.json"))
-    if not template:
+def load_template(artifact: Artifact, variables: Mapping[str, Any] | None = None) -> Render:
+    """What renders conversations for the artifact's model, with its special tokens and then ``variables`` by name.
+
+    Raises UsageError where the checkpoint had no chat template, or only named ones of which none is meant.
+    """
+    variables = variables or {}
+    config = _json(artifact, TOKENIZER_CONFIG)
+    templates = _files(artifact) or _named(config) or _named(_json(artifact, "chat_template.json"))
+    if not templates:
         raise UsageError(
             f"{artifact.folder} has no chat template, so its model was not made to chat; use 'hybridge run' to continue a text."
         )
-    special = {name: _content(config[name]) for name in SPECIAL if config.get(name)}
-    return lambda messages: render(template, messages, special)
+    template = _chosen(artifact, templates, tools=variables.get("tools") is not None)
+    special = special_tokens(config, _json(artifact, SPECIAL_TOKENS_MAP))
+    return lambda messages: render(template, messages, {**special, **variables})
 
 
-def render(template: str, messages: list[Message], special: dict[str, str]) -> str:
+def render(template: str, messages: list[Message], variables: Mapping[str, Any]) -> str:
     """The text of ``messages`` up to where the assistant speaks. Raises UsageError with the template's own message."""
-    from jinja2 import TemplateError
+    from jinja2 import TemplateSyntaxError
     from transformers.utils.chat_template_utils import render_jinja_template
 
     function: Callable[..., Any] = render_jinja_template
     try:
-        rendered, _ = function([messages], chat_template=template, add_generation_prompt=True, **special)
-    except (TemplateError, TypeError, ValueError) as error:
-        raise UsageError(f"the model's chat template refuses this conversation: {error}") from None
+        rendered, _ = function([messages], chat_template=template, add_generation_prompt=True, **variables)
+    except TemplateSyntaxError as error:
+        raise UsageError(f"the model's chat template is no Jinja template: {error.message} (line {error.lineno}).") from None
+    except Exception as error:  # a template is a program: it may run into anything
+        told = str(error).strip() or type(error).__name__
+        raise UsageError(f"the model's chat template refuses this conversation: {told}") from None
     text: str = rendered[0]
     return text
 
 
-def _named(config: dict[str, Any]) -> str | None:
-    """A template by itself, or the default one of several."""
-    template = config.get("chat_template")
-    if isinstance(template, list):
-        return next((each["template"] for each in template if each.get("name") == "default"), None)
-    return template if isinstance(template, str) else None
+def _files(artifact: Artifact) -> dict[str, str]:
+    """Templates by name: chat_template.jinja is the default, chat_template.rag.jinja that for rag.
+
+    An export writes the latter of additional_chat_templates/rag.jinja.
+    """
+    names = [name for name in artifact.manifest.files if name.startswith(f"{TEMPLATE_FILE}.") and name.endswith(SUFFIX)]
+    middles = {name: name.removeprefix(TEMPLATE_FILE).removesuffix(SUFFIX).removeprefix(".") for name in names}
+    return {middle or DEFAULT: _text(artifact, name) or "" for name, middle in middles.items()}
 
 
-def _content(token: str | dict[str, Any]) -> str:
-    return token if isinstance(token, str) else str(token["content"])
+def _named(config: dict[str, Any]) -> dict[str, str]:
+    """Templates by name of a JSON file's ``chat_template``: one by itself, or a list of them with names."""
+    found = config.get("chat_template")
+    listed = found if isinstance(found, list) else [{"name": DEFAULT, "template": found}]
+    templates = {each.get("name"): each.get("template") for each in listed if isinstance(each, dict)}
+    return {str(name): template for name, template in templates.items() if isinstance(template, str)}
+
+
+def _chosen(artifact: Artifact, templates: dict[str, str], *, tools: bool) -> str:
+    """The template for tools where there are some and the model has one, else the default."""
+    name = TOOL_USE if tools and TOOL_USE in templates else DEFAULT
+    if name not in templates:
+        raise UsageError(
+            f"{artifact.folder} has chat templates for {', '.join(sorted(templates))} and no default one: put the one that you "
+            "mean into the checkpoint as chat_template.jinja, and export it again."
+        )
+    return templates[name]
 
 
 def _text(artifact: Artifact, name: str) -> str | None:
@@ -58,7 +85,7 @@ def _text(artifact: Artifact, name: str) -> str | None:
 def _json(artifact: Artifact, name: str) -> dict[str, Any]:
     text = _text(artifact, name)
     try:
-        content: dict[str, Any] = json.loads(text) if text else {}
+        content = json.loads(text) if text else {}
     except ValueError as error:
         raise UsageError(f"{artifact.folder / name} is not JSON ({error}); export the model again.") from None
-    return content
+    return content if isinstance(content, dict) else {}

@@ -24,6 +24,7 @@ from hybridge.runtime.generation_stats import GenerationStats
 from hybridge.runtime.sampling import Sampling
 from hybridge.runtime.session import Session
 from hybridge.runtime.speculation_bench import contest
+from hybridge.runtime.tokenizer import load_tokenizer
 from hybridge.runtime.validation import DEFAULT_PROGRAMS
 
 NEW_TOKENS, CODE_PROMPTS = 400, 5
@@ -61,7 +62,7 @@ def demo(
     err.print("[bold]3. Generate[/] with and without guessing ahead")
     subject = load(output, draft)
     gc.freeze()
-    same = compare_generation(subject, Tokenizer.from_file(str(output / "tokenizer.json")))
+    same = compare_generation(subject, load_tokenizer(output / "tokenizer.json"))
     results = [*figures(manifest, report, subject.session), Figure(
         what="this demo's generation, each drafter vs plain", target="identical",
         measured="identical" if same else "different", reached=same,

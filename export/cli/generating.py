@@ -19,6 +19,7 @@ from hybridge.runtime.drafter import Drafter
 from hybridge.runtime.generation_stats import GenerationStats
 from hybridge.runtime.prompt_lookup import PromptLookup
 from hybridge.runtime.session import Session
+from hybridge.runtime.tokenizer import load_tokenizer
 
 DraftOption = Annotated[Path | None, typer.Option("--draft", help="Guess with this draft model, an artifact too.")]
 LookupOption = Annotated[bool, typer.Option("--prompt-lookup", help="Guess from what the text says already (the default).")]
@@ -53,7 +54,7 @@ def open_model(folder: Path, *, draft: Path | None, lookup: bool, mtp: bool, pla
     opened = open_artifact(folder)
     if opened.tokenizer is None:
         raise UsageError(f"{folder} has no tokenizer.json, so text cannot be turned into tokens; use Session from Python.")
-    tokenizer = Tokenizer.from_file(str(opened.tokenizer))
+    tokenizer = load_tokenizer(opened.tokenizer)
     session = Session.of(opened)
     return Model(opened, session, tokenizer, _drafter(opened, session, draft, mtp, plain))
 

@@ -10,7 +10,7 @@ import onnx_ir
 from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
 from hybridge.export.checkpoint import Checkpoint
-from hybridge.export.exporter import copy_tokenizer, manifest_of, weight_bytes
+from hybridge.export.exporter import manifest_of, weight_bytes, write_tokenizer
 from hybridge.export.onnx.describe import layer_entries, method_entries, staged_entries, state_entries
 from hybridge.export.onnx.genai_config import write_genai_config
 from hybridge.export.onnx.quantized import quantize_linears
@@ -36,6 +36,7 @@ def export_onnx(checkpoint: Checkpoint, cache: TracedCache, folder: Path, option
 
     Raises UnsupportedModelError for what onnxruntime has no operators for, ExportFailedError and OSError.
     """
+    write_tokenizer(checkpoint, folder, steps)
     if options.quantize != "none":
         with steps.step("Quantizing the weights"):
             quantize_linears(checkpoint.model, options)
@@ -48,7 +49,6 @@ def export_onnx(checkpoint: Checkpoint, cache: TracedCache, folder: Path, option
     if cache.bounded:
         with steps.step("Tracing the commit"):
             _write(trace_commit(cache, [entry.shape for entry in staged]), folder / ONNX_COMMIT)
-    copy_tokenizer(checkpoint, folder)
     write_genai_config(checkpoint, cache, folder, options)
     manifest = describe(checkpoint, cache, options, model, folder, weights, staged)
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")

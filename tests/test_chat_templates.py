@@ -1,0 +1,246 @@
+"""Chat templates of the public kinds, in each form that checkpoints have them, against transformers' own rendering."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import typer
+from command_line import exit_code
+from hypothesis import given, settings
+from public_folders import CHAT_TEMPLATES
+from tiny import save_tokenizer
+from tokenizer_folders import added_token, write_json
+from transformers import PreTrainedTokenizerFast
+
+from hybridge.cache.errors import UsageError
+from hybridge.export.cli import main
+from hybridge.export.cli.chat_template import load_template, render
+from hybridge.export.cli.template_args import OURS, template_variables
+from hybridge.export.tokenizer_files import read_tokenizer
+from hybridge.runtime.artifact import Artifact
+
+CONFIG: dict[str, Any] = {
+    "add_bos_token": True,
+    "bos_token": {"__type": "AddedToken", **added_token("<begin>")},
+    "eos_token": "<end>",
+    "unk_token": "<unknown>",
+    "image_token": "<picture>",
+    "boi_token": "<start_of_image>",
+    "think_token": None,
+    "extra_special_tokens": {"turn_token": "<turn>", "end_of_turn_token": "<turned>", "think_token": "<think>"},
+}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": 'Tell the weather <now> & "here"',
+        "parameters": {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]},
+    },
+}
+VARIABLES: list[dict[str, Any]] = [
+    {},
+    {"enable_thinking": False},
+    {"enable_thinking": True, "with_picture": 1},
+    {"keep_past_thinking": True, "reasoning_effort": "high", "model_identity": "You are tiny.", "date_string": "1 May 2026"},
+    {"tools": [TOOL]},
+    {"documents": [{"title": "a", "text": "b"}], "bos_token": "<another>"},
+]
+SYSTEM, USER = {"role": "system", "content": " Be brief. "}, {"role": "user", "content": "what is <2>?"}
+ANSWER = {"role": "assistant", "content": "<think>\nhm\n</think>\n\n3 & more"}
+CONVERSATIONS = [[USER], [SYSTEM, USER], [SYSTEM, USER, ANSWER, USER], [SYSTEM, SYSTEM, USER], [USER, USER], [SYSTEM], [ANSWER]]
+TEMPLATES = {path.stem: path.read_text() for path in sorted(CHAT_TEMPLATES.glob("*.jinja"))}
+
+
+def tokenizer_folder(folder: Path, **config: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    save_tokenizer(folder)
+    write_json(folder / "tokenizer_config.json", {**CONFIG, **config})
+    return folder
+
+
+def artifact_of(folder: Path, out: Path) -> Artifact:
+    """What an export makes of the tokenizer in ``folder``."""
+    out.mkdir(exist_ok=True)
+    read_tokenizer(folder).write(out)
+    manifest: Any = SimpleNamespace(files={path.name: None for path in out.iterdir()})
+    return Artifact(folder=out, manifest=manifest)
+
+
+def ours(artifact: Artifact, messages: list[dict[str, str]], variables: dict[str, Any]) -> str:
+    """The text, or what is wrong."""
+    try:
+        return load_template(artifact, variables)(messages)
+    except UsageError as error:
+        return str(error)
+
+
+def assert_as_transformers(folder: Path, messages: list[dict[str, str]], variables: dict[str, Any]) -> None:
+    """Both render the same, or refuse for the same reason."""
+    theirs = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    got = ours(artifact_of(folder, folder / "artifact"), messages, variables)
+    try:
+        want = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **variables)
+    except Exception as error:
+        want = f"the model's chat template refuses this conversation: {error}"
+    assert got == want
+
+
+@pytest.mark.parametrize("messages", CONVERSATIONS, ids=lambda each: "-".join(message["role"][0] for message in each))
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_templates_render_as_transformers_does(tmp_path: Path, name: str, messages: list[dict[str, str]]) -> None:
+    folder = tokenizer_folder(tmp_path / "checkpoint", chat_template=TEMPLATES[name])
+    for variables in VARIABLES:
+        assert_as_transformers(folder, messages, variables)
+
+
+words = st.text("ab <>&{}%'\"\\\né", max_size=12)
+turns = st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), words), min_size=1, max_size=5)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    base = tmp_path_factory.mktemp("templates")
+    return {name: tokenizer_folder(base / name, chat_template=text) for name, text in TEMPLATES.items()}
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from(sorted(TEMPLATES)), said=turns, variables=st.sampled_from(VARIABLES))
+def test_any_conversation_renders_as_transformers_does(
+    folders: dict[str, Path], name: str, said: list[tuple[str, str]], variables: dict[str, Any]
+) -> None:
+    assert_as_transformers(folders[name], [{"role": role, "content": text} for role, text in said], variables)
+
+
+# Which template
+
+FORMS: dict[str, dict[str, str]] = {
+    "a text": {"chat_template": "text {{ bos_token }}"},
+    "named ones": {"chat_template": [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}]},  # type: ignore[dict-item]
+    "named ones without a tool's": {"chat_template": [{"name": "default", "template": "D"}, {"name": "rag", "template": "R"}]},  # type: ignore[dict-item]
+    "a file": {"chat_template.jinja": "file {{ eos_token }}"},
+    "a file and a text": {"chat_template.jinja": "file", "chat_template": "text"},
+    "files": {"chat_template.jinja": "file", "additional_chat_templates/tool_use.jinja": "tools"},
+    "files and a text": {"chat_template.jinja": "f", "additional_chat_templates/rag.jinja": "r", "chat_template": "text"},
+}
+
+
+def write_form(folder: Path, form: dict[str, Any]) -> Path:
+    tokenizer_folder(folder, **{name: each for name, each in form.items() if name == "chat_template"})
+    for name, text in form.items():
+        if name.endswith(".jinja"):
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text(text)
+    return folder
+
+
+@pytest.mark.parametrize("variables", [{}, {"tools": [TOOL]}, {"tools": None}, {"tools": []}], ids=str)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_template_is_the_one_that_transformers_takes(tmp_path: Path, form: str, variables: dict[str, Any]) -> None:
+    assert_as_transformers(write_form(tmp_path / "checkpoint", FORMS[form]), [USER], variables)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"chat_template": [{"name": "rag", "template": "R"}, {"name": "tool_use", "template": "T"}]},
+        {"additional_chat_templates/rag.jinja": "r", "additional_chat_templates/tool_use.jinja": "t", "chat_template": "text"},
+    ],
+    ids=["listed", "files"],
+)
+def test_without_a_default_the_names_are_told(tmp_path: Path, form: dict[str, Any]) -> None:
+    artifact = artifact_of(write_form(tmp_path / "checkpoint", form), tmp_path / "artifact")
+    with pytest.raises(UsageError, match="chat templates for rag, tool_use and no default one"):
+        load_template(artifact)
+    assert load_template(artifact, {"tools": [TOOL]})([USER]) in ("T", "t")
+
+
+def test_a_processors_template_is_taken_where_there_is_no_other(tmp_path: Path) -> None:
+    folder = tokenizer_folder(tmp_path / "checkpoint")
+    write_json(folder / "chat_template.json", {"chat_template": "processor {{ image_token }}"})
+    assert load_template(artifact_of(folder, tmp_path / "artifact"))([USER]) == "processor <picture>"
+
+
+@pytest.mark.parametrize("legacy", [{"eos_token": {"content": "<other>", "lstrip": False}, "pad_token": "<pad>"}, {}], ids=str)
+@pytest.mark.parametrize("lists", [True, False])
+def test_special_tokens_map_counts_as_it_does_for_transformers(tmp_path: Path, legacy: dict[str, Any], lists: bool) -> None:
+    text = "{{ eos_token }} {{ pad_token }} {{ bos_token }} {{ turn_token }}"
+    config = {"added_tokens_decoder": {"128": added_token("<unknown>")}} if lists else {}
+    folder = tokenizer_folder(tmp_path / "checkpoint", chat_template=text, **config)
+    write_json(folder / "special_tokens_map.json", legacy)
+    assert_as_transformers(folder, [USER], {})
+
+
+# Hostile and broken ones
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        (
+            "{{ raise_exception('Conversation roles must alternate') }}",
+            "refuses this conversation: Conversation roles must alternate",
+        ),
+        ("{% for %}", "is no Jinja template: .* \\(line 1\\)"),
+        ("a\n{{ x", "is no Jinja template: .* \\(line 2\\)"),
+        ("{{ 1 / 0 }}", "refuses this conversation: division by zero"),
+        ("{{ messages[0].content.nothing.more }}", "refuses this conversation: .*no attribute"),
+        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "refuses this conversation"),
+        ("{{ messages.append(1) }}", "refuses this conversation"),
+        ("{{ raise_exception('') }}", "refuses this conversation: TemplateError"),
+        ("{% for i in range(10 ** 9) %}x{% endfor %}", "refuses this conversation"),
+        ("{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}", "refuses this conversation"),
+        ("{% include '/etc/passwd' %}", "refuses this conversation"),
+    ],
+)
+def test_what_a_template_cannot_do_is_said(template: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        render(template, [USER], {})
+
+
+# --template-arg
+
+
+@pytest.mark.parametrize(
+    ("given", "want"),
+    [
+        ("enable_thinking=false", False),
+        ("enable_thinking=true", True),
+        ("budget=128", 128),
+        ("share=0.5", 0.5),
+        ("nothing=null", None),
+        ("name=Ada", "Ada"),
+        ('quoted="true"', "true"),
+        ("equation=a=b", "a=b"),
+        ("empty=", ""),
+        ("False=False", "False"),
+        ("half={", "{"),
+        (f"tools={json.dumps([TOOL])}", [TOOL]),
+        ("documents=[]", []),
+    ],
+)
+def test_values_are_json_else_texts(given: str, want: Any) -> None:
+    found = template_variables([given])
+    assert found == {given.partition("=")[0]: want}
+    assert type(next(iter(found.values()))) is type(want)
+
+
+def test_several_arguments_are_all_taken() -> None:
+    assert template_variables(["a=1", "b=x"]) == {"a": 1, "b": "x"}
+
+
+@pytest.mark.parametrize("given", ["", "=", "=1", "enable_thinking", "a b=1", "1a=2", "tools=x", "tools=[1]", "documents={}"])
+def test_malformed_arguments_are_wrong_usage(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str) -> None:
+    with pytest.raises(typer.BadParameter):
+        template_variables([given])
+    assert exit_code(monkeypatch, main, "hybridge", "chat", tmp_path, "--template-arg", given) == 2
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_what_the_conversation_sets_is_not_taken(name: str) -> None:
+    with pytest.raises(typer.BadParameter, match="leave it out"):
+        template_variables([f"{name}=1"])
+    with pytest.raises(typer.BadParameter, match="twice"):
+        template_variables(["x=1", "x=2"])

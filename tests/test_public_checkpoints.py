@@ -1,0 +1,92 @@
+"""Checkpoints in the form that people have: exported whole, they generate and chat."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from public_folders import END_OF_DOCUMENT, END_OF_TURN, TOKENS, save_qwen3_5
+from safetensors import safe_open
+from tokenizer_folders import TEXT
+from tokenizers import ByteLevelBPETokenizer
+
+from hybridge.export.cli.chat_template import load_template
+from hybridge.export.cli.export import export_checkpoint
+from hybridge.export.config_file import read_config
+from hybridge.export.exporter import build_cache
+from hybridge.runtime import ExportOptions, Session, open_artifact
+from hybridge.runtime.block_drafter import BlockDrafter
+from hybridge.runtime.tokenizer import load_tokenizer
+
+OPTIONS = ExportOptions(max_seq_len=192, prefill_chunk=16, verify_len=5, tap_layers=(-1,), mtp=True, draft_len=3)
+SCRIPT = Path(sys.executable).parent / "hybridge"
+
+
+@pytest.fixture(scope="module")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("qwen3_5")
+    save_qwen3_5(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported_qwen(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exported") / "artifact"
+    export_checkpoint(qwen, folder, OPTIONS, force=False, validate=False)
+    return folder
+
+
+def test_the_folder_is_as_they_are_published(qwen: Path) -> None:
+    config = json.loads((qwen / "config.json").read_text())
+    assert config["architectures"] == ["Qwen3_5ForConditionalGeneration"]
+    assert "num_attention_heads" not in config
+    with safe_open(qwen / "model.safetensors", framework="pt") as file:
+        names = set(file.keys())
+    assert {name.split(".")[0] for name in names} == {"model", "mtp", "lm_head"}
+    assert {name.split(".")[1] for name in names if name.startswith("model.")} == {"language_model", "visual"}
+
+
+def test_the_state_of_a_drafter_is_that_of_the_text_model(qwen: Path) -> None:
+    whole = read_config(qwen)
+    caches = [build_cache(config, OPTIONS) for config in (whole, whole.get_text_config())]
+    shapes = [{name: each.shape for name, each in cache.named_buffers()} for cache in caches]
+    assert shapes[0] == shapes[1]
+
+
+def test_text_is_the_same_with_its_own_drafter(exported_qwen: Path) -> None:
+    session = Session.load(exported_qwen)
+    texts = []
+    for drafter in (None, BlockDrafter(session)):
+        session.reset()
+        texts.append(list(session.generate([5, 6, 7, 8], max_new_tokens=40, drafter=drafter, eos_ids=[])))
+    assert len(texts[0]) == 40
+    assert texts[0] == texts[1]
+
+
+def test_turns_end_too(exported_qwen: Path) -> None:
+    assert open_artifact(exported_qwen).manifest.eos_ids == [END_OF_DOCUMENT, END_OF_TURN]
+
+
+def test_its_tokenizer_was_made_of_vocabulary_and_merges(qwen: Path, exported_qwen: Path) -> None:
+    made = load_tokenizer(exported_qwen / "tokenizer.json")
+    original = ByteLevelBPETokenizer.from_file(str(qwen / "vocab.json"), str(qwen / "merges.txt"))
+    assert made.get_vocab_size() == TOKENS
+    for text in TEXT[:3]:
+        assert made.decode(made.encode(text).ids) == text
+    assert made.encode("state").ids == original.encode("state").ids
+    assert made.encode("<|im_end|>").ids == [END_OF_TURN]
+
+
+def test_its_template_takes_variables(exported_qwen: Path) -> None:
+    artifact, told = open_artifact(exported_qwen), [{"role": "user", "content": "hi"}]
+    assert load_template(artifact)(told).endswith("<think>\n")
+    assert load_template(artifact, {"enable_thinking": False})(told).endswith("<think>\n\n</think>\n\n")
+
+
+def test_the_commands_run_and_chat(exported_qwen: Path) -> None:
+    for words in (("run", "--prompt", "hybrid models"), ("chat", "--template-arg", "enable_thinking=false")):
+        command = [SCRIPT, words[0], exported_qwen, *words[1:], "--mtp", "--max-new-tokens", "4"]
+        done = subprocess.run(command, input="hi\n", check=False, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip()
