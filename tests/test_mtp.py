@@ -82,6 +82,12 @@ class Methods:
     def state(self) -> dict[str, Tensor]:
         return dict(self.cache.named_buffers())
 
+    def bounded(self) -> dict[str, Tensor]:
+        return self.cache.bounded_buffers()
+
+    def operations(self) -> int:
+        return int(self.cache.operations)
+
 
 class Description:
     model_type, eos_ids, options, identity = "tiny", [], OPTIONS, None

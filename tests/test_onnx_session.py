@@ -18,9 +18,9 @@ from hybridge.cache.errors import ArtifactError, SnapshotError
 from hybridge.export.cli import main
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.draft_model import DraftModel
+from hybridge.runtime.inputs import number, padded
 from hybridge.runtime.onnx_graph import OnnxGraph
 from hybridge.runtime.random_program import RandomProgram
-from hybridge.runtime.session import number, padded
 from hybridge.runtime.validation import validate
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]

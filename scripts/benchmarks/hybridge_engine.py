@@ -9,8 +9,9 @@ import torch
 from benchmarks.engine import VERIFY, tokens
 from hybridge.runtime.artifact import open_artifact
 from hybridge.runtime.backends import load_program
+from hybridge.runtime.inputs import number, padded
 from hybridge.runtime.program import set_threads
-from hybridge.runtime.session import Session, number, padded
+from hybridge.runtime.session import Session
 
 
 class HybridgeEngine:
