@@ -214,7 +214,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
         self.clear(torch.ones(1, dtype=torch.bool))
 
     def bounded_buffers(self) -> dict[str, Tensor]:
-        """By name the length and what is not kept by position: with a copy of them, a longer text can be cut back to this one."""
+        """By name the length and what is not kept by position: with copies of them a longer text can be cut back."""
         parts = [part for layer in self.cache_layers() for part in layer.each()]
         kept = {id(self.length), *(id(part.get_buffer(name)) for part in parts for name in part.committed)}
         return {name: buffer for name, buffer in self.named_buffers() if id(buffer) in kept}

@@ -46,7 +46,7 @@ def close(got: Tensor, want: Tensor) -> None:
 
 def bits(session: Session) -> dict[str, Tensor]:
     """The committed state: rows that the length does not reach hold anything."""
-    state = session.state()
+    state = {name: each for name, each in session.state().items() if name != "operations"}
     rows = {name: each[:, :, : session.length] for name, each in state.items() if name in ("layers.1.key", "layers.1.value")}
     return {name: each.contiguous().reshape(-1).view(torch.uint8) for name, each in (state | rows).items()}
 

@@ -66,7 +66,7 @@ class NativeProcess:
     def ask(self, operation: str, guess: Guess | None = None) -> Answer:
         """Run one operation, a line of replay.cpp; ``guess`` is for a generation that asks for its guesses.
 
-        Raises NativeError where the process ended instead of answering, and after a call that was interrupted before its answer.
+        Raises NativeError where the process ended instead of answering, and after a call that was interrupted.
         """
         if self._asking:
             raise NativeError("an earlier call was interrupted before its answer came; start the native harness again.")
