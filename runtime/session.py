@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hybridge.cache.errors import ArtifactError, CapacityError, CommitError, SnapshotError, TokenError, UsageError
+from hybridge.cache.errors import ArtifactError, CommitError, SnapshotError, UsageError
 from hybridge.runtime.artifact import Artifact, open_artifact
 from hybridge.runtime.backends import load_program
 from hybridge.runtime.committed_text import Change, CommittedText
@@ -21,12 +21,11 @@ from hybridge.runtime.one_thread import OneThread
 from hybridge.runtime.pace import Pace
 from hybridge.runtime.paces import Paces
 from hybridge.runtime.protocols import Description, Methods
+from hybridge.runtime.refusals import Tokens, check_block, check_commit, check_pairs, check_slot, token_ids
 from hybridge.runtime.sampling import Sampling
 from hybridge.runtime.state_file import SavedState, read_state, write_state
 from hybridge.runtime.token_runner import TokenRunner
 from hybridge.runtime.unfinished import Calls, PutBack, Reset, Unfinished
-
-Tokens = Sequence[int] | Tensor
 
 
 class Session:
@@ -120,10 +119,7 @@ class Session:
         with self._alone:
             text = self._settled()
             ids = self._checked(text, tokens)
-            if len(ids) > self.verify_len:
-                raise TokenError(
-                    f"verify takes at most {self.verify_len} tokens, got {len(ids)}; export with a larger --verify-len."
-                )
+            check_block(ids, self.verify_len)
             self._begin(Change(base=len(text.tokens), staged=ids))
             logits, self.hidden = self._runner.verify(self._program, ids)
             self._end()
@@ -136,12 +132,7 @@ class Session:
         """
         with self._alone:
             text = self._settled()
-            if not text.staged:
-                raise CommitError("commit needs a verified block: call verify first, and commit before anything else.")
-            if not 0 <= count <= len(text.staged):
-                raise CommitError(
-                    f"the verified block has {len(text.staged)} tokens, so commit takes 0 to {len(text.staged)}, not {count}."
-                )
+            check_commit(count, text.staged)
             change = Change(base=len(text.tokens), tokens=text.staged[:count])
             return self._move("commit", count, change, CommitError("the program refused the commit."))
 
@@ -149,7 +140,7 @@ class Session:
         """Keep the committed state in ``slot``; returns its length. Raises SnapshotError for a slot out of range."""
         with self._alone:
             text = self._settled()
-            self._check_slot(slot)
+            check_slot(slot, self.snapshot_slots)
             change = Change(base=len(text.tokens), slot=slot)
             return self._move("snapshot", slot, change, SnapshotError(f"the program refused to fill slot {slot}."))
 
@@ -160,7 +151,7 @@ class Session:
         """
         with self._alone:
             text = self._settled()
-            self._check_slot(slot)
+            check_slot(slot, self.snapshot_slots)
             refused = SnapshotError(
                 f"slot {slot} keeps nothing to restore: it was never filled, or tokens were written below its length since "
                 "(an earlier snapshot was restored and another way taken)."
@@ -211,10 +202,7 @@ class Session:
         hidden [n, F]: tapped hidden states of committed tokens since the last call, n ≥ 1; following: the token after each.
         Raises TokenError where the numbers differ. Answers with no tokens where the drafter's own context is full.
         """
-        if not 0 < len(hidden) == len(following):
-            raise TokenError(
-                f"got {len(hidden)} hidden states and {len(following)} tokens; each state needs the token after it."
-            )
+        check_pairs(hidden, following)
         with self._alone:
             text = self._settled()
             kept = {name: each.clone() for name, each in self._program.bounded().items() if name.endswith("drafted_length")}
@@ -308,27 +296,9 @@ class Session:
 
     def _saved_buffers(self) -> dict[str, Tensor]:
         """The runtime's own memory, without what is staged."""
-        return {name: buffer for name, buffer in self._program.state().items() if not _is_staged(name)}
+        return {
+            name: buffer for name, buffer in self._program.state().items() if not name.rpartition(".")[2].startswith("staged")
+        }
 
     def _checked(self, text: CommittedText, tokens: Tokens) -> list[int]:
-        ids = [int(token) for token in (tokens.tolist() if isinstance(tokens, Tensor) else tokens)]
-        if not ids:
-            raise TokenError("got no tokens; give at least one.")
-        if wrong := [token for token in ids if not 0 <= token < self.vocab_size]:
-            raise TokenError(f"token id {wrong[0]} is outside the vocabulary, 0 to {self.vocab_size - 1}.")
-        if len(text.tokens) + len(ids) > self.max_seq_len:
-            raise CapacityError(
-                f"{len(ids)} tokens do not fit: {len(text.tokens)} of max_seq_len = {self.max_seq_len} are used. "
-                "Reset the session, or export with a larger --max-seq-len."
-            )
-        return ids
-
-    def _check_slot(self, slot: int) -> None:
-        if not self.snapshot_slots:
-            raise SnapshotError("this artifact has no snapshot slots; export with --snapshot-slots.")
-        if not 0 <= slot < self.snapshot_slots:
-            raise SnapshotError(f"slot {slot} does not exist; this artifact has slots 0 to {self.snapshot_slots - 1}.")
-
-
-def _is_staged(name: str) -> bool:
-    return name.rpartition(".")[2].startswith("staged")
+        return token_ids(tokens, self.vocab_size, len(text.tokens), self.max_seq_len)

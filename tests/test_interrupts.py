@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files that the interrupt left open
 @pytest.mark.parametrize("by_instruction", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_it_happened_or_it_did_not(name: str, by_instruction: bool, file: Path) -> None:
@@ -160,11 +162,10 @@ def test_a_model_in_pytorch_too(name: str, eager: Session, tmp_path: Path) -> No
         Interrupt(rng.randint(1, 60)).struck(lambda: eager.tokens)
         assert struck
         assert held(eager) in possible, name
-    before = eager.tokens
+    text = [*eager.tokens, 2]
     got = eager.decode(2)
     eager.reset()
-    eager.prefill(before)
-    torch.testing.assert_close(got, eager.decode(2), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(got, eager.prefill(text), rtol=1e-4, atol=1e-5)
 
 
 def test_a_generation_goes_on_wherever_it_was_interrupted() -> None:
@@ -267,32 +268,50 @@ def test_a_program_that_holds_another_length_is_not_believed(name: str) -> None:
 
 
 def test_a_restore_to_a_text_of_the_same_length_is_told_apart() -> None:
-    """As a chat's /retry does; the length alone cannot say whether it happened."""
+    """The length alone cannot say whether it happened."""
     session = text_session()
-    session.prefill([1, 2])
-    session.snapshot(0)
-    session.restore(0)
-    session.reset()
     session.prefill([1])
-    session.snapshot(0)
-    session.prefill([2])
-    session.restore(0)
-    session.prefill([3])
     session.snapshot(1)
-    session.restore(0)
-    session.prefill([4])
+    session.decode(2)
     session.snapshot(0)
-    inner = session._program
+    session.restore(1)
+    session.decode(4)
+    with struck(session, "before"), pytest.raises(KeyboardInterrupt):
+        session.restore(0)
+    assert session.tokens == session._program.text == [1, 4]  # type: ignore[attr-defined]
 
-    class Struck(Failing):
-        def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
-            super().call(name, *inputs)
-            raise KeyboardInterrupt
 
-    session._program = Struck(inner)  # type: ignore[arg-type]
-    with pytest.raises(KeyboardInterrupt):
-        session.snapshot(1)
-    assert session.slots[1] == [1, 4]
+@contextmanager
+def struck(session: Session, when: str, call: int = 0) -> Iterator[None]:
+    """Interrupts the program's call of that number, before or after it did its work."""
+    really, left = session._program.call, iter(range(99))
+
+    def interrupted(name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        if next(left) != call:
+            return really(name, *inputs)
+        if when == "after":
+            really(name, *inputs)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session._program, "call", interrupted)
+        yield
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_real_program_too(artifact: Path, tmp_path: Path, when: str) -> None:
+    session = Session.load(artifact)
+    chunk = session.prefill_chunk
+    prepared(session).save(tmp_path / "state")
+    for name, operation in (operations(tmp_path / "state") | {"chunks": lambda s: s.prefill([7] * (2 * chunk + 3))}).items():
+        if name in ("save", "tokens"):
+            continue
+        possible = outcomes(session, operation)
+        for call in range(4 if name == "chunks" else 1):
+            prepared(session)
+            with struck(session, when, call), pytest.raises(KeyboardInterrupt):
+                operation(session)
+            assert held(session) in possible, (name, call)
 
 
 def test_another_thread_is_told_to_wait() -> None:
