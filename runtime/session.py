@@ -118,7 +118,7 @@ class Session:
         """
         with self._alone:
             text = self._settled()
-            ids = self._checked(text, tokens)
+            ids = token_ids(tokens, self.vocab_size, len(text.tokens), self.max_seq_len)
             check_block(ids, self.verify_len)
             self._begin(Change(base=len(text.tokens), staged=ids))
             logits, self.hidden = self._runner.verify(self._program, ids)
@@ -263,7 +263,7 @@ class Session:
 
     def _extend(self, text: CommittedText, tokens: Tokens) -> Tensor:
         """Commit tokens in chunks; returns the logits [V] after the last."""
-        ids = self._checked(text, tokens)
+        ids = token_ids(tokens, self.vocab_size, len(text.tokens), self.max_seq_len)
         chunks = self._runner.chunks(ids)
         calls = sum(map(self._runner.calls, chunks))
         self._begin(Change(base=len(text.tokens), tokens=ids), calls, self._undo(text, len(chunks)) if calls > 1 else None)
@@ -296,9 +296,5 @@ class Session:
 
     def _saved_buffers(self) -> dict[str, Tensor]:
         """The runtime's own memory, without what is staged."""
-        return {
-            name: buffer for name, buffer in self._program.state().items() if not name.rpartition(".")[2].startswith("staged")
-        }
-
-    def _checked(self, text: CommittedText, tokens: Tokens) -> list[int]:
-        return token_ids(tokens, self.vocab_size, len(text.tokens), self.max_seq_len)
+        state = self._program.state()
+        return {name: buffer for name, buffer in state.items() if not name.rpartition(".")[2].startswith("staged")}
