@@ -41,7 +41,9 @@ class HybridgeEngine:
         state = self.program.state()
         if self.context < 0:
             for name, buffer in state.items():
-                if not name.startswith("slots.") and not name.rpartition(".")[2].endswith(("length", "staged", "_slots")):
+                if not name.startswith("slots.") and not name.rpartition(".")[2].endswith(
+                    ("length", "staged", "operations", "_slots")
+                ):
                     _scatter(buffer)
         self.program.call("commit", number(0))  # drops a block that waits
         state["length"].fill_(context)
