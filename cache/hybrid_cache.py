@@ -34,7 +34,8 @@ class HybridCache(TransformersCacheApi, nn.Module):
     """Static state of a whole model; every length is a tensor, so the same code runs eager and exported.
 
     Buffers of its own: length int64 [1], committed tokens; staged int64 [1], tokens of a verified block that waits for
-    ``commit``, 0 without one; slot_length int64 [N ≥ 1], the length that each snapshot slot keeps, -1 where it is invalid.
+    ``commit``, 0 without one; slot_length int64 [N ≥ 1], the length that each snapshot slot keeps, -1 where it is invalid;
+    operations int64 [1], block operations that were not refused, which tells a state from an equal one before it.
 
     The block operations (``extend``, ``speculate``, ``close``, ``commit``, ``write_slot``, ``read_slot``, ``clear``) never
     branch on values: what cannot be done leaves the state as it was by arithmetic and answers -1.
@@ -43,6 +44,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
     length: Tensor
     staged: Tensor
     slot_length: Tensor
+    operations: Tensor
     block: Block  # the block that is being run, for mixers deep inside a model to find
 
     def __init__(self, layers: Iterable[CacheLayer], sizes: CacheSizes) -> None:
@@ -54,6 +56,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
         self.register_buffer("length", torch.zeros(1, dtype=torch.long))
         self.register_buffer("staged", torch.zeros(1, dtype=torch.long))
         self.register_buffer("slot_length", torch.full((max(1, sizes.snapshot_slots),), -1, dtype=torch.long))
+        self.register_buffer("operations", torch.zeros(1, dtype=torch.long))
 
     @classmethod
     def from_config(
@@ -124,6 +127,11 @@ class HybridCache(TransformersCacheApi, nn.Module):
         else:
             self.staged.copy_(torch.where(block.count > 0, 0, self.staged))
             self.length.add_(block.count)
+        self.count(block.count > 0)
+
+    def count(self, done: Tensor) -> None:
+        """Count an operation that is otherwise complete where ``done`` (bool [1]) holds."""
+        self.operations.add_(done.to(torch.long))
 
     def forget_slots(self, which: Tensor) -> None:
         """Make the slots invalid for which bool [N] holds: rows below their lengths are being overwritten."""
@@ -138,6 +146,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
             layer.commit(accepted)
         self.length.add_(accepted)
         self.staged.copy_(torch.where(possible, 0, self.staged))
+        self.count(possible)
         return torch.where(possible, self.length, -1)
 
     # Snapshot slots
@@ -167,6 +176,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
         self.slot_length.copy_(torch.where(when, -1, self.slot_length))
         self.staged.copy_(torch.where(when, 0, self.staged))
         self.length.copy_(torch.where(when, 0, self.length))
+        self.count(when)
         return self.length.clone()
 
     def _existing(self, slot: Tensor) -> tuple[Tensor, Tensor]:
@@ -177,6 +187,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
         """Drop the staged block and take the new length where ``done``; the answer of a slot operation."""
         self.staged.copy_(torch.where(done, 0, self.staged))
         self.length.copy_(torch.where(done, length, self.length))
+        self.count(done)
         return torch.where(done, self.length, -1)
 
     # Eager use
@@ -201,6 +212,18 @@ class HybridCache(TransformersCacheApi, nn.Module):
     def reset(self) -> None:
         """Empty the cache in place."""
         self.clear(torch.ones(1, dtype=torch.bool))
+
+    def bounded_buffers(self) -> dict[str, Tensor]:
+        """By name the length and what is not kept by position: with copies of them a longer text can be cut back."""
+        parts = [part for layer in self.cache_layers() for part in layer.each()]
+        kept = {id(self.length), *(id(part.get_buffer(name)) for part in parts for name in part.committed)}
+        return {name: buffer for name, buffer in self.named_buffers() if id(buffer) in kept}
+
+    def positional_names(self) -> set[str]:
+        """Names of the buffers with a row for each position."""
+        parts = [part for layer in self.cache_layers() for part in layer.each()]
+        rows = {id(part.get_buffer(name)) for part in parts for name in part.positional}
+        return {name for name, buffer in self.named_buffers() if id(buffer) in rows}
 
     def state_bytes(self) -> int:
         """Bytes of all buffers, snapshot slots and staged blocks included."""

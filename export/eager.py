@@ -47,14 +47,41 @@ class EagerMethods:
         drafter = MtpDrafter(mtp, cache, options.draft_len) if mtp else None
         methods = build_methods(State(model, cache, options.tap_layers, drafter), options.shorter_verify_lens)
         self._methods = {name: module for name, (module, _) in methods.items()}
+        self._bounded, self._positional = cache.bounded_buffers(), cache.positional_names()
+        self._before: dict[str, Tensor] | None = None
 
     @torch.no_grad()
     def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        self._undo()
+        self._before = {name: each.clone() for name, each in self.cache.named_buffers() if name not in self._positional}
         outputs = self._methods[name](*inputs)
-        return tuple(each.clone() for each in (outputs if isinstance(outputs, tuple) else (outputs,)))
+        answer = tuple(each.clone() for each in (outputs if isinstance(outputs, tuple) else (outputs,)))
+        self._before = None
+        return answer
 
     def state(self) -> Mapping[str, Tensor]:
+        self._undo()
         return dict(self.cache.named_buffers())
+
+    def bounded(self) -> Mapping[str, Tensor]:
+        self._undo()
+        return self._bounded
+
+    def operations(self) -> int:
+        self._undo()
+        return int(self.cache.operations)
+
+    @torch.no_grad()
+    def _undo(self) -> None:
+        """Take back what a call did that did not come to its end: here it is many steps, of which any may fail."""
+        if self._before is None:
+            return
+        for name, buffer in self.cache.named_buffers():
+            if name in self._before:
+                buffer.copy_(self._before[name])
+        # It may have written rows behind the length, which longer slots count.
+        self.cache.forget_slots(self.cache.slot_length > self.cache.length)
+        self._before = None
 
 
 def eager_session(model: PreTrainedModel, options: ExportOptions | None = None, mtp: MtpWeights | None = None) -> Session:

@@ -43,6 +43,7 @@ from hybridge.runtime.manifest import (
     OnnxEntry,
     TensorEntry,
 )
+from hybridge.runtime.program_check import BOUNDED
 
 KERNELS: Mapping[str, type[Kernels]] = {"llm": LlmKernels, "hybridge": HybridgeKernels, "aten": CoreKernels}
 
@@ -60,7 +61,7 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
     weights = weight_bytes(checkpoint.model, *([drafter] if drafter else []))  # before the adaptation takes the model apart
     state = State(checkpoint.model, cache, options.tap_layers, drafter)
     methods = build_methods(state, options.shorter_verify_lens)
-    constants = constant_methods(checkpoint, options)
+    constants = constant_methods(checkpoint, cache, options)
     program = lower(methods, options=options, constants=constants, step=steps.step)
     with steps.step(f"Writing {PROGRAM}"), (folder / PROGRAM).open("wb") as file:
         program.write_to_file(file)
@@ -147,8 +148,9 @@ def _cache(config: Any, options: ExportOptions) -> HybridCache:
     return cache
 
 
-def constant_methods(checkpoint: Checkpoint, options: ExportOptions) -> dict[str, Any]:
+def constant_methods(checkpoint: Checkpoint, cache: HybridCache, options: ExportOptions) -> dict[str, Any]:
     """What the program says of itself: the stock runner's names, and ours for a harness that reads no manifest."""
+    bounded = cache.bounded_buffers()
     return {
         "get_max_seq_len": options.max_seq_len,
         "get_max_context_len": options.max_seq_len,
@@ -165,6 +167,7 @@ def constant_methods(checkpoint: Checkpoint, options: ExportOptions) -> dict[str
         "hybridge_snapshot_slots": options.snapshot_slots,
         "hybridge_taps": len(options.tap_layers),
         "hybridge_draft_len": options.draft_len if options.mtp else 0,
+        BOUNDED: [place for place, (name, _) in enumerate(cache.named_buffers()) if name in bounded],
     }
 
 

@@ -148,7 +148,9 @@ class MtpDrafter(nn.Module):
         g = self._run(decoder, torch.where(block.real[:, None], hidden, 0.0), tokens, block)
         if cache.sizes.snapshot_slots:
             cache.forget_slots(layer.overwritten_slots(block))
-        return g, block, layer.close(block)
+        length = layer.close(block)
+        cache.count(block.count > 0)
+        return g, block, length
 
     def guess(self, decoder: Any, head: Any, g: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         """Chain from the last counted row of g [1, T, H]: tokens int64 and their probabilities float32, both [1, K]."""

@@ -1,44 +1,49 @@
-"""Which tokens a session's state is the state of."""
+"""The tokens that a session's state is the state of, and the changes that calls make to them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 
-class CommittedText:
-    """tokens: committed so far; slots: those that each snapshot slot was filled with.
 
-    A call is announced (``coming``) before it runs and acknowledged (``arrive``) after, because an interrupt may strike in
-    between; ``settle`` then finds out by the program's own length.
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What a text becomes by a call: the first ``base`` tokens stay, and ``tokens`` follow them.
+
+    staged: the verified block that then waits for a commit; slot: the snapshot slot that then keeps the text, if any.
     """
 
-    def __init__(self) -> None:
-        self.tokens: list[int] = []
-        self.slots: dict[int, list[int]] = {}
-        self._coming: tuple[int, list[int]] | None = None
+    base: int
+    tokens: Sequence[int] = ()
+    staged: Sequence[int] = ()
+    slot: int | None = None
 
     @property
-    def unsettled(self) -> bool:
-        """Whether a call was announced and neither acknowledged nor withdrawn."""
-        return self._coming is not None
+    def length(self) -> int:
+        """Tokens of the text afterwards."""
+        return self.base + len(self.tokens)
 
-    def coming(self, base: int, tokens: list[int]) -> None:
-        """The call that follows leaves the first ``base`` tokens, and then ``tokens``."""
-        self._coming = (base, tokens)
 
-    def arrive(self) -> None:
-        """It happened."""
-        assert self._coming is not None
-        base, tokens = self._coming
-        self.tokens[base:] = tokens
-        self._coming = None
+@dataclass
+class CommittedText:
+    """tokens: committed so far; slots: those that each snapshot slot was filled with; staged: those that wait for a commit.
 
-    def withdraw(self) -> None:
-        """It was refused."""
-        self._coming = None
+    note: what was noted in the state that was loaded last. Both methods may be interrupted and called again.
+    """
 
-    def settle(self, length: int) -> None:
-        """It happened or not: the program now has ``length`` tokens."""
-        assert self._coming is not None
-        base, tokens = self._coming
-        if length == base + len(tokens):
-            self.arrive()
-        self._coming = None
+    tokens: list[int] = field(default_factory=list)
+    slots: dict[int, list[int]] = field(default_factory=dict)
+    staged: list[int] = field(default_factory=list)
+    note: str = ""
+
+    def take(self, change: Change) -> None:
+        """Make the change."""
+        self.tokens[change.base :] = change.tokens
+        if change.slot is not None:
+            self.slots[change.slot] = self.tokens.copy()
+        self.staged = list(change.staged)
+
+    def become(self, other: CommittedText) -> None:
+        """Be ``other`` from now on, which must not be used any more."""
+        for each in fields(self):
+            setattr(self, each.name, getattr(other, each.name))

@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from hybridge.cache.errors import ArtifactError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 PROGRAM = "model.pte"
 ONNX_PROGRAM, ONNX_WEIGHTS, ONNX_COMMIT = "model.onnx", "model.onnx.data", "commit.onnx"

@@ -53,7 +53,6 @@ class OnnxProgram:
             check_commit(self._commit_graph, entry)
         self._state = OnnxState(entry, manifest.options.snapshot_slots)
         self._mask = torch.ones(1, self._max_seq_len, dtype=torch.long)
-        self._block: StagedBlock | None = None
         self._staged = Buffers.zeros({each.name: each for each in entry.staged})
         self._bindings: dict[tuple[object, ...], Any] = {}
         verifying = ("verify", *map(shorter_verify, manifest.options.shorter_verify_lens))
@@ -71,17 +70,24 @@ class OnnxProgram:
         """Every buffer of the state by name: the memory itself."""
         return self._state.tensors()
 
+    def bounded(self) -> Mapping[str, Tensor]:
+        """The version that is committed."""
+        return self._state.now.tensors()
+
+    def operations(self) -> int:
+        """Calls so far that changed the state."""
+        return int(self._state.committed.operations)
+
     def _prefill(self, tokens: Tensor, count: Tensor) -> Tensor:
         n = int(count)
         if not 1 <= n <= tokens.shape[1] or self._state.length + n > self._max_seq_len:
             return self._nothing(1)
         logits = torch.empty(1, 1, self._vocab_size)
-        self._block = None
-        self._state.forget_slots()
+        self._state.begin_rows()
         past, present = self._state.now, self._state.free()
         self._run(self._extending(past, present), tokens[:, :n], logits)
         present.length.copy_(past.length + n)
-        self._state.now = present
+        self._state.move(present, self._state.slots)
         return logits
 
     def _decode(self, tokens: Tensor) -> Tensor:
@@ -96,46 +102,43 @@ class OnnxProgram:
 
     def _verify(self, tokens: Tensor) -> Tensor:
         """Tokens of the padding that lie behind the last position are left out; their logits are NaN."""
-        self._block = None
-        self._state.forget_slots()
+        self._state.begin_rows()
         n = min(tokens.shape[1], self._max_seq_len - self._state.length)
         if not n:
             return self._nothing(tokens.shape[1])
         now, logits = self._state.now, torch.empty(1, tokens.shape[1], self._vocab_size)
         self._run(self._verifying(now, n), tokens[:, :n], logits[:, :n])
-        self._block = StagedBlock(now, n)
+        self._state.move(now, self._state.slots, StagedBlock(now, n))
         logits[:, n:] = nan
         return logits
 
     def _commit(self, count: Tensor) -> Tensor:
-        n, block, past = int(count), self._block, self._state.now
+        n, block, past = int(count), self._state.committed.block, self._state.now
         if block is None or block.after is not past or not 0 <= n <= block.tokens:
             return torch.tensor([REFUSED])
+        present = self._state.free() if n else past
         if n:
-            present = self._state.free()
             self._replay(block, past, present, count)
             present.length.copy_(past.length + n)
-            self._state.now = present
-        self._block = None
+        self._state.move(present, self._state.slots)
         return self._state.now.length.clone()
 
     def _snapshot(self, slot: Tensor) -> Tensor:
         if not 0 <= int(slot) < len(self._state.slots):
             return torch.tensor([REFUSED])
-        self._block = None
-        self._state.slots[int(slot)] = self._state.now
+        now, slots = self._state.now, list(self._state.slots)
+        slots[int(slot)] = now
+        self._state.move(now, slots)
         return self._state.now.length.clone()
 
     def _restore(self, slot: Tensor) -> Tensor:
         kept = self._state.slots[int(slot)] if 0 <= int(slot) < len(self._state.slots) else None
         if kept is None or int(kept.length) < 0:
             return torch.tensor([REFUSED])
-        self._block = None
-        self._state.now = kept
+        self._state.move(kept, self._state.slots)
         return kept.length.clone()
 
     def _reset(self) -> Tensor:
-        self._block = None
         self._state.clear()
         return self._state.now.length.clone()
 

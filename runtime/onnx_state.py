@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -62,8 +62,18 @@ class StagedBlock:
     tokens: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Committed:
+    """now: the version of the text; slots: those that snapshots refer to; block: what waits; operations: int64 [1]."""
+
+    now: Version
+    slots: tuple[Version | None, ...]
+    block: StagedBlock | None = None
+    operations: Tensor
+
+
 class OnnxState:
-    """now: the version that is committed; slots: the versions that snapshots refer to; rows: by position, for all of them.
+    """What is committed, which one assignment changes as a whole, and rows: by position, for all versions.
 
     A snapshot copies nothing. Versions that nothing refers to are written again, so there are at most two more than slots.
     """
@@ -71,13 +81,26 @@ class OnnxState:
     def __init__(self, entry: OnnxEntry, slots: int) -> None:
         self.rows = Buffers.zeros({each.name: each for each in entry.states if each.kind == "positional"})
         self._bounded = {each.name: each for each in entry.bounded}
-        self.now = Version(self._bounded)
-        self.slots: list[Version | None] = [None] * slots
-        self._versions = [self.now]
+        now = Version(self._bounded)
+        self._versions = [now]
+        self.committed = Committed(now=now, slots=(None,) * slots, operations=torch.zeros(1, dtype=torch.long))
+
+    @property
+    def now(self) -> Version:
+        return self.committed.now
+
+    @property
+    def slots(self) -> tuple[Version | None, ...]:
+        return self.committed.slots
 
     @property
     def length(self) -> int:
         return int(self.now.length)
+
+    def move(self, now: Version, slots: Sequence[Version | None], block: StagedBlock | None = None) -> None:
+        """Complete an operation."""
+        operations = self.committed.operations + 1
+        self.committed = Committed(now=now, slots=tuple(slots), block=block, operations=operations)
 
     def free(self) -> Version:
         """A version to write, which may hold anything."""
@@ -87,24 +110,25 @@ class OnnxState:
         self._versions.append(Version(self._bounded))
         return self._versions[-1]
 
-    def forget_slots(self) -> None:
-        """Rows from the committed length on are going to be written: slots that need them keep nothing any more."""
-        self.slots = [kept if kept and int(kept.length) <= self.length else None for kept in self.slots]
+    def begin_rows(self) -> None:
+        """Rows from the committed length on are going to be written: slots that need them keep nothing, and no block waits."""
+        slots = tuple(kept if kept and int(kept.length) <= self.length else None for kept in self.slots)
+        self.committed = replace(self.committed, slots=slots, block=None)
 
     def clear(self) -> None:
         """Empty state and slots. Rows that the length does not reach are never read."""
         fresh = self.free()
         fresh.zero_()
-        self.now = fresh
-        self.slots = [None] * len(self.slots)
+        self.move(fresh, [None] * len(self.slots))
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything by name, each in memory of its own; a slot of length -1 keeps nothing."""
         for slot in range(len(self.slots)):
-            self.slots[slot] = self._own(slot)
+            slots = (*self.slots[:slot], self._own(slot), *self.slots[slot + 1 :])
+            self.committed = replace(self.committed, slots=slots)
         kept = {f"slots.{i}.{name}": each for i, slot in enumerate(self.slots) if slot for name, each in slot.tensors().items()}
         rows = {f"layers.{name}": each for name, each in self.rows.tensors.items()}
-        return {**self.now.tensors(), **rows, **kept}
+        return {**self.now.tensors(), "operations": self.committed.operations, **rows, **kept}
 
     def _own(self, slot: int) -> Version:
         """The version of a slot, a copy where something else refers to it too."""

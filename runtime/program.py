@@ -17,7 +17,7 @@ from hybridge.runtime.compiling import executorch
 from hybridge.runtime.kernels import library
 from hybridge.runtime.manifest import Manifest
 from hybridge.runtime.native_log import without_native_log
-from hybridge.runtime.program_check import buffer_names, check_methods, check_program, said
+from hybridge.runtime.program_check import BOUNDED, bounded_names, buffer_names, check_methods, check_program, said
 from hybridge.runtime.xnnpack_cache import share_packed_weights
 from hybridge.runtime.zero_pages import give_back
 
@@ -42,7 +42,6 @@ class Program:
         runtime = _runtime()
         manifest = artifact.manifest
         check_methods(manifest)
-        self._buffers = buffer_names(manifest)
         if needs_kernels(manifest):
             library.load()
         _load_operators(stock_operators(manifest))
@@ -63,7 +62,11 @@ class Program:
             raise ArtifactError(f"{artifact.program} does not load: {_first_line(error)}.") from None
         metas = {name: method.method_meta() for name, method in self._methods.items()}
         check_program(manifest, metas, {name: self.constant(name) for name in said(manifest)})
-        for buffer in self.state().values():
+        names = buffer_names(manifest)
+        self._state: dict[str, Tensor] = {name: self._methods["decode"].get_attribute(STATE + name) for name in names}
+        self._bounded = {name: self._state[name] for name in bounded_names(names, self.constants(BOUNDED))}
+        self._operations = self._state["operations"]
+        for buffer in self._state.values():
             give_back(buffer)
 
     def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -81,15 +84,27 @@ class Program:
         self._methods[name] = self._program.load_method(name)
 
     def constant(self, name: str) -> Any:
-        """What a constant method of the program answers."""
+        """What a constant method of the program answers, the first of several values."""
+        return self.constants(name)[0]
+
+    def constants(self, name: str) -> list[Any]:
+        """All that a constant method of the program answers."""
         try:
-            return self._program.load_method(name).call(())[0]
+            return list(self._program.load_method(name).call(()))
         except RuntimeError as error:
             raise ArtifactError(f"the program does not answer {name}(): {_first_line(error)}.") from None
 
     def state(self) -> dict[str, Tensor]:
         """Every buffer of the state by name, as views of the runtime's own memory: look, and write with care."""
-        return {name: self._methods["decode"].get_attribute(STATE + name) for name in self._buffers}
+        return self._state.copy()
+
+    def bounded(self) -> dict[str, Tensor]:
+        """Views of the buffers that the program names as bounded."""
+        return self._bounded
+
+    def operations(self) -> int:
+        """The program's own count."""
+        return int(self._operations)
 
 
 def needs_kernels(manifest: Manifest) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hybridge.cache.errors import ArtifactError
@@ -11,8 +11,11 @@ from hybridge.runtime.manifest import Manifest, TensorEntry, shorter_verify
 METHODS = ("prefill", "decode", "verify", "commit", "reset", "forward")
 SLOT_METHODS = ("snapshot", "restore")
 DRAFT_METHODS = ("draft", "draft_prefill")
-OWN_BUFFERS = ("length", "staged", "slot_length")
+OWN_BUFFERS = ("length", "staged", "slot_length", "operations")
 """Buffers of the cache itself, which come before those of its layers."""
+
+BOUNDED = "hybridge_bounded"
+"""The constant method that lists, by their places in the state, the buffers that ``Methods.bounded`` gives."""
 
 DTYPES = {1: "int8", 4: "int64", 6: "float32"}
 """ExecuTorch's scalar types, as far as artifacts have them."""
@@ -67,8 +70,15 @@ def buffer_names(manifest: Manifest) -> list[str]:
     return [*OWN_BUFFERS, *(f"layers.{i}.{name}" for i, layer in enumerate(manifest.layers) for name in layer.buffers)]
 
 
+def bounded_names(names: Sequence[str], places: Sequence[int]) -> list[str]:
+    """The names at these places of the state. Raises ArtifactError where there are none, or the length is not among them."""
+    if not all(0 <= place < len(names) for place in places) or names.index("length") not in places:
+        raise ArtifactError(f"the program's {BOUNDED}() is {list(places)}, of a state of {len(names)}; export the model again.")
+    return [names[place] for place in places]
+
+
 def _state(manifest: Manifest) -> list[tuple[str, list[int]]]:
-    own = [("int64", [1]), ("int64", [1]), ("int64", [max(1, manifest.options.snapshot_slots)])]
+    own = [("int64", [1]), ("int64", [1]), ("int64", [max(1, manifest.options.snapshot_slots)]), ("int64", [1])]
     return own + [entry for layer in manifest.layers for entry in _entries(list(layer.buffers.values()))]
 
 

@@ -21,6 +21,12 @@ class Methods(Protocol):
     def state(self) -> Mapping[str, Tensor]:
         """Every buffer of the state by name: the memory itself."""
 
+    def bounded(self) -> Mapping[str, Tensor]:
+        """The buffers without which a longer text cannot be cut back to this one, ``length`` among them: the memory itself."""
+
+    def operations(self) -> int:
+        """Calls so far that changed the state; the last thing that a call does is to count itself."""
+
 
 Oracle = Callable[[Sequence[int]], Tensor]
 """Tokens to the float32 logits [T, V] that a model should give."""

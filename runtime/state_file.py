@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,11 +85,15 @@ def _checksum(metadata: Mapping[str, str], buffers: Mapping[str, Tensor]) -> str
 
 def _replace(path: Path, data: bytes) -> None:
     """Through a temporary file beside it, so that what was there stays until the new file is whole."""
-    handle, name = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}")  # known before it exists, so that it is always removed
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(unfinished, "xb", opener=_for_the_owner) as file:
             file.write(data)
-        Path(name).replace(path)
+        unfinished.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
         raise
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -15,6 +15,9 @@ from hybridge.runtime.manifest import ExportOptions
 
 Logits = Callable[[tuple[int, ...]], Tensor]
 
+BLOCK = 512
+"""Rows behind the last position, for a block that may start there."""
+
 
 @dataclass(kw_only=True)
 class TextDescription:
@@ -28,39 +31,71 @@ class TextDescription:
 
 
 class TextMethods:
-    """The methods of an artifact over a list of tokens; see ``hybridge.runtime.protocols.Methods``."""
+    """The methods of an artifact over a list of tokens; see ``hybridge.runtime.protocols.Methods``.
 
-    def __init__(self, logits: Logits) -> None:
+    rows int64 [R] hold a token for each position. numbers int64 [3 + slots], length, staged, operations and the slots' lengths,
+    change all at once.
+    """
+
+    def __init__(self, logits: Logits, max_seq_len: int = 4096, snapshot_slots: int = 4) -> None:
         """logits: a text of at least one token to float32 [V]."""
         self.logits = logits
-        self.text: list[int] = []
-        self.block: list[int] = []
-        self.slots: dict[int, list[int]] = {}
+        self.rows = torch.zeros(max_seq_len + BLOCK, dtype=torch.long)
+        self.numbers = torch.tensor([0, 0, 0] + [-1] * snapshot_slots)
+
+    @property
+    def text(self) -> list[int]:
+        """The committed tokens."""
+        return self.rows[: int(self.numbers[0])].tolist()
 
     def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
-        numbers = [each.flatten().tolist() for each in inputs]
-        block, self.block = self.block, []
-        match name.split("_")[0], numbers:
+        length, staged, operations, *slots = self.numbers.tolist()
+        match name.split("_")[0], [each.flatten().tolist() for each in inputs]:
             case "verify", [tokens]:
-                self.block = tokens
-                return (torch.stack([self._after(tokens[: i + 1]) for i in range(len(tokens))])[None],)
+                text = self._write(length, tokens)
+                self._move(length, len(tokens), operations, _within(slots, length))
+                return (torch.stack([self.logits(tuple(text[: length + i + 1])) for i in range(len(tokens))])[None],)
             case "prefill" | "decode", [tokens, *count]:
-                self.text += tokens[: count[0][0]] if count else tokens
-                return (self._after([])[None, None],)
-            case "commit", [[count]]:
-                self.text += block[:count]
+                text = self._write(length, tokens[: count[0][0]] if count else tokens)
+                self._move(len(text), 0, operations, _within(slots, length))
+                return (self.logits(tuple(text))[None, None],)
+            case "commit", [[count]] if 0 <= count <= staged and staged:
+                length += count
             case "snapshot", [[slot]]:
-                self.slots[slot] = self.text.copy()
-            case "restore", [[slot]]:
-                if slot not in self.slots or self.slots[slot] != self.text[: len(self.slots[slot])]:
-                    return (torch.tensor([-1]),)
-                self.text = self.slots[slot].copy()
+                slots[slot] = length
+            case "restore", [[slot]] if slots[slot] >= 0:
+                length = slots[slot]
             case "reset", []:
-                self.text, self.slots = [], {}
-        return (torch.tensor([len(self.text)]),)
+                length, slots = 0, [-1] * len(slots)
+            case _:
+                return (torch.tensor([-1]),)
+        self._move(length, 0, operations, slots)
+        return (torch.tensor([length]),)
 
     def state(self) -> Mapping[str, Tensor]:
-        return {"length": torch.tensor([len(self.text)])}
+        return {
+            **self.bounded(),
+            "staged": self.numbers[1:2],
+            "operations": self.numbers[2:3],
+            "slot_length": self.numbers[3:],
+            "rows": self.rows,
+        }
 
-    def _after(self, tokens: list[int]) -> Tensor:
-        return self.logits((*self.text, *tokens))
+    def bounded(self) -> Mapping[str, Tensor]:
+        return {"length": self.numbers[:1]}
+
+    def operations(self) -> int:
+        return int(self.numbers[2])
+
+    def _write(self, length: int, tokens: list[int]) -> list[int]:
+        """Write rows behind the length; returns the text with them."""
+        self.rows[length : length + len(tokens)] = torch.tensor(tokens)
+        return self.rows[: length + len(tokens)].tolist()
+
+    def _move(self, length: int, staged: int, operations: int, slots: list[int]) -> None:
+        self.numbers.copy_(torch.tensor([length, staged, operations + 1, *slots]))
+
+
+def _within(slots: list[int], length: int) -> list[int]:
+    """The lengths that slots keep once rows behind ``length`` are written."""
+    return [kept if kept <= length else -1 for kept in slots]

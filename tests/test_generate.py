@@ -145,6 +145,12 @@ class Interrupted:
     def state(self) -> object:
         return self.inner.state()
 
+    def bounded(self) -> object:
+        return self.inner.bounded()
+
+    def operations(self) -> int:
+        return self.inner.operations()
+
 
 @pytest.mark.parametrize("after", [True, False])
 @pytest.mark.parametrize("operation", ["prefill", "decode", "commit", "restore", "reset"])

@@ -2,12 +2,14 @@
 
 import copy
 import dataclasses
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
 import torch
+from interrupts import Interrupt
 from tiny import lively, save_checkpoint, tiny_config, tiny_model
 from torch import Tensor
 
@@ -81,6 +83,12 @@ class Methods:
 
     def state(self) -> dict[str, Tensor]:
         return dict(self.cache.named_buffers())
+
+    def bounded(self) -> dict[str, Tensor]:
+        return self.cache.bounded_buffers()
+
+    def operations(self) -> int:
+        return int(self.cache.operations)
 
 
 class Description:
@@ -279,6 +287,30 @@ def test_an_eager_session_has_it_too(tmp_path: Path) -> None:
     assert guesses == Reference(checkpoint.model, weights).chain([*TOKENS[:6], int(logits.argmax())], 3)
     with pytest.raises(UsageError, match="go together"):
         eager_session(checkpoint.model, OPTIONS)
+
+
+def test_an_interrupted_draft_happened_or_did_not(tmp_path: Path) -> None:
+    checkpoint = save(tmp_path)
+    session = eager_session(checkpoint.model, OPTIONS, load_mtp(checkpoint))
+    logits, rng = session.prefill(TOKENS[:12]), random.Random(0)
+    hidden, following = session.hidden, [*TOKENS[1:12], int(logits.argmax())]
+    session.snapshot(0)
+
+    def drafted() -> float:
+        return next(float(each) for name, each in session.state().items() if name.endswith("drafted_length"))
+
+    counting = Interrupt(-1)
+    counting.struck(lambda: session.draft(hidden, following))
+    session.restore(0)
+    want = session.draft(hidden, following)
+    for _ in range(25):
+        session.restore(0)
+        assert Interrupt(rng.randint(1, counting.places)).struck(lambda: session.draft(hidden, following))
+        Interrupt(rng.randint(1, 60)).struck(lambda: session.tokens)
+        assert session.tokens == TOKENS[:12]
+        assert drafted() in (0, 12)
+        if drafted() == 0:
+            assert session.draft(hidden, following) == want
 
 
 def test_a_real_program_guesses_the_same(tmp_path: Path) -> None:

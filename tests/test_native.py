@@ -16,6 +16,7 @@ from saved_state import save_in_full
 from typer.testing import CliRunner
 
 from hybridge.cache.errors import (
+    ArtifactError,
     CapacityError,
     CommitError,
     HybridgeError,
@@ -144,6 +145,41 @@ def test_a_refusal_changes_nothing(session: NativeSession, other: NativeSession,
         call(session)
     assert session.length == len(PROMPT)
     assert torch.equal(session.decode(3), other.decode(3))
+
+
+@pytest.fixture
+def failing(artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[NativeSession, Path]]:
+    """A session whose runtime fails as many calls after the file is written as it says."""
+    library = tmp_path / "failing.so"
+    source = Path(__file__).parent / "helpers" / "failing_execute.cpp"
+    compiler = compiling.compiler()
+    assert compiler is not None
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", str(source), "-o", str(library), "-ldl"], check=True)
+    monkeypatch.setenv("LD_PRELOAD", str(library))
+    monkeypatch.setenv("HYBRIDGE_FAIL", str(tmp_path / "fail"))
+    with NativeProcess(open_artifact(artifact)) as process:
+        yield NativeSession(process), tmp_path / "fail"
+
+
+@pytest.mark.parametrize("calls", range(3))
+@pytest.mark.parametrize("before", [[], PROMPT])
+def test_a_prefill_that_fails_in_any_chunk_changes_nothing(
+    failing: tuple[NativeSession, Path], session: NativeSession, before: list[int], calls: int
+) -> None:
+    broken, fail = failing
+    for each in (broken, session):
+        if before:
+            each.prefill(before)
+            each.snapshot(0)
+    fail.write_text(str(calls))
+    with pytest.raises(ArtifactError, match="failed in 'prefill'"):
+        broken.prefill([9, 8, 7] * 13)
+    assert not fail.exists()
+    assert torch.equal(broken.decode(3), session.decode(3))
+    assert broken.length == session.length == len(before) + 1
+    if before:
+        assert broken.restore(0) == session.restore(0)
+        assert torch.equal(broken.decode(4), session.decode(4))
 
 
 def test_a_block_is_committed_once_and_not_longer_than_it_is(session: NativeSession) -> None:

@@ -58,7 +58,7 @@ FORGERIES: dict[str, tuple[Callable[[Content], object], str]] = {
     "no section": (lambda c: c.update(onnx=None), "belongs to the format 'onnx'"),
     "a section too many": (lambda c: c["options"].update(format="pte"), "belongs to the format 'onnx'"),
     "another format": (lambda c: c["options"].update(format="gguf"), "options.format"),
-    "another version": (lambda c: c.update(format_version=2), "has format version 2"),
+    "another version": (lambda c: c.update(format_version=1), "has format version 1"),
     "no commit": (lambda c: c["files"].pop(ONNX_COMMIT), "lists no commit.onnx"),
     "no weights": (lambda c: c["files"].pop(ONNX_WEIGHTS), "lists no model.onnx.data"),
     "a method less": (lambda c: c["methods"].pop("restore"), "lists no method restore"),

@@ -18,9 +18,9 @@ from hybridge.cache.errors import ArtifactError, SnapshotError
 from hybridge.export.cli import main
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.draft_model import DraftModel
+from hybridge.runtime.inputs import number, padded
 from hybridge.runtime.onnx_graph import OnnxGraph
 from hybridge.runtime.random_program import RandomProgram
-from hybridge.runtime.session import number, padded
 from hybridge.runtime.validation import validate
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
@@ -46,7 +46,7 @@ def close(got: Tensor, want: Tensor) -> None:
 
 def bits(session: Session) -> dict[str, Tensor]:
     """The committed state: rows that the length does not reach hold anything."""
-    state = session.state()
+    state = {name: each for name, each in session.state().items() if name != "operations"}
     rows = {name: each[:, :, : session.length] for name, each in state.items() if name in ("layers.1.key", "layers.1.value")}
     return {name: each.contiguous().reshape(-1).view(torch.uint8) for name, each in (state | rows).items()}
 

@@ -1,10 +1,15 @@
 """The block length against made-up machines, whose costs are known."""
 
+import gc
 import random
+import weakref
 
 import pytest
+from table import table_session
 
+from hybridge.runtime import PromptLookup
 from hybridge.runtime.pace import Pace
+from hybridge.runtime.paces import Paces
 
 LENGTHS = (2, 4, 8, 16)
 
@@ -93,3 +98,28 @@ def test_it_measures_decoding_again_now_and_then() -> None:
         lengths.append(pace.choose(100))
         pace.round_done(lengths[-1], lengths[-1] - 1, lengths[-1] - 1, 1.0)
     assert 2 <= lengths.count(1) <= 3
+
+
+def test_what_was_measured_lives_as_long_as_its_drafter() -> None:
+    session, kept = table_session(), PromptLookup()
+    mine = session.pace(kept)
+    references = []
+    for _ in range(50):
+        session.reset()
+        drafter = PromptLookup()
+        references.append(weakref.ref(drafter))
+        list(session.generate([1, 2, 3], max_new_tokens=3, drafter=drafter))
+    del drafter
+    gc.collect()
+    assert not [each for each in references if each() is not None]
+    assert len(session._paces._known) == 1
+    assert session.pace(kept) is mine
+
+
+def test_a_drafter_that_cannot_be_referred_to_weakly_is_measured_anew() -> None:
+    class Slotted:
+        __slots__ = ()
+        needs_hidden = is_free = False
+
+    drafter, paces = Slotted(), Paces(LENGTHS)
+    assert paces.of(drafter) is not paces.of(drafter)  # type: ignore[arg-type]

@@ -154,7 +154,7 @@ def test_another_format_version_is_named(folder: Path, version: object, signed: 
     forge(folder, lambda content: content.update(format_version=version))
     if not signed:
         (folder / MANIFEST).write_text((folder / MANIFEST).read_text().replace('"checksum": "', '"checksum": "0'))
-    assert_refused(folder, "has format version .*, but this hybridge reads version 1; export the model again")
+    assert_refused(folder, "has format version .*, but this hybridge reads version 2; export the model again")
 
 
 @pytest.mark.parametrize(

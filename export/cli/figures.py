@@ -124,7 +124,7 @@ def rejection(session: Session) -> tuple[bool, float, float, float]:
 
 def committed_state(session: Session) -> dict[str, torch.Tensor]:
     """What the accepted tokens left behind, as bytes: attention's rows up to the length, and all the bounded state."""
-    state = {name: tensor for name, tensor in session.state().items() if "staged" not in name}
+    state = {name: tensor for name, tensor in session.state().items() if "staged" not in name and name != "operations"}
     rows = {name: tensor[:, : session.length] for name, tensor in state.items() if name.endswith((".keys", ".values"))}
     return {name: tensor.contiguous().view(torch.uint8) for name, tensor in (state | rows).items()}
 

@@ -45,6 +45,7 @@ class NativeProcess:
         words = [str(word) for word in (command.build(), artifact.program, sessions, *operators)]
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
+        self._asking = False
         self._read()
 
     def __enter__(self) -> NativeProcess:
@@ -65,8 +66,16 @@ class NativeProcess:
     def ask(self, operation: str, guess: Guess | None = None) -> Answer:
         """Run one operation, a line of replay.cpp; ``guess`` is for a generation that asks for its guesses.
 
-        Raises NativeError where the process ended instead of answering.
+        Raises NativeError where the process ended instead of answering, and after a call that was interrupted.
         """
+        if self._asking:
+            raise NativeError("an earlier call was interrupted before its answer came; start the native harness again.")
+        self._asking = True
+        answer = self._answer(operation, guess)
+        self._asking = False
+        return answer
+
+    def _answer(self, operation: str, guess: Guess | None) -> Answer:
         self._write(operation)
         while True:
             kind, *rest = self._read()
@@ -91,19 +100,20 @@ class NativeProcess:
     def _read(self) -> list[str]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        if not line:
+        if not line.endswith(b"\n"):
             raise self._ended()
         return line.decode().split()
 
     def _floats(self, count: int) -> Tensor:
         assert self._process.stdout is not None
-        return (
-            torch.frombuffer(bytearray(self._process.stdout.read(4 * count)), dtype=torch.float32) if count else torch.empty(0)
-        )
+        data = bytearray(self._process.stdout.read(4 * count))
+        if len(data) < 4 * count:
+            raise self._ended(f" after {len(data)} of {4 * count} bytes of its logits")
+        return torch.frombuffer(data, dtype=torch.float32) if count else torch.empty(0)
 
-    def _ended(self) -> NativeError:
+    def _ended(self, where: str = "") -> NativeError:
         self._process.wait()
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip()[-1000:]
         self.close()
-        return NativeError(f"the native harness ended with exit code {self._process.returncode}: {said}")
+        return NativeError(f"the native harness ended{where} with exit code {self._process.returncode}: {said}")

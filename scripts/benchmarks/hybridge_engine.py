@@ -9,8 +9,9 @@ import torch
 from benchmarks.engine import VERIFY, tokens
 from hybridge.runtime.artifact import open_artifact
 from hybridge.runtime.backends import load_program
+from hybridge.runtime.inputs import number, padded
 from hybridge.runtime.program import set_threads
-from hybridge.runtime.session import Session, number, padded
+from hybridge.runtime.session import Session
 
 
 class HybridgeEngine:
@@ -40,7 +41,9 @@ class HybridgeEngine:
         state = self.program.state()
         if self.context < 0:
             for name, buffer in state.items():
-                if not name.startswith("slots.") and not name.rpartition(".")[2].endswith(("length", "staged", "_slots")):
+                if not name.startswith("slots.") and not name.rpartition(".")[2].endswith(
+                    ("length", "staged", "operations", "_slots")
+                ):
                     _scatter(buffer)
         self.program.call("commit", number(0))  # drops a block that waits
         state["length"].fill_(context)

@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -61,6 +62,21 @@ class Methods {
   // The buffers that methods keep between calls: export plans them into one arena that is the same for all.
   Span<uint8_t> state() const {
     return arenas_.size() > STATE ? arenas_[STATE].bytes() : Span<uint8_t>();
+  }
+
+  // Those of these buffers that stand at `places` of the program's list of them; shorter where there is no such place.
+  std::vector<Span<uint8_t>> buffers(std::string_view method, std::span<const int64_t> places) {
+    std::vector<Span<uint8_t>> found;
+    const auto owner = methods_.find(method);
+    if (owner == methods_.end()) return found;
+    for (int64_t place : places) {
+      const auto meta = owner->second.method_meta().attribute_tensor_meta(static_cast<size_t>(place));
+      if (!meta.ok()) break;
+      auto tensor = owner->second.get_attribute(meta->name());
+      if (!tensor.ok()) break;
+      found.emplace_back(tensor->mutable_data_ptr<uint8_t>(), tensor->nbytes());
+    }
+    return found;
   }
 
   // One of these buffers, int64 [1], by the name that the program has for it; null where there is none.

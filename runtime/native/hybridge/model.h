@@ -21,6 +21,7 @@ struct Facts {
   int64_t max_seq_len, vocab_size, prefill_chunk, snapshot_slots;
   std::vector<int64_t> verify_lens;  // of each verify method, ascending
   std::vector<int64_t> eos_ids;      // -1 for none
+  std::vector<int64_t> bounded;      // places of the buffers without which a longer text cannot be cut back
 
   int64_t verify_len() const { return verify_lens.back(); }
 };
@@ -68,7 +69,7 @@ class Model {
   }
 
  private:
-  static constexpr int64_t FORMAT_VERSION = 1;
+  static constexpr int64_t FORMAT_VERSION = 2;
 
   Model(std::unique_ptr<DataLoader> file, Program program, Facts facts, uint64_t fingerprint)
       : file_(std::move(file)), program_(std::move(program)), facts_(std::move(facts)), fingerprint_(fingerprint) {}
@@ -82,6 +83,7 @@ class Model {
         .snapshot_slots = ET_UNWRAP(constants(program, "hybridge_snapshot_slots")).front(),
         .verify_lens = ET_UNWRAP(constants(program, "hybridge_verify_lens")),
         .eos_ids = ET_UNWRAP(constants(program, "get_eos_ids")),
+        .bounded = ET_UNWRAP(constants(program, "hybridge_bounded")),
     };
     const bool sane = facts.max_seq_len > 0 && facts.vocab_size > 0 && facts.prefill_chunk > 0 && facts.snapshot_slots >= 0 &&
                       facts.verify_lens.front() > 0 && std::is_sorted(facts.verify_lens.begin(), facts.verify_lens.end());

@@ -49,6 +49,9 @@ class Session {
     auto methods = Methods::load(model->program(), model->methods());
     if (!methods.ok()) return methods.error();
     std::unique_ptr<Session> session(new Session(std::move(model), std::move(methods.get())));
+    if (session->operations_ == nullptr || session->bounded_.size() != session->facts().bounded.size()) {
+      return Error::InvalidProgram;
+    }
     ET_UNWRAP(session->reset());  // a slot that was never filled is one that was emptied
     return session;
   }
@@ -64,9 +67,11 @@ class Session {
   // Commits any number of tokens, at least one; logits [1, V] after the last.
   Result<Logits> prefill(Tokens tokens) {
     ET_CHECK_OK_OR_RETURN_ERROR(check(tokens));
-    const auto chunk = static_cast<size_t>(facts().prefill_chunk);
-    for (; tokens.size() > chunk; tokens = tokens.subspan(chunk)) ET_UNWRAP(extend(tokens.first(chunk)));
-    return extend(tokens);
+    if (tokens.size() <= static_cast<size_t>(facts().prefill_chunk)) return extend(tokens);
+    const auto kept = keep();
+    auto logits = extend_in_chunks(tokens);
+    if (!logits.ok()) take_back(kept);
+    return logits;
   }
 
   // Commits one token; logits [1, V] after it.
@@ -103,6 +108,7 @@ class Session {
     if (!has(slot)) return Error::InvalidArgument;
     ET_UNWRAP(move("snapshot", slot));
     slots_[static_cast<size_t>(slot)] = text_;
+    has_slots_ = true;
     staged_.clear();
     return length();
   }
@@ -121,6 +127,7 @@ class Session {
     ET_UNWRAP(methods_->call("reset"));
     text_.clear();
     staged_.clear();
+    has_slots_ = false;
     return length();
   }
 
@@ -140,14 +147,54 @@ class Session {
     std::copy(saved->bytes.begin(), saved->bytes.end(), state.begin());
     text_ = std::move(saved->texts.front());
     slots_.assign(saved->texts.begin() + 1, saved->texts.end());
+    has_slots_ = true;
     staged_.clear();
-    if (int64_t* staged = methods_->number("decode", "state.cache.staged")) *staged = 0;
+    drop_staged();
     return length();
   }
 
  private:
   Session(std::shared_ptr<const Model> model, std::unique_ptr<Methods> methods)
-      : model_(std::move(model)), methods_(std::move(methods)), slots_(static_cast<size_t>(facts().snapshot_slots)) {}
+      : model_(std::move(model)),
+        methods_(std::move(methods)),
+        operations_(methods_->number("decode", "state.cache.operations")),
+        bounded_(methods_->buffers("decode", facts().bounded)),
+        slots_(static_cast<size_t>(facts().snapshot_slots)) {}
+
+  // What a prefill of several chunks needs to be taken back. Rows behind the length do not count, so that is the buffers that
+  // a snapshot would copy, and nothing for an empty state, which a reset brings back.
+  struct Kept {
+    size_t length;
+    std::vector<std::vector<uint8_t>> buffers;
+  };
+
+  Kept keep() const {
+    Kept kept{text_.size(), {}};
+    if (text_.empty() && !has_slots_) return kept;
+    for (const auto& buffer : bounded_) kept.buffers.emplace_back(buffer.begin(), buffer.end());
+    return kept;
+  }
+
+  void take_back(const Kept& kept) {
+    if (kept.buffers.empty()) {
+      (void)reset();
+      return;
+    }
+    for (size_t i = 0; i < bounded_.size(); ++i) std::copy(kept.buffers[i].begin(), kept.buffers[i].end(), bounded_[i].begin());
+    text_.resize(kept.length);
+    staged_.clear();
+    drop_staged();
+  }
+
+  void drop_staged() {
+    if (int64_t* staged = methods_->number("decode", "state.cache.staged")) *staged = 0;
+  }
+
+  Result<Logits> extend_in_chunks(Tokens tokens) {
+    const auto chunk = static_cast<size_t>(facts().prefill_chunk);
+    for (; tokens.size() > chunk; tokens = tokens.subspan(chunk)) ET_UNWRAP(extend(tokens.first(chunk)));
+    return extend(tokens);
+  }
 
   Error check(Tokens tokens) const {
     const auto known = [this](int64_t token) { return 0 <= token && token < facts().vocab_size; };
@@ -181,7 +228,9 @@ class Session {
   // A method that answers with float32 logits, of which the first `rows` mean something.
   Result<Logits> run(const std::string& name, size_t rows, std::initializer_list<Methods::Numbers> inputs) {
     staged_.clear();
+    const int64_t before = *operations_;
     const auto* method = ET_UNWRAP(methods_->call(name, inputs));
+    if (*operations_ != before + 1) return Error::InvalidState;  // NaN is the program's refusal, and no result
     const auto& output = method->get_output(0).toTensor();
     const auto width = static_cast<size_t>(facts().vocab_size);
     const bool fits = output.scalar_type() == executorch::aten::ScalarType::Float &&
@@ -206,7 +255,10 @@ class Session {
 
   std::shared_ptr<const Model> model_;  // outlives the methods
   std::unique_ptr<Methods> methods_;
+  int64_t* operations_;  // in the state: how many calls changed it
+  std::vector<executorch::runtime::Span<uint8_t>> bounded_;
   std::vector<int64_t> text_, staged_;
+  bool has_slots_ = false;
   std::vector<std::vector<int64_t>> slots_;
   std::vector<float> last_;
 };

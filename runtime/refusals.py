@@ -1,0 +1,54 @@
+"""What a session refuses before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from hybridge.cache.errors import CapacityError, CommitError, SnapshotError, TokenError
+
+Tokens = Sequence[int] | Tensor
+
+
+def token_ids(tokens: Tokens, vocab_size: int, length: int, max_seq_len: int) -> list[int]:
+    """Return tokens that fit behind ``length`` others. Raises TokenError for none and unknown ones, CapacityError."""
+    ids = [int(token) for token in (tokens.tolist() if isinstance(tokens, Tensor) else tokens)]
+    if not ids:
+        raise TokenError("got no tokens; give at least one.")
+    if wrong := [token for token in ids if not 0 <= token < vocab_size]:
+        raise TokenError(f"token id {wrong[0]} is outside the vocabulary, 0 to {vocab_size - 1}.")
+    if length + len(ids) > max_seq_len:
+        raise CapacityError(
+            f"{len(ids)} tokens do not fit: {length} of max_seq_len = {max_seq_len} are used. "
+            "Reset the session, or export with a larger --max-seq-len."
+        )
+    return ids
+
+
+def check_block(ids: Sequence[int], verify_len: int) -> None:
+    """Raises TokenError for more tokens than a verify takes."""
+    if len(ids) > verify_len:
+        raise TokenError(f"verify takes at most {verify_len} tokens, got {len(ids)}; export with a larger --verify-len.")
+
+
+def check_commit(count: int, staged: Sequence[int]) -> None:
+    """Raises CommitError where there is no block that waits, or one of fewer tokens."""
+    if not staged:
+        raise CommitError("commit needs a verified block: call verify first, and commit before anything else.")
+    if not 0 <= count <= len(staged):
+        raise CommitError(f"the verified block has {len(staged)} tokens, so commit takes 0 to {len(staged)}, not {count}.")
+
+
+def check_slot(slot: int, slots: int) -> None:
+    """Raises SnapshotError for a slot that does not exist."""
+    if not slots:
+        raise SnapshotError("this artifact has no snapshot slots; export with --snapshot-slots.")
+    if not 0 <= slot < slots:
+        raise SnapshotError(f"slot {slot} does not exist; this artifact has slots 0 to {slots - 1}.")
+
+
+def check_pairs(hidden: Tensor, following: Sequence[int]) -> None:
+    """Raises TokenError where a drafter is not given a token for each hidden state, and at least one."""
+    if not 0 < len(hidden) == len(following):
+        raise TokenError(f"got {len(hidden)} hidden states and {len(following)} tokens; each state needs the token after it.")

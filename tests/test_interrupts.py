@@ -1,0 +1,348 @@
+"""Every operation of a session, interrupted everywhere: it happened or it did not, and the session goes on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from interrupts import Interrupt
+from table import END, VOCABULARY, Table
+from tiny import tiny_config, tiny_model
+from torch import Tensor
+
+from hybridge.cache.errors import ArtifactError, CommitError, HybridgeError, SnapshotError
+from hybridge.export.eager import EagerMethods
+from hybridge.export.exporter import build_cache
+from hybridge.runtime import ExportOptions, PromptLookup, Session
+from hybridge.runtime.text_methods import TextDescription, TextMethods
+
+TEXT, BLOCK = [1, 2, 3, 1, 2], [3, 1, 2]
+LONG = [3, 1, 4, 1, 5, 2, 3, 1, 4, 2, 2, 3]  # two chunks and a few tokens more
+OPTIONS = ExportOptions(max_seq_len=40, prefill_chunk=5, verify_len=4, shorter_verify_lens=(2,), snapshot_slots=2)
+
+Make = Callable[[], Session]
+
+
+def text_session() -> Session:
+    description = TextDescription(vocab_size=VOCABULARY, options=OPTIONS, eos_ids=[END], identity="a table")
+    return Session(TextMethods(Table(3, ends=False), OPTIONS.max_seq_len, OPTIONS.snapshot_slots), description)
+
+
+@pytest.fixture(scope="module")
+def eager() -> Session:
+    """A recurrence, and attention in a window and over everything."""
+    config = tiny_config("qwen3_5_text", num_hidden_layers=2, layer_types=["linear_attention", "full_attention"])
+    model = tiny_model(config)
+    description = TextDescription(vocab_size=config.vocab_size, options=OPTIONS, identity="eager")
+    return Session(EagerMethods(model, build_cache(config, OPTIONS), OPTIONS), description)
+
+
+def prepared(session: Session) -> Session:
+    """A text, a slot that keeps its beginning, one that kept more and was overwritten, and a block that waits."""
+    session.reset()
+    session.prefill(TEXT[:2])
+    session.snapshot(0)
+    session.prefill([4, 4])
+    session.snapshot(1)
+    session.restore(0)
+    session.prefill(TEXT[2:])
+    session.verify(BLOCK)
+    return session
+
+
+def operations(file: Path) -> dict[str, Callable[[Session], object]]:
+    return {
+        "prefill": lambda s: s.prefill([4, 3, 2, 1, 0]),
+        "prefill a few": lambda s: s.prefill([4, 3]),
+        "prefill in chunks": lambda s: s.prefill(LONG),
+        "decode": lambda s: s.decode(2),
+        "verify": lambda s: s.verify([2, 2]),
+        "commit": lambda s: s.commit(2),
+        "reject": lambda s: s.commit(0),
+        "snapshot": lambda s: s.snapshot(0),
+        "restore": lambda s: s.restore(0),
+        "reset": lambda s: s.reset(),
+        "save": lambda s: s.save(file),
+        "load": lambda s: s.load_state(file),
+        "tokens": lambda s: (s.tokens, s.slots, s.note, s.room, s.state()),
+    }
+
+
+NAMES = list(operations(Path()))
+Bits = tuple[list[int], dict[int, list[int]], dict[str, bytes]]
+
+
+def held(session: Session) -> Bits:
+    """Text, slots and committed state; rows that the length does not reach hold anything, and so does what is staged."""
+    left_out = ("operations", "slot_length")
+    state = {name: each for name, each in session.state().items() if "staged" not in name and name not in left_out}
+    rows = {name: each[..., : session.length] for name, each in state.items() if name == "rows"}
+    rows |= {name: each[:, : session.length] for name, each in state.items() if name.endswith((".keys", ".values"))}
+    return session.tokens, session.slots, {name: each.numpy().tobytes() for name, each in (state | rows).items()}
+
+
+def outcomes(session: Session, operation: Callable[[Session], object]) -> list[Bits]:
+    """Without the operation, and with it."""
+    without = held(prepared(session))
+    operation(prepared(session))
+    return [without, held(session)]
+
+
+def goes_on(session: Session, fresh: Callable[[], Session]) -> None:
+    """Everything that follows is as if nothing had been interrupted."""
+    text = session.tokens
+    for slot, kept in session.slots.items():
+        try:
+            session.restore(slot)
+        except SnapshotError:
+            continue
+        assert session.tokens == kept
+    session.prefill([1, 3])
+    assert session.tokens[-2:] == [1, 3]
+    got, text = session.decode(2), session.tokens
+    other = fresh()
+    other.reset()
+    other.prefill(text[:-1])
+    torch.testing.assert_close(got, other.decode(2), rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A saved state of another text."""
+    session = text_session()
+    session.prefill([6, 5, 4, 3])
+    session.snapshot(0)
+    session.decode(1)
+    session.save(tmp_path / "state", "noted")
+    return tmp_path / "state"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files that the interrupt left open
+@pytest.mark.parametrize("by_instruction", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_it_happened_or_it_did_not(name: str, by_instruction: bool, file: Path) -> None:
+    if name == "save":
+        file = file.with_name("another")
+    operation, session = operations(file)[name], text_session()
+    possible = outcomes(session, operation)
+    strike, struck = 0, True
+    while struck:
+        strike += 1
+        prepared(session)
+        struck = Interrupt(strike, by_instruction).struck(lambda: operation(session))
+        second = Interrupt(random.Random(strike).randrange(1, 60), by_instruction)
+        second.struck(lambda: session.tokens)
+        assert held(session) in possible, (name, strike)
+        assert session.tokens == session._program.text  # type: ignore[attr-defined]
+        if struck and strike % 7 == 0:
+            goes_on(session, text_session)
+    assert strike > 10, "the call was interrupted in many places"
+    assert held(session) == possible[1]
+    assert [path.name for path in file.parent.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["prefill in chunks", "prefill a few", "verify", "commit", "snapshot", "restore", "reset", "load"]
+)
+def test_a_model_in_pytorch_too(name: str, eager: Session, tmp_path: Path) -> None:
+    """Where a call of the program itself is many steps; at some of its places."""
+    prepared(eager).save(tmp_path / "state")
+    operation, rng = operations(tmp_path / "state")[name], random.Random(name)
+    possible = outcomes(eager, operation)
+    counting = Interrupt(-1)
+    prepared(eager)
+    counting.struck(lambda: operation(eager))
+    for _ in range(12):
+        prepared(eager)
+        struck = Interrupt(rng.randint(1, counting.places)).struck(lambda: operation(eager))
+        Interrupt(rng.randint(1, 60)).struck(lambda: eager.tokens)
+        assert struck
+        assert held(eager) in possible, name
+    text = [*eager.tokens, 2]
+    got = eager.decode(2)
+    eager.reset()
+    torch.testing.assert_close(got, eager.prefill(text), rtol=1e-4, atol=1e-5)
+
+
+def test_a_generation_goes_on_wherever_it_was_interrupted() -> None:
+    plain = list(text_session().generate(TEXT, max_new_tokens=12))
+    strike, struck = 0, True
+    while struck:
+        strike += 23
+        session, got = text_session(), list[int]()
+
+        def generate(session: Session = session, got: list[int] = got) -> None:
+            for token in session.generate(TEXT, max_new_tokens=12, drafter=PromptLookup((2, 1)), block_length=4):
+                got.append(token)  # noqa: PERF402  what came before the interrupt counts
+
+        struck = Interrupt(strike).struck(generate)
+        text = session.tokens
+        assert text == session._program.text  # type: ignore[attr-defined]
+        assert text == [*TEXT, *plain][: len(text)]
+        if text:
+            rest = list(session.generate([*TEXT, *plain][len(text) : len(text) + 1], max_new_tokens=5))
+            assert rest == [*TEXT, *plain][len(text) + 1 :][:5] or len(rest) == 5
+    assert got == plain
+
+
+class Failing(TextMethods):
+    """Fails in the call of that number, or lies about lengths."""
+
+    def __init__(self, inner: TextMethods, fails: int = -1, lie: int = 0) -> None:
+        super().__init__(inner.logits, OPTIONS.max_seq_len, OPTIONS.snapshot_slots)
+        self.rows, self.numbers, self.left, self.lie = inner.rows, inner.numbers, fails, lie
+
+    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        if self.left == 0:
+            self.left = -1
+            raise ArtifactError("the program failed")
+        self.left -= 1
+        answer = super().call(name, *inputs)
+        if self.lie and name in ("commit", "restore"):
+            self.numbers[0] += self.lie
+        return answer
+
+
+@pytest.mark.parametrize("fails", range(4))
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_prefill_that_fails_in_any_chunk_changes_nothing(empty: bool, fails: int) -> None:
+    session = text_session()
+    if not empty:
+        prepared(session)
+    before = held(session)
+    session._program = Failing(session._program, fails)  # type: ignore[arg-type]
+    with pytest.raises(ArtifactError, match="failed"):
+        session.prefill(LONG)
+    assert held(session) == before
+    session.prefill(LONG)
+    assert session.tokens == [*before[0], *LONG]
+
+
+@pytest.mark.parametrize("fails", range(3))
+def test_a_recurrent_state_comes_back_too(eager: Session, fails: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, left = held(prepared(eager)), iter(range(99))
+    really = eager._program.call
+
+    def call(name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        if next(left) == fails:
+            raise ArtifactError("the program failed")
+        return really(name, *inputs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(eager._program, "call", call)
+        with pytest.raises(ArtifactError, match="failed"):
+            eager.prefill(LONG)
+        assert held(eager) == before
+
+
+def test_a_prefill_of_one_chunk_copies_nothing_and_one_of_several_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    session, asked = prepared(text_session()), list[str]()
+    really = session._program.bounded
+
+    def bounded() -> dict[str, Tensor]:
+        asked.append("bounded")
+        return dict(really())
+
+    monkeypatch.setattr(session._program, "bounded", bounded)
+    session.prefill([1] * 5)
+    assert len(asked) == 1, "to compare the length"
+    session.prefill(LONG)
+    assert len(asked) == 3, "and once to keep them aside"
+
+
+@pytest.mark.parametrize("name", ["commit", "restore"])
+def test_a_program_that_holds_another_length_is_not_believed(name: str) -> None:
+    session = prepared(text_session())
+    session._program = Failing(session._program, lie=1)  # type: ignore[arg-type]
+    with pytest.raises(ArtifactError, match="reset the session"):
+        operations(Path())[name](session)
+    with pytest.raises(ArtifactError, match="reset the session"):
+        session.decode(1)
+    assert session.reset() == 0
+    session.decode(1)
+    assert session.tokens == [1]
+
+
+def test_a_restore_to_a_text_of_the_same_length_is_told_apart() -> None:
+    """The length alone cannot say whether it happened."""
+    session = text_session()
+    session.prefill([1])
+    session.snapshot(1)
+    session.decode(2)
+    session.snapshot(0)
+    session.restore(1)
+    session.decode(4)
+    with struck(session, "before"), pytest.raises(KeyboardInterrupt):
+        session.restore(0)
+    assert session.tokens == session._program.text == [1, 4]  # type: ignore[attr-defined]
+
+
+@contextmanager
+def struck(session: Session, when: str, call: int = 0) -> Iterator[None]:
+    """Interrupts the program's call of that number, before or after it did its work."""
+    really, left = session._program.call, iter(range(99))
+
+    def interrupted(name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        if next(left) != call:
+            return really(name, *inputs)
+        if when == "after":
+            really(name, *inputs)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session._program, "call", interrupted)
+        yield
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_real_program_too(artifact: Path, tmp_path: Path, when: str) -> None:
+    session = Session.load(artifact)
+    chunk = session.prefill_chunk
+    prepared(session).save(tmp_path / "state")
+    for name, operation in (operations(tmp_path / "state") | {"chunks": lambda s: s.prefill([7] * (2 * chunk + 3))}).items():
+        if name in ("save", "tokens"):
+            continue
+        possible = outcomes(session, operation)
+        for call in range(4 if name == "chunks" else 1):
+            prepared(session)
+            with struck(session, when, call), pytest.raises(KeyboardInterrupt):
+                operation(session)
+            assert held(session) in possible, (name, call)
+
+
+def test_another_thread_is_told_to_wait() -> None:
+    from threading import Event, Thread
+
+    inside, go_on = Event(), Event()
+
+    class Slow(TextMethods):
+        def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+            if name == "decode":
+                inside.set()
+                assert go_on.wait(20)
+            return super().call(name, *inputs)
+
+    session = Session(Slow(Table()), TextDescription(vocab_size=VOCABULARY, options=OPTIONS))
+    thread = Thread(target=lambda: session.decode(1))
+    thread.start()
+    assert inside.wait(20)
+    for call in (lambda: session.tokens, lambda: session.decode(2), session.reset, lambda: session.snapshot(0), session.state):
+        with pytest.raises(HybridgeError, match="one thread at a time"):
+            call()
+    go_on.set()
+    thread.join()
+    assert session.tokens == session._program.text == [1]  # type: ignore[attr-defined]
+    session.prefill([2, 3])
+    assert session.tokens == [1, 2, 3]
+
+
+def test_a_block_is_dropped_by_an_interrupted_prefill_and_kept_by_an_interrupted_commit() -> None:
+    session = prepared(text_session())
+    assert Interrupt(3).struck(lambda: session.commit(2))
+    assert session.commit(2) == len(TEXT) + 2
+    with pytest.raises(CommitError):
+        session.commit(1)
