@@ -16,9 +16,9 @@ from transformers import GenerationConfig
 
 from hybridge.cache.errors import ArtifactError, CheckpointError
 from hybridge.export.checkpoint import Checkpoint, load_checkpoint
+from hybridge.export.cli.steps import ShownSteps
 from hybridge.export.exporter import write_tokenizer
 from hybridge.export.generation_options import read_generation_config
-from hybridge.export.progress import Steps
 from hybridge.export.tokenizer_files import TokenizerFiles, read_tokenizer
 from hybridge.runtime.tokenizer import load_tokenizer
 
@@ -29,7 +29,7 @@ def said(checkpoint: Checkpoint, folder: Path) -> str:
     """What an export into ``folder`` tells of the tokenizer."""
     folder.mkdir()
     console = Console(file=io.StringIO(), width=10_000)
-    write_tokenizer(checkpoint, folder, Steps(console))
+    write_tokenizer(checkpoint, folder, ShownSteps(console))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
