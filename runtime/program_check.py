@@ -7,15 +7,13 @@ from typing import Any
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.manifest import Manifest, TensorEntry, shorter_verify
+from hybridge.runtime.pinned import SCALAR_TYPES
 
 METHODS = ("prefill", "decode", "verify", "commit", "reset", "forward")
 SLOT_METHODS = ("snapshot", "restore")
 DRAFT_METHODS = ("draft", "draft_prefill")
 OWN_BUFFERS = ("length", "staged", "slot_length")
 """Buffers of the cache itself, which come before those of its layers."""
-
-DTYPES = {1: "int8", 4: "int64", 6: "float32"}
-"""ExecuTorch's scalar types, as far as artifacts have them."""
 
 
 def check_methods(manifest: Manifest) -> None:
@@ -77,7 +75,7 @@ def _entries(entries: list[TensorEntry]) -> list[tuple[str, list[int]]]:
 
 
 def _tensors(count: int, meta: Any) -> list[tuple[str, list[int]]]:
-    return [(DTYPES.get(meta(i).dtype(), "unknown"), list(meta(i).sizes())) for i in range(count)]
+    return [(SCALAR_TYPES.get(meta(i).dtype(), "unknown"), list(meta(i).sizes())) for i in range(count)]
 
 
 def _same(what: str, actual: object, wanted: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 from hybridge.cache.errors import UsageError
@@ -28,15 +27,13 @@ def load_template(artifact: Artifact) -> Render:
 def render(template: str, messages: list[Message], special: dict[str, str]) -> str:
     """The text of ``messages`` up to where the assistant speaks. Raises UsageError with the template's own message."""
     from jinja2 import TemplateError
-    from transformers.utils.chat_template_utils import render_jinja_template
 
-    function: Callable[..., Any] = render_jinja_template
+    from hybridge.export.pinned.transformers import render_chat
+
     try:
-        rendered, _ = function([messages], chat_template=template, add_generation_prompt=True, **special)
+        return render_chat(template, messages, special)
     except (TemplateError, TypeError, ValueError) as error:
         raise UsageError(f"the model's chat template refuses this conversation: {error}") from None
-    text: str = rendered[0]
-    return text
 
 
 def _named(config: dict[str, Any]) -> str | None:

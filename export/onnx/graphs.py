@@ -12,6 +12,7 @@ from transformers import PreTrainedModel
 from hybridge.cache.block import Block
 from hybridge.export.adapt import AdaptedModel
 from hybridge.export.onnx.traced_cache import TracedCache
+from hybridge.export.pinned.torch_export import check
 
 
 class ModelGraph(nn.Module):
@@ -56,6 +57,6 @@ class CommitGraph(nn.Module):
 def _from(hidden: Tensor, first: Tensor) -> Tensor:
     """hidden [1, T, hidden] from token ``first`` on."""
     number: int = first.item()  # type: ignore[assignment]  # a symbol while tracing
-    torch._check(number >= 0)
-    torch._check(number < hidden.shape[1])
+    check(number >= 0)
+    check(number < hidden.shape[1])
     return hidden[:, number:]
