@@ -9,8 +9,8 @@ from torch import Tensor
 
 from hybridge.cache.block import Block
 from hybridge.cache.kernels import CoreKernels, Scoring, Visible
+from hybridge.cache.pinned import check
 from hybridge.export.pinned.stock_operators import llama as ops
-from hybridge.export.pinned.torch_export import check
 
 
 class LlmKernels(CoreKernels):

@@ -40,7 +40,8 @@ class SelectsAll(nn.Module):
 
 def attention(original: Any, cache: HybridCache) -> nn.Module:
     """As in Kimi Linear; the selection reaches the cache layer through the block, not as a mask."""
-    replace_method(original, "build_attention_mask_from_topk", lambda **_: None)
+    if not hasattr(original, "forget_gate"):  # else it is a recurrent layer
+        replace_method(original, "build_attention_mask_from_topk", lambda **_: None)
     return mixer(KimiDeltaAttention, original, cache)
 
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.cache.block import Block
+from hybridge.cache.pinned import check
 from hybridge.export.adapt import AdaptedModel
 from hybridge.export.onnx.traced_cache import TracedCache
-from hybridge.export.pinned.torch_export import check
 
 
 class ModelGraph(nn.Module):

@@ -20,8 +20,8 @@ from hybridge.cache.conv_window import ShortConvolution
 from hybridge.cache.delta_gates import DeltaGates, DeltaStaged
 from hybridge.cache.errors import UnsupportedModelError
 from hybridge.cache.kernels import CoreKernels, Scoring, Visible
+from hybridge.cache.pinned import check
 from hybridge.cache.state_space import LinearAttention, LinearStaged, Steps
-from hybridge.export.pinned.torch_export import check
 
 Attributes = dict[str, Any]
 

@@ -19,5 +19,6 @@ def symmetric_scales(weight: Tensor, group: int, low: int, high: int) -> Tensor:
 
 def quantize(weight: Tensor, scales: Tensor, group: int, low: int, high: int) -> Tensor:
     """Return int8 [N, K]: each number over its group's scale, rounded half to even and clamped."""
-    quanta: Tensor = quantize_affine(weight, (1, group), scales, None, torch.int8, low, high)
+    zeros = torch.zeros_like(scales, dtype=torch.int32)
+    quanta: Tensor = quantize_affine(weight, (1, group), scales, zeros, torch.int8, low, high)
     return quanta

@@ -150,7 +150,8 @@ def tie_head(kind: Any, tied: Mapping[str, str], ignored: Collection[str]) -> An
 def generation_defaults() -> dict[str, Any]:
     """Return what generation does where nobody says anything, of all options; a new GenerationConfig has None for most."""
     defaults: dict[str, Any] = GenerationConfig._get_default_generation_params()
-    return GenerationConfig().to_dict() | defaults
+    blank: dict[str, Any] = GenerationConfig().to_dict()
+    return blank | defaults
 
 
 ORIGIN = frozenset({"transformers_version", "_from_model_config"})
