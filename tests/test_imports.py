@@ -153,6 +153,7 @@ def imported(node: ast.AST) -> list[str]:
 
 # What is declared
 
+DISTRIBUTIONS = packages_distributions()
 EXTRAS = {name: frozenset(map(str, values)) for name, values in PROJECT["optional-dependencies"].items() if name != "dev"}
 
 
@@ -170,12 +171,11 @@ def declared_for(path: Path, *, lazily: bool) -> set[str]:
 
 @pytest.mark.parametrize("lazily", [False, True], ids=["at_import", "in_a_call"])
 def test_what_is_imported_is_declared(lazily: bool) -> None:
-    distributions = packages_distributions()
     for path in MODULES:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         modules = {module for node in (ast.walk(tree) if lazily else tree.body) for module in imported(node)}
         for module in filter(is_library, sorted(modules)):
-            names = {name_of(each) for each in distributions[module.partition(".")[0]]}
+            names = {name_of(each) for each in DISTRIBUTIONS[module.partition(".")[0]]}
             missing = f"{inside(path)} imports {module}: declare one of {names} in pyproject.toml"
             assert names & declared_for(path, lazily=lazily), missing
 
@@ -184,7 +184,7 @@ def test_what_is_declared_is_imported_or_run() -> None:
     """A library that nobody imports any more need not be installed."""
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in MODULES]
     modules = {module.partition(".")[0] for tree in trees for node in ast.walk(tree) for module in imported(node)}
-    used = {name_of(each) for module in filter(is_library, modules) for each in packages_distributions()[module]}
+    used = {name_of(each) for module in filter(is_library, modules) for each in DISTRIBUTIONS[module.partition(".")[0]]}
     declared = {name_of(each) for each in (*PROJECT["dependencies"], *(each for extra in EXTRAS.values() for each in extra))}
     assert declared <= used, f"nothing imports {declared - used}: drop them from pyproject.toml"
 
