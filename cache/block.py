@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from hybridge.cache.pinned import check
+
 T = TypeVar("T")
 
 
@@ -72,8 +74,8 @@ class Block:
 
     def offset(self, rows: int) -> int:
         """``start`` as a number for operators that take one, known to leave room for the block in ``rows`` rows."""
-        torch._check(self._offset >= 0)
-        torch._check(self._offset + self.length <= rows)
+        check(self._offset >= 0)
+        check(self._offset + self.length <= rows)
         return self._offset
 
     @cached_property

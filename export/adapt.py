@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import AttentionInterface, PreTrainedModel
-from transformers.masking_utils import AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from hybridge.cache.attention import AttentionLayer
 from hybridge.cache.hybrid_cache import HybridCache
@@ -20,6 +19,7 @@ from hybridge.cache.kernels import Scoring
 from hybridge.export.experts import EXPERTS
 from hybridge.export.families import ADAPTATIONS
 from hybridge.export.families.family import Adaptation, Unregistered, decoder_of
+from hybridge.export.pinned.transformers import choose_attention, choose_experts
 from hybridge.export.rope import hold_rope
 from hybridge.export.taps import Taps
 
@@ -86,8 +86,8 @@ class GivenOutput:
 
 def adapt(model: PreTrainedModel, cache: HybridCache) -> PreTrainedModel:
     """Bind ``model`` to ``cache``, in place; run it with ``use_cache=False`` and explicit ``position_ids`` inside a block."""
-    model.config._attn_implementation = ATTENTION
-    model.config._experts_implementation = EXPERTS
+    choose_attention(model, ATTENTION)
+    choose_experts(model, EXPERTS)
     hold_rope(model)
     adaptation = ADAPTATIONS[model.config.model_type]
     for index, layer in enumerate(decoder_layers(model)):

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteriaList
-from transformers.generation import BaseStreamer
 
 from hybridge.cache.errors import TokenError
 from hybridge.export.generation_options import ends, new_tokens, read_generation_config, resolve, room, sampling, stopping
+from hybridge.export.pinned.transformers import Streamer
 from hybridge.runtime.drafter import Drafter
 from hybridge.runtime.generation_stats import GenerationStats
 from hybridge.runtime.session import Session
@@ -50,7 +50,7 @@ class CausalLM:
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         stopping_criteria: StoppingCriteriaList | None = None,
-        streamer: BaseStreamer | None = None,
+        streamer: Streamer | None = None,
         tokenizer: Any = None,
         **overrides: Any,
     ) -> Tensor:
@@ -115,7 +115,7 @@ def one_sequence(ids: Tensor | None, mask: Tensor | None) -> list[int]:
     return [int(token) for token in ids[0]]
 
 
-def streamed(tokens: Iterator[int], prompt: list[int], streamer: BaseStreamer | None) -> Iterator[int]:
+def streamed(tokens: Iterator[int], prompt: list[int], streamer: Streamer | None) -> Iterator[int]:
     """``tokens``, each shown to the streamer, the prompt first, in the shapes that transformers gives: [1, T], then [1]."""
     if streamer is None:
         yield from tokens

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers.integrations.moe import ExpertsInterface, batched_mm_experts_forward
 
 from hybridge.export.packed_layers import PackedExperts
+from hybridge.export.pinned.transformers import gated, gather_experts, is_experts, register_experts
 
 EXPERTS = "hybridge"
 
@@ -27,9 +27,7 @@ def has_experts(model: nn.Module) -> bool:
 
 def projections(module: nn.Module) -> list[str]:
     """The names of an experts module's stacked weights, first to last; none for a module of another kind."""
-    if not hasattr(module, "has_gate") or not isinstance(getattr(module, "down_proj", None), Tensor):
-        return []
-    return [_first(module), "down_proj"]
+    return [_first(module), "down_proj"] if is_experts(module) else []
 
 
 def run_experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
@@ -38,8 +36,7 @@ def run_experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_w
         return _run_packed(module, hidden_states, top_k_index, top_k_weights)
     choices = top_k_index.numel()
     if isinstance(choices, int) and choices < module.num_experts:  # a symbol where the number of tokens is open
-        gathered: Tensor = batched_mm_experts_forward(module, hidden_states, top_k_index, top_k_weights)
-        return gathered
+        return gather_experts(module, hidden_states, top_k_index, top_k_weights)
     return _run_all(module, hidden_states, top_k_index, top_k_weights)
 
 
@@ -67,7 +64,7 @@ def _first(module: Any) -> str:
 
 
 def _activated(module: Any, inner: Tensor) -> Tensor:
-    activated: Tensor = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
+    activated: Tensor = gated(module, inner) if module.has_gate else module.act_fn(inner)
     return activated
 
 
@@ -83,4 +80,4 @@ def _project(module: Any, name: str, x: Tensor) -> Tensor:
     return out + getattr(module, f"{name}_bias").unsqueeze(1) if module.has_bias else out
 
 
-ExpertsInterface.register(EXPERTS, run_experts)
+register_experts(EXPERTS, run_experts)

@@ -10,6 +10,7 @@ import torch
 from transformers import GenerationConfig, MaxTimeCriteria, StoppingCriteriaList, StopStringCriteria
 
 from hybridge.cache.errors import UsageError
+from hybridge.export.pinned.transformers import ORIGIN, generation_defaults
 from hybridge.runtime.sampling import Sampling
 
 USED = (
@@ -19,14 +20,15 @@ USED = (
 
 NO_MATTER = frozenset(
     {
-        *("bos_token_id", "pad_token_id", "transformers_version", "_from_model_config"),
+        *ORIGIN,
+        *("bos_token_id", "pad_token_id"),
         *("use_cache", "cache_implementation", "cache_config", "max_cache_len", "compile_config", "disable_compile"),
         *("prompt_lookup_num_tokens", "max_matching_ngram_size", "num_assistant_tokens", "num_assistant_tokens_schedule"),
     }
 )
 """Changes no text here: one sequence is never padded, the state is in the program, and guesses are a drafter's."""
 
-DEFAULTS: dict[str, Any] = GenerationConfig().to_dict() | GenerationConfig._get_default_generation_params()
+DEFAULTS = generation_defaults()
 
 
 def read_generation_config(folder: Path, eos_ids: list[int]) -> GenerationConfig:

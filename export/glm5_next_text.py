@@ -8,15 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, GenerationMixin, PreTrainedConfig
-from transformers.conversion_mapping import (
-    get_checkpoint_conversion_mapping,
-    register_checkpoint_conversion_mapping,
-)
-from transformers.core_model_loading import PrefixChange
+from transformers import GenerationMixin, PreTrainedConfig
 from transformers.modeling_outputs import MoeCausalLMOutputWithPast
-from transformers.models.glm5_next.configuration_glm5_next import Glm5NextConfig, Glm5NextTextConfig
-from transformers.models.glm5_next.modeling_glm5_next import Glm5NextPreTrainedModel, Glm5NextTextModel
+
+from hybridge.export.pinned.transformers import register_text_model, tie_head
+from hybridge.export.pinned.transformers_models import (
+    Glm5NextConfig,
+    Glm5NextPreTrainedModel,
+    Glm5NextTextConfig,
+    Glm5NextTextModel,
+)
 
 
 class Glm5NextTextForCausalLM(Glm5NextPreTrainedModel, GenerationMixin):  # type: ignore[misc]  # untyped bases
@@ -24,11 +25,6 @@ class Glm5NextTextForCausalLM(Glm5NextPreTrainedModel, GenerationMixin):  # type
 
     config: Glm5NextTextConfig
     config_class = Glm5NextTextConfig
-    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012  transformers' own form
-    _keys_to_ignore_on_load_unexpected = [  # noqa: RUF012
-        *Glm5NextPreTrainedModel._keys_to_ignore_on_load_unexpected,
-        r"^model\.visual\.",
-    ]
 
     def __init__(self, config: PreTrainedConfig) -> None:
         super().__init__(config)
@@ -47,12 +43,9 @@ class Glm5NextTextForCausalLM(Glm5NextPreTrainedModel, GenerationMixin):  # type
 
 def register() -> None:
     """The class for the text config, for the whole model's config, and the names of the weights in a checkpoint of that."""
-    names = get_checkpoint_conversion_mapping("glm5_next")
-    prefix = PrefixChange(prefix_to_remove="language_model", model_prefix="model")
-    register_checkpoint_conversion_mapping("Glm5NextTextForCausalLM", [*names, prefix], overwrite=True)
-    for config in (Glm5NextConfig, Glm5NextTextConfig):
-        # Not AutoModelForCausalLM.register, which refuses a text class for the config of the whole model.
-        AutoModelForCausalLM._model_mapping.register(config, Glm5NextTextForCausalLM, exist_ok=True)
+    tie_head(Glm5NextTextForCausalLM, {"lm_head.weight": "model.embed_tokens.weight"}, ignored=[r"^model\.visual\."])
+    configs = (Glm5NextConfig, Glm5NextTextConfig)
+    register_text_model(Glm5NextTextForCausalLM, configs, like="glm5_next", prefix="language_model")
 
 
 register()

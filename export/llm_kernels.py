@@ -5,14 +5,12 @@ They write rows in place and attend at the cost of the actual length, not of the
 
 from __future__ import annotations
 
-import torch
-from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401  registers torch.ops.llama
 from torch import Tensor
 
 from hybridge.cache.block import Block
 from hybridge.cache.kernels import CoreKernels, Scoring, Visible
-
-ops = torch.ops.llama
+from hybridge.cache.pinned import check
+from hybridge.export.pinned.stock_operators import llama as ops
 
 
 class LlmKernels(CoreKernels):
@@ -50,6 +48,6 @@ class LlmKernels(CoreKernels):
 
     def write_slot(self, slots: Tensor, value: Tensor, slot: Tensor) -> None:
         index = slot.item()
-        torch._check(index >= 0)
-        torch._check(index < slots.shape[1])
+        check(index >= 0)
+        check(index < slots.shape[1])
         ops.update_cache(value, slots, index)

@@ -9,13 +9,10 @@ from typing import Any
 
 import torch
 from executorch.exir import (
-    EdgeCompileConfig,
     EdgeProgramManager,
-    ExecutorchBackendConfig,
     ExecutorchProgramManager,
     to_edge_transform_and_lower,
 )
-from executorch.exir.passes import MemoryPlanningPass
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
@@ -25,11 +22,12 @@ from hybridge.export.broadcasting import same_ranks
 from hybridge.export.fusion import EDGE_PASSES, fuse
 from hybridge.export.own_linears import own_linears
 from hybridge.export.partition import OnceStored
+from hybridge.export.pinned.executorch import backend_config, edge_config
 from hybridge.export.quick_lowering import quick_lowering
 from hybridge.export.rewrite import drop_empty_operands, fold_constants, forget_provenance, reductions_as_products
 from hybridge.export.tidy import drop_idle_nodes, write_out_tanh_gelu
 from hybridge.runtime.manifest import ExportOptions
-from hybridge.runtime.program_check import DTYPES
+from hybridge.runtime.pinned import SCALAR_TYPES
 
 Methods = Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]
 Step = Callable[[str], AbstractContextManager[None]]
@@ -63,13 +61,7 @@ def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, A
         with step(f"Lowering to {backend}"), explained("the lowering"), quick_lowering():
             edge = _to_edge(programs, backend, constants, EDGE_PASSES if own else None)
         with step("Planning memory"), explained("memory planning"):
-            return edge.to_executorch(
-                ExecutorchBackendConfig(
-                    memory_planning_pass=MemoryPlanningPass(share_mutable_buffers=True),
-                    run_reinplace_pass=True,  # rows are written in place, not by copying the whole buffer
-                    emit_mutable_buffer_names=True,
-                )
-            )
+            return edge.to_executorch(backend_config())
 
 
 def calls(program: ExecutorchProgramManager, method: str) -> tuple[list[str], Counter[str]]:
@@ -83,7 +75,7 @@ def outputs(program: ExecutorchProgramManager, method: str) -> list[tuple[list[i
     """Shape and dtype (such as ``float32``) of each output of a method."""
     plan = _plan(program, method)
     tensors = (plan.values[index].val for index in plan.outputs)
-    return [(list(each.sizes), DTYPES[each.scalar_type]) for each in tensors]
+    return [(list(each.sizes), SCALAR_TYPES[each.scalar_type]) for each in tensors]
 
 
 def _plan(program: ExecutorchProgramManager, method: str) -> Any:
@@ -102,7 +94,7 @@ def _to_edge(
         dict(programs),
         transform_passes=passes,
         partitioner=partitioners,
-        compile_config=EdgeCompileConfig(_check_ir_validity=False),
+        compile_config=edge_config(),
         constant_methods=dict(constants),
     )
 

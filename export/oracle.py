@@ -10,14 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, PreTrainedModel
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from hybridge.cache.errors import UsageError
 from hybridge.cache.quantized_rows import quantize_rows
 from hybridge.export.checkpoint import Checkpoint, load_checkpoint
 from hybridge.export.exporter import build_cache
+from hybridge.export.pinned.transformers import attention_function, chosen_attention, mask_function
 from hybridge.export.quantize import is_quantized, quantize
 from hybridge.runtime.manifest import ExportOptions
 from hybridge.runtime.protocols import Description, Oracle
@@ -70,9 +69,9 @@ def round_keys(model: PreTrainedModel, options: ExportOptions) -> None:
         index = getattr(module, "layer_idx", None)
         if index is not None:
             module.keeps_8_bits = any(part.rounds for part in layers[index].each())
-    chosen = model.config._attn_implementation
+    chosen = chosen_attention(model)
     AttentionInterface.register(f"{ROUNDED}_{chosen}", functools.partial(_attend_rounded, chosen))
-    AttentionMaskInterface.register(f"{ROUNDED}_{chosen}", ALL_MASK_ATTENTION_FUNCTIONS[chosen])
+    AttentionMaskInterface.register(f"{ROUNDED}_{chosen}", mask_function(chosen))
     model.set_attn_implementation(f"{ROUNDED}_{chosen}")
 
 
@@ -81,5 +80,5 @@ def _attend_rounded(chosen: str, module: Any, query: Tensor, key: Tensor, value:
     if module.keeps_8_bits:
         key, value = (steps.unsqueeze(-1) * quanta for quanta, steps in map(quantize_rows, (key, value)))
     plain = sys.modules[type(module).__module__]  # what a model's own file calls plain attention knows its caps and sinks
-    attend = ALL_ATTENTION_FUNCTIONS.get_interface(chosen, getattr(plain, "eager_attention_forward", None))
+    attend = attention_function(chosen, getattr(plain, "eager_attention_forward", None))
     return attend(module, query, key, value, *args, **options)

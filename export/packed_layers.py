@@ -10,10 +10,10 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torchao.quantization.quant_primitives import MappingType, choose_qparams_affine, quantize_affine
 
 import hybridge.runtime.kernels.experts  # noqa: F401  registers the operator
 import hybridge.runtime.kernels.linear as kernels
+from hybridge.export.pinned.torchao import quantize, symmetric_scales
 
 CHUNK = 1 << 18
 """Elements that are packed at once: they stay in the processor's cache, which makes it ten times faster."""
@@ -99,9 +99,8 @@ def rounded(weight: Tensor, bits: int, group: int, scale: torch.dtype = torch.fl
     """A weight [N, K] as int8 [N, K] and float32 scales [N, K / group], which the type ``scale`` holds exactly."""
     high = (1 << (bits - 1)) - 1
     low = -8 if bits == 4 else -high  # -128 has no positive twin, which some processors' products need
-    exact, zero = choose_qparams_affine(weight, MappingType.SYMMETRIC, (1, group), torch.int8, low, high)
-    scales = exact.to(scale).clamp(min=SMALLEST_SCALE).float()
-    return quantize_affine(weight, (1, group), scales, zero, torch.int8, low, high), scales.view(weight.shape[0], -1)
+    scales = symmetric_scales(weight, group, low, high).to(scale).clamp(min=SMALLEST_SCALE).float()
+    return quantize(weight, scales, group, low, high), scales.view(weight.shape[0], -1)
 
 
 def constant(values: Tensor) -> nn.Parameter:

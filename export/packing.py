@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from hybridge.export.experts import EXPERTS, projections
 from hybridge.export.packed_layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
+from hybridge.export.pinned.transformers import choose_experts
 from hybridge.export.quantizable import BITS, check_columns, embedding_factor, has_tied_head, linears, table_factor
 from hybridge.runtime.kernels.linear import LANES
 from hybridge.runtime.manifest import ExportOptions
@@ -28,7 +29,7 @@ def pack_weights(model: PreTrainedModel, options: ExportOptions) -> None:
     for name, module in list(model.named_modules()):
         for projection in projections(module):
             _pack_experts(f"{name}.{projection}", module, projection, BITS[options.quantize], group, integer=integer)
-    model.config._experts_implementation = EXPERTS  # which knows packed ones
+    choose_experts(model, EXPERTS)  # which knows packed ones
 
 
 def _pack_embedding(model: PreTrainedModel, bits: int, group: int, *, integer: bool) -> None:

@@ -8,24 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
-from executorch.backends.xnnpack.partition.config.gemm_configs import LinearConfig
-from executorch.backends.xnnpack.partition.config.generic_node_configs import BMMConfig
-from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from torch.export import ExportedProgram
 from torch.fx import Node
+
+from hybridge.export.pinned.torch_export import Operator
+from hybridge.export.pinned.xnnpack import LinearConfig, Partitioner, configs
 
 LINEAR = torch.ops.aten.linear.default
 
 
-class OnceStored(XnnpackPartitioner):  # type: ignore[misc]  # untyped upstream
+class OnceStored(Partitioner):  # type: ignore[misc]  # untyped upstream
     """XNNPACK without tied output layers and products of experts, whose weights gathers read as well."""
 
     def __init__(self) -> None:
-        configs = [UntiedLinear if config is LinearConfig else config for config in ALL_PARTITIONER_CONFIGS]
-        super().__init__(configs=[config for config in configs if config is not BMMConfig])
+        super().__init__(configs=configs(UntiedLinear))
 
-    def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[torch._ops.OpOverload], Callable[[Node], bool] | None]:
+    def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Operator], Callable[[Node], bool] | None]:
         """A linear layer stays one wherever it runs: the runtime's own is many times faster than its parts."""
         operators, takes = super().ops_to_not_decompose(ep)
         return operators, lambda node: node.target == LINEAR or takes(node)

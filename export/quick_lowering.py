@@ -8,23 +8,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
-from unittest import mock
+from contextlib import contextmanager
 
-from executorch.backends.xnnpack import _passes as xnnpack_passes
-from torch.fx import traceback
-
-POINTLESS_XNNPACK_PASSES = frozenset(
-    {
-        "ConvertToUpsampleBilinear2d",  # images
-        "ConvertToSDPAPass",  # attention never reaches XNNPACK: it is a kernel of its own or several islands
-        "FuseBatchNormPass",
-        "DecomposeBatchNorm",
-        "PReLUReshapePass",
-        "PropagateCustomMetaPass",
-    }
-)
+from hybridge.export.pinned.torch_export import without_history
+from hybridge.export.pinned.xnnpack import fewer_passes
 
 NEVER = 1_000_000
 """Collections of the younger objects before one of all."""
@@ -33,12 +20,7 @@ NEVER = 1_000_000
 @contextmanager
 def quick_lowering() -> Iterator[None]:
     """Inside, nodes carry no history from pass to pass, and XNNPACK skips the passes that no language model needs."""
-    with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(traceback.NodeSource, "__init__", _without_history))
-        stack.enter_context(
-            mock.patch("executorch.backends.xnnpack.xnnpack_preprocess.XNNPACKPassManager", _ShorterPassManager)
-        )
-        stack.enter_context(_young_garbage_collection())
+    with without_history(), fewer_passes(), _young_garbage_collection():
         yield
 
 
@@ -54,14 +36,3 @@ def _young_garbage_collection() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
-
-
-def _without_history(self: Any, node: Any, pass_name: str = "", action: Any = None) -> None:
-    self.pass_name, self.action, self.from_node = pass_name, [], []
-    self.node_info = self._action_string = self._dict = None
-
-
-class _ShorterPassManager(xnnpack_passes.XNNPACKPassManager):  # type: ignore[misc]  # untyped upstream
-    def __init__(self, exported_program: Any, passes: Any = None) -> None:
-        super().__init__(exported_program, passes)
-        self.passes: list[Any] = [each for each in self.passes if each.__name__ not in POINTLESS_XNNPACK_PASSES]

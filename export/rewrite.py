@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import torch
-from executorch.backends.transforms.utils import create_constant_placeholder
 from torch.export import ExportedProgram
-from torch.export.graph_signature import InputKind
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
-PROVENANCE = ("from_node", "stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn")
+from hybridge.export.pinned.executorch import constant_input
+from hybridge.export.pinned.torch_export import PROVENANCE, Operator, declared
 
 LARGEST_FOLDED = 1 << 16
 """Elements of a folded constant; larger ones are weights, which are stored once as they are."""
@@ -32,7 +31,7 @@ def fold_constants(program: ExportedProgram) -> None:
     values = _constant_values(program)
     for node, value in values.items():
         if node.op != "placeholder" and any(user not in values for user in node.users):
-            node.replace_all_uses_with(_constant(program, f"folded_{node.name}", value))
+            node.replace_all_uses_with(constant_input(program, f"folded_{node.name}", value.contiguous().clone()))
     for node in reversed(values):
         if node.op != "placeholder" and not node.users:
             program.graph.erase_node(node)
@@ -55,7 +54,7 @@ def _constant_values(program: ExportedProgram) -> dict[Node, torch.Tensor]:
 
 def _is_pure(node: Node) -> bool:
     """A call that only computes, of at most LARGEST_FOLDED elements, and takes no weight out of its fewer bits."""
-    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+    if node.op != "call_function" or not isinstance(node.target, Operator):
         return False
     if node.target.namespace == "quantized_decomposed":
         return False
@@ -63,7 +62,7 @@ def _is_pure(node: Node) -> bool:
     if not isinstance(value, torch.Tensor) or not all(isinstance(size, int) for size in value.shape):
         return False
     seeded = torch.Tag.nondeterministic_seeded in node.target.tags
-    return value.numel() <= LARGEST_FOLDED and not node.target._schema.is_mutable and not seeded
+    return value.numel() <= LARGEST_FOLDED and not declared(node.target).is_mutable and not seeded
 
 
 def _written_in_place(graph: Graph) -> set[Node]:
@@ -72,9 +71,9 @@ def _written_in_place(graph: Graph) -> set[Node]:
     waiting = [
         argument
         for node in graph.nodes
-        if isinstance(node.target, torch._ops.OpOverload)
-        for argument, declared in zip(node.args, node.target._schema.arguments, strict=False)
-        if declared.alias_info is not None and declared.alias_info.is_write
+        if isinstance(node.target, Operator)
+        for argument, each in zip(node.args, declared(node.target).arguments, strict=False)
+        if each.alias_info is not None and each.alias_info.is_write
     ]
     while waiting:
         node = waiting.pop()
@@ -135,14 +134,4 @@ def _scale_of_last_dim_reduction(node: Node) -> float | None:
 
 def _constant_row(program: ExportedProgram, size: int, scale: float) -> Node:
     name = f"row_{size}_" + ("mean" if scale != 1.0 else "sum")
-    return _constant(program, name, torch.full((1, size), scale))
-
-
-def _constant(program: ExportedProgram, name: str, value: torch.Tensor) -> Node:
-    """A new constant input of the graph."""
-    graph = program.graph
-    with graph.inserting_before(next(iter(graph.nodes))):
-        node: Node = create_constant_placeholder(
-            program, graph, name, InputKind.BUFFER, value.contiguous().clone(), persistent_buffer=True
-        )
-    return node
+    return constant_input(program, name, torch.full((1, size), scale))

@@ -5,35 +5,17 @@ Up to the cache's ``max_seq_len`` the angles are those of the start, or ``hybrid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from torch import nn
 
+from hybridge.export.pinned.transformers import keep_first_angles, rope_types
+
 MOVING = ("dynamic", "longrope")
+"""In the names of kinds of rope: the angles follow the length."""
 
 
 def hold_rope(model: nn.Module) -> None:
-    """Give all rope modules of ``model`` their first angles back, for good, in place.
-
-    ``rope_type`` says whether transformers' ``dynamic_rope_update`` looks at the length at all.
-    """
-    module: Any
+    """Give all rope modules of ``model`` their first angles back, for good, in place."""
     for module in model.modules():
-        kinds = getattr(module, "rope_type", None)
-        if isinstance(kinds, str) and _moves(kinds):
-            module.rope_type = "default"
-            _start_anew(module, "")
-        elif isinstance(kinds, Mapping):
-            module.rope_type = {layers: "default" if _moves(kind) else kind for layers, kind in kinds.items()}
-            for layers in (layers for layers, kind in kinds.items() if _moves(kind)):
-                _start_anew(module, f"{layers}_")
-
-
-def _moves(kind: str) -> bool:
-    return any(each in kind for each in MOVING)
-
-
-def _start_anew(module: Any, prefix: str) -> None:
-    # A copy, not in place: a copied model shares its buffers with the one it was copied from.
-    setattr(module, f"{prefix}inv_freq", getattr(module, f"{prefix}original_inv_freq").clone())
+        for prefix, kind in rope_types(module).items():
+            if any(each in kind for each in MOVING):
+                keep_first_angles(module, prefix)

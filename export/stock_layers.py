@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from typing import cast
 
-import executorch.exir  # noqa: F401  registers the operators
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from hybridge.export.packed_layers import WithoutWeight, constant, rounded
-
-ops = torch.ops.quantized_decomposed
+from hybridge.export.pinned.stock_operators import quantized as ops
 
 GROUPS = 32
 """XNNPACK's groups are multiples of so many columns."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
-from transformers.initialization import no_init_weights
+from transformers import PreTrainedModel
 
 from hybridge.cache.families import text_config
 from hybridge.export.families.family import decoder_of
+from hybridge.export.pinned.transformers import build_empty
 
 
 def text_model(model: PreTrainedModel) -> PreTrainedModel:
@@ -17,8 +16,7 @@ def text_model(model: PreTrainedModel) -> PreTrainedModel:
     decoder = _text_decoder(model)
     if model.config is text_config(model.config):
         return model
-    with torch.device("meta"), no_init_weights():
-        text: PreTrainedModel = AutoModelForCausalLM.from_config(decoder.config, trust_remote_code=False)
+    text = build_empty(decoder.config)
     empty = decoder_of(text)
     text.set_submodule(next(name for name, module in text.named_modules() if module is empty), decoder)
     text.set_output_embeddings(model.get_output_embeddings())

@@ -9,6 +9,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from hybridge.export.pinned.torch_export import ASSERTIONS
+
 aten = torch.ops.aten
 
 CASTS = frozenset({aten.to.dtype, aten.to.dtype_layout, aten.to.device, aten.to.other, aten.type_as.default})
@@ -21,7 +23,7 @@ def drop_idle_nodes(program: ExportedProgram) -> None:
     Assertions about shapes and dtypes go first: what only they use would keep its weights in the file a second time.
     """
     for node in list(program.graph.nodes):
-        if node.target == aten._assert_tensor_metadata.default:
+        if node.target in ASSERTIONS:
             program.graph.erase_node(node)
         elif _is_idle(node):
             node.replace_all_uses_with(node.args[0])

@@ -82,10 +82,10 @@ def _ways(folder: Path, source: str) -> Iterator[Callable[[], Any]]:
 
 def _kind(name: Any) -> str | None:
     """A model type whose tokenizer class has this name."""
-    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
+    from hybridge.export.pinned.transformers import tokenizer_classes
 
     plain = str(name).removesuffix("Fast")
-    return next((kind for kind, each in TOKENIZER_MAPPING_NAMES.items() if each and each.removesuffix("Fast") == plain), None)
+    return next((kind for kind, each in tokenizer_classes.items() if each and each.removesuffix("Fast") == plain), None)
 
 
 # Is it the same tokenizer?

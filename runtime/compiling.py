@@ -11,8 +11,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
+
+from hybridge.runtime.pinned import executorch, include_folders, runtime_library
 
 
 def compiler() -> str | None:
@@ -43,22 +44,17 @@ def appearing(path: Path) -> Iterator[Path]:
 
 def include_flags() -> list[str]:
     """ExecuTorch's headers, whose own warnings are not ours to see."""
-    include = executorch() / "include"
-    return ["-isystem", str(include), "-isystem", str(include / "executorch/runtime/core/portable_type/c10")]
+    return [flag for folder in include_folders() for flag in ("-isystem", str(folder))]
 
 
 def link_flags() -> list[str]:
-    """ExecuTorch's runtime: its wheel has it as Python's extension module alone."""
-    runtime = next((executorch() / "extension" / "pybindings").glob("_portable_lib.*.so"))
-    return [f"-L{runtime.parent}", f"-l:{runtime.name}", f"-Wl,-rpath,{runtime.parent}"]
+    """ExecuTorch's runtime."""
+    return linked(runtime_library())
 
 
-def executorch() -> Path:
-    """The installed package's folder."""
-    spec = find_spec("executorch")
-    assert spec is not None
-    assert spec.submodule_search_locations
-    return Path(next(iter(spec.submodule_search_locations)))
+def linked(library: Path) -> list[str]:
+    """What links to this one file, and finds it again where it is."""
+    return [f"-L{library.parent}", f"-l:{library.name}", f"-Wl,-rpath,{library.parent}"]
 
 
 def key(files: Sequence[Path], compiler: str | None, flags: Sequence[str]) -> str:

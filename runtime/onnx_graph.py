@@ -5,7 +5,6 @@ onnxruntime itself refuses weights that lie outside the graph's folder, by a pat
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,10 @@ from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.manifest import Manifest, OnnxEntry, OnnxState, TensorEntry
+from hybridge.runtime.pinned import FATAL, ONNX_OPTIONS, onnx_dtype, onnx_message
 
 PAST, PRESENT, STAGED = "past_key_values.", "present.", "staged."
 TOKENS, MASK, FIRST_LOGIT, LOGITS, COUNT = "input_ids", "attention_mask", "first_logit", "logits", "count"
-
-FATAL = 4
-"""onnxruntime's level of logging: what it has to say comes as an exception too."""
 
 Signature = dict[str, tuple[str, list[int | None]]]
 """Type and shape by name, None for what only a call fixes."""
@@ -48,7 +45,7 @@ class OnnxGraph:
         try:
             self._session.run_with_iobinding(binding)
         except RuntimeError as error:
-            raise ArtifactError(f"{self.path} failed: {_first_line(error)}.") from None
+            raise ArtifactError(f"{self.path} failed: {onnx_message(error)}.") from None
 
     def check(self, inputs: Signature, outputs: Signature) -> None:
         """Raises ArtifactError where the graph takes or gives something else."""
@@ -97,12 +94,13 @@ def _session(path: Path) -> Any:
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = FATAL
     options.enable_mem_pattern = False  # a plan for each number of tokens would be kept for ever
-    options.add_session_config_entry("session.force_spinning_stop", "1")  # between two calls the processor rests
+    for name, value in ONNX_OPTIONS.items():
+        options.add_session_config_entry(name, value)
     try:
         return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's own have no base in common
         raise ArtifactError(
-            f"{path} does not load in onnxruntime {ort.__version__}: {_first_line(error)}. "
+            f"{path} does not load in onnxruntime {ort.__version__}: {onnx_message(error)}. "
             "Export the model again, or use the onnxruntime that its manifest names."
         ) from None
 
@@ -133,12 +131,7 @@ def _any_tokens(entry: TensorEntry) -> list[int | None]:
 
 
 def _signature(arguments: Iterable[Any]) -> Signature:
-    return {each.name: (_dtype(each.type), [n if isinstance(n, int) else None for n in each.shape]) for each in arguments}
-
-
-def _dtype(name: str) -> str:
-    """torch's word for onnxruntime's, such as ``tensor(float)``."""
-    return {"tensor(float)": "float32"}.get(name, name.removeprefix("tensor(").removesuffix(")"))
+    return {each.name: (onnx_dtype(each.type), [n if isinstance(n, int) else None for n in each.shape]) for each in arguments}
 
 
 def _same(what: str, actual: Signature, wanted: Signature) -> None:
@@ -149,9 +142,3 @@ def _same(what: str, actual: Signature, wanted: Signature) -> None:
             f"{what} something else than the manifest says: {first} is {actual.get(first, 'missing')}, "
             f"not {wanted.get(first, 'there')}. Export the model again."
         )
-
-
-def _first_line(error: Exception) -> str:
-    """What onnxruntime says, without its codes and the path that stands before it already."""
-    lines = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .* failed:)?", "", str(error)).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,22 +13,24 @@ from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifact import Artifact
-from hybridge.runtime.compiling import executorch
 from hybridge.runtime.kernels import library
 from hybridge.runtime.manifest import Manifest
 from hybridge.runtime.native_log import without_native_log
+from hybridge.runtime.pinned import (
+    XNNPACK,
+    extension,
+    load_program,
+    operator_libraries,
+    operator_names,
+    reset_threads,
+    start_threads,
+)
 from hybridge.runtime.program_check import BOUNDED, bounded_names, buffer_names, check_methods, check_program, said
 from hybridge.runtime.xnnpack_cache import share_packed_weights
 from hybridge.runtime.zero_pages import give_back
 
 STATE = "state.cache."
 """Qualified name of the cache in the exported program, before each buffer's own."""
-
-STOCK_OPERATORS: Mapping[str, str] = {
-    "llama": "extension/llm/custom_ops/libcustom_ops_aot_lib.*",
-    "quantized_decomposed": "kernels/quantized/libquantized_ops_aot_lib.*",
-}
-"""Operators by namespace, and where ExecuTorch's wheel has the library that registers them."""
 
 _FIRST_USE = threading.Lock()
 """Held while ExecuTorch makes its threads: two first uses at once wait for each other for ever, one with Python's own lock."""
@@ -45,18 +47,15 @@ class Program:
         if needs_kernels(manifest):
             library.load()
         _load_operators(stock_operators(manifest))
-        if any("XnnpackBackend" in method.delegates for method in manifest.methods.values()):
+        if any(XNNPACK in method.delegates for method in manifest.methods.values()):
             share_packed_weights()
-        if missing := manifest.operators - set(runtime._get_operator_names()):
+        if missing := manifest.operators - operator_names(runtime):
             raise ArtifactError(
                 f"this ExecuTorch has no operator {', '.join(sorted(missing))}; export with --kernels aten to do without."
             )
         try:
-            # The default verification accepts flipped bits; this one follows every offset of the file.
             with without_native_log():
-                self._program = runtime._load_program(
-                    str(artifact.program), program_verification=runtime.Verification.InternalConsistency
-                )
+                self._program = load_program(runtime, artifact.program)
                 self._methods = {name: self._program.load_method(name) for name in manifest.methods}
         except RuntimeError as error:
             raise ArtifactError(f"{artifact.program} does not load: {_first_line(error)}.") from None
@@ -114,8 +113,7 @@ def needs_kernels(manifest: Manifest) -> bool:
 
 def stock_operators(manifest: Manifest) -> list[Path]:
     """The libraries of ExecuTorch's wheel that register the operators of its own that the program calls."""
-    found = {name.partition("::")[0] for name in manifest.operators}
-    return [path for space, paths in STOCK_OPERATORS.items() if space in found for path in sorted(executorch().glob(paths))]
+    return operator_libraries({name.partition("::")[0] for name in manifest.operators})
 
 
 def set_threads(count: int) -> None:
@@ -125,22 +123,18 @@ def set_threads(count: int) -> None:
     its number at load, too.
     """
     with without_native_log():
-        _runtime()._unsafe_reset_threadpool(count)
+        reset_threads(_runtime(), count)
     torch.set_num_threads(count)
 
 
 @cache
 def _runtime() -> Any:
-    """ExecuTorch's extension module, with its threads.
-
-    The package's own entry point would import its quantization libraries, which takes seconds.
-    """
+    """ExecuTorch's extension module, with its threads."""
     with _FIRST_USE, without_native_log():
-        from executorch.extension.pybindings import _portable_lib
-
+        runtime = extension()
         # The threads are made at their first use, which logs what was read about the processor: here, not in a method's call.
-        _portable_lib._threadpool_get_thread_count()
-    return _portable_lib
+        start_threads(runtime)
+    return runtime
 
 
 def _load_operators(libraries: Iterable[Path]) -> None:

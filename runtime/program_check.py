@@ -7,6 +7,7 @@ from typing import Any
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.manifest import Manifest, TensorEntry, shorter_verify
+from hybridge.runtime.pinned import SCALAR_TYPES
 
 METHODS = ("prefill", "decode", "verify", "commit", "reset", "forward")
 SLOT_METHODS = ("snapshot", "restore")
@@ -16,9 +17,6 @@ OWN_BUFFERS = ("length", "staged", "slot_length", "operations")
 
 BOUNDED = "hybridge_bounded"
 """The constant method that lists, by their places in the state, the buffers that ``Methods.bounded`` gives."""
-
-DTYPES = {1: "int8", 4: "int64", 6: "float32"}
-"""ExecuTorch's scalar types, as far as artifacts have them."""
 
 
 def check_methods(manifest: Manifest) -> None:
@@ -87,7 +85,7 @@ def _entries(entries: list[TensorEntry]) -> list[tuple[str, list[int]]]:
 
 
 def _tensors(count: int, meta: Any) -> list[tuple[str, list[int]]]:
-    return [(DTYPES.get(meta(i).dtype(), "unknown"), list(meta(i).sizes())) for i in range(count)]
+    return [(SCALAR_TYPES.get(meta(i).dtype(), "unknown"), list(meta(i).sizes())) for i in range(count)]
 
 
 def _same(what: str, actual: object, wanted: object) -> None:

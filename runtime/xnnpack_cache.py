@@ -12,9 +12,10 @@ from pathlib import Path
 
 from hybridge.cache.errors import KernelsError
 from hybridge.runtime import compiling
+from hybridge.runtime.pinned import MACROS
 
 SOURCE = Path(__file__).with_suffix(".cpp")
-FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-DC10_USING_CUSTOM_GENERATED_MACROS")
+FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", *MACROS)
 LOG = logging.getLogger(__name__)
 
 

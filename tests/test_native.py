@@ -30,6 +30,7 @@ from hybridge.export.cli import app
 from hybridge.export.oracle import load_oracle
 from hybridge.runtime import GenerationStats, PromptLookup, Session, compiling, open_artifact
 from hybridge.runtime.native import NativeProcess, NativeSession, command
+from hybridge.runtime.pinned import executorch
 from hybridge.runtime.random_program import RandomProgram
 from hybridge.runtime.validation import TOLERANCE, compare
 from hybridge.runtime.validation_report import ValidationReport
@@ -273,7 +274,7 @@ def test_a_compiler_that_fails_leaves_nothing(empty_cache: Path, monkeypatch: py
 def test_cmake_compiles_it_without_a_warning(tmp_path: Path) -> None:
     """With the headers alone: the wheel has no libraries to link an app with."""
     options = {
-        "HYBRIDGE_EXECUTORCH_INCLUDE": compiling.executorch() / "include",
+        "HYBRIDGE_EXECUTORCH_INCLUDE": executorch() / "include",
         "HYBRIDGE_KERNELS": "OFF",
         "CMAKE_CXX_FLAGS": "-Wall -Wextra -Wconversion -Werror",
     }

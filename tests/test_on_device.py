@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer
 
 from hybridge.runtime import Session, compiling
-from hybridge.runtime.program import STOCK_OPERATORS
+from hybridge.runtime.pinned import operator_libraries, registry_library
 
 CHECKOUT = Path(__file__).parents[1]
 DOCUMENT = (CHECKOUT / "docs/on-device.md").read_text(encoding="utf-8")
@@ -48,8 +48,7 @@ int main(int argc, char** argv) {
 
 def the_wheels_libraries() -> list[str]:
     """Link to the extension modules of the wheel, which has no other libraries: the runtime, and the llama:: operators."""
-    wheel = compiling.executorch()
-    (operators,), registries = wheel.glob(STOCK_OPERATORS["llama"]), wheel / "backends/qualcomm"
+    (operators,), registries = operator_libraries({"llama"}), registry_library().parent
     libraries = Path(torch.__file__).parent / "lib"
     folders = [operators.parent, registries, libraries, sysconfig.get_config_var("LIBDIR")]
     found = [flag for folder in folders for flag in (f"-L{folder}", f"-Wl,-rpath,{folder}")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hybridge.cache.errors import UsageError
@@ -35,18 +35,16 @@ def load_template(artifact: Artifact, variables: Mapping[str, Any] | None = None
 def render(template: str, messages: list[Message], variables: Mapping[str, Any]) -> str:
     """The text of ``messages`` up to where the assistant speaks. Raises UsageError with the template's own message."""
     from jinja2 import TemplateSyntaxError
-    from transformers.utils.chat_template_utils import render_jinja_template
 
-    function: Callable[..., Any] = render_jinja_template
+    from hybridge.export.pinned.transformers import render_chat
+
     try:
-        rendered, _ = function([messages], chat_template=template, add_generation_prompt=True, **variables)
+        return render_chat(template, messages, variables)
     except TemplateSyntaxError as error:
         raise UsageError(f"the model's chat template is no Jinja template: {error.message} (line {error.lineno}).") from None
     except Exception as error:  # a template is a program: it may run into anything
-        told = str(error).strip() or type(error).__name__
-        raise UsageError(f"the model's chat template refuses this conversation: {told}") from None
-    text: str = rendered[0]
-    return text
+        reason = str(error).strip() or type(error).__name__
+        raise UsageError(f"the model's chat template refuses this conversation: {reason}") from None
 
 
 def _files(artifact: Artifact) -> dict[str, str]:

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.activations import ACT2FN
 
 from hybridge.cache.conv_window import ShortConvolution
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layer import CacheLayer
+from hybridge.export.pinned.transformers import activations
 
 Mixer = Callable[[Any, HybridCache], nn.Module]
 """Builds what takes the place of a token mixer, from the mixer itself and the cache."""
@@ -35,7 +35,7 @@ def short_convolution(conv: nn.Conv1d, activation: str | None) -> ShortConvoluti
     return ShortConvolution(
         weight=lambda: conv.weight,
         bias=lambda: conv.bias,
-        activation=ACT2FN[activation] if activation else None,
+        activation=activations[activation] if activation else None,
         name=ACTIVATION_NAMES.get(activation or "", activation),
     )
 

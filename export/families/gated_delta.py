@@ -13,6 +13,7 @@ from hybridge.cache.delta_gates import DeltaGates
 from hybridge.cache.gated_delta_net import GatedDeltaNetLayer
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.export.families.family import Adaptation, StatefulMixer, decoder_of, short_convolution
+from hybridge.export.pinned.transformers import replace_method
 
 
 class GatedDeltaNet(StatefulMixer):
@@ -85,8 +86,8 @@ class OlmoGatedDeltaNet(GatedDeltaNet):
 
 def text_positions_only(model: PreTrainedModel, cache: HybridCache) -> None:
     """Qwen3.5 mixes the frequencies of time, height and width; for text the three positions are the same."""
-    decoder = decoder_of(model)
-    decoder.rotary_emb.recomposition_frequencies = lambda freq: torch.cat((freq[0], freq[0]), dim=-1)
+    rotary = decoder_of(model).rotary_emb
+    replace_method(rotary, "recomposition_frequencies", lambda freq: torch.cat((freq[0], freq[0]), dim=-1))
 
 
 QWEN3_5 = Adaptation(mixers={"linear_attn": GatedDeltaNet}, prepare=text_positions_only)

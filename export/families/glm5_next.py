@@ -14,6 +14,7 @@ from hybridge.cache.indexed_attention import provide
 from hybridge.cache.key_pool import KeyPoolLayer
 from hybridge.export.families.family import Adaptation, StatefulMixer
 from hybridge.export.families.kimi_delta import KimiDeltaAttention, mixer, router
+from hybridge.export.pinned.transformers import replace_method
 
 
 class KeyPoolIndexer(StatefulMixer):
@@ -39,7 +40,8 @@ class SelectsAll(nn.Module):
 
 def attention(original: Any, cache: HybridCache) -> nn.Module:
     """As in Kimi Linear; the selection reaches the cache layer through the block, not as a mask."""
-    original.build_attention_mask_from_topk = lambda **_: None
+    if not hasattr(original, "forget_gate"):  # else it is a recurrent layer
+        replace_method(original, "build_attention_mask_from_topk", lambda **_: None)
     return mixer(KimiDeltaAttention, original, cache)
 
 

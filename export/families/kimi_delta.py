@@ -14,6 +14,7 @@ from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.kimi_delta_attention import KimiDeltaAttentionLayer
 from hybridge.cache.latent_attention import LatentAttentionLayer
 from hybridge.export.families.family import Adaptation, Mixer, StatefulMixer, short_convolution
+from hybridge.export.pinned.transformers import replace_method
 from hybridge.export.routing import UngroupedRouter
 
 
@@ -95,7 +96,7 @@ class LatentProjections(nn.Module):
 def in_latent_space(attention: Any, cache: HybridCache) -> nn.Module:
     """transformers' own latent attention, which keeps its latents compressed."""
     projections = attention.kv_b_proj = LatentProjections(attention)
-    attention.expand_kv = lambda latent, shared: (latent, shared)
+    replace_method(attention, "expand_kv", lambda latent, shared: (latent, shared))
     layer = cache.part(attention.layer_idx, LatentAttentionLayer, "attention")
     layer.absorb, layer.expand = projections.absorb, projections.expand
     return attention  # type: ignore[no-any-return]

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.models.qwen4_exp.modeling_qwen4_exp import apply_rotary_pos_emb
 
 from hybridge.cache.attention import AttentionLayer
 from hybridge.cache.hybrid_cache import HybridCache
@@ -22,6 +21,8 @@ from hybridge.cache.key_pool import KeyPoolLayer
 from hybridge.cache.short_conv import ShortConvLayer
 from hybridge.export.families.family import Adaptation, StatefulMixer, decoder_of
 from hybridge.export.families.gated_delta import GatedDeltaNet, text_positions_only
+from hybridge.export.pinned.transformers import replace_method
+from hybridge.export.pinned.transformers_models import rotate
 
 Rope = tuple[Tensor, Tensor]
 """cos and sin [1, T, D]."""
@@ -39,7 +40,7 @@ class IndexedAttention(StatefulMixer):
         query, gate = m.q_proj(hidden_states).unflatten(-1, (-1, 2 * m.head_dim)).chunk(2, dim=-1)
         key, value = (project(hidden_states).unflatten(-1, (-1, m.head_dim)) for project in (m.k_proj, m.v_proj))
         cos, sin = position_embeddings
-        query, key = apply_rotary_pos_emb(m.q_norm(query), m.k_norm(key), cos, sin, unsqueeze_dim=2)
+        query, key = rotate(m.q_norm(query), m.k_norm(key), cos, sin, unsqueeze_dim=2)
         layer = self.cache_layer(AttentionLayer, "attention")
         out = layer.attend(query, key, value, self.cache.block, Scoring(scale=m.scaling))
         return m.o_proj(out.flatten(2) * gate.flatten(2).sigmoid()), None
@@ -53,7 +54,7 @@ class IndexedAttention(StatefulMixer):
         query, key = projected[..., : -m.index_head_dim], projected[..., -m.index_head_dim :]
         layer.pool_keys(key, torch.zeros_like(key), key.new_zeros(layer.pool, m.index_head_dim), block)
         query = m.q_layernorm(query.unflatten(-1, (m.index_n_heads, -1)))
-        query = apply_rotary_pos_emb(query, cos=rope[0], sin=rope[1], unsqueeze_dim=2)
+        query = rotate(query, cos=rope[0], sin=rope[1], unsqueeze_dim=2)
         weight = torch.ones(*query.shape[:3])
         provide(layer.select(query, weight, m.index_head_dim**-0.5, block), self.original.layer_idx, block)  # type: ignore[arg-type]
 
@@ -61,7 +62,7 @@ class IndexedAttention(StatefulMixer):
         """A pool's key is normed, and turned by where the pool begins."""
         m: Any = self.original.indexer
         cos, sin = self.rotary[0](pooled, first[None])
-        finished: Tensor = apply_rotary_pos_emb(m.k_layernorm(pooled), cos=cos, sin=sin, unsqueeze_dim=2)
+        finished: Tensor = rotate(m.k_layernorm(pooled), cos=cos, sin=sin, unsqueeze_dim=2)
         return finished
 
 
@@ -97,7 +98,7 @@ def ngram_layer(original: Any, cache: HybridCache) -> nn.Module:
         window = layer.take(x, cache.block).transpose(1, 2)
         return F.silu(F.conv1d(window, conv.weight, groups=window.shape[1], dilation=conv.dilation)).transpose(1, 2)
 
-    original._short_conv = convolve
+    replace_method(original, "_short_conv", convolve)
     return original  # type: ignore[no-any-return]
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from executorch.exir.dialects._ops import ops
 from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
 from hybridge.export.fusion.match import AnyNode
+from hybridge.export.pinned.executorch import CLONE, edge
 
-aten = ops.edge.aten
+aten = edge.aten
 
 RESHAPING = frozenset(
     {
@@ -21,7 +21,7 @@ RESHAPING = frozenset(
         aten.squeeze_copy.dim,
         aten.squeeze_copy.dims,
         aten.unsqueeze_copy.default,
-        ops.edge.dim_order_ops._clone_dim_order.default,
+        CLONE,
     }
 )
 """What gives as many numbers as it is given either reorders them or leaves them as they are."""

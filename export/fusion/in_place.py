@@ -9,6 +9,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from hybridge.export.fusion.match import AnyNode, all_nodes, is_view
+from hybridge.export.pinned.torch_export import Operator, declared, overload
 
 
 def make_new_tensors(program: ExportedProgram) -> None:
@@ -22,12 +23,12 @@ def make_new_tensors(program: ExportedProgram) -> None:
 
 def _pure(node: AnyNode) -> Any:
     """The operator that gives what the writing one of ``node`` leaves behind; None for all others."""
-    if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "aten":
+    if not isinstance(node.target, Operator) or node.target.namespace != "aten":
         return None
-    name, overload = node.target._schema.name.removeprefix("aten::"), node.target._overloadname
+    name, form = declared(node.target).name.removeprefix("aten::"), overload(node.target)
     if not name.endswith("_") or name == "copy_" or name.startswith("_"):
         return None
-    return getattr(getattr(torch.ops.aten, name[:-1], None), overload, None)
+    return getattr(getattr(torch.ops.aten, name[:-1], None), form, None)
 
 
 def _is_alone(written: Any, writer: AnyNode) -> bool:

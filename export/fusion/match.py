@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from hybridge.export.pinned.torch_export import Operator, declared
+
 aten = torch.ops.aten
 
 AnyNode: TypeAlias = Any
@@ -46,10 +48,10 @@ def mark_written(program: ExportedProgram) -> None:
 
 
 def _written_by(node: AnyNode) -> list[Any]:
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, Operator):
         return []
-    declared = node.target._schema.arguments
-    return [given for given, each in zip(node.args, declared, strict=False) if each.alias_info and each.alias_info.is_write]
+    arguments = declared(node.target).arguments
+    return [given for given, each in zip(node.args, arguments, strict=False) if each.alias_info and each.alias_info.is_write]
 
 
 def _base(node: Any) -> Any:
@@ -63,9 +65,9 @@ def is_view(node: AnyNode) -> bool:
     """Whether ``node`` shares memory with its first argument, or a list that it takes from does."""
     if getattr(node.target, "__name__", "") == "getitem":
         return is_view(node.args[0])
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, Operator):
         return False
-    return any(each.alias_info is not None for each in node.target._schema.returns)
+    return any(each.alias_info is not None for each in declared(node.target).returns)
 
 
 def is_unwritten(*nodes: AnyNode) -> bool:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from executorch.exir.dialects._ops import ops
 from torch.fx import GraphModule
 from torch.fx.passes.infra.pass_base import PassResult
 
 import hybridge.runtime.kernels.permute
 import hybridge.runtime.kernels.where  # noqa: F401  both register operators
 from hybridge.export.fusion.match import AnyNode
+from hybridge.export.pinned.executorch import edge
 
-aten, own = ops.edge.aten, ops.edge.hybridge
+aten, own = edge.aten, edge.hybridge
 
 FASTER = {aten.permute_copy.default: own.permute.default, aten.where.self: own.where.default}
 

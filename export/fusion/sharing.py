@@ -9,6 +9,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from hybridge.export.fusion.match import AnyNode, all_nodes, is_unwritten
+from hybridge.export.pinned.torch_export import Operator, declared
 
 
 def share_equal_nodes(program: ExportedProgram) -> None:
@@ -22,7 +23,7 @@ def share_equal_nodes(program: ExportedProgram) -> None:
 
 def _key(node: AnyNode) -> Any:
     """Equal for calls that give the same; None where that cannot be said."""
-    if not isinstance(node.target, torch._ops.OpOverload) or node.target._schema.is_mutable or not node.target._schema.returns:
+    if not isinstance(node.target, Operator) or declared(node.target).is_mutable or not declared(node.target).returns:
         return None
     if torch.Tag.nondeterministic_seeded in node.target.tags or not is_unwritten(node, *node.all_input_nodes):
         return None

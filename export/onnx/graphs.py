@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.cache.block import Block
+from hybridge.cache.pinned import check
 from hybridge.export.adapt import AdaptedModel
 from hybridge.export.onnx.traced_cache import TracedCache
 
@@ -56,6 +57,6 @@ class CommitGraph(nn.Module):
 def _from(hidden: Tensor, first: Tensor) -> Tensor:
     """hidden [1, T, hidden] from token ``first`` on."""
     number: int = first.item()  # type: ignore[assignment]  # a symbol while tracing
-    torch._check(number >= 0)
-    torch._check(number < hidden.shape[1])
+    check(number >= 0)
+    check(number < hidden.shape[1])
     return hidden[:, number:]

@@ -20,6 +20,7 @@ from hybridge.cache.conv_window import ShortConvolution
 from hybridge.cache.delta_gates import DeltaGates, DeltaStaged
 from hybridge.cache.errors import UnsupportedModelError
 from hybridge.cache.kernels import CoreKernels, Scoring, Visible
+from hybridge.cache.pinned import check
 from hybridge.cache.state_space import LinearAttention, LinearStaged, Steps
 
 Attributes = dict[str, Any]
@@ -229,6 +230,6 @@ def _split(mixed: Tensor, weights: LinearAttention, state: Tensor) -> tuple[Tens
 
 def _first(x: Tensor, count: Tensor) -> Tensor:
     n: int = count.item()  # type: ignore[assignment]  # a symbol while tracing
-    torch._check(n >= 0)
-    torch._check(n <= x.shape[1])
+    check(n >= 0)
+    check(n <= x.shape[1])
     return x[:, :n]

@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 import onnx_ir
 import torch
-from onnx_ir.passes.common import RemoveUnusedNodesPass
-from onnxscript.rewriter.ort_fusions.rms_normalization import fuse_rms_normalization
-from onnxscript.rewriter.ort_fusions.skip_normalization import fuse_skip_rms_normalization
 from torch import Tensor, nn
 from torch.export import Dim
 from transformers import PreTrainedModel
@@ -19,6 +16,7 @@ from hybridge.cache.quiet import quiet
 from hybridge.export.lower import explained
 from hybridge.export.onnx.graphs import CommitGraph, ModelGraph
 from hybridge.export.onnx.traced_cache import MOST_TOKENS, Entry, TracedCache, names
+from hybridge.export.pinned.onnx import fuse_norms
 
 OPSET = 24
 
@@ -71,18 +69,8 @@ def _translate(module: nn.Module, inputs: tuple[Any, ...], dynamic: tuple[Any, .
         with explained("the translation to ONNX"):
             made = torch.onnx.export(program, dynamo=True, opset_version=OPSET, verbose=False)
     assert made is not None
-    return _fused(made.model)
-
-
-def _fused(model: onnx_ir.Model) -> onnx_ir.Model:
-    """Norms, with the sums before them, as one operator each; onnxruntime itself finds only other forms of them."""
-    fuse_rms_normalization(model)
-    fuse_skip_rms_normalization(model)
-    for node in model.graph:
-        if node.op_type == "SimplifiedLayerNormalization":
-            node.op_type = "RMSNormalization"  # its name since it became part of ONNX, by which the checker knows it
-    RemoveUnusedNodesPass()(model)
-    return model
+    fuse_norms(made.model)
+    return made.model
 
 
 def _name(values: Sequence[onnx_ir.Value], names: Sequence[str]) -> None:

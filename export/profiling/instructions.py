@@ -7,7 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from executorch.exir.schema import Chain, DelegateCall, KernelCall, ScalarType, Tensor, TensorList
+from hybridge.export.pinned.program_format import (
+    CONTROL_FLOW,
+    NUMBER_OF_TENSOR,
+    Chain,
+    DelegateCall,
+    KernelCall,
+    ScalarType,
+    Tensor,
+    TensorList,
+)
 
 SIZES = {
     ScalarType.BYTE: 1, ScalarType.CHAR: 1, ScalarType.BOOL: 1, ScalarType.SHORT: 2, ScalarType.HALF: 2,
@@ -37,7 +46,7 @@ class Instruction:
     @property
     def is_bookkeeping(self) -> bool:
         """It makes positions, masks or indices, which others cannot run without."""
-        if self.name.startswith("executorch_prim::") or "_local_scalar" in self.name:
+        if self.name.startswith(CONTROL_FLOW) or NUMBER_OF_TENSOR in self.name:
             return True
         writes = self.name.partition(".")[0].endswith("_")
         return not writes and not self.state and any(each.scalar_type != ScalarType.FLOAT for each in self.made)

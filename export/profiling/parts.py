@@ -10,10 +10,10 @@ WHOLE = "whole"
 POSITIONS = "positions and masks"
 HEAD = "head"
 MLP = "MLP"
-ATTENTION = ("sdpa", "attention", "update_cache", "write_rows", "write_ring", "write_window")
-RECURRENT = ("delta_rule", "conv", "scan", "ssd", "shift_window", "linear_attention")
+ATTENTION = ("sdpa", "attention", "update_cache", "write_rows", "write_window")
+RECURRENT = ("delta_rule", "conv", "scan", "shift_window", "linear_attention")
 SMALL = ("norm", "rotary", "gated", "activation")
-STATE = ("copy_", "slot", "index_put")
+STATE = ("copy_", "keep_state", "bring_back", "clear", "index_put")
 
 
 def part_names(instructions: Sequence[Instruction], vocab_size: int) -> list[str]:

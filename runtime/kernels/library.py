@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hybridge.cache.errors import KernelsError
 from hybridge.runtime import compiling
+from hybridge.runtime.pinned import MACROS
 
 FOLDER = Path(__file__).parent
 compiler = compiling.compiler
@@ -32,7 +33,7 @@ FLAGS = (
         "-fvisibility=hidden",
     ),
     *("-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-psabi", "-Wno-sign-compare"),
-    *("-DNDEBUG", "-DET_USE_THREADPOOL", "-DC10_USING_CUSTOM_GENERATED_MACROS"),
+    *("-DNDEBUG", "-DET_USE_THREADPOOL", *MACROS),
 )
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from hybridge.cache.errors import NativeError
 from hybridge.runtime import compiling
+from hybridge.runtime.pinned import MACROS, registry_library
 
 FOLDER = Path(__file__).parent
-FLAGS = ("-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-DC10_USING_CUSTOM_GENERATED_MACROS")
+FLAGS = ("-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", *MACROS)
 
 
 def build() -> Path:
@@ -53,9 +54,8 @@ def _links() -> list[str]:
             "--enable-shared, such as a distribution's."
         )
     python = Path(sysconfig.get_config_var("LIBDIR"))
-    registries = compiling.executorch() / "backends" / "qualcomm"
     return [
-        *(f"-L{registries}", "-l:libqnn_executorch_backend.so", f"-Wl,-rpath,{registries}"),
+        *compiling.linked(registry_library()),
         *(f"-L{python}", f"-l:{sysconfig.get_config_var('LDLIBRARY')}", f"-Wl,-rpath,{python}"),
         *("-Wl,--allow-shlib-undefined", "-ldl"),
     ]

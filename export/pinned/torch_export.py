@@ -1,0 +1,48 @@
+"""torch 2.13: what an operator declares, what a trace leaves behind, and one patch of the nodes' history."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+from unittest import mock
+
+import torch
+from torch.fx import traceback
+
+Operator: TypeAlias = torch._ops.OpOverload
+"""The class of the targets of an exported graph's calls, but for ``getitem`` and arithmetic on sizes."""
+
+ASSERTIONS = frozenset({torch.ops.aten._assert_tensor_metadata.default})
+"""What a trace writes in front of each cast. The node keeps its argument alive, and with it weights that nobody else reads."""
+
+PROVENANCE = ("from_node", "stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn")
+"""Keys of ``node.meta`` about where a node came from: only for messages, nothing in a lowering depends on them."""
+
+
+def declared(operator: Operator) -> Any:
+    """Return the operator's schema: ``name``, ``is_mutable``, ``arguments`` and ``returns``, each with its ``alias_info``.
+
+    An ``alias_info`` of a result says that the operator makes a view; one of an argument has ``is_write``.
+    """
+    return operator._schema
+
+
+def overload(operator: Operator) -> str:
+    """Return the name behind the dot, ``default`` where the schema has none: an attribute of ``torch.ops.aten.<name>``."""
+    return operator._overloadname
+
+
+@contextmanager
+def without_history() -> Iterator[None]:
+    """Let nodes carry no history from pass to pass, which would be copied with every node: a sixth of the lowering.
+
+    Patches ``NodeSource.__init__``, which every pass calls for every node, to set the same attributes without the copy.
+    """
+    with mock.patch.object(traceback.NodeSource, "__init__", _without_copy):
+        yield
+
+
+def _without_copy(self: Any, node: Any, pass_name: str = "", action: Any = None) -> None:
+    self.pass_name, self.action, self.from_node = pass_name, [], []
+    self.node_info = self._action_string = self._dict = None

@@ -1,0 +1,24 @@
+"""torchao 0.18: its recipe for symmetric weights in groups of columns."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torchao.quantization.quant_primitives import MappingType, choose_qparams_affine, quantize_affine
+
+
+def symmetric_scales(weight: Tensor, group: int, low: int, high: int) -> Tensor:
+    """Return float32 scales [N, K / group] of a weight [N, K], by which each group of columns just fits ``low`` to ``high``.
+
+    At least float32's epsilon; zero points are 0.
+    """
+    scales: Tensor
+    scales, _ = choose_qparams_affine(weight, MappingType.SYMMETRIC, (1, group), torch.int8, low, high)
+    return scales
+
+
+def quantize(weight: Tensor, scales: Tensor, group: int, low: int, high: int) -> Tensor:
+    """Return int8 [N, K]: each number over its group's scale, rounded half to even and clamped."""
+    zeros = torch.zeros_like(scales, dtype=torch.int32)
+    quanta: Tensor = quantize_affine(weight, (1, group), scales, zeros, torch.int8, low, high)
+    return quanta

@@ -1,0 +1,108 @@
+"""What the runtime assumes of ExecuTorch 1.4.1 and onnxruntime 1.31 beyond what they document.
+
+``hybridge.export.pinned`` is the same for exports. Nothing here imports a library before it is called.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+XNNPACK = "XnnpackBackend"
+"""What plans and the runtime call the delegate. ``xnnpack_cache.cpp`` has this name and the option ``weight_cache_enabled``."""
+
+SCALAR_TYPES: Mapping[int, str] = {1: "int8", 4: "int64", 6: "float32"}
+"""ExecuTorch's scalar types by their number in a program and in a TensorInfo, as far as artifacts have them."""
+
+STOCK_OPERATORS: Mapping[str, str] = {
+    "llama": "extension/llm/custom_ops/libcustom_ops_aot_lib.*",
+    "quantized_decomposed": "kernels/quantized/libquantized_ops_aot_lib.*",
+}
+"""Operators by namespace, and where the wheel has the library that registers them with the runtime when torch loads it."""
+
+MACROS = ("-DC10_USING_CUSTOM_GENERATED_MACROS",)
+"""What the wheel's headers must be compiled with: it lacks a file that they would include without."""
+
+
+def extension() -> Any:
+    """Return ExecuTorch's extension module.
+
+    The package's own entry point would import its quantization libraries, which takes seconds.
+    """
+    from executorch.extension.pybindings import _portable_lib
+
+    return _portable_lib
+
+
+def operator_names(runtime: Any) -> frozenset[str]:
+    """Return all registered kernels as ``namespace::name.overload``."""
+    return frozenset(runtime._get_operator_names())
+
+
+def load_program(runtime: Any, path: Path) -> Any:
+    """Return the program, whose methods share their state if they come from it; it is mapped, not read.
+
+    The default verification accepts flipped bits; this one follows every offset of the file. Raises RuntimeError.
+    """
+    return runtime._load_program(str(path), program_verification=runtime.Verification.InternalConsistency)
+
+
+def start_threads(runtime: Any) -> None:
+    """Make the process's pool of threads, which a program else does at its first call."""
+    runtime._threadpool_get_thread_count()
+
+
+def reset_threads(runtime: Any, count: int) -> None:
+    """Replace the process's pool of threads; what was loaded before may still hold the old one and must not run."""
+    runtime._unsafe_reset_threadpool(count)
+
+
+def executorch() -> Path:
+    """Return the installed package's folder, without importing it."""
+    spec = find_spec("executorch")
+    assert spec is not None
+    assert spec.submodule_search_locations
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
+def operator_libraries(namespaces: Collection[str]) -> list[Path]:
+    """Return the wheel's libraries that register the operators of ``namespaces``; none for those that need none."""
+    patterns = [pattern for space, pattern in STOCK_OPERATORS.items() if space in namespaces]
+    return [path for pattern in patterns for path in sorted(executorch().glob(pattern))]
+
+
+def include_folders() -> list[Path]:
+    """Return the folders of ExecuTorch's headers, and of the part of c10 that they include by its own name."""
+    include = executorch() / "include"
+    return [include, include / "executorch/runtime/core/portable_type/c10"]
+
+
+def runtime_library() -> Path:
+    """Return the library with ExecuTorch's runtime: the wheel has it as Python's extension module alone."""
+    return next((executorch() / "extension" / "pybindings").glob("_portable_lib.*.so"))
+
+
+def registry_library() -> Path:
+    """Return the library with the registries of kernels and backends, which the runtime's looks up in there."""
+    return executorch() / "backends" / "qualcomm" / "libqnn_executorch_backend.so"
+
+
+ONNX_OPTIONS: Mapping[str, str] = {"session.force_spinning_stop": "1"}  # between two calls the processor rests
+"""Session options of onnxruntime by name; it takes names that it does not know without a word."""
+
+FATAL = 4
+"""onnxruntime's level of logging: what it has to say comes as an exception too."""
+
+
+def onnx_dtype(name: str) -> str:
+    """Return torch's word for onnxruntime's type, such as ``tensor(float)``."""
+    return {"tensor(float)": "float32"}.get(name, name.removeprefix("tensor(").removesuffix(")"))
+
+
+def onnx_message(error: Exception) -> str:
+    """Return the first line of what onnxruntime says, without its codes and the path that stands before it already."""
+    lines = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .* failed:)?", "", str(error)).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__

@@ -1,0 +1,39 @@
+"""Importing hybridge changes nothing of the process, wherever it is imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+IMPORT_ALL = """
+import importlib, logging, pkgutil, signal, threading, warnings
+warnings.simplefilter("ignore")
+import torch, transformers  # have side effects of their own
+import hybridge
+
+failed = []
+
+def import_all():
+    for module in pkgutil.walk_packages(hybridge.__path__, "hybridge."):
+        try:
+            importlib.import_module(module.name)
+        except BaseException as error:
+            failed.append(f"{module.name}: {error!r}")
+
+def handlers():
+    return {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+before, disabled = handlers(), logging.root.manager.disable
+worker = threading.Thread(target=import_all)
+worker.start()
+worker.join()
+assert not failed, failed
+assert handlers() == before
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+assert logging.root.manager.disable == disabled
+"""
+
+
+def test_every_module_can_be_imported_in_a_thread_and_touches_no_signal() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,385 @@
+"""What ``hybridge.export.pinned`` and ``hybridge.runtime.pinned`` assume of torch, ExecuTorch and torchao is still so.
+
+A test that fails after an update says what to look at. Those of transformers, onnxscript and onnxruntime are in
+``test_pins_of_models.py``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from executorch.backends.xnnpack import _passes, xnnpack_preprocess
+from executorch.exir import to_edge_transform_and_lower
+from executorch.exir.backend.canonical_partitioners.config_partitioner import format_target_name
+from torch import Tensor, nn
+from torch.fx.traceback import NodeSource
+
+from hybridge.cache.pinned import check
+from hybridge.export.lower import quiet
+from hybridge.export.partition import OnceStored, UntiedLinear
+from hybridge.export.pinned import program_format, stock_operators, torchao, xnnpack
+from hybridge.export.pinned.executorch import CLONE, backend_config, constant_input, edge, edge_config
+from hybridge.export.pinned.torch_export import ASSERTIONS, PROVENANCE, Operator, declared, overload, without_history
+from hybridge.export.profiling import instructions, parts
+from hybridge.runtime import pinned
+
+aten = torch.ops.aten
+ROWS = 5
+
+
+class Counter(nn.Module):
+    """A method over a state that it writes to, and over a weight."""
+
+    def __init__(self, step: float) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(ROWS))
+        self.weight, self.step = nn.Parameter(torch.arange(float(ROWS)), requires_grad=False), step
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.total.add_(x * self.step)
+        return (self.total + self.weight).clone()
+
+
+def traced(function: Callable[..., Any], *inputs: Tensor) -> Any:
+    class Calls(nn.Module):
+        def forward(self, *given: Tensor) -> Any:
+            return function(*given)
+
+    return torch.export.export(Calls(), inputs, strict=False)
+
+
+# torch
+
+
+def test_a_schema_says_what_an_operator_writes_and_views() -> None:
+    message = "operators declare otherwise: see declared() and overload() in export/pinned/torch_export.py"
+    assert all(isinstance(each, Operator) for each in (aten.add_.Tensor, aten.slice.Tensor)), message
+    written, *others = (each.alias_info for each in declared(aten.add_.Tensor).arguments)
+    assert written.is_write, message
+    assert not any(others), message
+    assert declared(aten.add_.Tensor).is_mutable, message
+    assert not declared(aten.add.Tensor).is_mutable, message
+    assert [bool(declared(each).returns[0].alias_info) for each in (aten.slice.Tensor, aten.add.Tensor)] == [True, False], (
+        message
+    )
+    assert (declared(aten.add_.Tensor).name, overload(aten.add_.Tensor)) == ("aten::add_", "Tensor"), message
+    assert overload(aten.relu.default) == "default", message
+
+
+def test_a_trace_leaves_the_assertions_and_histories_that_are_dropped() -> None:
+    program = traced(lambda x: x.to(torch.float64).relu(), torch.ones(2))
+    targets = [node.target for node in program.graph.nodes]
+    asserting = [each for each in targets if isinstance(each, Operator) and "assert" in declared(each).name]
+    assert set(asserting) == ASSERTIONS, f"a trace asserts by {asserting}: list them in ASSERTIONS, or files have weights twice"
+    kept = {key for node in program.graph.nodes for key in node.meta} - set(PROVENANCE)
+    assert kept <= {"val", "tensor_meta", "custom"}, f"nodes carry {kept}: what is history belongs into PROVENANCE"
+    assert {"nn_module_stack", "stack_trace", "torch_fn"} <= {key for node in program.graph.nodes for key in node.meta}
+
+
+def test_a_checked_size_may_be_sliced_by() -> None:
+    def first(x: Tensor, count: Tensor) -> Tensor:
+        n = count.item()
+        check(n >= 0)
+        check(n <= 4)
+        return x[:n]
+
+    program = traced(first, torch.arange(4), torch.tensor(2))
+    assert program.module()(torch.arange(4), torch.tensor(3)).tolist() == [0, 1, 2], "torch._check promises nothing any more"
+
+
+def test_the_patch_of_histories_sets_what_torch_sets() -> None:
+    message = "NodeSource has changed: without_history() in export/pinned/torch_export.py must set its attributes"
+    (node, *_) = traced(torch.relu, torch.ones(2)).graph.nodes
+    node.meta["from_node"] = [NodeSource(node, "earlier")]
+    original = NodeSource.__init__
+    plain = NodeSource(node, "now")
+    with without_history():
+        short = NodeSource(node, "now")
+    assert NodeSource.__init__ is original
+    assert list(inspect.signature(original).parameters) == ["self", "node", "pass_name", "action"], message
+    assert vars(plain).keys() == vars(short).keys(), message
+    assert [len(each.from_node) for each in (plain, short)] == [1, 0], message
+    assert (short.name, short.target, short.to_dict()["from_node"]) == ("", "", []), message
+
+
+# ExecuTorch's lowering
+
+
+@pytest.fixture(scope="module")
+def edge_program() -> Any:
+    programs = {
+        name: torch.export.export(Counter(step), (torch.ones(ROWS),)) for name, step in {"up": 1.0, "down": -1.0}.items()
+    }
+    constants = {"numbers": [7, 8], "one": 1}
+    with quiet():
+        return to_edge_transform_and_lower(programs, compile_config=edge_config(), constant_methods=constants)
+
+
+@pytest.fixture(scope="module")
+def program(edge_program: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("pins") / "model.pte"
+    with quiet():
+        path.write_bytes(edge_program.to_executorch(backend_config()).buffer)
+    return path
+
+
+def test_a_clone_has_its_name_in_the_edge_dialect(edge_program: Any) -> None:
+    targets = {node.target for node in edge_program.exported_program("up").graph.nodes}
+    assert CLONE in targets, "clones are called otherwise: copies would stay in programs (CLONE in export/pinned/executorch.py)"
+    assert edge.aten.mul.Tensor in targets, "operators of the edge dialect are others than ops.edge's"
+
+
+def test_an_added_constant_is_no_state() -> None:
+    exported = traced(lambda x: x + 1, torch.ones(2, 2))
+    node = constant_input(exported, "row", torch.full((2, 2), 3.0))
+    add = next(each for each in exported.graph.nodes if each.target == aten.add.Tensor)
+    add.args = (add.args[0], node)
+    exported.graph_module.recompile()
+    with quiet():
+        made = to_edge_transform_and_lower(exported).to_executorch(backend_config())
+    (plan,) = made.executorch_program.execution_plan
+    state = [
+        value.val for value in plan.values if isinstance(value.val, program_format.Tensor) and instructions.is_state(value.val)
+    ]
+    assert state == [], "a constant has become state: see constant_input() in export/pinned/executorch.py"
+    runtime = pinned.extension()._load_for_executorch_from_buffer(made.buffer)
+    assert torch.equal(runtime.forward([torch.ones(2, 2)])[0], torch.full((2, 2), 4.0))
+
+
+@pytest.mark.parametrize("name", stock_operators.SCHEMAS)
+def test_a_stock_operator_takes_what_it_took(name: str) -> None:
+    space, _, operator = name.partition("::")
+    found = str(declared(getattr(getattr(torch.ops, space), operator).default)).removeprefix(name)
+    assert found == stock_operators.SCHEMAS[name], f"look at each call of {name}, then write its schema into SCHEMAS"
+
+
+def test_every_scalar_type_has_its_size_and_number() -> None:
+    kinds = program_format.ScalarType
+    names = {kinds.CHAR: "int8", kinds.LONG: "int64", kinds.FLOAT: "float32"}
+    assert {int(kind): name for kind, name in names.items()} == pinned.SCALAR_TYPES, "scalar types are numbered anew"
+    assert {name: instructions.SIZES[kind] for kind, name in names.items()} == {"int8": 1, "int64": 8, "float32": 4}
+
+
+# ExecuTorch's program file
+
+
+def test_a_file_is_read_and_written_again(program: Path, tmp_path: Path) -> None:
+    head = program.read_bytes()[: program_format.HEAD_BYTES]
+    header = program_format.read_header(head)
+    assert header is not None, "programs have another header: see export/pinned/program_format.py"
+    assert program_format.read_header(b"\0" * program_format.HEAD_BYTES) is None
+    read = program_format.read_program(program.read_bytes()[: header.program_size])
+    weights = program.read_bytes()[header.segment_base_offset :]
+    copy = tmp_path / "copy.pte"
+    copy.write_bytes(program_format.write_program(read, header.segment_data_size) + weights)
+    assert run(copy, "up") == run(program, "up") == [1, 2, 3, 4, 5], "a file that is written again computes something else"
+
+
+def test_a_plan_names_its_state_and_operators(program: Path) -> None:
+    data = program.read_bytes()
+    header = program_format.read_header(data[: program_format.HEAD_BYTES])
+    plan = next(each for each in program_format.read_program(data).execution_plan if each.name == "up") if header else None
+    assert plan is not None
+    tensors = [value.val for value in plan.values if isinstance(value.val, program_format.Tensor)]
+    state = [each.extra_tensor_info.fully_qualified_name for each in tensors if instructions.is_state(each)]
+    assert state == ["total"], f"state is told otherwise in a plan ({state}): see program_format.py and instructions.is_state"
+    names = {f"{each.name}.{each.overload}".removesuffix(".") for each in plan.operators}
+    assert names <= pinned.operator_names(pinned.extension()), "plans and the runtime spell operators differently"
+
+
+@pytest.mark.parametrize("word", [*parts.ATTENTION, *parts.RECURRENT, *parts.SMALL, *parts.STATE])
+def test_a_word_of_the_profile_is_in_an_operators_name(word: str) -> None:
+    import hybridge.export.hybridge_kernels  # noqa: F401  registers ours
+
+    names = pinned.operator_names(pinned.extension()) | set(torch._C._dispatch_get_all_op_names())
+    assert [name for name in names if word in name], f"no operator is called {word!r}: its calls count as others in a profile"
+
+
+def test_bookkeeping_is_in_the_names_of_operators() -> None:
+    names = pinned.operator_names(pinned.extension())
+    for word in (program_format.CONTROL_FLOW, program_format.NUMBER_OF_TENSOR):
+        assert [name for name in names if word in name], f"no operator is called {word!r}: parts of a profile would lack sizes"
+
+
+# ExecuTorch's runtime
+
+
+def load(program: Path) -> Any:
+    return pinned.load_program(pinned.extension(), program)
+
+
+def run(program: Path, method: str) -> list[int]:
+    return [int(each) for each in load(program).load_method(method).call((torch.ones(ROWS),))[0]]
+
+
+def test_methods_of_one_load_share_their_state(program: Path) -> None:
+    opened = load(program)
+    up, down = (opened.load_method(name) for name in ("up", "down"))
+    up.call((torch.ones(ROWS),))
+    up.call((torch.ones(ROWS),))
+    total = up.get_attribute("total")
+    assert total.tolist() == [2.0] * ROWS, "an attribute is not the state by its qualified name: see Program.state"
+    down.call((torch.ones(ROWS),))
+    assert total.tolist() == [1.0] * ROWS, "methods of one load have states of their own: see backend_config()"
+    total.fill_(7.0)
+    up.call((torch.ones(ROWS),))
+    assert total.tolist() == [8.0] * ROWS, "an attribute is a copy: Program.state must write back"
+
+
+def test_a_fresh_state_is_zeros(program: Path) -> None:
+    assert not load(program).load_method("up").get_attribute("total").any(), (
+        "a fresh state is not cleared: zero_pages must not run"
+    )
+
+
+def test_an_output_is_the_callers_own(program: Path) -> None:
+    method = load(program).load_method("up")
+    first = method.call((torch.ones(ROWS),))[0]
+    method.call((torch.ones(ROWS),))
+    assert first.tolist() == [1, 2, 3, 4, 5], "outputs are the runtime's memory, which the next call writes to: copy them"
+
+
+def test_a_method_describes_itself(program: Path) -> None:
+    meta = load(program).load_method("up").method_meta()
+    assert (meta.num_inputs(), meta.num_outputs(), meta.num_attributes()) == (1, 1, 1)
+    for each in (meta.input_tensor_meta(0), meta.output_tensor_meta(0), meta.attribute_tensor_meta(0)):
+        assert (pinned.SCALAR_TYPES[each.dtype()], list(each.sizes())) == ("float32", [ROWS]), "MethodMeta is read otherwise"
+
+
+def test_a_constant_method_answers_with_the_first_of_a_list(program: Path) -> None:
+    opened = load(program)
+    answers = [opened.load_method(name).call(())[0] for name in ("numbers", "one")]
+    assert answers == [7, 1], "of a list not the first alone is answered: see said() in runtime/program_check.py"
+
+
+def test_a_truncated_program_is_refused(program: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.pte"
+    broken.write_bytes(program.read_bytes()[:200])
+    with pytest.raises(RuntimeError):
+        load(broken).load_method("up")
+
+
+def test_threads_can_be_replaced() -> None:
+    runtime = pinned.extension()
+    before = runtime._threadpool_get_thread_count()
+    try:
+        pinned.reset_threads(runtime, 1)
+        assert runtime._threadpool_get_thread_count() == 1, "the pool of threads is not replaced: see set_threads"
+    finally:
+        pinned.reset_threads(runtime, before)
+
+
+def test_the_wheel_has_the_files_that_are_linked_and_loaded() -> None:
+    headers, c10 = pinned.include_folders()
+    wanted = [
+        headers / "executorch/runtime/backend/options.h",
+        c10 / "torch/headeronly/macros/Macros.h",
+        pinned.runtime_library(),
+        pinned.registry_library(),
+    ]
+    assert [path for path in wanted if not path.is_file()] == [], "the wheel is laid out otherwise: see runtime/pinned.py"
+    for space in pinned.STOCK_OPERATORS:
+        assert len(pinned.operator_libraries({space})) == 1, f"the library of {space}:: is elsewhere, or there are several"
+    assert pinned.operator_libraries({"aten", "hybridge"}) == []
+
+
+def test_the_headers_still_need_their_macro() -> None:
+    _, c10 = pinned.include_folders()
+    needs = "C10_USING_CUSTOM_GENERATED_MACROS" in (c10 / "torch/headeronly/macros/Macros.h").read_text(encoding="utf-8")
+    assert needs, "the headers do not know the macro any more: drop MACROS"
+    assert not list(c10.rglob("cmake_macros.h")), "the wheel has what the macro leaves out: drop MACROS"
+
+
+# XNNPACK
+
+
+def test_the_delegate_and_its_option_have_their_names() -> None:
+    assert xnnpack_preprocess.XnnpackBackend.__name__ == pinned.XNNPACK, "programs name the delegate otherwise"
+    assert pinned.XNNPACK in pinned.extension()._get_registered_backend_names(), "the runtime names the delegate otherwise"
+    library = pinned.runtime_library().read_bytes()
+    assert b"weight_cache_enabled" in library, "XNNPACK would pack weights for every method: see runtime/xnnpack_cache.cpp"
+
+
+def test_the_passes_that_are_left_out_are_there() -> None:
+    names = [each.__name__ for each in _passes.XNNPACKPassManager(None).passes]
+    gone = xnnpack.POINTLESS_PASSES - set(names)
+    assert not gone, f"XNNPACK has no passes {gone}: look at {names} for their new names in POINTLESS_PASSES"
+    with xnnpack.fewer_passes():
+        left = [each.__name__ for each in xnnpack_preprocess.XNNPACKPassManager(None).passes]
+    assert left == [name for name in names if name not in xnnpack.POINTLESS_PASSES]
+    looked_up = xnnpack_preprocess.XnnpackBackend.preprocess.__code__.co_names
+    assert "XNNPACKPassManager" in looked_up, "the preprocess makes its passes elsewhere: fewer_passes() patches nothing"
+
+
+def test_the_configs_that_are_replaced_are_those_of_their_operators() -> None:
+    chosen = xnnpack.configs(UntiedLinear)
+    targets = [format_target_name(each.target_name) for each in chosen]
+    assert "linear.default" in targets
+    assert "bmm.default" not in targets, "products are taken by another config: their weights would be stored twice"
+    assert [each for each in chosen if issubclass(each, xnnpack.LinearConfig)] == [UntiedLinear]
+
+
+class Tied(nn.Module):
+    def __init__(self, *, tied: bool) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(16, 8), nn.Linear(8, 16, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        out: Tensor = self.head(self.embedding(tokens))
+        return out
+
+
+POINTS = torch.linspace(-3, 3, 64)[None]
+
+
+@pytest.fixture(scope="module")
+def partitioned() -> Any:
+    """An edge program with a tied and an untied output layer, and an approximate gelu, as XNNPACK takes them."""
+    tokens = (torch.ones(1, 3, dtype=torch.long),)
+    heads = {"tied": Tied(tied=True), "untied": Tied(tied=False)}
+    programs = {name: torch.export.export(each.requires_grad_(False), tokens, strict=False) for name, each in heads.items()}
+    programs["gelu"] = traced(lambda x: nn.functional.gelu(x, approximate="tanh"), POINTS)
+    with quiet():
+        return to_edge_transform_and_lower(programs, partitioner={name: [OnceStored()] for name in programs})
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_xnnpack_asks_whether_it_may_take_a_linear_layer(partitioned: Any, tied: bool) -> None:
+    graph = partitioned.exported_program("tied" if tied else "untied").graph
+    targets = [str(node.target) for node in graph.nodes if node.op == "call_function"]
+    message = "XNNPACK takes or leaves linear layers by another method than check_constraints: see export/partition.py"
+    assert ("executorch_call_delegate" in targets) == (not tied), message
+    assert any("aten.linear" in each for each in targets) == tied, message
+
+
+def test_xnnpack_still_computes_the_exact_gelu_for_an_approximate_one(partitioned: Any, tmp_path: Path) -> None:
+    path = tmp_path / "model.pte"
+    with quiet():
+        path.write_bytes(partitioned.to_executorch().buffer)
+    got = load(path).load_method("gelu").call((POINTS,))[0]
+    error = (got - nn.functional.gelu(POINTS, approximate="tanh")).abs().max()
+    assert error > 1e-5, "XNNPACK computes the approximate gelu now: drop write_out_tanh_gelu"
+
+
+# torchao
+
+
+@pytest.mark.parametrize(("low", "high"), [(-8, 7), (-127, 127)])
+def test_the_recipe_is_the_largest_of_a_group_over_half_the_range(low: int, high: int) -> None:
+    weight = torch.randn(6, 64, generator=torch.Generator().manual_seed(0))
+    weight[0, :32] = 0
+    message = "torchao rounds otherwise: artifacts would differ from those of before, and docs/benchmarks.md from both"
+    scales = torchao.symmetric_scales(weight, 32, low, high)
+    groups = weight.unflatten(1, (-1, 32))
+    largest = (groups.abs().amax(-1) / ((high - low) / 2)).clamp(min=torch.finfo(torch.float32).eps)
+    torch.testing.assert_close(scales, largest, msg=message)
+    quanta = torchao.quantize(weight, scales, 32, low, high)
+    assert quanta.dtype == torch.int8, message
+    assert torch.equal(quanta, (groups * (1 / scales[..., None])).round().clamp(low, high).flatten(1).to(torch.int8)), message
