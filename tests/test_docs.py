@@ -110,8 +110,8 @@ def test_the_commands_of_the_readme_run_as_written(workplace: Path) -> None:
     for block in blocks:
         commands = [line.removeprefix("$ ") for line in block.splitlines() if is_command(line, block)]
         shown = "".join(run(command, workplace) for command in commands)
-        pasted = [line for line in block.splitlines() if not is_command(line, block)]
-        assert " ".join(words("\n".join(pasted))) in " ".join(words(shown))
+        for pasted in (line for line in block.splitlines() if not is_command(line, block)):
+            assert words(pasted) in words(shown), pasted
 
 
 def is_command(line: str, block: str) -> bool:
@@ -119,9 +119,9 @@ def is_command(line: str, block: str) -> bool:
     return line.startswith("$ ") or not block.startswith("$ ")
 
 
-def words(text: str) -> list[str]:
+def words(text: str) -> str:
     """Text without numbers, which differ from run to run, and without frames, which depend on them."""
-    return re.findall(r"[^\W\d_]+", text)
+    return " ".join(re.findall(r"[^\W\d_]+", text))
 
 
 def run(line: str, folder: Path) -> str:
