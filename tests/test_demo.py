@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from demo import SHOWN, demo_folder
 from stock_runner import answers
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -33,8 +34,8 @@ def run(*arguments: object) -> str:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    folder = tmp_path_factory.mktemp("demo") / "artifact"
-    return folder, run("demo", "-o", folder, "--programs", 8)
+    folder = demo_folder(tmp_path_factory)
+    return folder / "hybridge-demo", (folder / SHOWN).read_text(encoding="utf-8")
 
 
 def test_the_demo_reaches_its_figures(demo: tuple[Path, str]) -> None:
