@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from hypothesis import settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 with warnings.catch_warnings():
     # What the pinned libraries say of themselves while they are imported.
@@ -20,6 +24,17 @@ from tiny import save_checkpoint, save_tokenizer, tiny_config
 
 from hybridge.export.cli.export import export_checkpoint
 from hybridge.runtime.manifest import ExportOptions
+
+if TYPE_CHECKING:
+    from selection import Exports
+
+pytest_plugins = ["selection"]
+
+# Examples that failed are kept here and tried first ever after: commit them with the repair. CI prints how to repeat a failure.
+EXAMPLES = DirectoryBasedExampleDatabase(Path(__file__).parent / "hypothesis-examples")
+settings.register_profile("local", database=EXAMPLES, derandomize=False, deadline=None)
+settings.register_profile("ci", database=EXAMPLES, derandomize=False, deadline=None, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
 @pytest.fixture(autouse=True)
@@ -52,9 +67,10 @@ def export_once(checkpoint: Path, factory: pytest.TempPathFactory, options: Expo
 
 
 @pytest.fixture(scope="session")
-def artifact(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def artifact(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory, exports: Exports) -> Path:
     """The artifact of ``checkpoint``. Copy it before changing it."""
-    return export_once(checkpoint, tmp_path_factory, SIZES)
+    with exports.allowed():
+        return export_once(checkpoint, tmp_path_factory, SIZES)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shutil
 
 import pytest
 import torch
@@ -11,21 +10,19 @@ import torch
 import hybridge.runtime.kernels.activation  # noqa: F401  registers the operator
 from hybridge.export.packed_layers import PackedWeight
 from hybridge.runtime.kernels.linear import packed_linear
-from tests.helpers.cross_compiled import CrossCompiled, cross_compile
+from tests.helpers.cross_compiled import CALLED, CrossCompiled, arm, cross_compile, emulator, has_zig, sources, x86
 from tests.helpers.once import once
 
-ARM = ("aarch64-linux-gnu-g++", "qemu-aarch64")
 IS_X86 = platform.machine() == "x86_64"
-needs_arm = pytest.mark.skipif(
-    not all(map(shutil.which, ARM)), reason="needs g++-aarch64-linux-gnu and qemu-user, Debian's packages"
-)
+needs_arm = pytest.mark.skipif(not (has_zig() and emulator()), reason="needs the ziglang wheel and Debian's qemu-user-static")
 needs_x86 = pytest.mark.skipif(not IS_X86, reason="for x86-64")
 
+# Every kernel compiles for one ARM64 and one x86-64 processor; the others get those that are called below.
 TARGETS = {
-    "arm64-dotprod": (ARM[0], ["-march=armv8.2-a+dotprod+fp16"], [ARM[1], "-cpu", "max"]),
-    "arm64-baseline": (ARM[0], ["-march=armv8-a"], [ARM[1], "-cpu", "cortex-a53"]),
-    "x86-64-avx2": ("g++", ["-march=haswell"], []),
-    "x86-64-baseline": ("g++", ["-march=x86-64"], []),
+    "arm64-dotprod": arm("generic+v8_2a+dotprod+fullfp16", "max", sources()),
+    "arm64-baseline": arm("generic", "cortex-a53", sources(*CALLED)),
+    "x86-64-avx2": x86("haswell", sources(*CALLED)),
+    "x86-64-baseline": x86("x86-64", sources()),
 }
 
 
@@ -39,8 +36,9 @@ TARGETS = {
     ],
 )
 def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CrossCompiled:
-    compiler, flags, runner = TARGETS[request.param]
-    return CrossCompiled(once(tmp_path_factory, request.param, lambda folder: cross_compile(folder, compiler, flags)), runner)
+    target = TARGETS[request.param]
+    once(tmp_path_factory, request.param, lambda _: cross_compile(target))
+    return CrossCompiled(cross_compile(target), target.runner)
 
 
 @pytest.mark.parametrize(("bits", "integer"), [(4, True), (8, True), (4, False), (8, False), (32, False)])

@@ -45,7 +45,7 @@ inline int64_t width_of(ScalarType type) {
 struct Tensor {
   ScalarType type = ScalarType::Float;
   std::vector<int64_t> shape;
-  std::shared_ptr<std::vector<uint8_t>> bytes;
+  std::vector<uint8_t>* bytes = nullptr;  // never freed: the program runs one call
 
   ScalarType scalar_type() const { return type; }
   int64_t dim() const { return shape.size(); }
@@ -106,7 +106,7 @@ inline Tensor get_tensor() {
   tensor.type = ScalarType(get<int32_t>());
   tensor.shape.resize(get<int32_t>());
   for (int64_t& size : tensor.shape) size = get<int64_t>();
-  tensor.bytes = std::make_shared<std::vector<uint8_t>>(tensor.numel() * tensor.element_size());
+  tensor.bytes = new std::vector<uint8_t>(tensor.numel() * tensor.element_size());
   get(tensor.bytes->data(), tensor.bytes->size());
   seen().push_back(tensor);
   return tensor;

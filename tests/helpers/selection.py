@@ -1,0 +1,106 @@
+"""Which tests run and in which order: ``--fast`` and ``--shuffle SEED``; the summary says what was not run and why."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import pytest
+
+SLOW_FIXTURES = {"exported", "demo", "built", "kernels"}
+"""Each is made by an export, a package build or a compiler, in more than a few seconds."""
+SHARED_EXPORT = "artifact"
+"""Is exported once in a fast run, for one test of each file that wants it."""
+EXPORTERS = ["hybridge.export.lower._to_edge", "hybridge.export.onnx.trace._translate"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run the files, and the tests in each, in a random order")
+    parser.addoption("--fast", action="store_true", help="leave out what exports, compiles or takes more than two seconds")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes more than two seconds though it neither exports nor compiles")
+
+
+@pytest.hookimpl(tryfirst=True)  # pytest itself then puts tests with the same parameter of a module's fixture together
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("fast"):
+        chosen = _fast(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
+        items[:] = chosen
+    if (seed := config.getoption("shuffle")) is not None:
+        items[:] = _shuffled(items, random.Random(seed))
+
+
+def _fast(items: list[pytest.Item]) -> list[pytest.Item]:
+    quick, seen = [], set()
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if fixtures & SLOW_FIXTURES or item.get_closest_marker("slow") or (SHARED_EXPORT in fixtures and item.path in seen):
+            continue
+        if SHARED_EXPORT in fixtures:
+            seen.add(item.path)
+        quick.append(item)
+    return quick
+
+
+def _shuffled(items: list[pytest.Item], generator: random.Random) -> list[pytest.Item]:
+    """The files stay whole, because what a file's tests share is made once for each visit."""
+    files: dict[object, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    order = list(files.values())
+    generator.shuffle(order)
+    for each in order:
+        generator.shuffle(each)
+    return [item for each in order for item in each]
+
+
+class Exports:
+    """In a fast run a test that comes to an export ends there, skipped, except inside ``allowed``."""
+
+    def __init__(self, fast: bool) -> None:
+        self._exporters = EXPORTERS if fast else []
+        self._patch = pytest.MonkeyPatch()
+
+    def forbid(self) -> None:
+        for name in self._exporters:
+            self._patch.setattr(name, _skip)
+
+    def permit(self) -> None:
+        self._patch.undo()
+
+    @contextmanager
+    def allowed(self) -> Iterator[None]:
+        self.permit()
+        try:
+            yield
+        finally:
+            self.forbid()
+
+
+def _skip(*_: object) -> NoReturn:
+    pytest.skip("exports, and this is a fast run")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def exports(request: pytest.FixtureRequest) -> Iterator[Exports]:
+    made = Exports(request.config.getoption("fast"))
+    made.forbid()
+    yield made
+    made.permit()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """One line of what was not run."""
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", []))
+    parts = [f"{count} ({reason})" for reason, count in reasons.most_common()]
+    if left_out := len(terminalreporter.stats.get("deselected", [])):
+        parts.append(f"{left_out} (deselected)")
+    if parts:
+        terminalreporter.write_line(f"Not run: {'; '.join(parts)}")
