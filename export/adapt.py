@@ -16,9 +16,10 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from hybridge.cache.attention import AttentionLayer
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.kernels import Scoring
+from hybridge.export.decoder import decoder_of
 from hybridge.export.experts import EXPERTS
 from hybridge.export.families import ADAPTATIONS
-from hybridge.export.families.family import Adaptation, Unregistered, decoder_of
+from hybridge.export.families.family import Adaptation, Unregistered
 from hybridge.export.pinned.transformers import choose_attention, choose_experts
 from hybridge.export.rope import hold_rope
 from hybridge.export.taps import Taps

@@ -12,7 +12,8 @@ from hybridge.export.formats import format_of
 from hybridge.export.output_folder import output_folder
 from hybridge.export.progress import Steps
 from hybridge.export.validate import validate_session
-from hybridge.runtime.manifest import ExportOptions, Manifest
+from hybridge.runtime.manifest import Manifest
+from hybridge.runtime.options import ExportOptions
 from hybridge.runtime.validation import DEFAULT_PROGRAMS
 
 

@@ -19,16 +19,17 @@ from transformers import PreTrainedModel
 from hybridge.cache.errors import UsageError
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.export.checkpoint import logits_width
-from hybridge.export.exporter import build_cache
 from hybridge.export.methods import State, build_methods
-from hybridge.export.mtp import MtpDrafter, MtpWeights
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.export.mtp import MtpDrafter
+from hybridge.export.mtp_weights import MtpWeights
+from hybridge.export.state_cache import build_cache
+from hybridge.runtime.options import ExportOptions
 from hybridge.runtime.session import Session
 
 
 @dataclass(frozen=True, kw_only=True)
 class EagerDescription:
-    """What a Session must know of its model; see ``hybridge.runtime.protocols.Description``."""
+    """What a Session must know of its model; see ``hybridge.runtime.description.Description``."""
 
     model_type: str
     vocab_size: int
@@ -87,7 +88,7 @@ class EagerMethods:
 def eager_session(model: PreTrainedModel, options: ExportOptions | None = None, mtp: MtpWeights | None = None) -> Session:
     """A Session over ``model``, which stays as it is; its weights are shared, not copied.
 
-    mtp: the weights of the drafter that ``options.mtp`` asks for, of the same model (``hybridge.export.mtp.load_mtp``).
+    mtp: the weights of the drafter that ``options.mtp`` asks for, of the same model (``hybridge.export.mtp_weights.load_mtp``).
     Raises UnsupportedModelError for a family or a layer that is not supported, UsageError for impossible sizes.
     """
     options = options or ExportOptions()

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from hybridge.cache.errors import UsageError
-from hybridge.export import exporter
 from hybridge.export.checkpoint import Checkpoint
+from hybridge.export.exporter import export
 from hybridge.export.progress import Steps
-from hybridge.runtime.manifest import ExportOptions, Manifest
+from hybridge.export.state_cache import build_cache
+from hybridge.runtime.manifest import Manifest
+from hybridge.runtime.options import ExportOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +26,7 @@ class Format:
 
 def format_of(options: ExportOptions) -> Format:
     """Who writes what the options ask for. Raises UsageError where its libraries are not installed."""
-    return _onnx() if options.format == "onnx" else Format(build_cache=exporter.build_cache, export=exporter.export)
+    return _onnx() if options.format == "onnx" else Format(build_cache=build_cache, export=export)
 
 
 def _onnx() -> Format:
@@ -34,6 +36,6 @@ def _onnx() -> Format:
     except ImportError as error:
         raise UsageError(f"--format onnx needs {error.name}, which is not installed: pip install 'hybridge[onnx]'.") from None
     from hybridge.export.onnx.exporter import export_onnx
-    from hybridge.export.onnx.options import build_cache
+    from hybridge.export.onnx.options import build_cache as build_traced_cache
 
-    return Format(build_cache=build_cache, export=export_onnx)
+    return Format(build_cache=build_traced_cache, export=export_onnx)

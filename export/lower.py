@@ -26,7 +26,7 @@ from hybridge.export.pinned.executorch import backend_config, edge_config
 from hybridge.export.quick_lowering import quick_lowering
 from hybridge.export.rewrite import drop_empty_operands, fold_constants, forget_provenance, reductions_as_products
 from hybridge.export.tidy import drop_idle_nodes, write_out_tanh_gelu
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.options import ExportOptions
 from hybridge.runtime.pinned import SCALAR_TYPES
 
 Methods = Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]

@@ -16,7 +16,7 @@ from hybridge.cache.block import Block
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.export.adapt import AdaptedModel
 from hybridge.export.mtp import MtpDrafter
-from hybridge.runtime.manifest import shorter_verify
+from hybridge.runtime.options import shorter_verify
 
 Outputs = Tensor | tuple[Tensor, ...]
 

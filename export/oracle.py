@@ -15,11 +15,12 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from hybridge.cache.errors import UsageError
 from hybridge.cache.quantized_rows import quantize_rows
 from hybridge.export.checkpoint import Checkpoint, load_checkpoint
-from hybridge.export.exporter import build_cache
 from hybridge.export.pinned.transformers import attention_function, chosen_attention, mask_function
 from hybridge.export.quantize import is_quantized, quantize
-from hybridge.runtime.manifest import ExportOptions
-from hybridge.runtime.protocols import Description, Oracle
+from hybridge.export.state_cache import build_cache
+from hybridge.runtime.checked_session import Oracle
+from hybridge.runtime.description import Description
+from hybridge.runtime.options import ExportOptions
 
 ROUNDED = "hybridge_rounded"
 

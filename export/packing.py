@@ -13,7 +13,7 @@ from hybridge.export.packed_layers import PackedEmbedding, PackedExperts, Packed
 from hybridge.export.pinned.transformers import choose_experts
 from hybridge.export.quantizable import BITS, check_columns, embedding_factor, has_tied_head, linears, table_factor
 from hybridge.runtime.kernels.linear import LANES
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.options import ExportOptions
 
 
 def pack_weights(model: PreTrainedModel, options: ExportOptions) -> None:

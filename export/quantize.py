@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from hybridge.cache.errors import UsageError
 from hybridge.export.packing import pack_weights
 from hybridge.export.stock_quantization import check_stock_quantization, quantize_for_stock
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.options import ExportOptions
 
 
 def check_quantization(options: ExportOptions) -> None:

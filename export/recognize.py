@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from hybridge.export.families.family import decoder_of
+from hybridge.export.decoder import decoder_of
 
 SIGNATURES: tuple[tuple[str, frozenset[str]], ...] = (
     ("Kimi delta attention", frozenset({"A_log", "dt_bias", "conv1d", "f_b_proj"})),

@@ -9,7 +9,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.experts import has_experts
 from hybridge.export.quantizable import BITS, check_columns, embedding_factor, has_tied_head, untied_linears
 from hybridge.export.stock_layers import GROUPS, StockEmbedding, StockLinear, StockWeight
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.options import ExportOptions
 
 
 def check_stock_quantization(options: ExportOptions) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from hybridge.cache.families import text_config
-from hybridge.export.families.family import decoder_of
+from hybridge.export.decoder import decoder_of
 from hybridge.export.pinned.transformers import build_empty
 
 

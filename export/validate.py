@@ -8,9 +8,9 @@ from hybridge.export.oracle import load_oracle, load_original, uncached
 from hybridge.export.progress import Steps
 from hybridge.export.quantize import rounds
 from hybridge.runtime.artifact import open_artifact
+from hybridge.runtime.checked_session import CheckedSession, Oracle
 from hybridge.runtime.drift import measure_drift
 from hybridge.runtime.native import NativeProcess, NativeSession
-from hybridge.runtime.protocols import CheckedSession, Oracle
 from hybridge.runtime.session import Session
 from hybridge.runtime.validation import validate
 from hybridge.runtime.validation_report import ValidationReport

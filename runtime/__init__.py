@@ -3,7 +3,8 @@
 from hybridge.runtime.artifact import Artifact, open_artifact
 from hybridge.runtime.drafter import Context, Drafter
 from hybridge.runtime.generation_stats import GenerationStats
-from hybridge.runtime.manifest import ExportOptions, Manifest
+from hybridge.runtime.manifest import Manifest
+from hybridge.runtime.options import ExportOptions
 from hybridge.runtime.prompt_lookup import PromptLookup
 from hybridge.runtime.sampling import Proposal, Sampler, Sampling
 from hybridge.runtime.session import Session

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch.nn.functional as F
 
-from hybridge.runtime.protocols import Oracle
+from hybridge.runtime.checked_session import Oracle
 from hybridge.runtime.session import Session
 
 TEXTS, TOKENS = 8, 64

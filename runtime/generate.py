@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -18,16 +17,14 @@ from hybridge.runtime.drafter import Context, Drafter
 from hybridge.runtime.generation_stats import GenerationStats
 from hybridge.runtime.pace import Pace
 from hybridge.runtime.sampling import Proposal, Sampler, Sampling
-
-if TYPE_CHECKING:
-    from hybridge.runtime.session import Session
+from hybridge.runtime.target_session import TargetSession
 
 Until = Callable[[int], bool]
 """Called with each new token; True makes it the last."""
 
 
 def generate(
-    session: Session,
+    session: TargetSession,
     tokens: Sequence[int] | Tensor,
     *,
     max_new_tokens: int,
@@ -76,7 +73,9 @@ class Round:
 class Engine:
     """One generation over a session."""
 
-    def __init__(self, session: Session, drafter: Drafter | None, sampler: Sampler, pace: Pace, stats: GenerationStats) -> None:
+    def __init__(
+        self, session: TargetSession, drafter: Drafter | None, sampler: Sampler, pace: Pace, stats: GenerationStats
+    ) -> None:
         self.session, self.drafter, self.sampler, self.pace, self.stats = session, drafter, sampler, pace, stats
         self.context = Context([], sampler)
         self._unread = True

@@ -12,63 +12,14 @@ from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic.dataclasses import dataclass
 
 from hybridge.cache.errors import ArtifactError
+from hybridge.runtime.options import ExportOptions
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
 PROGRAM = "model.pte"
 ONNX_PROGRAM, ONNX_WEIGHTS, ONNX_COMMIT = "model.onnx", "model.onnx.data", "commit.onnx"
-
-STRICT = ConfigDict(extra="forbid", strict=True)
-
-
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class ExportOptions:
-    """Every choice of an export; goes into the manifest unchanged.
-
-    format says who runs it: ExecuTorch (pte) or onnxruntime; backend and kernels are for the first alone. hybridge's kernels
-    leave no backend anything to compute: see ``lowered_to``.
-    max_seq_len, prefill_chunk and the verify lengths are in tokens. quantize is for linear layers, embedding_quantize for the
-    embedding and a head that is tied to it; group_size columns share a scale. kv_cache is for keys and values of full
-    attention. shorter_verify_lens, ascending and below verify_len, are further verify methods for shorter blocks. tap_layers
-    are indices into transformers' ``hidden_states`` (0 the embeddings, i after i layers, -1 the last, after the final norm),
-    put out beside the logits. mtp: with the drafter of the checkpoint's ``mtp.*`` weights, which proposes draft_len tokens at
-    once.
-    """
-
-    max_seq_len: int = 2048
-    prefill_chunk: int = 64
-    verify_len: int = 8
-    snapshot_slots: int = 2
-    format: Literal["pte", "onnx"] = "pte"
-    backend: Literal["xnnpack", "portable"] = "xnnpack"
-    dtype: Literal["float32"] = "float32"
-    kernels: Literal["llm", "hybridge", "aten"] = "llm"
-    quantize: Literal["none", "8da4w", "4w", "8w"] = "none"
-    group_size: int = 32
-    embedding_quantize: Literal["none", "4w", "8w"] = "none"
-    kv_cache: Literal["float32", "int8"] = "float32"
-    shorter_verify_lens: tuple[int, ...] = ()
-    tap_layers: tuple[int, ...] = ()
-    mtp: bool = False
-    draft_len: int = 4
-
-    @property
-    def verify_lens(self) -> list[int]:
-        """Tokens of each verify method, ascending."""
-        return [*self.shorter_verify_lens, self.verify_len]
-
-    @property
-    def lowered_to(self) -> Literal["xnnpack", "portable"]:
-        """The backend that has the dense parts; portable where ExecuTorch's own loop runs every operator, hybridge's too."""
-        return "portable" if self.kernels == "hybridge" else self.backend
-
-    @property
-    def fixed_shapes(self) -> bool:
-        """Whether a method takes a fixed number of tokens; else a verify takes fewer too."""
-        return self.format == "pte"
 
 
 class Entry(BaseModel):
@@ -187,11 +138,6 @@ class Manifest(Entry):
         """The file's text, checksum included."""
         content = self.model_dump(mode="json")
         return json.dumps(content | {"checksum": _checksum(content)}, indent=2) + "\n"
-
-
-def shorter_verify(length: int) -> str:
-    """The name of the verify method for blocks of ``length`` tokens, where that is not the longest."""
-    return f"verify_{length}"
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hybridge.runtime.artifact import Artifact
-from hybridge.runtime.manifest import ONNX_COMMIT, shorter_verify
+from hybridge.runtime.manifest import ONNX_COMMIT
 from hybridge.runtime.onnx_graph import (
     COUNT,
     FIRST_LOGIT,
@@ -32,6 +32,7 @@ from hybridge.runtime.onnx_graph import (
     ort_value,
 )
 from hybridge.runtime.onnx_state import Buffers, OnnxState, StagedBlock, Version
+from hybridge.runtime.options import shorter_verify
 from hybridge.runtime.program_check import check_methods
 
 REFUSED = -1

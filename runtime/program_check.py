@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hybridge.cache.errors import ArtifactError
-from hybridge.runtime.manifest import Manifest, TensorEntry, shorter_verify
+from hybridge.runtime.manifest import Manifest, TensorEntry
+from hybridge.runtime.options import shorter_verify
 from hybridge.runtime.pinned import SCALAR_TYPES
 
 METHODS = ("prefill", "decode", "verify", "commit", "reset", "forward")

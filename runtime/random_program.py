@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from hybridge.cache.errors import UsageError, ValidationError
-from hybridge.runtime.protocols import CheckedSession
+from hybridge.runtime.checked_session import CheckedSession
 
 
 @dataclass(frozen=True)

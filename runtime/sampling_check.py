@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hybridge.runtime.draft_model import DraftModel
 from hybridge.runtime.generation_stats import GenerationStats
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.options import ExportOptions
 from hybridge.runtime.sampling import Sampler, Sampling
 from hybridge.runtime.session import Session
 from hybridge.runtime.text_methods import Logits, TextDescription, TextMethods

@@ -13,6 +13,7 @@ from hybridge.cache.errors import ArtifactError, CommitError, SnapshotError, Usa
 from hybridge.runtime.artifact import Artifact, open_artifact
 from hybridge.runtime.backends import load_program
 from hybridge.runtime.committed_text import Change, CommittedText
+from hybridge.runtime.description import Description
 from hybridge.runtime.drafter import Drafter
 from hybridge.runtime.generate import Until, generate
 from hybridge.runtime.generation_stats import GenerationStats
@@ -20,7 +21,7 @@ from hybridge.runtime.inputs import number
 from hybridge.runtime.one_thread import OneThread
 from hybridge.runtime.pace import Pace
 from hybridge.runtime.paces import Paces
-from hybridge.runtime.protocols import Description, Methods
+from hybridge.runtime.protocols import Methods
 from hybridge.runtime.refusals import Tokens, check_block, check_commit, check_pairs, check_slot, token_ids
 from hybridge.runtime.sampling import Sampling
 from hybridge.runtime.state_file import SavedState, read_state, write_state

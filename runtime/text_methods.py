@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.options import ExportOptions
 
 Logits = Callable[[tuple[int, ...]], Tensor]
 
@@ -21,7 +21,7 @@ BLOCK = 512
 
 @dataclass(kw_only=True)
 class TextDescription:
-    """See ``hybridge.runtime.protocols.Description``."""
+    """See ``hybridge.runtime.description.Description``."""
 
     vocab_size: int
     options: ExportOptions

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hybridge.runtime.inputs import number, padded
-from hybridge.runtime.manifest import ExportOptions, shorter_verify
+from hybridge.runtime.options import ExportOptions, shorter_verify
 from hybridge.runtime.protocols import Methods
 
 Answer = tuple[Tensor, Tensor]

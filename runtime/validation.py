@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.errors import UsageError
+from hybridge.runtime.checked_session import CheckedSession, Oracle
 from hybridge.runtime.drafter import Context, Drafter
 from hybridge.runtime.generation_stats import GenerationStats
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.options import ExportOptions
 from hybridge.runtime.prompt_lookup import PromptLookup
-from hybridge.runtime.protocols import CheckedSession, Oracle
 from hybridge.runtime.random_program import RandomProgram
 from hybridge.runtime.sampling import Proposal
 from hybridge.runtime.validation_report import Divergence, ValidationReport

@@ -24,8 +24,8 @@ from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.oracle import load_oracle
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.artifact import open_artifact
+from hybridge.runtime.checked_session import CheckedSession, Oracle
 from hybridge.runtime.native import NativeProcess, NativeSession
-from hybridge.runtime.protocols import CheckedSession, Oracle
 from hybridge.runtime.random_program import RandomProgram
 from hybridge.runtime.validation import OPERATIONS_PER_PROGRAM, TOLERANCE, compare
 from hybridge.runtime.validation_report import ValidationReport

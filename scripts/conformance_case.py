@@ -16,11 +16,13 @@ import torch
 from tiny import count_nodes, save_lively_checkpoint, tiny_config
 
 from hybridge.export.checkpoint import load_checkpoint
-from hybridge.export.exporter import build_cache, export
+from hybridge.export.exporter import export
 from hybridge.export.methods import State, build_methods
 from hybridge.export.oracle import load_oracle
 from hybridge.export.progress import Steps
-from hybridge.runtime.manifest import ExportOptions, Manifest
+from hybridge.export.state_cache import build_cache
+from hybridge.runtime.manifest import Manifest
+from hybridge.runtime.options import ExportOptions
 from hybridge.runtime.session import Session
 from hybridge.runtime.validation import OPERATIONS_PER_PROGRAM, validate
 

@@ -23,7 +23,7 @@ from once import once
 from tiny import save_checkpoint, save_tokenizer, tiny_config
 
 from hybridge.export.cli.export import export_checkpoint
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.options import ExportOptions
 
 if TYPE_CHECKING:
     from selection import Exports

@@ -13,7 +13,7 @@ from hybridge.cache.errors import CapacityError, CommitError, SnapshotError, Tok
 from hybridge.export.cli.figures import committed_state, rejection
 from hybridge.export.oracle import load_oracle
 from hybridge.runtime import PromptLookup, Session
-from hybridge.runtime.protocols import Oracle
+from hybridge.runtime.checked_session import Oracle
 from hybridge.runtime.random_program import RandomProgram
 from hybridge.runtime.validation import validate
 

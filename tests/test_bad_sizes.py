@@ -22,8 +22,8 @@ from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.kernels import Kernels
 from hybridge.cache.layer import CacheLayer
 from hybridge.export.cli.export import export_checkpoint
-from hybridge.export.exporter import build_cache
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.export.state_cache import build_cache
+from hybridge.runtime.options import ExportOptions
 
 ABSURD = 10**12
 IMPOSSIBLE = [

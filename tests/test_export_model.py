@@ -20,9 +20,10 @@ from checkpoint_forms import lfs_pointer, save_adapter
 
 import hybridge
 from hybridge.cache.errors import CheckpointError, HybridgeError, UsageError, ValidationError
-from hybridge.export import exporter
+from hybridge.export import formats
 from hybridge.export.progress import Steps
-from hybridge.runtime.manifest import ExportOptions, Manifest, read_manifest
+from hybridge.runtime.manifest import Manifest, read_manifest
+from hybridge.runtime.options import ExportOptions
 from hybridge.runtime.validation_report import Divergence, ValidationReport
 
 OPTIONS = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2)
@@ -140,7 +141,7 @@ def test_what_exists_is_kept_unless_it_is_to_be_replaced(
         (folder / "new").touch()
         return read_manifest(folder)
 
-    monkeypatch.setattr(exporter, "export", copied)
+    monkeypatch.setattr(formats, "export", copied)
     hybridge.export_model(checkpoint, out, OPTIONS, force=True)
     assert (out / "new").exists()
 
@@ -166,7 +167,7 @@ def test_a_validation_comes_before_the_folder_appears(
         assert source == checkpoint
         return report
 
-    monkeypatch.setattr(exporter, "export", copied)
+    monkeypatch.setattr(formats, "export", copied)
     monkeypatch.setattr("hybridge.export.api.validate_session", validated)
     steps = Recorded()
     if spoilt:

@@ -8,11 +8,11 @@ from zoo import VARIANTS
 
 from hybridge.cache.families import FAMILIES
 from hybridge.export.eager import eager_session
-from hybridge.export.exporter import build_cache
 from hybridge.export.families import ADAPTATIONS
 from hybridge.export.methods import State, build_methods
 from hybridge.export.oracle import uncached
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.export.state_cache import build_cache
+from hybridge.runtime.options import ExportOptions
 from hybridge.runtime.validation import validate
 
 MOST_NODES = 120

@@ -15,7 +15,7 @@ from hybridge.export.checkpoint import load_checkpoint
 from hybridge.export.eager import eager_session
 from hybridge.export.glm5_next_text import Glm5NextTextForCausalLM
 from hybridge.export.oracle import uncached
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.options import ExportOptions
 
 VISION = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 40, "out_hidden_size": 48}
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError, CommitError, HybridgeError, SnapshotError
 from hybridge.export.eager import EagerMethods
-from hybridge.export.exporter import build_cache
+from hybridge.export.state_cache import build_cache
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.text_methods import TextDescription, TextMethods
 

@@ -9,9 +9,9 @@ import pytest
 from tiny import tiny_config
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.exporter import build_cache
 from hybridge.export.memory import memory_bytes
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.export.state_cache import build_cache
+from hybridge.runtime.options import ExportOptions
 
 MACHINE = 1000 * 4096
 

@@ -17,9 +17,10 @@ from hybridge.cache.errors import CheckpointError, SnapshotError, UnsupportedMod
 from hybridge.export.checkpoint import Checkpoint, load_checkpoint
 from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.eager import eager_session
-from hybridge.export.exporter import build_cache
 from hybridge.export.methods import State, build_methods
-from hybridge.export.mtp import MtpDrafter, MtpWeights, load_mtp
+from hybridge.export.mtp import MtpDrafter
+from hybridge.export.mtp_weights import MtpWeights, load_mtp
+from hybridge.export.state_cache import build_cache
 from hybridge.runtime import Context, ExportOptions, Sampler, Sampling, Session
 from hybridge.runtime.block_drafter import BlockDrafter
 

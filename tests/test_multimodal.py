@@ -11,7 +11,7 @@ from zoo import VARIANTS
 
 from hybridge.export.checkpoint import load_checkpoint
 from hybridge.export.eager import eager_session
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.options import ExportOptions
 
 VISION: dict[str, Any] = {
     "hidden_size": 32,

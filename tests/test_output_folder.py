@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from hybridge.cache.errors import ExportFailedError, HybridgeError, OutputError, UsageError
-from hybridge.export import exporter
+from hybridge.export import formats
 from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.output_folder import output_folder
-from hybridge.runtime.manifest import MANIFEST, ExportOptions
+from hybridge.runtime.manifest import MANIFEST
+from hybridge.runtime.options import ExportOptions
 
 REFUSED = {
     errno.EACCES: "no permission to write .*out; choose another -o",
@@ -96,7 +97,7 @@ def test_an_interrupted_export_leaves_nothing(
     def interrupted(*args: object) -> None:
         raise error
 
-    monkeypatch.setattr(exporter, "export", interrupted)
+    monkeypatch.setattr(formats, "export", interrupted)
     with pytest.raises(type(error)):
         export_checkpoint(checkpoint, tmp_path / "out", ExportOptions(max_seq_len=32), force=False, validate=False)
     assert tree(tmp_path) == {}

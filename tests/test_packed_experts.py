@@ -10,7 +10,7 @@ import torch
 from hybridge.export.packed_layers import PackedExperts, PackedWeight
 from hybridge.export.packing import pack_weights
 from hybridge.runtime.kernels.experts import packed_experts
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.options import ExportOptions
 from hybridge.runtime.program import set_threads
 from tests.helpers.kernel_program import KernelProgram
 from tests.helpers.tiny import tiny_config, tiny_model

@@ -15,7 +15,7 @@ from hybridge.export.packed_layers import PackedEmbedding, PackedLinear, PackedW
 from hybridge.export.packing import pack_weights
 from hybridge.export.quantize import check_quantization
 from hybridge.runtime.kernels.linear import pack, packed_linear, unpack, weights
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.options import ExportOptions
 from hybridge.runtime.program import set_threads
 from tests.helpers.kernel_program import KernelProgram
 from tests.helpers.tiny import tiny_config, tiny_model

@@ -14,7 +14,7 @@ from tokenizers import ByteLevelBPETokenizer
 from hybridge.export.cli.chat_template import load_template
 from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.config_file import read_config
-from hybridge.export.exporter import build_cache
+from hybridge.export.state_cache import build_cache
 from hybridge.runtime import ExportOptions, Session, open_artifact
 from hybridge.runtime.block_drafter import BlockDrafter
 from hybridge.runtime.tokenizer import load_tokenizer

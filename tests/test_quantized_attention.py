@@ -17,10 +17,10 @@ from hybridge.cache.kernels import CoreKernels, Kernels, Scoring
 from hybridge.cache.quantized_attention import QuantizedAttentionLayer
 from hybridge.cache.quantized_rows import QuantizedRows
 from hybridge.export.eager import eager_session
-from hybridge.export.exporter import build_cache
 from hybridge.export.hybridge_kernels import HybridgeKernels
 from hybridge.export.oracle import round_keys, uncached
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.export.state_cache import build_cache
+from hybridge.runtime.options import ExportOptions
 from hybridge.runtime.validation import validate
 
 OPTIONS = ExportOptions(max_seq_len=61, prefill_chunk=17, verify_len=5, kernels="hybridge", kv_cache="int8")

@@ -11,7 +11,7 @@ from hybridge.cache import HybridCache
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.eager import eager_session
 from hybridge.export.oracle import uncached
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.options import ExportOptions
 from hybridge.runtime.session import Session
 
 FAMILY, END, BLOCK = "qwen4_exp_text", 3, 5

@@ -13,10 +13,10 @@ from tiny import tiny_config, tiny_model
 from torch import Tensor, nn
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.exporter import weight_bytes
+from hybridge.export.description import weight_bytes
 from hybridge.export.quantize import check_quantization, quantize
 from hybridge.export.stock_layers import StockEmbedding, StockLinear, StockWeight
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.options import ExportOptions
 from hybridge.runtime.program import stock_operators
 
 EIGHT_BITS = {"quantize": "8da4w"}

@@ -17,7 +17,7 @@ from transformers import GenerationConfig
 from hybridge.cache.errors import ArtifactError, CheckpointError
 from hybridge.export.checkpoint import Checkpoint, load_checkpoint
 from hybridge.export.cli.steps import ShownSteps
-from hybridge.export.exporter import write_tokenizer
+from hybridge.export.description import write_tokenizer
 from hybridge.export.generation_options import read_generation_config
 from hybridge.export.tokenizer_files import TokenizerFiles, read_tokenizer
 from hybridge.runtime.tokenizer import load_tokenizer

@@ -13,7 +13,8 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.cli.common import JsonOption, app, err, megabytes, numbers, print_json
 from hybridge.export.cli.steps import ShownSteps
 from hybridge.runtime.kernels import library
-from hybridge.runtime.manifest import ExportOptions, Manifest
+from hybridge.runtime.manifest import Manifest
+from hybridge.runtime.options import ExportOptions
 
 
 @app.command(name="export")

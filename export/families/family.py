@@ -24,12 +24,6 @@ ACTIVATION_NAMES = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "
 """What a kernel calls some of transformers' activations; others have one name."""
 
 
-def decoder_of(model: PreTrainedModel) -> Any:
-    """The text model under the head."""
-    decoder: Any = model.get_decoder()
-    return decoder if hasattr(decoder, "layers") else decoder.model  # Llama 4 does not know its own
-
-
 def short_convolution(conv: nn.Conv1d, activation: str | None) -> ShortConvolution:
     """A checkpoint's depthwise convolution, with transformers' activation of that name."""
     return ShortConvolution(

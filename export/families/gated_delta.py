@@ -12,7 +12,8 @@ from transformers import PreTrainedModel
 from hybridge.cache.delta_gates import DeltaGates
 from hybridge.cache.gated_delta_net import GatedDeltaNetLayer
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.export.families.family import Adaptation, StatefulMixer, decoder_of, short_convolution
+from hybridge.export.decoder import decoder_of
+from hybridge.export.families.family import Adaptation, StatefulMixer, short_convolution
 from hybridge.export.pinned.transformers import replace_method
 
 

@@ -15,7 +15,8 @@ from transformers import PreTrainedModel
 from hybridge.cache.attention import AttentionLayer
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.kernels import Scoring
-from hybridge.export.families.family import Adaptation, StatefulMixer, decoder_of
+from hybridge.export.decoder import decoder_of
+from hybridge.export.families.family import Adaptation, StatefulMixer
 
 Rope = tuple[Tensor, Tensor]
 """cos and sin [1, T, 1, D / 2]."""

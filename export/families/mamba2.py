@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.mamba2 import Mamba2Layer
 from hybridge.cache.state_space import LinearAttention, Steps
-from hybridge.export.families.family import Adaptation, StatefulMixer, decoder_of, short_convolution
+from hybridge.export.decoder import decoder_of
+from hybridge.export.families.family import Adaptation, StatefulMixer, short_convolution
 
 
 class Mamba2(StatefulMixer):

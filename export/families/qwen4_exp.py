@@ -19,7 +19,8 @@ from hybridge.cache.indexed_attention import provide
 from hybridge.cache.kernels import Scoring
 from hybridge.cache.key_pool import KeyPoolLayer
 from hybridge.cache.short_conv import ShortConvLayer
-from hybridge.export.families.family import Adaptation, StatefulMixer, decoder_of
+from hybridge.export.decoder import decoder_of
+from hybridge.export.families.family import Adaptation, StatefulMixer
 from hybridge.export.families.gated_delta import GatedDeltaNet, text_positions_only
 from hybridge.export.pinned.transformers import replace_method
 from hybridge.export.pinned.transformers_models import rotate

@@ -11,7 +11,8 @@ from typing import Any
 
 from hybridge.export.checkpoint import Checkpoint
 from hybridge.export.onnx.traced_cache import TracedCache
-from hybridge.runtime.manifest import ONNX_PROGRAM, ExportOptions
+from hybridge.runtime.manifest import ONNX_PROGRAM
+from hybridge.runtime.options import ExportOptions
 
 GENAI_CONFIG = "genai_config.json"
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.exporter import check_verify_lens
 from hybridge.export.onnx.quantized import check_quantization
 from hybridge.export.onnx.traced_cache import TracedCache
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.options import ExportOptions, check_verify_lens
 
 PTE_ONLY = ("backend", "kernels", "embedding_quantize", "kv_cache", "tap_layers", "mtp")
 

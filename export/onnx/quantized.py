@@ -14,7 +14,7 @@ from hybridge.export.experts import has_experts
 from hybridge.export.onnx.kernels import call
 from hybridge.export.packed_layers import constant, rounded
 from hybridge.export.quantizable import BITS, check_columns, untied_linears
-from hybridge.runtime.manifest import ExportOptions
+from hybridge.runtime.options import ExportOptions
 
 EXACT_INPUTS, INPUTS_OF_8_BITS = 1, 4
 """``accuracy_level`` of the operator."""

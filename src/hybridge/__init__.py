@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hybridge.export.causal_lm import CausalLM
     from hybridge.export.eager import eager_session
     from hybridge.runtime.drafter import Drafter
-    from hybridge.runtime.manifest import ExportOptions
+    from hybridge.runtime.options import ExportOptions
     from hybridge.runtime.session import Session
 
 __all__ = ["ExportOptions", "HybridCache", "Session", "eager_session", "errors", "export_model", "load"]

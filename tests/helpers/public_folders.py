@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from zoo import VARIANTS
 
 from hybridge.export.checkpoint import load_checkpoint
-from hybridge.export.mtp import MtpWeights
+from hybridge.export.mtp_weights import MtpWeights
 
 CHAT_TEMPLATES = Path(__file__).parent / "chat_templates"
 VISION: dict[str, Any] = {

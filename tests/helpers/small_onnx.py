@@ -23,7 +23,6 @@ from hybridge.runtime.manifest import (
     ONNX_COMMIT,
     ONNX_PROGRAM,
     ONNX_WEIGHTS,
-    ExportOptions,
     LayerEntry,
     Manifest,
     MethodEntry,
@@ -32,6 +31,7 @@ from hybridge.runtime.manifest import (
     OnnxState,
     TensorEntry,
 )
+from hybridge.runtime.options import ExportOptions
 
 VOCABULARY, HIDDEN = 131, 24
 H, K, V = 3, 7, 5  # heads of the gated delta layer
