@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hybridge.cache.attention import AttentionLayer
 from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.errors import CapacityError, UsageError
+from hybridge.cache.layers.attention import AttentionLayer
 
 if TYPE_CHECKING:
-    from hybridge.cache.layer import CacheLayer
+    from hybridge.cache.layers.layer import CacheLayer
 
 
 class TransformersCacheApi:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hybridge.export.checkpoint import load_checkpoint
-from hybridge.export.checkpoint_path import find_checkpoint
-from hybridge.export.config_file import read_config
-from hybridge.export.folder_kinds import ignored_parts
+from hybridge.export.checkpoint.config_file import read_config
+from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.export.formats import format_of
-from hybridge.export.output_folder import output_folder
-from hybridge.export.progress import Steps
-from hybridge.export.validate import validate_session
-from hybridge.runtime.manifest import Manifest
-from hybridge.runtime.options import ExportOptions
-from hybridge.runtime.validation import DEFAULT_PROGRAMS
+from hybridge.export.output.output_folder import output_folder
+from hybridge.export.output.progress import Steps
+from hybridge.export.reference.validate import validate_session
+from hybridge.export.source.checkpoint_path import find_checkpoint
+from hybridge.export.source.folder_kinds import ignored_parts
+from hybridge.runtime.artifacts.manifest import Manifest
+from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.checks.validation import DEFAULT_PROGRAMS
 
 
 def export_model(
@@ -40,7 +40,7 @@ def export_model(
 
     checkpoint: a folder with config.json and *.safetensors, or the id of a model in the hub's local cache. force: replace an
     artifact that is in ``out``. validate: hold it against the eager model before it appears. progress: is told of the steps,
-    of warnings and of the validation's report; ``hybridge.export.progress.Steps``.
+    of warnings and of the validation's report; ``hybridge.export.output.progress.Steps``.
 
     Raises UsageError for impossible options or an ``out`` that exists, CheckpointError or one of its kinds for what cannot be
     read or is not supported, ExportFailedError, ValidationError, and OutputError where ``out`` cannot be written.

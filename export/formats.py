@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.checkpoint import Checkpoint
-from hybridge.export.exporter import export
-from hybridge.export.progress import Steps
-from hybridge.export.state_cache import build_cache
-from hybridge.runtime.manifest import Manifest
-from hybridge.runtime.options import ExportOptions
+from hybridge.export.checkpoint.loading import Checkpoint
+from hybridge.export.output.progress import Steps
+from hybridge.export.pte.exporter import export
+from hybridge.export.pte.state_cache import build_cache
+from hybridge.runtime.artifacts.manifest import Manifest
+from hybridge.runtime.artifacts.options import ExportOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,17 +18,17 @@ from tokenizers import Tokenizer
 
 import hybridge
 from hybridge.cache import HybridCache
-from hybridge.export.checkpoint import load_checkpoint
+from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.export.cli.embedded import EMBEDDED, code_prompts
 from hybridge.export.cli.export import export_checkpoint
-from hybridge.export.oracle import load_oracle
+from hybridge.export.reference.oracle import load_oracle
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.artifact import open_artifact
-from hybridge.runtime.checked_session import CheckedSession, Oracle
+from hybridge.runtime.artifacts.artifact import open_artifact
+from hybridge.runtime.checks.checked_session import CheckedSession, Oracle
+from hybridge.runtime.checks.random_program import RandomProgram
+from hybridge.runtime.checks.validation import OPERATIONS_PER_PROGRAM, TOLERANCE, compare
+from hybridge.runtime.checks.validation_report import ValidationReport
 from hybridge.runtime.native import NativeProcess, NativeSession
-from hybridge.runtime.random_program import RandomProgram
-from hybridge.runtime.validation import OPERATIONS_PER_PROGRAM, TOLERANCE, compare
-from hybridge.runtime.validation_report import ValidationReport
 
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))
 from genai import greedy

@@ -17,13 +17,13 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 with warnings.catch_warnings():
     # What the pinned libraries say of themselves while they are imported.
     warnings.simplefilter("ignore")
-    import hybridge.export.exporter  # noqa: F401
+    import hybridge.export.pte.exporter  # noqa: F401
 
 from once import once
 from tiny import save_checkpoint, save_tokenizer, tiny_config
 
 from hybridge.export.cli.export import export_checkpoint
-from hybridge.runtime.options import ExportOptions
+from hybridge.runtime.artifacts.options import ExportOptions
 
 if TYPE_CHECKING:
     from selection import Exports

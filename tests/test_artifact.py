@@ -11,11 +11,11 @@ from torch import Tensor
 
 from hybridge.cache.errors import CapacityError, CommitError, SnapshotError, TokenError, ValidationError
 from hybridge.export.cli.figures import committed_state, rejection
-from hybridge.export.oracle import load_oracle
+from hybridge.export.reference.oracle import load_oracle
 from hybridge.runtime import PromptLookup, Session
-from hybridge.runtime.checked_session import Oracle
-from hybridge.runtime.random_program import RandomProgram
-from hybridge.runtime.validation import validate
+from hybridge.runtime.checks.checked_session import Oracle
+from hybridge.runtime.checks.random_program import RandomProgram
+from hybridge.runtime.checks.validation import validate
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
 

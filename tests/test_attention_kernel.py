@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block
-from hybridge.cache.quantized_rows import QuantizedRows
-from hybridge.cache.ring import Ring
+from hybridge.cache.operations.quantized_rows import QuantizedRows
+from hybridge.cache.operations.ring import Ring
+from hybridge.runtime.backends.pte_program import set_threads
 from hybridge.runtime.kernels.attention import attention, quantized_attention
-from hybridge.runtime.program import set_threads
 from tests.helpers.kernel_program import KernelProgram
 
 ops = torch.ops.hybridge

@@ -19,9 +19,9 @@ from transformers import AutoConfig
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families import FAMILIES
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.export.checkpoint import load_checkpoint, read_config
-from hybridge.export.state_cache import build_cache
-from hybridge.runtime.options import ExportOptions
+from hybridge.export.checkpoint.loading import load_checkpoint, read_config
+from hybridge.export.pte.state_cache import build_cache
+from hybridge.runtime.artifacts.options import ExportOptions
 
 NORM = "model.norm.weight"
 TOKENS = torch.arange(20)[None, :] * 7 % 131

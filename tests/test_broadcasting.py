@@ -13,7 +13,7 @@ from kernel_program import Calls
 from torch import Tensor
 
 from hybridge.cache.quiet import quiet
-from hybridge.export.broadcasting import same_ranks
+from hybridge.export.lowering.broadcasting import same_ranks
 
 REFUSED = [((3, 2, 24), (1, 1, 3, 2, 1)), ((1, 2, 1), (2, 24)), ((2, 3, 24), (1, 2, 1, 24))]
 TAKEN = [((24,), (1, 1, 24)), ((24,), (1, 3, 1)), ((3, 24), (1, 3, 24)), ((3, 2, 24), (5, 3, 2, 1)), ((3, 1), (3, 24))]

@@ -13,8 +13,8 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedToken
 import hybridge
 from hybridge.cache import HybridCache
 from hybridge.cache.errors import ArtifactError, CapacityError, TokenError, UsageError
-from hybridge.export.causal_lm import CausalLM
-from hybridge.export.generation_options import read_generation_config
+from hybridge.export.transformers_api.causal_lm import CausalLM
+from hybridge.export.transformers_api.generation_options import read_generation_config
 from hybridge.runtime import PromptLookup, Sampling
 
 PROMPTS = ["def main(", "class Point:\n    def __init__(self", "The first argument is the name of", "i"]

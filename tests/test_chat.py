@@ -23,9 +23,9 @@ from hybridge.cache.errors import CapacityError, StateFileError, UsageError
 from hybridge.export.cli.chat_template import load_template, render
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.runtime import ExportOptions, GenerationStats, Session, open_artifact
-from hybridge.runtime.artifact import describe_file
-from hybridge.runtime.conversation import Conversation, Message, Settings
-from hybridge.runtime.text_methods import TextDescription, TextMethods
+from hybridge.runtime.artifacts.artifact import describe_file
+from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
+from hybridge.runtime.chat.conversation import Conversation, Message, Settings
 
 SCRIPT = Path(sys.executable).parent / "hybridge"
 BYTES = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))

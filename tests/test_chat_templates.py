@@ -19,8 +19,8 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.cli import main
 from hybridge.export.cli.chat_template import load_template, render
 from hybridge.export.cli.template_args import OURS, template_variables
-from hybridge.export.tokenizer_files import read_tokenizer
-from hybridge.runtime.artifact import Artifact
+from hybridge.export.tokenizer.files import read_tokenizer
+from hybridge.runtime.artifacts.artifact import Artifact
 
 CONFIG: dict[str, Any] = {
     "add_bos_token": True,

@@ -22,11 +22,11 @@ from tiny import save_checkpoint, tiny_config
 from transformers import PreTrainedModel
 
 from hybridge.cache.errors import CheckpointError, HybridgeError, NotACheckpointError, UnsupportedModelError, UsageError
-from hybridge.export.checkpoint import load_checkpoint
-from hybridge.export.checkpoint_path import find_checkpoint
-from hybridge.export.config_file import read_config
-from hybridge.export.folder_kinds import ignored_parts
-from hybridge.export.hub_cache import model_id
+from hybridge.export.checkpoint.config_file import read_config
+from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.source.checkpoint_path import find_checkpoint
+from hybridge.export.source.folder_kinds import ignored_parts
+from hybridge.export.source.hub_cache import model_id
 
 ID = "Qwen/Qwen3.5-0.8B"
 

@@ -24,7 +24,7 @@ from transformers import AutoConfig
 from hybridge.export.cli import inspect as inspect_command
 from hybridge.export.cli import main
 from hybridge.export.cli.common import out
-from hybridge.runtime.manifest import MANIFEST, PROGRAM, read_manifest
+from hybridge.runtime.artifacts.manifest import MANIFEST, PROGRAM, read_manifest
 
 SCRIPT = Path(sys.executable).parent / "hybridge"
 FRAMES = re.compile(r"[\s│╭╮╰╯─┃]+")
@@ -346,7 +346,7 @@ def test_run_guesses_with_a_draft_model(cli: Run, artifact: Path) -> None:
 SLOW = """
 import time
 from hybridge.export.cli import main
-from hybridge.runtime.session import Session
+from hybridge.runtime.sessions.session import Session
 decode = Session.decode
 Session.decode = lambda self, token: (time.sleep(0.2), decode(self, token))[1]
 main()

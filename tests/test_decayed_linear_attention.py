@@ -6,8 +6,8 @@ from tiny import tiny_config
 from torch import Tensor
 
 from hybridge.cache import HybridCache
-from hybridge.cache.decayed_linear_attention import decayed_linear_attention, decayed_linear_attention_naive
 from hybridge.cache.errors import CheckpointError
+from hybridge.cache.recurrences.decayed_linear_attention import decayed_linear_attention, decayed_linear_attention_naive
 
 
 def inputs(tokens: int, *, strength: float = 1.0, heads: int = 3, key_dim: int = 11, value_dim: int = 7) -> list[Tensor]:

@@ -4,9 +4,9 @@ from tiny import tiny_config
 
 from hybridge.cache import HybridCache
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.delay import DelayLayer, delay_naive
 from hybridge.cache.errors import CheckpointError
-from hybridge.cache.kernels import CoreKernels
+from hybridge.cache.layers.delay import DelayLayer, delay_naive
+from hybridge.cache.operations.kernels import CoreKernels
 
 
 def layer() -> DelayLayer:

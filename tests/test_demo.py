@@ -19,8 +19,8 @@ from hybridge.export.cli.bench import load
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.export.cli.speculation_figures import Subject
 from hybridge.runtime import Sampling, Session
-from hybridge.runtime.sampling_check import sampling_p_value
-from hybridge.runtime.speculation_bench import PLAIN, contest
+from hybridge.runtime.checks.sampling_check import sampling_p_value
+from hybridge.runtime.checks.speculation_bench import PLAIN, contest
 
 SCRIPT = Path(sys.executable).parent / "hybridge"
 PROMPTS = ["class Point:\n    def __init__(self", "def main(", "The first argument is the name of"]
@@ -81,7 +81,7 @@ def test_text_of_a_seed_is_the_same_with_every_drafter(demo: tuple[Path, str], w
 
 def test_the_trained_draft_keeps_the_sampling_distribution(demo: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = count()
-    monkeypatch.setattr("hybridge.runtime.sampling.secrets.randbits", lambda bits: next(seeds))
+    monkeypatch.setattr("hybridge.runtime.generation.sampling.secrets.randbits", lambda bits: next(seeds))
     target, draft = (Session.load(folder) for folder in (demo[0], demo[0].with_name(f"{demo[0].name}-draft")))
     p, acceptance = sampling_p_value(target, draft, list(PROMPTS[0].encode()), Sampling(temperature=1.0, top_k=6), 12_000)
     assert p > 0.01

@@ -63,7 +63,7 @@ FAULTS = {
 RIGHT = """
 # Right here
 
-`Session.save`, `hybridge.load("OUT").generate(…)`, `CacheLayer`, `cache/layer.py`, `cache/*.py`, `hybridge::Session`,
+`Session.save`, `hybridge.load("OUT").generate(…)`, `CacheLayer`, `cache/layers/layer.py`, `cache/*.py`, `hybridge::Session`,
 `staged_conv`, `--quantize 8da4w|4w`, `--max-seq-len 96`, `hybridge kernels build --force`, `scripts/bench --rounds 3`,
 `hf download X --local-dir Y`, [a](artifact.md#the-state), [b](#right-here)
 """

@@ -10,9 +10,9 @@ from table import Table, table_session
 
 from hybridge.cache.errors import ArtifactError, DraftError
 from hybridge.runtime import Artifact, GenerationStats, Sampling, Session, open_artifact
-from hybridge.runtime.artifact import describe_file
-from hybridge.runtime.block_drafter import BlockDrafter
-from hybridge.runtime.draft_model import DraftModel
+from hybridge.runtime.artifacts.artifact import describe_file
+from hybridge.runtime.drafters.block_drafter import BlockDrafter
+from hybridge.runtime.drafters.draft_model import DraftModel
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7]
 

@@ -6,9 +6,9 @@ from torch import Tensor
 from transformers.models.inkling2.modeling_inkling2 import Inkling2DynamicShortConvolution
 
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.dynamic_conv import dynamic_conv, dynamic_conv_naive
-from hybridge.cache.kernels import CoreKernels
-from hybridge.cache.short_conv import ShortConvLayer
+from hybridge.cache.layers.short_conv import ShortConvLayer
+from hybridge.cache.operations.dynamic_conv import dynamic_conv, dynamic_conv_naive
+from hybridge.cache.operations.kernels import CoreKernels
 
 HEADS, CHANNELS, HIDDEN = 3, 15, 7
 

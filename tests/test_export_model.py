@@ -21,10 +21,10 @@ from checkpoint_forms import lfs_pointer, save_adapter
 import hybridge
 from hybridge.cache.errors import CheckpointError, HybridgeError, UsageError, ValidationError
 from hybridge.export import formats
-from hybridge.export.progress import Steps
-from hybridge.runtime.manifest import Manifest, read_manifest
-from hybridge.runtime.options import ExportOptions
-from hybridge.runtime.validation_report import Divergence, ValidationReport
+from hybridge.export.output.progress import Steps
+from hybridge.runtime.artifacts.manifest import Manifest, read_manifest
+from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.checks.validation_report import Divergence, ValidationReport
 
 OPTIONS = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2)
 

@@ -9,10 +9,10 @@ from tiny import tiny_config, tiny_model
 from torch.export import ExportedProgram
 
 from hybridge.cache import HybridCache
-from hybridge.cache.kernels import CoreKernels, Kernels
-from hybridge.export.hybridge_kernels import HybridgeKernels
-from hybridge.export.llm_kernels import LlmKernels
-from hybridge.export.methods import State, build_methods
+from hybridge.cache.operations.kernels import CoreKernels, Kernels
+from hybridge.export.kernel_sets.hybridge import HybridgeKernels
+from hybridge.export.kernel_sets.llm import LlmKernels
+from hybridge.export.pte.methods import State, build_methods
 
 FAMILIES = ["qwen3_5_text", "mistral", "llama"]
 KERNELS: Mapping[str, type[Kernels]] = {"aten": CoreKernels, "llm": LlmKernels}

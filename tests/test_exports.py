@@ -8,9 +8,9 @@ import torch
 from tiny import save_checkpoint, save_lively_checkpoint, tiny_config
 
 from hybridge.export.cli.export import export_checkpoint
-from hybridge.export.oracle import load_oracle
+from hybridge.export.reference.oracle import load_oracle
 from hybridge.runtime import ExportOptions, Session
-from hybridge.runtime.validation import validate
+from hybridge.runtime.checks.validation import validate
 
 HYBRID = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 32}

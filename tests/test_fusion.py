@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from hybridge.export.fusion import fuse
-from hybridge.export.tidy import drop_idle_nodes
+from hybridge.export.lowering.fusion import fuse
+from hybridge.export.lowering.tidy import drop_idle_nodes
 from hybridge.runtime.kernels.rotary import rotate_half, rotate_neighbours
 
 

@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hybridge.cache.conv_window import window_after
-from hybridge.cache.gated_delta_rule import gated_delta_rule_chunked, gated_delta_rule_naive, unit_lower_inverse
-from hybridge.export.llm_kernels import LlmKernels
+from hybridge.cache.operations.conv_window import window_after
+from hybridge.cache.recurrences.gated_delta_rule import gated_delta_rule_chunked, gated_delta_rule_naive, unit_lower_inverse
+from hybridge.export.kernel_sets.llm import LlmKernels
 
 FORMS = {"chunked": gated_delta_rule_chunked, "llm": LlmKernels().gated_delta_rule}
 

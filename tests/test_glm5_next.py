@@ -11,11 +11,11 @@ from transformers.models.glm5_next.modeling_glm5_next import Glm5NextForConditio
 
 from hybridge.cache import HybridCache
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
-from hybridge.export.checkpoint import load_checkpoint
-from hybridge.export.eager import eager_session
-from hybridge.export.glm5_next_text import Glm5NextTextForCausalLM
-from hybridge.export.oracle import uncached
-from hybridge.runtime.options import ExportOptions
+from hybridge.export.checkpoint.glm5_next_text import Glm5NextTextForCausalLM
+from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.reference.eager import eager_session
+from hybridge.export.reference.oracle import uncached
+from hybridge.runtime.artifacts.options import ExportOptions
 
 VISION = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 40, "out_hidden_size": 48}
 

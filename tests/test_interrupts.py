@@ -15,10 +15,10 @@ from tiny import tiny_config, tiny_model
 from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError, CommitError, HybridgeError, SnapshotError
-from hybridge.export.eager import EagerMethods
-from hybridge.export.state_cache import build_cache
+from hybridge.export.pte.state_cache import build_cache
+from hybridge.export.reference.eager import EagerMethods
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.text_methods import TextDescription, TextMethods
+from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
 
 TEXT, BLOCK = [1, 2, 3, 1, 2], [3, 1, 2]
 LONG = [3, 1, 4, 1, 5, 2, 3, 1, 4, 2, 2, 3]  # two chunks and a few tokens more

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 from hybridge.cache.errors import KernelsError
 from hybridge.export.cli import app
-from hybridge.runtime import compiling
-from hybridge.runtime.kernels import library
+from hybridge.runtime.kernels import compiling, library
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from hybridge.cache.gated_delta_rule import gated_delta_rule_naive
-from hybridge.cache.kernels import CoreKernels
-from hybridge.cache.kimi_delta_rule import kimi_delta_rule_chunked, kimi_delta_rule_naive
-from hybridge.export.llm_kernels import LlmKernels
+from hybridge.cache.operations.kernels import CoreKernels
+from hybridge.cache.recurrences.gated_delta_rule import gated_delta_rule_naive
+from hybridge.cache.recurrences.kimi_delta_rule import kimi_delta_rule_chunked, kimi_delta_rule_naive
+from hybridge.export.kernel_sets.llm import LlmKernels
 
 FORMS = {
     "chunked": kimi_delta_rule_chunked,

@@ -14,15 +14,15 @@ from tiny import lively, save_checkpoint, tiny_config, tiny_model
 from torch import Tensor
 
 from hybridge.cache.errors import CheckpointError, SnapshotError, UnsupportedModelError, UsageError
-from hybridge.export.checkpoint import Checkpoint, load_checkpoint
+from hybridge.export.checkpoint.loading import Checkpoint, load_checkpoint
+from hybridge.export.checkpoint.mtp_weights import MtpWeights, load_mtp
 from hybridge.export.cli.export import export_checkpoint
-from hybridge.export.eager import eager_session
-from hybridge.export.methods import State, build_methods
-from hybridge.export.mtp import MtpDrafter
-from hybridge.export.mtp_weights import MtpWeights, load_mtp
-from hybridge.export.state_cache import build_cache
+from hybridge.export.pte.methods import State, build_methods
+from hybridge.export.pte.mtp_drafter import MtpDrafter
+from hybridge.export.pte.state_cache import build_cache
+from hybridge.export.reference.eager import eager_session
 from hybridge.runtime import Context, ExportOptions, Sampler, Sampling, Session
-from hybridge.runtime.block_drafter import BlockDrafter
+from hybridge.runtime.drafters.block_drafter import BlockDrafter
 
 OPTIONS = ExportOptions(
     max_seq_len=41, prefill_chunk=7, verify_len=5, shorter_verify_lens=(3,), tap_layers=(1, -1), mtp=True, draft_len=3

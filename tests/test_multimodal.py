@@ -9,9 +9,9 @@ from tiny import lively
 from transformers import AutoConfig, AutoModelForImageTextToText
 from zoo import VARIANTS
 
-from hybridge.export.checkpoint import load_checkpoint
-from hybridge.export.eager import eager_session
-from hybridge.runtime.options import ExportOptions
+from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.reference.eager import eager_session
+from hybridge.runtime.artifacts.options import ExportOptions
 
 VISION: dict[str, Any] = {
     "hidden_size": 32,

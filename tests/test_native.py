@@ -27,13 +27,14 @@ from hybridge.cache.errors import (
     TokenError,
 )
 from hybridge.export.cli import app
-from hybridge.export.oracle import load_oracle
-from hybridge.runtime import GenerationStats, PromptLookup, Session, compiling, open_artifact
+from hybridge.export.reference.oracle import load_oracle
+from hybridge.runtime import GenerationStats, PromptLookup, Session, open_artifact
+from hybridge.runtime.checks.random_program import RandomProgram
+from hybridge.runtime.checks.validation import TOLERANCE, compare
+from hybridge.runtime.checks.validation_report import ValidationReport
+from hybridge.runtime.kernels import compiling
 from hybridge.runtime.native import NativeProcess, NativeSession, command
 from hybridge.runtime.pinned import executorch
-from hybridge.runtime.random_program import RandomProgram
-from hybridge.runtime.validation import TOLERANCE, compare
-from hybridge.runtime.validation_report import ValidationReport
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
 

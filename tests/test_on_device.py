@@ -11,7 +11,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from hybridge.runtime import Session, compiling
+from hybridge.runtime import Session
+from hybridge.runtime.kernels import compiling
 from hybridge.runtime.pinned import operator_libraries, registry_library
 
 CHECKOUT = Path(__file__).parents[1]

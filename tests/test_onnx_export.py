@@ -17,11 +17,11 @@ from hybridge.export.cli import main
 from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.formats import format_of
 from hybridge.export.onnx.kernels import padded
-from hybridge.export.oracle import load_oracle
+from hybridge.export.reference.oracle import load_oracle
 from hybridge.runtime import ExportOptions, Session
-from hybridge.runtime.artifact import describe_file
-from hybridge.runtime.manifest import ONNX_COMMIT, ONNX_PROGRAM, read_manifest
-from hybridge.runtime.validation import validate
+from hybridge.runtime.artifacts.artifact import describe_file
+from hybridge.runtime.artifacts.manifest import ONNX_COMMIT, ONNX_PROGRAM, read_manifest
+from hybridge.runtime.checks.validation import validate
 
 LINEAR, FULL = "linear_attention", "full_attention"
 CASES: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {

@@ -14,7 +14,7 @@ from forgery import Content, forge
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime import Session
-from hybridge.runtime.manifest import ONNX_COMMIT, ONNX_PROGRAM, ONNX_WEIGHTS
+from hybridge.runtime.artifacts.manifest import ONNX_COMMIT, ONNX_PROGRAM, ONNX_WEIGHTS
 
 
 @pytest.fixture

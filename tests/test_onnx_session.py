@@ -17,11 +17,11 @@ from torch import Tensor
 from hybridge.cache.errors import ArtifactError, SnapshotError
 from hybridge.export.cli import main
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.draft_model import DraftModel
-from hybridge.runtime.inputs import number, padded
-from hybridge.runtime.onnx_graph import OnnxGraph
-from hybridge.runtime.random_program import RandomProgram
-from hybridge.runtime.validation import validate
+from hybridge.runtime.backends.inputs import number, padded
+from hybridge.runtime.backends.onnx_graph import OnnxGraph
+from hybridge.runtime.checks.random_program import RandomProgram
+from hybridge.runtime.checks.validation import validate
+from hybridge.runtime.drafters.draft_model import DraftModel
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hybridge.runtime.kernels.activation  # noqa: F401  registers the operator
-from hybridge.export.packed_layers import PackedWeight
+from hybridge.export.layers.packed_layers import PackedWeight
 from hybridge.runtime.kernels.linear import packed_linear
 from tests.helpers.cross_compiled import CALLED, CrossCompiled, arm, cross_compile, emulator, has_zig, sources, x86
 from tests.helpers.once import once

@@ -13,9 +13,9 @@ import pytest
 from hybridge.cache.errors import ExportFailedError, HybridgeError, OutputError, UsageError
 from hybridge.export import formats
 from hybridge.export.cli.export import export_checkpoint
-from hybridge.export.output_folder import output_folder
-from hybridge.runtime.manifest import MANIFEST
-from hybridge.runtime.options import ExportOptions
+from hybridge.export.output.output_folder import output_folder
+from hybridge.runtime.artifacts.manifest import MANIFEST
+from hybridge.runtime.artifacts.options import ExportOptions
 
 REFUSED = {
     errno.EACCES: "no permission to write .*out; choose another -o",

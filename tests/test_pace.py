@@ -8,8 +8,8 @@ import pytest
 from table import table_session
 
 from hybridge.runtime import PromptLookup
-from hybridge.runtime.pace import Pace
-from hybridge.runtime.paces import Paces
+from hybridge.runtime.generation.pace import Pace
+from hybridge.runtime.generation.paces import Paces
 
 LENGTHS = (2, 4, 8, 16)
 

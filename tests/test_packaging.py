@@ -23,7 +23,7 @@ import hybridge
 names = [module.name for module in pkgutil.walk_packages(hybridge.__path__, "hybridge.")]
 places = {name: importlib.import_module(name).__file__ for name in names}
 
-from hybridge.export.checkpoint import load_checkpoint
+from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.export.cli.demo import EMBEDDED
 
 print(json.dumps({"places": places, "embedded": str(EMBEDDED), "model": load_checkpoint(EMBEDDED).config.model_type}))
@@ -136,5 +136,5 @@ def test_importing_hybridge_alone_is_quick() -> None:
 def test_the_runtime_loads_nothing_of_the_export(running: bool, request: pytest.FixtureRequest) -> None:
     artifact = [request.getfixturevalue("artifact")] if running else []
     loaded = python(RUN, *artifact)
-    assert "hybridge.runtime.session" in loaded
+    assert "hybridge.runtime.sessions.session" in loaded
     assert [name for name in loaded if name.startswith(("transformers", "torchao", "hybridge.export", "typer"))] == []

@@ -7,11 +7,11 @@ import copy
 import pytest
 import torch
 
-from hybridge.export.packed_layers import PackedExperts, PackedWeight
-from hybridge.export.packing import pack_weights
+from hybridge.export.layers.packed_layers import PackedExperts, PackedWeight
+from hybridge.export.quantization.packing import pack_weights
+from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.backends.pte_program import set_threads
 from hybridge.runtime.kernels.experts import packed_experts
-from hybridge.runtime.options import ExportOptions
-from hybridge.runtime.program import set_threads
 from tests.helpers.kernel_program import KernelProgram
 from tests.helpers.tiny import tiny_config, tiny_model
 from tests.helpers.zoo import VARIANTS

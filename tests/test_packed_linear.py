@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.packed_layers import PackedEmbedding, PackedLinear, PackedWeight
-from hybridge.export.packing import pack_weights
-from hybridge.export.quantize import check_quantization
+from hybridge.export.layers.packed_layers import PackedEmbedding, PackedLinear, PackedWeight
+from hybridge.export.quantization.packing import pack_weights
+from hybridge.export.quantization.quantize import check_quantization
+from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.backends.pte_program import set_threads
 from hybridge.runtime.kernels.linear import pack, packed_linear, unpack, weights
-from hybridge.runtime.options import ExportOptions
-from hybridge.runtime.program import set_threads
 from tests.helpers.kernel_program import KernelProgram
 from tests.helpers.tiny import tiny_config, tiny_model
 

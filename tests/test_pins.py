@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.fx.traceback import NodeSource
 
 from hybridge.cache.pinned import check
-from hybridge.export.lower import quiet
-from hybridge.export.partition import OnceStored, UntiedLinear
+from hybridge.export.lowering.lower import quiet
+from hybridge.export.lowering.partition import OnceStored, UntiedLinear
 from hybridge.export.pinned import program_format, stock_operators, torchao, xnnpack
 from hybridge.export.pinned.executorch import CLONE, backend_config, constant_input, edge, edge_config
 from hybridge.export.pinned.torch_export import ASSERTIONS, PROVENANCE, Operator, declared, overload, without_history
@@ -194,7 +194,7 @@ def test_a_plan_names_its_state_and_operators(program: Path) -> None:
 
 @pytest.mark.parametrize("word", [*parts.ATTENTION, *parts.RECURRENT, *parts.SMALL, *parts.STATE])
 def test_a_word_of_the_profile_is_in_an_operators_name(word: str) -> None:
-    import hybridge.export.hybridge_kernels  # noqa: F401  registers ours
+    import hybridge.export.kernel_sets.hybridge  # noqa: F401  registers ours
 
     names = pinned.operator_names(pinned.extension()) | set(torch._C._dispatch_get_all_op_names())
     assert [name for name in names if word in name], f"no operator is called {word!r}: its calls count as others in a profile"
@@ -254,7 +254,7 @@ def test_a_method_describes_itself(program: Path) -> None:
 def test_a_constant_method_answers_with_the_first_of_a_list(program: Path) -> None:
     opened = load(program)
     answers = [opened.load_method(name).call(())[0] for name in ("numbers", "one")]
-    assert answers == [7, 1], "of a list not the first alone is answered: see said() in runtime/program_check.py"
+    assert answers == [7, 1], "of a list not the first alone is answered: see said() in runtime/artifacts/program_check.py"
 
 
 def test_a_truncated_program_is_refused(program: Path, tmp_path: Path) -> None:
@@ -302,7 +302,7 @@ def test_the_delegate_and_its_option_have_their_names() -> None:
     assert xnnpack_preprocess.XnnpackBackend.__name__ == pinned.XNNPACK, "programs name the delegate otherwise"
     assert pinned.XNNPACK in pinned.extension()._get_registered_backend_names(), "the runtime names the delegate otherwise"
     library = pinned.runtime_library().read_bytes()
-    assert b"weight_cache_enabled" in library, "XNNPACK would pack weights for every method: see runtime/xnnpack_cache.cpp"
+    assert b"weight_cache_enabled" in library, "XNNPACK packs weights for each method: see runtime/backends/xnnpack_cache.cpp"
 
 
 def test_the_passes_that_are_left_out_are_there() -> None:
@@ -354,7 +354,7 @@ def partitioned() -> Any:
 def test_xnnpack_asks_whether_it_may_take_a_linear_layer(partitioned: Any, tied: bool) -> None:
     graph = partitioned.exported_program("tied" if tied else "untied").graph
     targets = [str(node.target) for node in graph.nodes if node.op == "call_function"]
-    message = "XNNPACK takes or leaves linear layers by another method than check_constraints: see export/partition.py"
+    message = "XNNPACK takes or leaves linear layers by another method than check_constraints: see export/lowering/partition.py"
     assert ("executorch_call_delegate" in targets) == (not tied), message
     assert any("aten.linear" in each for each in targets) == tied, message
 

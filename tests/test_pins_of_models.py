@@ -22,14 +22,15 @@ from transformers.cache_utils import Cache
 from hybridge.cache.errors import ArtifactError
 from hybridge.cache.families import FAMILIES
 from hybridge.cache.transformers_api import TransformersCacheApi
-from hybridge.export import adapt, generation_options
-from hybridge.export.families.family import ACTIVATION_NAMES
-from hybridge.export.glm5_next_text import Glm5NextTextForCausalLM
-from hybridge.export.lower import quiet
+from hybridge.export.adaptation import adapt
+from hybridge.export.adaptation.families.family import ACTIVATION_NAMES
+from hybridge.export.checkpoint.glm5_next_text import Glm5NextTextForCausalLM
+from hybridge.export.lowering.lower import quiet
 from hybridge.export.pinned import onnx as onnx_pins
 from hybridge.export.pinned import transformers as pinned
 from hybridge.export.pinned.transformers_models import Glm5NextConfig, Glm5NextTextConfig, rotate
-from hybridge.runtime.onnx_graph import OnnxGraph
+from hybridge.export.transformers_api import generation_options
+from hybridge.runtime.backends.onnx_graph import OnnxGraph
 from hybridge.runtime.pinned import ONNX_OPTIONS, onnx_dtype, onnx_message
 
 IDS = torch.arange(6)[None]

@@ -11,7 +11,7 @@ from hybridge.export.profiling.parts import POSITIONS
 from hybridge.export.profiling.profile import Profiler, profile
 from hybridge.export.profiling.program_file import ProgramFile
 from hybridge.runtime import Session
-from hybridge.runtime.artifact import open_artifact
+from hybridge.runtime.artifacts.artifact import open_artifact
 
 
 def test_every_instruction_is_in_one_part(artifact: Path) -> None:

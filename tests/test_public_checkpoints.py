@@ -11,13 +11,13 @@ from safetensors import safe_open
 from tokenizer_folders import TEXT
 from tokenizers import ByteLevelBPETokenizer
 
+from hybridge.export.checkpoint.config_file import read_config
 from hybridge.export.cli.chat_template import load_template
 from hybridge.export.cli.export import export_checkpoint
-from hybridge.export.config_file import read_config
-from hybridge.export.state_cache import build_cache
+from hybridge.export.pte.state_cache import build_cache
 from hybridge.runtime import ExportOptions, Session, open_artifact
-from hybridge.runtime.block_drafter import BlockDrafter
-from hybridge.runtime.tokenizer import load_tokenizer
+from hybridge.runtime.artifacts.tokenizer import load_tokenizer
+from hybridge.runtime.drafters.block_drafter import BlockDrafter
 
 OPTIONS = ExportOptions(max_seq_len=192, prefill_chunk=16, verify_len=5, tap_layers=(-1,), mtp=True, draft_len=3)
 SCRIPT = Path(sys.executable).parent / "hybridge"

@@ -9,19 +9,19 @@ import torch
 from tiny import lively, tiny_config, tiny_model
 from torch import Tensor
 
-from hybridge.cache.attention import AttentionLayer
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import UsageError
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.cache.kernels import CoreKernels, Kernels, Scoring
-from hybridge.cache.quantized_attention import QuantizedAttentionLayer
-from hybridge.cache.quantized_rows import QuantizedRows
-from hybridge.export.eager import eager_session
-from hybridge.export.hybridge_kernels import HybridgeKernels
-from hybridge.export.oracle import round_keys, uncached
-from hybridge.export.state_cache import build_cache
-from hybridge.runtime.options import ExportOptions
-from hybridge.runtime.validation import validate
+from hybridge.cache.layers.attention import AttentionLayer
+from hybridge.cache.layers.quantized_attention import QuantizedAttentionLayer
+from hybridge.cache.operations.kernels import CoreKernels, Kernels, Scoring
+from hybridge.cache.operations.quantized_rows import QuantizedRows
+from hybridge.export.kernel_sets.hybridge import HybridgeKernels
+from hybridge.export.pte.state_cache import build_cache
+from hybridge.export.reference.eager import eager_session
+from hybridge.export.reference.oracle import round_keys, uncached
+from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.checks.validation import validate
 
 OPTIONS = ExportOptions(max_seq_len=61, prefill_chunk=17, verify_len=5, kernels="hybridge", kv_cache="int8")
 FAMILIES = {

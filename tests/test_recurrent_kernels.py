@@ -7,8 +7,8 @@ import torch
 from kernel_twins import Twins, close, one
 from recurrences import FadingSum, GatedDelta, LinearAttention, Recurrence, SelectiveScan, ShortConv
 
-from hybridge.cache.short_conv import short_conv_naive
-from hybridge.runtime.program import set_threads
+from hybridge.cache.layers.short_conv import short_conv_naive
+from hybridge.runtime.backends.pte_program import set_threads
 
 CASES: dict[str, Callable[[], Recurrence]] = {
     "gated delta, shared keys": lambda: GatedDelta(2, 4, 24, 40, by_channel=False),

@@ -10,11 +10,11 @@ from tiny import lively, tiny_config, tiny_model
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families import plan
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.export.eager import eager_session
-from hybridge.export.methods import State, build_methods
-from hybridge.export.rope import hold_rope
-from hybridge.export.state_cache import build_cache
-from hybridge.runtime.options import ExportOptions
+from hybridge.export.adaptation.rope import hold_rope
+from hybridge.export.pte.methods import State, build_methods
+from hybridge.export.pte.state_cache import build_cache
+from hybridge.export.reference.eager import eager_session
+from hybridge.runtime.artifacts.options import ExportOptions
 
 DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 100.0}
 LONG = {"rope_type": "longrope", "rope_theta": 100.0, "short_factor": [1.0] * 6, "long_factor": [4.0] * 6}

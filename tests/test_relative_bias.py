@@ -5,8 +5,8 @@ from torch import Tensor
 from transformers.models.inkling.modeling_inkling import InklingRelativeLogits
 
 from hybridge.cache.block import Block
-from hybridge.cache.relative_bias import relative_bias
-from hybridge.cache.ring import held_by_slots
+from hybridge.cache.operations.relative_bias import relative_bias
+from hybridge.cache.operations.ring import held_by_slots
 
 HEADS, RELATIVE = 3, 5
 

@@ -3,11 +3,11 @@
 import torch
 from tiny import lively, tiny_config, tiny_model
 
-from hybridge.cache.attention import SharedAttentionLayer
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.full_attention import FullAttentionLayer
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.cache.kernels import CoreKernels, Scoring
+from hybridge.cache.layers.attention import SharedAttentionLayer
+from hybridge.cache.layers.full_attention import FullAttentionLayer
+from hybridge.cache.operations.kernels import CoreKernels, Scoring
 
 SIZES = CacheSizes(max_seq_len=32, prefill_chunk=17, verify_len=5, snapshot_slots=1)
 

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from hybridge.cache import HybridCache
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.conv_window import ShortConvolution
 from hybridge.cache.errors import CheckpointError
-from hybridge.cache.kernels import CoreKernels
-from hybridge.cache.short_conv import ShortConvLayer, short_conv_naive
+from hybridge.cache.layers.short_conv import ShortConvLayer, short_conv_naive
+from hybridge.cache.operations.conv_window import ShortConvolution
+from hybridge.cache.operations.kernels import CoreKernels
 
 CHANNELS = 5
 

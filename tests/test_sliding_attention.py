@@ -8,10 +8,10 @@ from torch import Tensor
 
 from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.cache.kernels import CoreKernels, Kernels, Scoring
-from hybridge.cache.sliding_attention import SlidingAttentionLayer
-from hybridge.export.hybridge_kernels import HybridgeKernels
-from hybridge.export.llm_kernels import LlmKernels
+from hybridge.cache.layers.sliding_attention import SlidingAttentionLayer
+from hybridge.cache.operations.kernels import CoreKernels, Kernels, Scoring
+from hybridge.export.kernel_sets.hybridge import HybridgeKernels
+from hybridge.export.kernel_sets.llm import LlmKernels
 
 KERNELS: dict[str, type[Kernels]] = {"core": CoreKernels, "llm": LlmKernels, "hybridge": HybridgeKernels}
 HEADS, KV_HEADS, DIM = 4, 2, 16

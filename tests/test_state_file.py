@@ -10,7 +10,7 @@ from table import table_session
 
 from hybridge.cache.errors import CommitError, OutputError, StateFileError, UsageError
 from hybridge.runtime import Session
-from hybridge.runtime.state_file import SavedState, read_state, write_state
+from hybridge.runtime.sessions.state_file import SavedState, read_state, write_state
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
 

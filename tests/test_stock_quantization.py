@@ -13,11 +13,11 @@ from tiny import tiny_config, tiny_model
 from torch import Tensor, nn
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.description import weight_bytes
-from hybridge.export.quantize import check_quantization, quantize
-from hybridge.export.stock_layers import StockEmbedding, StockLinear, StockWeight
-from hybridge.runtime.options import ExportOptions
-from hybridge.runtime.program import stock_operators
+from hybridge.export.layers.stock_layers import StockEmbedding, StockLinear, StockWeight
+from hybridge.export.output.description import weight_bytes
+from hybridge.export.quantization.quantize import check_quantization, quantize
+from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.backends.pte_program import stock_operators
 
 EIGHT_BITS = {"quantize": "8da4w"}
 FOUR_BITS = EIGHT_BITS | {"embedding_quantize": "4w"}

@@ -16,7 +16,7 @@ from forgery import Content, forge
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime import Session, open_artifact
-from hybridge.runtime.manifest import FORMAT_VERSION, MANIFEST, PROGRAM, read_manifest
+from hybridge.runtime.artifacts.manifest import FORMAT_VERSION, MANIFEST, PROGRAM, read_manifest
 
 FILES = [MANIFEST, PROGRAM, "tokenizer.json", "generation_config.json"]
 LOADED, REFUSED = 0, 1

@@ -7,9 +7,9 @@ import torch
 from tiny import lively, tiny_config, tiny_model
 
 from hybridge.cache.errors import UnsupportedModelError, UsageError
-from hybridge.export.eager import eager_session
-from hybridge.export.methods import State, build_methods
-from hybridge.export.state_cache import build_cache
+from hybridge.export.pte.methods import State, build_methods
+from hybridge.export.pte.state_cache import build_cache
+from hybridge.export.reference.eager import eager_session
 from hybridge.runtime import ExportOptions
 
 TOKENS = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]

@@ -12,10 +12,10 @@ from executorch.exir import to_edge_transform_and_lower
 from memory import measured
 
 from hybridge.cache.quiet import quiet
-from hybridge.export.partition import OnceStored
-from hybridge.runtime import compiling
-from hybridge.runtime.program import _runtime
-from hybridge.runtime.xnnpack_cache import share_packed_weights
+from hybridge.export.lowering.partition import OnceStored
+from hybridge.runtime.backends.pte_program import _runtime
+from hybridge.runtime.backends.xnnpack_cache import share_packed_weights
+from hybridge.runtime.kernels import compiling
 
 LAYER = torch.nn.Linear(2048, 2048)
 METHODS = {"decode": 1, "verify": 5, "prefill": 17}

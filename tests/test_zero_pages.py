@@ -10,7 +10,7 @@ import torch
 from memory import measured
 
 from hybridge.runtime import Session
-from hybridge.runtime.zero_pages import give_back
+from hybridge.runtime.backends.zero_pages import give_back
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="for Linux")

@@ -28,8 +28,8 @@ from hybridge.cache.families import (
 from hybridge.cache.families.checks import ADVICE, check_experts, check_windows
 from hybridge.cache.families.family import Config, Family, LayerBuilder, checked_layer_count, describe
 from hybridge.cache.families.options import check_causal, check_rope
-from hybridge.cache.kernels import Kernels
-from hybridge.cache.layer import CacheLayer
+from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.operations.kernels import Kernels
 
 __all__ = ["FAMILIES", "Config", "Family", "LayerBuilder", "build_layers", "config_dtype", "plan", "text_config"]
 

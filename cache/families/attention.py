@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from hybridge.cache.attention import AttentionLayer, SharedAttentionLayer
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families.family import Config, Family, LayerBuilder
-from hybridge.cache.full_attention import FullAttentionLayer
-from hybridge.cache.kernels import Kernels
-from hybridge.cache.layer import CacheLayer
-from hybridge.cache.quantized_attention import QuantizedAttentionLayer
-from hybridge.cache.sliding_attention import SlidingAttentionLayer
+from hybridge.cache.layers.attention import AttentionLayer, SharedAttentionLayer
+from hybridge.cache.layers.full_attention import FullAttentionLayer
+from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.layers.quantized_attention import QuantizedAttentionLayer
+from hybridge.cache.layers.sliding_attention import SlidingAttentionLayer
+from hybridge.cache.operations.kernels import Kernels
 
 
 def full_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:

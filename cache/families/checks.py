@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hybridge.cache.attention import AttentionLayer
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families.family import Config
-from hybridge.cache.layer import CacheLayer
+from hybridge.cache.layers.attention import AttentionLayer
+from hybridge.cache.layers.layer import CacheLayer
 
 ADVICE = "Take the config.json that came with the checkpoint."
 CHOSEN = ("num_experts_per_tok", "top_k_experts")

@@ -8,8 +8,8 @@ from typing import Any
 
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError
-from hybridge.cache.kernels import Kernels
-from hybridge.cache.layer import CacheLayer
+from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.operations.kernels import Kernels
 
 Config = Any  # transformers' PreTrainedConfig, by its attributes
 LayerBuilder = Callable[[Config, CacheSizes, Kernels, int], CacheLayer]

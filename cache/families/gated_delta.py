@@ -8,9 +8,9 @@ from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families.attention import full_attention
 from hybridge.cache.families.family import Config, Family
-from hybridge.cache.gated_delta_net import GatedDeltaNetLayer
-from hybridge.cache.kernels import Kernels
-from hybridge.cache.layer import CacheLayer
+from hybridge.cache.layers.gated_delta_net import GatedDeltaNetLayer
+from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.operations.kernels import Kernels
 
 
 def gated_delta_net(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:

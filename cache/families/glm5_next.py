@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.composite import CompositeLayer
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families.family import Config, Family
 from hybridge.cache.families.kimi_delta import kimi_delta_attention, latent_attention
-from hybridge.cache.indexed_attention import IndexedAttentionLayer
-from hybridge.cache.kernels import Kernels
-from hybridge.cache.key_pool import KeyPoolLayer
-from hybridge.cache.layer import CacheLayer
+from hybridge.cache.layers.composite import CompositeLayer
+from hybridge.cache.layers.indexed_attention import IndexedAttentionLayer
+from hybridge.cache.layers.key_pool import KeyPoolLayer
+from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.operations.kernels import Kernels
 
 
 def indexed_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:

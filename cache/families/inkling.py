@@ -6,16 +6,16 @@ from collections.abc import Mapping
 
 import torch
 
-from hybridge.cache.attention import AttentionLayer
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.composite import CompositeLayer
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families.family import Config, Family
-from hybridge.cache.full_attention import FullAttentionLayer
-from hybridge.cache.kernels import Kernels
-from hybridge.cache.layer import CacheLayer
-from hybridge.cache.short_conv import ShortConvLayer
-from hybridge.cache.sliding_attention import SlidingAttentionLayer
+from hybridge.cache.layers.attention import AttentionLayer
+from hybridge.cache.layers.composite import CompositeLayer
+from hybridge.cache.layers.full_attention import FullAttentionLayer
+from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.layers.short_conv import ShortConvLayer
+from hybridge.cache.layers.sliding_attention import SlidingAttentionLayer
+from hybridge.cache.operations.kernels import Kernels
 
 CONVOLUTIONS = ("key_conv", "value_conv", "attention_conv", "mlp_conv")
 """The parts beside ``attention``, in the order of transformers' ``conv_idx``."""

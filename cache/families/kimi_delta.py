@@ -8,10 +8,10 @@ from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families.checks import check_positive
 from hybridge.cache.families.family import Config, Family
-from hybridge.cache.kernels import Kernels
-from hybridge.cache.kimi_delta_attention import KimiDeltaAttentionLayer
-from hybridge.cache.latent_attention import LatentAttentionLayer
-from hybridge.cache.layer import CacheLayer
+from hybridge.cache.layers.kimi_delta_attention import KimiDeltaAttentionLayer
+from hybridge.cache.layers.latent_attention import LatentAttentionLayer
+from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.operations.kernels import Kernels
 
 
 def kimi_delta_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.families.attention import full_attention, head_dim, sliding_attention
 from hybridge.cache.families.family import Config, Family
-from hybridge.cache.kernels import Kernels
-from hybridge.cache.layer import CacheLayer
-from hybridge.cache.lightning_attention import LightningAttentionLayer
+from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.layers.lightning_attention import LightningAttentionLayer
+from hybridge.cache.operations.kernels import Kernels
 
 
 def lightning_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.composite import CompositeLayer
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families.attention import full_attention, unwindowed
 from hybridge.cache.families.checks import ADVICE, check_positive
 from hybridge.cache.families.family import Config, Family
-from hybridge.cache.kernels import Kernels
-from hybridge.cache.layer import CacheLayer
-from hybridge.cache.mamba import MambaLayer
+from hybridge.cache.layers.composite import CompositeLayer
+from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.layers.mamba import MambaLayer
+from hybridge.cache.operations.kernels import Kernels
 
 
 def mamba(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:

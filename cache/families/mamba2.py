@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.composite import CompositeLayer, StatelessLayer
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families.attention import full_attention, unwindowed
 from hybridge.cache.families.checks import ADVICE, check_positive
 from hybridge.cache.families.family import Config, Family
-from hybridge.cache.kernels import Kernels
-from hybridge.cache.layer import CacheLayer
-from hybridge.cache.mamba2 import Mamba2Layer
+from hybridge.cache.layers.composite import CompositeLayer, StatelessLayer
+from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.layers.mamba2 import Mamba2Layer
+from hybridge.cache.operations.kernels import Kernels
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 import torch
 
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.composite import CompositeLayer
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families.attention import full_attention, head_dim, kv_heads
 from hybridge.cache.families.family import Config, Family
 from hybridge.cache.families.gated_delta import gated_delta_net
-from hybridge.cache.indexed_attention import IndexedFullAttentionLayer
-from hybridge.cache.kernels import Kernels
-from hybridge.cache.key_pool import KeyPoolLayer
-from hybridge.cache.layer import CacheLayer
-from hybridge.cache.short_conv import ShortConvLayer
+from hybridge.cache.layers.composite import CompositeLayer
+from hybridge.cache.layers.indexed_attention import IndexedFullAttentionLayer
+from hybridge.cache.layers.key_pool import KeyPoolLayer
+from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.layers.short_conv import ShortConvLayer
+from hybridge.cache.operations.kernels import Kernels
 
 MOST_EXACT_IDS = 2**24
 """float32 holds every integer up to here."""

@@ -9,9 +9,9 @@ from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families.attention import sliding_attention
 from hybridge.cache.families.checks import ADVICE, check_positive
 from hybridge.cache.families.family import Config, Family
-from hybridge.cache.kernels import Kernels
-from hybridge.cache.layer import CacheLayer
-from hybridge.cache.rg_lru import RgLruLayer
+from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.layers.rg_lru import RgLruLayer
+from hybridge.cache.operations.kernels import Kernels
 
 
 def rg_lru(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:

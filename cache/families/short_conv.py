@@ -8,9 +8,9 @@ from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families.attention import full_attention, sliding_attention
 from hybridge.cache.families.family import Config, Family
-from hybridge.cache.kernels import Kernels
-from hybridge.cache.layer import CacheLayer
-from hybridge.cache.short_conv import ShortConvLayer
+from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.layers.short_conv import ShortConvLayer
+from hybridge.cache.operations.kernels import Kernels
 
 
 def short_conv(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from functools import partial
 
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.composite import CompositeLayer
-from hybridge.cache.delay import DelayLayer
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families.attention import full_attention, sliding_attention
 from hybridge.cache.families.family import Config, Family, LayerBuilder
-from hybridge.cache.kernels import Kernels
-from hybridge.cache.layer import CacheLayer
-from hybridge.cache.short_conv import ShortConvLayer
+from hybridge.cache.layers.composite import CompositeLayer
+from hybridge.cache.layers.delay import DelayLayer
+from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.layers.short_conv import ShortConvLayer
+from hybridge.cache.operations.kernels import Kernels
 
 
 def convolved(attention: LayerBuilder, config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:

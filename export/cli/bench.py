@@ -17,15 +17,15 @@ from hybridge.export.cli.embedded import code_prompts, export_embedded
 from hybridge.export.cli.figures import print_figures
 from hybridge.export.cli.profile import profile_parts
 from hybridge.export.cli.speculation_figures import BenchReport, Subject, measure
-from hybridge.runtime.artifact import open_artifact
-from hybridge.runtime.block_drafter import BlockDrafter
-from hybridge.runtime.draft_model import DraftModel
-from hybridge.runtime.drafter import Drafter
-from hybridge.runtime.program import set_threads
-from hybridge.runtime.prompt_lookup import PromptLookup
-from hybridge.runtime.session import Session
-from hybridge.runtime.speculation_bench import PLAIN, Outcome
-from hybridge.runtime.tokenizer import load_tokenizer
+from hybridge.runtime.artifacts.artifact import open_artifact
+from hybridge.runtime.artifacts.tokenizer import load_tokenizer
+from hybridge.runtime.backends.pte_program import set_threads
+from hybridge.runtime.checks.speculation_bench import PLAIN, Outcome
+from hybridge.runtime.drafters.block_drafter import BlockDrafter
+from hybridge.runtime.drafters.draft_model import DraftModel
+from hybridge.runtime.drafters.prompt_lookup import PromptLookup
+from hybridge.runtime.generation.drafter import Drafter
+from hybridge.runtime.sessions.session import Session
 
 PROMPTS = 40
 

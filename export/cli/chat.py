@@ -32,9 +32,9 @@ from hybridge.export.cli.generating import (
     stats_table,
 )
 from hybridge.export.cli.template_args import TemplateArgOption, template_variables
-from hybridge.runtime.conversation import Conversation, Message, Settings
-from hybridge.runtime.generation_stats import GenerationStats
-from hybridge.runtime.sampling import Sampling
+from hybridge.runtime.chat.conversation import Conversation, Message, Settings
+from hybridge.runtime.generation.sampling import Sampling
+from hybridge.runtime.generation.stats import GenerationStats
 
 HELP = """/undo         take the last message and its answer back
 /retry        another answer to the last message

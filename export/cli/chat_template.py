@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.special_tokens import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
-from hybridge.runtime.artifact import Artifact
-from hybridge.runtime.conversation import Message, Render
+from hybridge.export.tokenizer.special_tokens import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
+from hybridge.runtime.artifacts.artifact import Artifact
+from hybridge.runtime.chat.conversation import Message, Render
 
 DEFAULT, TOOL_USE = "default", "tool_use"
 TEMPLATE_FILE, SUFFIX = "chat_template", ".jinja"

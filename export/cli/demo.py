@@ -19,13 +19,13 @@ from hybridge.export.cli.figures import Figure, figures, print_figures
 from hybridge.export.cli.speculation_figures import Subject
 from hybridge.export.cli.steps import ShownSteps
 from hybridge.export.cli.validation_table import print_report
-from hybridge.runtime.drafter import Drafter
-from hybridge.runtime.generation_stats import GenerationStats
-from hybridge.runtime.sampling import Sampling
-from hybridge.runtime.session import Session
-from hybridge.runtime.speculation_bench import contest
-from hybridge.runtime.tokenizer import load_tokenizer
-from hybridge.runtime.validation import DEFAULT_PROGRAMS
+from hybridge.runtime.artifacts.tokenizer import load_tokenizer
+from hybridge.runtime.checks.speculation_bench import contest
+from hybridge.runtime.checks.validation import DEFAULT_PROGRAMS
+from hybridge.runtime.generation.drafter import Drafter
+from hybridge.runtime.generation.sampling import Sampling
+from hybridge.runtime.generation.stats import GenerationStats
+from hybridge.runtime.sessions.session import Session
 
 NEW_TOKENS, CODE_PROMPTS = 400, 5
 PROMPT = '''class Point:
@@ -50,7 +50,7 @@ def demo(
     programs: Annotated[int, typer.Option(min=1, help="Random programs of 40 operations to validate with.")] = DEFAULT_PROGRAMS,
 ) -> None:
     """Export the embedded hybrid model and its drafters, validate it, and generate with and without guessing ahead."""
-    from hybridge.export.validate import validate_session
+    from hybridge.export.reference.validate import validate_session
 
     began = time.perf_counter()
     draft = output.with_name(f"{output.name}-draft")

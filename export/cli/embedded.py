@@ -12,9 +12,9 @@ from tokenizers import Tokenizer
 
 from hybridge.export.cli.common import err
 from hybridge.export.cli.export import export_checkpoint
+from hybridge.runtime.artifacts.manifest import Manifest
+from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.kernels import library
-from hybridge.runtime.manifest import Manifest
-from hybridge.runtime.options import ExportOptions
 
 EMBEDDED = Path(__file__).parents[1] / "embedded"
 DRAFT = EMBEDDED / "draft"

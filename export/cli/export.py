@@ -12,9 +12,9 @@ from hybridge.cache import DEFAULT_MAX_SEQ_LEN
 from hybridge.cache.errors import UsageError
 from hybridge.export.cli.common import JsonOption, app, err, megabytes, numbers, print_json
 from hybridge.export.cli.steps import ShownSteps
+from hybridge.runtime.artifacts.manifest import Manifest
+from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.kernels import library
-from hybridge.runtime.manifest import Manifest
-from hybridge.runtime.options import ExportOptions
 
 
 @app.command(name="export")

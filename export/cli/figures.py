@@ -11,9 +11,9 @@ import torch
 
 from hybridge.cache import HybridCache
 from hybridge.export.cli.common import out, table
-from hybridge.runtime.manifest import Manifest
-from hybridge.runtime.session import Session
-from hybridge.runtime.validation_report import ValidationReport
+from hybridge.runtime.artifacts.manifest import Manifest
+from hybridge.runtime.checks.validation_report import ValidationReport
+from hybridge.runtime.sessions.session import Session
 
 PROMPT = list(range(1, 51))
 QWEN3_5_08B = SimpleNamespace(

@@ -12,14 +12,14 @@ from tokenizers import Tokenizer
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.cli.common import table
-from hybridge.runtime.artifact import Artifact, open_artifact
-from hybridge.runtime.block_drafter import BlockDrafter
-from hybridge.runtime.draft_model import DraftModel
-from hybridge.runtime.drafter import Drafter
-from hybridge.runtime.generation_stats import GenerationStats
-from hybridge.runtime.prompt_lookup import PromptLookup
-from hybridge.runtime.session import Session
-from hybridge.runtime.tokenizer import load_tokenizer
+from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
+from hybridge.runtime.artifacts.tokenizer import load_tokenizer
+from hybridge.runtime.drafters.block_drafter import BlockDrafter
+from hybridge.runtime.drafters.draft_model import DraftModel
+from hybridge.runtime.drafters.prompt_lookup import PromptLookup
+from hybridge.runtime.generation.drafter import Drafter
+from hybridge.runtime.generation.stats import GenerationStats
+from hybridge.runtime.sessions.session import Session
 
 DraftOption = Annotated[Path | None, typer.Option("--draft", help="Guess with this draft model, an artifact too.")]
 LookupOption = Annotated[bool, typer.Option("--prompt-lookup", help="Guess from what the text says already (the default).")]

@@ -7,8 +7,8 @@ from dataclasses import replace
 from rich.markup import escape
 
 from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, megabytes, out, print_json, table
-from hybridge.runtime.artifact import Artifact, open_artifact
-from hybridge.runtime.manifest import Manifest, OnnxEntry, TensorEntry
+from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
+from hybridge.runtime.artifacts.manifest import Manifest, OnnxEntry, TensorEntry
 
 
 @app.command()

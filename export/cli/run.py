@@ -29,9 +29,9 @@ from hybridge.export.cli.generating import (
     speed_up,
     stats_table,
 )
-from hybridge.runtime.generation_stats import GenerationStats
-from hybridge.runtime.sampling import Sampling
-from hybridge.runtime.text_stream import TextStream
+from hybridge.runtime.chat.text_stream import TextStream
+from hybridge.runtime.generation.sampling import Sampling
+from hybridge.runtime.generation.stats import GenerationStats
 
 
 @app.command()

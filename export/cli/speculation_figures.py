@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from hybridge.export.cli.figures import Figure, milliseconds
-from hybridge.runtime.drafter import Drafter
-from hybridge.runtime.prompt_lookup import PromptLookup
-from hybridge.runtime.sampling import Sampling
-from hybridge.runtime.sampling_check import sampling_p_value
-from hybridge.runtime.session import Session
-from hybridge.runtime.speculation_bench import PLAIN, Outcome, contest
+from hybridge.runtime.checks.sampling_check import sampling_p_value
+from hybridge.runtime.checks.speculation_bench import PLAIN, Outcome, contest
+from hybridge.runtime.drafters.prompt_lookup import PromptLookup
+from hybridge.runtime.generation.drafter import Drafter
+from hybridge.runtime.generation.sampling import Sampling
+from hybridge.runtime.sessions.session import Session
 
 CODE, RANDOM, FIXED = "Code, greedy", "Random bytes", "Code, greedy, always the longest block"
 HOT = Sampling(temperature=100.0)

@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from hybridge.export.cli.validation_table import print_report
-from hybridge.export.progress import Steps
-from hybridge.runtime.validation_report import ValidationReport
+from hybridge.export.output.progress import Steps
+from hybridge.runtime.checks.validation_report import ValidationReport
 
 
 class ShownSteps(Steps):

@@ -10,7 +10,7 @@ import typer
 from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, check_writable_file, err, out, print_json
 from hybridge.export.cli.steps import ShownSteps
 from hybridge.export.cli.validation_table import print_report
-from hybridge.runtime.validation import DEFAULT_PROGRAMS
+from hybridge.runtime.checks.validation import DEFAULT_PROGRAMS
 
 
 @app.command()
@@ -28,9 +28,9 @@ def validate(
     """Hold an artifact against the uncached eager model: random programs of all operations, and greedy generation."""
     if report is not None:
         check_writable_file(report)
-    from hybridge.export.checkpoint_path import find_checkpoint
-    from hybridge.export.folder_kinds import ignored_parts
-    from hybridge.export.validate import validate_native, validate_session
+    from hybridge.export.reference.validate import validate_native, validate_session
+    from hybridge.export.source.checkpoint_path import find_checkpoint
+    from hybridge.export.source.folder_kinds import ignored_parts
 
     steps, check = ShownSteps(err), validate_native if runtime == "native" else validate_session
     result = check(artifact, against, steps, programs=programs, seed=seed)

@@ -7,8 +7,8 @@ from typing import Any
 from rich.console import Console
 
 from hybridge.export.cli.common import table
-from hybridge.runtime.drift import Drift
-from hybridge.runtime.validation_report import Divergence, ValidationReport
+from hybridge.runtime.checks.drift import Drift
+from hybridge.runtime.checks.validation_report import Divergence, ValidationReport
 
 
 def print_report(report: ValidationReport, console: Console) -> None:

@@ -9,8 +9,8 @@ from typing import Final
 import onnx_ir
 
 from hybridge.export.onnx.traced_cache import Entry, TracedCache
-from hybridge.runtime.manifest import LayerEntry, MethodEntry, OnnxStaged, OnnxState, TensorEntry
-from hybridge.runtime.options import ExportOptions, shorter_verify
+from hybridge.runtime.artifacts.manifest import LayerEntry, MethodEntry, OnnxStaged, OnnxState, TensorEntry
+from hybridge.runtime.artifacts.options import ExportOptions, shorter_verify
 
 FLOAT: Final = "float32"
 INTEGER: Final = "int64"

@@ -9,16 +9,24 @@ import onnx
 import onnx_ir
 from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
-from hybridge.export.checkpoint import Checkpoint
-from hybridge.export.description import manifest_of, weight_bytes, write_tokenizer
+from hybridge.export.checkpoint.loading import Checkpoint
 from hybridge.export.onnx.describe import layer_entries, method_entries, staged_entries, state_entries
 from hybridge.export.onnx.genai_config import write_genai_config
 from hybridge.export.onnx.quantized import quantize_linears
 from hybridge.export.onnx.trace import OPSET, trace_commit, trace_model
 from hybridge.export.onnx.traced_cache import TracedCache
-from hybridge.export.progress import Steps
-from hybridge.runtime.manifest import MANIFEST, ONNX_COMMIT, ONNX_PROGRAM, ONNX_WEIGHTS, Manifest, OnnxEntry, OnnxStaged
-from hybridge.runtime.options import ExportOptions
+from hybridge.export.output.description import manifest_of, weight_bytes, write_tokenizer
+from hybridge.export.output.progress import Steps
+from hybridge.runtime.artifacts.manifest import (
+    MANIFEST,
+    ONNX_COMMIT,
+    ONNX_PROGRAM,
+    ONNX_WEIGHTS,
+    Manifest,
+    OnnxEntry,
+    OnnxStaged,
+)
+from hybridge.runtime.artifacts.options import ExportOptions
 
 CONTRIB = "com.microsoft"
 

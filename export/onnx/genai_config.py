@@ -9,10 +9,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hybridge.export.checkpoint import Checkpoint
+from hybridge.export.checkpoint.loading import Checkpoint
 from hybridge.export.onnx.traced_cache import TracedCache
-from hybridge.runtime.manifest import ONNX_PROGRAM
-from hybridge.runtime.options import ExportOptions
+from hybridge.runtime.artifacts.manifest import ONNX_PROGRAM
+from hybridge.runtime.artifacts.options import ExportOptions
 
 GENAI_CONFIG = "genai_config.json"
 

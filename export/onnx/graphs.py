@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from hybridge.cache.block import Block
 from hybridge.cache.pinned import check
-from hybridge.export.adapt import AdaptedModel
+from hybridge.export.adaptation.adapt import AdaptedModel
 from hybridge.export.onnx.traced_cache import TracedCache
 
 

@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.onnx.ops import symbolic_multi_out
 
 from hybridge.cache.block import Block
-from hybridge.cache.conv_window import ShortConvolution
-from hybridge.cache.delta_gates import DeltaGates, DeltaStaged
 from hybridge.cache.errors import UnsupportedModelError
-from hybridge.cache.kernels import CoreKernels, Scoring, Visible
+from hybridge.cache.operations.conv_window import ShortConvolution
+from hybridge.cache.operations.kernels import CoreKernels, Scoring, Visible
 from hybridge.cache.pinned import check
-from hybridge.cache.state_space import LinearAttention, LinearStaged, Steps
+from hybridge.cache.recurrences.delta_gates import DeltaGates, DeltaStaged
+from hybridge.cache.recurrences.state_space import LinearAttention, LinearStaged, Steps
 
 Attributes = dict[str, Any]
 
@@ -40,8 +40,10 @@ class Held:
 
 
 class OnnxKernels(CoreKernels):
-    """See ``hybridge.cache.kernels.Kernels``. Axes of states in the graph: keys and values [B, G, R, D]; windows [B, W, C];
-    matrices [B, H, K, V], those of state spaces and lightning attention too.
+    """See ``hybridge.cache.operations.kernels.Kernels``.
+
+    Axes of states in the graph: keys and values [B, G, R, D]; windows [B, W, C]; matrices [B, H, K, V], those of state
+    spaces and lightning attention too.
 
     What is staged has tokens as its second axis and the rest flat, [B, T, X]; log decays are ready to be used, so that a commit
     needs no weights.
@@ -204,7 +206,7 @@ def _activated(gates: DeltaGates) -> tuple[Tensor, ...]:
 
 
 def _normalized(x: Tensor, scale: float) -> Tensor:
-    """x [B, T, H, K] to its directions [B, T, H K], as ``hybridge.cache.delta_gates.l2_normalize``, times scale.
+    """x [B, T, H, K] to its directions [B, T, H K], as ``hybridge.cache.recurrences.delta_gates.l2_normalize``, times scale.
 
     As a norm by the root of the mean square, which is one operator:
     ``x / sqrt(sum x^2 + e) = x / sqrt(mean x^2 + e / K) / sqrt(K)``.

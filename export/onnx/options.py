@@ -7,7 +7,7 @@ from typing import Any
 from hybridge.cache.errors import UsageError
 from hybridge.export.onnx.quantized import check_quantization
 from hybridge.export.onnx.traced_cache import TracedCache
-from hybridge.runtime.options import ExportOptions, check_verify_lens
+from hybridge.runtime.artifacts.options import ExportOptions, check_verify_lens
 
 PTE_ONLY = ("backend", "kernels", "embedding_quantize", "kv_cache", "tap_layers", "mtp")
 

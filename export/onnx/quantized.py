@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.experts import has_experts
+from hybridge.export.layers.experts import has_experts
+from hybridge.export.layers.packed_layers import constant, rounded
 from hybridge.export.onnx.kernels import call
-from hybridge.export.packed_layers import constant, rounded
-from hybridge.export.quantizable import BITS, check_columns, untied_linears
-from hybridge.runtime.options import ExportOptions
+from hybridge.export.quantization.quantizable import BITS, check_columns, untied_linears
+from hybridge.runtime.artifacts.options import ExportOptions
 
 EXACT_INPUTS, INPUTS_OF_8_BITS = 1, 4
 """``accuracy_level`` of the operator."""

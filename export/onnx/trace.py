@@ -13,7 +13,7 @@ from torch.export import Dim
 from transformers import PreTrainedModel
 
 from hybridge.cache.quiet import quiet
-from hybridge.export.lower import explained
+from hybridge.export.lowering.lower import explained
 from hybridge.export.onnx.graphs import CommitGraph, ModelGraph
 from hybridge.export.onnx.traced_cache import MOST_TOKENS, Entry, TracedCache, names
 from hybridge.export.pinned.onnx import fuse_norms

@@ -17,8 +17,8 @@ from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import UnsupportedModelError
 from hybridge.cache.families import build_layers, text_config
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.cache.layer import CacheLayer
-from hybridge.cache.sliding_attention import SlidingAttentionLayer
+from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.layers.sliding_attention import SlidingAttentionLayer
 from hybridge.export.onnx.kernels import OnnxKernels, padded
 
 KINDS = frozenset(

@@ -20,9 +20,9 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.profiling.cut import Cut, Profile
 from hybridge.export.profiling.parts import POSITIONS, WHOLE
 from hybridge.export.profiling.program_file import ProgramFile
-from hybridge.runtime.artifact import Artifact
-from hybridge.runtime.program import Program
-from hybridge.runtime.session import Session
+from hybridge.runtime.artifacts.artifact import Artifact
+from hybridge.runtime.backends.pte_program import Program
+from hybridge.runtime.sessions.session import Session
 
 Clock = Callable[[], float]
 

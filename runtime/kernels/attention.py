@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block
-from hybridge.cache.kernels import CoreKernels, Scoring, Visible
-from hybridge.cache.quantized_rows import QuantizedRows
-from hybridge.cache.ring import Ring
+from hybridge.cache.operations.kernels import CoreKernels, Scoring, Visible
+from hybridge.cache.operations.quantized_rows import QuantizedRows
+from hybridge.cache.operations.ring import Ring
 from hybridge.runtime.kernels.define import define
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hybridge.cache.diagonal_scan import diagonal_scan_naive
+from hybridge.cache.recurrences.diagonal_scan import diagonal_scan_naive
 from hybridge.runtime.kernels.define import define
 
 

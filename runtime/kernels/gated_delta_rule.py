@@ -11,9 +11,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hybridge.cache.delta_gates import DeltaGates, split_heads
-from hybridge.cache.gated_delta_rule import gated_delta_rule_naive
-from hybridge.cache.kimi_delta_rule import kimi_delta_rule_naive
+from hybridge.cache.recurrences.delta_gates import DeltaGates, split_heads
+from hybridge.cache.recurrences.gated_delta_rule import gated_delta_rule_naive
+from hybridge.cache.recurrences.kimi_delta_rule import kimi_delta_rule_naive
 from hybridge.runtime.kernels.define import define
 
 ROWS = "Tensor mixed, Tensor decay, Tensor beta, Tensor rate, Tensor bias"

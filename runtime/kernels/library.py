@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hybridge.cache.errors import KernelsError
-from hybridge.runtime import compiling
+from hybridge.runtime.kernels import compiling
 from hybridge.runtime.pinned import MACROS
 
 FOLDER = Path(__file__).parent

@@ -13,8 +13,8 @@ import math
 import torch
 from torch import Tensor
 
-from hybridge.cache.decayed_linear_attention import decayed_linear_attention_naive
-from hybridge.cache.state_space import LinearAttention, Steps
+from hybridge.cache.recurrences.decayed_linear_attention import decayed_linear_attention_naive
+from hybridge.cache.recurrences.state_space import LinearAttention, Steps
 from hybridge.runtime.kernels.define import define
 
 ROWS = "Tensor mixed, Tensor? steps, Tensor? bias, Tensor rate, Tensor? skip"

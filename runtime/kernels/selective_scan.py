@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hybridge.cache.diagonal_scan import diagonal_scan_naive
-from hybridge.cache.state_space import Steps
+from hybridge.cache.recurrences.diagonal_scan import diagonal_scan_naive
+from hybridge.cache.recurrences.state_space import Steps
 from hybridge.runtime.kernels.define import define
 
 ROWS = "Tensor x, Tensor steps, Tensor? bias, Tensor key, Tensor query, Tensor rate, Tensor skip"

@@ -7,7 +7,7 @@ import sysconfig
 from pathlib import Path
 
 from hybridge.cache.errors import NativeError
-from hybridge.runtime import compiling
+from hybridge.runtime.kernels import compiling
 from hybridge.runtime.pinned import MACROS, registry_library
 
 FOLDER = Path(__file__).parent

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.errors import NativeError
-from hybridge.runtime.artifact import Artifact
+from hybridge.runtime.artifacts.artifact import Artifact
+from hybridge.runtime.backends.pte_program import needs_kernels, stock_operators
 from hybridge.runtime.kernels import library
 from hybridge.runtime.native import command
-from hybridge.runtime.program import needs_kernels, stock_operators
 
 Guess = Callable[[Sequence[int], int], Sequence[int]]
 """Tokens of the text since the last call, and a limit, to at most so many guesses."""

@@ -17,10 +17,10 @@ from hybridge.cache.errors import (
     StateFileError,
     TokenError,
 )
-from hybridge.runtime.drafter import Context, Drafter
-from hybridge.runtime.generation_stats import GenerationStats
+from hybridge.runtime.generation.drafter import Context, Drafter
+from hybridge.runtime.generation.sampling import Sampler, Sampling
+from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.native.process import Answer, Guess, NativeProcess
-from hybridge.runtime.sampling import Sampler, Sampling
 
 FAILED = ("Error::Internal", "Error::InvalidProgram")
 """What is no refusal: the runtime gave up inside a method."""

@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 
 from benchmarks.engine import VERIFY, tokens
-from hybridge.runtime.artifact import open_artifact
-from hybridge.runtime.backends import load_program
-from hybridge.runtime.inputs import number, padded
-from hybridge.runtime.program import set_threads
-from hybridge.runtime.session import Session
+from hybridge.runtime.artifacts.artifact import open_artifact
+from hybridge.runtime.backends.inputs import number, padded
+from hybridge.runtime.backends.load import load_program
+from hybridge.runtime.backends.pte_program import set_threads
+from hybridge.runtime.sessions.session import Session
 
 
 class HybridgeEngine:

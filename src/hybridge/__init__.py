@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from hybridge.cache import errors
     from hybridge.cache.hybrid_cache import HybridCache
     from hybridge.export.api import export_model
-    from hybridge.export.causal_lm import CausalLM
-    from hybridge.export.eager import eager_session
-    from hybridge.runtime.drafter import Drafter
-    from hybridge.runtime.options import ExportOptions
-    from hybridge.runtime.session import Session
+    from hybridge.export.reference.eager import eager_session
+    from hybridge.export.transformers_api.causal_lm import CausalLM
+    from hybridge.runtime.artifacts.options import ExportOptions
+    from hybridge.runtime.generation.drafter import Drafter
+    from hybridge.runtime.sessions.session import Session
 
 __all__ = ["ExportOptions", "HybridCache", "Session", "eager_session", "errors", "export_model", "load"]
 __version__ = "0.1.0"
 
 _MODULES = {
-    "ExportOptions": "hybridge.runtime.manifest",
+    "ExportOptions": "hybridge.runtime.artifacts.manifest",
     "HybridCache": "hybridge.cache.hybrid_cache",
-    "Session": "hybridge.runtime.session",
-    "eager_session": "hybridge.export.eager",
+    "Session": "hybridge.runtime.sessions.session",
+    "eager_session": "hybridge.export.reference.eager",
     "errors": "hybridge.cache",
     "export_model": "hybridge.export.api",
 }
@@ -38,7 +38,7 @@ def load(folder: str | Path, *, drafter: Drafter | None = None) -> CausalLM:
 
     Raises ArtifactError, saying what is wrong with the folder. Without transformers, use ``hybridge.Session``.
     """
-    from hybridge.export.causal_lm import CausalLM
+    from hybridge.export.transformers_api.causal_lm import CausalLM
 
     return CausalLM.from_pretrained(folder, drafter=drafter)
 

@@ -16,8 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hybridge.runtime import compiling
-from hybridge.runtime.kernels import library
+from hybridge.runtime.kernels import compiling, library
 
 STUB, PROGRAM = Path(__file__).parents[1] / "cross", "kernels"
 DTYPES = {torch.uint8: 0, torch.int8: 1, torch.int32: 3, torch.int64: 4, torch.float16: 5, torch.float32: 6, torch.bool: 11}

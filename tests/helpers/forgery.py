@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hybridge.runtime.artifact import describe_file
-from hybridge.runtime.manifest import MANIFEST, ONNX_COMMIT, ONNX_PROGRAM, ONNX_WEIGHTS, PROGRAM
+from hybridge.runtime.artifacts.artifact import describe_file
+from hybridge.runtime.artifacts.manifest import MANIFEST, ONNX_COMMIT, ONNX_PROGRAM, ONNX_WEIGHTS, PROGRAM
 
 Content = dict[str, Any]
 

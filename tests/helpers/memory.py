@@ -28,7 +28,7 @@ def own_bytes() -> int:
 def given_back() -> dict[str, int]:
     import torch
 
-    from hybridge.runtime.zero_pages import give_back
+    from hybridge.runtime.backends.zero_pages import give_back
 
     inner = torch.ones(64 << 20, dtype=torch.uint8)[1000:-1000].zero_()
     before = own_bytes()
@@ -38,8 +38,8 @@ def given_back() -> dict[str, int]:
 
 def packed_weights(program: str, *methods: str) -> dict[str, int]:
     """Growth by the first load of ``methods``, which packs the weights, and by the second."""
-    from hybridge.runtime.program import _runtime
-    from hybridge.runtime.xnnpack_cache import share_packed_weights
+    from hybridge.runtime.backends.pte_program import _runtime
+    from hybridge.runtime.backends.xnnpack_cache import share_packed_weights
 
     assert share_packed_weights()
     bytes_, loaded = [own_bytes()], []

@@ -12,8 +12,8 @@ from tokenizer_folders import SPECIAL, added_token, save_vocabulary, write_json
 from transformers import AutoConfig, AutoModelForImageTextToText
 from zoo import VARIANTS
 
-from hybridge.export.checkpoint import load_checkpoint
-from hybridge.export.mtp_weights import MtpWeights
+from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.checkpoint.mtp_weights import MtpWeights
 
 CHAT_TEMPLATES = Path(__file__).parent / "chat_templates"
 VISION: dict[str, Any] = {

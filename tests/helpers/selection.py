@@ -14,7 +14,7 @@ SLOW_FIXTURES = {"exported", "demo", "built", "kernels"}
 """Each is made by an export, a package build or a compiler, in more than a few seconds."""
 SHARED_EXPORT = "artifact"
 """Is exported once in a fast run, for one test of each file that wants it."""
-EXPORTERS = ["hybridge.export.lower._to_edge", "hybridge.export.onnx.trace._translate"]
+EXPORTERS = ["hybridge.export.lowering.lower._to_edge", "hybridge.export.onnx.trace._translate"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

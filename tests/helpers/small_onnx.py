@@ -16,8 +16,8 @@ from onnx import TensorProto, helper
 from torch import Tensor
 from torch.nn import functional as F
 
-from hybridge.runtime.artifact import describe_file
-from hybridge.runtime.manifest import (
+from hybridge.runtime.artifacts.artifact import describe_file
+from hybridge.runtime.artifacts.manifest import (
     FORMAT_VERSION,
     MANIFEST,
     ONNX_COMMIT,
@@ -31,7 +31,7 @@ from hybridge.runtime.manifest import (
     OnnxState,
     TensorEntry,
 )
-from hybridge.runtime.options import ExportOptions
+from hybridge.runtime.artifacts.options import ExportOptions
 
 VOCABULARY, HIDDEN = 131, 24
 H, K, V = 3, 7, 5  # heads of the gated delta layer

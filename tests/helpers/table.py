@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hybridge.runtime import ExportOptions, Session
-from hybridge.runtime.text_methods import TextDescription, TextMethods
+from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
 
 VOCABULARY, END = 7, 6
 

@@ -12,8 +12,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from zoo import VARIANTS
 
-from hybridge.export.rewrite import fold_constants
-from hybridge.export.tidy import drop_idle_nodes
+from hybridge.export.lowering.rewrite import fold_constants
+from hybridge.export.lowering.tidy import drop_idle_nodes
 
 
 def tiny_config(model_type: str, variant: int = 0, **overrides: Any) -> PreTrainedConfig:

@@ -1,0 +1,1 @@
+"""Cache layers: the state of one decoder layer, and how a block of tokens reads and changes it."""

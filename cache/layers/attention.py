@@ -1,0 +1,71 @@
+"""What all attention layers have in common: keys and values of earlier tokens, and one way to attend over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from torch import Tensor
+
+from hybridge.cache.block import Block, CacheSizes
+from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.operations.kernels import Kernels, Scoring, Visible
+
+
+class AttentionLayer(CacheLayer):
+    """keys [B, R, G, D] and values [B, R, G, V]; R rows, G key/value heads, D head dim, V value dim."""
+
+    keys: Tensor
+    values: Tensor
+    window: int | None = None
+    keeps: ClassVar[bool] = True  # keys and values of its own
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scoring: Scoring) -> Tensor:
+        """Take the block's key [B, T, G, D] and value [B, T, G, V] in and attend with query [B, T, H, D]; [B, T, H, V].
+
+        Another query of the same block attends over the same keys.
+        """
+        keys, values, visible = block.shared("taken", lambda: self.take(key, value, block), of=self)
+        return self.kernels.attend(query, keys, values, block, scoring, visible)
+
+    def take(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
+        """Take the block's key and value in; returns all the keys and values to attend over, and who sees which."""
+        raise NotImplementedError
+
+    # For transformers' own attention, which wants keys in the order of their positions. length is the committed length: a
+    # number in eager use, where shapes follow it, and a tensor under torch.compile, where every shape is static.
+
+    def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
+        """Take the block in; returns keys and values [B, N, G, ...] that its tokens may see, in their order."""
+        raise NotImplementedError
+
+    def seen_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
+        """N of ``seen`` for a block of so many tokens, and the position of the first."""
+        raise NotImplementedError
+
+
+class SharedAttentionLayer(AttentionLayer):
+    """Attends over the keys and values of an earlier layer (Gemma 3n, Gemma 4) and keeps none of its own."""
+
+    kind: ClassVar[str] = "shared_attention"
+    keeps: ClassVar[bool] = False
+
+    def __init__(self, sizes: CacheSizes, kernels: Kernels, *, source: int) -> None:
+        super().__init__(sizes, kernels)
+        self.source = source
+
+    @property
+    def rounds(self) -> bool:
+        return self._source.rounds
+
+    def connect(self, layers: Sequence[CacheLayer]) -> None:
+        self._sources = (layers[self.source],)  # in a tuple, for not to own it
+
+    @property
+    def _source(self) -> AttentionLayer:
+        source = self._sources[0]
+        assert isinstance(source, AttentionLayer)
+        return source
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scoring: Scoring) -> Tensor:
+        return self._source.attend(query, key, value, block, scoring)

@@ -1,0 +1,107 @@
+"""What a layer of the cache is: a few fixed buffers and six operations on them.
+
+A layer never asks what kind another one is, and the container (``HybridCache``) never asks at all: it loops.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from hybridge.cache.block import CacheSizes
+from hybridge.cache.errors import CheckpointError
+from hybridge.cache.operations.kernels import Kernels
+
+
+class CacheLayer(nn.Module):
+    """State of one token mixer.
+
+    Subclasses name their buffers in three groups: **committed** (what the accepted tokens left behind, bounded and copied by a
+    snapshot), **positional** (rows addressed by position, for which a snapshot needs only the length) and **staged** (inputs of
+    a tentative block). Each committed buffer has a twin ``<name>_slots`` [B, N, first dim, the rest] for the snapshot slots:
+    four dimensions with the slots as the second, which is what a runtime's row-writing operator takes.
+    """
+
+    kind: ClassVar[str]
+
+    @property
+    def rounds(self) -> bool:
+        """Whether it keeps keys and values in 8 bits."""
+        return False
+
+    def __init__(self, sizes: CacheSizes, kernels: Kernels) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.kernels = kernels
+        self.committed: list[str] = []
+        self.positional: list[str] = []
+        self.staged: list[str] = []
+
+    def add_committed(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> None:
+        """A bounded state [B, *shape], with room for it in every snapshot slot."""
+        self._check(name, shape)
+        self.committed.append(name)
+        self.register_buffer(name, torch.zeros(self.sizes.batch_size, *shape, dtype=dtype))
+        if self.sizes.snapshot_slots:
+            slots = (self.sizes.batch_size, self.sizes.snapshot_slots, shape[0], math.prod(shape[1:]))
+            self.register_buffer(f"{name}_slots", torch.zeros(slots, dtype=dtype))
+
+    def add_positional(self, name: str, *shape: int, dtype: torch.dtype = torch.float32, rows: int | None = None) -> None:
+        """Rows by position [B, R, *shape]; R is ``sizes.rows`` where ``rows`` is left out, as one row serves one position."""
+        self._check(name, shape)
+        self.positional.append(name)
+        self.register_buffer(name, torch.zeros(self.sizes.batch_size, rows or self.sizes.rows, *shape, dtype=dtype))
+
+    def add_staged(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> None:
+        """What the tokens of a tentative block leave for a commit, [B, S, *shape]."""
+        self._check(name, shape)
+        self.staged.append(name)
+        self.register_buffer(name, torch.zeros(self.sizes.batch_size, self.sizes.verify_len, *shape, dtype=dtype))
+
+    def _check(self, name: str, shape: Sequence[object]) -> None:
+        """Raises CheckpointError for sizes that no buffer can have: they come from a config.json."""
+        if not all(isinstance(size, int) and size >= 0 for size in shape):
+            raise CheckpointError(
+                f"config.json gives sizes that no layer can have: {list(shape)} for the {name} of {self.kind}. "
+                "Take the config.json that came with the checkpoint."
+            )
+
+    def part(self, name: str) -> CacheLayer:
+        """The part of that name; a layer that has no parts is its own only one."""
+        return self
+
+    def connect(self, layers: Sequence[CacheLayer]) -> None:
+        """Told of all layers of the model once they are there."""
+
+    def each(self) -> list[CacheLayer]:
+        """The parts in order."""
+        return [self]
+
+    def commit(self, count: Tensor) -> None:
+        """Accept the first ``count`` (int64 [1]) staged tokens; 0 leaves every committed bit as it is."""
+
+    def reset(self, when: Tensor) -> None:
+        """Empty the state where ``when`` (bool [1]) holds; whatever the memory held before, NaN included."""
+        for name in self.committed:
+            self.kernels.clear(self.get_buffer(name), when)
+
+    def write_slot(self, slot: Tensor, when: Tensor) -> None:
+        """Keep the committed state in ``slot`` (int64 [1], in range) where ``when`` holds."""
+        for name in self.committed:
+            self.kernels.keep_state(self.get_buffer(name), self.get_buffer(f"{name}_slots"), slot, when)
+
+    def read_slot(self, slot: Tensor, when: Tensor) -> None:
+        """Bring back what ``slot`` (int64 [1], in range) holds where ``when`` holds."""
+        for name in self.committed:
+            self.kernels.bring_back(self.get_buffer(f"{name}_slots"), self.get_buffer(name), slot, when)
+
+    def bytes_by_use(self) -> Mapping[str, int]:
+        """Bytes of the committed and positional state, of what a rollback adds, and of the snapshot slots."""
+        size = {name: buffer.numel() * buffer.element_size() for name, buffer in self.named_buffers()}
+        state = sum(size[name] for name in (*self.committed, *self.positional))
+        staged = sum(size[name] for name in self.staged)
+        return {"state": state, "rollback": staged, "slots": sum(size.values()) - state - staged}

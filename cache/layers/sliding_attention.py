@@ -1,0 +1,82 @@
+"""Sliding-window and chunked attention: keys and values in a ring of W + S slots, W the window and S the verify length.
+
+Position p lives in slot p mod R. Which position a slot holds follows from the length alone, so nothing but the rows is kept,
+and the ring stays right far past the window. A tentative block of S tokens overwrites only positions that no token from the
+committed length on can see, so rolling back is only a smaller length here too.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from hybridge.cache.block import Block, CacheSizes
+from hybridge.cache.layers.attention import AttentionLayer
+from hybridge.cache.operations.kernels import Kernels, Visible
+from hybridge.cache.operations.ring import Ring
+
+
+class SlidingAttentionLayer(AttentionLayer):
+    """R = window + ``sizes.verify_len`` slots, copied by a snapshot.
+
+    window counts the token itself: a token at position p sees p - window + 1 to p. ``chunked`` is Llama 4's attention, where
+    it sees its own chunk of ``window`` positions instead: ``p // window * window`` to p.
+    """
+
+    kind: ClassVar[str] = "sliding_attention"
+    window: int
+
+    def __init__(
+        self,
+        sizes: CacheSizes,
+        kernels: Kernels,
+        *,
+        kv_heads: int,
+        head_dim: int,
+        window: int,
+        value_dim: int | None = None,
+        chunked: bool = False,
+    ) -> None:
+        super().__init__(sizes, kernels)
+        self.window = window
+        self.ring = Ring(size=window + sizes.verify_len, window=window, chunked=chunked)
+        self.add_committed("keys", self.ring.size, kv_heads, head_dim, dtype=sizes.dtype)
+        self.add_committed("values", self.ring.size, kv_heads, value_dim or head_dim, dtype=sizes.dtype)
+
+    def take(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
+        keys, values = self.keys, self.values
+        if block.length > self.sizes.verify_len:
+            # A longer block may overwrite what its own first tokens still see: attend over the ring and the block side by side.
+            keys, values = torch.cat([keys, key], dim=1), torch.cat([values, value], dim=1)
+        self._write(key, value, block)
+        return keys, values, self._visible(block, keys.shape[1])
+
+    def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
+        rows, first = self.seen_sizes(block.length, length)
+        at, ring = torch.arange(rows) + first, self.ring.size
+        source = torch.where(at < length, torch.remainder(at, ring), at - length + ring)
+        source = source.clamp(max=ring + block.length - 1)
+        keys, values = torch.cat([self.keys, key], dim=1), torch.cat([self.values, value], dim=1)
+        self._write(key, value, block)
+        return keys.index_select(1, source), values.index_select(1, source)
+
+    def seen_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
+        if isinstance(length, int):
+            before = min(length, self.window - 1)
+            return before + tokens, length - before
+        return self.window - 1 + tokens, (length - self.window + 1).clamp(min=0)
+
+    def _write(self, key: Tensor, value: Tensor, block: Block) -> None:
+        self.kernels.write_window(self.keys, key, block)
+        self.kernels.write_window(self.values, value, block)
+
+    def _visible(self, block: Block, rows: int) -> Visible:
+        """What the block sees of the ring: with the block in it, or as it was before with the block appended."""
+
+        def make() -> Visible:
+            held = self.ring.held(block, rows)
+            return Visible(held=held, mask=self.ring.mask(block, held), ring=self.ring)
+
+        return block.shared((self.ring, rows), make)

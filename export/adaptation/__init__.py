@@ -1,0 +1,1 @@
+"""Adaptation: transformers' models over our cache, one entry a family."""

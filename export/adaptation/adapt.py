@@ -1,0 +1,148 @@
+"""Make a transformers model run over a ``HybridCache``: its forward stays its own, its token mixers read and write our state.
+
+Attention needs no code for a family: transformers calls whatever attention function the config names, and ours
+(``hybridge``) looks up the cache layer by the module's ``layer_idx``. Recurrent mixers are replaced (``families``).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.cache.layers.attention import AttentionLayer
+from hybridge.cache.operations.kernels import Scoring
+from hybridge.export.adaptation.families import ADAPTATIONS
+from hybridge.export.adaptation.families.family import Adaptation, Unregistered
+from hybridge.export.adaptation.rope import hold_rope
+from hybridge.export.adaptation.taps import Taps
+from hybridge.export.checkpoint.decoder import decoder_of
+from hybridge.export.layers.experts import EXPERTS
+from hybridge.export.pinned.transformers import choose_attention, choose_experts
+
+ATTENTION = "hybridge"
+
+
+class AdaptedModel(nn.Module):
+    """A causal language model over a cache: the decoder runs a block, the head makes logits of what it leaves.
+
+    The two are apart because a prefill wants the logits of one token only. The head is the model's own forward over hidden
+    states that are given, so its scales, caps and multipliers need no code here.
+    """
+
+    def __init__(self, model: PreTrainedModel, cache: HybridCache, tap_layers: Sequence[int] = ()) -> None:
+        super().__init__()
+        adapt(model, cache)
+        self.decoder: nn.Module = decoder_of(model)
+        self.taps = Taps(self.decoder, tap_layers)
+        self.head = model
+        model.set_submodule(next(name for name, module in model.named_modules() if module is self.decoder), Given(self.decoder))
+        self.cache = Unregistered(cache)
+        self.takes = inspect.signature(self.decoder.forward).parameters
+        self.requires_grad_(False)  # exported parameters must be leaves without gradients, or the lowering fails
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """Hidden states [1, T, hidden] after the last norm, for tokens [1, T] over the cache's block."""
+        positions = {"position_ids": self.cache.cache.block.positions[None, :]} if "position_ids" in self.takes else {}
+        hidden: Tensor = self.decoder(input_ids=tokens, use_cache=False, **positions).last_hidden_state
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """float32 logits [1, T, V] of hidden states [1, T, hidden]."""
+        logits: Tensor = self.head(inputs_embeds=hidden, use_cache=False).logits
+        return logits.float()
+
+
+class Given(nn.Module):
+    """Stands for a decoder that was already run: what it takes for embeddings are its hidden states."""
+
+    def __init__(self, decoder: nn.Module) -> None:
+        super().__init__()
+        self._decoder = (decoder,)  # in a tuple, for not to own it
+
+    def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> GivenOutput:
+        return GivenOutput(inputs_embeds)
+
+    def __getattr__(self, name: str) -> Any:
+        """Heads ask their decoder for multipliers."""
+        return getattr(self.__dict__["_decoder"][0], name)
+
+
+class GivenOutput:
+    """A decoder's output as far as a head asks for it: hidden states, and None for whatever else a family's decoder returns."""
+
+    def __init__(self, hidden: Tensor) -> None:
+        self.last_hidden_state = hidden
+
+    def __getitem__(self, index: int) -> Tensor:
+        return (self.last_hidden_state,)[index]
+
+    def __getattr__(self, name: str) -> None:
+        return None
+
+
+def adapt(model: PreTrainedModel, cache: HybridCache) -> PreTrainedModel:
+    """Bind ``model`` to ``cache``, in place; run it with ``use_cache=False`` and explicit ``position_ids`` inside a block."""
+    choose_attention(model, ATTENTION)
+    choose_experts(model, EXPERTS)
+    hold_rope(model)
+    adaptation = ADAPTATIONS[model.config.model_type]
+    for index, layer in enumerate(decoder_layers(model)):
+        _replace_mixers(layer, index, adaptation, cache)
+    for module in model.modules():
+        if hasattr(module, "layer_idx"):
+            module.hybridge = Unregistered(cache)
+    adaptation.prepare(model, cache)
+    return model
+
+
+def decoder_layers(model: PreTrainedModel) -> Iterator[Any]:
+    """The decoder layers in order."""
+    yield from decoder_of(model).layers
+
+
+def _replace_mixers(layer: Any, index: int, adaptation: Adaptation, cache: HybridCache) -> None:
+    for path, mixer in adaptation.mixers.items():
+        *parents, name = path.split(".")
+        owner = layer
+        for parent in parents:
+            owner = getattr(owner, parent, None)
+        original = getattr(owner, name, None)
+        if original is not None:
+            original.layer_idx = index  # not every family's modules know their own
+            setattr(owner, name, mixer(original, cache))
+
+
+def attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: None,
+    scaling: float,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention function: query [B, H, T, D], key [B, G, T, D], value [B, G, T, V] to [B, T, H, V].
+
+    softcap and s_aux (the sinks, [H]) are what it calls them. The window is the cache layer's.
+    """
+    cache: HybridCache = module.hybridge.cache
+    layer = cache.part(module.layer_idx, AttentionLayer, "attention")
+    query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    scoring = Scoring(scale=scaling, softcap=softcap, sinks=s_aux)
+    return layer.attend(query, key, value, cache.block, scoring), None
+
+
+def _no_mask(*_: Any, **__: Any) -> Tensor | None:
+    """Our attention reads visibility off the block's positions."""
+    return None
+
+
+AttentionInterface.register(ATTENTION, attend)
+AttentionMaskInterface.register(ATTENTION, _no_mask)

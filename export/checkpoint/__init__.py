@@ -1,0 +1,1 @@
+"""Checkpoints: config, weights, the text model in a multimodal one."""

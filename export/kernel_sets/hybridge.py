@@ -1,0 +1,63 @@
+"""hybridge's own operators for state (``hybridge.runtime.kernels``). Importing this module registers them with torch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+import hybridge.runtime.kernels.attention
+import hybridge.runtime.kernels.slots  # noqa: F401  registers the operators
+from hybridge.cache.block import Block
+from hybridge.cache.operations.kernels import CoreKernels, Scoring, Visible
+from hybridge.cache.operations.quantized_rows import QuantizedRows
+from hybridge.export.kernel_sets.llm import LlmKernels
+from hybridge.export.kernel_sets.recurrences import HybridgeRecurrences
+
+ops = torch.ops.hybridge
+
+
+class HybridgeKernels(HybridgeRecurrences, LlmKernels):
+    """See ``hybridge.cache.operations.kernels.Kernels``."""
+
+    def keep_state(self, state: Tensor, slots: Tensor, slot: Tensor, when: Tensor) -> None:
+        ops.keep_state(state, slots, slot, when)
+
+    def bring_back(self, slots: Tensor, state: Tensor, slot: Tensor, when: Tensor) -> None:
+        ops.bring_back(slots, state, slot, when)
+
+    def clear(self, state: Tensor, when: Tensor) -> None:
+        ops.clear(state, when)
+
+    def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
+        ops.write_rows(rows, buffer, block.start)
+
+    def write_window(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
+        ops.write_window(rows, buffer, block.start, block.count)
+
+    def attend(
+        self, query: Tensor, keys: Tensor, values: Tensor, block: Block, scoring: Scoring, visible: Visible | None = None
+    ) -> Tensor:
+        if _is_rare(scoring, query):
+            return CoreKernels().attend(query, keys, values, block, scoring, visible)
+        ring = visible.ring if visible else None
+        mask = visible.mask if visible and not ring else None
+        sees = (ring.size, ring.window, ring.chunked) if ring else (0, 0, False)
+        softcap = scoring.softcap or 0.0
+        out: Tensor = ops.attention(query, keys, values, block.start, mask, scoring.sinks, scoring.scale, softcap, *sees)
+        return out
+
+    def write_quantized(self, rows: QuantizedRows, key: Tensor, value: Tensor, block: Block) -> None:
+        ops.write_quantized_rows(key, value, rows.keys, rows.key_scales, rows.values, rows.value_scales, block.start)
+
+    def attend_quantized(self, query: Tensor, rows: QuantizedRows, value_dim: int, block: Block, scoring: Scoring) -> Tensor:
+        if _is_rare(scoring, query):
+            return super().attend_quantized(query, rows, value_dim, block, scoring)
+        buffers = (rows.keys, rows.key_scales, rows.values, rows.value_scales)
+        softcap = scoring.softcap or 0.0
+        out: Tensor = ops.quantized_attention(query, *buffers, block.start, scoring.sinks, value_dim, scoring.scale, softcap)
+        return out
+
+
+def _is_rare(scoring: Scoring, query: Tensor) -> bool:
+    """A bias by position, sinks by token, or several sequences: the operator knows none of them."""
+    return scoring.bias is not None or query.shape[0] > 1 or (scoring.sinks is not None and scoring.sinks.dim() > 1)

@@ -1,0 +1,1 @@
+"""Linear layers, embeddings and experts over quantized or packed weights."""

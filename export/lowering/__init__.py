@@ -1,0 +1,1 @@
+"""Lowering: exported graphs to one ExecuTorch program."""

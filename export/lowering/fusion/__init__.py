@@ -1,0 +1,37 @@
+"""Recognize in exported graphs what our kernels do in one pass, whatever model wrote it: one idea a file.
+
+A replacement is made only where the graph says exactly what the operator computes; anything else stays as it is.
+"""
+
+from __future__ import annotations
+
+from torch.export import ExportedProgram
+
+from hybridge.export.lowering.fusion.copies import copies_to_views
+from hybridge.export.lowering.fusion.gates import fuse_gates
+from hybridge.export.lowering.fusion.in_place import make_new_tensors
+from hybridge.export.lowering.fusion.match import mark_written
+from hybridge.export.lowering.fusion.norms import fuse_norms
+from hybridge.export.lowering.fusion.own_operators import use_own_operators
+from hybridge.export.lowering.fusion.rotary import fuse_rotary
+from hybridge.export.lowering.fusion.scalings import drop_idle_scalings, scale_before_widening
+from hybridge.export.lowering.fusion.sharing import share_equal_nodes
+from hybridge.export.lowering.fusion.transposes import cancel_transposes
+from hybridge.export.lowering.rewrite import fold_constants
+
+EDGE_PASSES = (copies_to_views, use_own_operators)
+"""For the lowering, once views are copies and operators are the runtime's own."""
+
+
+def fuse(program: ExportedProgram) -> None:
+    """Put ``hybridge::`` operators into an exported graph, in place, before it is lowered."""
+    make_new_tensors(program)
+    mark_written(program)
+    drop_idle_scalings(program)
+    scale_before_widening(program)
+    share_equal_nodes(program)
+    fuse_norms(program)
+    fuse_rotary(program)
+    fuse_gates(program)
+    cancel_transposes(program)
+    fold_constants(program)

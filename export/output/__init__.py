@@ -1,0 +1,1 @@
+"""Output folders: written whole or not at all, with their manifest."""

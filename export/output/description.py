@@ -1,0 +1,73 @@
+"""Describe an artifact: its tokenizer files, the bytes of its weights, and its manifest, whatever its format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+
+from torch import nn
+
+import hybridge
+from hybridge.export.checkpoint.loading import Checkpoint
+from hybridge.export.output.progress import Steps
+from hybridge.runtime.artifacts.artifact import describe_file
+from hybridge.runtime.artifacts.manifest import (
+    FORMAT_VERSION,
+    LayerEntry,
+    Manifest,
+    MethodEntry,
+    OnnxEntry,
+)
+from hybridge.runtime.artifacts.options import ExportOptions
+
+
+def write_tokenizer(checkpoint: Checkpoint, folder: Path, steps: Steps) -> None:
+    """Put the checkpoint's tokenizer into ``folder``, and say what was made or is missing. Raises CheckpointError, OSError."""
+    checkpoint.tokenizer.write(folder)
+    if checkpoint.tokenizer.note:
+        steps.warn(checkpoint.tokenizer.note)
+    if ignored := checkpoint.end_of_text.ignored:
+        ends = f"Texts end with {checkpoint.eos_ids}." if checkpoint.eos_ids else "No token ends a text: stop it by --stop."
+        steps.warn(
+            f"{', '.join(ignored)} should end a text, say {checkpoint.folder}'s files, but the model has no such token among "
+            f"its {checkpoint.vocab_size}: ignored. {ends}"
+        )
+
+
+def weight_bytes(*models: nn.Module) -> int:
+    """Bytes of all weights as a program has them, those that are used twice counted once."""
+    stored: dict[int, int] = {}
+    for module in chain.from_iterable(model.modules() for model in models):
+        bytes_of = getattr(module, "stored_bytes", lambda weight: weight.nbytes)
+        stored |= {id(weight): bytes_of(weight) for weight in module.parameters(recurse=False)}
+    return sum(stored.values())
+
+
+def manifest_of(
+    checkpoint: Checkpoint,
+    options: ExportOptions,
+    folder: Path,
+    *,
+    weights: int,
+    layers: list[LayerEntry],
+    methods: dict[str, MethodEntry],
+    libraries: Sequence[str],
+    onnx: OnnxEntry | None = None,
+) -> Manifest:
+    """The manifest of the files in ``folder``, whatever their format, made with the installed versions of ``libraries``."""
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        model_type=checkpoint.config.model_type,
+        vocab_size=checkpoint.vocab_size,
+        bos_id=checkpoint.bos_id,
+        eos_ids=checkpoint.eos_ids,
+        weight_bytes=weights,
+        options=options,
+        layers=layers,
+        methods=methods,
+        files={path.name: describe_file(path) for path in sorted(folder.iterdir())},
+        versions={name: version(name) for name in libraries} | {"hybridge": hybridge.__version__},
+        onnx=onnx,
+    )

@@ -1,0 +1,1 @@
+"""ExecuTorch artifacts: the exported methods and the export itself."""

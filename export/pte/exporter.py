@@ -1,0 +1,126 @@
+"""Export a checkpoint: read, adapt, lower, write, and put down in the manifest what was made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from executorch.exir import ExecutorchProgramManager
+from torch import Tensor
+
+from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.cache.layers.layer import CacheLayer
+from hybridge.export.checkpoint.loading import Checkpoint
+from hybridge.export.checkpoint.mtp_weights import load_mtp
+from hybridge.export.lowering.lower import calls, lower, outputs
+from hybridge.export.output.description import manifest_of, weight_bytes, write_tokenizer
+from hybridge.export.output.progress import Steps
+from hybridge.export.pte.methods import State, build_methods
+from hybridge.export.pte.mtp_drafter import MtpDrafter
+from hybridge.export.quantization.quantize import is_quantized, quantize
+from hybridge.runtime.artifacts.manifest import (
+    FORMAT_VERSION,
+    MANIFEST,
+    PROGRAM,
+    LayerEntry,
+    Manifest,
+    MethodEntry,
+    TensorEntry,
+)
+from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifacts.program_check import BOUNDED
+
+
+def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: ExportOptions, steps: Steps) -> Manifest:
+    """Write the artifact of ``checkpoint`` into the existing, empty ``folder``; the model is adapted in place.
+
+    cache is what ``build_cache`` made of the same config and options. Raises ExportFailedError and OSError.
+    """
+    write_tokenizer(checkpoint, folder, steps)
+    if options.kernels == "hybridge" or is_quantized(options):
+        with steps.step("Packing the weights"):
+            quantize(checkpoint.model, options)
+    drafter = MtpDrafter(load_mtp(checkpoint), cache, options.draft_len) if options.mtp else None
+    weights = weight_bytes(checkpoint.model, *([drafter] if drafter else []))  # before the adaptation takes the model apart
+    state = State(checkpoint.model, cache, options.tap_layers, drafter)
+    methods = build_methods(state, options.shorter_verify_lens)
+    constants = constant_methods(checkpoint, cache, options)
+    program = lower(methods, options=options, constants=constants, step=steps.step)
+    with steps.step(f"Writing {PROGRAM}"), (folder / PROGRAM).open("wb") as file:
+        program.write_to_file(file)
+    manifest = describe(
+        checkpoint, cache, options, program, folder, weights, {name: args for name, (_, args) in methods.items()}
+    )
+    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    return manifest
+
+
+def constant_methods(checkpoint: Checkpoint, cache: HybridCache, options: ExportOptions) -> dict[str, Any]:
+    """What the program says of itself: the stock runner's names, and ours for a harness that reads no manifest."""
+    bounded = cache.bounded_buffers()
+    return {
+        "get_max_seq_len": options.max_seq_len,
+        "get_max_context_len": options.max_seq_len,
+        "get_vocab_size": checkpoint.vocab_size,
+        "get_bos_id": checkpoint.bos_id if checkpoint.bos_id is not None else -1,
+        "get_eos_ids": checkpoint.eos_ids or [-1],
+        "use_kv_cache": True,
+        "use_sdpa_with_kv_cache": options.kernels != "aten",
+        "enable_dynamic_shape": False,
+        "hybridge_format_version": FORMAT_VERSION,
+        "hybridge_prefill_chunk": options.prefill_chunk,
+        "hybridge_verify_len": options.verify_len,
+        "hybridge_verify_lens": options.verify_lens,
+        "hybridge_snapshot_slots": options.snapshot_slots,
+        "hybridge_taps": len(options.tap_layers),
+        "hybridge_draft_len": options.draft_len if options.mtp else 0,
+        BOUNDED: [place for place, (name, _) in enumerate(cache.named_buffers()) if name in bounded],
+    }
+
+
+def describe(
+    checkpoint: Checkpoint,
+    cache: HybridCache,
+    options: ExportOptions,
+    program: ExecutorchProgramManager,
+    folder: Path,
+    weights: int,
+    inputs: Mapping[str, tuple[Tensor, ...]],
+) -> Manifest:
+    """The manifest of what was written to ``folder``."""
+    return manifest_of(
+        checkpoint,
+        replace(options, backend=options.lowered_to),
+        folder,
+        weights=weights,
+        layers=[_layer(layer) for layer in cache.cache_layers()],
+        methods={name: _method(name, args, program) for name, args in inputs.items()},
+        libraries=("torch", "executorch", "transformers"),
+    )
+
+
+def _layer(layer: CacheLayer) -> LayerEntry:
+    use = layer.bytes_by_use()
+    return LayerEntry(
+        kind=layer.kind,
+        buffers={name: _tensor(buffer) for name, buffer in layer.named_buffers()},
+        state_bytes=use["state"],
+        rollback_bytes=use["rollback"],
+        slot_bytes=use["slots"],
+    )
+
+
+def _method(name: str, args: tuple[Tensor, ...], program: ExecutorchProgramManager) -> MethodEntry:
+    operators, delegates = calls(program, name)
+    return MethodEntry(
+        inputs=[_tensor(each) for each in args],
+        outputs=[TensorEntry(shape=shape, dtype=dtype) for shape, dtype in outputs(program, name)],
+        operators=operators,
+        delegates=dict(delegates),
+    )
+
+
+def _tensor(tensor: Tensor) -> TensorEntry:
+    return TensorEntry(shape=list(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))

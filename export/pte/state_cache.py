@@ -1,0 +1,77 @@
+"""The cache that an ExecuTorch export carries, once the options are known to fit the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from hybridge.cache.errors import UsageError
+from hybridge.cache.families import text_config
+from hybridge.cache.families.attention import head_dim, kv_heads
+from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.cache.layers.drafter_attention import DrafterAttentionLayer
+from hybridge.cache.operations.kernels import CoreKernels, Kernels
+from hybridge.export.adaptation.taps import check_taps
+from hybridge.export.checkpoint.mtp_weights import check_mtp
+from hybridge.export.kernel_sets.hybridge import HybridgeKernels
+from hybridge.export.kernel_sets.llm import LlmKernels
+from hybridge.export.pte.memory import memory_bytes
+from hybridge.export.quantization.quantize import check_quantization
+from hybridge.runtime.artifacts.options import ExportOptions, check_verify_lens
+
+KERNELS: Mapping[str, type[Kernels]] = {"llm": LlmKernels, "hybridge": HybridgeKernels, "aten": CoreKernels}
+
+
+def build_cache(config: Any, options: ExportOptions) -> HybridCache:
+    """The cache that an export with ``options`` of a model, or of its text model, of ``config`` carries.
+
+    Raises UsageError for impossible sizes and UnsupportedModelError for layers that there is no state for.
+    """
+    config = text_config(config)
+    with torch.device("meta"):
+        size = _cache(config, options).state_bytes()
+    check_verify_lens(options)
+    check_quantization(options)
+    check_taps(options.tap_layers, config.num_hidden_layers)
+    if options.mtp:
+        check_mtp(config, options)
+    memory = memory_bytes()
+    if size > memory // 2:
+        raise UsageError(
+            f"the state would take {size / 1e9:.1f} GB of the {memory / 1e9:.1f} GB that this process may have; "
+            "lower --max-seq-len or --snapshot-slots."
+        )
+    cache = _cache(config, options)
+    check_kv_cache(cache, options)
+    return cache
+
+
+def check_kv_cache(cache: HybridCache, options: ExportOptions) -> None:
+    """Raises UsageError where nothing would have the 8 bits that were asked for."""
+    parts = [part for layer in cache.cache_layers() for part in layer.each()]
+    if options.kv_cache == "int8" and not any(part.rounds for part in parts):
+        kinds = ", ".join(sorted({part.kind for part in parts}))
+        raise UsageError(
+            f"--kv-cache int8 is for full attention, and this model has none that it could be for: its layers are {kinds}. "
+            "Export without it."
+        )
+
+
+def _cache(config: Any, options: ExportOptions) -> HybridCache:
+    kernels = KERNELS[options.kernels]()
+    cache = HybridCache.from_config(
+        config,
+        max_seq_len=options.max_seq_len,
+        prefill_chunk=options.prefill_chunk,
+        verify_len=options.verify_len,
+        snapshot_slots=options.snapshot_slots,
+        dtype=getattr(torch, options.dtype),
+        quantized_keys=options.kv_cache == "int8",
+        kernels=kernels,
+    )
+    if options.mtp:
+        shape = {"kv_heads": kv_heads(config), "head_dim": head_dim(config)}
+        cache.layers.append(DrafterAttentionLayer(cache.sizes, kernels, **shape))
+    return cache

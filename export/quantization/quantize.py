@@ -1,0 +1,42 @@
+"""What has fewer bits in an artifact than in its checkpoint.
+
+``8da4w`` rounds weights to 4 bits and what goes into a linear layer to 8, by the same groups or token by token; ``4w`` and
+``8w`` leave the latter as it is. Recurrent state and gates stay float32 (docs/decisions.md).
+"""
+
+from __future__ import annotations
+
+from transformers import PreTrainedModel
+
+from hybridge.cache.errors import UsageError
+from hybridge.export.quantization.packing import pack_weights
+from hybridge.export.quantization.stock_quantization import check_stock_quantization, quantize_for_stock
+from hybridge.runtime.artifacts.options import ExportOptions
+
+
+def check_quantization(options: ExportOptions) -> None:
+    """Raises UsageError for options that go together with no kernels."""
+    if options.kv_cache != "float32" and options.kernels != "hybridge":
+        raise UsageError(f"--kv-cache {options.kv_cache} needs --kernels hybridge, not {options.kernels}.")
+    if not is_quantized(options):
+        return
+    if options.kernels != "hybridge":
+        check_stock_quantization(options)
+    elif options.group_size < 8 or options.group_size % 8:
+        raise UsageError(f"--group-size {options.group_size} is not a multiple of 8; 32, 64 and 128 are usual.")
+
+
+def is_quantized(options: ExportOptions) -> bool:
+    """Whether any weight has fewer than 32 bits."""
+    return options.quantize != "none" or options.embedding_quantize != "none"
+
+
+def rounds(options: ExportOptions) -> bool:
+    """Whether an artifact with ``options`` is another model than its checkpoint, if only a little."""
+    return is_quantized(options) or options.kv_cache != "float32"
+
+
+def quantize(model: PreTrainedModel, options: ExportOptions) -> None:
+    """Replace layers of ``model`` in place by those that the artifact has. Raises UsageError for what they are not for."""
+    own = options.kernels == "hybridge" or options.format == "onnx"  # which has the same numbers
+    (pack_weights if own else quantize_for_stock)(model, options)

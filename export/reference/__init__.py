@@ -1,0 +1,1 @@
+"""References to compare with: eager sessions, and the uncached oracle."""

@@ -1,0 +1,1 @@
+"""transformers' interface over an artifact: generate, with its options."""

@@ -1,0 +1,136 @@
+"""An artifact behind transformers' interface: ``model.generate(**tokenizer(...))``.
+
+It needs transformers and no checkpoint; without transformers there is ``hybridge.runtime.Session``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, StoppingCriteriaList
+
+from hybridge.cache.errors import TokenError
+from hybridge.export.pinned.transformers import Streamer
+from hybridge.export.transformers_api.generation_options import (
+    ends,
+    new_tokens,
+    read_generation_config,
+    resolve,
+    room,
+    sampling,
+    stopping,
+)
+from hybridge.runtime.generation.drafter import Drafter
+from hybridge.runtime.generation.stats import GenerationStats
+from hybridge.runtime.sessions.session import Session
+
+
+class CausalLM:
+    """A language model as transformers' scripts know them, over a Session; one sequence at a time.
+
+    generation_config: what holds where a call says nothing, from the artifact's generation_config.json. drafter: guesses ahead,
+    which changes the time and not the text; may be set at any time. stats: of the last generation. session: for what
+    transformers has no word for.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, session: Session, generation_config: GenerationConfig, drafter: Drafter | None = None) -> None:
+        self.session, self.generation_config, self.drafter = session, generation_config, drafter
+        self.stats = GenerationStats()
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, *, drafter: Drafter | None = None) -> CausalLM:
+        """Open an artifact. Raises ArtifactError, saying what is wrong with the folder."""
+        session = Session.load(folder)
+        return cls(session, read_generation_config(Path(folder), session.manifest.eos_ids), drafter)
+
+    def generate(
+        self,
+        inputs: Tensor | None = None,
+        generation_config: GenerationConfig | None = None,
+        *,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        stopping_criteria: StoppingCriteriaList | None = None,
+        streamer: Streamer | None = None,
+        tokenizer: Any = None,
+        **overrides: Any,
+    ) -> Tensor:
+        """Prompt and new tokens, int64 [1, T + N], of a prompt [1, T] that is given as ``inputs`` or ``input_ids``.
+
+        overrides are names of GenerationConfig. Where the prompt goes on from the last generation's text, only what is new is
+        read. Ends early where the context is full. Stopping criteria get no scores. Raises UsageError for options that are not
+        supported, TokenError for several sequences, padding or no tokens, CapacityError for a prompt that does not fit.
+        """
+        prompt = one_sequence(inputs if input_ids is None else input_ids, attention_mask)
+        config = resolve(generation_config, self.generation_config, overrides)
+        criteria, ids = stopping(config, stopping_criteria, tokenizer), prompt.copy()
+        most, drawn = new_tokens(config, len(prompt)), sampling(config)
+        tokens = self.session.generate(
+            self._unread(prompt),
+            max_new_tokens=most,
+            drafter=self.drafter,
+            sampling=drawn,
+            eos_ids=ends(config),
+            until=lambda token: bool(criteria) and bool(criteria(torch.tensor([[*ids, token]]), None).all()),
+            stats=self._new_stats(),
+        )
+        for token in streamed(tokens, prompt, streamer):
+            ids.append(token)
+        return torch.tensor([ids])
+
+    def text_generation(self, tokenizer: Any, prompt: str, echo: bool = True, max_seq_len: int | None = None) -> str:
+        """The greedy continuation of ``prompt``, with it where ``echo``, of at most ``max_seq_len`` tokens in all.
+
+        The interface of optimum's ExecuTorchModelForCausalLM. Raises UsageError where the prompt leaves no room.
+        """
+        ids = list(tokenizer.encode(prompt))
+        limit = min(max_seq_len or self.session.max_seq_len, self.session.max_seq_len)
+        most = room(len(ids), limit, "max_seq_len")
+        new = self.session.generate(self._unread(ids), max_new_tokens=most, drafter=self.drafter, stats=self._new_stats())
+        return str(tokenizer.decode([*(ids if echo else []), *new], skip_special_tokens=True))
+
+    def _unread(self, prompt: list[int]) -> list[int]:
+        """What the session has not read of ``prompt``; all, after a reset, where it holds any other text."""
+        known = self.session.tokens
+        if len(known) < len(prompt) and prompt[: len(known)] == known:
+            return prompt[len(known) :]
+        self.session.reset()
+        return prompt
+
+    def _new_stats(self) -> GenerationStats:
+        self.stats = GenerationStats()
+        return self.stats
+
+
+def one_sequence(ids: Tensor | None, mask: Tensor | None) -> list[int]:
+    """The tokens of ids [1, T]. Raises TokenError for other shapes, no tokens, and a mask that hides any."""
+    if ids is None or ids.ndim != 2 or ids.shape[0] != 1 or not ids.numel():
+        shape = "none" if ids is None else list(ids.shape)
+        raise TokenError(
+            f"input_ids must be one sequence [1, T] of at least one token, got {shape}; generate one after the other."
+        )
+    if mask is not None and (mask.shape != ids.shape or not mask.bool().all()):
+        raise TokenError(
+            "attention_mask hides tokens: padding is not supported; give one sequence without it, and no mask or ones."
+        )
+    return [int(token) for token in ids[0]]
+
+
+def streamed(tokens: Iterator[int], prompt: list[int], streamer: Streamer | None) -> Iterator[int]:
+    """``tokens``, each shown to the streamer, the prompt first, in the shapes that transformers gives: [1, T], then [1]."""
+    if streamer is None:
+        yield from tokens
+        return
+    with closing(tokens):  # type: ignore[type-var]  # a generator
+        streamer.put(torch.tensor([prompt]))
+        for token in tokens:
+            streamer.put(torch.tensor([token]))
+            yield token
+        streamer.end()

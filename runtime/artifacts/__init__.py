@@ -1,0 +1,1 @@
+"""Artifact folders: their manifest, hashes, and checks of the program inside."""

@@ -1,0 +1,174 @@
+"""``manifest.json``: what an artifact is, in words that a program and a person can check.
+
+The file carries the SHA-256 and size of every other file and a checksum of itself, so that nothing in the folder can change
+unnoticed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hybridge.cache.errors import ArtifactError
+from hybridge.runtime.artifacts.options import ExportOptions
+
+FORMAT_VERSION = 2
+MANIFEST = "manifest.json"
+PROGRAM = "model.pte"
+ONNX_PROGRAM, ONNX_WEIGHTS, ONNX_COMMIT = "model.onnx", "model.onnx.data", "commit.onnx"
+
+
+class Entry(BaseModel):
+    """Base of what the manifest holds: immutable, no unknown fields, no conversions."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class TensorEntry(Entry):
+    """A tensor's fixed shape and dtype, such as ``float32``."""
+
+    shape: list[int]
+    dtype: str
+
+
+class LayerEntry(Entry):
+    """One cache layer: its kind, the shapes of its buffers by name, and their bytes by use."""
+
+    kind: str
+    buffers: dict[str, TensorEntry]
+    state_bytes: int
+    rollback_bytes: int
+    slot_bytes: int
+
+
+class MethodEntry(Entry):
+    """One method of the program, the operators it runs itself and the backends it hands parts to."""
+
+    inputs: list[TensorEntry]
+    outputs: list[TensorEntry]
+    operators: list[str]
+    delegates: dict[str, int] = Field(description="calls by backend name")
+
+
+class OnnxState(TensorEntry):
+    """A state that goes into the graph as ``past_key_values.{name}`` and comes out of it as ``present.{name}``.
+
+    name is the layer's index and the state's own name, such as ``0.key``. Positional ones have a row for each position,
+    [1, heads, max_seq_len, head dim], and are written in place; bounded ones come out whole.
+    """
+
+    name: str
+    dtype: Literal["float32"]
+    kind: Literal["positional", "bounded"]
+
+
+class OnnxStaged(TensorEntry):
+    """The output ``staged.{name}`` [1, T, …], which the commit graph needs of a block; the shape is that of T = verify_len."""
+
+    name: str
+    dtype: Literal["float32"]
+
+
+class OnnxEntry(Entry):
+    """What onnxruntime must know and be given; operators as ``com.microsoft::LinearAttention``."""
+
+    opset: int
+    contrib_operators: list[str]
+    states: list[OnnxState]
+    staged: list[OnnxStaged]
+
+    @property
+    def bounded(self) -> list[OnnxState]:
+        """The states that a commit moves; none in a model of attention alone, which needs no commit graph."""
+        return [state for state in self.states if state.kind == "bounded"]
+
+
+class FileEntry(Entry):
+    """A file of the folder."""
+
+    sha256: str
+    size: int
+
+
+class Manifest(Entry):
+    """The whole of ``manifest.json`` but for its own checksum."""
+
+    format_version: int
+    model_type: str
+    vocab_size: int
+    bos_id: int | None
+    eos_ids: list[int]
+    weight_bytes: int
+    options: ExportOptions
+    layers: list[LayerEntry]
+    methods: dict[str, MethodEntry]
+    files: dict[str, FileEntry]
+    versions: dict[str, str]
+    onnx: OnnxEntry | None = None
+
+    @model_validator(mode="after")
+    def _says_what_its_format_needs(self) -> Self:
+        if (self.options.format == "onnx") != (self.onnx is not None):
+            raise ValueError("the section 'onnx' belongs to the format 'onnx' and to no other")
+        return self
+
+    @property
+    def program_files(self) -> list[str]:
+        """What the runtime reads, the program itself first."""
+        if self.onnx is None:
+            return [PROGRAM]
+        return [ONNX_PROGRAM, ONNX_WEIGHTS, *([ONNX_COMMIT] if self.onnx.bounded else [])]
+
+    @property
+    def identity(self) -> str:
+        """The hash of the program and its weights."""
+        hashes = [self.files[name].sha256 for name in self.program_files]
+        return hashes[0] if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()
+
+    @property
+    def operators(self) -> set[str]:
+        """Every operator that a method runs itself."""
+        return {name for method in self.methods.values() for name in method.operators}
+
+    def to_json(self) -> str:
+        """The file's text, checksum included."""
+        content = self.model_dump(mode="json")
+        return json.dumps(content | {"checksum": _checksum(content)}, indent=2) + "\n"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Parse and check ``folder/manifest.json``; the other files are not looked at.
+
+    Raises ArtifactError for a missing, unreadable or altered manifest and for another format version.
+    """
+    path = folder / MANIFEST
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("not an object")
+    except FileNotFoundError:
+        raise ArtifactError(f"{folder} is not an artifact: it has no {MANIFEST}. Make one with 'hybridge export'.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise ArtifactError(f"{path} cannot be read ({error}); export the model again.") from None
+    version = content.get("format_version")
+    if version != FORMAT_VERSION:
+        raise ArtifactError(
+            f"{folder} has format version {version!r}, but this hybridge reads version {FORMAT_VERSION}; "
+            "export the model again, or use the hybridge that made it."
+        )
+    if content.pop("checksum", None) != _checksum(content):
+        raise ArtifactError(f"{path} was altered: its checksum does not match. Export the model again.")
+    try:
+        return Manifest.model_validate_json(json.dumps(content))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ArtifactError(f"{path} does not describe an artifact: {where}: {first['msg']}.") from None
+
+
+def _checksum(content: dict[str, object]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,145 @@
+"""The state of an ONNX artifact, in our own memory: rows by position are written in place, bounded states get new versions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybridge.runtime.artifacts.manifest import OnnxEntry, TensorEntry
+from hybridge.runtime.backends.onnx_graph import ort_value
+
+
+class Buffers:
+    """Contiguous tensors by name, and the same memory as onnxruntime's values."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.tensors = tensors
+        self._values = {name: ort_value(tensor) for name, tensor in tensors.items()}
+
+    @classmethod
+    def zeros(cls, entries: Mapping[str, TensorEntry]) -> Buffers:
+        """New ones, in pages that exist once they are written to."""
+        return cls({name: torch.zeros(each.shape, dtype=getattr(torch, each.dtype)) for name, each in entries.items()})
+
+    def first(self, tokens: int) -> Buffers:
+        """The first so many of T tokens, where each is [1, T, …]; the same memory."""
+        return Buffers({name: each[:, :tokens] for name, each in self.tensors.items()})
+
+    def named(self, prefix: str) -> dict[str, Any]:
+        """onnxruntime's values by the names that a graph has for them."""
+        return {f"{prefix}{name}": value for name, value in self._values.items()}
+
+
+class Version:
+    """What a text left behind: its length, int64 [1], and the bounded states. Nobody writes it while it is referred to."""
+
+    def __init__(self, bounded: Mapping[str, TensorEntry]) -> None:
+        self.length = torch.zeros(1, dtype=torch.long)
+        self.buffers = Buffers.zeros(bounded)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"length": self.length, **{f"layers.{name}": each for name, each in self.buffers.tensors.items()}}
+
+    def zero_(self) -> None:
+        for tensor in self.tensors().values():
+            tensor.zero_()
+
+    def copy_(self, other: Version) -> None:
+        theirs = other.tensors()
+        for name, tensor in self.tensors().items():
+            tensor.copy_(theirs[name])
+
+
+@dataclass(frozen=True)
+class StagedBlock:
+    """So many tokens that were verified after a version, and wait for ``commit``."""
+
+    after: Version
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committed:
+    """now: the version of the text; slots: those that snapshots refer to; block: what waits; operations: int64 [1]."""
+
+    now: Version
+    slots: tuple[Version | None, ...]
+    block: StagedBlock | None = None
+    operations: Tensor
+
+
+class OnnxState:
+    """What is committed, which one assignment changes as a whole, and rows: by position, for all versions.
+
+    A snapshot copies nothing. Versions that nothing refers to are written again, so there are at most two more than slots.
+    """
+
+    def __init__(self, entry: OnnxEntry, slots: int) -> None:
+        self.rows = Buffers.zeros({each.name: each for each in entry.states if each.kind == "positional"})
+        self._bounded = {each.name: each for each in entry.bounded}
+        now = Version(self._bounded)
+        self._versions = [now]
+        self.committed = Committed(now=now, slots=(None,) * slots, operations=torch.zeros(1, dtype=torch.long))
+
+    @property
+    def now(self) -> Version:
+        return self.committed.now
+
+    @property
+    def slots(self) -> tuple[Version | None, ...]:
+        return self.committed.slots
+
+    @property
+    def length(self) -> int:
+        return int(self.now.length)
+
+    def move(self, now: Version, slots: Sequence[Version | None], block: StagedBlock | None = None) -> None:
+        """Complete an operation."""
+        operations = self.committed.operations + 1
+        self.committed = Committed(now=now, slots=tuple(slots), block=block, operations=operations)
+
+    def free(self) -> Version:
+        """A version to write, which may hold anything."""
+        for version in self._versions:
+            if version is not self.now and all(version is not kept for kept in self.slots):
+                return version
+        self._versions.append(Version(self._bounded))
+        return self._versions[-1]
+
+    def begin_rows(self) -> None:
+        """Rows from the committed length on are going to be written: slots that need them keep nothing, and no block waits."""
+        slots = tuple(kept if kept and int(kept.length) <= self.length else None for kept in self.slots)
+        self.committed = replace(self.committed, slots=slots, block=None)
+
+    def clear(self) -> None:
+        """Empty state and slots. Rows that the length does not reach are never read."""
+        fresh = self.free()
+        fresh.zero_()
+        self.move(fresh, [None] * len(self.slots))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything by name, each in memory of its own; a slot of length -1 keeps nothing."""
+        for slot in range(len(self.slots)):
+            slots = (*self.slots[:slot], self._own(slot), *self.slots[slot + 1 :])
+            self.committed = replace(self.committed, slots=slots)
+        kept = {f"slots.{i}.{name}": each for i, slot in enumerate(self.slots) if slot for name, each in slot.tensors().items()}
+        rows = {f"layers.{name}": each for name, each in self.rows.tensors.items()}
+        return {**self.now.tensors(), "operations": self.committed.operations, **rows, **kept}
+
+    def _own(self, slot: int) -> Version:
+        """The version of a slot, a copy where something else refers to it too."""
+        kept = self.slots[slot]
+        others = (self.now, *self.slots[:slot])
+        if kept is not None and all(kept is not other for other in others):
+            return kept
+        own = self.free()
+        if kept is None:
+            own.zero_()
+            own.length.fill_(-1)
+        else:
+            own.copy_(kept)
+        return own

@@ -1,0 +1,147 @@
+"""The ExecuTorch program of an artifact: every method over the one shared state."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybridge.cache.errors import ArtifactError
+from hybridge.runtime.artifacts.artifact import Artifact
+from hybridge.runtime.artifacts.manifest import Manifest
+from hybridge.runtime.artifacts.program_check import BOUNDED, bounded_names, buffer_names, check_methods, check_program, said
+from hybridge.runtime.backends.native_log import without_native_log
+from hybridge.runtime.backends.xnnpack_cache import share_packed_weights
+from hybridge.runtime.backends.zero_pages import give_back
+from hybridge.runtime.kernels import library
+from hybridge.runtime.pinned import (
+    XNNPACK,
+    extension,
+    load_program,
+    operator_libraries,
+    operator_names,
+    reset_threads,
+    start_threads,
+)
+
+STATE = "state.cache."
+"""Qualified name of the cache in the exported program, before each buffer's own."""
+
+_FIRST_USE = threading.Lock()
+"""Held while ExecuTorch makes its threads: two first uses at once wait for each other for ever, one with Python's own lock."""
+
+
+class Program:
+    """Loaded methods, called by name. All come from one load: only then do they share the state."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        """Raises ArtifactError where the program does not load here or is not what the manifest says."""
+        runtime = _runtime()
+        manifest = artifact.manifest
+        check_methods(manifest)
+        if needs_kernels(manifest):
+            library.load()
+        _load_operators(stock_operators(manifest))
+        if any(XNNPACK in method.delegates for method in manifest.methods.values()):
+            share_packed_weights()
+        if missing := manifest.operators - operator_names(runtime):
+            raise ArtifactError(
+                f"this ExecuTorch has no operator {', '.join(sorted(missing))}; export with --kernels aten to do without."
+            )
+        try:
+            with without_native_log():
+                self._program = load_program(runtime, artifact.program)
+                self._methods = {name: self._program.load_method(name) for name in manifest.methods}
+        except RuntimeError as error:
+            raise ArtifactError(f"{artifact.program} does not load: {_first_line(error)}.") from None
+        metas = {name: method.method_meta() for name, method in self._methods.items()}
+        check_program(manifest, metas, {name: self.constant(name) for name in said(manifest)})
+        names = buffer_names(manifest)
+        self._state: dict[str, Tensor] = {name: self._methods["decode"].get_attribute(STATE + name) for name in names}
+        self._bounded = {name: self._state[name] for name in bounded_names(names, self.constants(BOUNDED))}
+        self._operations = self._state["operations"]
+        for buffer in self._state.values():
+            give_back(buffer)
+
+    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Run a method; the outputs are the caller's own copies, because the runtime reuses its memory.
+
+        Raises ArtifactError where the runtime itself fails.
+        """
+        try:
+            return tuple(output.clone() for output in self._methods[name].call(inputs))
+        except RuntimeError as error:
+            raise ArtifactError(f"the program failed in {name!r}: {_first_line(error)}.") from None
+
+    def load_method(self, name: str) -> None:
+        """Make a method of the program that the manifest does not list callable too."""
+        self._methods[name] = self._program.load_method(name)
+
+    def constant(self, name: str) -> Any:
+        """What a constant method of the program answers, the first of several values."""
+        return self.constants(name)[0]
+
+    def constants(self, name: str) -> list[Any]:
+        """All that a constant method of the program answers."""
+        try:
+            return list(self._program.load_method(name).call(()))
+        except RuntimeError as error:
+            raise ArtifactError(f"the program does not answer {name}(): {_first_line(error)}.") from None
+
+    def state(self) -> dict[str, Tensor]:
+        """Every buffer of the state by name, as views of the runtime's own memory: look, and write with care."""
+        return self._state.copy()
+
+    def bounded(self) -> dict[str, Tensor]:
+        """Views of the buffers that the program names as bounded."""
+        return self._bounded
+
+    def operations(self) -> int:
+        """The program's own count."""
+        return int(self._operations)
+
+
+def needs_kernels(manifest: Manifest) -> bool:
+    """Whether the program calls kernels of ours."""
+    return any(name.startswith("hybridge::") for name in manifest.operators)
+
+
+def stock_operators(manifest: Manifest) -> list[Path]:
+    """The libraries of ExecuTorch's wheel that register the operators of its own that the program calls."""
+    return operator_libraries({name.partition("::")[0] for name in manifest.operators})
+
+
+def set_threads(count: int) -> None:
+    """Let every program that this process loads from now on compute on so many threads.
+
+    Do not run those that were loaded before: XNNPACK keeps the threads that it found then, which are gone. onnxruntime fixes
+    its number at load, too.
+    """
+    with without_native_log():
+        reset_threads(_runtime(), count)
+    torch.set_num_threads(count)
+
+
+@cache
+def _runtime() -> Any:
+    """ExecuTorch's extension module, with its threads."""
+    with _FIRST_USE, without_native_log():
+        runtime = extension()
+        # The threads are made at their first use, which logs what was read about the processor: here, not in a method's call.
+        start_threads(runtime)
+    return runtime
+
+
+def _load_operators(libraries: Iterable[Path]) -> None:
+    with without_native_log():
+        for path in libraries:
+            torch.ops.load_library(str(path))
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__

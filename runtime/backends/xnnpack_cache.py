@@ -1,0 +1,51 @@
+"""XNNPACK's weight cache, which ExecuTorch's Python package has no switch for: one C++ function, compiled at first use.
+
+XNNPACK reads weights in an order of its own, and without the cache it makes such a copy for every method of every session.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+from pathlib import Path
+
+from hybridge.cache.errors import KernelsError
+from hybridge.runtime.kernels import compiling
+from hybridge.runtime.pinned import MACROS
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", *MACROS)
+LOG = logging.getLogger(__name__)
+
+
+@functools.cache
+def share_packed_weights() -> bool:
+    """Switch the cache on for what this process loads from now on; whether that worked, which needs a C++ compiler.
+
+    Without it programs run as well, in several times the memory.
+    """
+    try:
+        return bool(ctypes.CDLL(str(_library())).hybridge_share_packed_weights())
+    except (KernelsError, OSError) as error:
+        LOG.info("XNNPACK packs weights anew for every method: %s", error)
+        return False
+
+
+def _library() -> Path:
+    chosen = compiling.compiler()
+    library = compiling.cache_folder("xnnpack") / compiling.key([SOURCE], chosen, FLAGS) / "libhybridge_xnnpack.so"
+    if not library.exists():
+        _compile(chosen, library)
+    return library
+
+
+def _compile(compiler: str | None, library: Path) -> None:
+    if compiler is None:
+        raise KernelsError("there is no C++ compiler")
+    # The source names no symbol of the runtime's own library, which alone knows where the registry of backends is.
+    links = ["-Wl,--no-as-needed", *compiling.link_flags()]
+    with compiling.appearing(library) as built:
+        command = [compiler, *FLAGS, *compiling.include_flags(), str(SOURCE), "-o", str(built), *links]
+        if errors := compiling.errors_of(command):
+            raise KernelsError(f"the switch does not compile {errors}")

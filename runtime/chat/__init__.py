@@ -1,0 +1,1 @@
+"""Conversations: turns, templates' text, and streams of decoded tokens."""

@@ -1,0 +1,183 @@
+"""A conversation over one session: the state stays between turns, and going back is a snapshot."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from hybridge.cache.errors import CapacityError, SnapshotError, StateFileError, UsageError
+from hybridge.runtime.chat.text_stream import TextStream
+from hybridge.runtime.generation.drafter import Drafter
+from hybridge.runtime.generation.sampling import Sampling
+from hybridge.runtime.generation.stats import GenerationStats
+from hybridge.runtime.sessions.session import Session
+
+Message = dict[str, str]
+Render = Callable[[list[Message]], str]
+"""The text of a conversation by its chat template, up to where the assistant is to speak."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How answers are made."""
+
+    drafter: Drafter | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    max_new_tokens: int = 512
+
+
+@dataclass
+class Turn:
+    """A message and its answer: where they begin in the tokens, and the text that the template made of all up to the answer."""
+
+    start: int
+    answer: int
+    rendered: str
+
+
+class Conversation:
+    """Messages, the tokens that they are, and the session whose state follows them.
+
+    The tokens are the truth: what was read and said stays as it is, and a new message is only encoded by what the template
+    adds to the text so far. Each turn keeps the state before it and before its answer in two of the session's snapshot slots,
+    in a ring, so that the latest turns can be taken back at once; going back further reads the tokens again.
+    """
+
+    def __init__(
+        self, session: Session, tokenizer: Tokenizer, render: Render, settings: Settings, opening: Sequence[Message] = ()
+    ) -> None:
+        """opening: messages that stand before the conversation, such as those of the system."""
+        self.session, self.tokenizer, self.render, self.settings = session, tokenizer, render, settings
+        self.messages: list[Message] = list(opening)
+        self.turns: list[Turn] = []
+        self.tokens: list[int] = []
+        self.read_again = 0
+        """Tokens that the last step had to read a second time."""
+
+    def say(self, text: str, stats: GenerationStats) -> Iterator[str]:
+        """Yield the answer to ``text`` in pieces. Raises CapacityError, with nothing changed, where it does not fit."""
+        messages = [*self.messages, {"role": "user", "content": text}]
+        rendered = self.render(messages)
+        known, added = self._added(rendered)
+        tokens = [*known, *self.tokenizer.encode(added, add_special_tokens=False).ids]
+        if len(tokens) >= self.session.max_seq_len:
+            raise CapacityError(
+                f"the message makes {len(tokens)} tokens of conversation, which leaves no room for an answer in "
+                f"{self.session.max_seq_len}; shorten it, start anew, or export with a larger --max-seq-len."
+            )
+        self._keep(2 * len(self.turns))
+        self.turns.append(Turn(len(known), len(tokens), rendered))
+        self.messages, self.tokens = messages, tokens
+        return self._answer(stats)
+
+    def retry(self, stats: GenerationStats) -> Iterator[str]:
+        """Another answer to the last message. Raises UsageError without one."""
+        turn = self._last()
+        self._forget_answer()
+        self.tokens = self.tokens[: turn.answer]
+        return self._answer(stats)
+
+    def undo(self) -> None:
+        """Take the last message and its answer back. Raises UsageError without one."""
+        turn = self._last()
+        self._forget_answer()
+        self.messages.pop()
+        self.turns.pop()
+        self.tokens = self.tokens[: turn.start]
+        self._go_back(self.tokens)
+
+    def save(self, path: Path) -> None:
+        """Write the state and the conversation to one file. Raises what ``Session.save`` does."""
+        turns = [asdict(turn) for turn in self.turns]
+        self.session.save(path, json.dumps({"messages": self.messages, "turns": turns, "tokens": self.tokens}))
+
+    def load(self, path: Path) -> None:
+        """Go on with a saved conversation. Raises StateFileError where the file has none, and what ``load_state`` does."""
+        self.session.load_state(path)
+        try:
+            noted = json.loads(self.session.note)
+            turns = [Turn(**turn) for turn in noted["turns"]]
+            self.messages, self.tokens, self.turns = noted["messages"], noted["tokens"], turns
+        except (ValueError, KeyError, TypeError):
+            self.session.reset()
+            self.messages, self.tokens, self.turns = [], [], []
+            raise StateFileError(
+                f"{path} holds a session's state but no conversation; give a file that a chat saved."
+            ) from None
+
+    def _answer(self, stats: GenerationStats) -> Iterator[str]:
+        """Generate from the conversation's last token; what was said stays in it, however the answer ends."""
+        self._reach(self.tokens[:-1])
+        self._keep(2 * len(self.turns) - 1)
+        text = TextStream(self.tokenizer, self.settings.stop)
+        tokens = self.session.generate(
+            self.tokens[-1:], max_new_tokens=self.settings.max_new_tokens, drafter=self.settings.drafter,
+            sampling=self.settings.sampling, until=text.push, stats=stats,
+        )  # fmt: skip
+        self.messages.append({"role": "assistant", "content": ""})
+        with closing(tokens):  # type: ignore[type-var]  # a generator
+            for token in tokens:
+                if token not in self.session.manifest.eos_ids:  # the template writes the end of a turn itself
+                    self.tokens.append(token)
+                yield self._said(text.take())
+            yield self._said(text.finish())
+
+    def _said(self, piece: str) -> str:
+        self.messages[-1]["content"] += piece
+        return piece
+
+    def _added(self, rendered: str) -> tuple[list[int], str]:
+        """The tokens that stay, and the text behind them: all of it where the template rewrote what was there."""
+        if not self.turns:
+            return [], rendered
+        spoken = self.messages[-1]
+        known = self.turns[-1].rendered + (spoken["content"] if spoken["role"] == "assistant" else "")
+        return (self.tokens, rendered[len(known) :]) if rendered.startswith(known) else ([], rendered)
+
+    def _last(self) -> Turn:
+        if not self.turns:
+            raise UsageError("there is no message to take back; say something first.")
+        return self.turns[-1]
+
+    def _forget_answer(self) -> None:
+        if self.messages[-1]["role"] == "assistant":
+            self.messages.pop()
+
+    # The state
+
+    def _reach(self, tokens: list[int]) -> None:
+        """Bring the session to ``tokens``: going on from where it is, or from the latest snapshot on the way, or anew."""
+        began = self.session.length
+        self._go_back(tokens)
+        self.read_again = max(0, min(began, len(tokens)) - self.session.length)
+        if missing := tokens[self.session.length :]:
+            self.session.prefill(missing)
+
+    def _go_back(self, tokens: list[int]) -> None:
+        """Leave the session at the latest beginning of ``tokens`` that its state or a snapshot is of."""
+        if _begins(tokens, self.session.tokens):
+            return
+        kept = {slot: text for slot, text in self.session.slots.items() if _begins(tokens, text)}
+        for slot in sorted(kept, key=lambda slot: len(kept[slot]), reverse=True):
+            try:
+                self.session.restore(slot)
+            except SnapshotError:
+                continue  # overwritten since
+            return
+        self.session.reset()
+
+    def _keep(self, place: int) -> None:
+        """Snapshot the state into the ring's place of that number, in pairs: before a message, before its answer."""
+        ring = self.session.snapshot_slots // 2 * 2
+        if ring:
+            self.session.snapshot(place % ring)
+
+
+def _begins(text: list[int], beginning: list[int]) -> bool:
+    return text[: len(beginning)] == beginning

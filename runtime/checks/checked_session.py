@@ -1,0 +1,53 @@
+"""What a validation compares: a session of any harness, and an oracle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from hybridge.runtime.artifacts.description import Description
+from hybridge.runtime.generation.drafter import Drafter
+from hybridge.runtime.generation.stats import GenerationStats
+
+Oracle = Callable[[Sequence[int]], Tensor]
+"""Tokens to the float32 logits [T, V] that a model should give."""
+
+
+class CheckedSession(Protocol):
+    """What a validation drives: a ``Session``, or one of another harness."""
+
+    @property
+    def manifest(self) -> Description: ...
+    @property
+    def max_seq_len(self) -> int: ...
+    @property
+    def prefill_chunk(self) -> int: ...
+    @property
+    def verify_len(self) -> int: ...
+    @property
+    def snapshot_slots(self) -> int: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def room(self) -> int: ...
+    def prefill(self, tokens: Sequence[int], /) -> Tensor: ...
+    def decode(self, token: int, /) -> Tensor: ...
+    def verify(self, tokens: Sequence[int], /) -> Tensor: ...
+    def commit(self, count: int, /) -> int: ...
+    def snapshot(self, slot: int, /) -> int: ...
+    def restore(self, slot: int, /) -> int: ...
+    def reset(self) -> int: ...
+    def generate(
+        self,
+        tokens: Sequence[int],
+        /,
+        *,
+        max_new_tokens: int,
+        drafter: Drafter | None = None,
+        block_length: int | None = None,
+        stats: GenerationStats | None = None,
+    ) -> Iterator[int]: ...

@@ -1,0 +1,137 @@
+"""Does an artifact compute what the checkpoint computes? Random programs of all operations, then whole generations.
+
+The oracle is the *uncached* forward of the eager model over the whole text: a function from tokens to logits [T, V], because
+transformers' own cached forward is itself wrong for some families. It is causal, so that one forward over the longest text of a
+branch answers for every prefix of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from hybridge.cache.errors import UsageError
+from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.checks.checked_session import CheckedSession, Oracle
+from hybridge.runtime.checks.random_program import RandomProgram
+from hybridge.runtime.checks.validation_report import Divergence, ValidationReport
+from hybridge.runtime.drafters.prompt_lookup import PromptLookup
+from hybridge.runtime.generation.drafter import Context, Drafter
+from hybridge.runtime.generation.sampling import Proposal
+from hybridge.runtime.generation.stats import GenerationStats
+
+Notify = Callable[[int, int], None]
+
+DEFAULT_PROGRAMS = 55
+OPERATIONS_PER_PROGRAM = 40
+TOLERANCE = 2e-5
+"""Largest error that passes, relative to the largest logit."""
+
+ROUNDED_KEYS_TOLERANCE, ROUNDED_ACTIVATIONS_TOLERANCE = 2e-3, 5e-2
+"""The same where keys and values, or what goes into linear layers, are rounded to 8 bits as they come: a difference in the last
+bit of what is rounded then makes a whole step, now and then in each layer."""
+
+
+def validate(
+    session: CheckedSession, oracle: Oracle, *, programs: int, prompts: int, new_tokens: int, seed: int, notify: Notify
+) -> ValidationReport:
+    """Run ``programs`` random programs and ``prompts`` greedy generations of ``new_tokens`` against ``oracle``.
+
+    notify(done, total) is called after each. Raises UsageError for counts below 0.
+    """
+    if min(programs, prompts, new_tokens) < 0:
+        raise UsageError("programs, prompts and tokens must be 0 or more.")
+    report = ValidationReport(seed=seed, tolerance=tolerance(session.manifest.options))
+    for i in range(programs):
+        run = RandomProgram(session, random.Random(f"{seed} {i}"))
+        run.play(OPERATIONS_PER_PROGRAM)
+        report.operations.update(name.split()[0] for name in run.log)
+        compare(report, i, run, oracle)
+        notify(i + 1, programs + prompts)
+    for i in range(prompts):
+        _check_generation(report, session, oracle, random.Random(f"{seed} prompt {i}"), new_tokens)
+        notify(programs + i + 1, programs + prompts)
+    return report
+
+
+def tolerance(options: ExportOptions) -> float:
+    """What an artifact with ``options`` may differ by from the eager model with the same quantized weights."""
+    if options.quantize == "8da4w":
+        return ROUNDED_ACTIVATIONS_TOLERANCE
+    return ROUNDED_KEYS_TOLERANCE if options.kv_cache == "int8" else TOLERANCE
+
+
+def compare(report: ValidationReport, program: int, run: RandomProgram, oracle: Oracle) -> None:
+    """Hold every observation against the oracle, with one forward for each branch of the program's texts."""
+    want: dict[int, Tensor] = {}
+    longest: tuple[int, ...] = ()
+    answers = torch.empty(0)
+    # In reverse order, every text comes after one that it is a prefix of, if there is one.
+    for i in sorted(range(len(run.observations)), key=lambda i: run.observations[i].text, reverse=True):
+        text = run.observations[i].text
+        if longest[: len(text)] != text:
+            longest, answers = text, oracle(text)
+        want[i] = answers[len(text) - 1]
+    report.largest_logit = max([report.largest_logit, *(float(row.abs().max()) for row in want.values())])
+    for i, seen in enumerate(run.observations):
+        error = float((seen.logits - want[i]).abs().nan_to_num(float("inf")).max())
+        report.compared += 1
+        report.worst, report.total = max(report.worst, error), report.total + error
+        report.top1_matches += int(seen.logits.argmax() == want[i].argmax())
+        if error > report.tolerance * report.largest_logit and report.first_divergence is None:
+            report.first_divergence = Divergence(
+                program=program, operations=run.log[: seen.operation], position=len(seen.text) - 1, error=error
+            )
+
+
+def _check_generation(
+    report: ValidationReport, session: CheckedSession, oracle: Oracle, rng: random.Random, new_tokens: int
+) -> None:
+    """Greedy with and without speculation against eager greedy, on a prompt that repeats itself: much to guess."""
+    check = report.generation
+    phrase = [rng.randrange(session.vocab_size) for _ in range(rng.randint(4, 12))]
+    prompt = (phrase * 12)[: max(1, min(48, session.max_seq_len - 1))]
+    stats = GenerationStats()
+    session.reset()
+    plain = list(session.generate(prompt, max_new_tokens=new_tokens))
+    session.reset()
+    drafter = Careless(PromptLookup(), rng, session.vocab_size) if session.verify_len > 1 else None
+    block = session.verify_len if drafter else None  # always guess, however wrong the guesses are
+    guessed = list(session.generate(prompt, max_new_tokens=new_tokens, drafter=drafter, block_length=block, stats=stats))
+    check.prompts += 1
+    check.tokens += len(plain)
+    check.plain_matches += _is_greedy(report, prompt, plain, oracle)
+    check.speculative_matches += guessed == plain or _is_greedy(report, prompt, guessed, oracle)
+    check.accepted += stats.accepted
+    check.rejected += stats.proposed - stats.accepted
+    check.rollbacks += stats.rollbacks
+
+
+class Careless:
+    """A drafter whose guesses are sometimes spoilt, so that blocks of every length are accepted and rejected."""
+
+    def __init__(self, drafter: Drafter, rng: random.Random, vocab_size: int) -> None:
+        self.drafter, self.rng, self.vocab_size = drafter, rng, vocab_size
+        self.needs_hidden, self.is_free = drafter.needs_hidden, False
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        guesses = self.drafter.propose(context, limit).tokens or [self.rng.randrange(self.vocab_size) for _ in range(limit)]
+        if self.rng.random() < 0.5:
+            guesses[self.rng.randrange(len(guesses))] = self.rng.randrange(self.vocab_size)
+        return Proposal(guesses)
+
+
+def _is_greedy(report: ValidationReport, prompt: list[int], tokens: list[int], oracle: Oracle) -> bool:
+    """Whether each token is the eager model's best after what precedes it, which makes the whole its greedy output.
+
+    One forward over the text answers for every prefix. A tie counts as agreement, and is counted.
+    """
+    logits = oracle(prompt + tokens[:-1])[len(prompt) - 1 :]
+    best = logits.max(-1).values
+    chosen = logits.gather(-1, torch.tensor(tokens)[:, None])[:, 0]
+    tied = (chosen < best) & (best - chosen <= report.tolerance * float(logits.abs().max()))
+    report.generation.ties += int(tied.sum())
+    return bool(((chosen == best) | tied).all())

@@ -1,0 +1,1 @@
+"""Generation, plain and speculative: sampling, acceptance, block lengths, the drafter's protocol."""

@@ -1,0 +1,185 @@
+"""Generation, plain and speculative, over one engine: propose, verify, accept, commit.
+
+Greedy output is the same with any drafter and without one. With a temperature the distribution is the target's own
+(``hybridge.runtime.generation.sampling``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from time import perf_counter
+
+from torch import Tensor
+
+from hybridge.cache.errors import TokenError, UsageError
+from hybridge.runtime.generation.drafter import Context, Drafter
+from hybridge.runtime.generation.pace import Pace
+from hybridge.runtime.generation.sampling import Proposal, Sampler, Sampling
+from hybridge.runtime.generation.stats import GenerationStats
+from hybridge.runtime.generation.target_session import TargetSession
+
+Until = Callable[[int], bool]
+"""Called with each new token; True makes it the last."""
+
+
+def generate(
+    session: TargetSession,
+    tokens: Sequence[int] | Tensor,
+    *,
+    max_new_tokens: int,
+    drafter: Drafter | None,
+    sampling: Sampling,
+    block_length: int | None,
+    eos_ids: Collection[int] | None,
+    until: Until | None,
+    stats: GenerationStats,
+) -> Iterator[int]:
+    """Yield up to ``max_new_tokens`` tokens that continue ``tokens``; an end-of-sequence token is the last one.
+
+    Starts from the session's state and stops early where the context is full. Leave the session alone while the generator
+    waits; once it is closed or done, the session's text ends just before the last token that it has yielded, wherever that was.
+    Raises UsageError, TokenError and CapacityError before the first token.
+    """
+    if max_new_tokens < 1:
+        raise UsageError(f"max_new_tokens is {max_new_tokens}, but must be at least 1.")
+    if drafter is not None and session.verify_len < 2:
+        raise UsageError(
+            "this artifact verifies one token at a time, which leaves nothing to guess; "
+            "export with --verify-len 2 or more, or generate without a drafter."
+        )
+    prompt = [int(token) for token in tokens]
+    if not prompt:
+        raise TokenError("the prompt is empty; give at least one token.")
+    if block_length is not None and not 2 <= block_length <= session.verify_len:
+        raise UsageError(f"block_length is {block_length}, but must lie between 2 and the artifact's {session.verify_len}.")
+    free = None if block_length is not None else drafter
+    pace = session.pace(free) if free is not None else Pace(session.verify_lens, block_length)
+    engine = Engine(session, drafter, Sampler(sampling), pace, stats)
+    first = engine.read(prompt)
+    ends = frozenset(session.manifest.eos_ids if eos_ids is None else eos_ids)
+    return engine.run(first, max_new_tokens, lambda token: token in ends or (until is not None and until(token)))
+
+
+@dataclass(frozen=True)
+class Round:
+    """Tokens that came of one round, how many guesses were verified for them, and the seconds until they were there."""
+
+    new: list[int]
+    proposed: int = 0
+    seconds: float = 0.0
+
+
+class Engine:
+    """One generation over a session."""
+
+    def __init__(
+        self, session: TargetSession, drafter: Drafter | None, sampler: Sampler, pace: Pace, stats: GenerationStats
+    ) -> None:
+        self.session, self.drafter, self.sampler, self.pace, self.stats = session, drafter, sampler, pace, stats
+        self.context = Context([], sampler)
+        self._unread = True
+
+    def read(self, prompt: list[int]) -> int:
+        """Prefill; returns the first new token."""
+        with self.stats.timed("prefill"):
+            logits = self.session.prefill(prompt)
+        self.stats.prompt_tokens = len(prompt)
+        self.context.tokens = self.session.tokens
+        self._take_hidden(len(prompt))
+        return self.sampler.draw(logits, self.context.tokens)
+
+    def run(self, first: int, most: int, is_last: Until) -> Iterator[int]:
+        """Yield ``first`` and what follows it, ``most`` tokens in all."""
+        done = Round([first])
+        while True:
+            given = 0
+            try:
+                for token in done.new:
+                    given += 1
+                    self.context.tokens.append(token)
+                    self.stats.new_tokens += 1
+                    last = is_last(token) or self.stats.new_tokens == most
+                    yield token
+                    if last:
+                        return
+            finally:
+                self._close(done, given)
+            if self.session.room == 0:
+                return
+            done = self._round(min(most - self.stats.new_tokens, self.session.room))
+
+    def _round(self, most: int) -> Round:
+        """Propose and verify a block of at most ``most`` tokens, or decode one."""
+        if self._unread:
+            self._read_prompt()
+        began = perf_counter()
+        proposal = self._worthwhile(most)
+        new = self._verify(proposal) if proposal.tokens else self._decode()
+        return Round(new, len(proposal.tokens), perf_counter() - began)
+
+    def _worthwhile(self, most: int) -> Proposal:
+        """Guesses for a block of at most ``most`` tokens, as many as pay."""
+        if self.drafter is None:
+            return Proposal([])
+        if not self.drafter.is_free:
+            length = self.pace.choose(most)
+            self._guess_in_shadow(decoding=length == 1)
+            return self._propose(length - 1)
+        proposal = self._propose(min(most, self.session.verify_len) - 1)
+        if not proposal.tokens:
+            return proposal
+        length = self.pace.choose(len(proposal.tokens) + 1, proposal.chance)
+        return replace(proposal, tokens=proposal.tokens[: length - 1])
+
+    def _propose(self, limit: int) -> Proposal:
+        if self.drafter is None or limit < 1:
+            return Proposal([])
+        with self.stats.timed("draft"):
+            return self.drafter.propose(self.context, limit)
+
+    def _verify(self, proposal: Proposal) -> list[int]:
+        """The tokens that follow the text, of which all but the last were guessed right; they wait for a commit."""
+        with self.stats.timed("verify"):
+            logits = self.session.verify([self.context.tokens[-1], *proposal.tokens])
+        return self.sampler.accept(logits, proposal, self.context.tokens)
+
+    def _decode(self) -> list[int]:
+        with self.stats.timed("decode"):
+            logits = self.session.decode(self.context.tokens[-1])
+        token = self.sampler.draw(logits, self.context.tokens)
+        self.pace.compare(token)
+        self._take_hidden(1)
+        self.stats.decodes += 1
+        return [token]
+
+    def _guess_in_shadow(self, decoding: bool) -> None:
+        """Guess only to compare with what comes: it tells whether guessing would pay again."""
+        if decoding and self.pace.wants_shadow():
+            began = perf_counter()
+            self.pace.shadow(self._propose(self.pace.shadow_length).tokens, perf_counter() - began)
+
+    def _read_prompt(self) -> None:
+        """Let the drafter read the prompt, which is a prefill too; what it says is the first guess to compare."""
+        self._unread = False
+        if self.drafter is not None:
+            with self.stats.timed("prefill"):
+                self.pace.shadow(self.drafter.propose(self.context, self.pace.shadow_length).tokens, 0.0)
+
+    def _close(self, done: Round, given: int) -> None:
+        """Commit what was given out of a round and account for it; the last token given waits for the next round."""
+        began = perf_counter()
+        if done.proposed:
+            with self.stats.timed("commit"):
+                self.session.commit(given)
+            self._take_hidden(given)
+            self.stats.count_block(self.stats.new_tokens - given, len(done.new) - 1, done.proposed)
+        if done.seconds:
+            seconds = done.seconds + perf_counter() - began
+            self.stats.new_seconds += seconds
+            self.pace.round_done(1 + done.proposed, done.proposed, len(done.new) - 1, seconds)
+
+    def _take_hidden(self, count: int) -> None:
+        """Let the context have the hidden states of the last call's first ``count`` tokens, now committed."""
+        if self.drafter is not None and self.drafter.needs_hidden:
+            self.context.add_hidden(self.session.hidden[:count])

@@ -1,0 +1,301 @@
+"""A Session drives one artifact: tokens in, logits out, and a state that can be taken back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from hybridge.cache.errors import ArtifactError, CommitError, SnapshotError, UsageError
+from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
+from hybridge.runtime.artifacts.description import Description
+from hybridge.runtime.backends.inputs import number
+from hybridge.runtime.backends.load import load_program
+from hybridge.runtime.backends.methods import Methods
+from hybridge.runtime.generation.drafter import Drafter
+from hybridge.runtime.generation.generate import Until, generate
+from hybridge.runtime.generation.pace import Pace
+from hybridge.runtime.generation.paces import Paces
+from hybridge.runtime.generation.sampling import Sampling
+from hybridge.runtime.generation.stats import GenerationStats
+from hybridge.runtime.sessions.committed_text import Change, CommittedText
+from hybridge.runtime.sessions.one_thread import OneThread
+from hybridge.runtime.sessions.refusals import Tokens, check_block, check_commit, check_pairs, check_slot, token_ids
+from hybridge.runtime.sessions.state_file import SavedState, read_state, write_state
+from hybridge.runtime.sessions.token_runner import TokenRunner
+from hybridge.runtime.sessions.unfinished import Calls, PutBack, Reset, Unfinished
+
+
+class Session:
+    """The state of one sequence over one artifact.
+
+    Every method either does what it says or raises an error and leaves the state as it was. Logits come back as float32 tensors
+    that belong to the caller. Any call after ``verify`` other than ``commit`` drops the verified block. An interrupt (Ctrl-C)
+    in the middle of a call leaves the session usable: the call then either happened or did not. One thread at a time may call;
+    another one gets a UsageError.
+    """
+
+    def __init__(self, program: Methods, manifest: Description) -> None:
+        options = manifest.options
+        self.manifest = manifest
+        self.max_seq_len = options.max_seq_len
+        self.prefill_chunk = options.prefill_chunk
+        self.verify_len = options.verify_len
+        self.verify_lens = options.verify_lens
+        self.snapshot_slots = options.snapshot_slots
+        self.vocab_size = manifest.vocab_size
+        self.hidden = torch.empty(0, 0)
+        """Tapped hidden states [n, F] of the last call's tokens, where the artifact was exported with --tap-layers."""
+        self._paces = Paces(options.verify_lens)
+        self._program = program
+        self._runner = TokenRunner(options)
+        self._text = CommittedText()
+        self._unfinished: Unfinished | None = None
+        self._alone = OneThread()
+        self.reset()  # the runtime does not promise what fresh state memory holds
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Session:
+        """Open an artifact after checking sizes, hashes and the program.
+
+        Raises ArtifactError, saying what is wrong with the folder.
+        """
+        return cls.of(open_artifact(folder))
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> Session:
+        """A session over an artifact that was opened. Raises ArtifactError where its program is not what it should be."""
+        return cls(load_program(artifact), artifact.manifest)
+
+    @property
+    def tokens(self) -> list[int]:
+        """The committed tokens, a copy."""
+        with self._alone:
+            return self._settled().tokens.copy()
+
+    @property
+    def slots(self) -> dict[int, list[int]]:
+        """The tokens that each snapshot slot was filled with; whether one can still be restored, ``restore`` says."""
+        with self._alone:
+            return {slot: tokens.copy() for slot, tokens in self._settled().slots.items()}
+
+    @property
+    def length(self) -> int:
+        """Committed tokens."""
+        with self._alone:
+            return len(self._settled().tokens)
+
+    @property
+    def room(self) -> int:
+        """Tokens that can still be committed."""
+        return self.max_seq_len - self.length
+
+    @property
+    def note(self) -> str:
+        """What was noted in the state that was loaded last."""
+        with self._alone:
+            return self._settled().note
+
+    def prefill(self, tokens: Tokens) -> Tensor:
+        """Commit any number of tokens ≥ 1; returns the logits [V] after the last.
+
+        Raises TokenError and CapacityError before anything is done.
+        """
+        with self._alone:
+            return self._extend(self._settled(), tokens)
+
+    def decode(self, token: int) -> Tensor:
+        """Commit one token; returns the logits [V] after it. Raises TokenError and CapacityError."""
+        with self._alone:
+            return self._extend(self._settled(), [token])
+
+    def verify(self, tokens: Tokens) -> Tensor:
+        """Logits [n, V] after each of n tokens, 1 ≤ n ≤ ``verify_len``, without committing any.
+
+        Raises TokenError for too many or none, CapacityError where they do not fit.
+        """
+        with self._alone:
+            text = self._settled()
+            ids = token_ids(tokens, self.vocab_size, len(text.tokens), self.max_seq_len)
+            check_block(ids, self.verify_len)
+            self._begin(Change(base=len(text.tokens), staged=ids))
+            logits, self.hidden = self._runner.verify(self._program, ids)
+            self._end()
+            return logits
+
+    def commit(self, count: int) -> int:
+        """Accept the first ``count`` tokens of the verified block, or none; returns the new length.
+
+        Runs no forward: it replays only the recurrence. Raises CommitError without a block or for more than it has.
+        """
+        with self._alone:
+            text = self._settled()
+            check_commit(count, text.staged)
+            change = Change(base=len(text.tokens), tokens=text.staged[:count])
+            return self._move("commit", count, change, CommitError("the program refused the commit."))
+
+    def snapshot(self, slot: int) -> int:
+        """Keep the committed state in ``slot``; returns its length. Raises SnapshotError for a slot out of range."""
+        with self._alone:
+            text = self._settled()
+            check_slot(slot, self.snapshot_slots)
+            change = Change(base=len(text.tokens), slot=slot)
+            return self._move("snapshot", slot, change, SnapshotError(f"the program refused to fill slot {slot}."))
+
+    def restore(self, slot: int) -> int:
+        """Go back to what ``slot`` keeps; returns the new length.
+
+        Raises SnapshotError for a slot out of range, never filled, or whose positions were overwritten since.
+        """
+        with self._alone:
+            text = self._settled()
+            check_slot(slot, self.snapshot_slots)
+            refused = SnapshotError(
+                f"slot {slot} keeps nothing to restore: it was never filled, or tokens were written below its length since "
+                "(an earlier snapshot was restored and another way taken)."
+            )
+            return self._move("restore", slot, Change(base=0, tokens=text.slots.get(slot, [])), refused)
+
+    def reset(self) -> int:
+        """Empty the state and all slots; returns 0."""
+        with self._alone:
+            self._unfinished = Reset()
+            return len(self._settled().tokens)
+
+    def generate(
+        self,
+        tokens: Tokens,
+        *,
+        max_new_tokens: int = 64,
+        drafter: Drafter | None = None,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        sampling: Sampling | None = None,
+        block_length: int | None = None,
+        eos_ids: Collection[int] | None = None,
+        until: Until | None = None,
+        stats: GenerationStats | None = None,
+    ) -> Iterator[int]:
+        """Continue ``tokens`` from the current state; see ``hybridge.runtime.generation.generate``.
+
+        sampling says all that ``temperature`` and ``seed`` say and more, in their place. block_length fixes how many tokens are
+        verified at once, which else follows acceptance and costs. eos_ids end a text, the model's own if left out.
+        until is called with each other new token, before it is yielded, and makes it the last by answering True.
+        """
+        return generate(
+            self,
+            tokens,
+            max_new_tokens=max_new_tokens,
+            drafter=drafter,
+            sampling=sampling or Sampling(temperature=temperature, seed=seed),
+            block_length=block_length,
+            eos_ids=eos_ids,
+            until=until,
+            stats=stats if stats is not None else GenerationStats(),
+        )
+
+    def draft(self, hidden: Tensor, following: Sequence[int]) -> list[int]:
+        """What the artifact's own drafter guesses to come after ``following``, tokens that followed ``hidden``.
+
+        hidden [n, F]: tapped hidden states of committed tokens since the last call, n ≥ 1; following: the token after each.
+        Raises TokenError where the numbers differ. Answers with no tokens where the drafter's own context is full.
+        """
+        check_pairs(hidden, following)
+        with self._alone:
+            text = self._settled()
+            kept = {name: each.clone() for name, each in self._program.bounded().items() if name.endswith("drafted_length")}
+            change = Change(base=len(text.tokens), staged=text.staged)
+            self._begin(change, self._runner.draft_calls(len(following)), PutBack(kept, replace(text)))
+            guesses = self._runner.draft(self._program, hidden, following)
+            self._unfinished = None  # a drafter that is full refuses, and keeps what it has read
+            return guesses
+
+    def save(self, path: str | Path, note: str = "") -> None:
+        """Write the whole state, slots included, and ``note`` to ``path``; a staged block is not part of it.
+
+        Raises OutputError where it cannot be written; what was at ``path`` then stays.
+        """
+        with self._alone:
+            text = self._settled()
+            write_state(Path(path), self._identity(), SavedState(self._saved_buffers(), text.tokens, text.slots, note))
+
+    def load_state(self, path: str | Path) -> int:
+        """Go on where ``save`` was called, bit for bit; returns the length. ``note`` is then what was noted there.
+
+        Raises StateFileError for a file that is damaged or of another artifact; the state then stays as it was.
+        """
+        with self._alone:
+            saved = read_state(Path(path), self._identity(), self._saved_buffers())
+            self._unfinished = PutBack(saved.buffers, CommittedText(saved.tokens, saved.slots, note=saved.note))
+            return len(self._settled().tokens)
+
+    def state(self) -> dict[str, Tensor]:
+        """A copy of every buffer of the state by name, for inspection."""
+        with self._alone:
+            self._settled()
+            return {name: tensor.clone() for name, tensor in self._program.state().items()}
+
+    def pace(self, drafter: Drafter) -> Pace:
+        """What this session has measured with ``drafter`` so far, one generation after the other."""
+        return self._paces.of(drafter)
+
+    # Calls: each is begun, run and ended; what an interrupt leaves of it is settled by the next.
+
+    def _settled(self) -> CommittedText:
+        """The text, once nothing is unfinished."""
+        while self._unfinished is not None:
+            self._unfinished = self._unfinished.settle(self._program, self._text)
+        return self._text
+
+    def _begin(self, change: Change, calls: int = 1, undo: Unfinished | None = None) -> None:
+        """Announce so many calls that make ``change``."""
+        before = self._program.operations()
+        self._unfinished = Calls(change=change, before=before, after=before + calls, undo=undo)
+
+    def _end(self, refused: Exception | None = None) -> None:
+        """Settle the calls that came back. Raises ``refused`` where the program refused."""
+        calls = self._unfinished
+        self._settled()
+        if isinstance(calls, Calls) and self._program.operations() != calls.after:
+            raise refused or ArtifactError("the program refused tokens that fit; export the model again.")
+
+    def _extend(self, text: CommittedText, tokens: Tokens) -> Tensor:
+        """Commit tokens in chunks; returns the logits [V] after the last."""
+        ids = token_ids(tokens, self.vocab_size, len(text.tokens), self.max_seq_len)
+        chunks = self._runner.chunks(ids)
+        calls = sum(map(self._runner.calls, chunks))
+        self._begin(Change(base=len(text.tokens), tokens=ids), calls, self._undo(text, len(chunks)) if calls > 1 else None)
+        answers = [self._runner.extend(self._program, chunk) for chunk in chunks]
+        self._end()
+        self.hidden = answers[0][1] if len(answers) == 1 else torch.cat([hidden for _, hidden in answers])
+        return answers[-1][0][0]
+
+    def _undo(self, text: CommittedText, chunks: int) -> Unfinished:
+        """How to take back some chunks of a prefill: rows behind the length do not count, so bounded buffers are enough."""
+        if not text.tokens and not text.slots:
+            return Reset()
+        kept = self._program.bounded() if chunks > 1 else {}  # a single chunk is verified and then committed at once
+        return PutBack({name: buffer.clone() for name, buffer in kept.items()}, replace(text, staged=[]))
+
+    def _move(self, name: str, argument: int, change: Change, refused: Exception) -> int:
+        """Run a method that answers with a length; raise ``refused`` for its -1."""
+        self._begin(change)
+        answer = int(self._program.call(name, number(argument))[0])
+        self._end(refused)
+        if answer != change.length:
+            raise ArtifactError(f"the program answered a {name} with {answer}, not {change.length}; export the model again.")
+        return answer
+
+    def _identity(self) -> str:
+        """What a saved state belongs to."""
+        if self.manifest.identity is None:
+            raise UsageError("only a session over an exported artifact can be saved and loaded.")
+        return self.manifest.identity
+
+    def _saved_buffers(self) -> dict[str, Tensor]:
+        """The runtime's own memory, without what is staged."""
+        state = self._program.state()
+        return {name: buffer for name, buffer in state.items() if not name.rpartition(".")[2].startswith("staged")}
