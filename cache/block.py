@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSizes:
-    """What fixes every buffer, in tokens but for ``batch_size`` and ``snapshot_slots``.
+    """Sizes that fix every buffer, in tokens but for ``batch_size`` and ``snapshot_slots``.
 
     dtype is that of keys, values and conv windows; recurrent states are float32 always, as in every reference. quantized_keys:
     keys and values of full attention have 8 bits.
@@ -33,7 +33,7 @@ class CacheSizes:
 
     @property
     def rows(self) -> int:
-        """Rows of a key or value buffer: a block may start on the last position, so one block fits behind the end."""
+        """Return the rows of a key or value buffer: a block may start on the last position, so one block fits behind it."""
         return self.max_seq_len + max(self.prefill_chunk, self.verify_len)
 
 
@@ -53,12 +53,12 @@ class Block:
 
     @property
     def positions(self) -> Tensor:
-        """int64 [T], the position of each token."""
+        """Return int64 [T], the position of each token."""
         return self.start + torch.arange(self.length)
 
     @property
     def real(self) -> Tensor:
-        """bool [T], false for padding."""
+        """Return bool [T], false for padding."""
         return self.shared("real", lambda: torch.arange(self.length) < self.count)
 
     def shared(self, key: Hashable, compute: Callable[[], T], of: object = None) -> T:
@@ -73,7 +73,7 @@ class Block:
         return self._shared[entry][1]  # type: ignore[no-any-return]
 
     def offset(self, rows: int) -> int:
-        """``start`` as a number for operators that take one, known to leave room for the block in ``rows`` rows."""
+        """Return ``start`` as a number for operators that take one, known to leave room for the block in ``rows`` rows."""
         check(self._offset >= 0)
         check(self._offset + self.length <= rows)
         return self._offset

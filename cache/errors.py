@@ -6,7 +6,7 @@ HybridgeError
 │   ├── TokenError         a token id outside the vocabulary, or no token at all
 │   ├── CommitError        a commit without a verify, or of more tokens than were verified
 │   ├── SnapshotError      a slot out of range, never filled, or overwritten since
-│   └── DraftError         a drafter that cannot guess for this model
+│   └── DraftError         a drafter that does not fit this model
 ├── CheckpointError        a checkpoint that cannot be read: missing, damaged or misshapen
 │   ├── UnsupportedModelError  a model, or a layer of one, that hybridge has no state for
 │   └── NotACheckpointError    something else than a checkpoint was named, such as an adapter: exit code 2
@@ -51,7 +51,7 @@ class SnapshotError(UsageError):
 
 
 class DraftError(UsageError):
-    """The drafter has another vocabulary or lacks what guessing for this model needs."""
+    """The drafter has another vocabulary or lacks what drafting for this model needs."""
 
 
 class CheckpointError(HybridgeError):

@@ -72,7 +72,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
         quantized_keys: bool = False,
         kernels: Kernels | None = None,
     ) -> HybridCache:
-        """The cache that ``config`` (a model's, or its text model's) asks for.
+        """Return the cache that ``config`` (a model's, or its text model's) asks for.
 
         max_seq_len is in tokens; left out it is 2048 with a warning, never ``config.max_position_embeddings``, which is ten
         million for some models. dtype, of keys, values and conv windows, is the config's where it is left out;
@@ -95,11 +95,15 @@ class HybridCache(TransformersCacheApi, nn.Module):
         return cls(build_layers(config, sizes, kernels or CoreKernels()), sizes)
 
     def cache_layers(self) -> list[CacheLayer]:
-        """The layers in the model's order."""
+        """Return the layers in the model's order."""
         return list(self.layers)  # type: ignore[arg-type]  # a ModuleList forgets what it holds
 
+    def leaves(self) -> list[CacheLayer]:
+        """Return the parts of all layers, in the model's order."""
+        return [part for layer in self.cache_layers() for part in layer.leaves()]
+
     def part(self, index: int, kind: type[Layer], name: str = "") -> Layer:
-        """The layer of that kind at ``index``; ``name`` says which where the decoder layer has several."""
+        """Return the layer of that kind at ``index``; ``name`` says which where the decoder layer has several."""
         part = self.cache_layers()[index].part(name)
         assert isinstance(part, kind)
         return part
@@ -107,7 +111,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
     # Blocks of tokens
 
     def extend(self, tokens: int, count: Tensor) -> Block:
-        """A block of which the first ``count`` (int64 [1], 1..tokens) tokens are committed when it is closed.
+        """Return a block of which the first ``count`` (int64 [1], 1..tokens) tokens are committed when it is closed.
 
         A count that does not fit becomes 0, and the block's rows then go behind the last position, where nothing is kept.
         """
@@ -116,7 +120,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
         return Block(start=start, count=torch.where(fits, count, 0), length=tokens)
 
     def speculate(self, tokens: int) -> Block:
-        """A block that is only staged; ``commit`` accepts the first tokens of it, or none."""
+        """Return a block that is only staged; ``commit`` accepts the first tokens of it, or none."""
         return Block(start=self.length + 0, count=torch.full_like(self.length, tokens), length=tokens, tentative=True)
 
     def close(self, block: Block) -> None:
@@ -193,7 +197,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
     # Eager use
 
     def snapshot(self) -> Snapshot:
-        """A copy of the committed state that stays valid whatever comes after; for eager use, where memory is cheap."""
+        """Return a copy of the committed state, valid whatever comes after; for eager use, where memory is cheap."""
         return Snapshot(self.layout(), {name: tensor.clone() for name, tensor in self.named_buffers()})
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -215,18 +219,16 @@ class HybridCache(TransformersCacheApi, nn.Module):
 
     def bounded_buffers(self) -> dict[str, Tensor]:
         """By name the length and what is not kept by position: with copies of them a longer text can be cut back."""
-        parts = [part for layer in self.cache_layers() for part in layer.each()]
-        kept = {id(self.length), *(id(part.get_buffer(name)) for part in parts for name in part.committed)}
+        kept = {id(self.length), *(id(part.get_buffer(name)) for part in self.leaves() for name in part.committed)}
         return {name: buffer for name, buffer in self.named_buffers() if id(buffer) in kept}
 
     def positional_names(self) -> set[str]:
         """Names of the buffers with a row for each position."""
-        parts = [part for layer in self.cache_layers() for part in layer.each()]
-        rows = {id(part.get_buffer(name)) for part in parts for name in part.positional}
+        rows = {id(part.get_buffer(name)) for part in self.leaves() for name in part.positional}
         return {name for name, buffer in self.named_buffers() if id(buffer) in rows}
 
     def state_bytes(self) -> int:
-        """Bytes of all buffers, snapshot slots and staged blocks included."""
+        """Return the bytes of all buffers, snapshot slots and staged blocks included."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.buffers())
 
     def layout(self) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -1,4 +1,4 @@
-"""What lets a ``HybridCache`` be the ``past_key_values`` of an unmodified transformers model, eagerly or compiled.
+"""Let a ``HybridCache`` be the ``past_key_values`` of an unmodified transformers model, eagerly or compiled.
 
 transformers' mixers ask for a state, compute and hand back the new one; these methods answer from the same fixed buffers that
 the exported program uses. Names and arguments are those of ``transformers.cache_utils.Cache`` (5.23).
@@ -54,7 +54,7 @@ class TransformersCacheApi:
         return seen[0].transpose(1, 2), seen[1].transpose(1, 2)
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int | Tensor]:
-        """Number and first position of the keys that ``update`` returns for this many queries."""
+        """Return number and first position of the keys that ``update`` returns for this many queries."""
         layers = self._attention_layers()
         sliding = [i for i in layers if self._attention(i).window]
         full = [i for i in layers if not self._attention(i).window]
@@ -65,7 +65,7 @@ class TransformersCacheApi:
 
     @property
     def is_sliding(self) -> list[bool]:
-        """True at one index past the layers if any layer has a window.
+        """Return True at one index past the layers if any layer has a window.
 
         transformers asks for mask sizes at the first index that is True for its sliding mask, and at 0 for its full one; of
         a model whose first layer slides the two would be the same.
@@ -84,11 +84,11 @@ class TransformersCacheApi:
     # Convolutions and recurrences
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor:
-        """The conv window, a view [B, C, W]; zeros before the first token, which is what a causal conv pads with."""
+        """Return the conv window, a view [B, C, W]; zeros before the first token, which is what a causal conv pads with."""
         return self._states("conv_state", layer_idx)[state_idx].transpose(1, 2)
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor:
-        """The recurrent state; zeros before the first token."""
+        """Return the recurrent state; zeros before the first token."""
         return self._states("recurrent_state", layer_idx)[state_idx]
 
     def update_conv_state(self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, **_: Any) -> Tensor:
@@ -107,19 +107,19 @@ class TransformersCacheApi:
 
     @property
     def is_linear(self) -> list[bool]:
-        return [not any(isinstance(part, AttentionLayer) for part in layer.each()) for layer in self.cache_layers()]
+        return [not any(isinstance(part, AttentionLayer) for part in layer.leaves()) for layer in self.cache_layers()]
 
-    # Taking back
+    # Rolling back
 
     @property
     def is_croppable(self) -> bool:
-        return all(isinstance(part, AttentionLayer) for layer in self.cache_layers() for part in layer.each())
+        return all(isinstance(part, AttentionLayer) for layer in self.cache_layers() for part in layer.leaves())
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the last ``-tokens_to_remove`` tokens, as transformers' assisted generation does.
 
         Raises UsageError, a ValueError, for a positive number, which transformers once took for the length to keep; for more
-        tokens than there are; and where a layer cannot forget: recurrent state is taken back by ``restore``, or verified and
+        tokens than there are; and where a layer cannot forget: recurrent state is rolled back by ``restore``, or verified and
         committed in the first place; a window keeps ``verify_len`` positions to go back by.
         """
         removed, held = -tokens_to_remove, int(self.length)
@@ -146,7 +146,7 @@ class TransformersCacheApi:
                 buffer.copy_(buffer.index_select(0, beam_idx))
 
     def activate_past_recording(self) -> None:
-        """Nothing to switch on: rows behind the length are kept as they are."""
+        """Do nothing: rows behind the length are kept as they are."""
 
     def is_recording_past(self, layer_idx: int) -> bool:
         return False
@@ -168,12 +168,12 @@ class TransformersCacheApi:
             )
 
     def _attention(self, layer_idx: int) -> AttentionLayer:
-        return next(part for part in self.cache_layers()[layer_idx].each() if isinstance(part, AttentionLayer))
+        return next(part for part in self.cache_layers()[layer_idx].leaves() if isinstance(part, AttentionLayer))
 
     def _attention_layers(self) -> list[int]:
         """Those that ``update`` is called for: transformers hands shared keys and values on by itself."""
         layers = enumerate(self.cache_layers())
-        return [i for i, layer in layers if any(isinstance(part, AttentionLayer) and part.keeps for part in layer.each())]
+        return [i for i, layer in layers if any(isinstance(part, AttentionLayer) and part.keeps for part in layer.leaves())]
 
     def _states(self, name: str, layer_idx: int) -> list[Tensor]:
-        return [part.get_buffer(name) for part in self.cache_layers()[layer_idx].each() if name in part.committed]
+        return [part.get_buffer(name) for part in self.cache_layers()[layer_idx].leaves() if name in part.committed]

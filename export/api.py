@@ -8,7 +8,7 @@ from hybridge.export.checkpoint.config_file import read_config
 from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.export.formats import format_of
 from hybridge.export.output.output_folder import output_folder
-from hybridge.export.output.progress import Steps
+from hybridge.export.output.progress import ExportProgress
 from hybridge.export.reference.validate import validate_session
 from hybridge.export.source.checkpoint_path import find_checkpoint
 from hybridge.export.source.folder_kinds import ignored_parts
@@ -24,7 +24,7 @@ def export_model(
     *,
     force: bool = False,
     validate: bool = False,
-    progress: Steps | None = None,
+    progress: ExportProgress | None = None,
 ) -> Manifest:
     """Export ``checkpoint`` to the folder ``out`` and return its manifest.
 
@@ -40,12 +40,12 @@ def export_model(
 
     checkpoint: a folder with config.json and *.safetensors, or the id of a model in the hub's local cache. force: replace an
     artifact that is in ``out``. validate: hold it against the eager model before it appears. progress: is told of the steps,
-    of warnings and of the validation's report; ``hybridge.export.output.progress.Steps``.
+    of warnings and of the validation's report; ``hybridge.export.output.progress.ExportProgress``.
 
     Raises UsageError for impossible options or an ``out`` that exists, CheckpointError or one of its kinds for what cannot be
     read or is not supported, ExportFailedError, ValidationError, and OutputError where ``out`` cannot be written.
     """
-    options, steps = options or ExportOptions(), progress or Steps()
+    options, steps = options or ExportOptions(), progress or ExportProgress()
     writer, source = format_of(options), find_checkpoint(checkpoint)
     config = read_config(source)
     for text in ignored_parts(source):

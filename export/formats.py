@@ -9,7 +9,7 @@ from typing import Any
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.checkpoint.loading import Checkpoint
-from hybridge.export.output.progress import Steps
+from hybridge.export.output.progress import ExportProgress
 from hybridge.export.pte.exporter import export
 from hybridge.export.pte.state_cache import build_cache
 from hybridge.runtime.artifacts.manifest import Manifest
@@ -21,11 +21,11 @@ class Format:
     """build_cache: the state of a config, after checking the options; export: write the artifact of a checkpoint with it."""
 
     build_cache: Callable[[Any, ExportOptions], Any]
-    export: Callable[[Checkpoint, Any, Path, ExportOptions, Steps], Manifest]
+    export: Callable[[Checkpoint, Any, Path, ExportOptions, ExportProgress], Manifest]
 
 
 def format_of(options: ExportOptions) -> Format:
-    """Who writes what the options ask for. Raises UsageError where its libraries are not installed."""
+    """Return the writer of what the options ask for. Raises UsageError if its libraries are not installed."""
     return _onnx() if options.format == "onnx" else Format(build_cache=build_cache, export=export)
 
 

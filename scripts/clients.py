@@ -1,4 +1,4 @@
-"""Whether every client says the same: the embedded model, exported for each runtime, 20 prompts of 100 greedy tokens.
+"""Check that every client gives the same tokens: the embedded model for each runtime, 20 prompts of 100 greedy tokens.
 
 The reference is the Session over a .pte with the runtime's own kernels; the eager model without any cache is a client too.
 """
@@ -55,9 +55,9 @@ def main() -> None:
         oracle = load_oracle(EMBEDDED, open_artifact(folder / "llm").manifest)
         tokenizer = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
         prompts = code_prompts(tokenizer, PROMPTS, characters=200)
-        said = {client: [go(prompt) for prompt in prompts] for client, go in clients(folder, oracle, stack)}
-        said["ExecuTorch's TextLLMRunner"] = by_stock_runner(folder / "llm", tokenizer, prompts)
-        print_equal(said)
+        answers = {client: [go(prompt) for prompt in prompts] for client, go in clients(folder, oracle, stack)}
+        answers["ExecuTorch's TextLLMRunner"] = by_stock_runner(folder / "llm", tokenizer, prompts)
+        print_equal(answers)
         print_errors(folder, oracle, stack)
 
 
@@ -95,7 +95,7 @@ def fresh(session: CheckedSession, go: Callable[[list[int]], Iterator[int]]) -> 
 
 
 def looked_up(session: Session, ids: list[int]) -> Iterator[int]:
-    """With guesses from the text, always as many as there are."""
+    """Generate with draft tokens from the text, always as many as there are."""
     return session.generate(ids, max_new_tokens=NEW, drafter=PromptLookup(), block_length=session.verify_len)
 
 
@@ -122,11 +122,11 @@ def by_stock_runner(artifact: Path, tokenizer: Tokenizer, prompts: list[list[int
     return [tokenizer.encode(text).ids for text in texts]
 
 
-def print_equal(said: dict[str, list[list[int]]]) -> None:
-    """How many prompts each client continues like the first."""
-    reference = next(iter(said.values()))
+def print_equal(answers: dict[str, list[list[int]]]) -> None:
+    """Print how many prompts each client continues like the first."""
+    reference = next(iter(answers.values()))
     print(f"| client | prompts of {len(reference)} with the same {NEW} tokens |\n|---|---|")
-    for client, texts in said.items():
+    for client, texts in answers.items():
         print(f"| {client} | {sum(a == b for a, b in zip(texts, reference, strict=True))} |")
 
 

@@ -85,7 +85,7 @@ def cases(families: list[str]) -> Iterator[Case]:
 
 
 def fingerprint() -> str:
-    """Of all code that a result depends on."""
+    """Return a hash of all code that a result depends on."""
     digest = hashlib.sha256()
     for source in SOURCES:
         path = ROOT / source
@@ -127,8 +127,8 @@ def run(case: Case, operations: int, sources: str) -> dict[str, Any]:
     if done.returncode == 0 and lines:
         result = json.loads(lines[-1])
     else:
-        said = [line for line in done.stderr.strip().splitlines() if line.strip()]
-        result = {"passed": False, "error": said[-1][-300:] if said else f"the process ended with {done.returncode}"}
+        errors = [line for line in done.stderr.strip().splitlines() if line.strip()]
+        result = {"passed": False, "error": errors[-1][-300:] if errors else f"the process ended with {done.returncode}"}
     case.result.write_text(json.dumps(result | {"sources": sources}, indent=1) + "\n", encoding="utf-8")
     return result  # type: ignore[no-any-return]
 

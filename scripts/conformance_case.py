@@ -16,7 +16,7 @@ import torch
 from tiny import count_nodes, save_lively_checkpoint, tiny_config
 
 from hybridge.export.checkpoint.loading import load_checkpoint
-from hybridge.export.output.progress import Steps
+from hybridge.export.output.progress import ExportProgress
 from hybridge.export.pte.exporter import export
 from hybridge.export.pte.methods import State, build_methods
 from hybridge.export.pte.state_cache import build_cache
@@ -60,7 +60,7 @@ def main(family: str, variant: int, kernels: str, operations: int) -> dict[str, 
 
 def export_once(checkpoint: Path, artifact: Path, options: ExportOptions) -> Manifest:
     loaded = load_checkpoint(checkpoint)
-    return export(loaded, build_cache(loaded.config, options), artifact, options, Steps())
+    return export(loaded, build_cache(loaded.config, options), artifact, options, ExportProgress())
 
 
 def nodes_of_decode(checkpoint: Path, options: ExportOptions) -> int:

@@ -13,7 +13,7 @@ from kernel_program import Calls
 from torch import Tensor
 
 from hybridge.cache.quiet import quiet
-from hybridge.export.lowering.broadcasting import same_ranks
+from hybridge.export.lowering.broadcasting import equalize_ranks
 
 REFUSED = [((3, 2, 24), (1, 1, 3, 2, 1)), ((1, 2, 1), (2, 24)), ((2, 3, 24), (1, 2, 1, 24))]
 TAKEN = [((24,), (1, 1, 24)), ((24,), (1, 3, 1)), ((3, 24), (1, 3, 24)), ((3, 2, 24), (5, 3, 2, 1)), ((3, 1), (3, 24))]
@@ -26,7 +26,7 @@ def test_a_refused_broadcast_is_computed(function: Any, one: tuple[int, ...], ot
     with pytest.raises(RuntimeError, match="0x12"):  # else there is nothing to do any more
         run(torch.export.export(Calls(function, {}), (x, y)), x, y)
     program = torch.export.export(Calls(function, {}), (x, y))
-    same_ranks(program)
+    equalize_ranks(program)
     torch.testing.assert_close(run(program, x, y), function(x, y))
 
 
@@ -34,7 +34,7 @@ def test_a_refused_broadcast_is_computed(function: Any, one: tuple[int, ...], ot
 def test_other_shapes_stay_as_they_are(one: tuple[int, ...], other: tuple[int, ...]) -> None:
     program = torch.export.export(Calls(operator.add, {}), (torch.randn(one), torch.randn(other)))
     before = str(program.graph)
-    same_ranks(program)
+    equalize_ranks(program)
     assert str(program.graph) == before
 
 

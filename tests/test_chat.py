@@ -23,7 +23,7 @@ from hybridge.cache.errors import CapacityError, StateFileError, UsageError
 from hybridge.export.cli.chat_template import load_template, render
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.runtime import ExportOptions, GenerationStats, Session, open_artifact
-from hybridge.runtime.artifacts.artifact import describe_file
+from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
 from hybridge.runtime.chat.conversation import Conversation, Message, Settings
 
@@ -72,7 +72,7 @@ steps = st.lists(st.sampled_from(["say", "say", "undo", "retry", "stop early"]),
 
 @settings(max_examples=40, deadline=None)
 @given(steps=steps, slots=st.sampled_from([0, 1, 2, 4]))
-def test_whatever_is_taken_back_the_next_answer_is_that_of_a_fresh_session(steps: list[str], slots: int) -> None:
+def test_whatever_is_undone_the_next_answer_is_that_of_a_fresh_session(steps: list[str], slots: int) -> None:
     conversation = talk(slots)
     for i, step in enumerate(steps):
         if step in ("undo", "retry") and not conversation.turns:
@@ -189,7 +189,7 @@ def talking(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The artifact with a chat template."""
     folder = Path(shutil.copytree(artifact, tmp_path_factory.mktemp("talking") / "artifact"))
     (folder / "chat_template.jinja").write_text(TEMPLATE)
-    entry = describe_file(folder / "chat_template.jinja").model_dump()
+    entry = file_entry(folder / "chat_template.jinja").model_dump()
     forge(folder, lambda content: content["files"].update({"chat_template.jinja": entry}))
     return folder
 
@@ -200,7 +200,7 @@ def opened(folder: Path) -> Conversation:
     return Conversation(Session.load(folder), tokenizer, load_template(artifact), Settings(max_new_tokens=10))
 
 
-def test_a_saved_conversation_goes_on_and_can_still_be_taken_back(talking: Path, tmp_path: Path) -> None:
+def test_a_saved_conversation_goes_on_and_can_still_be_undone(talking: Path, tmp_path: Path) -> None:
     one = opened(talking)
     said(one, "hello")
     said(one, "more")
@@ -236,7 +236,7 @@ def chat(folder: Path, lines: list[str], *options: str) -> subprocess.CompletedP
     )
 
 
-def test_the_command_talks_takes_back_saves_and_loads(talking: Path, tmp_path: Path) -> None:
+def test_the_command_talks_undoes_saves_and_loads(talking: Path, tmp_path: Path) -> None:
     options = ("--json", "--max-new-tokens", "8")
     done = chat(
         talking,
@@ -268,7 +268,7 @@ def test_wrong_commands_are_said_and_the_chat_goes_on(talking: Path, tmp_path: P
     told = " ".join(done.stderr.split())
     for says in (
         "no command /what",
-        "no message to take back",
+        "no message to undo",
         "needs the name of a file",
         "does not exist",
         "no room for an answer",

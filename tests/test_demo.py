@@ -47,7 +47,7 @@ def test_the_demo_reaches_its_figures(demo: tuple[Path, str]) -> None:
 
 
 def opened(folder: Path) -> Subject:
-    """The target and everything that guesses for it, all of them trained."""
+    """The target and its drafters, all of them trained."""
     return load(folder, folder.with_name(f"{folder.name}-draft"))
 
 

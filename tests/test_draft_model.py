@@ -1,4 +1,4 @@
-"""A draft model over real programs, and drafts that cannot guess for a target."""
+"""A draft model over real programs, and draft models that do not fit a target."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from table import Table, table_session
 
 from hybridge.cache.errors import ArtifactError, DraftError
 from hybridge.runtime import Artifact, GenerationStats, Sampling, Session, open_artifact
-from hybridge.runtime.artifacts.artifact import describe_file
+from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
 from hybridge.runtime.drafters.draft_model import DraftModel
 
@@ -48,7 +48,7 @@ def test_a_model_that_guesses_for_itself_is_always_right(artifact: Path, opened:
 
 
 class Mistaken(DraftModel):
-    """Every third guess is another one than the draft would make: its state must go back each time."""
+    """Every third draft token is another one than the draft model would propose: its state must go back each time."""
 
     def propose(self, context, limit):  # type: ignore[no-untyped-def]
         proposal = super().propose(context, limit)
@@ -104,7 +104,7 @@ def test_a_tokenizer_written_otherwise_is_the_same(copied: Path, opened: Artifac
 
 def _replace_tokenizer(folder: Path, text: str) -> None:
     (folder / "tokenizer.json").write_text(text)
-    entry = describe_file(folder / "tokenizer.json")
+    entry = file_entry(folder / "tokenizer.json")
     forge(folder, lambda content: content["files"].update({"tokenizer.json": entry.model_dump()}))
 
 

@@ -36,8 +36,8 @@ def test_a_second_block_sees_the_accepted_inputs_of_the_first(tokens: int, count
     static, dynamic = taps(kernel, tokens)
     x, more = torch.randn(2, tokens, CHANNELS), torch.randn(2, 1, CHANNELS)
     whole = torch.cat([torch.zeros(2, kernel - 1, CHANNELS), x[:, :count], more], dim=1)
-    conv.take(x, Block(start=torch.tensor([0]), count=torch.tensor([count]), length=tokens))
-    window = conv.take(more, Block(start=torch.tensor([count]), count=torch.tensor([1]), length=1))
+    conv.extend_window(x, Block(start=torch.tensor([0]), count=torch.tensor([count]), length=tokens))
+    window = conv.extend_window(more, Block(start=torch.tensor([count]), count=torch.tensor([1]), length=1))
     out = dynamic_conv(window, static, dynamic[:, :1])
     torch.testing.assert_close(out, dynamic_conv_naive(whole[:, -kernel:], static, dynamic[:, :1]), rtol=1e-5, atol=1e-5)
 

@@ -21,7 +21,7 @@ from checkpoint_forms import lfs_pointer, save_adapter
 import hybridge
 from hybridge.cache.errors import CheckpointError, HybridgeError, UsageError, ValidationError
 from hybridge.export import formats
-from hybridge.export.output.progress import Steps
+from hybridge.export.output.progress import ExportProgress
 from hybridge.runtime.artifacts.manifest import Manifest, read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.checks.validation_report import Divergence, ValidationReport
@@ -29,7 +29,7 @@ from hybridge.runtime.checks.validation_report import Divergence, ValidationRepo
 OPTIONS = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2)
 
 
-class Recorded(Steps):
+class Recorded(ExportProgress):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ def test_what_exists_is_kept_unless_it_is_to_be_replaced(
     with pytest.raises(UsageError, match="exists already; it was kept"):
         hybridge.export_model(checkpoint, out, OPTIONS)
 
-    def copied(loaded: object, cache: object, folder: Path, options: ExportOptions, steps: Steps) -> Manifest:
+    def copied(loaded: object, cache: object, folder: Path, options: ExportOptions, steps: ExportProgress) -> Manifest:
         shutil.copytree(artifact, folder, dirs_exist_ok=True)
         (folder / "new").touch()
         return read_manifest(folder)
@@ -158,11 +158,11 @@ def test_a_validation_comes_before_the_folder_appears(
     divergence = Divergence(program=0, operations=["decode"], position=0, error=1.0)
     report = ValidationReport(seed=0, tolerance=1e-5, first_divergence=divergence if spoilt else None)
 
-    def copied(loaded: object, cache: object, folder: Path, options: ExportOptions, steps: Steps) -> Manifest:
+    def copied(loaded: object, cache: object, folder: Path, options: ExportOptions, steps: ExportProgress) -> Manifest:
         shutil.copytree(artifact, folder, dirs_exist_ok=True)
         return read_manifest(folder)
 
-    def validated(folder: Path, source: Path, steps: Steps, **options: Any) -> ValidationReport:
+    def validated(folder: Path, source: Path, steps: ExportProgress, **options: Any) -> ValidationReport:
         assert not (tmp_path / "out").exists()
         assert source == checkpoint
         return report

@@ -15,7 +15,7 @@ from hybridge.runtime import Context, Drafter, GenerationStats, PromptLookup, Pr
 from hybridge.runtime.drafters.draft_model import DraftModel
 
 
-class Guesses:
+class FixedProposals:
     """Proposes from a fixed list, right or wrong."""
 
     needs_hidden = is_free = False
@@ -42,7 +42,7 @@ def test_greedy_is_the_same_with_any_drafter(
 ) -> None:
     plain_session, session = table_session(Table(seed), room), table_session(Table(seed), room)
     plain, _ = run(plain_session, [1, 2], max_new_tokens=new)
-    guessed, stats = run(session, [1, 2], max_new_tokens=new, drafter=Guesses(guesses), block_length=block)
+    guessed, stats = run(session, [1, 2], max_new_tokens=new, drafter=FixedProposals(guesses), block_length=block)
     assert guessed == plain
     assert stats.new_tokens == len(plain) <= new
     assert session.tokens == plain_session.tokens == [1, 2, *guessed[:-1]], "all but the last token, and nothing else"
@@ -86,7 +86,7 @@ def test_a_draft_model_follows_a_session_wherever_it_goes(seed: int, steps: list
 
 def test_a_full_context_ends_the_generation() -> None:
     session = table_session(Table(3, ends=False), max_seq_len=8)
-    tokens, _ = run(session, [1, 2], drafter=Guesses([[0, 1, 2]]), block_length=4)
+    tokens, _ = run(session, [1, 2], drafter=FixedProposals([[0, 1, 2]]), block_length=4)
     assert session.length == 8
     assert len(tokens) == 7, "the last token is known without room for it"
 
@@ -117,7 +117,7 @@ def test_until_ends_inside_an_accepted_block(seed: int, last: int, block: int | 
 
 def test_an_interrupt_in_a_verify_leaves_the_session_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     session = table_session(Table(1, ends=False))
-    stream = session.generate([1, 2], drafter=Guesses([[0, 1, 2]]), block_length=4)
+    stream = session.generate([1, 2], drafter=FixedProposals([[0, 1, 2]]), block_length=4)
     first = next(stream)
 
     def interrupted(*_: object) -> None:
@@ -216,7 +216,7 @@ def test_sampled_text_is_distributed_as_the_target_says(kind: str) -> None:
     session = started(table)
     draft = DraftModel(table_session(Table(5, 0.5, ends=False)), session)
     drafters: dict[str, Drafter | None] = {
-        "plain": None, "certain": Guesses([[0, 3], [1, 1], [5, 2]]), "lookup": PromptLookup((2, 1)), "draft": draft
+        "plain": None, "certain": FixedProposals([[0, 3], [1, 1], [5, 2]]), "lookup": PromptLookup((2, 1)), "draft": draft
     }  # fmt: skip
     assert p_value(session, table, drafters[kind], TEMPERATE, SAMPLES) > 0.01
 
@@ -249,7 +249,7 @@ def test_the_same_seed_gives_the_same_text_with_any_drafter(seed: int, noise: fl
     for kind in ("none", "guesses", "draft"):
         session = table_session(table)
         draft = DraftModel(table_session(Table(2, noise, ends=False)), session)
-        drafter = {"none": None, "guesses": Guesses([[1, 2], [3]]), "draft": draft}[kind]
+        drafter = {"none": None, "guesses": FixedProposals([[1, 2], [3]]), "draft": draft}[kind]
         texts.append(run(session, [1], drafter=drafter, block_length=drafter and block, **options)[0])
     assert texts[0] == texts[1] == texts[2]
 

@@ -146,7 +146,7 @@ def test_a_rejected_block_is_not_what_the_drafter_reads(made: tuple[Reference, S
     assert proposed(session, drafter, context) == reference.chain([*TOKENS[:7], 50], 3)
 
 
-def test_a_restore_takes_the_drafter_back_too(made: tuple[Reference, Session]) -> None:
+def test_a_restore_rolls_the_drafter_back_too(made: tuple[Reference, Session]) -> None:
     reference, session = made
     session.reset()
     drafter, context = BlockDrafter(session), Context([], Sampler(Sampling()))

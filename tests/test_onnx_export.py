@@ -19,7 +19,7 @@ from hybridge.export.formats import format_of
 from hybridge.export.onnx.kernels import padded
 from hybridge.export.reference.oracle import load_oracle
 from hybridge.runtime import ExportOptions, Session
-from hybridge.runtime.artifacts.artifact import describe_file
+from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.manifest import ONNX_COMMIT, ONNX_PROGRAM, read_manifest
 from hybridge.runtime.checks.validation import validate
 
@@ -62,7 +62,7 @@ def test_an_artifact_is_the_model(case: str, tmp_path: Path) -> None:
 def test_the_folder_is_what_the_manifest_says(exported: Path) -> None:
     manifest = read_manifest(exported)
     assert {path.name for path in exported.iterdir()} == {*manifest.files, "manifest.json"}
-    assert all(describe_file(exported / name) == entry for name, entry in manifest.files.items())
+    assert all(file_entry(exported / name) == entry for name, entry in manifest.files.items())
     model = onnx.load(exported / ONNX_PROGRAM, load_external_data=False)
     assert not any(node.metadata_props for node in model.graph.node)  # which told paths of the machine that exported it
     weights = [each for each in model.graph.initializer if each.data_location == onnx.TensorProto.EXTERNAL]

@@ -67,7 +67,7 @@ def test_greedy_takes_the_penalty_into_account() -> None:
     assert sampler.draw(logits, [1]) == 0
     assert sampler.draw(logits, [0]) == 1
     rows = logits.expand(3, 3)
-    assert sampler.accept(rows, Proposal([1, 0]), [0]) == [1, 0, 0], "each guess counts for those behind it"
+    assert sampler.accept(rows, Proposal([1, 0]), [0]) == [1, 0, 0], "each draft token counts for those behind it"
 
 
 def test_noise_is_the_positions_own() -> None:

@@ -25,7 +25,7 @@ def streamed(tokenizer: object, ids: list[int], stop: list[str]) -> tuple[str, l
     pieces = []
     for count, token in enumerate(ids, start=1):
         stopped = stream.push(token)
-        pieces.append(stream.take())
+        pieces.append(stream.read())
         if stopped:
             return "".join(pieces), pieces, count
     pieces.append(stream.finish())

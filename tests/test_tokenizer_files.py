@@ -16,7 +16,7 @@ from transformers import GenerationConfig
 
 from hybridge.cache.errors import ArtifactError, CheckpointError
 from hybridge.export.checkpoint.loading import Checkpoint, load_checkpoint
-from hybridge.export.cli.steps import ShownSteps
+from hybridge.export.cli.steps import ConsoleProgress
 from hybridge.export.output.description import write_tokenizer
 from hybridge.export.tokenizer.files import TokenizerFiles, read_tokenizer
 from hybridge.export.transformers_api.generation_options import read_generation_config
@@ -29,7 +29,7 @@ def said(checkpoint: Checkpoint, folder: Path) -> str:
     """What an export into ``folder`` tells of the tokenizer."""
     folder.mkdir()
     console = Console(file=io.StringIO(), width=10_000)
-    write_tokenizer(checkpoint, folder, ShownSteps(console))
+    write_tokenizer(checkpoint, folder, ConsoleProgress(console))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 

@@ -81,7 +81,7 @@ def test_beams_take_their_state_along(model: PreTrainedModel) -> None:
 
 
 @torch.no_grad()
-def test_assisted_generation_takes_guesses_back_by_crop() -> None:
+def test_assisted_generation_rolls_back_by_crop() -> None:
     """transformers allows it for attention only."""
     model, text = tiny_model(tiny_config("mistral")), ids(9).repeat(1, 3)
     plain = {"max_new_tokens": 20, "do_sample": False}

@@ -10,7 +10,7 @@ import torch
 from memory import measured
 
 from hybridge.runtime import Session
-from hybridge.runtime.backends.zero_pages import give_back
+from hybridge.runtime.backends.zero_pages import release_pages
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="for Linux")
@@ -21,7 +21,7 @@ def test_zeros_are_not_resident() -> None:
 def test_zeros_stay_zeros_and_can_be_written_to() -> None:
     memory = torch.ones(1 << 20, dtype=torch.uint8)
     inner = memory[1000:-1000].zero_()
-    give_back(inner)
+    release_pages(inner)
     assert not inner.any()
     assert memory[:1000].all()
     assert memory[-1000:].all()
@@ -37,5 +37,5 @@ def test_a_state_begins_with_zeros(artifact: Path) -> None:
 
 def test_less_than_a_page_is_left_alone() -> None:
     memory = torch.ones(100)
-    give_back(memory[10:20].zero_())
+    release_pages(memory[10:20].zero_())
     assert memory.sum() == 90

@@ -1,4 +1,4 @@
-"""Which layers a model's cache has, read from its config: one entry a model type, one function a layer type.
+"""The layers of a model's cache, read from its config: one entry a model type, one function a layer type.
 
 A config is transformers' (or anything with the same attributes); nothing of transformers is imported here.
 """
@@ -26,7 +26,7 @@ from hybridge.cache.families import (
     zaya,
 )
 from hybridge.cache.families.checks import ADVICE, check_experts, check_windows
-from hybridge.cache.families.family import Config, Family, LayerBuilder, checked_layer_count, describe
+from hybridge.cache.families.family import Config, Family, LayerBuilder, checked_layer_count, summarize
 from hybridge.cache.families.options import check_causal, check_rope
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
@@ -51,18 +51,18 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def text_config(config: Config) -> Config:
-    """The config of the text model; the config itself where there is no other."""
+    """Return the config of the text model; the config itself where there is no other."""
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 def config_dtype(config: Config) -> torch.dtype:
-    """The dtype that the config asks for; float32 where it does not."""
+    """Return the dtype that the config asks for; float32 where it does not."""
     dtype = getattr(text_config(config), "dtype", None)
     return dtype if isinstance(dtype, torch.dtype) else torch.float32
 
 
 def plan(config: Config) -> list[str]:
-    """The type of each decoder layer of a text config. Raises CheckpointError for an absurd number of them.
+    """Return the type of each decoder layer of a text config. Raises CheckpointError for an absurd number of them.
 
     Raises UnsupportedModelError where tokens see later ones.
     """
@@ -72,7 +72,7 @@ def plan(config: Config) -> list[str]:
 
 
 def build_layers(config: Config, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
-    """One cache layer for each decoder layer.
+    """Return one cache layer for each decoder layer.
 
     Raises UnsupportedModelError, naming the model type or the layers that are the obstacle, and CheckpointError for a config
     that contradicts itself.
@@ -81,12 +81,12 @@ def build_layers(config: Config, sizes: CacheSizes, kernels: Kernels) -> list[Ca
     types, family = plan(config), FAMILIES.get(config.model_type)
     if family is None:
         raise UnsupportedModelError(
-            f"model type {config.model_type!r} is not supported; its layers are {describe(types)}.\n"
+            f"model type {config.model_type!r} is not supported; its layers are {summarize(types)}.\n"
             f"Supported: {', '.join(sorted(FAMILIES))}."
         )
     if obstacles := [kind for kind in types if kind not in family.layers]:
         raise UnsupportedModelError(
-            f"this {config.model_type!r} model has layers that hybridge cannot run: {describe(obstacles)} of {len(types)}.\n"
+            f"this {config.model_type!r} model has layers that hybridge cannot run: {summarize(obstacles)} of {len(types)}.\n"
             f"Supported for {config.model_type!r}: {', '.join(sorted(family.layers))}."
         )
     if len(types) != config.num_hidden_layers:

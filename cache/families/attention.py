@@ -20,7 +20,7 @@ def full_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: i
 
 
 def unwindowed(sizes: CacheSizes, kernels: Kernels, *, kv_heads: int, head_dim: int) -> AttentionLayer:
-    """Full attention in the precision that was asked for."""
+    """Return full attention in the precision that was asked for."""
     layer = QuantizedAttentionLayer if sizes.quantized_keys else FullAttentionLayer
     return layer(sizes, kernels, kv_heads=kv_heads, head_dim=head_dim)
 
@@ -34,7 +34,7 @@ def chunked_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index
 
 
 def windowed(config: Config, sizes: CacheSizes, kernels: Kernels, *, option: str, chunked: bool = False) -> CacheLayer:
-    """A window of ``option`` tokens; one that no text of ``max_seq_len`` tokens outgrows is full attention, in less memory.
+    """Return attention over a window of ``option`` tokens; full attention if no text of ``max_seq_len`` tokens outgrows it.
 
     Raises CheckpointError where the config has no such window.
     """
@@ -47,7 +47,7 @@ def windowed(config: Config, sizes: CacheSizes, kernels: Kernels, *, option: str
 
 
 def gemma4_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    """Heads differ by layer, and the last layers attend over the keys and values of the last one of their type before."""
+    """Return a layer with its own heads; the last layers attend over keys and values of the last one of their type before."""
     types, first_shared = config.layer_types, config.num_hidden_layers - config.num_kv_shared_layers
     if index >= first_shared and not config.hidden_size_per_layer_input:
         raise UnsupportedModelError(
@@ -88,7 +88,7 @@ def all_full(config: Config) -> list[str]:
 
 
 def all_sliding(config: Config) -> list[str]:
-    """Sliding attention in every layer where the config has a window."""
+    """Return sliding attention in every layer where the config has a window."""
     return ["full_attention" if config.sliding_window is None else "sliding_attention"] * config.num_hidden_layers
 
 

@@ -1,4 +1,4 @@
-"""What no model can be, whatever its family: refused before anything is built on it."""
+"""Refuse what no model of any family can be, before anything is built on it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def check_positive(config: Config, *names: str) -> None:
 
 def check_windows(config: Config, layers: Sequence[CacheLayer]) -> None:
     """Raises CheckpointError for a window that not even the model's convolution fits into."""
-    parts = [part for layer in layers for part in layer.each()]
+    parts = [part for layer in layers for part in layer.leaves()]
     windows = [part.window for part in parts if isinstance(part, AttentionLayer) and part.window is not None]
     kernels = [part.get_buffer("conv_state").shape[1] + 1 for part in parts if "conv_state" in part.committed]
     if windows and min(windows) < max(kernels, default=1):

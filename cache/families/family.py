@@ -1,4 +1,4 @@
-"""What a model family says of its cache: which layer each entry of its plan is, and where the plan is written."""
+"""A model family's cache: which layer each entry of its plan is, and where the plan is written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_LAYERS = 4096
 
 
 def layer_types(config: Config) -> Sequence[str]:
-    """The config's ``layer_types``; full attention everywhere where it has none."""
+    """Return the config's ``layer_types``; full attention everywhere where it has none."""
     return getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
 
 
@@ -32,13 +32,13 @@ class Family:
 
 
 def checked_layer_count(config: Config) -> int:
-    """``num_hidden_layers``. Raises CheckpointError for absurd numbers."""
+    """Return ``num_hidden_layers``. Raises CheckpointError for absurd numbers."""
     count: int = config.num_hidden_layers
     if not 1 <= count <= MOST_LAYERS:
         raise CheckpointError(f"config.json says num_hidden_layers = {count}, expected 1 to {MOST_LAYERS}.")
     return count
 
 
-def describe(types: Sequence[str]) -> str:
-    """``3 × linear_attention, 1 × full_attention``."""
+def summarize(types: Sequence[str]) -> str:
+    """Return a summary such as ``3 × linear_attention, 1 × full_attention``."""
     return ", ".join(f"{list(types).count(kind)} × {kind}" for kind in dict.fromkeys(types))

@@ -16,7 +16,7 @@ from hybridge.cache.operations.kernels import Kernels
 
 
 def indexed_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    """Where every pool of ``max_seq_len`` tokens is selected, the indexer decides nothing and keeps nothing."""
+    """Return attention without an indexer if every pool of ``max_seq_len`` tokens is selected, else indexed attention."""
     shared = _shares_indexer(config, index)
     _check_pools(config)
     if sizes.max_seq_len // config.index_kpool <= config.index_topk // config.index_kpool:
@@ -37,7 +37,7 @@ def indexed_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index
 
 
 def _shares_indexer(config: Config, index: int) -> bool:
-    """Whether the layer attends to what the layer before selected. Raises CheckpointError where that one selects nothing."""
+    """Return whether the layer attends to what the one before selected. Raises CheckpointError if that one selects nothing."""
     shared: bool = config.indexer_types[index] == "shared"
     before = [config.layer_types[index - 1], config.indexer_types[index - 1]] if index else []
     if shared and before != ["indexed_attention", "full"]:

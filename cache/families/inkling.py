@@ -22,14 +22,14 @@ CONVOLUTIONS = ("key_conv", "value_conv", "attention_conv", "mlp_conv")
 
 
 def full(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    """In float32 whatever was asked for: its bias by distance is not what the operators over 8 bits take."""
+    """Return float32 attention whatever was asked for: the operators over 8 bits take no bias by distance."""
     heads = _kv_heads(config, config.num_attention_heads, config.num_key_value_heads)
     attention = FullAttentionLayer(sizes, kernels, kv_heads=heads, head_dim=config.head_dim)
     return _with_convolutions(config, attention, heads * config.head_dim)
 
 
 def sliding(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    """Sliding layers have heads of their own. A window that no text outgrows is full attention, in less memory."""
+    """Return sliding attention with heads of its own; full attention, in less memory, if no text outgrows the window."""
     heads = _kv_heads(config, config.swa_num_attention_heads, config.swa_num_key_value_heads)
     dim, window = config.swa_head_dim, config.sliding_window_size
     attention: AttentionLayer

@@ -17,7 +17,7 @@ def lightning_attention(config: Config, sizes: CacheSizes, kernels: Kernels, ind
 
 
 def attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    """MiniMax calls its attention full and lets it slide where the config has a window."""
+    """Return full attention, or sliding attention if the config has a window: MiniMax calls both full."""
     build = full_attention if config.sliding_window is None else sliding_attention
     return build(config, sizes, kernels, index)
 

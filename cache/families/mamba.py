@@ -34,7 +34,7 @@ def zamba_mamba(config: Config, sizes: CacheSizes, kernels: Kernels, index: int)
 
 
 def zamba_hybrid(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    """A block of attention with shared weights, then Mamba; keys and values are the layer's own.
+    """Return a block of attention with shared weights, then Mamba; keys and values are the layer's own.
 
     Raises CheckpointError where the block does not take the hidden states beside the embeddings.
     """

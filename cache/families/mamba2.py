@@ -18,7 +18,7 @@ from hybridge.cache.operations.kernels import Kernels
 
 @dataclass(frozen=True, kw_only=True)
 class Mamba2Names:
-    """What a config calls the sizes of its Mamba-2 layers; called with a config, it builds one.
+    """The names of a config's Mamba-2 sizes; called with a config, it builds a layer.
 
     limits: the lowest and the highest step size, for families that read both from their config.
     """
@@ -80,7 +80,7 @@ ZAMBA2 = Mamba2Names(
 
 
 def falcon_h1_layer(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    """Attention and Mamba-2 side by side."""
+    """Return attention and Mamba-2 side by side."""
     parts = {"attention": full_attention(config, sizes, kernels, index), "mamba": BAMBA(config, sizes, kernels, index)}
     return CompositeLayer(sizes, kernels, parts)
 
@@ -98,7 +98,7 @@ def zamba2_linear(config: Config, sizes: CacheSizes, kernels: Kernels, index: in
 
 
 def zamba2_hybrid(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    """A block of attention with shared weights, then Mamba-2; keys and values are the layer's own."""
+    """Return a block of attention with shared weights, then Mamba-2; keys and values are the layer's own."""
     heads, dim = config.num_key_value_heads, config.attention_head_dim
     attention = unwindowed(sizes, kernels, kv_heads=heads, head_dim=dim)
     return CompositeLayer(sizes, kernels, {"attention": attention, "mamba": zamba2_linear(config, sizes, kernels, index)})

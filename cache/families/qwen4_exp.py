@@ -23,7 +23,7 @@ MOST_EXACT_IDS = 2**24
 
 
 def indexed_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    """Where every pool of ``max_seq_len`` tokens is selected, the indexer decides nothing and keeps nothing."""
+    """Return attention without an indexer if every pool of ``max_seq_len`` tokens is selected, else indexed attention."""
     if config.indexer_budget is None:
         raise CheckpointError(
             "config.json says indexer_budget = None, but has layers of indexed attention: expected how many tokens the indexer "
@@ -43,7 +43,7 @@ def indexed_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index
 
 
 def linear_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    """With n-grams, a layer also keeps a dilated convolution's window and the last tokens, as ids less the end's."""
+    """Return the layer; with n-grams it also has a dilated convolution's window and the last tokens, as ids less the end's."""
     mixer = gated_delta_net(config, sizes, kernels, index)
     if index + 1 not in config.ple_layer_ids:
         return mixer

@@ -17,7 +17,7 @@ from hybridge.cache.operations.kernels import Kernels
 
 
 def convolved(attention: LayerBuilder, config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    """Two convolutions in a row over queries and keys, and a delay of half the values; then ``attention``.
+    """Return two convolutions in a row over queries and keys, and a delay of half the values; then ``attention``.
 
     The convolutions have kernels of a and b, together of a + b - 1: one window of the first one's inputs serves both.
     """

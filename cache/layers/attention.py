@@ -1,4 +1,4 @@
-"""What all attention layers have in common: keys and values of earlier tokens, and one way to attend over them."""
+"""Keep keys and values of earlier tokens and attend over them: the base of all attention layers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class AttentionLayer(CacheLayer):
 
         Another query of the same block attends over the same keys.
         """
-        keys, values, visible = block.shared("taken", lambda: self.take(key, value, block), of=self)
+        keys, values, visible = block.shared("updated", lambda: self.update(key, value, block), of=self)
         return self.kernels.attend(query, keys, values, block, scoring, visible)
 
-    def take(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
+    def update(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
         """Take the block's key and value in; returns all the keys and values to attend over, and who sees which."""
         raise NotImplementedError
 
@@ -40,7 +40,7 @@ class AttentionLayer(CacheLayer):
         raise NotImplementedError
 
     def seen_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
-        """N of ``seen`` for a block of so many tokens, and the position of the first."""
+        """Return N of ``seen`` for a block of so many tokens, and the position of the first."""
         raise NotImplementedError
 
 
@@ -55,8 +55,8 @@ class SharedAttentionLayer(AttentionLayer):
         self.source = source
 
     @property
-    def rounds(self) -> bool:
-        return self._source.rounds
+    def is_quantized(self) -> bool:
+        return self._source.is_quantized
 
     def connect(self, layers: Sequence[CacheLayer]) -> None:
         self._sources = (layers[self.source],)  # in a tuple, for not to own it

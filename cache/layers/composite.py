@@ -21,32 +21,32 @@ class CompositeLayer(CacheLayer):
 
     @property
     def kind(self) -> str:  # type: ignore[override]  # of an instance here, because it names the parts
-        return " + ".join(part.kind for part in self.each())
+        return " + ".join(part.kind for part in self.leaves())
 
     def part(self, name: str) -> CacheLayer:
         return self.parts[name]  # type: ignore[return-value]  # a ModuleDict forgets what it holds
 
-    def each(self) -> list[CacheLayer]:
-        return [each for part in self.parts.values() for each in part.each()]  # type: ignore[operator]
+    def leaves(self) -> list[CacheLayer]:
+        return [leaf for part in self.parts.values() for leaf in part.leaves()]  # type: ignore[operator]
 
     def commit(self, count: Tensor) -> None:
-        for part in self.each():
+        for part in self.leaves():
             part.commit(count)
 
     def reset(self, when: Tensor) -> None:
-        for part in self.each():
+        for part in self.leaves():
             part.reset(when)
 
     def write_slot(self, slot: Tensor, when: Tensor) -> None:
-        for part in self.each():
+        for part in self.leaves():
             part.write_slot(slot, when)
 
     def read_slot(self, slot: Tensor, when: Tensor) -> None:
-        for part in self.each():
+        for part in self.leaves():
             part.read_slot(slot, when)
 
     def bytes_by_use(self) -> Mapping[str, int]:
-        uses = [part.bytes_by_use() for part in self.each()]
+        uses = [part.bytes_by_use() for part in self.leaves()]
         return {use: sum(each[use] for each in uses) for use in ("state", "rollback", "slots")}
 
 

@@ -45,7 +45,7 @@ class DelayLayer(CacheLayer):
 
 
 def delay_naive(x: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
-    """The definition, one token after the other: x [B, T, C] and last [B, C] to the outputs [B, T, C] and the new last."""
+    """Compute one token after the other: x [B, T, C] and last [B, C] to the outputs [B, T, C] and the new last."""
     outputs = []
     for t in range(x.shape[1]):
         outputs.append(last)

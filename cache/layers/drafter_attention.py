@@ -15,7 +15,7 @@ from hybridge.cache.operations.kernels import Kernels
 class DrafterAttentionLayer(FullAttentionLayer):
     """keys and values as in full attention, and drafted_length float32 [B, 1], the rows that count.
 
-    The drafter reads what was committed later than the model does, and guesses on behind what it has read; so its length is
+    The drafter reads what was committed later than the model does, and proposes on behind what it has read; so its length is
     its own. A snapshot copies it, and rows past it are not seen. As a float because the runtime's operator that writes slots
     takes no integers; lengths are exact up to 2^24.
     """
@@ -29,14 +29,14 @@ class DrafterAttentionLayer(FullAttentionLayer):
         self.add_committed("drafted_length", 1)
 
     def extend(self, tokens: int, count: Tensor, ahead: int) -> Block:
-        """A block of which the first ``count`` (int64 [1]) count, with ``ahead`` more behind; none where it does not fit."""
+        """Return a block of which the first ``count`` (int64 [1]) count, and ``ahead`` more follow; none if it does not fit."""
         length = self.drafted_length[0].long()
         fits = (count >= 1) & (count <= tokens) & (length + count + ahead <= self.sizes.max_seq_len)
         start = torch.where(fits, length, self.sizes.max_seq_len)
         return Block(start=start, count=torch.where(fits, count, 0), length=tokens)
 
     def overwritten_slots(self, block: Block) -> Tensor:
-        """bool [N], the snapshot slots that count rows which the block, or guesses behind it, overwrite; needs slots."""
+        """Return bool [N]: snapshot slots that count rows that the block or draft tokens behind it overwrite; needs slots."""
         kept = self.get_buffer("drafted_length_slots").view(-1)
         return (kept > self.drafted_length[0]) & (block.count > 0)
 
@@ -48,5 +48,5 @@ class DrafterAttentionLayer(FullAttentionLayer):
 
 
 def step(block: Block, index: int) -> Block:
-    """One token behind the counted ones of ``block``, and behind ``index`` others: written there and never counted."""
+    """Return a block of one token behind the counted ones of ``block`` and ``index`` others: written there, never counted."""
     return Block(start=block.start + block.count + index, count=torch.ones_like(block.count), length=1)

@@ -27,13 +27,13 @@ class FullAttentionLayer(AttentionLayer):
         self.add_positional("keys", kv_heads, head_dim, dtype=sizes.dtype)
         self.add_positional("values", kv_heads, value_dim or head_dim, dtype=sizes.dtype)
 
-    def take(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
+    def update(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
         self.kernels.write_rows(self.keys, key, block)
         self.kernels.write_rows(self.values, value, block)
         return self.keys, self.values, None
 
     def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
-        self.take(key, value, block)
+        self.update(key, value, block)
         rows = self.seen_sizes(block.length, length)[0]
         return self.keys[:, :rows], self.values[:, :rows]
 

@@ -23,15 +23,15 @@ class IndexedAttentionLayer(LatentAttentionLayer):
         super().__init__(sizes, kernels, rank=rank, shared_dim=shared_dim)
         self.source = source
 
-    def take(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
-        keys, values, _ = super().take(key, value, block)
+    def update(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
+        keys, values, _ = super().update(key, value, block)
         return keys, values, block.shared(("selected", self.source), _nothing)
 
     def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
         raise _needs_a_session()
 
     def reset(self, when: Tensor) -> None:
-        """Rows that are not selected take part in products with a weight of 0, so they must be finite from the start."""
+        """Empty the rows: those that are not selected take part in products with a weight of 0, so they must be finite."""
         self.keys.copy_(torch.where(when, torch.zeros_like(self.keys), self.keys))
 
 
@@ -44,15 +44,15 @@ class IndexedFullAttentionLayer(FullAttentionLayer):
         super().__init__(sizes, kernels, kv_heads=kv_heads, head_dim=head_dim)
         self.source = source
 
-    def take(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
-        keys, values, _ = super().take(key, value, block)
+    def update(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
+        keys, values, _ = super().update(key, value, block)
         return keys, values, block.shared(("selected", self.source), _nothing)
 
     def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
         raise _needs_a_session()
 
     def reset(self, when: Tensor) -> None:
-        """As above: what is not selected must be finite."""
+        """Empty the rows, as above: what is not selected must be finite."""
         for rows in (self.keys, self.values):
             rows.copy_(torch.where(when, torch.zeros_like(rows), rows))
 

@@ -45,7 +45,7 @@ class KeyPoolLayer(ShortConvLayer):
         self.finish = as_it_is
 
     def select(self, query: Tensor, weight: Tensor, scale: float, block: Block) -> Visible:
-        """What each token of the block, which ``pool_keys`` has taken in, attends to.
+        """Return what each token of the block, which ``pool_keys`` has taken in, attends to.
 
         query [B, T, H, D], weight [B, T, H] of each head's score.
         """
@@ -65,7 +65,7 @@ class KeyPoolLayer(ShortConvLayer):
 
     def pool_keys(self, key: Tensor, gate: Tensor, bias: Tensor, block: Block) -> None:
         """Take the block's index keys and gates in, [B, T, D] each; bias [P, D] is what a place in its pool adds to a gate."""
-        window = self.take(torch.cat([key, gate], dim=-1), block)
+        window = self.extend_window(torch.cat([key, gate], dim=-1), block)
         first = block.start // self.pool
         touched = first + torch.arange((block.length + self.pool - 2) // self.pool + 1)
         pooled = self._pooled(window, touched, bias, block.start)

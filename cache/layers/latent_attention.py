@@ -53,12 +53,12 @@ class LatentAttentionLayer(AttentionLayer):
         attended = super().attend(self.absorb(query), key, value, block, scoring)
         return self.expand(attended[..., : self.rank])
 
-    def take(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
+    def update(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
         self.kernels.write_rows(self.keys, torch.cat([key, value], dim=-1) if self.shared_dim else key, block)
         return self.keys, self.keys, None
 
     def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
-        self.take(key, value, block)
+        self.update(key, value, block)
         rows = self.keys[:, : self.seen_sizes(block.length, length)[0]]
         return rows[..., : self.rank], rows[..., self.rank :]
 

@@ -1,4 +1,4 @@
-"""What a layer of the cache is: a few fixed buffers and six operations on them.
+"""A layer of the cache: a few fixed buffers and six operations on them.
 
 A layer never asks what kind another one is, and the container (``HybridCache``) never asks at all: it loops.
 """
@@ -29,8 +29,8 @@ class CacheLayer(nn.Module):
     kind: ClassVar[str]
 
     @property
-    def rounds(self) -> bool:
-        """Whether it keeps keys and values in 8 bits."""
+    def is_quantized(self) -> bool:
+        """Return whether it keeps keys and values in 8 bits."""
         return False
 
     def __init__(self, sizes: CacheSizes, kernels: Kernels) -> None:
@@ -42,7 +42,7 @@ class CacheLayer(nn.Module):
         self.staged: list[str] = []
 
     def add_committed(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> None:
-        """A bounded state [B, *shape], with room for it in every snapshot slot."""
+        """Add a bounded state [B, *shape], with room for it in every snapshot slot."""
         self._check(name, shape)
         self.committed.append(name)
         self.register_buffer(name, torch.zeros(self.sizes.batch_size, *shape, dtype=dtype))
@@ -51,13 +51,13 @@ class CacheLayer(nn.Module):
             self.register_buffer(f"{name}_slots", torch.zeros(slots, dtype=dtype))
 
     def add_positional(self, name: str, *shape: int, dtype: torch.dtype = torch.float32, rows: int | None = None) -> None:
-        """Rows by position [B, R, *shape]; R is ``sizes.rows`` where ``rows`` is left out, as one row serves one position."""
+        """Add rows by position [B, R, *shape]; R is ``sizes.rows`` if ``rows`` is left out, as one row serves one position."""
         self._check(name, shape)
         self.positional.append(name)
         self.register_buffer(name, torch.zeros(self.sizes.batch_size, rows or self.sizes.rows, *shape, dtype=dtype))
 
     def add_staged(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> None:
-        """What the tokens of a tentative block leave for a commit, [B, S, *shape]."""
+        """Add a buffer [B, S, *shape] for what the tokens of a tentative block leave for a commit."""
         self._check(name, shape)
         self.staged.append(name)
         self.register_buffer(name, torch.zeros(self.sizes.batch_size, self.sizes.verify_len, *shape, dtype=dtype))
@@ -71,14 +71,14 @@ class CacheLayer(nn.Module):
             )
 
     def part(self, name: str) -> CacheLayer:
-        """The part of that name; a layer that has no parts is its own only one."""
+        """Return the part of that name; a layer that has no parts is its own only one."""
         return self
 
     def connect(self, layers: Sequence[CacheLayer]) -> None:
-        """Told of all layers of the model once they are there."""
+        """Look up other layers of the model; called once all of them are there."""
 
-    def each(self) -> list[CacheLayer]:
-        """The parts in order."""
+    def leaves(self) -> list[CacheLayer]:
+        """Return the layers without parts that this one consists of, in order."""
         return [self]
 
     def commit(self, count: Tensor) -> None:
@@ -100,7 +100,7 @@ class CacheLayer(nn.Module):
             self.kernels.bring_back(self.get_buffer(f"{name}_slots"), self.get_buffer(name), slot, when)
 
     def bytes_by_use(self) -> Mapping[str, int]:
-        """Bytes of the committed and positional state, of what a rollback adds, and of the snapshot slots."""
+        """Return the bytes of the committed and positional state, of what a rollback adds, and of the snapshot slots."""
         size = {name: buffer.numel() * buffer.element_size() for name, buffer in self.named_buffers()}
         state = sum(size[name] for name in (*self.committed, *self.positional))
         staged = sum(size[name] for name in self.staged)

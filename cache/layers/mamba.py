@@ -53,11 +53,11 @@ class MambaLayer(CacheLayer):
         return ScanStaged(x=self.staged_x, steps=self.staged_steps, key=self.staged_key)
 
     def convolved(self, x: Tensor, *, block: Block, start: int = 0) -> Tensor:
-        """The convolution over the block; C channels of x [B, T, X] from ``start`` on."""
+        """Convolve the block; C channels of x [B, T, X] from ``start`` on."""
         return self.kernels.convolve(x, self.convolution, self.conv_state, self.staged_conv, block, start)
 
     def mix(self, selected: Selected, *, block: Block) -> Tensor:
-        """The scan over what the mixer selected."""
+        """Scan what the mixer selected."""
         return self.kernels.selective_scan(selected, self.rate(), self.skip(), self.recurrent_state, self._staged, block)
 
     def commit(self, count: Tensor) -> None:

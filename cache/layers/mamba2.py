@@ -11,7 +11,7 @@ from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.conv_window import ShortConvolution
 from hybridge.cache.operations.kernels import Kernels
-from hybridge.cache.recurrences.state_space import LinearAttention, LinearStaged, Steps
+from hybridge.cache.recurrences.state_space import LinearAttention, LinearStaged, StepSize
 
 
 class Mamba2Layer(CacheLayer):
@@ -49,7 +49,7 @@ class Mamba2Layer(CacheLayer):
     def _staged(self) -> LinearStaged:
         return LinearStaged(mixed=self.staged_mixed, steps=self.staged_steps)
 
-    def mix(self, x: Tensor, steps: Steps, *, block: Block, start: int = 0) -> Tensor:
+    def mix(self, x: Tensor, steps: StepSize, *, block: Block, start: int = 0) -> Tensor:
         mixed = self.kernels.convolve(x, self.convolution, self.conv_state, self.staged_conv, block, start)
         return self.kernels.linear_attention(mixed, steps, self.weights(), self.recurrent_state, self._staged, block)
 

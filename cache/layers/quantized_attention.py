@@ -40,24 +40,24 @@ class QuantizedAttentionLayer(AttentionLayer):
             self.add_positional(name, kv_heads, BLOCK, rows=blocks)
 
     @property
-    def rounds(self) -> bool:
+    def is_quantized(self) -> bool:
         return True
 
     @property
     def rows(self) -> QuantizedRows:
-        """The layer's buffers."""
+        """Return the layer's buffers."""
         return QuantizedRows(keys=self.keys, key_scales=self.key_scales, values=self.values, value_scales=self.value_scales)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scoring: Scoring) -> Tensor:
-        block.shared("taken", lambda: self.kernels.write_quantized(self.rows, key, value, block), of=self)
+        block.shared("updated", lambda: self.kernels.write_quantized(self.rows, key, value, block), of=self)
         return self.kernels.attend_quantized(query, self.rows, self.value_dim, block, scoring)
 
-    def take(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
+    def update(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
         self.kernels.write_quantized(self.rows, key, value, block)
         return *self.rows.dense(self.head_dim, self.value_dim), None
 
     def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
-        keys, values, _ = self.take(key, value, block)
+        keys, values, _ = self.update(key, value, block)
         rows = self.seen_sizes(block.length, length)[0]
         return keys[:, :rows], values[:, :rows]
 

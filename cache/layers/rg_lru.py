@@ -37,11 +37,11 @@ class RgLruLayer(CacheLayer):
         self.add_staged("staged_input", channels)
 
     def convolved(self, x: Tensor, *, block: Block) -> Tensor:
-        """The convolution over the block."""
+        """Convolve the block."""
         return self.kernels.convolve(x, self.convolution, self.conv_state, self.staged_conv, block)
 
     def mix(self, log_decay: Tensor, x: Tensor, *, block: Block) -> Tensor:
-        """The states after each token."""
+        """Return the states after each token."""
         return self.kernels.fading_sum(log_decay, x, self.recurrent_state, (self.staged_log_decay, self.staged_input), block)
 
     def commit(self, count: Tensor) -> None:

@@ -40,19 +40,19 @@ class ShortConvLayer(CacheLayer):
         self.add_staged("staged_conv", channels, dtype=dtype or sizes.dtype)
 
     def mix(self, x: Tensor, /, *, block: Block) -> Tensor:
-        """The convolution over the block, with its activation."""
+        """Convolve the block, with the activation."""
         return self.kernels.convolve(x, self.convolution, self.conv_state, self.staged_conv, block)
 
-    def take(self, x: Tensor, block: Block) -> Tensor:
+    def extend_window(self, x: Tensor, block: Block) -> Tensor:
         """Take the block's inputs in; returns window and inputs [B, W + T, C], for taps that depend on the token."""
-        return self.kernels.take(x, self.conv_state, self.staged_conv, block)
+        return self.kernels.extend_window(x, self.conv_state, self.staged_conv, block)
 
     def commit(self, count: Tensor) -> None:
         self.kernels.shift(self.conv_state, self.staged_conv, count)
 
 
 def short_conv_naive(x: Tensor, weight: Tensor, bias: Tensor | None, window: Tensor) -> tuple[Tensor, Tensor]:
-    """The definition, one token after the other: ``out[t] = bias + sum over w of weight[w] (window, x)[t + w]``.
+    """Compute one token after the other: ``out[t] = bias + sum over w of weight[w] (window, x)[t + w]``.
 
     x [B, C, T], weight [C, W + 1], bias [C], window [B, C, W]. Returns the outputs [B, C, T] and the window after the last
     token. Source: transformers 5.23 ``Lfm2ShortConv``; Amini et al., "LFM2 Technical Report" (arXiv:2511.23404).

@@ -45,7 +45,7 @@ class SlidingAttentionLayer(AttentionLayer):
         self.add_committed("keys", self.ring.size, kv_heads, head_dim, dtype=sizes.dtype)
         self.add_committed("values", self.ring.size, kv_heads, value_dim or head_dim, dtype=sizes.dtype)
 
-    def take(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
+    def update(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
         keys, values = self.keys, self.values
         if block.length > self.sizes.verify_len:
             # A longer block may overwrite what its own first tokens still see: attend over the ring and the block side by side.
@@ -73,7 +73,7 @@ class SlidingAttentionLayer(AttentionLayer):
         self.kernels.write_window(self.values, value, block)
 
     def _visible(self, block: Block, rows: int) -> Visible:
-        """What the block sees of the ring: with the block in it, or as it was before with the block appended."""
+        """Return what the block sees of the ring: with the block in it, or as it was before with the block appended."""
 
         def make() -> Visible:
             held = self.ring.held(block, rows)

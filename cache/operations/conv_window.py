@@ -11,12 +11,12 @@ from torch import Tensor
 
 
 def no_bias() -> None:
-    """Of a convolution without one."""
+    """Return no bias, for a convolution without one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShortConvolution:
-    """What a mixer convolves with. Weights are asked for anew in every call, as an export has to see where they come from.
+    """A mixer's convolution. Weights are asked for anew in every call, as an export has to see where they come from.
 
     weight gives [C, 1, K], the newest tap last, and bias [C] or None; ``name`` is what kernels may know the activation by.
     """
@@ -28,26 +28,26 @@ class ShortConvolution:
 
     @property
     def taps(self) -> Tensor:
-        """The weight as rows [K, C]."""
+        """Return the weight as rows [K, C]."""
         return self.weight().squeeze(1).T.contiguous()
 
     def activate(self, mixed: Tensor) -> Tensor:
-        """The activation, if there is one."""
+        """Apply the activation, if there is one."""
         return self.activation(mixed) if self.activation else mixed
 
     def over(self, rows: Tensor) -> Tensor:
-        """The convolution over window and inputs [B, W + T, C]; returns [B, T, C]."""
+        """Convolve window and inputs [B, W + T, C]; returns [B, T, C]."""
         weight = self.weight()
         return swapped(self.activate(F.conv1d(rows.transpose(1, 2), weight, self.bias(), groups=weight.shape[0])))
 
 
 def swapped(x: Tensor) -> Tensor:
-    """[B, X, Y] to [B, Y, X]: for one row or column another view of the same memory, which no runtime copies."""
+    """Transpose [B, X, Y] to [B, Y, X]: for one row or column a view of the same memory, which no runtime copies."""
     return x.reshape(x.shape[0], x.shape[2], x.shape[1]) if 1 in x.shape[1:] else x.transpose(1, 2)
 
 
 def window_after(rows: Tensor, count: Tensor, width: int) -> Tensor:
-    """The window once ``count`` (int64 [1]) of the T new inputs are in: window and inputs [B, W + T, C] to [B, W, C].
+    """Return the window after ``count`` (int64 [1]) of the T new inputs: window and inputs [B, W + T, C] to [B, W, C].
 
     For ``count = 0`` this is the old window, bit for bit.
     """

@@ -19,7 +19,7 @@ from hybridge.cache.recurrences.delta_gates import DeltaGates, DeltaStaged, spli
 from hybridge.cache.recurrences.diagonal_scan import diagonal_scan
 from hybridge.cache.recurrences.gated_delta_rule import gated_delta_rule_chunked, gated_delta_rule_naive
 from hybridge.cache.recurrences.kimi_delta_rule import kimi_delta_rule_chunked, kimi_delta_rule_naive
-from hybridge.cache.recurrences.state_space import LinearAttention, LinearStaged, ScanStaged, Selected, Steps
+from hybridge.cache.recurrences.state_space import LinearAttention, LinearStaged, ScanStaged, Selected, StepSize
 
 
 class CoreRecurrences:
@@ -31,9 +31,9 @@ class CoreRecurrences:
         self, x: Tensor, convolution: ShortConvolution, window: Tensor, staged: Tensor, block: Block, start: int = 0
     ) -> Tensor:
         C = window.shape[2]
-        return convolution.over(self.take(x if x.shape[2] == C else x[..., start : start + C], window, staged, block))
+        return convolution.over(self.extend_window(x if x.shape[2] == C else x[..., start : start + C], window, staged, block))
 
-    def take(self, x: Tensor, window: Tensor, staged: Tensor, block: Block) -> Tensor:
+    def extend_window(self, x: Tensor, window: Tensor, staged: Tensor, block: Block) -> Tensor:
         rows = torch.cat([window, x], dim=1)
         if block.tentative:
             stage(staged, x)
@@ -86,7 +86,7 @@ class CoreRecurrences:
     # Linear attention and state spaces
 
     def linear_attention(
-        self, mixed: Tensor, steps: Steps | None, weights: LinearAttention, state: Tensor, staged: LinearStaged, block: Block
+        self, mixed: Tensor, steps: StepSize | None, weights: LinearAttention, state: Tensor, staged: LinearStaged, block: Block
     ) -> Tensor:
         mixed, sizes = real(block, mixed, steps.sizes if steps else _ones(block, *mixed.shape[:2], state.shape[1]))
         if block.tentative:
@@ -104,8 +104,8 @@ class CoreRecurrences:
     def _linear_attention(self, mixed: Tensor, sizes: Tensor, weights: LinearAttention, state: Tensor) -> tuple[Tensor, Tensor]:
         query, key, value = weights.split(swapped(mixed), state)
         sizes = swapped(sizes)
-        taken, log_decay = value * sizes.unsqueeze(2), sizes * weights.rate.unsqueeze(-1)
-        out, after = decayed_linear_attention(query, key, taken, log_decay, state)
+        scaled, log_decay = value * sizes.unsqueeze(2), sizes * weights.rate.unsqueeze(-1)
+        out, after = decayed_linear_attention(query, key, scaled, log_decay, state)
         return out if weights.skip is None else out + value * weights.skip[:, None, None], after
 
     def selective_scan(
@@ -162,7 +162,7 @@ def stage(buffer: Tensor, value: Tensor) -> None:
 
 
 def real(block: Block, *inputs: Tensor) -> tuple[Tensor, ...]:
-    """Inputs [B, T, ...] with zeros for the tokens of a block that do not count; a tentative block has none of those."""
+    """Return inputs [B, T, ...] with zeros for tokens of a block that do not count; a tentative block has none of those."""
     if block.tentative:
         return inputs
     # A refused block has seen rows that nothing was written to: its inputs may be NaN, and NaN * 0 is NaN.
@@ -171,13 +171,13 @@ def real(block: Block, *inputs: Tensor) -> tuple[Tensor, ...]:
 
 
 def accepted(count: Tensor, *gates: Tensor) -> tuple[Tensor, ...]:
-    """Staged gates [B, S, ...] with zeros from token ``count`` (int64 [1]) on."""
+    """Return staged gates [B, S, ...] with zeros from token ``count`` (int64 [1]) on."""
     mask = torch.arange(gates[0].shape[1]) < count
     return tuple(torch.where(as_rows(mask, x), x, 0.0) for x in gates)
 
 
 def as_rows(mask: Tensor, x: Tensor) -> Tensor:
-    """mask [T] in a shape that selects tokens of x [B, T, ...]."""
+    """View mask [T] in a shape that selects tokens of x [B, T, ...]."""
     return mask.view(-1, *[1] * (x.dim() - 2))
 
 

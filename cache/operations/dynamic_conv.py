@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 def dynamic_conv_naive(window: Tensor, static: Tensor, dynamic: Tensor) -> Tensor:
-    """The definition: window [B, W + T, C], static [K, C], dynamic [B, T, H, K] to [B, T, C]."""
+    """Compute by the definition: window [B, W + T, C], static [K, C], dynamic [B, T, H, K] to [B, T, C]."""
     (K, C), (T, H) = static.shape, dynamic.shape[1:3]
     outputs = []
     for t in range(T):
@@ -27,7 +27,7 @@ def dynamic_conv_naive(window: Tensor, static: Tensor, dynamic: Tensor) -> Tenso
 
 
 def dynamic_conv(window: Tensor, static: Tensor, dynamic: Tensor) -> Tensor:
-    """All T tokens at once, in a number of operators that does not grow; the same arguments and result."""
+    """Compute all T tokens at once, in a number of operators that does not grow; the same arguments and result."""
     K, (T, H) = static.shape[0], dynamic.shape[1:3]
     source = torch.arange(T)[:, None] + K - 1 - torch.arange(K)
     inputs = window.index_select(1, source.flatten()).unflatten(1, (T, K)).unflatten(-1, (H, -1))  # [B, T, K, H, C / H]

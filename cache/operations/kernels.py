@@ -21,12 +21,12 @@ from hybridge.cache.operations.core_recurrences import CoreRecurrences
 from hybridge.cache.operations.quantized_rows import QuantizedRows
 from hybridge.cache.operations.ring import Ring, newest_rows
 from hybridge.cache.recurrences.delta_gates import DeltaGates, DeltaStaged
-from hybridge.cache.recurrences.state_space import LinearAttention, LinearStaged, ScanStaged, Selected, Steps
+from hybridge.cache.recurrences.state_space import LinearAttention, LinearStaged, ScanStaged, Selected, StepSize
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scoring:
-    """How attention scores are made: ``softcap(scale q k) + bias``, then a softmax over the visible keys and the sink.
+    """Attention scores: ``softcap(scale q k) + bias``, then a softmax over the visible keys and the sink.
 
     softcap c is ``c tanh(x / c)``; sinks, [H] or [B, H, T], is one more score that takes a share and has no value; bias maps
     the positions int64 [R] of the keys to what is added, broadcast to [B, H, T, R].
@@ -39,7 +39,7 @@ class Scoring:
 
     @property
     def is_plain(self) -> bool:
-        """Nothing but a scale."""
+        """Return whether scores are nothing but scaled."""
         return self.softcap is None and self.sinks is None and self.bias is None
 
 
@@ -56,12 +56,12 @@ class Visible:
 
     @property
     def additive(self) -> Tensor:
-        """float32 [T, R] to add to scores: 0 where visible, else -inf."""
+        """Return float32 [T, R] to add to scores: 0 where visible, else -inf."""
         return torch.where(self.mask, 0.0, float("-inf"))
 
 
 def causal(block: Block, rows: int) -> Visible:
-    """Row r holds position r, and each token sees its own position and those before."""
+    """Return who sees what if row r holds position r: each token sees its own position and those before."""
     held = torch.arange(rows)
     return block.shared(("causal", rows), lambda: Visible(held=held, mask=held <= block.positions[:, None]))
 
@@ -81,45 +81,45 @@ class RecurrentKernels(Protocol):
     ) -> Tensor:
         """Convolve x [B, T, X] from channel ``start`` on behind window [B, W, C]; staged [B, S, C]. Gives [B, T, C]."""
 
-    def take(self, x: Tensor, window: Tensor, staged: Tensor, block: Block) -> Tensor:
-        """The window and x [B, T, C], [B, W + T, C], for what ``convolve`` cannot do; the window then takes x in."""
+    def extend_window(self, x: Tensor, window: Tensor, staged: Tensor, block: Block) -> Tensor:
+        """Return window and x [B, T, C] as [B, W + T, C], for what ``convolve`` cannot do; the window then takes x in."""
 
     def shift(self, window: Tensor, x: Tensor, count: Tensor) -> None:
-        """Take the first ``count`` of x [B, S, C] into window [B, W, C]: the commit of ``convolve`` and ``take``."""
+        """Take the first ``count`` of x [B, S, C] into window [B, W, C]: the commit of ``convolve`` and ``extend_window``."""
 
     def delta_rule(self, mixed: Tensor, gates: DeltaGates, state: Tensor, staged: DeltaStaged, block: Block) -> Tensor:
-        """The delta rule of ``gated_delta_rule``, or of ``kimi_delta_rule`` where gates are by channel.
+        """Run the delta rule of ``gated_delta_rule``, or of ``kimi_delta_rule`` if gates are by channel.
 
         mixed [B, T, 2 Hk K + H V] is queries, keys and values, not normalized; state [B, H, K, V]. Gives [B, T, H, V].
         """
 
     def commit_delta_rule(self, state: Tensor, staged: DeltaStaged, count: Tensor) -> None:
-        """The commit of ``delta_rule``."""
+        """Commit what ``delta_rule`` staged."""
 
     def linear_attention(
-        self, mixed: Tensor, steps: Steps | None, weights: LinearAttention, state: Tensor, staged: LinearStaged, block: Block
+        self, mixed: Tensor, steps: StepSize | None, weights: LinearAttention, state: Tensor, staged: LinearStaged, block: Block
     ) -> Tensor:
-        """``decayed_linear_attention`` of rows mixed [B, T, C]; without ``steps`` they are 1. state [B, H, P, N].
+        """Run ``decayed_linear_attention`` of rows mixed [B, T, C]; without ``steps`` they are 1. state [B, H, P, N].
 
         Gives [B, T, H P].
         """
 
     def commit_linear_attention(self, weights: LinearAttention, state: Tensor, staged: LinearStaged, count: Tensor) -> None:
-        """The commit of ``linear_attention``."""
+        """Commit what ``linear_attention`` staged."""
 
     def selective_scan(
         self, selected: Selected, rate: Tensor, skip: Tensor, state: Tensor, staged: ScanStaged, block: Block
     ) -> Tensor:
-        """Mamba's scan: rate [C, N] is the log decay of a step of 1, skip [C]; state [B, C, N]. Gives [B, T, C]."""
+        """Run Mamba's scan: rate [C, N] is the log decay of a step of 1, skip [C]; state [B, C, N]. Gives [B, T, C]."""
 
     def commit_selective_scan(self, rate: Tensor, state: Tensor, staged: ScanStaged, count: Tensor) -> None:
-        """The commit of ``selective_scan``."""
+        """Commit what ``selective_scan`` staged."""
 
     def fading_sum(self, log_decay: Tensor, x: Tensor, state: Tensor, staged: tuple[Tensor, Tensor], block: Block) -> Tensor:
-        """The state [B, C] after each token: ``exp(log_decay) state + x``, all [B, T, C]; staged twice [B, S, C]."""
+        """Return the state [B, C] after each token: ``exp(log_decay) state + x``, all [B, T, C]; staged twice [B, S, C]."""
 
     def commit_fading_sum(self, state: Tensor, staged: tuple[Tensor, Tensor], count: Tensor) -> None:
-        """The commit of ``fading_sum``."""
+        """Commit what ``fading_sum`` staged."""
 
 
 class Kernels(RecurrentKernels, Protocol):
@@ -137,7 +137,7 @@ class Kernels(RecurrentKernels, Protocol):
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, block: Block, scoring: Scoring, visible: Visible | None = None
     ) -> Tensor:
-        """Attention of query [B, T, H, D] over keys [B, R, G, D] and values [B, R, G, V]; returns [B, T, H, V].
+        """Attend with query [B, T, H, D] over keys [B, R, G, D] and values [B, R, G, V]; returns [B, T, H, V].
 
         Without ``visible`` row r holds position r and each token sees the rows up to its own (``causal``).
         """
@@ -146,7 +146,7 @@ class Kernels(RecurrentKernels, Protocol):
         """Round key [B, T, G, D] and value [B, T, G, V] to 8 bits and put them into rows in place, from ``block.start`` on."""
 
     def attend_quantized(self, query: Tensor, rows: QuantizedRows, value_dim: int, block: Block, scoring: Scoring) -> Tensor:
-        """As ``attend`` over such rows; row r holds position r."""
+        """Attend over such rows as ``attend`` does; row r holds position r."""
 
     def keep_state(self, state: Tensor, slots: Tensor, slot: Tensor, when: Tensor) -> None:
         """Copy state into slots [B, N, X, Y], in place at ``slot`` (int64 [1], in range), where ``when`` (bool [1]) holds."""

@@ -38,25 +38,25 @@ class QuantizedRows:
         self.value_scales.transpose(2, 3)[:, at // BLOCK, at % BLOCK] = scales
 
     def dense(self, head_dim: int, value_dim: int) -> tuple[Tensor, Tensor]:
-        """float32 keys [B, R, G, D] and values [B, R, G, V]."""
+        """Return float32 keys [B, R, G, D] and values [B, R, G, V]."""
         keys = _dense(key_rows(self.keys), self.key_scales)[..., :head_dim]
         return keys, _dense(value_rows(self.values), self.value_scales)[..., :value_dim]
 
 
 def key_rows(keys: Tensor) -> Tensor:
-    """The memory of keys by row: a view [B, N, 4, 16, G, K / 4, 4] of which the second to fourth dimension are the row."""
+    """Return a view by row of the keys' memory, [B, N, 4, 16, G, K / 4, 4]; the second to fourth dimension are the row."""
     by_row: Tensor = keys.unflatten(3, (BLOCK // LANES, -1)).unflatten(-1, (LANES, QUAD)).permute(0, 1, 3, 5, 2, 4, 6)
     return by_row
 
 
 def value_rows(values: Tensor) -> Tensor:
-    """The memory of values by row: a view [B, N, 16, 4, G, C / 16, 16] of which the second to fourth dimension are the row."""
+    """Return a view by row of the values' memory, [B, N, 16, 4, G, C / 16, 16]; the second to fourth dimension are the row."""
     by_row: Tensor = values.unflatten(3, (-1, LANES)).unflatten(-1, (LANES, QUAD)).permute(0, 1, 4, 6, 2, 3, 5)
     return by_row
 
 
 def quantize_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """int8 rows and float32 scales [..., G] of rows [..., G, D]: round(x / scale), scale = max |x| / 127 over a head."""
+    """Round rows [..., G, D] to int8 with float32 scales [..., G]: round(x / scale), scale = max |x| / 127 over a head."""
     largest = rows.abs().amax(-1, keepdim=True)
     inverse = torch.where(largest > 0, 127.0 / largest, 0.0)
     return (rows * inverse).round().to(torch.int8), (largest * (1.0 / 127.0)).squeeze(-1)

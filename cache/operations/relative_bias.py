@@ -11,7 +11,7 @@ from hybridge.cache.block import Block
 
 
 def relative_bias(profiles: Tensor, block: Block) -> Callable[[Tensor], Tensor]:
-    """``Scoring.bias`` out of profiles [B, H, T, E + 1]: what each query adds to a key 0 to E - 1 positions back, and farther.
+    """Return ``Scoring.bias`` of profiles [B, H, T, E + 1]: what a query adds to a key 0 to E - 1 positions back, and farther.
 
     Source: transformers 5.23 ``InklingRelativeLogits``, which adds nothing to keys farther back.
     """
@@ -28,6 +28,6 @@ def relative_bias(profiles: Tensor, block: Block) -> Callable[[Tensor], Tensor]:
 
 
 def _source(block: Block, held: Tensor, length: int) -> Tensor:
-    """Where the bias of each pair lies in the flattened profiles, int64 [T * R]."""
+    """Return where the bias of each pair lies in the flattened profiles, int64 [T * R]."""
     distance = (block.positions[:, None] - held).clamp(0, length - 1)  # negative ones are not visible
     return (torch.arange(block.length)[:, None] * length + distance).flatten()

@@ -19,7 +19,7 @@ class Ring:
     chunked: bool = False
 
     def held(self, block: Block, rows: int) -> Tensor:
-        """int64 [rows], the position that each row holds, < 0 for none.
+        """Return int64 [rows], the position that each row holds, < 0 for none.
 
         The ring has the block in it; where ``rows`` is larger than the ring, it is as before and the block's rows follow it.
         """
@@ -28,19 +28,19 @@ class Ring:
         return torch.cat([held_by_slots(block.start - 1, self.size), block.positions])
 
     def mask(self, block: Block, held: Tensor) -> Tensor:
-        """bool [T, rows], which rows each token sees."""
+        """Return bool [T, rows], which rows each token sees."""
         at = block.positions
         first = at // self.window * self.window if self.chunked else (at - self.window + 1).clamp(min=0)
         return (held <= at[:, None]) & (held >= first[:, None])
 
 
 def held_by_slots(last: Tensor, ring: int) -> Tensor:
-    """The newest position up to ``last`` (int64 [1]) that each of ``ring`` slots can hold, int64 [ring]; < 0 for none."""
+    """Return the newest position up to ``last`` (int64 [1]) that each of ``ring`` slots can hold, int64 [ring]; < 0: none."""
     # One ring more keeps the dividend from being negative: runtimes disagree on the sign of such a remainder.
     return last - torch.remainder(last + ring - torch.arange(ring), ring)
 
 
 def newest_rows(block: Block, ring: int) -> Tensor:
-    """int64 [ring], what each slot holds with the block's real tokens in it, as an index into ring and block side by side."""
+    """Return int64 [ring]: what each slot holds with the block's real tokens in it, as an index into ring and block."""
     newest = held_by_slots(block.start + block.count - 1, ring)
     return torch.where(newest >= block.start, newest - block.start + ring, torch.arange(ring))

@@ -21,7 +21,7 @@ from torch import Tensor
 def decayed_linear_attention_naive(
     query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The definition, one token after the other; what the other form is tested against.
+    """Compute one token after the other, as the definition has it; the other form is tested against this.
 
     query, key [B, H, N, T], value [B, H, P, T], log_decay [B, H, T], state [B, H, P, N], all float32.
     Returns the outputs [B, H, P, T] and the state after the last token.
@@ -37,7 +37,7 @@ def decayed_linear_attention_naive(
 def decayed_linear_attention(
     query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """All T tokens as one chunk, in a number of operators that does not grow with T.
+    """Compute all T tokens as one chunk, in a number of operators that does not grow with T.
 
     The same arguments and results as ``decayed_linear_attention_naive``; meant for T up to a few hundred, because the work
     inside a chunk grows with T squared.

@@ -1,4 +1,4 @@
-"""What delta rules read of a token beside the state: its heads, normalized, and its gates as they come out of projections.
+"""A token's inputs to a delta rule: its heads, normalized, and its gates as they come out of projections.
 
 Axes: B batch, T tokens, S staged tokens, Hk key heads, H value heads, K key dim, V value dim.
 """
@@ -30,7 +30,7 @@ class DeltaGates:
 
     @property
     def log_decay(self) -> Tensor:
-        """float32 [B, T, H] or [B, T, H, K]: ``-rate softplus(decay + bias)``, or ``floor sigmoid(rate (decay + bias))``."""
+        """Return float32 [B, T, H (, K)]: ``-rate softplus(decay + bias)``, or ``floor sigmoid(rate (decay + bias))``."""
         x, rate = self.decay.float() + self.bias, self.rate
         if len(self.bias) != len(rate):
             x, rate = x.unflatten(-1, (len(rate), -1)), rate.unsqueeze(-1)
@@ -38,13 +38,13 @@ class DeltaGates:
 
     @property
     def strengths(self) -> Tensor:
-        """beta in [0, strength], [B, T, H]."""
+        """Return beta in [0, strength], [B, T, H]."""
         return self.beta.sigmoid() if self.strength == 1.0 else self.beta.sigmoid() * self.strength
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaStaged:
-    """Of a tentative block: key [B, S, Hk, K], value [B, S, H, V], log_decay [B, S, H] or [B, S, H, K], beta [B, S, H].
+    """A tentative block: key [B, S, Hk, K], value [B, S, H, V], log_decay [B, S, H] or [B, S, H, K], beta [B, S, H].
 
     They are the kernels' own: value may be the values, or what is left of them once the state's answer is taken off.
     """
@@ -56,12 +56,12 @@ class DeltaStaged:
 
     @property
     def all(self) -> tuple[Tensor, ...]:
-        """In the order of the fields."""
+        """Return all in the order of the fields."""
         return self.key, self.value, self.log_decay, self.beta
 
 
 def split_heads(mixed: Tensor, key_heads: int, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """mixed [B, T, 2 Hk K + H V] to scaled query and normalized key [B, T, Hk, K], and value [B, T, H, V].
+    """Split mixed [B, T, 2 Hk K + H V] into scaled query, normalized key [B, T, Hk, K] and value [B, T, H, V].
 
     state is [B, H, K, V].
     """
@@ -76,5 +76,5 @@ def split_heads(mixed: Tensor, key_heads: int, state: Tensor) -> tuple[Tensor, T
 
 
 def l2_normalize(x: Tensor) -> Tensor:
-    """As transformers' ``l2norm`` in its delta rules: epsilon inside the root."""
+    """Normalize as transformers' ``l2norm`` does in its delta rules: epsilon inside the root."""
     return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)

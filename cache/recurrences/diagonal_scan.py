@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 def diagonal_scan_naive(decay: Tensor, inputs: Tensor, state: Tensor) -> Tensor:
-    """The definition, one token after the other; what the other form is tested against.
+    """Compute one token after the other, as the definition has it; the other form is tested against this.
 
     decay, inputs [..., T] and state [...], all float32. Returns the state after every token, [..., T].
     """
@@ -29,7 +29,7 @@ def diagonal_scan_naive(decay: Tensor, inputs: Tensor, state: Tensor) -> Tensor:
 
 
 def diagonal_scan(decay: Tensor, inputs: Tensor, state: Tensor) -> Tensor:
-    """All T tokens in log2 T steps, each of which doubles the tokens that a partial result covers.
+    """Compute all T tokens in log2 T steps, each of which doubles the tokens that a partial result covers.
 
     The same arguments and results as ``diagonal_scan_naive``. Decays are only ever multiplied, so nothing overflows.
     """

@@ -21,7 +21,7 @@ from torch import Tensor
 def gated_delta_rule_naive(
     query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The definition, one token after the other; what the other forms are tested against.
+    """Compute one token after the other, as the definition has it; the other forms are tested against this.
 
     query, key [B, H, T, K], value [B, H, T, V], log_decay and beta [B, H, T], state [B, H, K, V], all float32.
     Returns the outputs [B, H, T, V] and the state after the last token.
@@ -39,7 +39,7 @@ def gated_delta_rule_naive(
 def gated_delta_rule_chunked(
     query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """All T tokens as one chunk, in a number of operators that does not grow with T (but for log2 T in the inverse).
+    """Compute all T tokens as one chunk, in a number of operators that does not grow with T (but for log2 T in the inverse).
 
     The same arguments and results as ``gated_delta_rule_naive``. Made of core operators only, so any backend can run it;
     meant for T up to about 64, because the work inside a chunk grows with T squared.
@@ -63,7 +63,7 @@ def gated_delta_rule_chunked(
 
 
 def unit_lower_inverse(strictly_lower: Tensor) -> Tensor:
-    """Inverse of I + L for strictly lower triangular L [..., T, T], by doubling the size of the inverted blocks.
+    """Invert I + L for strictly lower triangular L [..., T, T], by doubling the size of the inverted blocks.
 
     Where X inverts the diagonal blocks of size b, the blocks of size 2b are inverted by X - X L_b X, L_b being the lower left
     b x b part of each: the block form of forward substitution, and as stable. (A power series would need log2 T products

@@ -23,7 +23,7 @@ from hybridge.cache.recurrences.gated_delta_rule import unit_lower_inverse
 def kimi_delta_rule_naive(
     query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The definition, one token after the other; what the chunked form is tested against.
+    """Compute one token after the other, as the definition has it; the chunked form is tested against this.
 
     query, key, log_decay [B, H, T, K], value [B, H, T, V], beta [B, H, T], state [B, H, K, V], all float32.
     Returns the outputs [B, H, T, V] and the state after the last token.
@@ -41,7 +41,7 @@ def kimi_delta_rule_naive(
 def kimi_delta_rule_chunked(
     query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """All T tokens as one chunk, in a number of operators that does not grow with T (but for log2 T in the inverse).
+    """Compute all T tokens as one chunk, in a number of operators that does not grow with T (but for log2 T in the inverse).
 
     The same arguments and results as ``kimi_delta_rule_naive``. Made of core operators only, so any backend can run it; meant
     for T up to about 64, because the decayed keys take B H T T K numbers.

@@ -1,4 +1,4 @@
-"""What state spaces and linear attention read of a token beside the state: rows of a convolution, and step sizes.
+"""A token's inputs to state spaces and linear attention: rows of a convolution, and step sizes.
 
 Axes: B batch, T tokens, S staged tokens, H heads, P value dim, G groups, N key dim; C channels.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steps:
+class StepSize:
     """Step sizes before their activation: ``softplus(raw + bias)`` between low and high.
 
     raw is [B, T, X], of which the steps are from ``start`` on, as many as fit the state; bias has one for each or is None.
@@ -28,7 +28,7 @@ class Steps:
 
     @property
     def sizes(self) -> Tensor:
-        """float32 [B, T, count]."""
+        """Return float32 [B, T, count]."""
         raw = self.raw[..., self.start : self.start + self.count] if self.count < self.raw.shape[-1] else self.raw
         steps = F.softplus(raw if self.bias is None else raw + self.bias.to(raw.dtype)).float()
         bounded = self.low > 0 or self.high < math.inf
@@ -49,7 +49,7 @@ class LinearAttention:
     by_head: bool = False
 
     def split(self, mixed: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows [B, C, T] to query and key [B, H, N, T] and value [B, H, P, T], float32; state is [B, H, P, N]."""
+        """Split rows [B, C, T] into query, key [B, H, N, T] and value [B, H, P, T], float32; state is [B, H, P, N]."""
         heads, P, N = state.shape[1:]
         mixed = mixed.float()
         if self.by_head:
@@ -76,13 +76,13 @@ class LinearStaged:
 
 @dataclass(frozen=True, kw_only=True)
 class Selected:
-    """What a selective scan takes in: x [B, T, C] of the convolution, its steps, and key and query [B, T, H, N].
+    """Inputs of a selective scan: x [B, T, C] of the convolution, its steps, and key and query [B, T, H, N].
 
     Source: transformers 5.23 ``MambaMixer``, which calls key and query B and C.
     """
 
     x: Tensor
-    steps: Steps
+    steps: StepSize
     key: Tensor
     query: Tensor
 
@@ -97,5 +97,5 @@ class ScanStaged:
 
     @property
     def all(self) -> tuple[Tensor, ...]:
-        """In the order of the fields."""
+        """Return all in the order of the fields."""
         return self.x, self.steps, self.key

@@ -46,13 +46,13 @@ class AdaptedModel(nn.Module):
         self.requires_grad_(False)  # exported parameters must be leaves without gradients, or the lowering fails
 
     def hidden(self, tokens: Tensor) -> Tensor:
-        """Hidden states [1, T, hidden] after the last norm, for tokens [1, T] over the cache's block."""
+        """Return hidden states [1, T, hidden] after the last norm, for tokens [1, T] over the cache's block."""
         positions = {"position_ids": self.cache.cache.block.positions[None, :]} if "position_ids" in self.takes else {}
         hidden: Tensor = self.decoder(input_ids=tokens, use_cache=False, **positions).last_hidden_state
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """float32 logits [1, T, V] of hidden states [1, T, hidden]."""
+        """Return float32 logits [1, T, V] of hidden states [1, T, hidden]."""
         logits: Tensor = self.head(inputs_embeds=hidden, use_cache=False).logits
         return logits.float()
 
@@ -101,7 +101,7 @@ def adapt(model: PreTrainedModel, cache: HybridCache) -> PreTrainedModel:
 
 
 def decoder_layers(model: PreTrainedModel) -> Iterator[Any]:
-    """The decoder layers in order."""
+    """Return the decoder layers in order."""
     yield from decoder_of(model).layers
 
 
@@ -128,7 +128,7 @@ def attend(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention function: query [B, H, T, D], key [B, G, T, D], value [B, G, T, V] to [B, T, H, V].
+    """Attend for transformers: query [B, H, T, D], key [B, G, T, D], value [B, G, T, V] to [B, T, H, V].
 
     softcap and s_aux (the sinks, [H]) are what it calls them. The window is the cache layer's.
     """

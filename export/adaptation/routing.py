@@ -19,7 +19,7 @@ class UngroupedRouter(nn.Module):
         self.original = original
 
     def forward(self, hidden_states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """hidden_states [..., hidden] of T tokens to logits [T, E], weights and indices of the chosen experts [T, N]."""
+        """Map hidden_states [..., hidden] of T tokens to logits [T, E], weights and indices of the chosen experts [T, N]."""
         m: Any = self.original
         logits = F.linear(hidden_states.view(-1, m.hidden_dim).float(), m.weight.float())
         scores = logits.sigmoid()

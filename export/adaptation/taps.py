@@ -35,7 +35,7 @@ class Taps:
         return hook
 
     def collect(self, last: Tensor) -> Tensor:
-        """float32 [1, T, places x hidden] of the decoder's latest run, which ended with ``last`` [1, T, hidden].
+        """Return float32 [1, T, places x hidden] of the decoder's latest run, which ended with ``last`` [1, T, hidden].
 
         Raises UnsupportedModelError for a model with several residual streams inside.
         """

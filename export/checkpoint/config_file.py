@@ -10,7 +10,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families import FAMILIES, plan, text_config
-from hybridge.cache.families.family import describe
+from hybridge.cache.families.family import summarize
 from hybridge.export.checkpoint.recognize import what_is_missing
 from hybridge.export.source.checkpoint_path import find_checkpoint
 from hybridge.export.source.folder_kinds import EXPECTED
@@ -51,7 +51,7 @@ def read_config(checkpoint: str | Path) -> Any:
 
 
 def known_model_types() -> set[str]:
-    """Top-level model types that a supported text model appears under."""
+    """Return top-level model types that a supported text model appears under."""
     return set(FAMILIES) | {name.removesuffix("_text") for name in FAMILIES}
 
 
@@ -73,7 +73,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 def _unsupported(folder: Path, model_type: str, content: dict[str, Any]) -> UnsupportedModelError:
     text = content.get("text_config")
     types = content.get("layer_types") or (text.get("layer_types") if isinstance(text, dict) else None)
-    layers = f" Its layers: {describe([str(each) for each in types])}." if isinstance(types, list) else ""
+    layers = f" Its layers: {summarize([str(each) for each in types])}." if isinstance(types, list) else ""
     missing = _what_is_missing(folder)
     return UnsupportedModelError(
         f"model type {model_type!r} is not supported.{layers}\n"
@@ -83,7 +83,7 @@ def _unsupported(folder: Path, model_type: str, content: dict[str, Any]) -> Unsu
 
 
 def _what_is_missing(folder: Path) -> str | None:
-    """What a model that transformers knows and hybridge does not would need; None for one that transformers does not know."""
+    """Return what hybridge would need for a model that transformers knows; None for one that transformers does not know."""
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception:  # transformers' config classes raise whatever their checks ran into

@@ -8,6 +8,6 @@ from transformers import PreTrainedModel
 
 
 def decoder_of(model: PreTrainedModel) -> Any:
-    """The text model under the head."""
+    """Return the text model under the head."""
     decoder: Any = model.get_decoder()
     return decoder if hasattr(decoder, "layers") else decoder.model  # Llama 4 does not know its own

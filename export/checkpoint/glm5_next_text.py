@@ -35,14 +35,14 @@ class Glm5NextTextForCausalLM(Glm5NextPreTrainedModel, GenerationMixin):  # type
     def forward(
         self, input_ids: Tensor | None = None, inputs_embeds: Tensor | None = None, **kwargs: Any
     ) -> MoeCausalLMOutputWithPast:
-        """input_ids [B, T], or inputs_embeds [B, T, hidden], to logits [B, T, vocabulary]."""
+        """Return logits [B, T, vocabulary] of input_ids [B, T], or of inputs_embeds [B, T, hidden]."""
         outputs = self.model(input_ids=input_ids, inputs_embeds=inputs_embeds, **kwargs)
         logits = self.lm_head(outputs.last_hidden_state)
         return MoeCausalLMOutputWithPast(logits=logits, past_key_values=outputs.past_key_values)
 
 
 def register() -> None:
-    """The class for the text config, for the whole model's config, and the names of the weights in a checkpoint of that."""
+    """Register the class for the text config, the whole model's config, and the weights' names in a checkpoint of that."""
     tie_head(Glm5NextTextForCausalLM, {"lm_head.weight": "model.embed_tokens.weight"}, ignored=[r"^model\.visual\."])
     configs = (Glm5NextConfig, Glm5NextTextConfig)
     register_text_model(Glm5NextTextForCausalLM, configs, like="glm5_next", prefix="language_model")

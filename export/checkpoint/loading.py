@@ -39,12 +39,12 @@ class Checkpoint:
 
     @property
     def config(self) -> Any:
-        """The text model's config."""
+        """Return the text model's config."""
         return text_config(self.model.config)
 
     @property
     def vocab_size(self) -> int:
-        """Tokens that have a logit; some models pad their embedding beyond them."""
+        """Return how many tokens have a logit; some models pad their embedding beyond them."""
         return logits_width(self.config)
 
     @property
@@ -76,7 +76,7 @@ class Checkpoint:
 
 
 def logits_width(config: Any) -> int:
-    """Logits that a text model of ``config`` puts out."""
+    """Return how many logits a text model of ``config`` puts out."""
     width: int = getattr(config, "unpadded_vocab_size", None) or config.vocab_size
     return width
 

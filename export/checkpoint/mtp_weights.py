@@ -81,7 +81,7 @@ def _read(folder: Path) -> dict[str, Tensor]:
 
 
 def fused_experts(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights with the experts' own ones stacked as transformers holds them: gate beside up [E, 2 I, H], down [E, H, I].
+    """Return the weights with the experts' own stacked as transformers has them: gate beside up [E, 2 I, H], down [E, H, I].
 
     Those that do not belong together stay as they are.
     """
@@ -121,7 +121,7 @@ def _check(folder: Path, drafter: MtpWeights, weights: dict[str, Tensor]) -> Non
 def check_mtp(config: Any, options: ExportOptions) -> None:
     """Raises what ``check_family`` does, and UsageError for options that no drafter can have."""
     check_family(config)
-    # Refused guesses go behind the last position, where there are rows for one block.
+    # Refused draft tokens go behind the last position, where there are rows for one block.
     most = max(options.prefill_chunk, options.verify_len)
     if not 1 <= options.draft_len <= most:
         raise UsageError(f"draft_len is {options.draft_len}, but must lie between 1 and {most} (the longest block of tokens).")

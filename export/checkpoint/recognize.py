@@ -33,7 +33,7 @@ SIGNATURES: tuple[tuple[str, frozenset[str]], ...] = (
 
 
 def what_is_missing(config: Any) -> str | None:
-    """A sentence or two on the parts of the model that ``config`` describes; None where it cannot be built to look at.
+    """Return a sentence or two on the parts of the model that ``config`` describes; None if it cannot be built.
 
     Builds the model without memory for its weights, and runs nothing of a checkpoint's.
     """
@@ -52,7 +52,7 @@ def what_is_missing(config: Any) -> str | None:
 
 
 def _parts(layers: Iterable[nn.Module]) -> tuple[Counter[str], Counter[str]]:
-    """How many of which known mixers there are, and how many layers by class have none."""
+    """Return how many of which known mixers there are, and how many layers by class have none."""
     known: Counter[str] = Counter()
     unknown: Counter[str] = Counter()
     for layer in layers:

@@ -12,7 +12,7 @@ from hybridge.export.pinned.transformers import build_empty
 
 
 def text_model(model: PreTrainedModel) -> PreTrainedModel:
-    """The causal language model in ``model``, with its own weights and without those for pictures and sounds."""
+    """Return the causal language model in ``model``, with its own weights and without those for pictures and sounds."""
     decoder = _text_decoder(model)
     if model.config is text_config(model.config):
         return model

@@ -45,7 +45,7 @@ def bench(
     context: Annotated[int, typer.Option(min=1, help="Tokens before them, for --profile.")] = 128,
     json: JsonOption = False,
 ) -> None:
-    """Measure what guessing ahead brings, interleaved with plain decoding, and check that it changes no text."""
+    """Measure what speculative decoding brings, interleaved with plain decoding, and check that it changes no text."""
     if profiled:
         if artifact is None:
             raise UsageError("--profile needs an artifact: hybridge bench OUT --profile.")
@@ -74,7 +74,7 @@ def bench(
 
 
 def load(artifact: Path, draft: Path | None) -> Subject:
-    """The sessions of a target and of what guesses for it. Raises what opening them raises."""
+    """Open the sessions of a target and of its drafters. Raises what opening them raises."""
     opened = open_artifact(artifact)
     if opened.tokenizer is None:
         raise UsageError(f"{artifact} has no tokenizer.json to read code with, which is what is generated; export with one.")
@@ -89,14 +89,14 @@ def load(artifact: Path, draft: Path | None) -> Subject:
 
 
 def show(report: BenchReport) -> None:
-    """The tables: each way of generating, and the figures beside their targets."""
+    """Print the tables: each way of generating, and the figures beside their targets."""
     for title, outcomes in report.outcomes.items():
         print_outcomes(title, outcomes)
     print_figures(report.figures())
 
 
 def print_outcomes(title: str, outcomes: Mapping[str, Outcome]) -> None:
-    """A row for each way of generating; draft, verify and commit are shares of its time."""
+    """Print a row for each way of generating; draft, verify and commit are shares of its time."""
     columns = ("tokens/s", "× plain", "accepted", "tokens a block", "rollbacks", "decodes", "draft", "verify", "commit")
     grid = table(title, "", *columns)
     for name, outcome in outcomes.items():

@@ -95,7 +95,7 @@ class Terminal:
     ended: bool = False
 
     def loop(self) -> None:
-        """One line after the other; what cannot be done is said and changes nothing."""
+        """Read one line after the other; what cannot be done is printed and changes nothing."""
         err.print("[dim]/help lists the commands[/]")
         while not self.ended:
             err.print("[bold]> [/]", end="")
@@ -122,10 +122,10 @@ class Terminal:
             raise UsageError(f"there is no command {name}; /help lists them. A message cannot begin with a slash.")
         commands[name](argument.strip())
 
-    def _answer(self, ask: Callable[..., Iterator[str]], *said: str) -> None:
-        """Write an answer as it comes; Ctrl-C stops it, and what was said stays."""
+    def _answer(self, ask: Callable[..., Iterator[str]], *words: str) -> None:
+        """Write an answer as it comes; Ctrl-C stops it, and its text so far stays."""
         self.stats = GenerationStats()
-        pieces = ask(*said, self.stats)
+        pieces = ask(*words, self.stats)
         try:
             for piece in pieces:
                 self._write(piece)

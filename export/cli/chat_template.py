@@ -33,7 +33,7 @@ def load_template(artifact: Artifact, variables: Mapping[str, Any] | None = None
 
 
 def render(template: str, messages: list[Message], variables: Mapping[str, Any]) -> str:
-    """The text of ``messages`` up to where the assistant speaks. Raises UsageError with the template's own message."""
+    """Return the text of ``messages`` up to where the assistant speaks. Raises UsageError with the template's own message."""
     from jinja2 import TemplateSyntaxError
 
     from hybridge.export.pinned.transformers import render_chat

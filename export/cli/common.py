@@ -1,4 +1,4 @@
-"""What all commands share: the app, the two consoles, and how arguments are described."""
+"""Parts that all commands share: the app, the two consoles, and how arguments are described."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JS
 
 
 def print_json(content: Any) -> None:
-    """One JSON document on stdout, whatever the terminal."""
+    """Print one JSON document on stdout, whatever the terminal."""
     sys.stdout.write(json.dumps(content, indent=2) + "\n")
 
 
 def table(title: str, *columns: str) -> Table:
-    """A table whose first column is text and whose others are aligned right."""
+    """Return a table whose first column is text and whose others are aligned right."""
     grid = Table(title=title, title_justify="left", title_style="bold")
     for i, column in enumerate(columns):
         grid.add_column(column, justify="left" if i == 0 else "right")
@@ -43,12 +43,12 @@ def table(title: str, *columns: str) -> Table:
 
 
 def megabytes(size: int) -> str:
-    """1.2 MB"""
+    """Return a size such as 1.2 MB."""
     return f"{size / 1e6:.2f} MB"
 
 
 def numbers(text: str, option: str, example: str, lowest: int) -> list[int]:
-    """The different numbers of ``text``, ascending, at least one; wrong usage of ``option`` where it is something else."""
+    """Return the different numbers of ``text``, ascending, at least one; wrong usage of ``option`` if it is something else."""
     parts = [part.strip() for part in text.split(",")]
     expected = f"expected different numbers of {lowest} or more with commas between them, such as {example}."
     if not all(part.isascii() and part.isdigit() and int(part) >= lowest for part in parts):

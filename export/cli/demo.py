@@ -17,7 +17,7 @@ from hybridge.export.cli.common import app, err, out
 from hybridge.export.cli.embedded import EMBEDDED, export_embedded
 from hybridge.export.cli.figures import Figure, figures, print_figures
 from hybridge.export.cli.speculation_figures import Subject
-from hybridge.export.cli.steps import ShownSteps
+from hybridge.export.cli.steps import ConsoleProgress
 from hybridge.export.cli.validation_table import print_report
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
 from hybridge.runtime.checks.speculation_bench import contest
@@ -49,7 +49,7 @@ def demo(
     ),
     programs: Annotated[int, typer.Option(min=1, help="Random programs of 40 operations to validate with.")] = DEFAULT_PROGRAMS,
 ) -> None:
-    """Export the embedded hybrid model and its drafters, validate it, and generate with and without guessing ahead."""
+    """Export the embedded hybrid model and its drafters, validate it, and generate with and without speculation."""
     from hybridge.export.reference.validate import validate_session
 
     began = time.perf_counter()
@@ -57,9 +57,9 @@ def demo(
     err.print("[bold]1. Export[/] the embedded models")
     manifest = export_embedded(output, draft)
     err.print("[bold]2. Validate[/] the target against the uncached eager model")
-    report = validate_session(output, EMBEDDED, ShownSteps(err), programs=programs, seed=0)
+    report = validate_session(output, EMBEDDED, ConsoleProgress(err), programs=programs, seed=0)
     print_report(report, out)
-    err.print("[bold]3. Generate[/] with and without guessing ahead")
+    err.print("[bold]3. Generate[/] with and without speculation")
     subject = load(output, draft)
     gc.freeze()
     same = compare_generation(subject, load_tokenizer(output / "tokenizer.json"))
@@ -81,11 +81,11 @@ def demo(
 
 
 def compare_generation(subject: Subject, tokenizer: Tokenizer) -> bool:
-    """Show in colour what one drafter guessed, and generate in every way; whether the tokens are always the same."""
+    """Show in colour what one drafter proposed, and generate in every way; whether the tokens are always the same."""
     prompt = tokenizer.encode(PROMPT).ids
     tokens, stats = _generate(subject.session, prompt, subject.ways["draft model"])
     out.print(
-        Text("prompt ", "bold"), Text("accepted guess ", "green"), Text("rejected, then corrected ", "red"), Text("decoded", "")
+        Text("prompt ", "bold"), Text("accepted ", "green"), Text("rejected, then corrected ", "red"), Text("decoded", "")
     )
     out.print(colored(tokenizer, prompt, tokens, stats))
     prompts = [prompt, *subject.prompts[:CODE_PROMPTS]]
@@ -97,7 +97,7 @@ def compare_generation(subject: Subject, tokenizer: Tokenizer) -> bool:
 
 
 def _generate(session: Session, prompt: list[int], drafter: Drafter | None) -> tuple[list[int], GenerationStats]:
-    """Always guessing, for something to be seen."""
+    """Always propose, for something to be seen."""
     stats = GenerationStats()
     session.reset()
     tokens = session.generate(
@@ -107,7 +107,7 @@ def _generate(session: Session, prompt: list[int], drafter: Drafter | None) -> t
 
 
 def colored(tokenizer: Tokenizer, prompt: list[int], tokens: list[int], stats: GenerationStats) -> Text:
-    """The text with accepted guesses in green and the token after a rejection in red."""
+    """Return the text with accepted draft tokens in green and the token after a rejection in red."""
     text = Text(tokenizer.decode(prompt), "bold")
     styles = [""] * len(tokens)
     for first, accepted, rejected in stats.spans:

@@ -44,7 +44,7 @@ def export_embedded(target: Path, draft: Path) -> Manifest:
 
 
 def code_prompts(tokenizer: Tokenizer, count: int, characters: int = 400) -> list[list[int]]:
-    """The beginnings of ``count`` modules of this Python's standard library that the embedded model has not seen."""
+    """Return the beginnings of ``count`` modules of this Python's standard library that the embedded model has not seen."""
     root = Path(sysconfig.get_path("stdlib"))
     paths = [path for path in sorted(root.rglob("*.py")) if "site-packages" not in path.parts and "test" not in path.parts]
     unseen = [path for path in paths if hashlib.sha256(str(path.relative_to(root)).encode()).digest()[0] < HELD_OUT]

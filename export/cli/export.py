@@ -11,7 +11,7 @@ from rich.markup import escape
 from hybridge.cache import DEFAULT_MAX_SEQ_LEN
 from hybridge.cache.errors import UsageError
 from hybridge.export.cli.common import JsonOption, app, err, megabytes, numbers, print_json
-from hybridge.export.cli.steps import ShownSteps
+from hybridge.export.cli.steps import ConsoleProgress
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.kernels import library
@@ -68,7 +68,7 @@ def export_command(
         ),
     ] = "",
     mtp: Annotated[bool, typer.Option("--mtp", help="With the drafter that the checkpoint's mtp.* weights are.")] = False,
-    draft_len: Annotated[int, typer.Option(min=1, help="Tokens that this drafter guesses at once.")] = 4,
+    draft_len: Annotated[int, typer.Option(min=1, help="Tokens that this drafter proposes at once.")] = 4,
     validate: Annotated[bool, typer.Option("--validate", help="Validate against the checkpoint before it is kept.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing artifact.")] = False,
     json: JsonOption = False,
@@ -104,11 +104,11 @@ def export_command(
     if json:
         print_json({"output": str(output), **manifest.model_dump(mode="json")})
     else:
-        describe(output, manifest)
+        print_summary(output, manifest)
 
 
 def taps(text: str, mtp: bool) -> tuple[int, ...]:
-    """The layers of ``text``, in its order; a drafter needs the last hidden states."""
+    """Return the layers of ``text``, in its order; a drafter needs the last hidden states."""
     try:
         layers = [int(part) for part in text.split(",")] if text else []
     except ValueError:
@@ -122,10 +122,10 @@ def export_checkpoint(checkpoint: str | Path, output: Path, options: ExportOptio
     """``export_model`` that shows its steps on stderr."""
     from hybridge.export.api import export_model
 
-    return export_model(checkpoint, output, options, force=force, validate=validate, progress=ShownSteps(err))
+    return export_model(checkpoint, output, options, force=force, validate=validate, progress=ConsoleProgress(err))
 
 
-def describe(output: Path, manifest: Manifest) -> None:
+def print_summary(output: Path, manifest: Manifest) -> None:
     """Say what was written and what to do with it."""
     name, size = escape(str(output)), megabytes(sum(manifest.files[file].size for file in manifest.program_files))
     state = sum(layer.state_bytes for layer in manifest.layers)

@@ -42,7 +42,7 @@ class Figure:
 
 
 def figures(manifest: Manifest, report: ValidationReport, session: Session) -> list[Figure]:
-    """The figures of the main job, measured here and now."""
+    """Measure the figures of the main job, here and now."""
     return [*_correctness(report), _file_size(manifest), _rejection(manifest, session), *_rollback_memory(manifest)]
 
 
@@ -123,7 +123,7 @@ def rejection(session: Session) -> tuple[bool, float, float, float]:
 
 
 def committed_state(session: Session) -> dict[str, torch.Tensor]:
-    """What the accepted tokens left behind, as bytes: attention's rows up to the length, and all the bounded state."""
+    """Return the state of the accepted tokens as bytes: attention's rows up to the length, and all the bounded state."""
     state = {name: tensor for name, tensor in session.state().items() if "staged" not in name and name != "operations"}
     rows = {name: tensor[:, : session.length] for name, tensor in state.items() if name.endswith((".keys", ".values"))}
     return {name: tensor.contiguous().view(torch.uint8) for name, tensor in (state | rows).items()}
@@ -141,7 +141,7 @@ def milliseconds(call: Callable[[], object], repeats: int = 50, before: Callable
 
 
 def print_figures(results: list[Figure]) -> None:
-    """The figures beside their targets."""
+    """Print the figures beside their targets."""
     grid = table("Figures", "what", "target", "measured", "")
     for figure in results:
         grid.add_row(figure.what, figure.target, figure.measured, "[green]✓[/]" if figure.reached else "[bold red]✗[/]")

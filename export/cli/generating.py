@@ -1,4 +1,4 @@
-"""What ``run`` and ``chat`` share: a model with what guesses for it, and the options that say how."""
+"""Parts that ``run`` and ``chat`` share: a model with its drafter, and the options that choose it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.sessions.session import Session
 
-DraftOption = Annotated[Path | None, typer.Option("--draft", help="Guess with this draft model, an artifact too.")]
-LookupOption = Annotated[bool, typer.Option("--prompt-lookup", help="Guess from what the text says already (the default).")]
-MtpOption = Annotated[bool, typer.Option("--mtp", help="Guess with the artifact's own drafter, if it was exported with one.")]
-PlainOption = Annotated[bool, typer.Option("--no-speculation", help="Do not guess.")]
+DraftOption = Annotated[Path | None, typer.Option("--draft", help="Draft with this model, an artifact too.")]
+LookupOption = Annotated[bool, typer.Option("--prompt-lookup", help="Draft from what the text has already (the default).")]
+MtpOption = Annotated[bool, typer.Option("--mtp", help="Draft with the artifact's own drafter, if it was exported with one.")]
+PlainOption = Annotated[bool, typer.Option("--no-speculation", help="Decode plainly, without a drafter.")]
 NewTokensOption = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Stop after this many tokens.")]
 TemperatureOption = Annotated[float, typer.Option("--temperature", help="0 is greedy.")]
 TopKOption = Annotated[int, typer.Option("--top-k", help="Draw from the k best tokens only; 0 for all.")]
@@ -64,12 +64,12 @@ def _drafter(opened: Artifact, session: Session, draft: Path | None, mtp: bool, 
         return DraftModel.load(draft, opened, session)
     if mtp:
         return BlockDrafter(session)
-    # An artifact that verifies one token at a time has nothing to guess for; only who asks for it is told.
+    # An artifact that verifies one token at a time has no use for a drafter; only who asks for one is told.
     return None if plain or session.verify_len < 2 else PromptLookup()
 
 
 def plain_seconds(session: Session) -> float | None:
-    """Seconds of a plain decode here and now, by decoding a few more tokens; None without room for any.
+    """Measure the seconds of a plain decode, by decoding a few more tokens; None without room for any.
 
     Changes the session's text, so it comes last.
     """
@@ -82,16 +82,16 @@ def plain_seconds(session: Session) -> float | None:
 
 
 def speed_up(stats: GenerationStats, plain: float | None) -> float | None:
-    """How many times faster than plain decoding a generation was, by the seconds of a plain token."""
+    """Return how many times faster than plain decoding a generation was, by the seconds of a plain token."""
     return plain * stats.tokens_per_second if plain is not None and stats.new_tokens > 1 else None
 
 
 def stats_table(stats: GenerationStats, plain: float | None) -> Table:
-    """Counts, times and speed of a generation."""
+    """Return a table of counts, times and speed of a generation."""
     grid = table("Generation", "", "")
     grid.add_row("prompt", f"{stats.prompt_tokens} tokens in {stats.prefill_seconds:.3f} s")
     grid.add_row("new", f"{stats.new_tokens} tokens, {stats.tokens_per_second:.0f} tokens/s")
-    grid.add_row("guesses", f"{stats.proposed}, accepted {stats.accepted} ({stats.acceptance_rate:.0%})")
+    grid.add_row("draft tokens", f"{stats.proposed}, accepted {stats.accepted} ({stats.acceptance_rate:.0%})")
     grid.add_row("mean accepted length", f"{stats.mean_accepted_length:.2f} tokens a block")
     grid.add_row("calls", f"{stats.verifies} verifies, {stats.decodes} decodes, {stats.rollbacks} rollbacks")
     for phase in ("draft", "verify", "commit", "decode"):

@@ -22,7 +22,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def in_optimums_words(command: Callable[..., None]) -> Callable[..., None]:
-    """``command`` with the two of its parameters renamed that optimum calls otherwise; all others are its own."""
+    """Return ``command`` with the two of its parameters renamed that optimum calls otherwise; all others are its own."""
     signature = inspect.signature(command, eval_str=True)
     parameters = signature.parameters
     renamed = {

@@ -53,7 +53,7 @@ def run(
     stats: Annotated[bool, typer.Option("--stats", help="Say on stderr what was accepted and how fast it was.")] = False,
     json: JsonOption = False,
 ) -> None:
-    """Continue a text, guessing ahead; greedy output is the same with every drafter and without."""
+    """Continue a text by speculative decoding; greedy output is the same with every drafter and without."""
     sampling = Sampling(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed
     )
@@ -82,7 +82,7 @@ def _continue(
     with closing(tokens):  # type: ignore[type-var]  # a generator
         try:
             for _ in tokens:
-                pieces.append(text.take())
+                pieces.append(text.read())
                 write(pieces[-1])
             pieces.append(text.finish())
             write(pieces[-1])

@@ -1,4 +1,4 @@
-"""The figures that speculation should reach, measured on one target and everything that guesses for it."""
+"""The figures that speculation should reach, measured on one target and all its drafters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hybridge.runtime.sessions.session import Session
 
 CODE, RANDOM, FIXED = "Code, greedy", "Random bytes", "Code, greedy, always the longest block"
 HOT = Sampling(temperature=100.0)
-"""Every token is about as likely as any other: text that nothing can guess."""
+"""Every token is about as likely as any other: text that no drafter can predict."""
 FEW = Sampling(temperature=1.0, top_k=6)
 """A small vocabulary, for every cell of the test to get its draws."""
 LONG_TURN, RANDOM_PROMPTS = 1500, 16
@@ -30,7 +30,7 @@ SURELY_OTHER = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What is measured: a target and all ways to generate from it; draft is the draft model's artifact."""
+    """The models measured: a target and all ways to generate from it; draft is the draft model's artifact."""
 
     session: Session
     ways: Mapping[str, Drafter | None]
@@ -39,7 +39,7 @@ class Subject:
 
     @property
     def room(self) -> int:
-        """New tokens that every prompt leaves room for, at most 1,000."""
+        """Return how many new tokens every prompt leaves room for, at most 1,000."""
         return min(1000, self.session.max_seq_len - max(len(prompt) for prompt in self.prompts))
 
 
@@ -55,15 +55,15 @@ class BenchReport:
 
     @property
     def lossless(self) -> bool:
-        """Whether no token differs and no distribution, as far as can be told: of 100 fair samplings one has a p below 0.01."""
+        """Return whether no token or distribution differs, as far as can be told: one of 100 fair samplings has p < 0.01."""
         return not self._sum("differing") and all(p > SURELY_OTHER for p in self.sampling.values())
 
     def best(self, text: str) -> tuple[str, float]:
-        """The fastest drafter on a text, and how many times faster than plain decoding it is."""
+        """Return the fastest drafter on a text, and how many times faster than plain decoding it is."""
         return max(self._times(text), key=lambda each: each[1])
 
     def worst(self, text: str) -> tuple[str, float]:
-        """The slowest drafter on a text, likewise."""
+        """Return the slowest drafter on a text, likewise."""
         return min(self._times(text), key=lambda each: each[1])
 
     def _times(self, text: str) -> list[tuple[str, float]]:
@@ -71,7 +71,7 @@ class BenchReport:
         return [(name, each.times(outcomes[PLAIN])) for name, each in outcomes.items() if name != PLAIN]
 
     def overhead(self) -> float:
-        """Seconds of commits and of all bookkeeping for each second of verifying."""
+        """Return the seconds of commits and of all bookkeeping for each second of verifying."""
         total = self.outcomes[FIXED]["prompt lookup"].total
         useful = total.draft_seconds + total.decode_seconds + total.verify_seconds
         return (total.new_seconds - useful) / total.verify_seconds
@@ -105,7 +105,7 @@ class BenchReport:
         ]  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, for JSON."""
+        """Return everything, for JSON."""
         ways = {
             text: {name: _measured(each, outcomes[PLAIN]) for name, each in outcomes.items()}
             for text, outcomes in self.outcomes.items()
@@ -131,10 +131,10 @@ def _measured(outcome: Outcome, plain: Outcome) -> dict[str, Any]:
 def measure(subject: Subject, tokens: int, samples: int, notify: Notify) -> BenchReport:
     """Generate ``tokens`` tokens of code over all drafters, some random bytes, and draw ``samples`` tokens for each test."""
     report, session = BenchReport(samples=samples), subject.session
-    guessing = len(subject.ways) - 1
-    new_tokens = min(subject.room, max(2, -(-tokens // (guessing * len(subject.prompts)))))
-    count = min(len(subject.prompts), -(-tokens // (guessing * new_tokens)))
-    steps = Steps(notify, total=count * (guessing + 1) + RANDOM_PROMPTS * (guessing + 1) + 2 * 2 + guessing + 1)
+    drafters = len(subject.ways) - 1
+    new_tokens = min(subject.room, max(2, -(-tokens // (drafters * len(subject.prompts)))))
+    count = min(len(subject.prompts), -(-tokens // (drafters * new_tokens)))
+    steps = ProgressCount(notify, total=count * (drafters + 1) + RANDOM_PROMPTS * (drafters + 1) + 2 * 2 + drafters + 1)
     report.outcomes[CODE] = contest(
         session, subject.ways, subject.prompts[:count], new_tokens=new_tokens, sampling=Sampling(), notify=steps.done
     )
@@ -158,7 +158,7 @@ def measure(subject: Subject, tokens: int, samples: int, notify: Notify) -> Benc
 
 
 @dataclass
-class Steps:
+class ProgressCount:
     """Counts what is done for a progress bar."""
 
     notify: Notify
@@ -176,9 +176,9 @@ def random_prompts(session: Session, count: int, length: int) -> list[list[int]]
 
 
 def check_sampling(subject: Subject, samples: int, done: Callable[[], None]) -> dict[str, float]:
-    """p-values without a drafter and with each; for the draft model with the probabilities that it draws from."""
+    """Return p-values without a drafter and with each; for the draft model with the probabilities that it draws from."""
     text = tuple(subject.prompts[0][:40])
-    drafts = {PLAIN: None, "the target guessing for itself": subject.session}
+    drafts = {PLAIN: None, "the target as its own draft model": subject.session}
     if subject.draft is not None:
         drafts["draft model"] = Session.load(subject.draft)
     found = {}
@@ -189,7 +189,7 @@ def check_sampling(subject: Subject, samples: int, done: Callable[[], None]) -> 
 
 
 def undo_ms(session: Session, tokens: int) -> float:
-    """Median time of going back over a turn of so many tokens by snapshot."""
+    """Return the median time of going back over a turn of so many tokens by snapshot."""
     session.reset()
     session.prefill([1])
     session.snapshot(0)

@@ -11,11 +11,11 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from hybridge.export.cli.validation_table import print_report
-from hybridge.export.output.progress import Steps
+from hybridge.export.output.progress import ExportProgress
 from hybridge.runtime.checks.validation_report import ValidationReport
 
 
-class ShownSteps(Steps):
+class ConsoleProgress(ExportProgress):
     """Named steps of a long piece of work, and their seconds."""
 
     def __init__(self, console: Console) -> None:
@@ -32,7 +32,7 @@ class ShownSteps(Steps):
         self.console.print(f"[green]✓[/] {what} [dim]{time.perf_counter() - began:.1f} s[/]", highlight=False)
 
     def warn(self, text: str) -> None:
-        """A line of its own."""
+        """Print a line of its own."""
         self.console.print(f"[yellow]Warning:[/] {escape(text)}", highlight=False, soft_wrap=True)
 
     @contextmanager

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, check_writable_file, err, out, print_json
-from hybridge.export.cli.steps import ShownSteps
+from hybridge.export.cli.steps import ConsoleProgress
 from hybridge.export.cli.validation_table import print_report
 from hybridge.runtime.checks.validation import DEFAULT_PROGRAMS
 
@@ -32,7 +32,7 @@ def validate(
     from hybridge.export.source.checkpoint_path import find_checkpoint
     from hybridge.export.source.folder_kinds import ignored_parts
 
-    steps, check = ShownSteps(err), validate_native if runtime == "native" else validate_session
+    steps, check = ConsoleProgress(err), validate_native if runtime == "native" else validate_session
     result = check(artifact, against, steps, programs=programs, seed=seed)
     for text in ignored_parts(find_checkpoint(against)):
         steps.warn(text)

@@ -12,7 +12,7 @@ from hybridge.runtime.checks.validation_report import Divergence, ValidationRepo
 
 
 def print_report(report: ValidationReport, console: Console) -> None:
-    """The table of a validation."""
+    """Print the table of a validation."""
     grid = table(f"Validation against the uncached eager model (seed {report.seed})", "", "value")
     for name, value in rows(report):
         grid.add_row(name, value)
@@ -37,7 +37,7 @@ def rows(report: ValidationReport) -> list[tuple[str, Any]]:
         ("greedy = eager, speculative", f"{generation.speculative_matches} of {generation.prompts} prompts"),
         (
             "tokens generated each way",
-            f"{generation.tokens} ({generation.ties} ties; guessing: {generation.accepted} accepted, "
+            f"{generation.tokens} ({generation.ties} ties; draft tokens: {generation.accepted} accepted, "
             f"{generation.rejected} rejected, {generation.rollbacks} rollbacks)",
         ),
         *drift_rows(report.drift),
@@ -46,7 +46,7 @@ def rows(report: ValidationReport) -> list[tuple[str, Any]]:
 
 
 def drift_rows(drift: Drift | None) -> list[tuple[str, Any]]:
-    """What rounding costs, in words; nothing for an artifact that rounds nothing."""
+    """Return what rounding costs, in words; nothing for an artifact that rounds nothing."""
     if drift is None:
         return []
     found = f"KL divergence {drift.kl:.4f} nats, top-1 agreement {drift.top1_agreement:.1%} ({drift.positions} positions)"

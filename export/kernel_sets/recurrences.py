@@ -16,7 +16,7 @@ from hybridge.cache.block import Block
 from hybridge.cache.operations.conv_window import ShortConvolution
 from hybridge.cache.operations.core_recurrences import CoreRecurrences
 from hybridge.cache.recurrences.delta_gates import DeltaGates, DeltaStaged
-from hybridge.cache.recurrences.state_space import LinearAttention, LinearStaged, ScanStaged, Selected, Steps
+from hybridge.cache.recurrences.state_space import LinearAttention, LinearStaged, ScanStaged, Selected, StepSize
 from hybridge.runtime.kernels.activation import ACTIVATIONS
 
 ops = torch.ops.hybridge
@@ -56,7 +56,7 @@ class HybridgeRecurrences(CoreRecurrences):
         ops.gated_delta_rule_commit(state, *staged.all, count)
 
     def linear_attention(
-        self, mixed: Tensor, steps: Steps | None, weights: LinearAttention, state: Tensor, staged: LinearStaged, block: Block
+        self, mixed: Tensor, steps: StepSize | None, weights: LinearAttention, state: Tensor, staged: LinearStaged, block: Block
     ) -> Tensor:
         given = (steps.raw, steps.bias) if steps else (None, None)
         rows = mixed, *given, weights.rate, weights.skip, state

@@ -21,17 +21,17 @@ EXPERTS = "hybridge"
 
 
 def has_experts(model: nn.Module) -> bool:
-    """Whether any module of ``model`` has experts."""
+    """Return whether any module of ``model`` has experts."""
     return any(projections(module) for module in model.modules())
 
 
 def projections(module: nn.Module) -> list[str]:
-    """The names of an experts module's stacked weights, first to last; none for a module of another kind."""
+    """Return the names of an experts module's stacked weights, first to last; none for a module of another kind."""
     return [_first(module), "down_proj"] if is_experts(module) else []
 
 
 def run_experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
-    """transformers' experts function: hidden_states [T, H], top_k_index and top_k_weights [T, N] to [T, H]."""
+    """Run experts for transformers: hidden_states [T, H], top_k_index and top_k_weights [T, N] to [T, H]."""
     if isinstance(module.down_proj, PackedExperts):
         return _run_packed(module, hidden_states, top_k_index, top_k_weights)
     choices = top_k_index.numel()

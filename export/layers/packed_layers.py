@@ -39,7 +39,7 @@ class WithoutWeight(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Nothing, in the type that is computed in: some models ask a layer's weight for its type or device."""
+        """Return an empty tensor of the type that is computed in: some models ask a layer's weight for its type or device."""
         return torch.empty(0)
 
 
@@ -68,7 +68,7 @@ class PackedExperts(_Packed):
     """The weights [E, N, K] and biases [E, N] of one projection of all experts; each row goes through one of them."""
 
     def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
-        """x [M, K], chosen int64 [M] to [M, N]."""
+        """Map x [M, K], chosen int64 [M] to [M, N]."""
         out: Tensor = torch.ops.hybridge.packed_experts(
             x, chosen, self.packed, self.scales, self.bias, self.out_features, self.integer
         )
@@ -96,7 +96,7 @@ def _pack(weight: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor | None]
 
 
 def rounded(weight: Tensor, bits: int, group: int, scale: torch.dtype = torch.float16) -> tuple[Tensor, Tensor]:
-    """A weight [N, K] as int8 [N, K] and float32 scales [N, K / group], which the type ``scale`` holds exactly."""
+    """Round a weight [N, K] to int8 [N, K] with float32 scales [N, K / group], which the type ``scale`` holds exactly."""
     high = (1 << (bits - 1)) - 1
     low = -8 if bits == 4 else -high  # -128 has no positive twin, which some processors' products need
     scales = symmetric_scales(weight, group, low, high).to(scale).clamp(min=SMALLEST_SCALE).float()
@@ -104,7 +104,7 @@ def rounded(weight: Tensor, bits: int, group: int, scale: torch.dtype = torch.fl
 
 
 def constant(values: Tensor) -> nn.Parameter:
-    """Numbers that a program stores: buffers would be state."""
+    """Return numbers that a program stores: buffers would be state."""
     return nn.Parameter(values, requires_grad=False)
 
 

@@ -41,14 +41,14 @@ class StockLinear(WithoutWeight):
         self.bias = None if bias is None else constant(bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x float32 [..., K] to [..., N]."""
+        """Map x float32 [..., K] to [..., N]."""
         scale, zero = ops.choose_qparams_per_token_asymmetric(x, torch.int8)
         x = ops.dequantize_per_token(ops.quantize_per_token(x, scale, zero, *INT8), scale, zero, *INT8, torch.float32)
         weight = ops.dequantize_per_channel_group(self.quanta, self.scales, self.zeros, *INT4, self.group, torch.float32)
         return F.linear(x, weight, self.bias)
 
     def stored_bytes(self, parameter: Tensor) -> int:
-        """What a program has of a parameter: two weights in a byte, scales in bfloat16, no zero points."""
+        """Return a program's bytes of a parameter: two weights in a byte, scales in bfloat16, no zero points."""
         if parameter is self.bias:
             return parameter.nbytes
         return 0 if parameter is self.zeros else parameter.nbytes // 2
@@ -63,7 +63,7 @@ class StockEmbedding(WithoutWeight):
         self.table = constant(_halves(weight.quanta)) if weight.bits == 4 else weight.quanta
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """tokens int64 [...] to float32 [..., K]."""
+        """Map tokens int64 [...] to float32 [..., K]."""
         look_up, (low, high, _) = (ops.embedding_4bit, INT4) if self.bits == 4 else (ops.embedding_byte, INT8)
         out = cast("Tensor", look_up(self.table, self.scales, None, low, high, tokens))
         return out if self.factor == 1.0 else out * self.factor

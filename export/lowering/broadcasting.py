@@ -15,7 +15,7 @@ aten = torch.ops.aten
 ELEMENTWISE = frozenset({aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor})
 
 
-def same_ranks(program: ExportedProgram) -> None:
+def equalize_ranks(program: ExportedProgram) -> None:
     """Give the operand of lower rank dimensions of 1 in front, where the other has nothing else there."""
     for node in program.graph.nodes:
         if node.target not in ELEMENTWISE or not all(isinstance(each, Node) for each in node.args[:2]):

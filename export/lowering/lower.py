@@ -18,7 +18,7 @@ from torch.export import ExportedProgram
 
 from hybridge.cache.errors import ExportFailedError, HybridgeError
 from hybridge.cache.quiet import quiet
-from hybridge.export.lowering.broadcasting import same_ranks
+from hybridge.export.lowering.broadcasting import equalize_ranks
 from hybridge.export.lowering.fusion import EDGE_PASSES, fuse
 from hybridge.export.lowering.own_linears import own_linears
 from hybridge.export.lowering.partition import OnceStored
@@ -37,7 +37,7 @@ STATE_ONLY = frozenset({"snapshot", "restore", "reset"})
 
 
 def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, Any], step: Step) -> ExecutorchProgramManager:
-    """One program with all ``methods``, which share their state, and ``constants`` as methods of their own.
+    """Lower all ``methods``, which share their state, and ``constants`` as methods of their own, to one program.
 
     Raises ExportFailedError, naming the step, where PyTorch or ExecuTorch gives up.
     """
@@ -51,7 +51,7 @@ def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, A
             drop_idle_nodes(program)
             fold_constants(program)
             drop_empty_operands(program)
-            same_ranks(program)
+            equalize_ranks(program)
             if backend == "xnnpack" and name not in STATE_ONLY:
                 reductions_as_products(program)
                 write_out_tanh_gelu(program)
@@ -65,14 +65,14 @@ def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, A
 
 
 def calls(program: ExecutorchProgramManager, method: str) -> tuple[list[str], Counter[str]]:
-    """The runtime operators of a method, as their kernels are registered, and its delegate calls by backend."""
+    """Return the runtime operators of a method, as their kernels are registered, and its delegate calls by backend."""
     plan = _plan(program, method)
     operators = sorted({f"{each.name}.{each.overload}" if each.overload else each.name for each in plan.operators})
     return operators, Counter(each.id for each in plan.delegates)
 
 
 def outputs(program: ExecutorchProgramManager, method: str) -> list[tuple[list[int], str]]:
-    """Shape and dtype (such as ``float32``) of each output of a method."""
+    """Return shape and dtype (such as ``float32``) of each output of a method."""
     plan = _plan(program, method)
     tensors = (plan.values[index].val for index in plan.outputs)
     return [(list(each.sizes), SCALAR_TYPES[each.scalar_type]) for each in tensors]
@@ -101,7 +101,7 @@ def _to_edge(
 
 @contextmanager
 def explained(stage: str) -> Iterator[None]:
-    """Whatever a library raises inside becomes an ExportFailedError that names the stage; hybridge's own errors stay."""
+    """Turn what a library raises inside into an ExportFailedError that names the stage; hybridge's own errors stay."""
     try:
         yield
     except (KeyboardInterrupt, MemoryError, HybridgeError):

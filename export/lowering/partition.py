@@ -1,4 +1,4 @@
-"""What XNNPACK takes.
+"""Choose what runs in XNNPACK.
 
 It stores its own copy of each weight, so weights that others read too are left to them: every weight lies in the file once.
 """
@@ -24,7 +24,7 @@ class OnceStored(Partitioner):  # type: ignore[misc]  # untyped upstream
         super().__init__(configs=configs(UntiedLinear))
 
     def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Operator], Callable[[Node], bool] | None]:
-        """A linear layer stays one wherever it runs: the runtime's own is many times faster than its parts."""
+        """Keep a linear layer whole wherever it runs: the runtime's own is many times faster than its parts."""
         operators, takes = super().ops_to_not_decompose(ep)
         return operators, lambda node: node.target == LINEAR or takes(node)
 

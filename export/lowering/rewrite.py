@@ -66,7 +66,7 @@ def _is_pure(node: Node) -> bool:
 
 
 def _written_in_place(graph: Graph) -> set[Node]:
-    """What a writing operator writes to, and everything that may be a view's base of it."""
+    """Return what a writing operator writes to, and everything that may be a view's base of it."""
     written: set[Node] = set()
     waiting = [
         argument

@@ -10,13 +10,13 @@ import onnx_ir
 from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
 from hybridge.export.checkpoint.loading import Checkpoint
-from hybridge.export.onnx.describe import layer_entries, method_entries, staged_entries, state_entries
 from hybridge.export.onnx.genai_config import write_genai_config
+from hybridge.export.onnx.manifest_entries import layer_entries, method_entries, staged_entries, state_entries
 from hybridge.export.onnx.quantized import quantize_linears
 from hybridge.export.onnx.trace import OPSET, trace_commit, trace_model
 from hybridge.export.onnx.traced_cache import TracedCache
 from hybridge.export.output.description import manifest_of, weight_bytes, write_tokenizer
-from hybridge.export.output.progress import Steps
+from hybridge.export.output.progress import ExportProgress
 from hybridge.runtime.artifacts.manifest import (
     MANIFEST,
     ONNX_COMMIT,
@@ -31,7 +31,9 @@ from hybridge.runtime.artifacts.options import ExportOptions
 CONTRIB = "com.microsoft"
 
 
-def export_onnx(checkpoint: Checkpoint, cache: TracedCache, folder: Path, options: ExportOptions, steps: Steps) -> Manifest:
+def export_onnx(
+    checkpoint: Checkpoint, cache: TracedCache, folder: Path, options: ExportOptions, steps: ExportProgress
+) -> Manifest:
     """Write the ONNX artifact of ``checkpoint`` into the existing, empty ``folder``; the model is adapted in place.
 
     Raises UnsupportedModelError for what onnxruntime has no operators for, ExportFailedError and OSError.
@@ -50,12 +52,12 @@ def export_onnx(checkpoint: Checkpoint, cache: TracedCache, folder: Path, option
         with steps.step("Tracing the commit"):
             _write(trace_commit(cache, [entry.shape for entry in staged]), folder / ONNX_COMMIT)
     write_genai_config(checkpoint, cache, folder, options)
-    manifest = describe(checkpoint, cache, options, model, folder, weights, staged)
+    manifest = build_manifest(checkpoint, cache, options, model, folder, weights, staged)
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return manifest
 
 
-def describe(
+def build_manifest(
     checkpoint: Checkpoint,
     cache: TracedCache,
     options: ExportOptions,
@@ -64,7 +66,7 @@ def describe(
     weights: int,
     staged: Sequence[OnnxStaged],
 ) -> Manifest:
-    """The manifest of what was written to ``folder``."""
+    """Return the manifest of what was written to ``folder``."""
     operators = sorted({f"{node.domain}::{node.op_type}" for node in model.graph if node.domain == CONTRIB})
     return manifest_of(
         checkpoint,

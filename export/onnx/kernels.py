@@ -21,13 +21,13 @@ from hybridge.cache.operations.conv_window import ShortConvolution
 from hybridge.cache.operations.kernels import CoreKernels, Scoring, Visible
 from hybridge.cache.pinned import check
 from hybridge.cache.recurrences.delta_gates import DeltaGates, DeltaStaged
-from hybridge.cache.recurrences.state_space import LinearAttention, LinearStaged, Steps
+from hybridge.cache.recurrences.state_space import LinearAttention, LinearStaged, StepSize
 
 Attributes = dict[str, Any]
 
 
 class Held:
-    """What buffers of the cache stand for in the graph that is being traced; keys and values go by the keys' buffer."""
+    """Tensors that buffers of the cache stand for in the traced graph; keys and values go by the keys' buffer."""
 
     def __init__(self) -> None:
         self._tensors: dict[int, tuple[Tensor, ...]] = {}
@@ -103,7 +103,7 @@ class OnnxKernels(CoreKernels):
         self.held[window], self.held[staged] = (present,), (x,)
         return convolution.activate(out)
 
-    def take(self, x: Tensor, window: Tensor, staged: Tensor, block: Block) -> Tensor:
+    def extend_window(self, x: Tensor, window: Tensor, staged: Tensor, block: Block) -> Tensor:
         raise UnsupportedModelError("a convolution whose taps depend on the token has no operator in onnxruntime.")
 
     def shift(self, window: Tensor, x: Tensor, count: Tensor) -> None:
@@ -133,16 +133,16 @@ class OnnxKernels(CoreKernels):
     # Linear attention and state spaces
 
     def linear_attention(
-        self, mixed: Tensor, steps: Steps | None, weights: LinearAttention, state: Tensor, staged: LinearStaged, block: Block
+        self, mixed: Tensor, steps: StepSize | None, weights: LinearAttention, state: Tensor, staged: LinearStaged, block: Block
     ) -> Tensor:
         H = state.shape[1]
         query, key, value = _split(mixed, weights, state)
-        log_decay, taken = weights.rate.expand(*mixed.shape[:2], H), value
+        log_decay, scaled = weights.rate.expand(*mixed.shape[:2], H), value
         if steps is not None:
             log_decay = steps.sizes * weights.rate
-            taken = (value.unflatten(-1, (H, -1)) * steps.sizes.unsqueeze(-1)).flatten(2)
-        self.held[staged.mixed], self.held[staged.steps] = (torch.cat([key, taken], dim=-1),), (log_decay,)
-        out = self._recur("gated", query, key, taken, log_decay, state=state, key_heads=_key_heads(weights, state))
+            scaled = (value.unflatten(-1, (H, -1)) * steps.sizes.unsqueeze(-1)).flatten(2)
+        self.held[staged.mixed], self.held[staged.steps] = (torch.cat([key, scaled], dim=-1),), (log_decay,)
+        out = self._recur("gated", query, key, scaled, log_decay, state=state, key_heads=_key_heads(weights, state))
         if weights.skip is None:
             return out
         skipped: Tensor = (value.unflatten(-1, (H, -1)) * weights.skip[:, None]).flatten(2)
@@ -176,13 +176,13 @@ class OnnxKernels(CoreKernels):
 def call(
     name: str, inputs: tuple[Tensor | None, ...], attributes: Attributes, shapes: tuple[torch.Size, ...]
 ) -> tuple[Tensor, ...]:
-    """An operator of onnxruntime's own with float32 outputs of these shapes."""
+    """Return an operator of onnxruntime's own with float32 outputs of these shapes."""
     dtypes = [torch.float32] * len(shapes)
     return tuple(symbolic_multi_out(f"com.microsoft::{name}", inputs, attributes, dtypes=dtypes, shapes=shapes, version=1))
 
 
 def padded(width: int) -> int:
-    """The next width of a row that the operator of attention takes."""
+    """Return the next width of a row that the operator of attention takes."""
     return -(-width // 8) * 8
 
 

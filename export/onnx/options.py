@@ -1,4 +1,4 @@
-"""Which options of an export are for onnxruntime too."""
+"""Check which options of an export are for onnxruntime too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PTE_ONLY = ("backend", "kernels", "embedding_quantize", "kv_cache", "tap_layers"
 
 
 def build_cache(config: Any, options: ExportOptions) -> TracedCache:
-    """The cache that stands for the state of an ONNX export.
+    """Return the cache that stands for the state of an ONNX export.
 
     Raises UsageError for options that only a .pte has, UnsupportedModelError for layers that onnxruntime has no operators for.
     """

@@ -55,7 +55,7 @@ class QuantizedLinear(nn.Module):
         self.bias = layer.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., K] to [..., N]."""
+        """Map x [..., K] to [..., N]."""
         attributes = {"K": self.in_features, "N": self.out_features, "bits": self.bits, "block_size": self.group}
         (out,) = call(
             "MatMulNBits",

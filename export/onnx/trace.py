@@ -25,7 +25,7 @@ TOKENS, TOTAL, ROWS = 5, 9, 11
 
 
 def trace_model(model: PreTrainedModel, cache: TracedCache) -> onnx_ir.Model:
-    """The graph of ``ModelGraph``; first_logit may be left out and is then 0. The model is adapted in place."""
+    """Trace the graph of ``ModelGraph``; first_logit may be left out and is then 0. The model is adapted in place."""
     tokens, total, rows = (Dim(name, min=1, max=MOST_TOKENS) for name in ("T", "total", "rows"))
     past = [_example(entry) for entry in cache.states for _ in entry.names]
     grows = [{2: rows} if entry.positional else None for entry in cache.states for _ in entry.names]
@@ -43,7 +43,7 @@ def trace_model(model: PreTrainedModel, cache: TracedCache) -> onnx_ir.Model:
 
 
 def trace_commit(cache: TracedCache, staged: Sequence[Sequence[int]]) -> onnx_ir.Model:
-    """The graph of ``CommitGraph``; staged are the shapes of what a block stages, whose second axis is of no account."""
+    """Trace the graph of ``CommitGraph``; staged are the shapes of what a block stages, whose second axis is of no account."""
     tokens = Dim("T", min=1, max=MOST_TOKENS)
     past = [_example(entry) for entry in cache.bounded for _ in entry.names]
     rows = [torch.zeros(1, TOKENS, *shape[2:]) for shape in staged]

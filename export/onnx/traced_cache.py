@@ -87,7 +87,7 @@ class TracedCache(HybridCache):
 
     @property
     def bounded(self) -> list[Entry]:
-        """The states that a commit moves."""
+        """Return the states that a commit moves."""
         return [entry for entry in self.states if not entry.positional]
 
     def hold(self, entries: Iterable[Entry], tensors: Iterable[Tensor]) -> None:
@@ -97,22 +97,22 @@ class TracedCache(HybridCache):
             self.held[entry.buffer] = tuple(next(given) for _ in entry.names)
 
     def now(self, entries: Iterable[Entry]) -> list[Tensor]:
-        """What the buffers stand for after a run."""
+        """Return what the buffers stand for after a run."""
         return [tensor for entry in entries for tensor in self.held[entry.buffer]]
 
     def _parts(self) -> Iterator[tuple[int, CacheLayer]]:
         for index, layer in enumerate(self.cache_layers()):
-            yield from ((index, part) for part in layer.each())
+            yield from ((index, part) for part in layer.leaves())
 
 
 def names(entries: Iterable[Entry], prefix: str) -> list[str]:
-    """The graph's names of what the entries stand for."""
+    """Return the graph's names of what the entries stand for."""
     return [f"{prefix}.{name}" for entry in entries for name in entry.names]
 
 
 def check_layers(layers: Iterable[CacheLayer]) -> None:
     """Raises UnsupportedModelError, naming the kinds of layers in the way."""
-    parts = [layer.each() for layer in layers]
+    parts = [layer.leaves() for layer in layers]
     obstacles = {_kind(part) for each in parts for part in each} - KINDS
     twice = {kind for each in parts for kind, count in Counter(part.kind for part in each).items() if count > 1}
     if obstacles or twice:

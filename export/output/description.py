@@ -11,8 +11,8 @@ from torch import nn
 
 import hybridge
 from hybridge.export.checkpoint.loading import Checkpoint
-from hybridge.export.output.progress import Steps
-from hybridge.runtime.artifacts.artifact import describe_file
+from hybridge.export.output.progress import ExportProgress
+from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.manifest import (
     FORMAT_VERSION,
     LayerEntry,
@@ -23,7 +23,7 @@ from hybridge.runtime.artifacts.manifest import (
 from hybridge.runtime.artifacts.options import ExportOptions
 
 
-def write_tokenizer(checkpoint: Checkpoint, folder: Path, steps: Steps) -> None:
+def write_tokenizer(checkpoint: Checkpoint, folder: Path, steps: ExportProgress) -> None:
     """Put the checkpoint's tokenizer into ``folder``, and say what was made or is missing. Raises CheckpointError, OSError."""
     checkpoint.tokenizer.write(folder)
     if checkpoint.tokenizer.note:
@@ -37,7 +37,7 @@ def write_tokenizer(checkpoint: Checkpoint, folder: Path, steps: Steps) -> None:
 
 
 def weight_bytes(*models: nn.Module) -> int:
-    """Bytes of all weights as a program has them, those that are used twice counted once."""
+    """Return the bytes of all weights as a program has them, those that are used twice counted once."""
     stored: dict[int, int] = {}
     for module in chain.from_iterable(model.modules() for model in models):
         bytes_of = getattr(module, "stored_bytes", lambda weight: weight.nbytes)
@@ -56,7 +56,7 @@ def manifest_of(
     libraries: Sequence[str],
     onnx: OnnxEntry | None = None,
 ) -> Manifest:
-    """The manifest of the files in ``folder``, whatever their format, made with the installed versions of ``libraries``."""
+    """Return the manifest of the files in ``folder``, whatever their format, with the installed versions of ``libraries``."""
     return Manifest(
         format_version=FORMAT_VERSION,
         model_type=checkpoint.config.model_type,
@@ -67,7 +67,7 @@ def manifest_of(
         options=options,
         layers=layers,
         methods=methods,
-        files={path.name: describe_file(path) for path in sorted(folder.iterdir())},
+        files={path.name: file_entry(path) for path in sorted(folder.iterdir())},
         versions={name: version(name) for name in libraries} | {"hybridge": hybridge.__version__},
         onnx=onnx,
     )

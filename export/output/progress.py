@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hybridge.runtime.checks.validation_report import ValidationReport
 
 
-class Steps:
+class ExportProgress:
     """Shows nothing. Derive from it and override what you want to show; a method that raises ends the work."""
 
     def step(self, what: str) -> AbstractContextManager[None]:

@@ -1,1 +1,1 @@
-"""Where the time of a method goes: its instructions, sorted into parts that are timed apart."""
+"""Time a method by part: its instructions, sorted into parts that are timed apart."""

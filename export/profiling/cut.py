@@ -22,7 +22,7 @@ class Part:
     operators: dict[str, int]
 
     def share_of_limit(self, bandwidth: float) -> float:
-        """How near it is to reading its bytes at ``bandwidth`` bytes per second: 1 is the limit, above it caches help."""
+        """Return how near it is to reading bytes at ``bandwidth`` bytes per second: 1 is the limit, above it caches help."""
         return self.bytes / bandwidth / (self.milliseconds / 1e3) if self.milliseconds > 0 else 0.0
 
 
@@ -38,16 +38,16 @@ class Profile:
 
     @property
     def sum(self) -> float:
-        """Milliseconds of all parts together, to be compared with the whole."""
+        """Return the milliseconds of all parts together, to be compared with the whole."""
         return sum(part.milliseconds for part in self.parts)
 
     @property
     def bytes(self) -> int:
-        """Of all parts."""
+        """Return the bytes of all parts."""
         return sum(part.bytes for part in self.parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """For ``--json``."""
+        """Return a dictionary for ``--json``."""
         shares = [{"share_of_limit": part.share_of_limit(self.bandwidth)} for part in self.parts]
         parts = [dataclasses.asdict(part) | share for part, share in zip(self.parts, shares, strict=True)]
         return dataclasses.asdict(self) | {"sum": self.sum, "parts": parts}
@@ -67,11 +67,11 @@ class Cut:
         self.plans = [self._plan(plan, name) for name in self.names]
 
     def method(self, part: str) -> str:
-        """The name of a part's method."""
+        """Return the name of a part's method."""
         return f"{self._name}: {part}"
 
     def profile(self, seconds: Mapping[str, float], context: int, bandwidth: float) -> Profile:
-        """What was measured by name; bookkeeping is in every part's time but counted once."""
+        """Return what was measured by name; bookkeeping is in every part's time but counted once."""
         own = {name: max(0.0, seconds[name] - seconds[POSITIONS]) for name in self.names} | {POSITIONS: seconds[POSITIONS]}
         parts = [self._part(name, own[name], context) for name in self.names if name != WHOLE]
         return Profile(

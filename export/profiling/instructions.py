@@ -35,17 +35,17 @@ class Instruction:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the last tensor, which is the output."""
+        """Return the shape of the last tensor, which is the output."""
         return tuple(self.tensors[-1].sizes) if self.tensors else ()
 
     @property
     def state(self) -> tuple[Any, ...]:
-        """The state that it touches, but for single numbers."""
+        """Return the state that it touches, but for single numbers."""
         return tuple(each for each in self.tensors if is_state(each) and len(each.sizes) > 1)
 
     @property
     def is_bookkeeping(self) -> bool:
-        """It makes positions, masks or indices, which others cannot run without."""
+        """Return whether it makes positions, masks or indices, which others cannot run without."""
         if self.name.startswith(CONTROL_FLOW) or NUMBER_OF_TENSOR in self.name:
             return True
         writes = self.name.partition(".")[0].endswith("_")
@@ -53,7 +53,7 @@ class Instruction:
 
 
 def read_instructions(plan: Any) -> list[Instruction]:
-    """The calls of a plan in order; freeing memory and jumps are none."""
+    """Return the calls of a plan in order; freeing memory and jumps are none."""
     seen = set(plan.inputs)
     found = []
     for each in (each for chain in plan.chains for each in chain.instructions):
@@ -74,7 +74,7 @@ def read_instructions(plan: Any) -> list[Instruction]:
 
 
 def with_only(plan: Any, kept: Sequence[Any], name: str) -> Any:
-    """The plan with only the calls ``kept`` and what they hand to backends, under another name and without outputs."""
+    """Return the plan with only the calls ``kept`` and what they hand to backends, under another name and without outputs."""
     used = sorted({each.instr_args.delegate_index for each in kept if isinstance(each.instr_args, DelegateCall)})
     calls = [_renumbered(each, used) for each in kept]
     chain = Chain(inputs=[], outputs=[], instructions=calls, stacktrace=None)
@@ -104,16 +104,16 @@ def _tensors(plan: Any, index: int) -> Iterator[int]:
 
 
 def is_state(tensor: Any) -> bool:
-    """Memory that outlives the call."""
+    """Return whether its memory outlives the call."""
     return tensor.extra_tensor_info is not None and tensor.allocation_info is not None
 
 
 def is_made(tensor: Any) -> bool:
-    """Neither state nor a constant."""
+    """Return whether it is neither state nor a constant."""
     return not is_state(tensor) and tensor.allocation_info is not None
 
 
 def size(tensor: Any) -> int:
-    """Bytes."""
+    """Return the size in bytes."""
     numbers: int = math.prod(tensor.sizes)
     return numbers * SIZES.get(tensor.scalar_type, 4)

@@ -1,4 +1,4 @@
-"""Which part of the model an instruction belongs to, told by its operator and by what its block has in it."""
+"""Sort instructions into parts of the model, by their operator and by what their block has in it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STATE = ("copy_", "keep_state", "bring_back", "clear", "index_put")
 
 
 def part_names(instructions: Sequence[Instruction], vocab_size: int) -> list[str]:
-    """The part of each instruction."""
+    """Return the part of each instruction."""
     return [_part(each, mixer, vocab_size) for block in _blocks(instructions) for mixer in [_mixer(block)] for each in block]
 
 
@@ -71,7 +71,7 @@ def _short(each: Instruction) -> str:
 
 
 def bytes_moved(each: Instruction, context: int) -> int:
-    """Bytes of the tensors that a call reads and writes; of tables and of keys and values by position, the rows it needs."""
+    """Return the bytes that a call reads and writes; of tables and of keys and values by position, the rows it needs."""
     if "embedding" in each.name:
         return 2 * size(each.tensors[-1])
     rows = context if _is(each, ATTENTION) else None

@@ -33,7 +33,7 @@ READ = 2**26
 def profile(
     artifact: Artifact, methods: Sequence[str], context: int, rounds: int, clock: Clock = time.perf_counter
 ) -> list[Profile]:
-    """A profile of each of ``methods`` (prefill, decode, a verify) after ``context`` tokens.
+    """Return a profile of each of ``methods`` (prefill, decode, a verify) after ``context`` tokens.
 
     Raises ArtifactError, and UsageError where the context leaves no room for a block.
     """
@@ -66,7 +66,7 @@ class Profiler:
         self._numbers = torch.ones(READ, dtype=torch.int32)
 
     def run(self, method: str, context: int, rounds: int, clock: Clock = time.perf_counter) -> Profile:
-        """Times of a method after ``context`` tokens: medians of ``rounds`` rounds, in each of which every part runs once.
+        """Time a method after ``context`` tokens: medians of ``rounds`` rounds, in each of which every part runs once.
 
         With one thread ``time.process_time`` is the better clock: what else the machine does is not counted.
         """

@@ -16,7 +16,7 @@ from hybridge.export.checkpoint.loading import Checkpoint
 from hybridge.export.checkpoint.mtp_weights import load_mtp
 from hybridge.export.lowering.lower import calls, lower, outputs
 from hybridge.export.output.description import manifest_of, weight_bytes, write_tokenizer
-from hybridge.export.output.progress import Steps
+from hybridge.export.output.progress import ExportProgress
 from hybridge.export.pte.methods import State, build_methods
 from hybridge.export.pte.mtp_drafter import MtpDrafter
 from hybridge.export.quantization.quantize import is_quantized, quantize
@@ -33,7 +33,7 @@ from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.artifacts.program_check import BOUNDED
 
 
-def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: ExportOptions, steps: Steps) -> Manifest:
+def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: ExportOptions, steps: ExportProgress) -> Manifest:
     """Write the artifact of ``checkpoint`` into the existing, empty ``folder``; the model is adapted in place.
 
     cache is what ``build_cache`` made of the same config and options. Raises ExportFailedError and OSError.
@@ -50,7 +50,7 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
     program = lower(methods, options=options, constants=constants, step=steps.step)
     with steps.step(f"Writing {PROGRAM}"), (folder / PROGRAM).open("wb") as file:
         program.write_to_file(file)
-    manifest = describe(
+    manifest = build_manifest(
         checkpoint, cache, options, program, folder, weights, {name: args for name, (_, args) in methods.items()}
     )
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
@@ -58,7 +58,7 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
 
 
 def constant_methods(checkpoint: Checkpoint, cache: HybridCache, options: ExportOptions) -> dict[str, Any]:
-    """What the program says of itself: the stock runner's names, and ours for a harness that reads no manifest."""
+    """Return the program's constants: the stock runner's names, and ours for a harness that reads no manifest."""
     bounded = cache.bounded_buffers()
     return {
         "get_max_seq_len": options.max_seq_len,
@@ -80,7 +80,7 @@ def constant_methods(checkpoint: Checkpoint, cache: HybridCache, options: Export
     }
 
 
-def describe(
+def build_manifest(
     checkpoint: Checkpoint,
     cache: HybridCache,
     options: ExportOptions,
@@ -89,7 +89,7 @@ def describe(
     weights: int,
     inputs: Mapping[str, tuple[Tensor, ...]],
 ) -> Manifest:
-    """The manifest of what was written to ``folder``."""
+    """Return the manifest of what was written to ``folder``."""
     return manifest_of(
         checkpoint,
         replace(options, backend=options.lowered_to),

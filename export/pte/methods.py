@@ -49,7 +49,7 @@ class State(nn.Module):
         return self.model.logits(torch.where(block.count > 0, last, float("nan"))), hidden
 
     def tapped(self, logits: Tensor, hidden: Tensor) -> Outputs:
-        """logits, and beside them the tapped hidden states of the run that ended with ``hidden`` where there are taps."""
+        """Return logits, and the tapped hidden states of the run that ended with ``hidden`` if there are taps."""
         return (logits, self.model.taps.collect(hidden)) if self.model.taps.places else logits
 
 
@@ -124,17 +124,17 @@ class Forward(Method):
 
 
 class Draft(Method):
-    """hidden [1, S, H], tokens [1, S], n [1] -> guesses int64 [1, K] and their probabilities [1, K]; -1 where refused.
+    """hidden [1, S, H], tokens [1, S], n [1] -> draft tokens int64 [1, K] and their probabilities [1, K]; -1 where refused.
 
-    Takes in the first n pairs of a hidden state after the final norm and the token that followed it, then guesses.
+    Takes in the first n pairs of a hidden state after the final norm and the token that followed it, then proposes.
     """
 
     def forward(self, hidden: Tensor, tokens: Tensor, n: Tensor) -> Outputs:
         drafter, model = self.state.drafter, self.state.model
         assert drafter is not None
         g, block, length = drafter.read(model.decoder, hidden, tokens, n, ahead=drafter.draft_len)
-        guesses, chances = drafter.guess(model.decoder, model.logits, g, block)
-        return torch.where(length >= 0, guesses, -1), chances
+        proposed, chances = drafter.propose(model.decoder, model.logits, g, block)
+        return torch.where(length >= 0, proposed, -1), chances
 
 
 class DraftPrefill(Method):
@@ -147,7 +147,7 @@ class DraftPrefill(Method):
 
 
 def build_methods(state: State, shorter_verify_lens: Sequence[int] = ()) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:
-    """Each method of the artifact with example inputs of its fixed shapes. Slots only where the cache has any."""
+    """Return each method of the artifact with example inputs of its fixed shapes. Slots only where the cache has any."""
     sizes = state.cache.sizes
     one = torch.ones(1, dtype=torch.long)
     methods: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
@@ -172,5 +172,5 @@ def build_methods(state: State, shorter_verify_lens: Sequence[int] = ()) -> Mapp
 
 
 def blank_tokens(count: int) -> Tensor:
-    """int64 [1, count]."""
+    """Return int64 [1, count]."""
     return torch.zeros(1, count, dtype=torch.long)

@@ -49,7 +49,7 @@ class MtpDrafter(nn.Module):
         cache.count(block.count > 0)
         return g, block, length
 
-    def guess(self, decoder: Any, head: Any, g: Tensor, block: Block) -> tuple[Tensor, Tensor]:
+    def propose(self, decoder: Any, head: Any, g: Tensor, block: Block) -> tuple[Tensor, Tensor]:
         """Chain from the last counted row of g [1, T, H]: tokens int64 and their probabilities float32, both [1, K]."""
         g = g.index_select(1, (block.count - 1).clamp(min=0))
         tokens: list[Tensor] = []

@@ -50,8 +50,8 @@ def build_cache(config: Any, options: ExportOptions) -> HybridCache:
 
 def check_kv_cache(cache: HybridCache, options: ExportOptions) -> None:
     """Raises UsageError where nothing would have the 8 bits that were asked for."""
-    parts = [part for layer in cache.cache_layers() for part in layer.each()]
-    if options.kv_cache == "int8" and not any(part.rounds for part in parts):
+    parts = cache.leaves()
+    if options.kv_cache == "int8" and not any(part.is_quantized for part in parts):
         kinds = ", ".join(sorted({part.kind for part in parts}))
         raise UsageError(
             f"--kv-cache int8 is for full attention, and this model has none that it could be for: its layers are {kinds}. "

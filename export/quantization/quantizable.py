@@ -1,4 +1,4 @@
-"""Which weights of a model can have fewer bits, whoever runs it."""
+"""Choose the weights of a model that can have fewer bits, whoever runs it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NARROW = 16
 
 
 def linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    """The linear layers that fewer bits are for, and their names."""
+    """Return the linear layers that fewer bits are for, and their names."""
     for name, module in model.named_modules():
         wide = type(module) is nn.Linear and module.out_features * NARROW > module.in_features
         if wide and name.rpartition(".")[2] not in READ_DIRECTLY:
@@ -29,13 +29,13 @@ def linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
 
 
 def has_tied_head(model: PreTrainedModel) -> bool:
-    """Whether the output layer's weight is the embedding's."""
+    """Return whether the output layer's weight is the embedding's."""
     head = model.get_output_embeddings()
     return head is not None and head.weight is model.get_input_embeddings().weight
 
 
 def untied_linears(model: PreTrainedModel) -> Iterator[tuple[str, nn.Linear]]:
-    """``linears`` without an output layer that is tied: its weight is stored once, and a table of 32 bits."""
+    """Return ``linears`` without an output layer that is tied: its weight is stored once, and a table of 32 bits."""
     tied = model.get_output_embeddings() if has_tied_head(model) else None
     return ((name, layer) for name, layer in linears(model) if layer is not tied)
 
@@ -49,7 +49,7 @@ def check_columns(name: str, weight: Tensor, group: int, smallest: int = 8) -> N
 
 
 def embedding_factor(embedding: Any) -> float:
-    """What an embedding multiplies its weight's rows with. Raises UsageError where it does more than that."""
+    """Return the factor of an embedding's rows. Raises UsageError if it does more than multiply with one."""
     factor = table_factor(embedding)
     if factor is None:
         raise UsageError(f"a {type(embedding).__name__} is more than a table; export without --embedding-quantize.")
@@ -57,7 +57,7 @@ def embedding_factor(embedding: Any) -> float:
 
 
 def table_factor(embedding: Any) -> float | None:
-    """What an embedding multiplies its weight's rows with, as some families do; None where it does more than that."""
+    """Return the factor of an embedding's rows, which some families have; None if it does more than multiply with one."""
     tokens = torch.arange(min(8, embedding.weight.shape[0]))
     plain, out = embedding.weight[tokens].detach(), embedding(tokens).detach()
     at = plain.abs().argmax()

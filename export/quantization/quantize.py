@@ -1,4 +1,4 @@
-"""What has fewer bits in an artifact than in its checkpoint.
+"""Give an artifact's weights fewer bits than its checkpoint's.
 
 ``8da4w`` rounds weights to 4 bits and what goes into a linear layer to 8, by the same groups or token by token; ``4w`` and
 ``8w`` leave the latter as it is. Recurrent state and gates stay float32 (docs/decisions.md).
@@ -27,12 +27,12 @@ def check_quantization(options: ExportOptions) -> None:
 
 
 def is_quantized(options: ExportOptions) -> bool:
-    """Whether any weight has fewer than 32 bits."""
+    """Return whether any weight has fewer than 32 bits."""
     return options.quantize != "none" or options.embedding_quantize != "none"
 
 
-def rounds(options: ExportOptions) -> bool:
-    """Whether an artifact with ``options`` is another model than its checkpoint, if only a little."""
+def is_lossy(options: ExportOptions) -> bool:
+    """Return whether an artifact with ``options`` is another model than its checkpoint, if only a little."""
     return is_quantized(options) or options.kv_cache != "float32"
 
 

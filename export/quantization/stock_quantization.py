@@ -1,4 +1,4 @@
-"""Which weights have fewer bits in a program for the stock runtime: what XNNPACK and ExecuTorch's embeddings can run."""
+"""Quantize weights for the stock runtime: what XNNPACK and ExecuTorch's embeddings can run."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class EagerMethods:
 
 
 def eager_session(model: PreTrainedModel, options: ExportOptions | None = None, mtp: MtpWeights | None = None) -> Session:
-    """A Session over ``model``, which stays as it is; its weights are shared, not copied.
+    """Return a Session over ``model``, which stays as it is; its weights are shared, not copied.
 
     mtp: the weights of the drafter that ``options.mtp`` asks for, of the same model, from
     ``hybridge.export.checkpoint.mtp_weights.load_mtp``.

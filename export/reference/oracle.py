@@ -26,14 +26,14 @@ ROUNDED = "hybridge_rounded"
 
 
 def load_oracle(checkpoint: str | Path, manifest: Description) -> Oracle:
-    """Tokens to float32 logits [T, V]. Raises CheckpointError, and UsageError where the artifact is of another model."""
+    """Return a function from tokens to logits [T, V]. Raises CheckpointError, and UsageError if the model is another."""
     original = load_original(checkpoint, manifest)
     round_as(original, manifest.options)
     return uncached(original.model)
 
 
 def load_original(checkpoint: str | Path, manifest: Description) -> Checkpoint:
-    """The checkpoint in float32, as it is. Raises what ``load_oracle`` does."""
+    """Load the checkpoint in float32, as it is. Raises what ``load_oracle`` does."""
     loaded = load_checkpoint(checkpoint)
     config = loaded.config
     if (config.model_type, loaded.vocab_size) != (manifest.model_type, manifest.vocab_size):
@@ -53,7 +53,7 @@ def round_as(checkpoint: Checkpoint, options: ExportOptions) -> None:
 
 
 def uncached(model: PreTrainedModel) -> Oracle:
-    """Tokens to float32 logits [T, V]: one forward over all of them, without any cache."""
+    """Return a function of tokens to float32 logits [T, V]: one forward over all of them, without any cache."""
 
     @torch.no_grad()
     def oracle(tokens: Sequence[int]) -> Tensor:
@@ -69,7 +69,7 @@ def round_keys(model: PreTrainedModel, options: ExportOptions) -> None:
     for module in model.modules():
         index = getattr(module, "layer_idx", None)
         if index is not None:
-            module.keeps_8_bits = any(part.rounds for part in layers[index].each())
+            module.keeps_8_bits = any(part.is_quantized for part in layers[index].leaves())
     chosen = chosen_attention(model)
     AttentionInterface.register(f"{ROUNDED}_{chosen}", functools.partial(_attend_rounded, chosen))
     AttentionMaskInterface.register(f"{ROUNDED}_{chosen}", mask_function(chosen))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hybridge.export.output.progress import Steps
-from hybridge.export.quantization.quantize import rounds
+from hybridge.export.output.progress import ExportProgress
+from hybridge.export.quantization.quantize import is_lossy
 from hybridge.export.reference.oracle import load_oracle, load_original, uncached
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.checks.checked_session import CheckedSession, Oracle
@@ -18,25 +18,29 @@ from hybridge.runtime.sessions.session import Session
 PROMPTS, NEW_TOKENS = 20, 200
 
 
-def validate_session(artifact: Path, checkpoint: str | Path, steps: Steps, *, programs: int, seed: int) -> ValidationReport:
+def validate_session(
+    artifact: Path, checkpoint: str | Path, steps: ExportProgress, *, programs: int, seed: int
+) -> ValidationReport:
     """Compare an artifact in Python's harness with the eager model; ``report.check()`` then raises where it failed."""
     session = Session.load(artifact)
     oracle = load_oracle(checkpoint, session.manifest)
     report = _compare(session, oracle, steps, programs=programs, seed=seed)
-    if rounds(session.manifest.options):
+    if is_lossy(session.manifest.options):
         original = uncached(load_original(checkpoint, session.manifest).model)
         report.drift = measure_drift(session, original, oracle, seed=seed)
     return report
 
 
-def validate_native(artifact: Path, checkpoint: str | Path, steps: Steps, *, programs: int, seed: int) -> ValidationReport:
-    """The same for the native harness, but for the drift, which belongs to the artifact and not to what runs it."""
+def validate_native(
+    artifact: Path, checkpoint: str | Path, steps: ExportProgress, *, programs: int, seed: int
+) -> ValidationReport:
+    """Validate the native harness likewise, but for the drift, which belongs to the artifact and not to what runs it."""
     with NativeProcess(open_artifact(artifact)) as process:
         oracle = load_oracle(checkpoint, process.artifact.manifest)
         return _compare(NativeSession(process), oracle, steps, programs=programs, seed=seed)
 
 
-def _compare(session: CheckedSession, oracle: Oracle, steps: Steps, *, programs: int, seed: int) -> ValidationReport:
+def _compare(session: CheckedSession, oracle: Oracle, steps: ExportProgress, *, programs: int, seed: int) -> ValidationReport:
     new_tokens = max(1, min(NEW_TOKENS, session.max_seq_len // 2))
     with steps.counted("Validating against eager") as notify:
         return validate(session, oracle, programs=programs, prompts=PROMPTS, new_tokens=new_tokens, seed=seed, notify=notify)

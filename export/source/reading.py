@@ -30,7 +30,7 @@ def check_files(folder: Path, names: Iterable[str]) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of what a library says, or the name of its error."""
+    """Return the first line of what a library says, or the name of its error."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

@@ -33,7 +33,7 @@ from hybridge.runtime.sessions.session import Session
 class CausalLM:
     """A language model as transformers' scripts know them, over a Session; one sequence at a time.
 
-    generation_config: what holds where a call says nothing, from the artifact's generation_config.json. drafter: guesses ahead,
+    generation_config: what holds where a call says nothing, from the artifact's generation_config.json. drafter: proposes,
     which changes the time and not the text; may be set at any time. stats: of the last generation. session: for what
     transformers has no word for.
     """
@@ -62,7 +62,7 @@ class CausalLM:
         tokenizer: Any = None,
         **overrides: Any,
     ) -> Tensor:
-        """Prompt and new tokens, int64 [1, T + N], of a prompt [1, T] that is given as ``inputs`` or ``input_ids``.
+        """Return prompt and new tokens, int64 [1, T + N], of a prompt [1, T] that is given as ``inputs`` or ``input_ids``.
 
         overrides are names of GenerationConfig. Where the prompt goes on from the last generation's text, only what is new is
         read. Ends early where the context is full. Stopping criteria get no scores. Raises UsageError for options that are not
@@ -86,7 +86,7 @@ class CausalLM:
         return torch.tensor([ids])
 
     def text_generation(self, tokenizer: Any, prompt: str, echo: bool = True, max_seq_len: int | None = None) -> str:
-        """The greedy continuation of ``prompt``, with it where ``echo``, of at most ``max_seq_len`` tokens in all.
+        """Return the greedy continuation of ``prompt``, with it where ``echo``, of at most ``max_seq_len`` tokens in all.
 
         The interface of optimum's ExecuTorchModelForCausalLM. Raises UsageError where the prompt leaves no room.
         """
@@ -97,7 +97,7 @@ class CausalLM:
         return str(tokenizer.decode([*(ids if echo else []), *new], skip_special_tokens=True))
 
     def _unread(self, prompt: list[int]) -> list[int]:
-        """What the session has not read of ``prompt``; all, after a reset, where it holds any other text."""
+        """Return what the session has not read of ``prompt``; all, after a reset, if it holds any other text."""
         known = self.session.tokens
         if len(known) < len(prompt) and prompt[: len(known)] == known:
             return prompt[len(known) :]
@@ -110,7 +110,7 @@ class CausalLM:
 
 
 def one_sequence(ids: Tensor | None, mask: Tensor | None) -> list[int]:
-    """The tokens of ids [1, T]. Raises TokenError for other shapes, no tokens, and a mask that hides any."""
+    """Return the tokens of ids [1, T]. Raises TokenError for other shapes, no tokens, and a mask that hides any."""
     if ids is None or ids.ndim != 2 or ids.shape[0] != 1 or not ids.numel():
         shape = "none" if ids is None else list(ids.shape)
         raise TokenError(
@@ -124,7 +124,7 @@ def one_sequence(ids: Tensor | None, mask: Tensor | None) -> list[int]:
 
 
 def streamed(tokens: Iterator[int], prompt: list[int], streamer: Streamer | None) -> Iterator[int]:
-    """``tokens``, each shown to the streamer, the prompt first, in the shapes that transformers gives: [1, T], then [1]."""
+    """Yield ``tokens``, each shown to the streamer, the prompt first, in transformers' shapes: [1, T], then [1]."""
     if streamer is None:
         yield from tokens
         return

@@ -26,7 +26,7 @@ NO_MATTER = frozenset(
         *("prompt_lookup_num_tokens", "max_matching_ngram_size", "num_assistant_tokens", "num_assistant_tokens_schedule"),
     }
 )
-"""Changes no text here: one sequence is never padded, the state is in the program, and guesses are a drafter's."""
+"""Changes no text here: one sequence is never padded, the state is in the program, and draft tokens are a drafter's."""
 
 DEFAULTS = generation_defaults()
 
@@ -41,7 +41,7 @@ def read_generation_config(folder: Path, eos_ids: list[int]) -> GenerationConfig
 
 
 def resolve(given: GenerationConfig | None, own: GenerationConfig, overrides: dict[str, Any]) -> GenerationConfig:
-    """``overrides``, else what is ``given``, else the model's ``own``, else transformers' defaults.
+    """Return ``overrides``, else what is ``given``, else the model's ``own``, else transformers' defaults.
 
     Raises UsageError for what this generation cannot do: names that GenerationConfig has not, and every option that would
     change the text and is not in ``USED``.
@@ -64,7 +64,7 @@ def _is_set(config: GenerationConfig, name: str) -> bool:
 
 
 def sampling(config: GenerationConfig) -> Sampling:
-    """Greedy without ``do_sample``. The seed comes from torch's generator, so that ``set_seed`` decides as in transformers.
+    """Return greedy without ``do_sample``. The seed comes from torch's generator, so that ``set_seed`` decides.
 
     Raises UsageError for values that make no distribution.
     """
@@ -82,7 +82,7 @@ def sampling(config: GenerationConfig) -> Sampling:
 
 
 def new_tokens(config: GenerationConfig, prompt: int) -> int:
-    """How many may follow ``prompt`` tokens: ``max_new_tokens``, else what ``max_length`` leaves, else 20 as in transformers.
+    """Return how many tokens may follow ``prompt``: ``max_new_tokens``, else what ``max_length`` leaves, else 20.
 
     Raises UsageError where that is none.
     """
@@ -94,14 +94,14 @@ def new_tokens(config: GenerationConfig, prompt: int) -> int:
 
 
 def room(prompt: int, limit: int, name: str) -> int:
-    """Tokens up to ``limit`` in all. Raises UsageError where the prompt leaves none."""
+    """Return how many tokens ``limit`` in all leaves. Raises UsageError if the prompt leaves none."""
     if prompt >= limit:
         raise UsageError(f"the prompt has {prompt} tokens, which leaves none of {name} = {limit}; give a larger one.")
     return limit - prompt
 
 
 def stopping(config: GenerationConfig, criteria: StoppingCriteriaList | None, tokenizer: Any) -> StoppingCriteriaList:
-    """``criteria`` and those of ``max_time`` and ``stop_strings``. Raises UsageError for stop strings without a tokenizer."""
+    """Return ``criteria`` with ``max_time``'s and ``stop_strings``'. Raises UsageError for stop strings without a tokenizer."""
     every = StoppingCriteriaList(criteria or [])
     if config.max_time is not None:
         every.append(MaxTimeCriteria(max_time=config.max_time))
@@ -113,12 +113,12 @@ def stopping(config: GenerationConfig, criteria: StoppingCriteriaList | None, to
 
 
 def ends(config: GenerationConfig) -> list[int]:
-    """The tokens that end a text; none where the config has none."""
+    """Return the tokens that end a text; none where the config has none."""
     eos = config.eos_token_id
     return [] if eos is None else list(eos) if isinstance(eos, list) else [eos]
 
 
 def _value(config: GenerationConfig, name: str) -> Any:
-    """What the config says, else transformers' default."""
+    """Return the config's value, else transformers' default."""
     value = getattr(config, name)
     return DEFAULTS[name] if value is None else value

@@ -19,12 +19,12 @@ class Artifact:
 
     @property
     def program(self) -> Path:
-        """The file that the runtime loads: of onnxruntime's, the graph."""
+        """Return the file that the runtime loads: of onnxruntime's, the graph."""
         return self.folder / self.manifest.program_files[0]
 
     @property
     def tokenizer(self) -> Path | None:
-        """``tokenizer.json``, where the checkpoint had one."""
+        """Return ``tokenizer.json``, where the checkpoint had one."""
         return self.folder / "tokenizer.json" if "tokenizer.json" in self.manifest.files else None
 
 
@@ -44,8 +44,8 @@ def open_artifact(folder: str | Path) -> Artifact:
     return Artifact(folder=folder, manifest=manifest)
 
 
-def describe_file(path: Path) -> FileEntry:
-    """Size and SHA-256 of a file."""
+def file_entry(path: Path) -> FileEntry:
+    """Return the size and SHA-256 of a file."""
     with path.open("rb") as file:
         return FileEntry(sha256=hashlib.file_digest(file, "sha256").hexdigest(), size=path.stat().st_size)
 
@@ -55,7 +55,7 @@ def _check_file(folder: Path, name: str, expected: FileEntry) -> None:
     if Path(name).name != name or "\0" in name:
         raise ArtifactError(f"the manifest of {folder} lists {name!r}, which is not a plain file name.")
     try:
-        actual = describe_file(path)
+        actual = file_entry(path)
     except FileNotFoundError:
         raise ArtifactError(f"{path} is missing; export the model again or copy the whole folder.") from None
     except OSError as error:

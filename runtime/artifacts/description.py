@@ -8,7 +8,7 @@ from hybridge.runtime.artifacts.options import ExportOptions
 
 
 class Description(Protocol):
-    """What a Session must know of its model; an artifact's manifest says it."""
+    """A Session's description of its model; an artifact's manifest is one."""
 
     @property
     def model_type(self) -> str: ...
@@ -20,4 +20,4 @@ class Description(Protocol):
     def options(self) -> ExportOptions: ...
     @property
     def identity(self) -> str | None:
-        """What tells it from every other model; none where nothing does."""
+        """Return what tells it from every other model; none if nothing does."""

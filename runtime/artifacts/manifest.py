@@ -54,7 +54,7 @@ class MethodEntry(Entry):
     delegates: dict[str, int] = Field(description="calls by backend name")
 
 
-class OnnxState(TensorEntry):
+class OnnxStateEntry(TensorEntry):
     """A state that goes into the graph as ``past_key_values.{name}`` and comes out of it as ``present.{name}``.
 
     name is the layer's index and the state's own name, such as ``0.key``. Positional ones have a row for each position,
@@ -74,16 +74,16 @@ class OnnxStaged(TensorEntry):
 
 
 class OnnxEntry(Entry):
-    """What onnxruntime must know and be given; operators as ``com.microsoft::LinearAttention``."""
+    """The part for onnxruntime; operators as ``com.microsoft::LinearAttention``."""
 
     opset: int
     contrib_operators: list[str]
-    states: list[OnnxState]
+    states: list[OnnxStateEntry]
     staged: list[OnnxStaged]
 
     @property
-    def bounded(self) -> list[OnnxState]:
-        """The states that a commit moves; none in a model of attention alone, which needs no commit graph."""
+    def bounded(self) -> list[OnnxStateEntry]:
+        """Return the states that a commit moves; none in a model of attention alone, which needs no commit graph."""
         return [state for state in self.states if state.kind == "bounded"]
 
 
@@ -118,24 +118,24 @@ class Manifest(Entry):
 
     @property
     def program_files(self) -> list[str]:
-        """What the runtime reads, the program itself first."""
+        """Return the files that the runtime reads, the program itself first."""
         if self.onnx is None:
             return [PROGRAM]
         return [ONNX_PROGRAM, ONNX_WEIGHTS, *([ONNX_COMMIT] if self.onnx.bounded else [])]
 
     @property
     def identity(self) -> str:
-        """The hash of the program and its weights."""
+        """Return the hash of the program and its weights."""
         hashes = [self.files[name].sha256 for name in self.program_files]
         return hashes[0] if len(hashes) == 1 else hashlib.sha256(" ".join(hashes).encode()).hexdigest()
 
     @property
     def operators(self) -> set[str]:
-        """Every operator that a method runs itself."""
+        """Return every operator that a method runs itself."""
         return {name for method in self.methods.values() for name in method.operators}
 
     def to_json(self) -> str:
-        """The file's text, checksum included."""
+        """Return the file's text, checksum included."""
         content = self.model_dump(mode="json")
         return json.dumps(content | {"checksum": _checksum(content)}, indent=2) + "\n"
 

@@ -45,7 +45,7 @@ class ExportOptions:
 
     @property
     def verify_lens(self) -> list[int]:
-        """Tokens of each verify method, ascending."""
+        """Return the number of tokens of each verify method, ascending."""
         return [*self.shorter_verify_lens, self.verify_len]
 
     @property
@@ -55,12 +55,12 @@ class ExportOptions:
 
     @property
     def fixed_shapes(self) -> bool:
-        """Whether a method takes a fixed number of tokens; else a verify takes fewer too."""
+        """Return whether a method takes a fixed number of tokens; else a verify takes fewer too."""
         return self.format == "pte"
 
 
 def shorter_verify(length: int) -> str:
-    """The name of the verify method for blocks of ``length`` tokens, where that is not the longest."""
+    """Return the name of the verify method for blocks of ``length`` tokens, where that is not the longest."""
     return f"verify_{length}"
 
 

@@ -44,12 +44,12 @@ def check_program(manifest: Manifest, metas: Mapping[str, Any], constants: Mappi
         _same(f"{name} takes", _tensors(meta.num_inputs(), meta.input_tensor_meta), _entries(method.inputs))
         _same(f"{name} gives", _tensors(meta.num_outputs(), meta.output_tensor_meta), _entries(method.outputs))
     _same("the state is", _tensors(metas["decode"].num_attributes(), metas["decode"].attribute_tensor_meta), _state(manifest))
-    for name, value in said(manifest).items():
+    for name, value in expected_constants(manifest).items():
         _same(f"{name}() is", constants[name], value)
 
 
-def said(manifest: Manifest) -> dict[str, int]:
-    """What the program says of itself by constant methods, where the manifest says it too."""
+def expected_constants(manifest: Manifest) -> dict[str, int]:
+    """Return the values that the manifest expects of the program's constant methods."""
     options = manifest.options
     return {
         "get_max_seq_len": options.max_seq_len,
@@ -65,7 +65,7 @@ def said(manifest: Manifest) -> dict[str, int]:
 
 
 def buffer_names(manifest: Manifest) -> list[str]:
-    """The state's buffers in the program's order."""
+    """Return the state's buffers in the program's order."""
     return [*OWN_BUFFERS, *(f"layers.{i}.{name}" for i, layer in enumerate(manifest.layers) for name in layer.buffers)]
 
 

@@ -1,4 +1,4 @@
-"""Who runs an artifact: ExecuTorch or onnxruntime, by the format that its manifest names."""
+"""Choose the backend of an artifact, ExecuTorch or onnxruntime, by the format that its manifest names."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ BACKENDS: Mapping[str, Callable[[Artifact], Methods]] = {"pte": Program, "onnx":
 
 
 def load_program(artifact: Artifact) -> Methods:
-    """The methods of an artifact. Raises ArtifactError where its program does not load or is not what the manifest says."""
+    """Load the methods of an artifact. Raises ArtifactError if its program does not load or is not the manifest's."""
     return BACKENDS[artifact.manifest.options.format](artifact)

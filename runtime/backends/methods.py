@@ -9,13 +9,13 @@ from torch import Tensor
 
 
 class Methods(Protocol):
-    """What runs the methods of an artifact over one state; ``hybridge.runtime.backends.load`` has those of artifacts."""
+    """The methods of an artifact over one state; ``hybridge.runtime.backends.load`` has those of artifacts."""
 
     def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run a method; the outputs are the caller's own."""
 
     def state(self) -> Mapping[str, Tensor]:
-        """Every buffer of the state by name: the memory itself."""
+        """Return every buffer of the state by name: the memory itself."""
 
     def bounded(self) -> Mapping[str, Tensor]:
         """The buffers without which a longer text cannot be cut back to this one, ``length`` among them: the memory itself."""

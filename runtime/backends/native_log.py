@@ -58,9 +58,9 @@ class _Redirection:
             os.close(self._terminal)
         with self._file as file:
             file.seek(0)
-            said = LOG_LINE.sub(b"", file.read())
+            rest = LOG_LINE.sub(b"", file.read())
         self._file, self._terminal = None, -1
-        _write(said)
+        _write(rest)
 
 
 _REDIRECTION = _Redirection()  # one for the process, as its standard error is

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError
-from hybridge.runtime.artifacts.manifest import Manifest, OnnxEntry, OnnxState, TensorEntry
+from hybridge.runtime.artifacts.manifest import Manifest, OnnxEntry, OnnxStateEntry, TensorEntry
 from hybridge.runtime.pinned import FATAL, ONNX_OPTIONS, onnx_dtype, onnx_message
 
 PAST, PRESENT, STAGED = "past_key_values.", "present.", "staged."
@@ -32,7 +32,7 @@ class OnnxGraph:
         self._session = _session(path)
 
     def binding(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Any:
-        """An IOBinding to OrtValues by name; others can be bound to it from call to call."""
+        """Return an IOBinding to OrtValues by name; others can be bound to it from call to call."""
         binding = self._session.io_binding()
         for name, value in inputs.items():
             binding.bind_ortvalue_input(name, value)
@@ -84,7 +84,7 @@ def check_commit(graph: OnnxGraph, entry: OnnxEntry) -> None:
 
 
 def ort_value(tensor: Tensor) -> Any:
-    """A contiguous tensor for onnxruntime, over the same memory."""
+    """Return a contiguous tensor for onnxruntime, over the same memory."""
     return _onnxruntime().OrtValue.ortvalue_from_numpy(tensor.numpy())
 
 
@@ -113,7 +113,7 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
-def _states(states: Iterable[OnnxState], prefix: str) -> Signature:
+def _states(states: Iterable[OnnxStateEntry], prefix: str) -> Signature:
     """Rows by position may be any number: the buffer decides."""
     sizes = {"positional": (0, 1, 3), "bounded": range(8)}
     return {

@@ -39,7 +39,7 @@ REFUSED = -1
 
 
 class OnnxProgram:
-    """See ``hybridge.runtime.backends.methods.Methods``; what each method does is said in docs/artifact.md."""
+    """See ``hybridge.runtime.backends.methods.Methods``; docs/artifact.md describes each method."""
 
     def __init__(self, artifact: Artifact) -> None:
         """Raises ArtifactError where a graph does not load here or is not what the manifest says."""
@@ -68,7 +68,7 @@ class OnnxProgram:
         return (self._methods[name](*inputs),)
 
     def state(self) -> Mapping[str, Tensor]:
-        """Every buffer of the state by name: the memory itself."""
+        """Return every buffer of the state by name: the memory itself."""
         return self._state.tensors()
 
     def bounded(self) -> Mapping[str, Tensor]:

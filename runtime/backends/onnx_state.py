@@ -22,20 +22,20 @@ class Buffers:
 
     @classmethod
     def zeros(cls, entries: Mapping[str, TensorEntry]) -> Buffers:
-        """New ones, in pages that exist once they are written to."""
+        """Return new buffers, in pages that exist once they are written to."""
         return cls({name: torch.zeros(each.shape, dtype=getattr(torch, each.dtype)) for name, each in entries.items()})
 
     def first(self, tokens: int) -> Buffers:
-        """The first so many of T tokens, where each is [1, T, …]; the same memory."""
+        """Return the first so many of T tokens, where each is [1, T, …]; the same memory."""
         return Buffers({name: each[:, :tokens] for name, each in self.tensors.items()})
 
     def named(self, prefix: str) -> dict[str, Any]:
-        """onnxruntime's values by the names that a graph has for them."""
+        """Return onnxruntime's values by the names that a graph has for them."""
         return {f"{prefix}{name}": value for name, value in self._values.items()}
 
 
 class Version:
-    """What a text left behind: its length, int64 [1], and the bounded states. Nobody writes it while it is referred to."""
+    """The state after a text: its length, int64 [1], and the bounded states. Nobody writes it while it is referred to."""
 
     def __init__(self, bounded: Mapping[str, TensorEntry]) -> None:
         self.length = torch.zeros(1, dtype=torch.long)
@@ -103,7 +103,7 @@ class OnnxState:
         self.committed = Committed(now=now, slots=tuple(slots), block=block, operations=operations)
 
     def free(self) -> Version:
-        """A version to write, which may hold anything."""
+        """Return a version to write, which may hold anything."""
         for version in self._versions:
             if version is not self.now and all(version is not kept for kept in self.slots):
                 return version
@@ -122,7 +122,7 @@ class OnnxState:
         self.move(fresh, [None] * len(self.slots))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything by name, each in memory of its own; a slot of length -1 keeps nothing."""
+        """Return every tensor by name, each in memory of its own; a slot of length -1 keeps nothing."""
         for slot in range(len(self.slots)):
             slots = (*self.slots[:slot], self._own(slot), *self.slots[slot + 1 :])
             self.committed = replace(self.committed, slots=slots)

@@ -14,10 +14,17 @@ from torch import Tensor
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.manifest import Manifest
-from hybridge.runtime.artifacts.program_check import BOUNDED, bounded_names, buffer_names, check_methods, check_program, said
+from hybridge.runtime.artifacts.program_check import (
+    BOUNDED,
+    bounded_names,
+    buffer_names,
+    check_methods,
+    check_program,
+    expected_constants,
+)
 from hybridge.runtime.backends.native_log import without_native_log
 from hybridge.runtime.backends.xnnpack_cache import share_packed_weights
-from hybridge.runtime.backends.zero_pages import give_back
+from hybridge.runtime.backends.zero_pages import release_pages
 from hybridge.runtime.kernels import library
 from hybridge.runtime.pinned import (
     XNNPACK,
@@ -60,13 +67,13 @@ class Program:
         except RuntimeError as error:
             raise ArtifactError(f"{artifact.program} does not load: {_first_line(error)}.") from None
         metas = {name: method.method_meta() for name, method in self._methods.items()}
-        check_program(manifest, metas, {name: self.constant(name) for name in said(manifest)})
+        check_program(manifest, metas, {name: self.constant(name) for name in expected_constants(manifest)})
         names = buffer_names(manifest)
         self._state: dict[str, Tensor] = {name: self._methods["decode"].get_attribute(STATE + name) for name in names}
         self._bounded = {name: self._state[name] for name in bounded_names(names, self.constants(BOUNDED))}
         self._operations = self._state["operations"]
         for buffer in self._state.values():
-            give_back(buffer)
+            release_pages(buffer)
 
     def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run a method; the outputs are the caller's own copies, because the runtime reuses its memory.
@@ -94,7 +101,7 @@ class Program:
             raise ArtifactError(f"the program does not answer {name}(): {_first_line(error)}.") from None
 
     def state(self) -> dict[str, Tensor]:
-        """Every buffer of the state by name, as views of the runtime's own memory: look, and write with care."""
+        """Return every buffer of the state by name, as views of the runtime's own memory: look, and write with care."""
         return self._state.copy()
 
     def bounded(self) -> dict[str, Tensor]:
@@ -107,12 +114,12 @@ class Program:
 
 
 def needs_kernels(manifest: Manifest) -> bool:
-    """Whether the program calls kernels of ours."""
+    """Return whether the program calls kernels of ours."""
     return any(name.startswith("hybridge::") for name in manifest.operators)
 
 
 def stock_operators(manifest: Manifest) -> list[Path]:
-    """The libraries of ExecuTorch's wheel that register the operators of its own that the program calls."""
+    """Return the libraries of ExecuTorch's wheel that register the operators of its own that the program calls."""
     return operator_libraries({name.partition("::")[0] for name in manifest.operators})
 
 

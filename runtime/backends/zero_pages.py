@@ -9,7 +9,7 @@ import sys
 from torch import Tensor
 
 
-def give_back(zeros: Tensor) -> None:
+def release_pages(zeros: Tensor) -> None:
     """Let the whole pages of a tensor of zeros, in memory of the process's own, exist only once they are written to.
 
     The runtime clears its memory when it loads a program, and so all of it would be resident. Linux answers such pages with

@@ -24,7 +24,7 @@ Render = Callable[[list[Message]], str]
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How answers are made."""
+    """Settings of a conversation's answers."""
 
     drafter: Drafter | None = None
     sampling: Sampling = field(default_factory=Sampling)
@@ -44,9 +44,9 @@ class Turn:
 class Conversation:
     """Messages, the tokens that they are, and the session whose state follows them.
 
-    The tokens are the truth: what was read and said stays as it is, and a new message is only encoded by what the template
+    The tokens are the truth: what was read and generated stays as it is, and a new message is only encoded by what the template
     adds to the text so far. Each turn keeps the state before it and before its answer in two of the session's snapshot slots,
-    in a ring, so that the latest turns can be taken back at once; going back further reads the tokens again.
+    in a ring, so that the latest turns can be undone at once; going back further reads the tokens again.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class Conversation:
         return self._answer(stats)
 
     def retry(self, stats: GenerationStats) -> Iterator[str]:
-        """Another answer to the last message. Raises UsageError without one."""
+        """Yield another answer to the last message. Raises UsageError without one."""
         turn = self._last()
         self._forget_answer()
         self.tokens = self.tokens[: turn.answer]
         return self._answer(stats)
 
     def undo(self) -> None:
-        """Take the last message and its answer back. Raises UsageError without one."""
+        """Undo the last message and its answer. Raises UsageError without one."""
         turn = self._last()
         self._forget_answer()
         self.messages.pop()
@@ -112,7 +112,7 @@ class Conversation:
             ) from None
 
     def _answer(self, stats: GenerationStats) -> Iterator[str]:
-        """Generate from the conversation's last token; what was said stays in it, however the answer ends."""
+        """Generate from the conversation's last token; its tokens so far stay in it, however the answer ends."""
         self._reach(self.tokens[:-1])
         self._keep(2 * len(self.turns) - 1)
         text = TextStream(self.tokenizer, self.settings.stop)
@@ -125,10 +125,10 @@ class Conversation:
             for token in tokens:
                 if token not in self.session.manifest.eos_ids:  # the template writes the end of a turn itself
                     self.tokens.append(token)
-                yield self._said(text.take())
-            yield self._said(text.finish())
+                yield self._append(text.read())
+            yield self._append(text.finish())
 
-    def _said(self, piece: str) -> str:
+    def _append(self, piece: str) -> str:
         self.messages[-1]["content"] += piece
         return piece
 
@@ -142,7 +142,7 @@ class Conversation:
 
     def _last(self) -> Turn:
         if not self.turns:
-            raise UsageError("there is no message to take back; say something first.")
+            raise UsageError("there is no message to undo; send one first.")
         return self.turns[-1]
 
     def _forget_answer(self) -> None:

@@ -15,7 +15,7 @@ LONGEST_CHARACTER = 4
 
 
 class Decoder(Protocol):
-    """What a stream needs of ``tokenizers.Tokenizer``."""
+    """The part of ``tokenizers.Tokenizer`` that a stream needs."""
 
     def decode(self, ids: Sequence[int], /) -> str: ...
 
@@ -50,24 +50,24 @@ class TextStream:
             self._settle_broken(known, text)
         return self.stopped
 
-    def take(self) -> str:
-        """The text that became complete since this was last called."""
+    def read(self) -> str:
+        """Return the text that became complete since the last call."""
         taken, self._ready = self._ready, ""
         return taken
 
     def finish(self) -> str:
-        """What is left once no token will come."""
+        """Return what is left once no token will come."""
         known, text = self._window()
         self._settle(len(self._ids), text[len(known) :])
         if not self.stopped:
             self._ready, self._held = self._ready + self._held, ""
-        return self.take()
+        return self.read()
 
     def _window(self) -> tuple[str, str]:
         """The text of the tokens that are decoded already, as far as they are kept, and the same with the new ones."""
         known = self.tokenizer.decode(self._ids[self._context : self._settled])
         text = self.tokenizer.decode(self._ids[self._context :])
-        if not text.startswith(known):  # tokens for single bytes that now make no character any more; what was said stays
+        if not text.startswith(known):  # tokens for single bytes that now make no character any more; what was handed out stays
             return "", self.tokenizer.decode(self._ids[self._settled :])
         return known, text
 
@@ -93,7 +93,7 @@ class TextStream:
         self._ready, self._held = self._ready + self._held[:end], self._held[end:]
 
     def _beginning(self) -> int:
-        """How many characters at the end may begin a stop string."""
+        """Return how many characters at the end may begin a stop string."""
         longest = max(map(len, self.stop), default=0)
         ends = (self._held[-size:] for size in range(min(longest - 1, len(self._held)), 0, -1))
         return next((len(end) for end in ends if any(stop.startswith(end) for stop in self.stop)), 0)

@@ -16,7 +16,7 @@ Oracle = Callable[[Sequence[int]], Tensor]
 
 
 class CheckedSession(Protocol):
-    """What a validation drives: a ``Session``, or one of another harness."""
+    """The session that a validation drives: a ``Session``, or one of another harness."""
 
     @property
     def manifest(self) -> Description: ...

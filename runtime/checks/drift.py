@@ -1,4 +1,4 @@
-"""How far a quantized model is from the original: not whether an artifact is right, but what rounding costs."""
+"""Measure how far a quantized model is from the original: not whether an artifact is right, but what rounding costs."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.sessions.session import Session
 
 DEPTH = 3
-"""Tokens drawn one after the other from each start: the draft's guesses and the bonus token are all among them."""
+"""Tokens drawn one after the other from each start: the draft tokens and the bonus token are all among them."""
 
 FEWEST = 5.0
 """Cells that fewer draws are expected to fall into are counted together, as the test's approximation needs."""
@@ -25,7 +25,7 @@ FEWEST = 5.0
 def sampling_p_value(
     target: Session, draft: Session | None, text: Sequence[int], sampling: Sampling, samples: int
 ) -> tuple[float, float]:
-    """p-value of ``samples`` tokens that follow ``text`` against their exact probabilities, and the share of guesses accepted.
+    """Return the p-value of ``samples`` tokens after ``text`` against exact probabilities, and the share accepted.
 
     The forward being the same each time, each text's logits are computed once; what is tested is all that comes after them.
     A p-value below 0.01 says that speculation changes the distribution.
@@ -49,7 +49,7 @@ def sampling_p_value(
 
 
 def remembered(session: Session) -> Logits:
-    """A session's logits after a text, computed once for each."""
+    """Return a function to a session's logits after a text, computed once for each."""
     known: dict[tuple[int, ...], Tensor] = {}
 
     def logits(text: tuple[int, ...]) -> Tensor:
@@ -62,7 +62,7 @@ def remembered(session: Session) -> Logits:
 
 
 def exact(logits: Logits, text: tuple[int, ...], sampling: Sampling) -> dict[tuple[int, ...], float]:
-    """The probability of each way to go on from ``text`` for ``DEPTH`` tokens."""
+    """Return the probability of each way to go on from ``text`` for ``DEPTH`` tokens."""
     ways: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(DEPTH):
         longer: dict[tuple[int, ...], float] = {}
@@ -74,7 +74,7 @@ def exact(logits: Logits, text: tuple[int, ...], sampling: Sampling) -> dict[tup
 
 
 def p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float], draws: int) -> float:
-    """Of Pearson's chi-square; 0 where something came that cannot come."""
+    """Return the p-value of Pearson's chi-square; 0 if something came that cannot come."""
     if counts.keys() - expected.keys():
         return 0.0
     likely = [way for way, p in expected.items() if p * draws >= FEWEST]

@@ -1,4 +1,4 @@
-"""What speculation brings: the same texts generated in several ways, interleaved, and compared token by token."""
+"""Measure speculation: the same texts generated in several ways, interleaved, and compared token by token."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Outcome:
 
     @property
     def tokens_per_second(self) -> float:
-        """All new tokens but the first of each prompt, which the prefill pays for."""
+        """Return new tokens per second, all but the first of each prompt, which the prefill pays for."""
         return self.total.new_tokens / self.total.new_seconds if self.total.new_seconds else 0.0
 
     def times(self, plain: Outcome) -> float:
-        """How many times faster than ``plain`` it was: the median over the prompts, each of which ran in all ways in a row."""
+        """Return how many times faster than ``plain`` it was: the median over the prompts, which ran in all ways in a row."""
         return median(own / other for own, other in zip(self.speeds, plain.speeds, strict=True) if other)
 
     def add(self, stats: GenerationStats) -> None:

@@ -58,7 +58,7 @@ def validate(
 
 
 def tolerance(options: ExportOptions) -> float:
-    """What an artifact with ``options`` may differ by from the eager model with the same quantized weights."""
+    """Return how far an artifact with ``options`` may be from the eager model with the same quantized weights."""
     if options.quantize == "8da4w":
         return ROUNDED_ACTIVATIONS_TOLERANCE
     return ROUNDED_KEYS_TOLERANCE if options.kv_cache == "int8" else TOLERANCE
@@ -90,7 +90,7 @@ def compare(report: ValidationReport, program: int, run: RandomProgram, oracle: 
 def _check_generation(
     report: ValidationReport, session: CheckedSession, oracle: Oracle, rng: random.Random, new_tokens: int
 ) -> None:
-    """Greedy with and without speculation against eager greedy, on a prompt that repeats itself: much to guess."""
+    """Greedy with and without speculation against eager greedy, on a prompt that repeats itself: many draft tokens."""
     check = report.generation
     phrase = [rng.randrange(session.vocab_size) for _ in range(rng.randint(4, 12))]
     prompt = (phrase * 12)[: max(1, min(48, session.max_seq_len - 1))]
@@ -99,33 +99,33 @@ def _check_generation(
     plain = list(session.generate(prompt, max_new_tokens=new_tokens))
     session.reset()
     drafter = Careless(PromptLookup(), rng, session.vocab_size) if session.verify_len > 1 else None
-    block = session.verify_len if drafter else None  # always guess, however wrong the guesses are
-    guessed = list(session.generate(prompt, max_new_tokens=new_tokens, drafter=drafter, block_length=block, stats=stats))
+    block = session.verify_len if drafter else None  # always propose, however wrong the draft tokens are
+    speculative = list(session.generate(prompt, max_new_tokens=new_tokens, drafter=drafter, block_length=block, stats=stats))
     check.prompts += 1
     check.tokens += len(plain)
     check.plain_matches += _is_greedy(report, prompt, plain, oracle)
-    check.speculative_matches += guessed == plain or _is_greedy(report, prompt, guessed, oracle)
+    check.speculative_matches += speculative == plain or _is_greedy(report, prompt, speculative, oracle)
     check.accepted += stats.accepted
     check.rejected += stats.proposed - stats.accepted
     check.rollbacks += stats.rollbacks
 
 
 class Careless:
-    """A drafter whose guesses are sometimes spoilt, so that blocks of every length are accepted and rejected."""
+    """A drafter whose tokens are sometimes spoilt, so that blocks of every length are accepted and rejected."""
 
     def __init__(self, drafter: Drafter, rng: random.Random, vocab_size: int) -> None:
         self.drafter, self.rng, self.vocab_size = drafter, rng, vocab_size
         self.needs_hidden, self.is_free = drafter.needs_hidden, False
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        guesses = self.drafter.propose(context, limit).tokens or [self.rng.randrange(self.vocab_size) for _ in range(limit)]
+        proposed = self.drafter.propose(context, limit).tokens or [self.rng.randrange(self.vocab_size) for _ in range(limit)]
         if self.rng.random() < 0.5:
-            guesses[self.rng.randrange(len(guesses))] = self.rng.randrange(self.vocab_size)
-        return Proposal(guesses)
+            proposed[self.rng.randrange(len(proposed))] = self.rng.randrange(self.vocab_size)
+        return Proposal(proposed)
 
 
 def _is_greedy(report: ValidationReport, prompt: list[int], tokens: list[int], oracle: Oracle) -> bool:
-    """Whether each token is the eager model's best after what precedes it, which makes the whole its greedy output.
+    """Return whether each token is the eager model's best after what precedes it: the whole is then its greedy output.
 
     One forward over the text answers for every prefix. A tie counts as agreement, and is counted.
     """

@@ -1,4 +1,4 @@
-"""What a validation found, for people and as JSON."""
+"""The results of a validation, for people and as JSON."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class GenerationCheck:
 
 @dataclass(kw_only=True)
 class ValidationReport:
-    """What was run and how far the artifact was off. Errors are absolute, and relative to the largest logit."""
+    """Counts of what was run, and how far the artifact was off. Errors are absolute, and relative to the largest logit."""
 
     seed: int
     tolerance: float
@@ -85,7 +85,7 @@ class ValidationReport:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, for JSON."""
+        """Return everything, for JSON."""
         derived = ("worst_relative", "mean", "mean_relative", "top1_agreement", "passed")
         own = {each.name: getattr(self, each.name) for each in fields(self)} | {name: getattr(self, name) for name in derived}
         own |= {"operations": dict(self.operations), "generation": asdict(self.generation)}

@@ -23,8 +23,8 @@ class BlockDrafter:
         self.target = target
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """As many guesses as the artifact's draft length; none where its own context is full or nothing new was committed."""
-        hidden = context.take_hidden()
+        """Propose as many tokens as the artifact's draft length; none if its context is full or nothing new was committed."""
+        hidden = context.pop_hidden()
         if not len(hidden):
             return Proposal([])
         # Each hidden state goes with the token after it; the text's last token is not committed and has none yet.

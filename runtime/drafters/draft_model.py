@@ -1,4 +1,4 @@
-"""A smaller model that guesses: a second artifact over the same vocabulary, with a state of its own that is rolled back too."""
+"""A smaller model as drafter: a second artifact over the same vocabulary, with a state of its own that is rolled back too."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hybridge.runtime.generation.sampling import Proposal
 from hybridge.runtime.sessions.session import Session
 
 SLOT = 0
-"""The draft's snapshot slot: its state at the end of the text, before it guesses on."""
+"""The draft's snapshot slot: its state at the end of the text, before it proposes."""
 
 
 class DraftModel:
-    """Proposes what the draft model itself would say next, one token after the other.
+    """Proposes the draft model's own continuation, one token after the other.
 
-    Its session runs ahead of the text while it guesses; the next proposal goes back to the end of what was right by the draft's
+    Its session runs ahead of the text as it proposes; the next proposal goes back to the end of what was right by the draft's
     own snapshot, so that hybrid drafts work as well as attention-only ones. Where the text has run away from it, while nothing
-    was guessed or beyond its own context, it starts anew with the text's last tokens.
+    was proposed or beyond its own context, it starts anew with the text's last tokens.
 
     Without a seed it draws by the target's own settings and says with which probability, which accepts most. Where the
     target's sampling has a seed it proposes its best tokens: the text then depends on the seed alone (``Sampler``).
@@ -31,14 +31,14 @@ class DraftModel:
     needs_hidden, is_free = False, False
 
     def __init__(self, session: Session, target: Session) -> None:
-        """session: the draft's, which nothing else may use. Raises DraftError where it cannot guess for ``target``."""
+        """session: the draft's, which nothing else may use. Raises DraftError where it does not fit ``target``."""
         check_draft(session, target)
         self.session = session
         self.reach = min(session.prefill_chunk, session.max_seq_len // 2)
         self._context: Context | None = None
         self._start = 0  # the text's position that the draft's own text starts at
         self._kept = 0  # tokens that the slot keeps
-        self._ahead: list[int] = []  # guesses that the session committed beyond them
+        self._ahead: list[int] = []  # draft tokens that the session committed beyond them
         self._logits: Tensor
 
     @classmethod
@@ -52,21 +52,21 @@ class DraftModel:
         return cls(Session.of(draft), session)
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """``limit`` guesses, fewer only where the draft's whole context is smaller."""
+        """Propose ``limit`` tokens, fewer only if the draft's whole context is smaller."""
         limit = min(limit, self.session.max_seq_len - self.reach)
         logits = self._follow(context, limit)
         sampled = not context.sampler.greedy and context.sampler.sampling.seed is None
-        guesses: list[int] = []
+        proposed: list[int] = []
         probabilities: list[Tensor] = []
         while True:
-            text = context.tokens + guesses if sampled else []
+            text = context.tokens + proposed if sampled else []
             if sampled:
                 probabilities.append(context.sampler.distribution(logits, text))
-            guesses.append(context.sampler.draw(logits, text, "draft") if sampled else int(logits.argmax()))
-            if len(guesses) == limit:
-                return Proposal(guesses, probabilities if sampled else None)
-            logits = self.session.decode(guesses[-1])
-            self._ahead.append(guesses[-1])
+            proposed.append(context.sampler.draw(logits, text, "draft") if sampled else int(logits.argmax()))
+            if len(proposed) == limit:
+                return Proposal(proposed, probabilities if sampled else None)
+            logits = self.session.decode(proposed[-1])
+            self._ahead.append(proposed[-1])
 
     def _follow(self, context: Context, limit: int) -> Tensor:
         """Bring the draft's state to the end of the text and keep it; returns the logits there."""
@@ -85,15 +85,15 @@ class DraftModel:
 
     @property
     def _position(self) -> int:
-        """Where in the text the draft's state is."""
+        """Return where in the text the draft's state is."""
         return self._start + self.session.length
 
     def _continues(self, tokens: list[int]) -> bool:
-        """Whether another context's text goes on from what the slot keeps."""
+        """Return whether another context's text goes on from what the slot keeps."""
         return tokens[self._start : self._start + self._kept] == self.session.tokens[: self._kept]
 
     def _roll_back(self, tokens: list[int]) -> None:
-        """Guesses that turned out right stay, unless the text has not come so far."""
+        """Keep draft tokens that turned out right, unless the text has not come so far."""
         came = tokens[self._start + self._kept :]
         if self._ahead and (len(came) <= len(self._ahead) or came[: len(self._ahead)] != self._ahead):
             self.session.restore(SLOT)
@@ -104,7 +104,7 @@ class DraftModel:
 
 
 def check_draft(draft: Session, target: Session) -> None:
-    """Raises DraftError where ``draft`` cannot guess for ``target``."""
+    """Raises DraftError where ``draft`` does not fit ``target``."""
     if draft.vocab_size != target.vocab_size:
         raise DraftError(
             f"the draft model has {draft.vocab_size} tokens and the target {target.vocab_size}; "

@@ -1,4 +1,4 @@
-"""Guess by looking back: what followed the last time the text ended like this?"""
+"""Draft by prompt lookup: propose what followed the last time the text ended like this."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Match:
 
 
 class Trust:
-    """How often guesses after matches of about one length were right, of which the last twenty or so count."""
+    """The share of draft tokens after matches of about one length that were right; the last twenty or so count."""
 
     def __init__(self, at_first: float) -> None:
         self._right, self._judged = 2 * at_first, 2.0
@@ -40,7 +40,7 @@ class PromptLookup:
     """Prompt-lookup decoding: n-grams over prompt and output, longest match and latest place first.
 
     Keeps an index that grows with the text, so that a proposal costs the same for a long context as for a short one. Learns
-    from what came how far to trust a match by its length, and says so with each proposal.
+    from what came how far to trust a match by its length, and gives that chance with each proposal.
 
     Source: Saxena, "Prompt Lookup Decoding" (2023); also ``PromptLookupCandidateGenerator`` in transformers.
     """
@@ -54,19 +54,19 @@ class PromptLookup:
         self._text: list[int] = []
         self._after: dict[tuple[int, ...], int] = {}
         self._trust: dict[int, Trust] = {}
-        self._said: tuple[int, Match] | None = None
+        self._proposed: tuple[int, Match] | None = None
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """What followed the best match; nothing without one."""
+        """Propose what followed the best match; nothing without one."""
         match = self.find(context, limit)
         self._learn()
-        self._said = (len(self._text), match) if match is not None else None
+        self._proposed = (len(self._text), match) if match is not None else None
         return Proposal([]) if match is None else Proposal(match.tokens, chance=self._trust_in(match.length).chance)
 
     def find(self, context: Context, limit: int) -> Match | None:
-        """What followed the latest earlier occurrence of the longest known ending of the text.
+        """Return what followed the latest earlier occurrence of the longest known ending of the text.
 
-        Where the text ends before ``limit`` tokens, it repeats itself and so does the guess.
+        Where the text ends before ``limit`` tokens, it repeats itself and so does the proposal.
         """
         self._follow(context)
         text = self._text
@@ -91,20 +91,20 @@ class PromptLookup:
         return self._trust.setdefault(size, Trust(at_first=1 - 0.5 ** (size - 1)))
 
     def _learn(self) -> None:
-        """Hold what was said last against what came."""
-        if self._said is None:
+        """Compare the last proposal with what came."""
+        if self._proposed is None:
             return
-        at, match = self._said
-        for guess, token in zip(match.tokens, self._text[at:], strict=False):
-            self._trust_in(match.length).judge(guess == token)
-            if guess != token:
+        at, match = self._proposed
+        for draft, token in zip(match.tokens, self._text[at:], strict=False):
+            self._trust_in(match.length).judge(draft == token)
+            if draft != token:
                 break
 
     def _follow(self, context: Context) -> None:
         """Index every n-gram that is followed by something; the ending itself is not, yet."""
         tokens, known = context.tokens, len(self._text)
         if context is not self._context and tokens[:known] != self._text:
-            self._text, self._after, self._said, known = [], {}, None, 0
+            self._text, self._after, self._proposed, known = [], {}, None, 0
         self._context = context
         text = self._text
         text.extend(tokens[known:])

@@ -1,4 +1,4 @@
-"""What a drafter is: something that guesses what comes next. A wrong guess costs time and never changes the text."""
+"""A drafter proposes draft tokens. A rejected draft token costs time and never changes the text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hybridge.runtime.generation.sampling import Proposal, Sampler
 
 @dataclass
 class Context:
-    """What a generation lets its drafter see; tokens only ever grow while it lasts.
+    """A drafter's view of a generation; tokens only ever grow while it lasts.
 
     tokens: the session's whole text, prompt and output; the last one is not committed yet. sampler: how the target draws.
     """
@@ -23,26 +23,26 @@ class Context:
     _hidden: list[Tensor] = field(default_factory=list)
 
     def add_hidden(self, hidden: Tensor) -> None:
-        """Tapped hidden states [n, F] of tokens that were just committed."""
+        """Add tapped hidden states [n, F] of tokens that were just committed."""
         self._hidden.append(hidden)
 
-    def take_hidden(self) -> Tensor:
-        """Those [n, F] of the last n committed tokens, n since they were last taken."""
-        taken = torch.cat(self._hidden) if self._hidden else torch.empty(0, 0)
+    def pop_hidden(self) -> Tensor:
+        """Return and forget the hidden states [n, F] of the last n committed tokens, n since the last call."""
+        hidden = torch.cat(self._hidden) if self._hidden else torch.empty(0, 0)
         self._hidden.clear()
-        return taken
+        return hidden
 
 
 class Drafter(Protocol):
-    """Guesses what comes next. One drafter may serve one generation after the other."""
+    """Proposes what comes next. One drafter may serve one generation after the other."""
 
     @property
     def needs_hidden(self) -> bool:
-        """Whether the context should collect the target's tapped hidden states."""
+        """Return whether the context should collect the target's tapped hidden states."""
 
     @property
     def is_free(self) -> bool:
-        """Whether proposing takes next to no time: it is then asked every round, and its proposals say their chance."""
+        """Return whether proposing takes next to no time: it is then asked every round, and its proposals have a chance."""
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """At most ``limit`` ≥ 1 tokens that may follow ``context.tokens``; none where it has no idea."""
+        """Propose at most ``limit`` ≥ 1 tokens that may follow ``context.tokens``; none if it has no idea."""

@@ -45,7 +45,7 @@ def generate(
         raise UsageError(f"max_new_tokens is {max_new_tokens}, but must be at least 1.")
     if drafter is not None and session.verify_len < 2:
         raise UsageError(
-            "this artifact verifies one token at a time, which leaves nothing to guess; "
+            "this artifact verifies one token at a time, which leaves no room for draft tokens; "
             "export with --verify-len 2 or more, or generate without a drafter."
         )
     prompt = [int(token) for token in tokens]
@@ -63,7 +63,7 @@ def generate(
 
 @dataclass(frozen=True)
 class Round:
-    """Tokens that came of one round, how many guesses were verified for them, and the seconds until they were there."""
+    """Tokens that came of one round, how many draft tokens were verified for them, and the seconds until they were there."""
 
     new: list[int]
     proposed: int = 0
@@ -86,7 +86,7 @@ class Engine:
             logits = self.session.prefill(prompt)
         self.stats.prompt_tokens = len(prompt)
         self.context.tokens = self.session.tokens
-        self._take_hidden(len(prompt))
+        self._add_hidden(len(prompt))
         return self.sampler.draw(logits, self.context.tokens)
 
     def run(self, first: int, most: int, is_last: Until) -> Iterator[int]:
@@ -119,12 +119,12 @@ class Engine:
         return Round(new, len(proposal.tokens), perf_counter() - began)
 
     def _worthwhile(self, most: int) -> Proposal:
-        """Guesses for a block of at most ``most`` tokens, as many as pay."""
+        """Propose for a block of at most ``most`` tokens, as many as pay."""
         if self.drafter is None:
             return Proposal([])
         if not self.drafter.is_free:
             length = self.pace.choose(most)
-            self._guess_in_shadow(decoding=length == 1)
+            self._propose_in_shadow(decoding=length == 1)
             return self._propose(length - 1)
         proposal = self._propose(min(most, self.session.verify_len) - 1)
         if not proposal.tokens:
@@ -139,7 +139,7 @@ class Engine:
             return self.drafter.propose(self.context, limit)
 
     def _verify(self, proposal: Proposal) -> list[int]:
-        """The tokens that follow the text, of which all but the last were guessed right; they wait for a commit."""
+        """Return the tokens that follow the text, of which all but the last were proposed; they wait for a commit."""
         with self.stats.timed("verify"):
             logits = self.session.verify([self.context.tokens[-1], *proposal.tokens])
         return self.sampler.accept(logits, proposal, self.context.tokens)
@@ -149,18 +149,18 @@ class Engine:
             logits = self.session.decode(self.context.tokens[-1])
         token = self.sampler.draw(logits, self.context.tokens)
         self.pace.compare(token)
-        self._take_hidden(1)
+        self._add_hidden(1)
         self.stats.decodes += 1
         return [token]
 
-    def _guess_in_shadow(self, decoding: bool) -> None:
-        """Guess only to compare with what comes: it tells whether guessing would pay again."""
+    def _propose_in_shadow(self, decoding: bool) -> None:
+        """Propose only to compare with what comes: it tells whether speculation would pay again."""
         if decoding and self.pace.wants_shadow():
             began = perf_counter()
             self.pace.shadow(self._propose(self.pace.shadow_length).tokens, perf_counter() - began)
 
     def _read_prompt(self) -> None:
-        """Let the drafter read the prompt, which is a prefill too; what it says is the first guess to compare."""
+        """Let the drafter read the prompt, which is a prefill too; its first proposal is compared."""
         self._unread = False
         if self.drafter is not None:
             with self.stats.timed("prefill"):
@@ -172,14 +172,14 @@ class Engine:
         if done.proposed:
             with self.stats.timed("commit"):
                 self.session.commit(given)
-            self._take_hidden(given)
+            self._add_hidden(given)
             self.stats.count_block(self.stats.new_tokens - given, len(done.new) - 1, done.proposed)
         if done.seconds:
             seconds = done.seconds + perf_counter() - began
             self.stats.new_seconds += seconds
             self.pace.round_done(1 + done.proposed, done.proposed, len(done.new) - 1, seconds)
 
-    def _take_hidden(self, count: int) -> None:
+    def _add_hidden(self, count: int) -> None:
         """Let the context have the hidden states of the last call's first ``count`` tokens, now committed."""
         if self.drafter is not None and self.drafter.needs_hidden:
             self.context.add_hidden(self.session.hidden[:count])

@@ -1,8 +1,8 @@
-"""How far to guess ahead: as far as measured acceptance and measured costs make worthwhile, and not at all where they do not.
+"""Choose how many draft tokens to verify: as many as measured acceptance and costs make worthwhile, or none.
 
-A block of S tokens, of which S - 1 are guessed and each is right with probability a, yields (1 - a^S) / (1 - a) tokens on
+A block of S tokens, of which S - 1 are drafted and each is right with probability a, yields (1 - a^S) / (1 - a) tokens on
 average (Leviathan, Kalman, Matias, arXiv:2211.17192, equation 1). The pace is the S with the most tokens a second; S = 1 is
-plain decoding. While it decodes plainly, guesses are made now and then and compared with what comes, without verifying them.
+plain decoding. While it decodes plainly, some draft tokens are made and compared with what comes, without verifying them.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 SHADOW_SHARE = 0.01
-"""Share of the time that guesses may take which are only compared with what comes."""
+"""Share of the time that draft tokens may take which are only compared with what comes."""
 
 SHADOW_LENGTH = 3
-"""Guesses in a row that are compared; later ones would only be judged if these are right."""
+"""Draft tokens in a row that are compared; later ones would only be judged if these are right."""
 
 FORGET = 0.95
-"""What a judged guess still counts once one more was judged: the last twenty or so decide."""
+"""Weight of a judged draft token once one more was judged: the last twenty or so decide."""
 
 MARGIN = 1.1
-"""How much faster than decoding a block must look by the average guess: right ones come in runs, so it yields less."""
+"""How much faster than decoding a block must look by the average draft token: right ones come in runs, so it yields less."""
 
 MEASURED = 4
 """Plain rounds at the start: the first ones are slower than what follows, and everything is held against them."""
@@ -41,20 +41,20 @@ class Pace:
         """lengths: of the verify methods, ascending; fixed: take this block length whatever was measured."""
         self.lengths, self.fixed = lengths, fixed
         self.cost: dict[int, float] = {}
-        self._right, self._judged = 1.4, 2.0  # a first guess: 70 %, worth two tries
+        self._right, self._judged = 1.4, 2.0  # a first estimate: 70 %, worth two tries
         self._plain_rounds = self._since_plain = self._patience = 0
         self._elapsed = self._shadowing = self._shadow_cost = 0.0
         self._shadow: list[int] = []
 
     @property
     def acceptance(self) -> float:
-        """The chance that a guess is right, as far as the last ones tell."""
+        """Return the chance that a draft token is accepted, as far as the last ones tell."""
         return self._right / self._judged
 
     def choose(self, room: int, chance: float | None = None) -> int:
-        """The block length for the next round, at most ``room``; 1 for plain decoding.
+        """Return the block length for the next round, at most ``room``; 1 for plain decoding.
 
-        chance that a guess is right: what was measured, unless the drafter knows better.
+        chance that a draft token is right: what was measured, unless the drafter knows better.
         """
         if self.fixed is not None:
             return min(self.fixed, room)
@@ -81,25 +81,25 @@ class Pace:
         self._elapsed += seconds
         self._judge(proposed, accepted)
 
-    # Shadow guesses
+    # Draft tokens that are only compared
 
     @property
     def shadow_length(self) -> int:
-        """Guesses to make at once for comparing."""
+        """Return how many draft tokens to propose at once for comparing."""
         return min(SHADOW_LENGTH, self.lengths[-1] - 1)
 
     def wants_shadow(self) -> bool:
-        """Whether a guess may be spent on comparing."""
+        """Return whether time may be spent on draft tokens that are only compared."""
         next_cost = self._shadow_cost or self.cost.get(1, 0.0)
         return not self._shadow and self._shadowing + next_cost <= SHADOW_SHARE * self._elapsed
 
-    def shadow(self, guesses: list[int], seconds: float) -> None:
-        """``guesses`` for the tokens to come, which took ``seconds`` to make."""
-        self._shadow, self._shadow_cost = guesses, seconds
+    def shadow(self, tokens: list[int], seconds: float) -> None:
+        """Keep draft tokens that are only compared with what comes, and which took ``seconds`` to propose."""
+        self._shadow, self._shadow_cost = tokens, seconds
         self._shadowing += seconds
 
     def compare(self, token: int) -> None:
-        """``token`` came: hold it against the shadow guesses."""
+        """Compare ``token``, which came, with the next shadow draft token."""
         if self._shadow:
             right = self._shadow.pop(0) == token
             self._judge(1, int(right))
@@ -109,7 +109,7 @@ class Pace:
                 self._shadow = []
 
     def _judge(self, proposed: int, accepted: int) -> None:
-        """Guesses up to the first wrong one were judged; what follows that one was not."""
+        """Judge draft tokens up to the first wrong one; those that follow it were not verified."""
         for right in [1] * accepted + [0] * (accepted < proposed):
             self._right, self._judged = FORGET * self._right + right, FORGET * self._judged + 1
 
@@ -125,6 +125,6 @@ class Pace:
 
 
 def expected(length: int, acceptance: float) -> float:
-    """Tokens that a block of ``length`` yields on average."""
+    """Return how many tokens a block of ``length`` yields on average."""
     a = min(acceptance, 0.999)
     return float((1 - a**length) / (1 - a))

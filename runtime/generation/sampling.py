@@ -1,4 +1,4 @@
-"""How tokens are drawn from logits, and which guesses are accepted so that the distribution stays the target's own."""
+"""Draw tokens from logits, and accept draft tokens so that the distribution stays the target's own."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def _check(fine: bool, message: str) -> None:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Guessed tokens. probabilities, [V] for each, are what they were drawn from; none where the drafter is certain.
+    """Draft tokens. probabilities, [V] for each, are what they were drawn from; none where the drafter is certain.
 
-    chance is the drafter's own estimate that a guess is right if those before it are, where it has one. It decides how many are
-    verified, so it must not depend on tokens that were drawn: that would leave others than ``probabilities`` says.
+    chance is the drafter's own estimate that a token is right if those before it are, where it has one. It decides how many are
+    verified, so it must not depend on tokens that were drawn: that would leave another distribution than ``probabilities``.
     """
 
     tokens: list[int]
@@ -54,14 +54,14 @@ class Proposal:
     chance: float | None = None
 
     def drawn_from(self, i: int) -> Tensor | None:
-        """What guess ``i`` was drawn from, if it was."""
+        """Return what draft token ``i`` was drawn from, if it was."""
         return None if self.probabilities is None else self.probabilities[i]
 
 
 class Sampler:
     """Draws the token of each position from noise of its own.
 
-    The noise follows from the seed and the position alone. A guess of a drafter that is certain is therefore accepted exactly
+    The noise follows from the seed and the position alone. A token of a deterministic drafter is therefore accepted exactly
     where plain decoding would have drawn it: with the same seed the text is the same with such a drafter and without.
     """
 
@@ -74,15 +74,15 @@ class Sampler:
         return self.sampling.temperature == 0
 
     def draw(self, logits: Tensor, text: Sequence[int], stream: str = "draw") -> int:
-        """The token after ``text`` by its logits [V]. Another stream is other noise for the same position."""
+        """Draw the token after ``text`` by its logits [V]. Another stream is other noise for the same position."""
         if self.greedy:
             return int(self._penalized(logits, text).argmax())
         return self._pick(self.distribution(logits, text), len(text), stream)
 
     def accept(self, logits: Tensor, proposal: Proposal, text: Sequence[int]) -> list[int]:
-        """The tokens after ``text``: the accepted guesses and one more; logits [len(proposal) + 1, V].
+        """Return the tokens after ``text``: the accepted draft tokens and one more; logits [len(proposal) + 1, V].
 
-        Each token is distributed as ``draw`` would have it (Leviathan, Kalman, Matias, arXiv:2211.17192): a guess x drawn
+        Each token is distributed as ``draw`` would have it (Leviathan, Kalman, Matias, arXiv:2211.17192): a token x drawn
         from q is accepted with probability min(1, p(x) / q(x)), else its replacement comes from max(0, p - q), normalized. For
         a certain drafter that is the same as drawing from p and comparing.
         """
@@ -90,24 +90,24 @@ class Sampler:
             best: list[int] = logits.argmax(-1).tolist()
             return best[: _agreeing(best, proposal.tokens) + 1]
         new: list[int] = []
-        for i, guess in enumerate(proposal.tokens):
-            new.append(self._judge(logits[i], guess, proposal.drawn_from(i), [*text, *new]))
-            if new[-1] != guess:
+        for i, token in enumerate(proposal.tokens):
+            new.append(self._judge(logits[i], token, proposal.drawn_from(i), [*text, *new]))
+            if new[-1] != token:
                 return new
         return [*new, self.draw(logits[len(new)], [*text, *new])]
 
     def distribution(self, logits: Tensor, text: Sequence[int]) -> Tensor:
-        """float64 [V]: what the token after ``text`` is drawn from, for a temperature above 0."""
+        """Return float64 [V]: what the token after ``text`` is drawn from, for a temperature above 0."""
         scores = self._penalized(logits, text).double() / self.sampling.temperature
         return _min_p(_top_p(_top_k(scores, self.sampling.top_k).softmax(-1), self.sampling.top_p), self.sampling.min_p)
 
-    def _judge(self, logits: Tensor, guess: int, q: Tensor | None, text: Sequence[int]) -> int:
-        """``guess`` where it is accepted, else its replacement."""
+    def _judge(self, logits: Tensor, token: int, q: Tensor | None, text: Sequence[int]) -> int:
+        """Return ``token`` if it is accepted, else its replacement."""
         if q is None or self.greedy:
             return self.draw(logits, text)
         p = self.distribution(logits, text)
-        if self._noise(len(text), "accept") * float(q[guess]) < float(p[guess]):
-            return guess
+        if self._noise(len(text), "accept") * float(q[token]) < float(p[token]):
+            return token
         return self._pick((p - q).clamp(min=0), len(text), "draw")
 
     def _penalized(self, logits: Tensor, text: Sequence[int]) -> Tensor:
@@ -129,9 +129,9 @@ class Sampler:
         return random.Random(f"{self.seed} {position} {stream}").random()
 
 
-def _agreeing(best: Sequence[int], guesses: Sequence[int]) -> int:
-    """How many guesses from the first on are right."""
-    return next((i for i, guess in enumerate(guesses) if guess != best[i]), len(guesses))
+def _agreeing(best: Sequence[int], tokens: Sequence[int]) -> int:
+    """Return how many draft tokens from the first on are right."""
+    return next((i for i, token in enumerate(tokens) if token != best[i]), len(tokens))
 
 
 def _top_k(scores: Tensor, k: int) -> Tensor:

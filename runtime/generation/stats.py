@@ -1,4 +1,4 @@
-"""What a generation did, and where its time went."""
+"""Count what a generation did, and where its time went."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class GenerationStats:
     decode_seconds: float = 0.0
     new_seconds: float = 0.0
     spans: list[tuple[int, int, int]] = field(default_factory=list)
-    """For each verified block: which new token its first guess stands for, guesses accepted, guesses rejected."""
+    """For each verified block: which new token its first draft token stands for, draft tokens accepted, rejected."""
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted of the proposed tokens; 0 where none were proposed."""
+        """Return the share of the proposed tokens that were accepted; 0 if none were proposed."""
         return self.accepted / self.proposed if self.proposed else 0.0
 
     @property
     def mean_accepted_length(self) -> float:
-        """Tokens that a verified block yields: the accepted guesses and one more; 0 without blocks."""
+        """Return how many tokens a verified block yields: the accepted draft tokens and one more; 0 without blocks."""
         return (self.accepted + self.verifies) / self.verifies if self.verifies else 0.0
 
     @property
     def tokens_per_second(self) -> float:
-        """New tokens after the first."""
+        """Return new tokens after the first, per second."""
         return (self.new_tokens - 1) / self.new_seconds if self.new_seconds and self.new_tokens > 1 else 0.0
 
     @contextmanager
@@ -60,7 +60,7 @@ class GenerationStats:
             setattr(self, name, getattr(self, name) + perf_counter() - began)
 
     def count_block(self, first: int, accepted: int, proposed: int) -> None:
-        """A verified block: which new token its first guess stands for, guesses accepted, guesses made."""
+        """Count a verified block: which new token its first draft token stands for, draft tokens accepted and proposed."""
         self.verifies += 1
         self.proposed += proposed
         self.accepted += accepted
@@ -68,7 +68,7 @@ class GenerationStats:
         self.spans.append((first, accepted, proposed - accepted))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the spans, for JSON."""
+        """Return everything but the spans, for JSON."""
         derived = ("acceptance_rate", "mean_accepted_length", "tokens_per_second")
         own = {name: value for name, value in asdict(self).items() if name != "spans"}
         return own | {name: getattr(self, name) for name in derived}

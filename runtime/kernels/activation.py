@@ -22,12 +22,12 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 def activation(x: Tensor, name: str) -> Tensor:
-    """The activation ``name`` of each number of x, float32."""
+    """Return the activation ``name`` of each number of x, float32."""
     return ACTIVATIONS[name](x)
 
 
 def gated(x: Tensor, gate: Tensor, name: str) -> Tensor:
-    """x times the activation ``name`` of gate, both float32 of the same shape: SwiGLU for ``silu``, GeGLU for ``gelu``."""
+    """Return x times the activation ``name`` of gate, float32 of the same shape: SwiGLU for ``silu``, GeGLU for ``gelu``."""
     return x * ACTIVATIONS[name](gate)
 
 

@@ -30,7 +30,7 @@ def attention(
     window: int = 0,
     chunked: bool = False,
 ) -> Tensor:
-    """query [1, T, H, D] over keys [1, R, G, D] and values [1, R, G, V]; [1, T, H, V].
+    """Attend with query [1, T, H, D] over keys [1, R, G, D] and values [1, R, G, V]; [1, T, H, V].
 
     mask, bool [T, R], says which rows a token sees; without it these are the rows up to ``start`` (int64 [1]) + t, or the
     ``Ring``'s where ``ring``, its size, is not 0. softcap 0 is none; sinks [H].
@@ -57,7 +57,7 @@ def quantized_attention(
     scale: float,
     softcap: float,
 ) -> Tensor:
-    """The same over int8 rows (``QuantizedRows``); token t sees the rows up to ``start`` + t."""
+    """Attend likewise over int8 rows (``QuantizedRows``); token t sees the rows up to ``start`` + t."""
     rows = QuantizedRows(keys=keys, key_scales=key_scales, values=values, value_scales=value_scales)
     return attention(query, *rows.dense(query.shape[-1], value_dim), start, None, sinks, scale, softcap)
 

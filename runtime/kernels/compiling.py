@@ -17,12 +17,12 @@ from hybridge.runtime.pinned import executorch, include_folders, runtime_library
 
 
 def compiler() -> str | None:
-    """The C++ compiler: ``$CXX``, else the first that is found."""
+    """Return the C++ compiler: ``$CXX``, else the first that is found."""
     return next((found for name in (os.environ.get("CXX"), "g++", "clang++") if name and (found := shutil.which(name))), None)
 
 
 def cache_folder(kind: str) -> Path:
-    """Where what was built is kept: ``hybridge/<kind>`` of the user's cache."""
+    """Return where what was built is kept: ``hybridge/<kind>`` of the user's cache."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "hybridge" / kind
 
@@ -35,7 +35,7 @@ def errors_of(command: Sequence[str]) -> str | None:
 
 @contextmanager
 def appearing(path: Path) -> Iterator[Path]:
-    """Where to build what is to be at ``path``, which then appears whole or not at all: others may be building the same."""
+    """Yield where to build what is to be at ``path``, which then appears whole or not at all: others may build the same."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         yield Path(folder) / path.name
@@ -43,7 +43,7 @@ def appearing(path: Path) -> Iterator[Path]:
 
 
 def include_flags() -> list[str]:
-    """ExecuTorch's headers, whose own warnings are not ours to see."""
+    """Return the flags for ExecuTorch's headers, whose own warnings are not ours to see."""
     return [flag for folder in include_folders() for flag in ("-isystem", str(folder))]
 
 
@@ -58,7 +58,7 @@ def linked(library: Path) -> list[str]:
 
 
 def key(files: Sequence[Path], compiler: str | None, flags: Sequence[str]) -> str:
-    """Names whatever changes the compiled code: ``files``, compiler, ``flags``, ExecuTorch and processor."""
+    """Return a name of whatever changes the compiled code: ``files``, compiler, ``flags``, ExecuTorch and processor."""
     digest = hashlib.sha256()
     for part in _ingredients(files, compiler or "", flags):
         digest.update(part)

@@ -14,7 +14,7 @@ from hybridge.runtime.kernels.linear import LANES, packed_linear
 def packed_experts(
     x: Tensor, chosen: Tensor, packed: Tensor, scales: Tensor | None, bias: Tensor | None, rows: int, integer: bool
 ) -> Tensor:
-    """x float32 [M, K] and chosen int64 [M] (0..E - 1) to [M, N]; ``packed`` and ``scales`` hold the panels of E weights.
+    """Map x float32 [M, K], chosen int64 [M] (0..E - 1) to [M, N]; ``packed`` and ``scales`` hold the panels of E weights.
 
     rows: N, of which each expert has its own panels. bias [E, N]; ``integer`` as in ``packed_linear``.
     """

@@ -13,7 +13,7 @@ from hybridge.runtime.kernels.define import define
 
 
 def fading_sum(log_decay: Tensor, x: Tensor, state: Tensor, count: Tensor) -> Tensor:
-    """The states ``exp(log_decay) state + x`` after each of T tokens [B, T, C], zeros from token ``count`` (int64 [1]) on.
+    """Return the states ``exp(log_decay) state + x`` of T tokens [B, T, C], zeros from token ``count`` (int64 [1]) on.
 
     state [B, C] is what the first ``count`` leave.
     """
@@ -25,14 +25,14 @@ def fading_sum(log_decay: Tensor, x: Tensor, state: Tensor, count: Tensor) -> Te
 
 
 def fading_sum_verify(log_decay: Tensor, x: Tensor, staged_log_decay: Tensor, staged_x: Tensor, state: Tensor) -> Tensor:
-    """The states [B, T, C]; state stays, and the first T tokens of the staged buffers [B, S, C] are written."""
+    """Return the states [B, T, C]; state stays, and the first T tokens of the staged buffers [B, S, C] are written."""
     T = x.shape[1]
     staged_log_decay[:, :T], staged_x[:, :T] = log_decay, x
     return _states(log_decay, x, state)
 
 
 def fading_sum_commit(state: Tensor, log_decay: Tensor, x: Tensor, count: Tensor) -> Tensor:
-    """state [B, C] becomes what the first ``count`` staged tokens leave; returns ``count``."""
+    """Replace state [B, C] by what the first ``count`` staged tokens leave; returns ``count``."""
     if n := int(count):
         state.copy_(_states(log_decay[:, :n], x[:, :n], state)[:, -1])
     return count.clone()

@@ -26,7 +26,7 @@ def gated_delta_rule(
     mixed: Tensor, decay: Tensor, beta: Tensor, rate: Tensor, bias: Tensor,
     state: Tensor, count: Tensor, key_heads: int, floor: float | None, strength: float,
 ) -> Tensor:  # fmt: skip
-    """Outputs [B, T, H, V], zeros from token ``count`` (int64 [1]) on; state [B, H, K, V] is what the first ``count`` leave."""
+    """Return [B, T, H, V], zeros from token ``count`` (int64 [1]) on; state [B, H, K, V] is what the first ``count`` leave."""
     n, (B, H, _, V) = int(count), state.shape
     out = mixed.new_zeros(B, mixed.shape[1], H, V)
     if n:
@@ -45,7 +45,7 @@ def gated_delta_rule_verify(
     staged_key: Tensor, staged_error: Tensor, staged_log_decay: Tensor, staged_beta: Tensor,
     key_heads: int, floor: float | None, strength: float,
 ) -> Tensor:  # fmt: skip
-    """Outputs [B, T, H, V], and the first T tokens of the staged buffers.
+    """Return outputs [B, T, H, V], and the first T tokens of the staged buffers.
 
     Staged are key [B, S, Hk, K] after its norm, error [B, S, H, V] (the value less what the state has for the key), log decay
     [B, S, H] or [B, S, H, K], and beta [B, S, H].
@@ -70,7 +70,7 @@ def gated_delta_rule_verify(
 def gated_delta_rule_commit(
     state: Tensor, key: Tensor, error: Tensor, log_decay: Tensor, beta: Tensor, count: Tensor
 ) -> Tensor:
-    """state [B, H, K, V] becomes what the first ``count`` staged tokens leave; returns ``count``."""
+    """Replace state [B, H, K, V] by what the first ``count`` staged tokens leave; returns ``count``."""
     group = state.shape[1] // key.shape[2]
     for t in range(int(count)):
         each = key[:, t].repeat_interleave(group, 1).unsqueeze(-1) * (beta[:, t].unsqueeze(-1) * error[:, t]).unsqueeze(-2)

@@ -46,34 +46,34 @@ def load() -> None:
 
 
 def build(*, again: bool = False) -> Path:
-    """The compiled library; from the cache if it is there and not wanted ``again``. Raises KernelsError."""
+    """Build the compiled library, or find it in the cache if it is not wanted ``again``. Raises KernelsError."""
     if again or not is_built():
         _compile(path())
     return path()
 
 
 def path() -> Path:
-    """Where the compiled library of these sources is or would be."""
+    """Return where the compiled library of these sources is or would be."""
     return cache_folder() / _key() / "libhybridge_kernels.so"
 
 
 def is_built() -> bool:
-    """Whether ``load`` would find the library without building it."""
+    """Return whether ``load`` would find the library without building it."""
     return path().exists()
 
 
 def is_available() -> bool:
-    """Whether this machine can have the kernels: they are built, or there is a compiler."""
+    """Return whether this machine can have the kernels: they are built, or there is a compiler."""
     return is_built() or compiler() is not None
 
 
 def cache_folder() -> Path:
-    """Where built libraries are kept: ``hybridge/kernels`` of the user's cache."""
+    """Return where built libraries are kept: ``hybridge/kernels`` of the user's cache."""
     return compiling.cache_folder("kernels")
 
 
 def sources() -> list[Path]:
-    """The kernels' C++ files."""
+    """Return the kernels' C++ files."""
     return sorted(FOLDER.glob("*.cpp"))
 
 

@@ -16,7 +16,7 @@ LANES = 16
 
 
 def pack(quanta: Tensor, bits: int) -> Tensor:
-    """int8 [N, K] (-8..7 for 4 bits) to panels: uint8 [N / 16, K / 8, 64] for 4 bits, int8 [N / 16, K / 4, 64] for 8.
+    """Pack int8 [N, K] (-8..7 for 4 bits) into panels: uint8 [N / 16, K / 8, 64] for 4 bits, int8 [N / 16, K / 4, 64] for 8.
 
     32 bits: float32 [N, K] to float32 [N / 16, K, 16].
     """
@@ -31,7 +31,7 @@ def pack(quanta: Tensor, bits: int) -> Tensor:
 
 
 def unpack(packed: Tensor, rows: int) -> Tensor:
-    """What ``pack`` made, back to [N, K]."""
+    """Unpack what ``pack`` made to [N, K]."""
     if packed.dtype == torch.float32:
         return packed.transpose(1, 2).reshape(-1, packed.shape[1])[:rows]
     if packed.dtype == torch.int8:
@@ -42,13 +42,13 @@ def unpack(packed: Tensor, rows: int) -> Tensor:
 
 
 def pack_scales(scales: Tensor) -> Tensor:
-    """Scales [N, K / group] as float16 [N / 16, K / group, 16]."""
+    """Pack scales [N, K / group] as float16 [N / 16, K / group, 16]."""
     padded = F.pad(scales.to(torch.float16), (0, 0, 0, -scales.shape[0] % LANES))
     return padded.view(-1, LANES, scales.shape[1]).transpose(1, 2).contiguous()
 
 
 def weights(packed: Tensor, scales: Tensor | None, rows: int) -> Tensor:
-    """float32 [N, K] of packed weights and their scales."""
+    """Return float32 [N, K] of packed weights and their scales."""
     if scales is None:
         return unpack(packed, rows)
     quanta = unpack(packed, rows).float()
@@ -58,7 +58,7 @@ def weights(packed: Tensor, scales: Tensor | None, rows: int) -> Tensor:
 
 
 def round_activations(x: Tensor, groups: int) -> Tensor:
-    """x [..., K] rounded to 8 bits with one scale for each of ``groups`` groups: round(x / step), step = max |x| / 127."""
+    """Round x [..., K] to 8 bits with one scale for each of ``groups`` groups: round(x / step), step = max |x| / 127."""
     parts = x.unflatten(-1, (groups, -1))
     largest = parts.abs().amax(-1, keepdim=True)
     inverse = torch.where(largest > 0, 127.0 / largest, 0.0)
@@ -67,13 +67,13 @@ def round_activations(x: Tensor, groups: int) -> Tensor:
 
 
 def packed_linear(x: Tensor, packed: Tensor, scales: Tensor | None, bias: Tensor | None, rows: int, integer: bool) -> Tensor:
-    """x float32 [..., K] to [..., N]; ``integer`` rounds x to 8 bits by the groups of the weights, else x stays (4w, 8w)."""
+    """Map x float32 [..., K] to [..., N]; ``integer`` rounds x to 8 bits by the weights' groups, else x stays (4w, 8w)."""
     rounded = round_activations(x, scales.shape[1]) if integer and scales is not None else x
     return F.linear(rounded, weights(packed, scales, rows), bias)
 
 
 def packed_embedding(tokens: Tensor, packed: Tensor, scales: Tensor | None, rows: int, columns: int) -> Tensor:
-    """Rows ``tokens`` (int64 [...]) of the weight, float32 [..., K]."""
+    """Return rows ``tokens`` (int64 [...]) of the weight, float32 [..., K]."""
     return F.embedding(tokens, weights(packed, scales, rows))
 
 

@@ -116,8 +116,8 @@ void state_rows(const Tokens& tokens, int64_t first, const Shape& s, const float
   const float *key = tokens.key + first * tokens.stride, *faded = tokens.faded + first * tokens.stride;
   for (int64_t p = 0; p < s.P; ++p, state += s.N) {
     f32x16 acc[T] = {};
-    float taken[T];
-    for (int t = 0; t < T; ++t) taken[t] = F == Form::VERIFY ? 0.0f : tokens.to_end[t] * value[t * value_stride + p];
+    float scaled[T];
+    for (int t = 0; t < T; ++t) scaled[t] = F == Form::VERIFY ? 0.0f : tokens.to_end[t] * value[t * value_stride + p];
     for (int64_t n = 0; n < s.N; n += LANES) {
       const int64_t count = std::min<int64_t>(LANES, s.N - n);
       f32x16 row = load_up_to(state + n, count);
@@ -127,7 +127,7 @@ void state_rows(const Tokens& tokens, int64_t first, const Shape& s, const float
       if constexpr (F != Form::VERIFY) {
         row *= tokens.total;
 #pragma GCC unroll 8
-        for (int t = 0; t < T; ++t) row += load<f32x16>(key + t * tokens.stride + n) * taken[t];
+        for (int t = 0; t < T; ++t) row += load<f32x16>(key + t * tokens.stride + n) * scaled[t];
         count == LANES ? store(state + n, row) : store_first(state + n, row, count);
       }
     }

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.recurrences.decayed_linear_attention import decayed_linear_attention_naive
-from hybridge.cache.recurrences.state_space import LinearAttention, Steps
+from hybridge.cache.recurrences.state_space import LinearAttention, StepSize
 from hybridge.runtime.kernels.define import define
 
 ROWS = "Tensor mixed, Tensor? steps, Tensor? bias, Tensor rate, Tensor? skip"
@@ -27,7 +27,7 @@ def linear_attention(
     mixed: Tensor, steps: Tensor | None, bias: Tensor | None, rate: Tensor, skip: Tensor | None, state: Tensor,
     count: Tensor, start: int, low: float, high: float | None, groups: int, by_head: bool,
 ) -> Tensor:  # fmt: skip
-    """Outputs [B, T, H P], zeros from token ``count`` (int64 [1]) on; state [B, H, P, N] is what the first ``count`` leave."""
+    """Return [B, T, H P], zeros from token ``count`` (int64 [1]) on; state [B, H, P, N] is what the first ``count`` leave."""
     n, (B, H, P, _) = int(count), state.shape
     out = mixed.new_zeros(B, mixed.shape[1], H * P)
     if n:
@@ -42,7 +42,7 @@ def linear_attention_verify(
     mixed: Tensor, steps: Tensor | None, bias: Tensor | None, rate: Tensor, skip: Tensor | None, state: Tensor,
     staged_mixed: Tensor, staged_steps: Tensor, start: int, low: float, high: float | None, groups: int, by_head: bool,
 ) -> Tensor:  # fmt: skip
-    """Outputs [B, T, H P]; the first T tokens of staged_mixed [B, S, C] and staged_steps [B, S, H] are written."""
+    """Return outputs [B, T, H P]; the first T tokens of staged_mixed [B, S, C] and staged_steps [B, S, H] are written."""
     T = mixed.shape[1]
     sizes = _sizes(mixed, steps, bias, state, start, low, high)
     staged_mixed[:, :T], staged_steps[:, :T] = mixed, sizes
@@ -52,7 +52,7 @@ def linear_attention_verify(
 def linear_attention_commit(
     state: Tensor, mixed: Tensor, steps: Tensor, rate: Tensor, count: Tensor, groups: int, by_head: bool
 ) -> Tensor:
-    """state [B, H, P, N] becomes what the first ``count`` staged tokens leave; returns ``count``."""
+    """Replace state [B, H, P, N] by what the first ``count`` staged tokens leave; returns ``count``."""
     if n := int(count):
         weights = LinearAttention(rate=rate, groups=groups, by_head=by_head)
         state.copy_(_run(mixed[:, :n], steps[:, :n], weights, state)[1])
@@ -65,7 +65,7 @@ def _sizes(
     H = state.shape[1]
     if steps is None:
         return torch.ones(*mixed.shape[:2], H)
-    return Steps(raw=steps, count=H, start=start, bias=bias, low=low, high=math.inf if high is None else high).sizes
+    return StepSize(raw=steps, count=H, start=start, bias=bias, low=low, high=math.inf if high is None else high).sizes
 
 
 def _run(mixed: Tensor, sizes: Tensor, weights: LinearAttention, state: Tensor) -> tuple[Tensor, Tensor]:

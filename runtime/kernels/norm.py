@@ -10,7 +10,7 @@ from hybridge.runtime.kernels.define import define
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """``x / sqrt(mean(x^2) + eps) * weight`` for x [..., D] and weight [D], or [G, D] for x [..., G, D], or none.
+    """Return ``x / sqrt(mean(x^2) + eps) * weight`` for x [..., D] and weight [D], or [G, D] for x [..., G, D], or none.
 
     Source: Zhang and Sennrich (arXiv:1910.07467).
     """
@@ -19,7 +19,7 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
 
 def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """``(x - mean(x)) / sqrt(var(x) + eps) * weight + bias`` for x [..., D], weight and bias [D] or none.
+    """Return ``(x - mean(x)) / sqrt(var(x) + eps) * weight + bias`` for x [..., D], weight and bias [D] or none.
 
     Source: Ba, Kiros and Hinton (arXiv:1607.06450).
     """

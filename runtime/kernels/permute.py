@@ -10,7 +10,7 @@ from hybridge.runtime.kernels.define import define
 
 
 def permute(x: Tensor, dims: Sequence[int]) -> Tensor:
-    """x of any dtype as ``x.permute(dims)``, contiguous."""
+    """Return x of any dtype as ``x.permute(dims)``, contiguous."""
     return x.permute(tuple(dims)).contiguous()
 
 

@@ -22,13 +22,13 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
 
 
 def rotate_half(x: Tensor) -> Tensor:
-    """(a, b) to (-b, a) for the halves of the last dimension."""
+    """Rotate the halves of the last dimension: (a, b) to (-b, a)."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat([-second, first], dim=-1)
 
 
 def rotate_neighbours(x: Tensor) -> Tensor:
-    """The same for each two numbers that follow each other."""
+    """Rotate each two numbers that follow each other likewise."""
     return torch.stack([-x[..., 1::2], x[..., 0::2]], dim=-1).flatten(-2)
 
 

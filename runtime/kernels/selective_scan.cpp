@@ -28,9 +28,9 @@ void scan(const Scan& s, int64_t n, int64_t c, int64_t at, int64_t count, const 
   const f32x16 rate = get(s.rate + c * s.N + at);
   f32x16 h = get(before + c * s.N + at);
   for (int64_t t = 0; t < n; ++t) {
-    const float step = steps[t * stride], taken = step * s.x[t * s.C + c];
+    const float step = steps[t * stride], scaled = step * s.x[t * s.C + c];
     const int64_t row = (t * s.H + head) * s.N + at;
-    h = exp(rate * step) * h + get(s.key + row) * taken;
+    h = exp(rate * step) * h + get(s.key + row) * scaled;
     if (s.query) out[t * s.C + c] += sum(h * get(s.query + row));
   }
   if (after) count == LANES ? store(after + c * s.N + at, h) : store_first(after + c * s.N + at, h, count);

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.recurrences.diagonal_scan import diagonal_scan_naive
-from hybridge.cache.recurrences.state_space import Steps
+from hybridge.cache.recurrences.state_space import StepSize
 from hybridge.runtime.kernels.define import define
 
 ROWS = "Tensor x, Tensor steps, Tensor? bias, Tensor key, Tensor query, Tensor rate, Tensor skip"
@@ -23,7 +23,7 @@ def selective_scan(
     x: Tensor, steps: Tensor, bias: Tensor | None, key: Tensor, query: Tensor, rate: Tensor, skip: Tensor,
     state: Tensor, count: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Outputs [B, T, C], zeros from token ``count`` (int64 [1]) on; state [B, C, N] is what the first ``count`` leave."""
+    """Return [B, T, C], zeros from token ``count`` (int64 [1]) on; state [B, C, N] is what the first ``count`` leave."""
     n, out = int(count), torch.zeros_like(x)
     if n:
         states = _states(x[:, :n], _sizes(steps, bias)[:, :n], key[:, :n], rate, state)
@@ -36,14 +36,14 @@ def selective_scan_verify(
     x: Tensor, steps: Tensor, bias: Tensor | None, key: Tensor, query: Tensor, rate: Tensor, skip: Tensor,
     staged_x: Tensor, staged_steps: Tensor, staged_key: Tensor, state: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Outputs [B, T, C]; the first T tokens of staged_x, staged_steps [B, S, C] and staged_key [B, S, H, N] are written."""
+    """Return [B, T, C]; the first T tokens of staged_x, staged_steps [B, S, C] and staged_key [B, S, H, N] are written."""
     T, sizes = x.shape[1], _sizes(steps, bias)
     staged_x[:, :T], staged_steps[:, :T], staged_key[:, :T] = x, sizes, key
     return _answers(_states(x, sizes, key, rate, state), query) + x * skip
 
 
 def selective_scan_commit(state: Tensor, x: Tensor, steps: Tensor, key: Tensor, rate: Tensor, count: Tensor) -> Tensor:
-    """state [B, C, N] becomes what the first ``count`` staged tokens leave; returns ``count``."""
+    """Replace state [B, C, N] by what the first ``count`` staged tokens leave; returns ``count``."""
     if n := int(count):
         states = _states(x[:, :n], steps[:, :n], key[:, :n], rate, state)
         state.copy_(states[..., -1].reshape(state.shape))
@@ -51,15 +51,15 @@ def selective_scan_commit(state: Tensor, x: Tensor, steps: Tensor, key: Tensor, 
 
 
 def _sizes(steps: Tensor, bias: Tensor | None) -> Tensor:
-    return Steps(raw=steps, count=steps.shape[2], bias=bias).sizes
+    return StepSize(raw=steps, count=steps.shape[2], bias=bias).sizes
 
 
 def _states(x: Tensor, sizes: Tensor, key: Tensor, rate: Tensor, state: Tensor) -> Tensor:
     """The state after every token, [B, H, C / H, N, T]."""
     H, N = key.shape[2:]
-    steps, taken = (each.transpose(1, 2).unflatten(1, (H, -1)).unsqueeze(3) for each in (sizes, sizes * x))
+    steps, scaled = (each.transpose(1, 2).unflatten(1, (H, -1)).unsqueeze(3) for each in (sizes, sizes * x))
     decay = (steps * rate.view(H, -1, N, 1)).exp()
-    return diagonal_scan_naive(decay, taken * key.permute(0, 2, 3, 1).unsqueeze(2), state.view(decay.shape[:-1]))
+    return diagonal_scan_naive(decay, scaled * key.permute(0, 2, 3, 1).unsqueeze(2), state.view(decay.shape[:-1]))
 
 
 def _answers(states: Tensor, query: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ ROWS = "Tensor x, Tensor taps, Tensor? bias"
 def short_conv(
     x: Tensor, taps: Tensor, bias: Tensor | None, window: Tensor, count: Tensor, start: int, activation: str
 ) -> Tensor:
-    """Outputs [B, T, C], zeros from token ``count`` (int64 [1]) on; window [B, W, C] takes in the first ``count`` inputs."""
+    """Return [B, T, C], zeros from token ``count`` (int64 [1]) on; window [B, W, C] takes in the first ``count`` inputs."""
     n, inputs = int(count), _inputs(x, taps, start)
     out = torch.zeros_like(inputs)
     if n:
@@ -32,14 +32,14 @@ def short_conv(
 def short_conv_verify(
     x: Tensor, taps: Tensor, bias: Tensor | None, window: Tensor, staged: Tensor, start: int, activation: str
 ) -> Tensor:
-    """Outputs [B, T, C]; the window stays and the inputs go into the first T rows of staged [B, S, C]."""
+    """Return outputs [B, T, C]; the window stays and the inputs go into the first T rows of staged [B, S, C]."""
     inputs = _inputs(x, taps, start)
     staged[:, : x.shape[1]] = inputs
     return _convolve(torch.cat([window, inputs], dim=1), taps, bias, activation)
 
 
 def shift_window(window: Tensor, x: Tensor, count: Tensor) -> Tensor:
-    """window [B, W, C] takes in the first ``count`` of x [B, T, C]; returns ``count``."""
+    """Shift the first ``count`` of x [B, T, C] into window [B, W, C]; returns ``count``."""
     n = int(count)
     window.copy_(torch.cat([window, x], dim=1)[:, n : n + window.shape[1]])
     return count.clone()

@@ -9,7 +9,7 @@ from hybridge.runtime.kernels.define import define
 
 
 def where(condition: Tensor, x: Tensor, other: Tensor) -> Tensor:
-    """x where condition (bool) holds, else other; x and other of the same dtype, all three broadcast."""
+    """Return x where condition (bool) holds, else other; x and other of the same dtype, all three broadcast."""
     return torch.where(condition, x, other)
 
 

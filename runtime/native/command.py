@@ -15,14 +15,14 @@ FLAGS = ("-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", *MACROS)
 
 
 def build() -> Path:
-    """The command; from the cache if it is there. Raises NativeError."""
+    """Build the command, or find it in the cache. Raises NativeError."""
     if not path().exists():
         _compile(path())
     return path()
 
 
 def path() -> Path:
-    """Where the command of these sources is or would be."""
+    """Return where the command of these sources is or would be."""
     return compiling.cache_folder("native") / _key() / "hybridge_replay"
 
 
@@ -47,7 +47,7 @@ def _compile(command: Path) -> None:
 
 
 def _links() -> list[str]:
-    """What the wheel's runtime needs outside of a Python process: Python itself, and the library with its registries."""
+    """Return what the wheel's runtime needs outside of a Python process: Python itself, and the library with its registries."""
     if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
         raise NativeError(
             "ExecuTorch's wheel is linked against libpython, and this Python has none; use one that was built with "

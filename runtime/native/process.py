@@ -18,13 +18,13 @@ from hybridge.runtime.backends.pte_program import needs_kernels, stock_operators
 from hybridge.runtime.kernels import library
 from hybridge.runtime.native import command
 
-Guess = Callable[[Sequence[int], int], Sequence[int]]
-"""Tokens of the text since the last call, and a limit, to at most so many guesses."""
+Draft = Callable[[Sequence[int], int], Sequence[int]]
+"""Tokens of the text since the last call, and a limit, to at most so many draft tokens."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What came of an operation: the session's length and its logits, flat, or ExecuTorch's error where it was refused.
+    """The result of an operation: the session's length and its logits, flat, or ExecuTorch's error if it was refused.
 
     generated: of a generation the counts of replay.cpp, and the tokens behind them.
     """
@@ -63,27 +63,27 @@ class NativeProcess:
         self._process.communicate()
         self._errors.close()
 
-    def ask(self, operation: str, guess: Guess | None = None) -> Answer:
-        """Run one operation, a line of replay.cpp; ``guess`` is for a generation that asks for its guesses.
+    def ask(self, operation: str, propose: Draft | None = None) -> Answer:
+        """Run one operation, a line of replay.cpp; ``propose`` is for a generation that asks for its draft tokens.
 
         Raises NativeError where the process ended instead of answering, and after a call that was interrupted.
         """
         if self._asking:
             raise NativeError("an earlier call was interrupted before its answer came; start the native harness again.")
         self._asking = True
-        answer = self._answer(operation, guess)
+        answer = self._answer(operation, propose)
         self._asking = False
         return answer
 
-    def _answer(self, operation: str, guess: Guess | None) -> Answer:
+    def _answer(self, operation: str, propose: Draft | None) -> Answer:
         self._write(operation)
         while True:
             kind, *rest = self._read()
             if kind == "refused":
                 return Answer(refused=rest[0])
             numbers = [int(word) for word in rest]
-            if kind == "propose" and guess is not None:
-                self._write(" ".join(map(str, guess(numbers[1:], numbers[0]))))
+            if kind == "propose" and propose is not None:
+                self._write(" ".join(map(str, propose(numbers[1:], numbers[0]))))
             elif kind == "generated":
                 return Answer(length=numbers[0], generated=numbers[1:])
             else:
@@ -114,6 +114,6 @@ class NativeProcess:
     def _ended(self, where: str = "") -> NativeError:
         self._process.wait()
         self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").strip()[-1000:]
+        message = self._errors.read().decode(errors="replace").strip()[-1000:]
         self.close()
-        return NativeError(f"the native harness ended{where} with exit code {self._process.returncode}: {said}")
+        return NativeError(f"the native harness ended{where} with exit code {self._process.returncode}: {message}")

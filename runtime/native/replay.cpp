@@ -14,7 +14,7 @@
 //   refused Error::NAME      executorch::runtime::Error; a line that is no operation is refused as InvalidArgument
 //   generated LENGTH PROPOSED ACCEPTED VERIFIES ROLLBACKS TOKEN ...
 //
-// A generation that asks for its guesses says "propose LIMIT TOKEN ...", with the tokens of the text since it asked last, and
+// A generation that asks for a proposal prints "propose LIMIT TOKEN ...", with the tokens of the text since it asked last, and
 // reads a line of tokens. The first line of all is "ready", once everything is loaded.
 
 #include <dlfcn.h>
@@ -44,7 +44,7 @@ Numbers numbers(std::istream& in) {
 }
 
 // Answers go where standard output went; what libraries print goes to standard error.
-FILE* take_stdout() {
+FILE* claim_stdout() {
   FILE* answers = ::fdopen(::dup(STDOUT_FILENO), "wb");
   ::dup2(STDERR_FILENO, STDOUT_FILENO);
   return answers;
@@ -64,7 +64,7 @@ class Replay {
     }
   }
 
-  // For guesses from outside: hybridge::Drafter.
+  // For draft tokens from outside: hybridge::Drafter.
   Numbers propose(hybridge::Tokens text, size_t limit) {
     std::string line = "propose " + std::to_string(limit);
     for (int64_t token : text.subspan(told_)) line += " " + std::to_string(token);
@@ -163,7 +163,7 @@ int fail(const std::string& what, int code) {
 int main(int argc, char** argv) {
   const size_t count = argc < 3 ? 0 : std::strtoul(argv[2], nullptr, 10);
   if (count == 0) return fail("give the path of a model.pte, the number of sessions, and libraries of operators", 2);
-  FILE* answers = take_stdout();
+  FILE* answers = claim_stdout();
   for (int i = 3; i < argc; ++i) {
     if (::dlopen(argv[i], RTLD_NOW | RTLD_GLOBAL) == nullptr) return fail(::dlerror(), 1);
   }

@@ -20,7 +20,7 @@ from hybridge.cache.errors import (
 from hybridge.runtime.generation.drafter import Context, Drafter
 from hybridge.runtime.generation.sampling import Sampler, Sampling
 from hybridge.runtime.generation.stats import GenerationStats
-from hybridge.runtime.native.process import Answer, Guess, NativeProcess
+from hybridge.runtime.native.process import Answer, Draft, NativeProcess
 
 FAILED = ("Error::Internal", "Error::InvalidProgram")
 """What is no refusal: the runtime gave up inside a method."""
@@ -56,7 +56,7 @@ class NativeSession:
 
     @property
     def room(self) -> int:
-        """Tokens that can still be committed."""
+        """Return how many tokens can still be committed."""
         return self.max_seq_len - self.length
 
     def prefill(self, tokens: Sequence[int]) -> Tensor:
@@ -68,7 +68,7 @@ class NativeSession:
         return self._ask("decode", token).logits
 
     def verify(self, tokens: Sequence[int]) -> Tensor:
-        """Logits [n, V] after each of n tokens, of which none is committed. Raises TokenError and CapacityError."""
+        """Return logits [n, V] after each of n tokens, of which none is committed. Raises TokenError and CapacityError."""
         return self._ask("verify", *tokens).logits.view(len(tokens), self.vocab_size)
 
     def commit(self, count: int) -> int:
@@ -104,21 +104,21 @@ class NativeSession:
         block_length: int | None = None,
         stats: GenerationStats | None = None,
     ) -> Iterator[int]:
-        """Continue ``tokens`` greedily; the loop runs over there and asks ``drafter`` here for its guesses."""
+        """Continue ``tokens`` greedily; the loop runs over there and asks ``drafter`` here for its tokens."""
         if drafter is None:
             return self._generate("plain", tokens, max_new_tokens, block_length, stats)
         context = Context([], Sampler(Sampling()))
 
-        def guess(new: Sequence[int], limit: int) -> Sequence[int]:
+        def propose(new: Sequence[int], limit: int) -> Sequence[int]:
             context.tokens += new
             return drafter.propose(context, limit).tokens
 
-        return self._generate("ask", tokens, max_new_tokens, block_length, stats, guess)
+        return self._generate("ask", tokens, max_new_tokens, block_length, stats, propose)
 
     def generate_by_lookup(
         self, tokens: Sequence[int], *, max_new_tokens: int, stats: GenerationStats | None = None
     ) -> Iterator[int]:
-        """The same with the native harness's own prompt lookup."""
+        """Generate likewise with the native harness's own prompt lookup."""
         return self._generate("lookup", tokens, max_new_tokens, None, stats)
 
     def _generate(
@@ -128,17 +128,17 @@ class NativeSession:
         most: int,
         block_length: int | None,
         stats: GenerationStats | None,
-        guess: Guess | None = None,
+        propose: Draft | None = None,
     ) -> Iterator[int]:
-        answer = self._ask("generate", most, block_length or 0, drafter, *tokens, guess=guess)
+        answer = self._ask("generate", most, block_length or 0, drafter, *tokens, propose=propose)
         proposed, accepted, verifies, rollbacks, *new = answer.generated
         if stats is not None:
             stats.prompt_tokens, stats.new_tokens = len(tokens), len(new)
             stats.proposed, stats.accepted, stats.verifies, stats.rollbacks = proposed, accepted, verifies, rollbacks
         return iter(new)
 
-    def _ask(self, operation: str, *words: int | str, guess: Guess | None = None) -> Answer:
-        answer = self._process.ask(" ".join(map(str, (self._index, operation, *words))), guess)
+    def _ask(self, operation: str, *words: int | str, propose: Draft | None = None) -> Answer:
+        answer = self._process.ask(" ".join(map(str, (self._index, operation, *words))), propose)
         if answer.refused:
             raise _error(operation, answer.refused)
         self.length = answer.length

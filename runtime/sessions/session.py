@@ -1,4 +1,4 @@
-"""A Session drives one artifact: tokens in, logits out, and a state that can be taken back."""
+"""A Session drives one artifact: tokens in, logits out, and a state that can be rolled back."""
 
 from __future__ import annotations
 
@@ -67,30 +67,30 @@ class Session:
 
     @classmethod
     def of(cls, artifact: Artifact) -> Session:
-        """A session over an artifact that was opened. Raises ArtifactError where its program is not what it should be."""
+        """Make a session over an artifact that was opened. Raises ArtifactError if its program is not what it should be."""
         return cls(load_program(artifact), artifact.manifest)
 
     @property
     def tokens(self) -> list[int]:
-        """The committed tokens, a copy."""
+        """Return the committed tokens, a copy."""
         with self._alone:
             return self._settled().tokens.copy()
 
     @property
     def slots(self) -> dict[int, list[int]]:
-        """The tokens that each snapshot slot was filled with; whether one can still be restored, ``restore`` says."""
+        """Return the tokens that each snapshot slot was filled with; whether one can still be restored, ``restore`` says."""
         with self._alone:
             return {slot: tokens.copy() for slot, tokens in self._settled().slots.items()}
 
     @property
     def length(self) -> int:
-        """Committed tokens."""
+        """Return the number of committed tokens."""
         with self._alone:
             return len(self._settled().tokens)
 
     @property
     def room(self) -> int:
-        """Tokens that can still be committed."""
+        """Return how many tokens can still be committed."""
         return self.max_seq_len - self.length
 
     @property
@@ -113,7 +113,7 @@ class Session:
             return self._extend(self._settled(), [token])
 
     def verify(self, tokens: Tokens) -> Tensor:
-        """Logits [n, V] after each of n tokens, 1 ≤ n ≤ ``verify_len``, without committing any.
+        """Return logits [n, V] after each of n tokens, 1 ≤ n ≤ ``verify_len``, without committing any.
 
         Raises TokenError for too many or none, CapacityError where they do not fit.
         """
@@ -181,7 +181,7 @@ class Session:
     ) -> Iterator[int]:
         """Continue ``tokens`` from the current state; see ``hybridge.runtime.generation.generate``.
 
-        sampling says all that ``temperature`` and ``seed`` say and more, in their place. block_length fixes how many tokens are
+        sampling replaces ``temperature`` and ``seed`` and has more options. block_length fixes how many tokens are
         verified at once, which else follows acceptance and costs. eos_ids end a text, the model's own if left out.
         until is called with each other new token, before it is yielded, and makes it the last by answering True.
         """
@@ -198,7 +198,7 @@ class Session:
         )
 
     def draft(self, hidden: Tensor, following: Sequence[int]) -> list[int]:
-        """What the artifact's own drafter guesses to come after ``following``, tokens that followed ``hidden``.
+        """Propose tokens to come after ``following``, tokens that followed ``hidden``, by the artifact's own drafter.
 
         hidden [n, F]: tapped hidden states of committed tokens since the last call, n ≥ 1; following: the token after each.
         Raises TokenError where the numbers differ. Answers with no tokens where the drafter's own context is full.
@@ -209,9 +209,9 @@ class Session:
             kept = {name: each.clone() for name, each in self._program.bounded().items() if name.endswith("drafted_length")}
             change = Change(base=len(text.tokens), staged=text.staged)
             self._begin(change, self._runner.draft_calls(len(following)), PutBack(kept, replace(text)))
-            guesses = self._runner.draft(self._program, hidden, following)
+            draft_tokens = self._runner.draft(self._program, hidden, following)
             self._unfinished = None  # a drafter that is full refuses, and keeps what it has read
-            return guesses
+            return draft_tokens
 
     def save(self, path: str | Path, note: str = "") -> None:
         """Write the whole state, slots included, and ``note`` to ``path``; a staged block is not part of it.
@@ -233,13 +233,13 @@ class Session:
             return len(self._settled().tokens)
 
     def state(self) -> dict[str, Tensor]:
-        """A copy of every buffer of the state by name, for inspection."""
+        """Return a copy of every buffer of the state by name, for inspection."""
         with self._alone:
             self._settled()
             return {name: tensor.clone() for name, tensor in self._program.state().items()}
 
     def pace(self, drafter: Drafter) -> Pace:
-        """What this session has measured with ``drafter`` so far, one generation after the other."""
+        """Return what this session has measured with ``drafter`` so far, one generation after the other."""
         return self._paces.of(drafter)
 
     # Calls: each is begun, run and ended; what an interrupt leaves of it is settled by the next.
@@ -290,7 +290,7 @@ class Session:
         return answer
 
     def _identity(self) -> str:
-        """What a saved state belongs to."""
+        """Return what a saved state belongs to."""
         if self.manifest.identity is None:
             raise UsageError("only a session over an exported artifact can be saved and loaded.")
         return self.manifest.identity

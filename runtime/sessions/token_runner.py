@@ -60,8 +60,8 @@ class TokenRunner:
         ids, end = list(following), 0
         for start, end in self._early(len(ids)):
             _read_pairs(program, "draft_prefill", self.options.prefill_chunk, last[start:end], ids[start:end])
-        guesses = _read_pairs(program, "draft", self.options.verify_len, last[end:], ids[end:])[0].tolist()
-        return [] if guesses[0] < 0 else guesses
+        tokens = _read_pairs(program, "draft", self.options.verify_len, last[end:], ids[end:])[0].tolist()
+        return [] if tokens[0] < 0 else tokens
 
     def _early(self, pairs: int) -> Iterator[tuple[int, int]]:
         """Begin and end of each chunk of pairs in front of those that the last call reads."""

@@ -1,1 +1,1 @@
-"""What ``scripts/bench`` is made of: shapes, engines in processes of their own, a driver, tables and plots."""
+"""Modules of ``scripts/bench``: shapes, engines in processes of their own, a driver, tables and plots."""

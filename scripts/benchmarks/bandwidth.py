@@ -1,4 +1,4 @@
-"""How fast this machine reads memory: the limit of decoding, which reads every weight once."""
+"""Measure how fast this machine reads memory: the limit of decoding, which reads every weight once."""
 
 from __future__ import annotations
 

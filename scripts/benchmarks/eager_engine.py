@@ -44,7 +44,7 @@ class EagerEngine:
         self.model(input_ids=self.block[:, :count], past_key_values=self.cache)
 
     def commit(self, count: int) -> None:
-        raise NotImplementedError("transformers cannot take back recurrent state")
+        raise NotImplementedError("transformers cannot roll back recurrent state")
 
     @torch.inference_mode()
     def prefill(self, count: int) -> None:

@@ -1,4 +1,4 @@
-"""What every measured runtime can do. Engines run in processes of their own, some in the peers' environment: no torch here."""
+"""The interface of every measured runtime. Engines run in processes of their own, some with other packages: no torch here."""
 
 from __future__ import annotations
 

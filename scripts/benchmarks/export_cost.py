@@ -81,7 +81,7 @@ def free_memory() -> int:
 
 
 def last_words(text: str) -> str:
-    """What a failed command said last, without frames that rich draws around it."""
+    """Return the last words of a failed command, without frames that rich draws around them."""
     lines = [line.strip(" │╭╰─╮╯") for line in text.splitlines()]
     return next((line for line in reversed(lines) if line), "it failed without a word")[:200]
 

@@ -27,7 +27,7 @@ Numbers = np.ndarray[Any, np.dtype[np.float32]]
 
 @dataclass(frozen=True)
 class Family:
-    """How llama.cpp names a model type, its further keys, and how a tensor's numbers differ there."""
+    """A model type in llama.cpp: its name, its further keys, and how a tensor's numbers differ there."""
 
     arch: str
     keys: Callable[[gguf.GGUFWriter, Config], None]
@@ -120,7 +120,7 @@ def main(checkpoint: Path, output: Path, kind: str) -> None:
 
 
 def common_keys(writer: gguf.GGUFWriter, config: Config, *, feed_forward: int) -> None:
-    """What every architecture needs; no tokenizer, only token numbers go in and out."""
+    """Write what every architecture needs; no tokenizer, only token numbers go in and out."""
     writer.add_tokenizer_model("none")
     writer.add_vocab_size(config["vocab_size"])
     writer.add_block_count(config["num_hidden_layers"])

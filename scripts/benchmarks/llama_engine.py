@@ -61,9 +61,9 @@ class LlamaEngine:
         self._run(count, logits=True)
 
     def commit(self, count: int) -> None:
-        """Take back the rest of the verify, from the copies of the recurrent state that ``rollback`` asks for."""
+        """Roll back the rest of the verify, from the copies of the recurrent state that ``rollback`` asks for."""
         if not self.rollback:
-            raise NotImplementedError("llama.cpp takes back recurrent state only where it keeps copies")
+            raise NotImplementedError("llama.cpp rolls back recurrent state only where it keeps copies")
         self.length -= VERIFY - count
         if not llama.llama_memory_seq_rm(self.memory, 0, self.length, -1):
             raise RuntimeError(f"llama.cpp did not go back to {self.length}")

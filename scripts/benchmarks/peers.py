@@ -17,7 +17,7 @@ def python_of(work: Path) -> Path:
 
 
 def installed(work: Path) -> bool:
-    """Whether ``install`` has finished."""
+    """Return whether ``install`` has finished."""
     return (work / "peers" / "installed").exists()
 
 

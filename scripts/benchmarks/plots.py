@@ -48,7 +48,7 @@ def plot(run: dict[str, Any], threads: int, path: Path) -> None:
 
 
 def wanted(samples: dict[str, Any], measure: str, threads: int) -> bool:
-    """Whether they are of this measure and number of threads."""
+    """Return whether they are of this measure and number of threads."""
     return bool(samples["measure"] == measure and samples["threads"] == threads)
 
 

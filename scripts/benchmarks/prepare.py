@@ -23,7 +23,7 @@ LOAD_LIMIT, PTE_LIMIT = 900.0, 600.0
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where the files of one shape are and how long things may take. context: the longest that is measured."""
+    """The folder of one shape's files, and how long things may take. context: the longest that is measured."""
 
     work: Path
     folder: Path
@@ -41,7 +41,7 @@ Built = tuple[Path | str, str, dict[str, Any], int]
 
 
 class CannotRunError(Exception):
-    """Why a variant has no figures."""
+    """The reason why a variant has no figures."""
 
 
 def build(variant: Variant, place: Workplace, row: Row) -> Built | None:
@@ -78,7 +78,7 @@ def _loaded(python: Path | str, engine: str, options: dict[str, Any], log: Path,
 
 
 def bytes_read(variant: Variant, sizes: Sizes, context: int) -> float:
-    """What one decode reads at least: every weight once, the recurrent state, and the rows of the context."""
+    """Return what one decode reads at least: every weight once, the recurrent state, and the rows of the context."""
     return weight_bytes(variant, sizes) + sizes.row * context * variant.bits.row / 8 + 4 * sizes.recurrent
 
 

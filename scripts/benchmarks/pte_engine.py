@@ -65,7 +65,7 @@ class PteEngine:
         raise NotImplementedError("it has no method for several tokens after a context")
 
     def commit(self, count: int) -> None:
-        raise NotImplementedError("it cannot take back recurrent state")
+        raise NotImplementedError("it cannot roll back recurrent state")
 
     def prefill(self, count: int) -> None:
         self.methods["prefill"].execute(self.inputs["prefill"])

@@ -1,4 +1,4 @@
-"""What a run measured, as it is kept in JSON, and the medians and ratios that tables and plots show. Nothing but arithmetic."""
+"""The measurements of a run, as kept in JSON, and the medians and ratios that tables and plots show. Nothing but arithmetic."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Run(BaseModel):
 
 
 def speedup(samples: Samples | None, baseline: Samples | None) -> float | None:
-    """How many times as fast as ``baseline``: the median over the rounds, because noise hits both of a round."""
+    """Return how many times as fast as ``baseline``: the median over the rounds, because noise hits both of a round."""
     if samples is None or baseline is None:
         return None
     pairs = zip(samples.rounds, baseline.rounds, strict=False)

@@ -118,7 +118,7 @@ def write_checkpoint(shape: Shape, folder: Path, seed: int = 0) -> None:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What one decode has to read: numbers of the checkpoint by what they are.
+    """The numbers that one decode has to read, by what they are.
 
     linear: weights of the layers' products; head: those of the output head, which may be the embedding itself; small: the
     rest but an embedding that is only looked up. recurrent: numbers of recurrent and convolution state; row: key and value

@@ -98,7 +98,7 @@ def cost_cells(run: Run, row: Row) -> list[str]:
 
 
 def gaps(run: Run) -> list[str]:
-    """What could not be measured, and why; the same reason once."""
+    """Return what could not be measured, and why; the same reason once."""
     lines = [f"- {row.variant}: {row.failed}" for row in run.rows if row.failed]
     for row in run.rows:
         reasons: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What hybridge set out to reach, and what a run says of it. Ratios within one run, the worst of the numbers of threads."""
+"""The targets of hybridge, and what a run says of them. Ratios within one run, the worst of the numbers of threads."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def found(run: Run, variant: str, measure: Measure, threads: int, context: int |
 
 
 def faster(ours: str, theirs: str, measure: Measure) -> Callable[[Run, int], float | None]:
-    """How many times as fast one is as the other."""
+    """Return how many times as fast one is as the other."""
     context = 0 if measure == "prefill" else None
     return lambda run, n: speedup(found(run, ours, measure, n, context), found(run, theirs, measure, n, context))
 

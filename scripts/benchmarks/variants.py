@@ -1,4 +1,4 @@
-"""What is measured side by side: every engine with its options, and the group that it is interleaved with.
+"""The variants that are measured side by side: every engine with its options, and the group that it is interleaved with.
 
 A group has one precision and its engines are in memory at the same time; the first peer named ``baseline`` of a group is what
 ratios are against.

@@ -1,1 +1,1 @@
-"""How the embedded models were made: the target and its two drafters. Run by scripts/train-tiny."""
+"""Train the embedded models, the target and its two drafters. Run by scripts/train-tiny."""

@@ -1,4 +1,4 @@
-"""Train the draft model: one linear-attention layer that guesses what the target would write."""
+"""Train the draft model: one linear-attention layer that predicts what the target would write."""
 
 from pathlib import Path
 

@@ -13,7 +13,7 @@ Loss = Callable[[Tensor], Tensor]
 
 @dataclass
 class Run:
-    """What a model card says about a run; the loss is the last steps' average."""
+    """A run as a model card reports it; the loss is the last steps' average."""
 
     minutes: float
     steps: int = 0

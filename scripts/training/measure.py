@@ -1,4 +1,4 @@
-"""How well a drafter guesses what the target writes greedily: on held-out text, and on the target's own."""
+"""Measure how often a drafter is right about what the target writes greedily: on held-out text, and on the target's own."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Best = Callable[[Tensor], Tensor]
 
 @dataclass
 class Texts:
-    """What is measured on; all int64 byte ids."""
+    """The texts that are measured on; all int64 byte ids."""
 
     corpus: Tensor  # [windows, LENGTH] held-out text
     own: Tensor  # [OWN_ROWS, teacher.PROMPT + OWN_BYTES] held-out prompts and what the target wrote after them
@@ -56,7 +56,7 @@ def wanted(target: Qwen3_5ForCausalLM, texts: Texts) -> tuple[Tensor, Tensor]:
 
 
 def of_draft(draft: Qwen3_5ForCausalLM, target: Qwen3_5ForCausalLM, texts: Texts) -> dict[str, float]:
-    """Agreement, and the gain from a second guess where the first is wrong."""
+    """Agreement, and the gain from a second candidate where the first is wrong."""
     found = {}
     for name, ids, right in zip(("corpus", "own"), (texts.corpus, texts.own), wanted(target, texts), strict=True):
         pairs = best_two(draft, ids)
@@ -80,24 +80,24 @@ def of_exits(target: Qwen3_5ForCausalLM, texts: Texts) -> dict[str, float]:
 
 
 def chain_figures(name: str, hits: Tensor) -> dict[str, float]:
-    """hits: [starts, LONGEST] bool -> share of starts with the first d guesses all right, mean accepted of 4 and of 7."""
+    """hits: [starts, LONGEST] bool -> share of starts with the first d draft tokens all right, mean accepted of 4 and of 7."""
     unbroken = hits.float().cumprod(1)
     shares = {f"{name}_depth_{depth}": unbroken[:, depth - 1].mean().item() for depth in DEPTHS}
     return shares | {f"{name}_mean_{of}": unbroken[:, :of].sum(1).mean().item() for of in (4, 7)}
 
 
 def draft_chains(draft: Qwen3_5ForCausalLM, texts: Texts) -> dict[str, float]:
-    """Chained guesses of the draft model: as long as all are right, its input is the target's own text."""
+    """Chain draft tokens of the draft model: as long as all are right, its input is the target's own text."""
     own = best_two(draft, texts.own)[:, teacher.PROMPT : -1, 0] == texts.own[:, teacher.PROMPT + 1 :]
     corpus = best_two(draft, texts.starts)[:, PREFIX:-1, 0] == texts.starts[:, PREFIX + 1 :]
     return chain_figures("corpus", corpus) | chain_figures("own", own.unfold(1, LONGEST, 1).flatten(0, 1))
 
 
 def drafter_chains(drafter: mtp.Drafter, target: Qwen3_5ForCausalLM, texts: Texts) -> dict[str, float]:
-    """Chained guesses from one hidden state; in the target's own texts from every second byte."""
+    """Chain draft tokens from one hidden state; in the target's own texts from every second byte."""
 
     def hits(rows: Tensor, start: int) -> Tensor:
-        return mtp.guesses(drafter, target, rows[:, :start], LONGEST) == rows[:, start : start + LONGEST]
+        return mtp.draft_tokens(drafter, target, rows[:, :start], LONGEST) == rows[:, start : start + LONGEST]
 
     corpus = torch.cat([hits(rows, PREFIX + 1) for rows in torch.split(texts.starts, 64)])
     begins = range(teacher.PROMPT + 1, texts.own.shape[1] - LONGEST + 1, 2)

@@ -1,7 +1,7 @@
 """Train the multi-token-prediction drafter: one attention layer that reads the target's hidden states.
 
 As in Qwen3-Next and Qwen3.5 checkpoints. At position p, from the target's hidden state h[p] after its final norm and
-the next token x[p + 1], it guesses x[p + 2]; chained, its own output g[p] stands in for h[p + 1].
+the next token x[p + 1], it predicts x[p + 2]; chained, its own output g[p] stands in for h[p + 1].
 """
 
 from pathlib import Path
@@ -53,7 +53,7 @@ def build(target: Qwen3_5ForCausalLM) -> Drafter:
 def pass_masks(length: int, passes: int) -> list[Tensor]:
     """Per pass k [1, 1, length, (k + 1) * length]: what chained decoding would see, in the keys of passes 0 to k.
 
-    A query at p in pass k is k guesses past its last true hidden state: true keys up to p - k, then one of each pass.
+    A query at p in pass k is k draft tokens past its last true hidden state: true keys up to p - k, then one of each pass.
     """
     ages = torch.arange(length)[:, None] - torch.arange(length)
     parts = [[ages >= k] + [ages == k - j for j in range(1, k + 1)] for k in range(passes)]
@@ -68,7 +68,7 @@ def rope_of(target: Qwen3_5ForCausalLM, start: int, length: int) -> tuple[Tensor
 
 
 def loss_of(drafter: Drafter, target: Qwen3_5ForCausalLM, batch: Tensor) -> Tensor:
-    """Mean distillation loss of PASSES chained guesses from every position of the windows [rows, length + 1]."""
+    """Mean distillation loss of PASSES chained draft tokens from every position of the windows [rows, length + 1]."""
     with torch.no_grad():
         hidden = target.model(input_ids=batch[:, :-1], use_cache=False).last_hidden_state
         embedded, wanted = target.model.embed_tokens(batch[:, 1:-1]), target.lm_head(hidden[:, 1:])
@@ -92,8 +92,8 @@ def train_drafter(target: Qwen3_5ForCausalLM, data: Tensor, own: Tensor, minutes
 
 
 @torch.no_grad()
-def guesses(drafter: Drafter, target: Qwen3_5ForCausalLM, texts: Tensor, depth: int) -> Tensor:
-    """[rows, depth] chained guesses of what follows the texts [rows, length], whose last token has no hidden state yet."""
+def draft_tokens(drafter: Drafter, target: Qwen3_5ForCausalLM, texts: Tensor, depth: int) -> Tensor:
+    """[rows, depth] chained draft tokens of what follows the texts [rows, length], whose last token has no hidden state yet."""
     hidden = target.model(input_ids=texts[:, :-1], use_cache=False).last_hidden_state
     given, following, cache, found = hidden, texts[:, 1:], DynamicCache(), []
     for ahead in range(depth):

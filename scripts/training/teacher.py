@@ -58,7 +58,7 @@ def mixed(data: Tensor, own: Tensor, rows: int, seed: int = 0) -> Iterator[Tenso
 
 
 def distil(student: Tensor, teacher: Tensor) -> Tensor:
-    """Mean cross-entropy to the teacher's distribution, mixed with its best guess; logits [..., vocab]."""
+    """Mean cross-entropy to the teacher's distribution, mixed with its best token; logits [..., vocab]."""
     soft = teacher.float().softmax(-1)
     wanted = (1 - HARD) * soft + HARD * one_hot(teacher.argmax(-1), teacher.shape[-1])
     return cross_entropy(student.float().flatten(0, -2), wanted.flatten(0, -2))

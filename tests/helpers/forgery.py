@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hybridge.runtime.artifacts.artifact import describe_file
+from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.manifest import MANIFEST, ONNX_COMMIT, ONNX_PROGRAM, ONNX_WEIGHTS, PROGRAM
 
 Content = dict[str, Any]
@@ -19,7 +19,7 @@ def forge(folder: Path, change: Callable[[Content], object] = lambda content: No
     content = json.loads((folder / MANIFEST).read_text())
     del content["checksum"]
     for name in {PROGRAM, ONNX_PROGRAM, ONNX_WEIGHTS, ONNX_COMMIT} & content["files"].keys():
-        file = describe_file(folder / name)
+        file = file_entry(folder / name)
         content["files"][name] = {"sha256": file.sha256, "size": file.size}
     change(content)
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from torch import Tensor
 from torch.nn import functional as F
 
-from hybridge.runtime.artifacts.artifact import describe_file
+from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.manifest import (
     FORMAT_VERSION,
     MANIFEST,
@@ -28,7 +28,7 @@ from hybridge.runtime.artifacts.manifest import (
     MethodEntry,
     OnnxEntry,
     OnnxStaged,
-    OnnxState,
+    OnnxStateEntry,
     TensorEntry,
 )
 from hybridge.runtime.artifacts.options import ExportOptions
@@ -219,8 +219,8 @@ def _model(
 
 def _manifest(folder: Path, options: ExportOptions) -> Manifest:
     rows = (HEADS, options.max_seq_len, HEAD)
-    bounded = [OnnxState(name=name, kind="bounded", **_entry(shape)) for name, shape in STATES.items()]
-    positional = [OnnxState(name=f"1.{name}", kind="positional", **_entry(rows)) for name in ("key", "value")]
+    bounded = [OnnxStateEntry(name=name, kind="bounded", **_entry(shape)) for name, shape in STATES.items()]
+    positional = [OnnxStateEntry(name=f"1.{name}", kind="positional", **_entry(rows)) for name in ("key", "value")]
     staged = [OnnxStaged(name=name, **_entry((options.verify_len, *shape))) for name, shape in STAGED.items()]
     files = (ONNX_PROGRAM, ONNX_WEIGHTS, ONNX_COMMIT, "tokenizer.json")
     return Manifest(
@@ -233,7 +233,7 @@ def _manifest(folder: Path, options: ExportOptions) -> Manifest:
         options=options,
         layers=[_layer("gated_delta_net", bounded), _layer("full_attention", positional)],
         methods=_methods(options),
-        files={name: describe_file(folder / name) for name in files if (folder / name).exists()},
+        files={name: file_entry(folder / name) for name in files if (folder / name).exists()},
         versions={},
         onnx=OnnxEntry(
             opset=24,
@@ -248,7 +248,7 @@ def _entry(shape: tuple[int, ...]) -> dict[str, object]:
     return {"shape": [1, *shape], "dtype": "float32"}
 
 
-def _layer(kind: str, states: list[OnnxState]) -> LayerEntry:
+def _layer(kind: str, states: list[OnnxStateEntry]) -> LayerEntry:
     buffers = {each.name.split(".")[1]: TensorEntry(shape=each.shape, dtype=each.dtype) for each in states}
     size = 4 * sum(int(np.prod(each.shape)) for each in states)
     return LayerEntry(kind=kind, buffers=buffers, state_bytes=size, rollback_bytes=0, slot_bytes=0)

@@ -13,10 +13,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-Steps = Sequence[tuple[Any, ...]]
+Scenario = Sequence[tuple[Any, ...]]
 
 
-def answers(model: Path, tokenizer: Path, scenarios: Mapping[str, Steps]) -> dict[str, list[Any]]:
+def answers(model: Path, tokenizer: Path, scenarios: Mapping[str, Scenario]) -> dict[str, list[Any]]:
     """What a new runner for each scenario answers to its steps."""
     with TemporaryDirectory() as name:
         asked, answered = Path(name) / "asked.json", Path(name) / "answered.json"
@@ -48,7 +48,7 @@ def _main(model: str, tokenizer: str, asked: str, answered: str) -> None:
             return {"error": str(error)}
         return "".join(pieces)
 
-    def scenario(steps: Steps) -> list[Any]:
+    def scenario(steps: Scenario) -> list[Any]:
         runner = TextLLMRunner(model, tokenizer)
         return [answer(runner, *step) for step in steps]
 

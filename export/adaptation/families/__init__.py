@@ -1,4 +1,4 @@
-"""How each model family is adapted: one entry a model type."""
+"""The adaptation of each model family: one entry a model type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model family needs so that transformers' own forward runs over our cache."""
+"""A model family's adaptation, so that transformers' own forward runs over our cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ACTIVATION_NAMES = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_new": "gelu_tanh", "
 
 
 def short_convolution(conv: nn.Conv1d, activation: str | None) -> ShortConvolution:
-    """A checkpoint's depthwise convolution, with transformers' activation of that name."""
+    """Return a checkpoint's depthwise convolution, with transformers' activation of that name."""
     return ShortConvolution(
         weight=lambda: conv.weight,
         bias=lambda: conv.bias,
@@ -35,7 +35,7 @@ def short_convolution(conv: nn.Conv1d, activation: str | None) -> ShortConvoluti
 
 
 def nothing(model: PreTrainedModel, cache: HybridCache) -> None:
-    """For families that need no more than their mixers."""
+    """Do nothing, for families that need no more than their mixers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,5 +73,5 @@ class StatefulMixer(nn.Module):
         return self.state.cache
 
     def cache_layer(self, kind: type[Layer], name: str = "") -> Layer:
-        """The cache layer of this mixer's decoder layer; ``name`` says which where it has several."""
+        """Return the cache layer of this mixer's decoder layer; ``name`` says which where it has several."""
         return self.cache.part(self.original.layer_idx, kind, name)  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ class GatedDeltaNet(StatefulMixer):
 
     @property
     def strength(self) -> float:
-        """The largest beta."""
+        """Return the largest beta."""
         return 1.0
 
     def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class OlmoGatedDeltaNet(GatedDeltaNet):
 
     @property
     def strength(self) -> float:
-        """Beyond 1 the state may turn its sign."""
+        """Return the largest beta; beyond 1 the state may turn its sign."""
         return 2.0 if self.original.allow_neg_eigval else 1.0
 
     def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class OlmoGatedDeltaNet(GatedDeltaNet):
 
 
 def text_positions_only(model: PreTrainedModel, cache: HybridCache) -> None:
-    """Qwen3.5 mixes the frequencies of time, height and width; for text the three positions are the same."""
+    """Keep one position of a text's three: Qwen3.5 mixes the frequencies of time, height and width, equal for text."""
     rotary = decoder_of(model).rotary_emb
     replace_method(rotary, "recomposition_frequencies", lambda freq: torch.cat((freq[0], freq[0]), dim=-1))
 

@@ -39,7 +39,7 @@ class SelectsAll(nn.Module):
 
 
 def attention(original: Any, cache: HybridCache) -> nn.Module:
-    """As in Kimi Linear; the selection reaches the cache layer through the block, not as a mask."""
+    """Return the mixer as in Kimi Linear; the selection reaches the cache layer through the block, not as a mask."""
     if not hasattr(original, "forget_gate"):  # else it is a recurrent layer
         replace_method(original, "build_attention_mask_from_topk", lambda **_: None)
     return mixer(KimiDeltaAttention, original, cache)

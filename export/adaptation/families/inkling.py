@@ -46,7 +46,7 @@ class ShortConv(StatefulMixer):
         return taps * self.scale(taps.shape[-1])
 
     def scale(self, kernel: int) -> float:
-        """A factor of the output."""
+        """Return the factor of the output."""
         return 1.0
 
 
@@ -68,13 +68,13 @@ class DynamicShortConv(ShortConv):
         static = m.static_weight.float()  # [K, C], the newest first
         K = static.shape[0]
         dynamic = m.weight_proj(dynamic_input).float().unflatten(-1, (m.num_heads, K))
-        window = self.conv_layer.take(hidden_states, self.cache.block)
+        window = self.conv_layer.extend_window(hidden_states, self.cache.block)
         static, scale = static + (torch.arange(K) == 0)[:, None], 1.0 / math.sqrt(2 * K + 1)
         return dynamic_conv(window, static * scale, dynamic * scale).to(hidden_states.dtype)
 
 
 def inkling2_key_value_conv(original: nn.Module, cache: HybridCache) -> nn.Module:
-    """Full layers have dynamic ones, sliding layers have not."""
+    """Return a dynamic convolution for full layers, a scaled one for sliding layers."""
     return (DynamicShortConv if hasattr(original, "weight_proj") else ScaledShortConv)(original, cache)
 
 
@@ -91,7 +91,7 @@ class Attention(StatefulMixer):
         return m.o_proj(self.attend(self.scaled(query), key, value, relative).flatten(2)), None
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, relative: Tensor, sinks: Tensor | None = None) -> Tensor:
-        """query [B, T, H, D], key and value [B, T, G, D], relative states [B, T, H, R], sinks [B, H, T] to [B, T, H, D]."""
+        """Attend: query [B, T, H, D], key and value [B, T, G, D], relative [B, T, H, R], sinks [B, H, T] to [B, T, H, D]."""
         m: Any = self.original
         block = self.cache.block
         profiles = relative @ F.pad(m.rel_logits_proj.proj, (0, 1))  # no bias beyond the last distance
@@ -99,7 +99,7 @@ class Attention(StatefulMixer):
         return self.cache_layer(AttentionLayer, "attention").attend(query, key, value, block, scoring)
 
     def scaled(self, x: Tensor) -> Tensor:
-        """x [B, T, H, ...] times a factor that grows with the logarithm of the position, in full layers that ask for it."""
+        """Scale x [B, T, H, ...] by a factor that grows with the position's logarithm, in full layers that ask for it."""
         m: Any = self.original
         floor, alpha, block = m.config.log_scaling_n_floor, m.config.log_scaling_alpha, self.cache.block
         if m.is_sliding or floor is None:
@@ -143,12 +143,12 @@ class GatedAttention(Attention):
 
 
 def scaled_clip(module: Any, x: Tensor) -> Tensor:
-    """Source: transformers 5.23 ``Inkling2ScaledL2Clip``."""
+    """Scale x and clip it. Source: transformers 5.23 ``Inkling2ScaledL2Clip``."""
     return clip(x.float() * module.scale.float(), module.threshold).to(x.dtype)
 
 
 def clip(x: Tensor, threshold: float) -> Tensor:
-    """Vectors longer than ``threshold`` brought to that length. Source: transformers 5.23 ``Inkling2L2Clip``.
+    """Shorten vectors longer than ``threshold`` to that length. Source: transformers 5.23 ``Inkling2L2Clip``.
 
     The norm is written out: runtimes have no operator for it.
     """

@@ -94,7 +94,7 @@ class LatentProjections(nn.Module):
 
 
 def in_latent_space(attention: Any, cache: HybridCache) -> nn.Module:
-    """transformers' own latent attention, which keeps its latents compressed."""
+    """Return transformers' own latent attention, which keeps its latents compressed."""
     projections = attention.kv_b_proj = LatentProjections(attention)
     replace_method(attention, "expand_kv", lambda latent, shared: (latent, shared))
     layer = cache.part(attention.layer_idx, LatentAttentionLayer, "attention")
@@ -103,12 +103,12 @@ def in_latent_space(attention: Any, cache: HybridCache) -> nn.Module:
 
 
 def mixer(delta: Mixer, original: Any, cache: HybridCache) -> nn.Module:
-    """Both kinds of layers call theirs ``self_attn``: ``delta`` for the recurrent ones, transformers' own for the others."""
+    """Return ``delta`` for recurrent layers, transformers' own attention for the others: both are called ``self_attn``."""
     return delta(original, cache) if hasattr(original, "forget_gate") else in_latent_space(original, cache)
 
 
 def router(original: Any, cache: HybridCache) -> nn.Module:
-    """Groups of experts are transformers' own business; where there is only one, choosing among them is left out."""
+    """Return a router without choosing among groups if there is only one; several groups are transformers' own business."""
     return UngroupedRouter(original) if original.num_group == 1 else original
 
 

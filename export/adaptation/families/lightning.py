@@ -35,7 +35,7 @@ class LightningAttention(StatefulMixer):
 
 
 def one_of_several(mixer: nn.Module, cache: HybridCache) -> nn.Module:
-    """MiniMax calls both of its kinds of attention self_attn."""
+    """Return the mixer for the kind of attention: MiniMax calls both of them self_attn."""
     return LightningAttention(mixer, cache) if hasattr(mixer, "slope_rate") else mixer
 
 

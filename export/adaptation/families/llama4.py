@@ -23,7 +23,7 @@ Rope = tuple[Tensor, Tensor]
 
 
 class RealRope(nn.Module):
-    """What ``Llama4TextRotaryEmbedding`` returns as complex numbers, which no runtime has."""
+    """Return as real numbers what ``Llama4TextRotaryEmbedding`` returns as complex ones, which no runtime has."""
 
     def __init__(self, original: nn.Module) -> None:
         super().__init__()

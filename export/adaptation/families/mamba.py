@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.mamba import MambaLayer
 from hybridge.cache.operations.conv_window import swapped
-from hybridge.cache.recurrences.state_space import Selected, Steps
+from hybridge.cache.recurrences.state_space import Selected, StepSize
 from hybridge.export.adaptation.families.family import Adaptation, StatefulMixer, short_convolution
 from hybridge.export.adaptation.families.mamba2 import number_shared_attention
 
@@ -55,7 +55,7 @@ class Mamba(StatefulMixer):
         dt, key, query = selected[..., :R], selected[..., R : R + N], selected[..., R + N :]
         if hasattr(m, "dt_layernorm"):
             dt, key, query = m.dt_layernorm(dt), m.b_layernorm(key), m.c_layernorm(query)
-        steps = Steps(raw=m.dt_proj(dt), count=m.intermediate_size)
+        steps = StepSize(raw=m.dt_proj(dt), count=m.intermediate_size)
         return Selected(x=x, steps=steps, key=key.unsqueeze(2), query=query.unsqueeze(2))
 
 
@@ -74,7 +74,7 @@ class ZambaMamba(Mamba):
         selected = m.x_proj_weight @ by_head  # [B, H, R + 2 N, T]
         raw = swapped((m.dt_proj_weight @ selected[:, :, :R]).flatten(1, 2))
         key, query = (each.permute(0, 3, 1, 2) for each in (selected[:, :, R : R + N], selected[:, :, R + N :]))
-        return Selected(x=x, steps=Steps(raw=raw, count=raw.shape[2], bias=m.dt_proj_bias.flatten()), key=key, query=query)
+        return Selected(x=x, steps=StepSize(raw=raw, count=raw.shape[2], bias=m.dt_proj_bias.flatten()), key=key, query=query)
 
 
 FAMILIES: Mapping[str, Adaptation] = {

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.mamba2 import Mamba2Layer
-from hybridge.cache.recurrences.state_space import LinearAttention, Steps
+from hybridge.cache.recurrences.state_space import LinearAttention, StepSize
 from hybridge.export.adaptation.families.family import Adaptation, StatefulMixer, short_convolution
 from hybridge.export.checkpoint.decoder import decoder_of
 
@@ -38,11 +38,11 @@ class Mamba2(StatefulMixer):
         contextualized: Tensor = m.out_proj(self._gated(out, projected[..., :inner]).to(hidden_states.dtype))
         return contextualized
 
-    def _steps(self, projected: Tensor) -> Steps:
+    def _steps(self, projected: Tensor) -> StepSize:
         """Step sizes as the uncached forward has them; one token at a time, transformers forgets the limits."""
         m: Any = self.original
         (low, high), H = m.time_step_limit, m.num_heads
-        return Steps(raw=projected, count=H, start=projected.shape[-1] - H, bias=m.dt_bias, low=low, high=high)
+        return StepSize(raw=projected, count=H, start=projected.shape[-1] - H, bias=m.dt_bias, low=low, high=high)
 
     def _project(self, x: Tensor) -> Tensor:
         """x [B, T, hidden] to gate, conv input and step side by side."""
@@ -70,12 +70,12 @@ class FalconH1Mamba(Mamba2):
 
 
 def one_of_several(mixer: nn.Module, cache: HybridCache) -> nn.Module:
-    """Nemotron-H calls whatever a block has its mixer."""
+    """Return the mixer for the kind of block: Nemotron-H calls each of them mixer."""
     return Mamba2(mixer, cache) if hasattr(mixer, "A_log") else mixer
 
 
 def number_shared_attention(model: PreTrainedModel, cache: HybridCache) -> None:
-    """Zamba hands its shared attention the layer with every call; ours finds the cache layer by the module's number."""
+    """Number the shared attention by layer: Zamba hands it the layer with every call, ours finds the cache layer by number."""
     for index, layer in enumerate(decoder_of(model).layers):
         shared = getattr(layer, "shared_transformer", None) or getattr(layer, "shared_transf", None)
         if shared is not None:

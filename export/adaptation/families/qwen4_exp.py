@@ -73,7 +73,7 @@ class NGrams(StatefulMixer):
     def forward(self, input_ids: Tensor, past_key_values: None) -> Tensor:
         m: Any = self.original
         T = input_ids.shape[1]
-        window = self.cache_layer(ShortConvLayer, "tokens").take(
+        window = self.cache_layer(ShortConvLayer, "tokens").extend_window(
             (input_ids - m.eos_token_id).float().unsqueeze(2), self.cache.block
         )
         history = window.squeeze(2).long() + m.eos_token_id
@@ -91,12 +91,12 @@ class NGrams(StatefulMixer):
 
 
 def ngram_layer(original: Any, cache: HybridCache) -> nn.Module:
-    """``Qwen4ExpTextPLELayer`` with its dilated convolution over the cache."""
+    """Return ``Qwen4ExpTextPLELayer`` with its dilated convolution over the cache."""
     layer = cache.part(original.layer_idx, ShortConvLayer, "ngram_conv")
     conv = original.conv1d
 
     def convolve(x: Tensor, _: None) -> Tensor:
-        window = layer.take(x, cache.block).transpose(1, 2)
+        window = layer.extend_window(x, cache.block).transpose(1, 2)
         return F.silu(F.conv1d(window, conv.weight, groups=window.shape[1], dilation=conv.dilation)).transpose(1, 2)
 
     replace_method(original, "_short_conv", convolve)

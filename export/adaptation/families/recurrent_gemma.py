@@ -48,7 +48,7 @@ class RecurrentBlock(StatefulMixer):
 
 
 def one_of_several(mixer: nn.Module, cache: HybridCache) -> nn.Module:
-    """RecurrentGemma calls attention and recurrence temporal blocks."""
+    """Return the mixer for the kind of block: RecurrentGemma calls attention and recurrence temporal blocks."""
     return RecurrentBlock(mixer, cache) if hasattr(mixer, "rg_lru") else mixer
 
 

@@ -34,7 +34,7 @@ class ConvolvedAttention(StatefulMixer):
         """x [B, T, hidden] to [B, T, H + G, D]: projected and convolved, plus means of what is projected."""
         m: Any = self.original.qkv_proj
         query, key = m.q_proj(x), m.k_proj(x)
-        window = self.cache_layer(ShortConvLayer, "conv").take(torch.cat([query, key], dim=-1), self.cache.block)
+        window = self.cache_layer(ShortConvLayer, "conv").extend_window(torch.cat([query, key], dim=-1), self.cache.block)
         mixed = self._convolve(window.transpose(1, 2)).transpose(1, 2)
         # Of each query and its key, and for each key head of those.
         query, key = (each.unflatten(-1, (m.num_key_value_heads, -1, m.head_dim)) for each in (query, key))
@@ -65,7 +65,7 @@ class ConvolvedAttention(StatefulMixer):
 
 
 def rotate(heads: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions cos, sin [B, T, R] on the first R channels of heads [B, T, N, D]."""
+    """Rotate the first R channels of heads [B, T, N, D] by positions cos, sin [B, T, R]."""
     R = cos.shape[-1]
     turned = torch.cat([-heads[..., R // 2 : R], heads[..., : R // 2]], dim=-1)
     rotated = heads[..., :R] * cos.unsqueeze(2) + turned * sin.unsqueeze(2)

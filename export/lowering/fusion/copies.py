@@ -57,7 +57,7 @@ def _base(node: AnyNode) -> AnyNode:
 
 
 def _moves_nothing(x: Tensor, dims: object) -> bool:
-    """Whether only dimensions of size 1 change places."""
+    """Return whether only dimensions of size 1 change places."""
     assert isinstance(dims, list | tuple)
     kept = [dim % x.dim() for dim in dims if x.shape[dim] != 1]
     return kept == sorted(kept) or x.numel() == 0

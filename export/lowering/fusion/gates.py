@@ -25,7 +25,7 @@ NAMES = {
 
 
 def fuse_gates(program: ExportedProgram) -> None:
-    """Products with an activation that nothing else uses, then whatever activations are left."""
+    """Fuse products with an activation that nothing else uses, then whatever activations are left."""
     for node in all_nodes(program):
         for value, gate in either_way(node, aten.mul.Tensor):
             name = activation_of(gate)
@@ -39,7 +39,7 @@ def fuse_gates(program: ExportedProgram) -> None:
 
 
 def activation_of(node: Any) -> str | None:
-    """The name of the activation that ``node`` is, in float32 and as transformers' configs have it."""
+    """Return the name of the activation that ``node`` is, in float32 and as transformers' configs have it."""
     if not isinstance(node, Node) or node.target not in NAMES or not is_float(node, node.args[0]):
         return None
     name, options = NAMES[node.target], [*node.args[1:], *node.kwargs.values()]

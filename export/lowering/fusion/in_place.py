@@ -32,7 +32,7 @@ def _pure(node: AnyNode) -> Any:
 
 
 def _is_alone(written: Any, writer: AnyNode) -> bool:
-    """Whether no other node shares the memory of ``written``."""
+    """Return whether no other node shares the memory of ``written``."""
     if not isinstance(written, Node) or written.op == "placeholder" or is_view(written):
         return False
     return not any(is_view(user) for user in written.users if user is not writer)

@@ -25,17 +25,17 @@ WRITTEN = "written"
 
 
 def all_nodes(program: ExportedProgram, target: Any = None) -> list[AnyNode]:
-    """The nodes as they are now, or the calls of ``target`` among them."""
+    """Return the nodes as they are now, or the calls of ``target`` among them."""
     return [node for node in program.graph.nodes if target is None or node.target == target]
 
 
 def calls(node: Any, *targets: Any) -> bool:
-    """Whether ``node`` is a call of one of the operators."""
+    """Return whether ``node`` is a call of one of the operators."""
     return isinstance(node, Node) and node.op == "call_function" and node.target in targets
 
 
 def shape(node: Any) -> tuple[int, ...]:
-    """The shape of a node's tensor."""
+    """Return the shape of a node's tensor."""
     return tuple(node.meta["val"].shape)
 
 
@@ -55,14 +55,14 @@ def _written_by(node: AnyNode) -> list[Any]:
 
 
 def _base(node: Any) -> Any:
-    """What ``node`` is a view of, through all views between."""
+    """Return what ``node`` is a view of, through all views between."""
     while isinstance(node, Node) and is_view(node):
         node = node.args[0]
     return node
 
 
 def is_view(node: AnyNode) -> bool:
-    """Whether ``node`` shares memory with its first argument, or a list that it takes from does."""
+    """Return whether ``node`` shares memory with its first argument, or a list that it takes from does."""
     if getattr(node.target, "__name__", "") == "getitem":
         return is_view(node.args[0])
     if not isinstance(node.target, Operator):
@@ -71,12 +71,12 @@ def is_view(node: AnyNode) -> bool:
 
 
 def is_unwritten(*nodes: AnyNode) -> bool:
-    """Whether nothing writes to the memory of any of them."""
+    """Return whether nothing writes to the memory of any of them."""
     return not any(WRITTEN in node.meta for node in nodes)
 
 
 def is_float(*nodes: Any) -> bool:
-    """Whether all are nodes of float32 tensors with fixed shapes, which nothing writes to."""
+    """Return whether all are nodes of float32 tensors with fixed shapes, which nothing writes to."""
     values = [node.meta.get("val") if isinstance(node, Node) and is_unwritten(node) else None for node in nodes]
     return all(
         isinstance(value, Tensor) and value.dtype == torch.float32 and all(isinstance(size, int) for size in value.shape)
@@ -85,7 +85,7 @@ def is_float(*nodes: Any) -> bool:
 
 
 def either_way(node: Any, target: Any) -> Iterator[tuple[AnyNode, AnyNode]]:
-    """Both orders of the two tensors that a commutative operator is called with; nothing for other nodes."""
+    """Return both orders of the two tensors that a commutative operator is called with; nothing for other nodes."""
     if calls(node, target) and len(node.args) == 2 and not node.kwargs and all(isinstance(each, Node) for each in node.args):
         a, b = node.args
         yield a, b
@@ -93,12 +93,12 @@ def either_way(node: Any, target: Any) -> Iterator[tuple[AnyNode, AnyNode]]:
 
 
 def only_user(node: AnyNode) -> AnyNode:
-    """The one node that uses ``node``; None where there are none or several."""
+    """Return the one node that uses ``node``; None where there are none or several."""
     return next(iter(node.users)) if len(node.users) == 1 else None
 
 
 def over_last(node: Any, target: Any) -> AnyNode:
-    """What ``node`` reduces over the last dimension that is kept, by ``target``; None for any other node."""
+    """Return what ``node`` reduces over the last dimension that is kept, by ``target``; None for any other node."""
     if not calls(node, target) or node.kwargs.get("dtype") or len(node.args) != 3 or not node.args[2]:
         return None
     source, dims, _ = node.args
@@ -107,7 +107,7 @@ def over_last(node: Any, target: Any) -> AnyNode:
 
 
 def part_of_last(node: Any) -> tuple[AnyNode, int, int, int] | None:
-    """(source, start, stop, step) where ``node`` is a part of the last dimension of source, by a slice, a chunk or a split."""
+    """Return (source, start, stop, step) if ``node`` is a part of source's last dimension, by a slice, a chunk or a split."""
     if calls(node, aten.slice.Tensor):
         arguments: Any = (*node.args, *SLICE[len(node.args) :])
         source, dim, start, stop, step = arguments
@@ -134,7 +134,7 @@ def _piece(node: AnyNode) -> tuple[AnyNode, int, int, int] | None:
 def insert(
     program: ExportedProgram, before: AnyNode, target: Any, args: tuple[Any, ...], like: AnyNode | None = None
 ) -> AnyNode:
-    """A call of ``target`` in front of ``before``; its value is computed, or taken from the node that it is like."""
+    """Insert a call of ``target`` in front of ``before``; its value is computed, or taken from the node that it is like."""
     with program.graph.inserting_before(before):
         made: AnyNode = program.graph.call_function(target, args)
     if like is not None:

@@ -28,7 +28,7 @@ ops = torch.ops.hybridge
 
 
 def fuse_norms(program: ExportedProgram) -> None:
-    """``x * rsqrt(mean(x^2) + eps) * weight``, and the same of ``x - mean(x)``."""
+    """Fuse ``x * rsqrt(mean(x^2) + eps) * weight``, and the same of ``x - mean(x)``."""
     for node in all_nodes(program):
         if (found := _normalized(node)) is not None:
             x, eps = found
@@ -92,7 +92,7 @@ def _take_in(program: ExportedProgram, norm: AnyNode, weight: AnyNode, joined: A
 
 
 def _repeats(weight: tuple[int, ...], x: tuple[int, ...]) -> bool:
-    """Whether a weight of that shape is the same for all of x's leading dimensions, and different along the last ones."""
+    """Return whether a weight of that shape is the same for all of x's leading dimensions, and varies along the last ones."""
     while len(weight) > 1 and weight[0] == 1:
         weight = weight[1:]
     return 0 < len(weight) <= len(x) and weight == x[-len(weight) :]

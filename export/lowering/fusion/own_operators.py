@@ -26,6 +26,6 @@ def use_own_operators(graph_module: GraphModule) -> PassResult:
 
 
 def _keeps_type(node: AnyNode) -> bool:
-    """Whether what the output is made of has its type: the condition of a choice may have another one."""
+    """Return whether what the output is made of has its type: the condition of a choice may have another one."""
     operands = node.args[1:] if node.target == aten.where.self else node.args[:1]
     return all(each.meta["val"].dtype == node.meta["val"].dtype for each in operands)

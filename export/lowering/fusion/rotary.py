@@ -25,7 +25,7 @@ HALVES, NEIGHBOURS = False, True
 
 
 def fuse_rotary(program: ExportedProgram) -> None:
-    """Every such sum over four dimensions, of which heads are the second (the usual) or the third."""
+    """Fuse every such sum over four dimensions, of which heads are the second (the usual) or the third."""
     for node in all_nodes(program):
         if calls(node, aten.add.Tensor) and (found := _rotated(node)) is not None:
             x, cos, sin, pairs = found
@@ -46,7 +46,7 @@ def _rotated(node: AnyNode) -> tuple[AnyNode, AnyNode, AnyNode, bool] | None:
 
 
 def _pairs(turned: AnyNode, x: AnyNode) -> bool | None:
-    """How pairs (a, b) of x lie that ``turned`` has as (-b, a); None where it has not."""
+    """Return how the pairs (a, b) of x lie that ``turned`` has as (-b, a); None if it has not."""
     if calls(turned, aten.cat.default):
         parts, size = turned.args[0], shape(x)[-1]
         halves = (

@@ -34,6 +34,6 @@ def scale_before_widening(program: ExportedProgram) -> None:
 
 
 def _widens(linear: AnyNode) -> bool:
-    """Whether it has more outputs than inputs, and no bias that would have to be scaled as well."""
+    """Return whether it has more outputs than inputs, and no bias that would have to be scaled as well."""
     has_bias = linear.args[BIAS[linear.target]] if len(linear.args) > BIAS[linear.target] else linear.kwargs.get("bias")
     return has_bias is None and is_float(linear.args[0]) and shape(linear)[-1] > shape(linear.args[0])[-1]

@@ -1,4 +1,4 @@
-"""What a graph computes twice of the same tensors is computed once."""
+"""Compute once what a graph computes twice of the same tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def share_equal_nodes(program: ExportedProgram) -> None:
 
 
 def _key(node: AnyNode) -> Any:
-    """Equal for calls that give the same; None where that cannot be said."""
+    """Return a key equal for calls that give the same; None if it cannot be known."""
     if not isinstance(node.target, Operator) or declared(node.target).is_mutable or not declared(node.target).returns:
         return None
     if torch.Tag.nondeterministic_seeded in node.target.tags or not is_unwritten(node, *node.all_input_nodes):

@@ -17,7 +17,7 @@ BY_NUMBER = (ops.activation.default, aten.mul.Tensor)
 
 
 def cancel_transposes(program: ExportedProgram) -> None:
-    """First move transposes behind what works on rows or numbers, then remove those that undo each other."""
+    """Move transposes behind what works on rows or numbers, then remove those that undo each other."""
     for node in all_nodes(program):
         if (axes := _moved(node)) is not None:
             source = node.args[0].args[0]

@@ -1,4 +1,4 @@
-// What guesses: a wrong guess costs time and never changes the text.
+// A drafter proposes draft tokens: a rejected one costs time and never changes the text.
 #ifndef HYBRIDGE_NATIVE_DRAFTER_H
 #define HYBRIDGE_NATIVE_DRAFTER_H
 

@@ -1,4 +1,4 @@
-// Guess by looking back: what followed the last time the text ended like this?
+// Drafting by prompt lookup: propose what followed the last time the text ended like this.
 #ifndef HYBRIDGE_NATIVE_PROMPT_LOOKUP_H
 #define HYBRIDGE_NATIVE_PROMPT_LOOKUP_H
 
@@ -33,14 +33,14 @@ class PromptLookup {
  private:
   static constexpr size_t LONGEST = 8, SHORTEST = 3;
 
-  // Two n-grams with one hash would make a wrong guess, which is allowed.
+  // Two n-grams with one hash would propose a wrong token, which is allowed.
   static uint64_t hash(std::span<const int64_t> ngram) { return fnv1a(ngram.data(), ngram.size_bytes()); }
 
-  // Where the text ends before `limit` tokens, it repeats itself and so does the guess.
+  // Where the text ends before `limit` tokens, it repeats itself and so does the proposal.
   static std::vector<int64_t> continued(std::span<const int64_t> found, size_t limit) {
-    std::vector<int64_t> guess;
-    while (guess.size() < limit) guess.push_back(found[guess.size() % found.size()]);
-    return guess;
+    std::vector<int64_t> proposed;
+    while (proposed.size() < limit) proposed.push_back(found[proposed.size() % found.size()]);
+    return proposed;
   }
 
   // Indexes every n-gram that is followed by something; the ending itself is not, yet.

@@ -1,15 +1,15 @@
-// hybridge in an app: one artifact, any number of conversations over it, each with a state that can be taken back.
+// hybridge in an app: one artifact, any number of conversations over it, each with a state that can be rolled back.
 //
 //   auto model = hybridge::Model::load("OUT/model.pte");        // once: the weights
 //   auto created = hybridge::Session::create(model.get());      // for each conversation: a state of its own
 //   hybridge::Session& session = **created;                     // where created.ok()
 //   auto logits = session.prefill(prompt);                      // any number of tokens; logits->last() follow the last
-//   auto checked = session.verify(guesses);                     // logits (*checked)[i] after each, nothing is committed
+//   auto checked = session.verify(proposed);                    // logits (*checked)[i] after each, nothing is committed
 //   session.commit(2);                                          // accepts the first two
 //   session.snapshot(0), session.decode(token), session.restore(0);  // keep a state, go on, come back
 //   session.save("talk.state"), session.load("talk.state");     // in another process, too
 //
-// Greedy generation with guesses from the text is in hybridge/speculative.h. All is in these headers; what is linked is
+// Greedy generation with draft tokens from the text is in hybridge/speculative.h. All is in these headers; what is linked is
 // ExecuTorch's runtime with the backend and the operators that the artifact was exported for (../CMakeLists.txt).
 //
 // Nothing throws: a call answers with a value, or with an Error and leaves the state as it was.

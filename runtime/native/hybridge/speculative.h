@@ -3,7 +3,7 @@
 //   hybridge::PromptLookup lookup;
 //   auto done = hybridge::generate(session, prompt, {.max_new_tokens = 64}, lookup, [](int64_t token) { return show(token); });
 //
-// A guess is accepted while it is the token that the model itself likes best there, so the text is the same with every drafter.
+// A draft token is accepted if it is the best one by the model's own logits there, so the text is the same with every drafter.
 #ifndef HYBRIDGE_NATIVE_SPECULATIVE_H
 #define HYBRIDGE_NATIVE_SPECULATIVE_H
 
@@ -23,17 +23,17 @@ struct Generation {
   size_t max_new_tokens = 64, block_length = 0;
 };
 
-// proposed and accepted count guesses; rollbacks the blocks that were not accepted whole.
+// proposed and accepted count draft tokens; rollbacks the blocks that were not accepted whole.
 struct Generated {
   std::vector<int64_t> tokens;
   size_t proposed = 0, accepted = 0, verifies = 0, rollbacks = 0;
 };
 
-// What the model says behind guesses as far as they are right, one token more than were; row i of its logits comes after
-// guess i - 1.
-inline std::vector<int64_t> accept(const Logits& logits, Tokens guesses) {
+// The draft tokens that are right, and the model's own token behind them; row i of its logits comes after
+// draft token i - 1.
+inline std::vector<int64_t> accept(const Logits& logits, Tokens proposed) {
   std::vector<int64_t> tokens = {best(logits[0])};
-  for (size_t i = 0; i < guesses.size() && guesses[i] == tokens.back(); ++i) tokens.push_back(best(logits[i + 1]));
+  for (size_t i = 0; i < proposed.size() && proposed[i] == tokens.back(); ++i) tokens.push_back(best(logits[i + 1]));
   return tokens;
 }
 
@@ -54,8 +54,8 @@ class Generator {
 
  private:
   Error round() {
-    const std::vector<int64_t> guesses = propose();
-    if (!guesses.empty()) return verify(guesses);
+    const std::vector<int64_t> proposed = propose();
+    if (!proposed.empty()) return verify(proposed);
     const auto logits = session_.decode(text_.back());
     if (!logits.ok()) return logits.error();
     give({best(logits->last())});
@@ -66,20 +66,20 @@ class Generator {
     const size_t left = std::min(options_.max_new_tokens - done_.tokens.size(), static_cast<size_t>(session_.room()));
     const auto longest = static_cast<size_t>(session_.facts().verify_len());
     const size_t limit = std::min(left, options_.block_length > 0 ? std::min(options_.block_length, longest) : longest) - 1;
-    std::vector<int64_t> guesses = limit > 0 ? drafter_.propose(text_, limit) : std::vector<int64_t>();
-    guesses.resize(std::min(guesses.size(), limit));
-    return guesses;
+    std::vector<int64_t> proposed = limit > 0 ? drafter_.propose(text_, limit) : std::vector<int64_t>();
+    proposed.resize(std::min(proposed.size(), limit));
+    return proposed;
   }
 
-  Error verify(const std::vector<int64_t>& guesses) {
+  Error verify(const std::vector<int64_t>& proposed) {
     std::vector<int64_t> block = {text_.back()};
-    block.insert(block.end(), guesses.begin(), guesses.end());
+    block.insert(block.end(), proposed.begin(), proposed.end());
     const auto logits = session_.verify(block);
     if (!logits.ok()) return logits.error();
-    const std::vector<int64_t> tokens = accept(*logits, guesses);
-    done_.proposed += guesses.size();
+    const std::vector<int64_t> tokens = accept(*logits, proposed);
+    done_.proposed += proposed.size();
     done_.accepted += tokens.size() - 1;
-    done_.rollbacks += tokens.size() <= guesses.size();
+    done_.rollbacks += tokens.size() <= proposed.size();
     ++done_.verifies;
     return session_.commit(static_cast<int64_t>(give(tokens))).error();
   }
@@ -109,7 +109,7 @@ class Generator {
 
 // Continues `prompt` from the session's state by at most max_new_tokens ≥ 1, and stops early behind an end-of-sequence token,
 // where the context is full, or where on_token(token) answers false. The session's text then ends just before the last token.
-// Refuses what `prefill` does, a max_new_tokens of 0, and guesses outside the vocabulary.
+// Refuses what `prefill` does, a max_new_tokens of 0, and draft tokens outside the vocabulary.
 template <Drafter D, std::predicate<int64_t> OnToken>
 Result<Generated> generate(Session& session, Tokens prompt, Generation options, D& drafter, OnToken on_token) {
   if (options.max_new_tokens < 1) return Error::InvalidArgument;

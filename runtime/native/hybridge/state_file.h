@@ -41,7 +41,7 @@ inline void append(std::vector<uint8_t>& out, const void* data, size_t size) {
 }
 
 // Takes `size` bytes off the front of `in`; false where it has fewer.
-inline bool take(std::span<const uint8_t>& in, void* data, size_t size) {
+inline bool read_bytes(std::span<const uint8_t>& in, void* data, size_t size) {
   if (in.size() < size) return false;
   if (size > 0) std::memcpy(data, in.data(), size);
   in = in.subspan(size);
@@ -61,12 +61,12 @@ inline std::vector<uint8_t> encode_state(const SavedState& state) {
 
 inline Result<SavedState> decode_state(std::span<const uint8_t> content, size_t bytes, size_t texts) {
   SavedState state{std::vector<uint8_t>(bytes), std::vector<std::vector<int64_t>>(texts)};
-  bool whole = take(content, state.bytes.data(), bytes);
+  bool whole = read_bytes(content, state.bytes.data(), bytes);
   for (auto& text : state.texts) {
     uint64_t length = 0;
-    whole = whole && take(content, &length, sizeof(length)) && length <= content.size() / sizeof(int64_t);
+    whole = whole && read_bytes(content, &length, sizeof(length)) && length <= content.size() / sizeof(int64_t);
     text.resize(whole ? length : 0);
-    whole = whole && take(content, text.data(), text.size() * sizeof(int64_t));
+    whole = whole && read_bytes(content, text.data(), text.size() * sizeof(int64_t));
   }
   if (!whole) return Error::InvalidExternalData;
   return state;
@@ -99,7 +99,7 @@ inline Result<SavedState> read_state(const std::string& path, uint64_t model, si
   const std::vector<char> all((std::istreambuf_iterator<char>(file)), {});
   std::span content(reinterpret_cast<const uint8_t*>(all.data()), all.size());
   StateHeader header;
-  const bool is_ours = take(content, &header, sizeof(header)) && header.format == StateHeader::FORMAT &&
+  const bool is_ours = read_bytes(content, &header, sizeof(header)) && header.format == StateHeader::FORMAT &&
                        header.model == model && header.bytes == bytes && header.texts == texts &&
                        header.checksum == fnv1a(content.data(), content.size(), model);
   if (!is_ours) return Error::InvalidExternalData;

@@ -1,4 +1,4 @@
-"""What an ONNX artifact's manifest says of its state and methods, which a Session sees as those of any other artifact."""
+"""The manifest entries of an ONNX artifact's state and methods, which a Session sees as those of any other artifact."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 import onnx_ir
 
 from hybridge.export.onnx.traced_cache import Entry, TracedCache
-from hybridge.runtime.artifacts.manifest import LayerEntry, MethodEntry, OnnxStaged, OnnxState, TensorEntry
+from hybridge.runtime.artifacts.manifest import LayerEntry, MethodEntry, OnnxStaged, OnnxStateEntry, TensorEntry
 from hybridge.runtime.artifacts.options import ExportOptions, shorter_verify
 
 FLOAT: Final = "float32"
@@ -19,23 +19,23 @@ FLOAT_BYTES = 4
 STAGED = "staged."
 
 
-def state_entries(cache: TracedCache) -> list[OnnxState]:
-    """The tensors of the state in the order of the graph's inputs."""
+def state_entries(cache: TracedCache) -> list[OnnxStateEntry]:
+    """Return the tensors of the state in the order of the graph's inputs."""
     return [
-        OnnxState(name=name, shape=list(entry.shape), dtype=FLOAT, kind="positional" if entry.positional else "bounded")
+        OnnxStateEntry(name=name, shape=list(entry.shape), dtype=FLOAT, kind="positional" if entry.positional else "bounded")
         for entry in cache.states
         for name in entry.names
     ]
 
 
 def staged_entries(model: onnx_ir.Model, tokens: int) -> list[OnnxStaged]:
-    """What blocks stage, by the graph's outputs; shapes for a block of ``tokens``."""
+    """Return what blocks stage, by the graph's outputs; shapes for a block of ``tokens``."""
     staged = [value for value in model.graph.outputs if value.name and value.name.startswith(STAGED)]
     return [OnnxStaged(name=_name(value), shape=_shape(value, tokens), dtype=FLOAT) for value in staged]
 
 
 def layer_entries(cache: TracedCache, staged: Sequence[OnnxStaged], slots: int) -> list[LayerEntry]:
-    """Each layer's tensors and bytes.
+    """Return each layer's tensors and bytes.
 
     Bounded states are there twice, as a call reads one and writes the other; that and what is staged is what a rollback adds.
     """
@@ -53,7 +53,7 @@ def layer_entries(cache: TracedCache, staged: Sequence[OnnxStaged], slots: int) 
 
 
 def method_entries(options: ExportOptions, vocab_size: int, operators: list[str]) -> dict[str, MethodEntry]:
-    """The methods with the signatures that they have in a .pte; those that run the graph name its contrib operators."""
+    """Return the methods with their signatures in a .pte; those that run the graph name its contrib operators."""
     number = TensorEntry(shape=[1], dtype=INTEGER)
 
     def method(inputs: list[TensorEntry], output: TensorEntry) -> MethodEntry:
