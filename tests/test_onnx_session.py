@@ -17,7 +17,7 @@ from torch import Tensor
 from hybridge.cache.errors import ArtifactError, SnapshotError
 from hybridge.export.cli import main
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.backends.inputs import number, padded
+from hybridge.runtime.backends.methods import number, padded
 from hybridge.runtime.backends.onnx_graph import OnnxGraph
 from hybridge.runtime.checks.random_program import RandomProgram
 from hybridge.runtime.checks.validation import validate

@@ -25,9 +25,8 @@ from hybridge.cache.families import (
     short_conv,
     zaya,
 )
-from hybridge.cache.families.checks import ADVICE, check_experts, check_windows
+from hybridge.cache.families.checks import ADVICE, check_causal, check_experts, check_rope, check_windows
 from hybridge.cache.families.family import Config, Family, LayerBuilder, checked_layer_count, summarize
-from hybridge.cache.families.options import check_causal, check_rope
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
 

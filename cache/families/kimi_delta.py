@@ -8,7 +8,7 @@ from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families.checks import check_positive
 from hybridge.cache.families.family import Config, Family
-from hybridge.cache.layers.kimi_delta_attention import KimiDeltaAttentionLayer
+from hybridge.cache.layers.gated_delta_net import KimiDeltaAttentionLayer
 from hybridge.cache.layers.latent_attention import LatentAttentionLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels

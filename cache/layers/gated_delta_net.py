@@ -1,4 +1,4 @@
-"""The state of a gated delta net (Qwen3-Next, Qwen3.5): a conv window and a matrix for each head."""
+"""The state of a gated delta net and of Kimi delta attention: a conv window and a matrix for each head."""
 
 from __future__ import annotations
 
@@ -27,10 +27,6 @@ class GatedDeltaNetLayer(CacheLayer):
     conv_state: Tensor
     recurrent_state: Tensor
     staged_conv: Tensor
-    staged_key: Tensor
-    staged_value: Tensor
-    staged_log_decay: Tensor
-    staged_beta: Tensor
     convolution: ShortConvolution  # a mixer's
 
     def __init__(
@@ -55,14 +51,31 @@ class GatedDeltaNetLayer(CacheLayer):
         self.add_staged("staged_log_decay", value_heads, *([key_dim] if by_channel else []))
         self.add_staged("staged_beta", value_heads)
 
-    @property
-    def _staged(self) -> DeltaStaged:
-        return DeltaStaged(key=self.staged_key, value=self.staged_value, log_decay=self.staged_log_decay, beta=self.staged_beta)
-
     def mix(self, x: Tensor, gates: DeltaGates, *, block: Block) -> Tensor:
         mixed = self.kernels.convolve(x, self.convolution, self.conv_state, self.staged_conv, block)
-        return self.kernels.delta_rule(mixed, gates, self.recurrent_state, self._staged, block)
+        return self.kernels.delta_rule(mixed, gates, self.recurrent_state, self.staged_as(DeltaStaged), block)
 
     def commit(self, count: Tensor) -> None:
-        self.kernels.commit_delta_rule(self.recurrent_state, self._staged, count)
+        self.kernels.commit_delta_rule(self.recurrent_state, self.staged_as(DeltaStaged), count)
         self.kernels.shift(self.conv_state, self.staged_conv, count)
+
+
+class KimiDeltaAttentionLayer(GatedDeltaNetLayer):
+    """conv_state [B, W, 3 H D] of query, key and value, and recurrent_state [B, H, D, D], the latter float32.
+
+    H heads, D head dim, W = conv kernel - 1. ``mix`` takes inputs [B, T, 3 H D] and returns [B, T, H, D].
+    """
+
+    kind: ClassVar[str] = "kimi_delta_attention"
+
+    def __init__(self, sizes: CacheSizes, kernels: Kernels, *, heads: int, head_dim: int, conv_kernel: int) -> None:
+        super().__init__(
+            sizes,
+            kernels,
+            key_heads=heads,
+            value_heads=heads,
+            key_dim=head_dim,
+            value_dim=head_dim,
+            conv_kernel=conv_kernel,
+            by_channel=True,
+        )

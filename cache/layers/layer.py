@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from dataclasses import fields
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.operations.kernels import Kernels
+
+Staged = TypeVar("Staged")
 
 
 class CacheLayer(nn.Module):
@@ -69,6 +72,11 @@ class CacheLayer(nn.Module):
                 f"config.json gives sizes that no layer can have: {list(shape)} for the {name} of {self.kind}. "
                 "Take the config.json that came with the checkpoint."
             )
+
+    def staged_as(self, kind: type[Staged]) -> Staged:
+        """Return the staged buffers as the dataclass ``kind``, whose field ``key`` is the buffer ``staged_key``."""
+        names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # which is a dataclass
+        return kind(**{name: self.get_buffer(f"staged_{name}") for name in names})
 
     def part(self, name: str) -> CacheLayer:
         """Return the part of that name; a layer that has no parts is its own only one."""

@@ -23,8 +23,6 @@ class LightningAttentionLayer(CacheLayer):
     kind: ClassVar[str] = "lightning_attention"
 
     recurrent_state: Tensor
-    staged_mixed: Tensor
-    staged_steps: Tensor
     weights: Callable[[], LinearAttention]
 
     def __init__(self, sizes: CacheSizes, kernels: Kernels, *, heads: int, head_dim: int) -> None:
@@ -33,12 +31,10 @@ class LightningAttentionLayer(CacheLayer):
         self.add_staged("staged_mixed", 3 * heads * head_dim, dtype=sizes.dtype)
         self.add_staged("staged_steps", heads)  # all 1, but for what a commit does not accept
 
-    @property
-    def _staged(self) -> LinearStaged:
-        return LinearStaged(mixed=self.staged_mixed, steps=self.staged_steps)
-
     def mix(self, mixed: Tensor, *, block: Block) -> Tensor:
-        return self.kernels.linear_attention(mixed, None, self.weights(), self.recurrent_state, self._staged, block)
+        return self.kernels.linear_attention(
+            mixed, None, self.weights(), self.recurrent_state, self.staged_as(LinearStaged), block
+        )
 
     def commit(self, count: Tensor) -> None:
-        self.kernels.commit_linear_attention(self.weights(), self.recurrent_state, self._staged, count)
+        self.kernels.commit_linear_attention(self.weights(), self.recurrent_state, self.staged_as(LinearStaged), count)

@@ -29,9 +29,6 @@ class MambaLayer(CacheLayer):
     conv_state: Tensor
     recurrent_state: Tensor
     staged_conv: Tensor
-    staged_x: Tensor
-    staged_steps: Tensor
-    staged_key: Tensor
     convolution: ShortConvolution
     rate: Callable[[], Tensor]
     skip: Callable[[], Tensor]
@@ -48,18 +45,16 @@ class MambaLayer(CacheLayer):
         self.add_staged("staged_steps", channels)
         self.add_staged("staged_key", heads, state_dim)
 
-    @property
-    def _staged(self) -> ScanStaged:
-        return ScanStaged(x=self.staged_x, steps=self.staged_steps, key=self.staged_key)
-
     def convolved(self, x: Tensor, *, block: Block, start: int = 0) -> Tensor:
         """Convolve the block; C channels of x [B, T, X] from ``start`` on."""
         return self.kernels.convolve(x, self.convolution, self.conv_state, self.staged_conv, block, start)
 
     def mix(self, selected: Selected, *, block: Block) -> Tensor:
         """Scan what the mixer selected."""
-        return self.kernels.selective_scan(selected, self.rate(), self.skip(), self.recurrent_state, self._staged, block)
+        return self.kernels.selective_scan(
+            selected, self.rate(), self.skip(), self.recurrent_state, self.staged_as(ScanStaged), block
+        )
 
     def commit(self, count: Tensor) -> None:
-        self.kernels.commit_selective_scan(self.rate(), self.recurrent_state, self._staged, count)
+        self.kernels.commit_selective_scan(self.rate(), self.recurrent_state, self.staged_as(ScanStaged), count)
         self.kernels.shift(self.conv_state, self.staged_conv, count)

@@ -28,8 +28,6 @@ class Mamba2Layer(CacheLayer):
     conv_state: Tensor
     recurrent_state: Tensor
     staged_conv: Tensor
-    staged_mixed: Tensor
-    staged_steps: Tensor
     convolution: ShortConvolution
     weights: Callable[[], LinearAttention]
 
@@ -45,14 +43,12 @@ class Mamba2Layer(CacheLayer):
         self.add_staged("staged_mixed", channels, dtype=sizes.dtype)
         self.add_staged("staged_steps", heads)
 
-    @property
-    def _staged(self) -> LinearStaged:
-        return LinearStaged(mixed=self.staged_mixed, steps=self.staged_steps)
-
     def mix(self, x: Tensor, steps: StepSize, *, block: Block, start: int = 0) -> Tensor:
         mixed = self.kernels.convolve(x, self.convolution, self.conv_state, self.staged_conv, block, start)
-        return self.kernels.linear_attention(mixed, steps, self.weights(), self.recurrent_state, self._staged, block)
+        return self.kernels.linear_attention(
+            mixed, steps, self.weights(), self.recurrent_state, self.staged_as(LinearStaged), block
+        )
 
     def commit(self, count: Tensor) -> None:
-        self.kernels.commit_linear_attention(self.weights(), self.recurrent_state, self._staged, count)
+        self.kernels.commit_linear_attention(self.weights(), self.recurrent_state, self.staged_as(LinearStaged), count)
         self.kernels.shift(self.conv_state, self.staged_conv, count)

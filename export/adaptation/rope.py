@@ -1,6 +1,6 @@
 """Rope whose angles depend on the length of the text, held still: a branch on values cannot be exported.
 
-Up to the cache's ``max_seq_len`` the angles are those of the start, or ``hybridge.cache.families.options`` refused the model.
+Up to the cache's ``max_seq_len`` the angles are those of the start, or ``hybridge.cache.families.checks`` refused the model.
 """
 
 from __future__ import annotations

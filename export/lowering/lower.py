@@ -20,7 +20,6 @@ from hybridge.cache.errors import ExportFailedError, HybridgeError
 from hybridge.cache.quiet import quiet
 from hybridge.export.lowering.broadcasting import equalize_ranks
 from hybridge.export.lowering.fusion import EDGE_PASSES, fuse
-from hybridge.export.lowering.own_linears import own_linears
 from hybridge.export.lowering.partition import OnceStored
 from hybridge.export.lowering.quick_lowering import quick_lowering
 from hybridge.export.lowering.rewrite import drop_empty_operands, fold_constants, forget_provenance, reductions_as_products
@@ -57,7 +56,6 @@ def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, A
                 write_out_tanh_gelu(program)
             if own:
                 fuse(program)
-                own_linears(program)
         with step(f"Lowering to {backend}"), explained("the lowering"), quick_lowering():
             edge = _to_edge(programs, backend, constants, EDGE_PASSES if own else None)
         with step("Planning memory"), explained("memory planning"):

@@ -29,7 +29,7 @@ from hybridge.runtime.sessions.session import Session
 
 @dataclass(frozen=True, kw_only=True)
 class EagerDescription:
-    """What a Session must know of its model; see ``hybridge.runtime.artifacts.description.Description``."""
+    """What a Session must know of its model; see ``hybridge.runtime.artifacts.options.Description``."""
 
     model_type: str
     vocab_size: int

@@ -18,8 +18,7 @@ from hybridge.export.checkpoint.loading import Checkpoint, load_checkpoint
 from hybridge.export.pinned.transformers import attention_function, chosen_attention, mask_function
 from hybridge.export.pte.state_cache import build_cache
 from hybridge.export.quantization.quantize import is_quantized, quantize
-from hybridge.runtime.artifacts.description import Description
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifacts.options import Description, ExportOptions
 from hybridge.runtime.checks.checked_session import Oracle
 
 ROUNDED = "hybridge_rounded"

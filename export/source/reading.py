@@ -1,11 +1,13 @@
-"""Whether files can be read at all, and are themselves and not what stands in their place."""
+"""Read the small files beside a checkpoint's weights: whether they are there at all, and are themselves."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from hybridge.cache.errors import CheckpointError
 from hybridge.export.source.hub_cache import download_again
@@ -48,3 +50,16 @@ def _head(path: Path) -> bytes:
         raise CheckpointError(f"no permission to read {path}; change it, or copy the checkpoint.") from None
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror or error}).") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in ``path``; an empty one where there is no such file. Raises CheckpointError for anything else."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON ({error}); get the file again.") from None
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} holds no JSON object, but should hold names with values; get the file again.")
+    return content

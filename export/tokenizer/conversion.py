@@ -15,7 +15,7 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, LlamaTokenizer, PreTrainedTokenizerFast
 
-from hybridge.export.source.json_object import read_object
+from hybridge.export.source.reading import read_object
 from hybridge.export.tokenizer.special_tokens import TOKENIZER_CONFIG
 
 SOURCES = ("tokenizer.model", "tiktoken.model", "tekken.json", "vocab.json")

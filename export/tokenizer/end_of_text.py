@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from hybridge.export.source.json_object import read_object
+from hybridge.export.source.reading import read_object
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from hybridge.cache.errors import CheckpointError
-from hybridge.export.source.json_object import read_object
+from hybridge.export.source.reading import read_object
 from hybridge.export.tokenizer.conversion import convert, source_of
 from hybridge.export.tokenizer.special_tokens import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
 from hybridge.runtime.artifacts.tokenizer import whole_texts

@@ -1,8 +1,8 @@
-"""The choices of an export."""
+"""The choices of an export, and what else a session must know of its model."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Protocol
 
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
@@ -72,3 +72,19 @@ def check_verify_lens(options: ExportOptions) -> None:
             f"verify lengths {lens} are not ascending, different and 1 or more: "
             "shorter_verify_lens must lie below verify_len and be in order."
         )
+
+
+class Description(Protocol):
+    """A Session's description of its model; an artifact's manifest is one."""
+
+    @property
+    def model_type(self) -> str: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def eos_ids(self) -> list[int]: ...
+    @property
+    def options(self) -> ExportOptions: ...
+    @property
+    def identity(self) -> str | None:
+        """Return what tells it from every other model; none if nothing does."""

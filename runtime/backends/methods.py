@@ -1,10 +1,11 @@
-"""The methods of an artifact over one state: what a Session runs over, and each backend implements."""
+"""The methods of an artifact over one state: what a Session runs over and each backend implements, with their tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -22,3 +23,13 @@ class Methods(Protocol):
 
     def operations(self) -> int:
         """Calls so far that changed the state; the last thing that a call does is to count itself."""
+
+
+def padded(ids: list[int], size: int) -> Tensor:
+    """Return int64 [1, size]; the padding repeats token 0, which every vocabulary has."""
+    return torch.tensor([ids + [0] * (size - len(ids))])
+
+
+def number(value: int) -> Tensor:
+    """Return int64 [1]."""
+    return torch.tensor([value])

@@ -21,7 +21,7 @@ BLOCK = 512
 
 @dataclass(kw_only=True)
 class TextDescription:
-    """See ``hybridge.runtime.artifacts.description.Description``."""
+    """See ``hybridge.runtime.artifacts.options.Description``."""
 
     vocab_size: int
     options: ExportOptions

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from hybridge.runtime.artifacts.description import Description
+from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.stats import GenerationStats
 

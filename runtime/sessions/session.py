@@ -11,10 +11,9 @@ from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError, CommitError, SnapshotError, UsageError
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
-from hybridge.runtime.artifacts.description import Description
-from hybridge.runtime.backends.inputs import number
+from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.backends.load import load_program
-from hybridge.runtime.backends.methods import Methods
+from hybridge.runtime.backends.methods import Methods, number
 from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.generate import Until, generate
 from hybridge.runtime.generation.pace import Pace

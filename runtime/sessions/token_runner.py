@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from hybridge.runtime.artifacts.options import ExportOptions, shorter_verify
-from hybridge.runtime.backends.inputs import number, padded
-from hybridge.runtime.backends.methods import Methods
+from hybridge.runtime.backends.methods import Methods, number, padded
 
 Answer = tuple[Tensor, Tensor]
 """Logits [n, V], and tapped hidden states [n, F] where the program has taps, else [0, 0]."""

@@ -13,8 +13,7 @@ from typing import Protocol
 from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError
-from hybridge.runtime.backends.inputs import number
-from hybridge.runtime.backends.methods import Methods
+from hybridge.runtime.backends.methods import Methods, number
 from hybridge.runtime.sessions.committed_text import Change, CommittedText
 
 

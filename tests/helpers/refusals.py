@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hybridge.runtime import Session
-from hybridge.runtime.backends.inputs import number, padded
+from hybridge.runtime.backends.methods import number, padded
 
 REFUSED = [
     ("commit", [number(1)]),

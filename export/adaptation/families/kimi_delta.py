@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.cache.layers.kimi_delta_attention import KimiDeltaAttentionLayer
+from hybridge.cache.layers.gated_delta_net import KimiDeltaAttentionLayer
 from hybridge.cache.layers.latent_attention import LatentAttentionLayer
 from hybridge.cache.recurrences.delta_gates import DeltaGates
 from hybridge.export.adaptation.families.family import Adaptation, Mixer, StatefulMixer, short_convolution

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from torch.export import ExportedProgram
 
-from hybridge.export.lowering.fusion.copies import copies_to_views
+from hybridge.export.lowering.fusion.edge_passes import copies_to_views, use_own_operators
+from hybridge.export.lowering.fusion.functional import make_new_tensors, share_equal_nodes
 from hybridge.export.lowering.fusion.gates import fuse_gates
-from hybridge.export.lowering.fusion.in_place import make_new_tensors
+from hybridge.export.lowering.fusion.linears import drop_idle_scalings, own_linears, scale_before_widening
 from hybridge.export.lowering.fusion.match import mark_written
 from hybridge.export.lowering.fusion.norms import fuse_norms
-from hybridge.export.lowering.fusion.own_operators import use_own_operators
 from hybridge.export.lowering.fusion.rotary import fuse_rotary
-from hybridge.export.lowering.fusion.scalings import drop_idle_scalings, scale_before_widening
-from hybridge.export.lowering.fusion.sharing import share_equal_nodes
 from hybridge.export.lowering.fusion.transposes import cancel_transposes
 from hybridge.export.lowering.rewrite import fold_constants
 
@@ -35,3 +33,4 @@ def fuse(program: ExportedProgram) -> None:
     fuse_gates(program)
     cancel_transposes(program)
     fold_constants(program)
+    own_linears(program)

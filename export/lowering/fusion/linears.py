@@ -1,4 +1,4 @@
-"""Multipliers: configs that have one for everything mostly set it to 1, and have one for logits too."""
+"""Linear layers and the multipliers around them: configs that have one for everything mostly set it to 1."""
 
 from __future__ import annotations
 
@@ -37,3 +37,11 @@ def _widens(linear: AnyNode) -> bool:
     """Return whether it has more outputs than inputs, and no bias that would have to be scaled as well."""
     has_bias = linear.args[BIAS[linear.target]] if len(linear.args) > BIAS[linear.target] else linear.kwargs.get("bias")
     return has_bias is None and is_float(linear.args[0]) and shape(linear)[-1] > shape(linear.args[0])[-1]
+
+
+def own_linears(program: ExportedProgram) -> None:
+    """Replace every linear layer of an exported graph by ``hybridge::linear``."""
+    for node in program.graph.find_nodes(op="call_function", target=aten.linear.default):
+        node.target = torch.ops.hybridge.linear.default
+        node.args = (*node.args, None) if len(node.args) == 2 else node.args
+    program.graph_module.recompile()

@@ -1,4 +1,4 @@
-"""Operators that write to a tensor which nothing else shares the memory of may as well make a new one."""
+"""Make a graph functional: in-place writes become new tensors, and what is computed twice is computed once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from hybridge.export.lowering.fusion.match import AnyNode, all_nodes, is_view
+from hybridge.export.lowering.fusion.match import AnyNode, all_nodes, is_unwritten, is_view
 from hybridge.export.pinned.torch_export import Operator, declared, overload
 
 
@@ -44,3 +44,21 @@ def _behind(node: AnyNode) -> list[AnyNode]:
         found.append(each)
         each = each.next
     return found
+
+
+def share_equal_nodes(program: ExportedProgram) -> None:
+    """Drop calls that an earlier one is equal to, of operators that only compute and tensors that nothing writes to."""
+    seen: dict[Any, Node] = {}
+    for node in all_nodes(program):
+        if (key := _key(node)) is not None and (first := seen.setdefault(key, node)) is not node:
+            node.replace_all_uses_with(first)
+            program.graph.erase_node(node)
+
+
+def _key(node: AnyNode) -> Any:
+    """Return a key equal for calls that give the same; None if it cannot be known."""
+    if not isinstance(node.target, Operator) or declared(node.target).is_mutable or not declared(node.target).returns:
+        return None
+    if torch.Tag.nondeterministic_seeded in node.target.tags or not is_unwritten(node, *node.all_input_nodes):
+        return None
+    return repr((node.target, node.args, sorted(node.kwargs.items())))
