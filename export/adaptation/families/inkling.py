@@ -16,9 +16,9 @@ from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.attention import AttentionLayer
 from hybridge.cache.layers.short_conv import ShortConvLayer
 from hybridge.cache.operations.conv_window import ShortConvolution
-from hybridge.cache.operations.dynamic_conv import dynamic_conv
 from hybridge.cache.operations.kernels import Scoring
 from hybridge.cache.operations.relative_bias import relative_bias
+from hybridge.cache.recurrences.dynamic_conv import dynamic_conv
 from hybridge.export.adaptation.families.family import Adaptation, StatefulMixer
 
 
