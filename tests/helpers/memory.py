@@ -28,11 +28,11 @@ def own_bytes() -> int:
 def given_back() -> dict[str, int]:
     import torch
 
-    from hybridge.runtime.backends.zero_pages import give_back
+    from hybridge.runtime.backends.zero_pages import release_pages
 
     inner = torch.ones(64 << 20, dtype=torch.uint8)[1000:-1000].zero_()
     before = own_bytes()
-    give_back(inner)
+    release_pages(inner)
     return {"given back": before - own_bytes()}
 
 
