@@ -1,5 +1,6 @@
 """Profiles of a small artifact: every instruction is in one part, and the copy of the program computes what it did."""
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -7,11 +8,12 @@ import torch
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.profiling.cut import Cut
-from hybridge.export.profiling.parts import POSITIONS
+from hybridge.export.profiling.parts import POSITIONS, RECURRENT
 from hybridge.export.profiling.profile import Profiler, profile
 from hybridge.export.profiling.program_file import ProgramFile
 from hybridge.runtime import Session
 from hybridge.runtime.artifacts.artifact import open_artifact
+from hybridge.runtime.kernels.define import LIBRARY
 
 
 def test_every_instruction_is_in_one_part(artifact: Path) -> None:
@@ -21,6 +23,14 @@ def test_every_instruction_is_in_one_part(artifact: Path) -> None:
     whole, positions, *others = calls
     assert sum(calls - positions for calls in others) + positions == whole
     assert {"embedding", "attention", POSITIONS} <= set(cut.names)
+
+
+def test_the_operators_of_every_recurrence_are_told_from_others() -> None:
+    """What has a commit is a recurrence: its time must not be counted as another operator's."""
+    importlib.import_module("hybridge.export.kernel_sets.recurrences")  # registers the operators
+    committed = {name.removesuffix("_commit") for name in LIBRARY._op_defs if name.endswith("_commit")}
+    assert len(committed) >= 4
+    assert {name for name in committed if not any(word in name for word in RECURRENT)} == set()
 
 
 def test_profile(artifact: Path) -> None:

@@ -11,7 +11,7 @@ POSITIONS = "positions and masks"
 HEAD = "head"
 MLP = "MLP"
 ATTENTION = ("sdpa", "attention", "update_cache", "write_rows", "write_window")
-RECURRENT = ("delta_rule", "conv", "scan", "shift_window", "linear_attention")
+RECURRENT = ("delta_rule", "conv", "scan", "shift_window", "linear_attention", "fading_sum")
 SMALL = ("norm", "rotary", "gated", "activation")
 STATE = ("copy_", "keep_state", "bring_back", "clear", "index_put")
 
