@@ -34,6 +34,8 @@ class Interrupt:
     def struck(self, call: Callable[[], object]) -> bool:
         """Whether the call was interrupted."""
         before = sys.gettrace()
+        # CPython 3.12 looks at this when a trace begins: set in a frame that is traced, it counts from the next trace on.
+        sys._getframe().f_trace_opcodes = self.by_instruction
         sys.settrace(self._enter)
         try:
             call()
