@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridge.cache.errors import ArtifactError
+from hybridge.cache.quiet import quiet
 from hybridge.export.pinned.program_format import HEAD_BYTES, read_header, read_program, write_program
 
 
@@ -22,7 +23,8 @@ class ProgramFile:
             if header is None:
                 raise ArtifactError(f"{path} has no header of segments; export the model again.")
             file.seek(0)
-            self._program = read_program(file.read(header.program_size))
+            with quiet():
+                self._program = read_program(file.read(header.program_size))
         self._header = header
         self.plans: dict[str, Any] = {plan.name: plan for plan in self._program.execution_plan}
 
@@ -30,7 +32,8 @@ class ProgramFile:
         """Write the same program with ``plans`` behind its own."""
         own = self._program.execution_plan
         self._program.execution_plan = [*own, *plans]
-        data = write_program(self._program, self._header.segment_data_size)
+        with quiet():
+            data = write_program(self._program, self._header.segment_data_size)
         self._program.execution_plan = own
         with path.open("wb") as to, self.path.open("rb") as weights:
             to.write(data)
