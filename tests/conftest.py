@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
 with warnings.catch_warnings():
@@ -32,9 +32,16 @@ pytest_plugins = ["selection"]
 
 # Examples that failed are kept here and tried first ever after: commit them with the repair. CI prints how to repeat a failure.
 EXAMPLES = DirectoryBasedExampleDatabase(Path(__file__).parent / "hypothesis-examples")
-settings.register_profile("local", database=EXAMPLES, derandomize=False, deadline=None)
-settings.register_profile("ci", database=EXAMPLES, derandomize=False, deadline=None, print_blob=True)
-settings.load_profile("ci" if os.environ.get("CI") else "local")
+settings.register_profile(
+    "hybridge",
+    database=EXAMPLES,
+    derandomize=False,
+    print_blob=bool(os.environ.get("CI")),
+    # Seconds say something of a shared machine, and nothing of the code.
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("hybridge")
 
 
 @pytest.fixture(autouse=True)
