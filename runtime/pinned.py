@@ -1,4 +1,4 @@
-"""What the runtime assumes of ExecuTorch 1.4.1 and onnxruntime 1.31 beyond what they document.
+"""What the runtime assumes of ExecuTorch 1.5.1 and onnxruntime 1.31 beyond what they document.
 
 ``hybridge.export.pinned`` is the same for exports. Nothing here imports a library before it is called.
 """
@@ -22,9 +22,19 @@ STOCK_OPERATORS: Mapping[str, str] = {
     "quantized_decomposed": "kernels/quantized/libquantized_ops_aot_lib.*",
 }
 """Operators by namespace, and where the wheel has the library that registers them with the runtime when torch loads it."""
+OPERATORS_WITHOUT_PYTHON: Mapping[str, str] = {"quantized_decomposed": "lib/libexecutorch_kernels_quantized.*"}
+"""The same for a process that has no Python; of others the wheel has none, and they need libpython and torch."""
 
-MACROS = ("-DC10_USING_CUSTOM_GENERATED_MACROS",)
-"""What the wheel's headers must be compiled with: it lacks a file that they would include without."""
+MACROS = ("-DC10_USING_CUSTOM_GENERATED_MACROS", "-DET_EVENT_TRACER_ENABLED", "-DET_USE_THREADPOOL")
+"""What the wheel's headers must be compiled with, as its CMake package says: its own libraries were.
+
+Without the first they include a file that it lacks; without the others classes have another layout, and loops one thread.
+"""
+
+RUNTIME, THREADS = "executorch", "executorch_threadpool"
+"""The wheel's shared libraries with the runtime, its registries of kernels and backends, and the process's pool of threads."""
+OPERATORS_AND_BACKENDS = ("executorch_kernels_optimized", "executorch_backend_xnnpack")
+"""Those that register what programs are made of; nothing names a symbol of theirs."""
 
 
 def extension() -> Any:
@@ -32,9 +42,9 @@ def extension() -> Any:
 
     The package's own entry point would import its quantization libraries, which takes seconds.
     """
-    from executorch.extension.pybindings import _portable_lib
+    from executorch.extension.pybindings import _C
 
-    return _portable_lib
+    return _C
 
 
 def operator_names(runtime: Any) -> frozenset[str]:
@@ -68,10 +78,10 @@ def executorch() -> Path:
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def operator_libraries(namespaces: Collection[str]) -> list[Path]:
+def operator_libraries(namespaces: Collection[str], patterns: Mapping[str, str] = STOCK_OPERATORS) -> list[Path]:
     """Return the wheel's libraries that register the operators of ``namespaces``; none for those that need none."""
-    patterns = [pattern for space, pattern in STOCK_OPERATORS.items() if space in namespaces]
-    return [path for pattern in patterns for path in sorted(executorch().glob(pattern))]
+    wanted = [pattern for space, pattern in patterns.items() if space in namespaces]
+    return [path for pattern in wanted for path in sorted(executorch().glob(pattern))]
 
 
 def include_folders() -> list[Path]:
@@ -80,14 +90,9 @@ def include_folders() -> list[Path]:
     return [include, include / "executorch/runtime/core/portable_type/c10"]
 
 
-def runtime_library() -> Path:
-    """Return the library with ExecuTorch's runtime: the wheel has it as Python's extension module alone."""
-    return next((executorch() / "extension" / "pybindings").glob("_portable_lib.*.so"))
-
-
-def registry_library() -> Path:
-    """Return the library with the registries of kernels and backends, which the runtime's looks up in there."""
-    return executorch() / "backends" / "qualcomm" / "libqnn_executorch_backend.so"
+def library_folder() -> Path:
+    """Return the folder of the wheel's shared libraries."""
+    return executorch() / "lib"
 
 
 ONNX_OPTIONS: Mapping[str, str] = {"session.force_spinning_stop": "1"}  # between two calls the processor rests

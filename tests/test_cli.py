@@ -98,14 +98,6 @@ def test_the_script_says_nothing_but_what_was_asked_for(artifact: Path) -> None:
     assert json.loads(done.raw) == read_manifest(artifact).model_dump(mode="json")
 
 
-@pytest.mark.parametrize(("kernels", "shown"), [("llm", "xnnpack"), ("hybridge", "portable")])
-def test_inspect_shows_the_backend_that_runs(cli: Run, artifact: Path, tmp_path: Path, kernels: str, shown: str) -> None:
-    """A manifest used to say xnnpack beside hybridge's kernels, which leave it nothing to run."""
-    folder = Path(shutil.copytree(artifact, tmp_path / "artifact"))
-    forge(folder, lambda content: content["options"].update(kernels=kernels, backend="xnnpack"))
-    assert re.search(rf"backend {shown}\b", cli("inspect", folder).out)
-
-
 def test_the_command_line_gives_sigterm_back(cli: Run, tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     assert cli("inspect", tmp_path / "nowhere").code == 1

@@ -53,7 +53,7 @@ def test_the_insides_of_libraries_are_for_pinned_alone() -> None:
     [
         "import torch._export",
         "from executorch.exir.dialects._ops import ops",
-        "def f():\n    from executorch.extension.pybindings import _portable_lib",
+        "def f():\n    from executorch.extension.pybindings import _C",
         "import executorch.exir.passes",
         "from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS",
         "from executorch.backends.xnnpack import xnnpack_preprocess",

@@ -279,8 +279,10 @@ def test_the_wheel_has_the_files_that_are_linked_and_loaded() -> None:
     wanted = [
         headers / "executorch/runtime/backend/options.h",
         c10 / "torch/headeronly/macros/Macros.h",
-        pinned.runtime_library(),
-        pinned.registry_library(),
+        *(
+            pinned.library_folder() / f"lib{name}.so"
+            for name in (pinned.RUNTIME, pinned.THREADS, *pinned.OPERATORS_AND_BACKENDS)
+        ),
     ]
     assert [path for path in wanted if not path.is_file()] == [], "the wheel is laid out otherwise: see runtime/pinned.py"
     for space in pinned.STOCK_OPERATORS:
@@ -301,7 +303,7 @@ def test_the_headers_still_need_their_macro() -> None:
 def test_the_delegate_and_its_option_have_their_names() -> None:
     assert xnnpack_preprocess.XnnpackBackend.__name__ == pinned.XNNPACK, "programs name the delegate otherwise"
     assert pinned.XNNPACK in pinned.extension()._get_registered_backend_names(), "the runtime names the delegate otherwise"
-    library = pinned.runtime_library().read_bytes()
+    library = (pinned.library_folder() / "libexecutorch_backend_xnnpack.so").read_bytes()
     assert b"weight_cache_enabled" in library, "XNNPACK packs weights for each method: see runtime/backends/xnnpack_cache.cpp"
 
 

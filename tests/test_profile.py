@@ -17,7 +17,7 @@ from hybridge.runtime.kernels.define import LIBRARY
 
 
 def test_every_instruction_is_in_one_part(artifact: Path) -> None:
-    plan = ProgramFile(artifact / "model.pte").plans["decode"]
+    plan = ProgramFile(artifact / "model.pte").plans["hybridge_decode"]
     cut = Cut("decode", plan, vocab_size=131)
     calls = [len(each.chains[0].instructions) for each in cut.plans]
     whole, positions, *others = calls

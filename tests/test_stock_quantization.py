@@ -17,7 +17,8 @@ from hybridge.export.layers.stock_layers import StockEmbedding, StockLinear, Sto
 from hybridge.export.output.description import weight_bytes
 from hybridge.export.quantization.quantize import check_quantization, quantize
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.backends.pte_program import stock_operators
+from hybridge.runtime.backends.pte_program import namespaces
+from hybridge.runtime.pinned import operator_libraries
 
 EIGHT_BITS = {"quantize": "8da4w"}
 FOUR_BITS = EIGHT_BITS | {"embedding_quantize": "4w"}
@@ -102,7 +103,7 @@ def test_models_that_it_cannot_run_are_refused(
 def test_a_program_needs_the_libraries_of_its_operators() -> None:
     def libraries(*operators: str) -> list[str]:
         manifest: Any = SimpleNamespace(operators=set(operators))
-        return [path.name.partition(".")[0] for path in stock_operators(manifest)]
+        return [path.name.partition(".")[0] for path in operator_libraries(namespaces(manifest))]
 
     assert libraries("aten::add.out", "hybridge::linear.out") == []
     both = "quantized_decomposed::embedding_4bit.out", "llama::update_cache.out"

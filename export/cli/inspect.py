@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from rich.markup import escape
 
 from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, megabytes, out, print_json, table
@@ -29,6 +27,7 @@ def inspect(artifact: ArtifactArgument, json: JsonOption = False) -> None:
 def _print_summary(artifact: Artifact) -> None:
     manifest = artifact.manifest
     grid = table(escape(str(artifact.folder)), "", "")
+    grid.add_row("format version", f"{manifest.format_version}")
     grid.add_row("model type", manifest.model_type)
     grid.add_row("vocabulary", f"{manifest.vocab_size} tokens, bos {manifest.bos_id}, eos {manifest.eos_ids}")
     for name, value in _options(manifest).items():
@@ -38,13 +37,17 @@ def _print_summary(artifact: Artifact) -> None:
     grid.add_row("weights", megabytes(manifest.weight_bytes))
     grid.add_row("made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items()))
     out.print(grid)
+    if manifest.format_version < 3 and manifest.onnx is None:
+        out.print(
+            f"Format version {manifest.format_version}: the stock runners of ExecuTorch 1.5 give wrong text with it. "
+            "Export the model again for them."
+        )
 
 
 def _options(manifest: Manifest) -> dict[str, object]:
-    """The options by name, with the backend that runs: older manifests name xnnpack beside hybridge's kernels, too."""
-    options = replace(manifest.options, backend=manifest.options.lowered_to)
+    """Return the options by name, as far as they mean something for this format."""
     pte_only = ("backend", "kernels") if manifest.onnx else ()
-    return {name: value for name, value in vars(options).items() if name not in pte_only}
+    return {name: value for name, value in vars(manifest.options).items() if name not in pte_only}
 
 
 def _print_layers(manifest: Manifest) -> None:
@@ -66,6 +69,7 @@ def _print_methods(manifest: Manifest) -> None:
     for name, method in manifest.methods.items():
         delegates = ", ".join(f"{count} × {backend}" for backend, count in method.delegates.items()) or "none"
         inputs, outputs = (" ".join(_shape(entry) for entry in entries) for entries in (method.inputs, method.outputs))
+        name = name if manifest.onnx else manifest.program_method(name)
         grid.add_row(name, inputs or "none", outputs, f"{len(method.operators)}", delegates)
     out.print(grid)
 

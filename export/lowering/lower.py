@@ -11,6 +11,7 @@ import torch
 from executorch.exir import (
     EdgeProgramManager,
     ExecutorchProgramManager,
+    to_edge,
     to_edge_transform_and_lower,
 )
 from torch import Tensor, nn
@@ -18,20 +19,20 @@ from torch.export import ExportedProgram
 
 from hybridge.cache.errors import ExportFailedError, HybridgeError
 from hybridge.cache.quiet import quiet
-from hybridge.export.lowering.broadcasting import equalize_ranks
 from hybridge.export.lowering.fusion import EDGE_PASSES, fuse
 from hybridge.export.lowering.partition import OnceStored
 from hybridge.export.lowering.quick_lowering import quick_lowering
 from hybridge.export.lowering.rewrite import drop_empty_operands, fold_constants, forget_provenance, reductions_as_products
 from hybridge.export.lowering.tidy import drop_idle_nodes, write_out_tanh_gelu
 from hybridge.export.pinned.executorch import backend_config, edge_config
+from hybridge.runtime.artifacts.manifest import program_method
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.pinned import SCALAR_TYPES
 
 Methods = Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]
 Step = Callable[[str], AbstractContextManager[None]]
 
-STATE_ONLY = frozenset({"snapshot", "restore", "reset"})
+STATE_ONLY = frozenset(map(program_method, ("snapshot", "restore", "reset")))
 """Methods that only move state: XNNPACK fails on arguments that pass through."""
 
 
@@ -50,7 +51,6 @@ def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, A
             drop_idle_nodes(program)
             fold_constants(program)
             drop_empty_operands(program)
-            equalize_ranks(program)
             if backend == "xnnpack" and name not in STATE_ONLY:
                 reductions_as_products(program)
                 write_out_tanh_gelu(program)
@@ -87,7 +87,10 @@ def _trace(module: nn.Module, example: tuple[Tensor, ...]) -> ExportedProgram:
 def _to_edge(
     programs: Mapping[str, ExportedProgram], backend: str, constants: Mapping[str, Any], passes: Sequence[Any] | None
 ) -> EdgeProgramManager:
-    partitioners = {name: [OnceStored()] if backend == "xnnpack" and name not in STATE_ONLY else [] for name in programs}
+    if backend == "portable":  # one decomposition of each graph instead of the two that partitioners need
+        edge = to_edge(dict(programs), constant_methods=dict(constants), compile_config=edge_config())
+        return edge.transform(passes) if passes else edge
+    partitioners = {name: [] if name in STATE_ONLY else [OnceStored()] for name in programs}
     return to_edge_transform_and_lower(
         dict(programs),
         transform_passes=passes,

@@ -1,4 +1,4 @@
-"""ExecuTorch 1.4.1: names of its edge dialect, and what the lowering is asked for beyond its documented options."""
+"""ExecuTorch 1.5.1: names of its edge dialect, and what the lowering is asked for beyond its documented options."""
 
 from __future__ import annotations
 

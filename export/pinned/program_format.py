@@ -1,4 +1,4 @@
-"""ExecuTorch 1.4.1: the program file, as its serializer reads and writes it.
+"""ExecuTorch 1.5.1: the program file, as its serializer reads and writes it.
 
 A file is a flatbuffer with a header behind its first 8 bytes, then segments with the weights: the header says where.
 """

@@ -1,4 +1,4 @@
-"""ExecuTorch 1.4.1: operators that its wheel registers with torch when a module is imported, called by position.
+"""ExecuTorch 1.5.1: operators that its wheel registers with torch when a module is imported, called by position.
 
 torch checks types alone, so an argument that moved among others of its type would be taken for another one.
 """

@@ -1,4 +1,4 @@
-"""ExecuTorch 1.4.1's XNNPACK backend: how its partitioner chooses, and a patch that leaves out some of its passes."""
+"""ExecuTorch 1.5.1's XNNPACK backend: how its partitioner chooses, and a patch that leaves out some of its passes."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Profiler:
         """``folder`` is for a copy of the program, of about its size. Raises ArtifactError."""
         file = ProgramFile(artifact.program)
         vocabulary = artifact.manifest.vocab_size
-        self._cuts = {name: Cut(name, file.plans[name], vocabulary) for name in methods}
+        self._cuts = {name: Cut(name, file.plans[artifact.manifest.program_method(name)], vocabulary) for name in methods}
         copied = Artifact(folder=folder, manifest=artifact.manifest)
         plans = [plan for cut in self._cuts.values() for plan in cut.plans]
         file.write(copied.program, plans)

@@ -28,6 +28,7 @@ from hybridge.runtime.artifacts.manifest import (
     Manifest,
     MethodEntry,
     TensorEntry,
+    program_method,
 )
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.artifacts.program_check import BOUNDED
@@ -47,7 +48,8 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
     state = State(checkpoint.model, cache, options.tap_layers, drafter)
     methods = build_methods(state, options.shorter_verify_lens)
     constants = constant_methods(checkpoint, cache, options)
-    program = lower(methods, options=options, constants=constants, step=steps.step)
+    named = {program_method(name): method for name, method in methods.items()}
+    program = lower(named, options=options, constants=constants, step=steps.step)
     with steps.step(f"Writing {PROGRAM}"), (folder / PROGRAM).open("wb") as file:
         program.write_to_file(file)
     manifest = build_manifest(
@@ -113,10 +115,11 @@ def _layer(layer: CacheLayer) -> LayerEntry:
 
 
 def _method(name: str, args: tuple[Tensor, ...], program: ExecutorchProgramManager) -> MethodEntry:
-    operators, delegates = calls(program, name)
+    plan = program_method(name)
+    operators, delegates = calls(program, plan)
     return MethodEntry(
         inputs=[_tensor(each) for each in args],
-        outputs=[TensorEntry(shape=shape, dtype=dtype) for shape, dtype in outputs(program, name)],
+        outputs=[TensorEntry(shape=shape, dtype=dtype) for shape, dtype in outputs(program, plan)],
         operators=operators,
         delegates=dict(delegates),
     )

@@ -16,7 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifacts.options import ExportOptions
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+READABLE_VERSIONS = (2, FORMAT_VERSION)
+"""In version 2 a program's methods have no prefix: see ``program_method``."""
 MANIFEST = "manifest.json"
 PROGRAM = "model.pte"
 ONNX_PROGRAM, ONNX_WEIGHTS, ONNX_COMMIT = "model.onnx", "model.onnx.data", "commit.onnx"
@@ -116,6 +118,10 @@ class Manifest(Entry):
             raise ValueError("the section 'onnx' belongs to the format 'onnx' and to no other")
         return self
 
+    def program_method(self, name: str) -> str:
+        """Return the name of the method ``name`` in the program."""
+        return name if self.format_version == 2 else program_method(name)
+
     @property
     def program_files(self) -> list[str]:
         """Return the files that the runtime reads, the program itself first."""
@@ -140,6 +146,15 @@ class Manifest(Entry):
         return json.dumps(content | {"checksum": _checksum(content)}, indent=2) + "\n"
 
 
+def program_method(name: str) -> str:
+    """Return what a program calls the method ``name``: none of ours has a name that a stock runner looks for, but ``forward``.
+
+    The runners of ExecuTorch 1.5 call a method ``decode``, where there is one, for every token after the prompt (its pull
+    request 21746), over memory of its own: it would start from an empty state.
+    """
+    return name if name == "forward" else f"hybridge_{name}"
+
+
 def read_manifest(folder: Path) -> Manifest:
     """Parse and check ``folder/manifest.json``; the other files are not looked at.
 
@@ -155,9 +170,9 @@ def read_manifest(folder: Path) -> Manifest:
     except (OSError, ValueError, RecursionError) as error:
         raise ArtifactError(f"{path} cannot be read ({error}); export the model again.") from None
     version = content.get("format_version")
-    if version != FORMAT_VERSION:
+    if version not in READABLE_VERSIONS:
         raise ArtifactError(
-            f"{folder} has format version {version!r}, but this hybridge reads version {FORMAT_VERSION}; "
+            f"{folder} has format version {version!r}, but this hybridge reads {' and '.join(map(str, READABLE_VERSIONS))}; "
             "export the model again, or use the hybridge that made it."
         )
     if content.pop("checksum", None) != _checksum(content):

@@ -53,7 +53,7 @@ class Program:
         check_methods(manifest)
         if needs_kernels(manifest):
             library.load()
-        _load_operators(stock_operators(manifest))
+        _load_operators(operator_libraries(namespaces(manifest)))
         if any(XNNPACK in method.delegates for method in manifest.methods.values()):
             share_packed_weights()
         if missing := manifest.operators - operator_names(runtime):
@@ -63,7 +63,7 @@ class Program:
         try:
             with without_native_log():
                 self._program = load_program(runtime, artifact.program)
-                self._methods = {name: self._program.load_method(name) for name in manifest.methods}
+                self._methods = {name: self._program.load_method(manifest.program_method(name)) for name in manifest.methods}
         except RuntimeError as error:
             raise ArtifactError(f"{artifact.program} does not load: {_first_line(error)}.") from None
         metas = {name: method.method_meta() for name, method in self._methods.items()}
@@ -118,9 +118,9 @@ def needs_kernels(manifest: Manifest) -> bool:
     return any(name.startswith("hybridge::") for name in manifest.operators)
 
 
-def stock_operators(manifest: Manifest) -> list[Path]:
-    """Return the libraries of ExecuTorch's wheel that register the operators of its own that the program calls."""
-    return operator_libraries({name.partition("::")[0] for name in manifest.operators})
+def namespaces(manifest: Manifest) -> set[str]:
+    """Return the first part of every operator's name, such as ``llama``."""
+    return {name.partition("::")[0] for name in manifest.operators}
 
 
 def set_threads(count: int) -> None:

@@ -43,9 +43,7 @@ def _library() -> Path:
 def _compile(compiler: str | None, library: Path) -> None:
     if compiler is None:
         raise KernelsError("there is no C++ compiler")
-    # The source names no symbol of the runtime's own library, which alone knows where the registry of backends is.
-    links = ["-Wl,--no-as-needed", *compiling.link_flags()]
     with compiling.appearing(library) as built:
-        command = [compiler, *FLAGS, *compiling.include_flags(), str(SOURCE), "-o", str(built), *links]
+        command = [compiler, *FLAGS, *compiling.include_flags(), str(SOURCE), "-o", str(built), *compiling.link_flags()]
         if errors := compiling.errors_of(command):
             raise KernelsError(f"the switch does not compile {errors}")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from hybridge.runtime.pinned import executorch, include_folders, runtime_library
+from hybridge.runtime.pinned import RUNTIME, THREADS, executorch, include_folders, library_folder
 
 
 def compiler() -> str | None:
@@ -47,14 +47,10 @@ def include_flags() -> list[str]:
     return [flag for folder in include_folders() for flag in ("-isystem", str(folder))]
 
 
-def link_flags() -> list[str]:
-    """ExecuTorch's runtime."""
-    return linked(runtime_library())
-
-
-def linked(library: Path) -> list[str]:
-    """What links to this one file, and finds it again where it is."""
-    return [f"-L{library.parent}", f"-l:{library.name}", f"-Wl,-rpath,{library.parent}"]
+def link_flags(*libraries: str) -> list[str]:
+    """Return the flags that link to ExecuTorch's runtime and more of its ``libraries``, and find them where they are."""
+    folder = library_folder()
+    return [f"-L{folder}", *(f"-l{name}" for name in (RUNTIME, THREADS, *libraries)), f"-Wl,-rpath,{folder}"]
 
 
 def key(files: Sequence[Path], compiler: str | None, flags: Sequence[str]) -> str:

@@ -33,7 +33,7 @@ FLAGS = (
         "-fvisibility=hidden",
     ),
     *("-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-psabi", "-Wno-sign-compare"),
-    *("-DNDEBUG", "-DET_USE_THREADPOOL", *MACROS),
+    *("-DNDEBUG", *MACROS),
 )
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import sysconfig
+from collections.abc import Collection
 from pathlib import Path
 
 from hybridge.cache.errors import NativeError
+from hybridge.runtime import pinned
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.pinned import MACROS, registry_library
 
 FOLDER = Path(__file__).parent
-FLAGS = ("-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", *MACROS)
+FLAGS = ("-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", *pinned.MACROS)
 
 
 def build() -> Path:
@@ -40,22 +41,25 @@ def _compile(command: Path) -> None:
         )
     with compiling.appearing(command) as built:
         sources = [f"-I{FOLDER}", str(FOLDER / "replay.cpp")]
-        if errors := compiling.errors_of(
-            [chosen, *FLAGS, *compiling.include_flags(), *sources, "-o", str(built), *compiling.link_flags(), *_links()]
-        ):
+        links = ["-Wl,--no-as-needed", *compiling.link_flags(*pinned.OPERATORS_AND_BACKENDS), "-ldl"]
+        if errors := compiling.errors_of([chosen, *FLAGS, *compiling.include_flags(), *sources, "-o", str(built), *links]):
             raise NativeError(f"the native harness does not compile {errors}")
 
 
-def _links() -> list[str]:
-    """Return what the wheel's runtime needs outside of a Python process: Python itself, and the library with its registries."""
+def operator_libraries(namespaces: Collection[str]) -> list[Path]:
+    """Return what a process without Python loads for the stock operators of ``namespaces``, in this order.
+
+    The wheel has the llama:: operators for Python alone, so libpython comes before them. Raises NativeError without one.
+    """
+    found = pinned.operator_libraries(namespaces, pinned.OPERATORS_WITHOUT_PYTHON)
+    others = pinned.operator_libraries(set(namespaces) - set(pinned.OPERATORS_WITHOUT_PYTHON))
+    return [*found, *([_libpython(), *others] if others else [])]
+
+
+def _libpython() -> Path:
     if not sysconfig.get_config_var("Py_ENABLE_SHARED"):
         raise NativeError(
-            "ExecuTorch's wheel is linked against libpython, and this Python has none; use one that was built with "
-            "--enable-shared, such as a distribution's."
+            "the operators of --kernels llm in ExecuTorch's wheel are linked against libpython, and this Python has none; "
+            "use one that was built with --enable-shared, such as a distribution's, or export with --kernels hybridge."
         )
-    python = Path(sysconfig.get_config_var("LIBDIR"))
-    return [
-        *compiling.linked(registry_library()),
-        *(f"-L{python}", f"-l:{sysconfig.get_config_var('LDLIBRARY')}", f"-Wl,-rpath,{python}"),
-        *("-Wl,--allow-shlib-undefined", "-ldl"),
-    ]
+    return Path(sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("LDLIBRARY"))

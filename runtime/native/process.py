@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hybridge.cache.errors import NativeError
 from hybridge.runtime.artifacts.artifact import Artifact
-from hybridge.runtime.backends.pte_program import needs_kernels, stock_operators
+from hybridge.runtime.backends.pte_program import namespaces, needs_kernels
 from hybridge.runtime.kernels import library
 from hybridge.runtime.native import command
 
@@ -41,7 +41,8 @@ class NativeProcess:
     def __init__(self, artifact: Artifact, sessions: int = 1) -> None:
         """Raises NativeError and KernelsError where it cannot be built, or does not start over this artifact."""
         self.artifact = artifact
-        operators = [*stock_operators(artifact.manifest), *([library.build()] if needs_kernels(artifact.manifest) else [])]
+        kernels = [library.build()] if needs_kernels(artifact.manifest) else []
+        operators = [*command.operator_libraries(namespaces(artifact.manifest)), *kernels]
         words = [str(word) for word in (command.build(), artifact.program, sessions, *operators)]
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)

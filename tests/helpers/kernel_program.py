@@ -32,13 +32,13 @@ class KernelProgram:
     """``function`` over tensors like ``inputs`` as a loaded program; ``state`` lives inside it and starts as given."""
 
     def __init__(self, function: Callable[..., Any], inputs: Sequence[Tensor], **state: Tensor) -> None:
-        from executorch.extension.pybindings import _portable_lib
+        from executorch.extension.pybindings import _C
 
         library.load()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the lowering's own making
             self._buffer = _lowered(Calls(function, state), tuple(inputs))  # weights are read from it as long as it lives
-        self._module = _portable_lib._load_for_executorch_from_buffer(self._buffer)
+        self._module = _C._load_for_executorch_from_buffer(self._buffer)
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
         return [output.clone() for output in self._module.forward(list(inputs))]

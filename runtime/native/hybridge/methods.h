@@ -35,10 +35,12 @@ class Methods {
   using Numbers = std::vector<int64_t>;
 
   // The program must outlive its methods. Fails as the runtime does: OperatorMissing where a kernel is not linked.
-  static Result<std::unique_ptr<Methods>> load(const Program& program, const std::vector<std::string>& names) {
+  // prefix: of their names in the program; here they are called without it.
+  static Result<std::unique_ptr<Methods>> load(
+      const Program& program, const std::vector<std::string>& names, const std::string& prefix = "") {
     std::unique_ptr<Methods> methods(new Methods());
-    ET_CHECK_OK_OR_RETURN_ERROR(methods->plan(program, names));
-    for (const std::string& name : names) ET_CHECK_OK_OR_RETURN_ERROR(methods->add(program, name));
+    ET_CHECK_OK_OR_RETURN_ERROR(methods->plan(program, names, prefix));
+    for (const std::string& name : names) ET_CHECK_OK_OR_RETURN_ERROR(methods->add(program, name, prefix));
     return methods;
   }
 
@@ -92,9 +94,11 @@ class Methods {
   Methods() = default;
 
   // Every arena is as large as the most demanding method wants it: only one method runs at a time.
-  Error plan(const Program& program, const std::vector<std::string>& names) {
+  Error plan(const Program& program, const std::vector<std::string>& names, const std::string& prefix) {
     std::vector<size_t> sizes;
-    for (const std::string& name : names) ET_CHECK_OK_OR_RETURN_ERROR(widen(sizes, program.method_meta(name.c_str())));
+    for (const std::string& name : names) {
+      ET_CHECK_OK_OR_RETURN_ERROR(widen(sizes, program.method_meta((prefix + name).c_str())));
+    }
     for (size_t size : sizes) {
       arenas_.emplace_back(size);
       if (!arenas_.back().allocated()) return Error::MemoryAllocationFailed;
@@ -114,13 +118,13 @@ class Methods {
     return Error::Ok;
   }
 
-  Error add(const Program& program, const std::string& name) {
+  Error add(const Program& program, const std::string& name, const std::string& prefix) {
     // XNNPACK else packs the weights anew for every method of every session.
     executorch::runtime::BackendOptions<1> once;
     ET_CHECK_OK_OR_RETURN_ERROR(once.set_option("weight_cache_enabled", true));
     executorch::runtime::LoadBackendOptionsMap options;
     ET_CHECK_OK_OR_RETURN_ERROR(options.set_options("XnnpackBackend", once.view()));
-    auto method = program.load_method(name.c_str(), manager_.get(), nullptr, nullptr, &options);
+    auto method = program.load_method((prefix + name).c_str(), manager_.get(), nullptr, nullptr, &options);
     if (!method.ok()) return method.error();
     methods_.emplace(name, std::move(method.get()));
     return Error::Ok;

@@ -22,6 +22,7 @@ struct Facts {
   std::vector<int64_t> verify_lens;  // of each verify method, ascending
   std::vector<int64_t> eos_ids;      // -1 for none
   std::vector<int64_t> bounded;      // places of the buffers without which a longer text cannot be cut back
+  std::string method_prefix;         // of the methods' names in the program: none in format 2
 
   int64_t verify_len() const { return verify_lens.back(); }
 };
@@ -69,13 +70,14 @@ class Model {
   }
 
  private:
-  static constexpr int64_t FORMAT_VERSION = 2;
+  static constexpr int64_t OLDEST_FORMAT = 2, NEWEST_FORMAT = 3;
 
   Model(std::unique_ptr<DataLoader> file, Program program, Facts facts, uint64_t fingerprint)
       : file_(std::move(file)), program_(std::move(program)), facts_(std::move(facts)), fingerprint_(fingerprint) {}
 
   static Result<Facts> read(const Program& program) {
-    if (ET_UNWRAP(constants(program, "hybridge_format_version")).front() != FORMAT_VERSION) return Error::InvalidProgram;
+    const int64_t format = ET_UNWRAP(constants(program, "hybridge_format_version")).front();
+    if (format < OLDEST_FORMAT || format > NEWEST_FORMAT) return Error::InvalidProgram;
     Facts facts{
         .max_seq_len = ET_UNWRAP(constants(program, "get_max_seq_len")).front(),
         .vocab_size = ET_UNWRAP(constants(program, "get_vocab_size")).front(),
@@ -84,6 +86,7 @@ class Model {
         .verify_lens = ET_UNWRAP(constants(program, "hybridge_verify_lens")),
         .eos_ids = ET_UNWRAP(constants(program, "get_eos_ids")),
         .bounded = ET_UNWRAP(constants(program, "hybridge_bounded")),
+        .method_prefix = format == 2 ? "" : "hybridge_",
     };
     const bool sane = facts.max_seq_len > 0 && facts.vocab_size > 0 && facts.prefill_chunk > 0 && facts.snapshot_slots >= 0 &&
                       facts.verify_lens.front() > 0 && std::is_sorted(facts.verify_lens.begin(), facts.verify_lens.end());

@@ -46,7 +46,7 @@ class Session {
  public:
   // An empty state over the model's weights. Fails where a method does not load: OperatorMissing, MemoryAllocationFailed.
   static Result<std::unique_ptr<Session>> create(std::shared_ptr<const Model> model) {
-    auto methods = Methods::load(model->program(), model->methods());
+    auto methods = Methods::load(model->program(), model->methods(), model->facts().method_prefix);
     if (!methods.ok()) return methods.error();
     std::unique_ptr<Session> session(new Session(std::move(model), std::move(methods.get())));
     if (session->operations_ == nullptr || session->bounded_.size() != session->facts().bounded.size()) {
