@@ -57,7 +57,7 @@ def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, A
             if own:
                 fuse(program)
         with step(f"Lowering to {backend}"), explained("the lowering"), quick_lowering():
-            edge = _to_edge(programs, backend, constants, EDGE_PASSES if own else None)
+            edge = _to_edge(programs, backend, constants, EDGE_PASSES if own else ())
         with step("Planning memory"), explained("memory planning"):
             return edge.to_executorch(backend_config())
 
@@ -85,15 +85,15 @@ def _trace(module: nn.Module, example: tuple[Tensor, ...]) -> ExportedProgram:
 
 
 def _to_edge(
-    programs: Mapping[str, ExportedProgram], backend: str, constants: Mapping[str, Any], passes: Sequence[Any] | None
+    programs: Mapping[str, ExportedProgram], backend: str, constants: Mapping[str, Any], passes: Sequence[Any]
 ) -> EdgeProgramManager:
-    if backend == "portable":  # one decomposition of each graph instead of the two that partitioners need
+    if backend == "portable":  # decomposes each graph once, which for partitioners must be done twice
         edge = to_edge(dict(programs), constant_methods=dict(constants), compile_config=edge_config())
         return edge.transform(passes) if passes else edge
     partitioners = {name: [] if name in STATE_ONLY else [OnceStored()] for name in programs}
     return to_edge_transform_and_lower(
         dict(programs),
-        transform_passes=passes,
+        transform_passes=passes or None,
         partitioner=partitioners,
         compile_config=edge_config(),
         constant_methods=dict(constants),
