@@ -17,6 +17,8 @@ from executorch.backends.xnnpack import _passes, xnnpack_preprocess
 from executorch.exir import to_edge_transform_and_lower
 from executorch.exir.backend.canonical_partitioners.config_partitioner import format_target_name
 from torch import Tensor, nn
+from torch._export import utils as export_utils
+from torch.fx import GraphModule
 from torch.fx.traceback import NodeSource
 
 from hybridge.cache.pinned import check
@@ -24,7 +26,16 @@ from hybridge.export.lowering.lower import quiet
 from hybridge.export.lowering.partition import OnceStored, UntiedLinear
 from hybridge.export.pinned import program_format, stock_operators, torchao, xnnpack
 from hybridge.export.pinned.executorch import CLONE, backend_config, constant_input, edge, edge_config
-from hybridge.export.pinned.torch_export import ASSERTIONS, PROVENANCE, Operator, declared, overload, without_history
+from hybridge.export.pinned.torch_export import (
+    ASSERTIONS,
+    PROVENANCE,
+    Operator,
+    declared,
+    known_operators,
+    late_code,
+    overload,
+    without_history,
+)
 from hybridge.export.profiling import instructions, parts
 from hybridge.runtime import pinned
 
@@ -105,6 +116,32 @@ def test_the_patch_of_histories_sets_what_torch_sets() -> None:
     assert vars(plain).keys() == vars(short).keys(), message
     assert [len(each.from_node) for each in (plain, short)] == [1, 0], message
     assert (short.name, short.target, short.to_dict()["from_node"]) == ("", "", []), message
+
+
+def test_a_graph_is_compiled_when_it_is_run() -> None:
+    message = "GraphModule.recompile has changed: see late_code() in export/pinned/torch_export.py"
+    original = GraphModule.recompile
+    with late_code():
+        exported = traced(torch.relu, torch.ones(2)).module()
+        (relu,) = exported.graph.find_nodes(op="call_function", target=aten.relu.default)
+        relu.target = aten.neg.default
+        exported.recompile()
+        assert "neg" not in exported.code, message
+        assert exported(torch.ones(2)).tolist() == [-1, -1], message
+        assert "neg" in exported.code, message
+        relu.target = aten.relu.default
+        exported.recompile()
+    assert GraphModule.recompile is original
+    assert exported(torch.ones(2)).tolist() == [1, 1], "a graph that was changed in late_code() runs as it was: " + message
+    assert "relu" in exported.code, message
+
+
+def test_operators_are_looked_up_by_one_function_that_returns_nothing() -> None:
+    looked_up = export_utils._collect_all_valid_cia_ops_for_namespace.__code__.co_names
+    assert "_materialize_cpp_cia_ops" in looked_up, "operators are looked up elsewhere: known_operators() patches nothing"
+    before = export_utils._collect_all_valid_cia_ops()
+    with known_operators():
+        assert export_utils._collect_all_valid_cia_ops() == before
 
 
 # ExecuTorch's lowering

@@ -43,7 +43,7 @@ def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, A
     """
     own = options.kernels == "hybridge"
     backend = options.lowered_to
-    with quiet(), torch.no_grad():
+    with quiet(), torch.no_grad(), quick_lowering():
         with step(f"Tracing {len(methods)} methods"), explained("torch.export"):
             programs = {name: _trace(module, example) for name, (module, example) in methods.items()}
         for name, program in programs.items():
@@ -56,7 +56,7 @@ def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, A
                 write_out_tanh_gelu(program)
             if own:
                 fuse(program)
-        with step(f"Lowering to {backend}"), explained("the lowering"), quick_lowering():
+        with step(f"Lowering to {backend}"), explained("the lowering"):
             edge = _to_edge(programs, backend, constants, EDGE_PASSES if own else ())
         with step("Planning memory"), explained("memory planning"):
             return edge.to_executorch(backend_config())

@@ -10,7 +10,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hybridge.export.pinned.torch_export import without_history
+from hybridge.export.pinned.torch_export import known_operators, late_code, without_history
 from hybridge.export.pinned.xnnpack import fewer_passes
 
 NEVER = 1_000_000
@@ -19,8 +19,8 @@ NEVER = 1_000_000
 
 @contextmanager
 def quick_lowering() -> Iterator[None]:
-    """Inside, nodes carry no history from pass to pass, and XNNPACK skips the passes that no language model needs."""
-    with without_history(), fewer_passes(), _young_garbage_collection():
+    """Inside, nodes carry no history from pass to pass, graphs have no code, and XNNPACK skips what finds nothing here."""
+    with without_history(), late_code(), known_operators(), fewer_passes(), _young_garbage_collection():
         yield
 
 

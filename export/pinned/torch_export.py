@@ -1,4 +1,4 @@
-"""torch 2.13: what an operator declares, what a trace leaves behind, and one patch of the nodes' history."""
+"""torch 2.13: what an operator declares, what a trace leaves behind, and patches that leave out what a lowering never needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, TypeAlias
 from unittest import mock
 
 import torch
-from torch.fx import traceback
+from torch._export import utils as export_utils
+from torch.fx import GraphModule, traceback
 
 Operator: TypeAlias = torch._ops.OpOverload
 """The class of the targets of an exported graph's calls, but for ``getitem`` and arithmetic on sizes."""
@@ -46,3 +47,39 @@ def without_history() -> Iterator[None]:
 def _without_copy(self: Any, node: Any, pass_name: str = "", action: Any = None) -> None:
     self.pass_name, self.action, self.from_node = pass_name, [], []
     self.node_info = self._action_string = self._dict = None
+
+
+@contextmanager
+def late_code() -> Iterator[None]:
+    """Write and compile the Python of a graph when it is first run, which most graphs of a lowering never are.
+
+    Patches ``GraphModule.recompile``, which every pass calls: a sixth of the lowering. Until it is run, a graph module shows
+    no code. A graph that was made in here may be run after.
+    """
+    with mock.patch.object(GraphModule, "recompile", _recompile_when_run):
+        yield
+
+
+def _recompile_when_run(self: Any) -> None:
+    if info := getattr(self.graph._codegen, "pytree_info", None):
+        self._in_spec, self._out_spec = info.in_spec, info.out_spec
+    type(self).forward, type(self)._code = _recompile_and_run, ""
+
+
+_recompile = GraphModule.recompile
+
+
+def _recompile_and_run(self: Any, *args: Any, **options: Any) -> Any:
+    _recompile(self)
+    return self(*args, **options)
+
+
+@contextmanager
+def known_operators() -> Iterator[None]:
+    """Look up once, and not at every decomposition, which operators the dispatcher has: nobody registers any in here.
+
+    Patches ``_materialize_cpp_cia_ops``, a sixteenth of the lowering.
+    """
+    export_utils._materialize_cpp_cia_ops()
+    with mock.patch.object(export_utils, "_materialize_cpp_cia_ops", return_value=None):
+        yield
