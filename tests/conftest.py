@@ -70,7 +70,7 @@ def export_once(checkpoint: Path, factory: pytest.TempPathFactory, options: Expo
     def export(folder: Path) -> None:
         export_checkpoint(checkpoint, folder / "artifact", options, force=False, validate=False)
 
-    return once(factory, f"exported-{options.format}", export) / "artifact"
+    return once(factory, f"exported-{options.format}-{options.kernels}", export) / "artifact"
 
 
 @pytest.fixture(scope="session")
@@ -78,6 +78,12 @@ def artifact(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory, exports
     """The artifact of ``checkpoint``. Copy it before changing it."""
     with exports.allowed():
         return export_once(checkpoint, tmp_path_factory, SIZES)
+
+
+@pytest.fixture(scope="session")
+def own_artifact(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The artifact of ``checkpoint`` by our own kernels."""
+    return export_once(checkpoint, tmp_path_factory, replace(SIZES, kernels="hybridge"))
 
 
 @pytest.fixture(scope="session")

@@ -39,6 +39,7 @@ def close(got: Tensor, want: Tensor) -> None:
     assert float((got - want).abs().max()) <= 1e-5 * float(want.abs().max())
 
 
+@pytest.mark.slow
 def test_random_programs_and_generation_agree_with_the_uncached_model(session: Session, oracle: Oracle) -> None:
     report = validate(session, oracle, programs=12, prompts=4, new_tokens=40, seed=1, notify=lambda done, total: None)
     assert report.passed, report
@@ -48,6 +49,7 @@ def test_random_programs_and_generation_agree_with_the_uncached_model(session: S
     assert set(report.operations) == {"prefill", "decode", "verify", "commit", "snapshot", "restore", "reset"}
 
 
+@pytest.mark.slow
 def test_validation_fails_and_says_where_when_the_model_is_another_one(session: Session, oracle: Oracle) -> None:
     def other(tokens: Sequence[int]) -> Tensor:
         logits = oracle(tokens).clone()
@@ -68,6 +70,7 @@ def test_a_long_prompt_runs_in_chunks(session: Session, oracle: Oracle) -> None:
     assert session.length == 60
 
 
+@pytest.mark.slow
 def test_a_rejection_runs_no_forward_and_changes_no_bit(session: Session) -> None:
     unchanged, *_ = rejection(session)
     assert unchanged
@@ -174,6 +177,7 @@ def test_sampled_speculation_needs_no_more_than_the_session(session: Session) ->
     assert tokens == list(session.generate(PROMPT, drafter=PromptLookup(), **options))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_random_programs_reach_every_refusal(session: Session) -> None:
     """The validation would prove little if its programs never met the rules."""
     logs: set[str] = set()

@@ -41,6 +41,7 @@ def case(name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return query, keys, values, torch.tensor([c["start"]])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("softcap", [0.0, 3.0])
@@ -69,6 +70,7 @@ def blank(R: int, G: int, D: int, V: int) -> QuantizedRows:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("softcap", [0.0, 3.0])
@@ -92,6 +94,7 @@ def test_attention_over_int8(name: str, softcap: float) -> None:
     torch.testing.assert_close(run(query, start)[0], want, rtol=5e-4, atol=5e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("threads")
 def test_attention_sees_what_a_mask_says() -> None:
     """A ring, where which rows are visible follows no order; rows that no token sees hold NaN."""
@@ -111,6 +114,7 @@ def test_attention_sees_what_a_mask_says() -> None:
     torch.testing.assert_close(run(query, start, mask)[0], want, rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_rows_are_written_in_place() -> None:
     rows, buffer, start = torch.randn(1, 3, 2, 5), torch.zeros(1, 9, 2, 5), torch.tensor([4])
 
@@ -123,6 +127,7 @@ def test_rows_are_written_in_place() -> None:
     assert bool((written[:, [0, 1, 2, 3, 7, 8]] == 0).all())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize(("T", "D", "V"), [(1, 24, 24), (9, 22, 33)])
 def test_int8_rows_are_written_in_place(T: int, D: int, V: int) -> None:
@@ -145,6 +150,7 @@ def test_int8_rows_are_written_in_place(T: int, D: int, V: int) -> None:
         assert bool(mine[:, others].isnan().all())
 
 
+@pytest.mark.slow
 def test_a_block_behind_the_last_row_is_refused() -> None:
     query, keys, values, _ = case("verify of 5")
     run = KernelProgram(
@@ -168,6 +174,7 @@ WINDOWS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_attention_around_a_ring(name: str, chunked: bool) -> None:
@@ -195,6 +202,7 @@ def test_attention_around_a_ring(name: str, chunked: bool) -> None:
     torch.testing.assert_close(run(query, start)[0], want, rtol=1e-5, atol=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("T", "count", "start"), [(3, 3, 7), (3, 2, 29), (25, 25, 4), (25, 19, 0), (5, 0, 11)])
 def test_a_ring_takes_what_is_real(T: int, count: int, start: int) -> None:
     rows, buffer = torch.full((1, T, 2, 5), NAN), torch.randn(1, 9, 2, 5)

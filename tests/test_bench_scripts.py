@@ -228,6 +228,7 @@ def test_a_worker_says_why_and_a_dead_or_slow_one_is_noticed(tmp_path: Path, mon
         slow.ask(0.2, do="fill", context=60)
 
 
+@pytest.mark.slow
 def test_an_export_that_fails_or_takes_too_long_says_so(tmp_path: Path) -> None:
     failing = [sys.executable, "-c", "import sys; print('│ no such option │', file=sys.stderr); print('╰──╯'); sys.exit(2)"]
     with pytest.raises(export_cost.CannotExportError, match=r"^no such option$"):

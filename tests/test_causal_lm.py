@@ -61,6 +61,7 @@ class Recorder:
 # The text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_greedy_is_the_checkpoints_own_generate(model: CausalLM, tokenizer: Any, eager: Any, prompt: str) -> None:
     inputs = tokenizer(prompt, return_tensors="pt")

@@ -70,6 +70,7 @@ def answer_of(tokens: list[int]) -> str:
 steps = st.lists(st.sampled_from(["say", "say", "undo", "retry", "stop early"]), min_size=1, max_size=12)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(steps=steps, slots=st.sampled_from([0, 1, 2, 4]))
 def test_whatever_is_undone_the_next_answer_is_that_of_a_fresh_session(steps: list[str], slots: int) -> None:
@@ -236,6 +237,7 @@ def chat(folder: Path, lines: list[str], *options: str) -> subprocess.CompletedP
     )
 
 
+@pytest.mark.slow
 def test_the_command_talks_undoes_saves_and_loads(talking: Path, tmp_path: Path) -> None:
     options = ("--json", "--max-new-tokens", "8")
     done = chat(
@@ -261,6 +263,7 @@ def read_all(text: str) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_wrong_commands_are_said_and_the_chat_goes_on(talking: Path, tmp_path: Path) -> None:
     lines = ["/what", "/undo", "/save", f"/load {tmp_path / 'none'}", "x" * 200, "hi"]
     done = chat(talking, lines, "--max-new-tokens", "4")
@@ -277,6 +280,7 @@ def test_wrong_commands_are_said_and_the_chat_goes_on(talking: Path, tmp_path: P
     assert done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_model_without_a_template_is_pointed_to_run(artifact: Path) -> None:
     done = chat(artifact, ["hi"])
     assert done.returncode == 2
@@ -284,6 +288,7 @@ def test_a_model_without_a_template_is_pointed_to_run(artifact: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_an_answer_and_leaves_a_usable_conversation(talking: Path) -> None:
     main, side = pty.openpty()
     command = [SCRIPT, "chat", talking, "--max-new-tokens", "60", "--no-speculation"]

@@ -106,6 +106,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: tokenizer_folder(base / name, chat_template=text) for name, text in TEMPLATES.items()}
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(name=st.sampled_from(sorted(TEMPLATES)), said=turns, variables=st.sampled_from(VARIABLES))
 def test_any_conversation_renders_as_transformers_does(

@@ -130,6 +130,7 @@ def test_a_folder_comes_before_a_model_of_the_same_name(
     assert find_checkpoint(ID) == Path(ID)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(*[st.text("aZ09_.-", min_size=1, max_size=9).map("m{}".format)] * 2)
 def test_an_id_is_known_by_its_form(publisher: str, name: str) -> None:

@@ -74,24 +74,28 @@ def copied(artifact: Path, tmp_path: Path) -> Path:
 # As a user runs it
 
 
+@pytest.mark.slow
 def test_the_script_explains_itself() -> None:
     done = run_script("--help")
     assert done.code == 0
     assert all(command in done.out for command in ("export", "validate", "run", "inspect", "demo"))
 
 
+@pytest.mark.slow
 def test_the_script_ends_with_1_and_one_sentence_for_failed_work(tmp_path: Path) -> None:
     done = run_script("inspect", tmp_path / "nowhere")
     assert (done.code, done.out) == (1, "")
     assert done.err == f"Error: {tmp_path}/nowhere is not a folder; give the one that 'hybridge export' wrote."
 
 
+@pytest.mark.slow
 def test_the_script_ends_with_2_for_wrong_usage(tmp_path: Path) -> None:
     done = run_script("export", tmp_path)
     assert (done.code, done.out) == (2, "")
     assert "Missing option '--output' / '-o'" in done.err
 
 
+@pytest.mark.slow
 def test_the_script_says_nothing_but_what_was_asked_for(artifact: Path) -> None:
     done = run_script("inspect", artifact, "--json")
     assert (done.code, done.err) == (0, "")
@@ -104,6 +108,7 @@ def test_the_command_line_gives_sigterm_back(cli: Run, tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_export_that_is_stopped_leaves_nothing(checkpoint: Path, tmp_path: Path, number: int, code: int) -> None:
     command = [SCRIPT, "export", checkpoint, "-o", tmp_path / "out", "--max-seq-len", "96"]
@@ -317,6 +322,7 @@ def test_run_stats_go_to_stderr(cli: Run, artifact: Path) -> None:
         assert row not in done.out
 
 
+@pytest.mark.slow
 def test_run_ends_before_a_stop_string_and_a_stop_string_that_never_comes_changes_nothing(cli: Run, artifact: Path) -> None:
     command = ("run", artifact, "--prompt", "abc", "--max-new-tokens", 30, "--json")
     text = json.loads(cli(*command).raw)["text"]
@@ -327,6 +333,7 @@ def test_run_ends_before_a_stop_string_and_a_stop_string_that_never_comes_change
     assert cli(*command, "--stop", "").code == 2
 
 
+@pytest.mark.slow
 def test_run_guesses_with_a_draft_model(cli: Run, artifact: Path) -> None:
     command = ("run", artifact, "--prompt", "abcabc", "--max-new-tokens", 40, "--json")
     plain, guessed = (json.loads(cli(*command, *way).raw) for way in (("--no-speculation",), ("--draft", artifact)))
@@ -345,6 +352,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_run_with_what_was_written_and_130(artifact: Path) -> None:
     command = [sys.executable, "-c", SLOW, "run", artifact, "--prompt", "abc", "--no-speculation"]
     listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
@@ -367,6 +375,7 @@ def test_run_refuses_a_folder_that_is_no_draft(cli: Run, artifact: Path, checkpo
     assert "is not an artifact" in done.err
 
 
+@pytest.mark.slow
 def test_run_draws_the_same_for_the_same_seed(cli: Run, artifact: Path) -> None:
     command = ("run", artifact, "--prompt", "abc", "--max-new-tokens", 40, "--temperature", 1.0, "--seed")
     first, again, other = (cli(*command, seed).raw for seed in (1, 1, 2))
@@ -381,6 +390,7 @@ def test_run_stops_where_the_context_is_full(cli: Run, artifact: Path) -> None:
 # Validation
 
 
+@pytest.mark.slow
 def test_a_validation_that_passes_reports_and_ends_with_0(cli: Run, artifact: Path, checkpoint: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     done = cli("validate", artifact, "--against", checkpoint, "--programs", 2, "--report", report, "--json")
@@ -392,6 +402,7 @@ def test_a_validation_that_passes_reports_and_ends_with_0(cli: Run, artifact: Pa
     assert sum(content["operations"].values()) == 80
 
 
+@pytest.mark.slow
 def test_a_validation_that_fails_ends_with_1_and_names_the_first_divergence_and_the_seed(
     cli: Run, artifact: Path, checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -405,6 +416,7 @@ def test_a_validation_that_fails_ends_with_1_and_names_the_first_divergence_and_
     assert "Repeat with --seed 7" in done.err
 
 
+@pytest.mark.slow
 def test_a_validation_that_fails_is_reported_as_json_too(cli: Run, artifact: Path, checkpoint: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     save_checkpoint(other, AutoConfig.from_pretrained(checkpoint), seed=1)

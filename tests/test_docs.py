@@ -104,6 +104,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_readme_run_as_written(workplace: Path) -> None:
     blocks = Document.read(README).blocks("sh", "console")
     assert len(blocks) >= 3
@@ -138,6 +139,7 @@ def run(line: str, folder: Path) -> str:
     return f"{done.stdout}\n{done.stderr}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["README.md", "docs/python.md"])
 def test_the_python_of_a_document_runs_as_written(name: str, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks, namespace = Document.read(ROOT / name).blocks("python"), dict[str, Any]()

@@ -39,6 +39,7 @@ def generate(session: Session, draft: DraftModel | None, sampling: Sampling = Sa
     return list(tokens), stats
 
 
+@pytest.mark.slow
 def test_a_model_that_guesses_for_itself_is_always_right(artifact: Path, opened: Artifact, session: Session) -> None:
     plain, _ = generate(session, None)
     guessed, stats = generate(session, DraftModel.load(artifact, opened, session))
@@ -57,6 +58,7 @@ class Mistaken(DraftModel):
         return proposal
 
 
+@pytest.mark.slow
 def test_a_hybrid_draft_goes_back_by_its_own_snapshot(artifact: Path, session: Session) -> None:
     plain, _ = generate(session, None)
     draft = Mistaken(Session.load(artifact), session)
@@ -66,6 +68,7 @@ def test_a_hybrid_draft_goes_back_by_its_own_snapshot(artifact: Path, session: S
     assert stats.accepted > 15, "what is not spoilt is right, as the draft is the target"
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_text_of_plain_sampling(artifact: Path, opened: Artifact, session: Session) -> None:
     sampling = Sampling(temperature=0.8, top_k=20, seed=3)
     plain, _ = generate(session, None, sampling)

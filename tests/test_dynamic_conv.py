@@ -28,6 +28,7 @@ def test_the_static_form_is_the_naive_one(kernel: int, tokens: int) -> None:
     torch.testing.assert_close(fast, naive, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @given(tokens=st.integers(1, 9), count=st.integers(0, 9))
 @settings(max_examples=18, deadline=None)
 def test_a_second_block_sees_the_accepted_inputs_of_the_first(tokens: int, count: int) -> None:

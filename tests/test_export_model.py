@@ -72,6 +72,7 @@ def in_thread(work: Callable[[], Manifest]) -> Manifest:
         return pool.submit(work).result()
 
 
+@pytest.mark.slow
 def test_it_exports_in_a_thread_without_a_word(checkpoint: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     manifest = in_thread(lambda: hybridge.export_model(str(checkpoint), str(tmp_path / "out"), OPTIONS))
@@ -199,6 +200,7 @@ def test_another_name_is_not_there() -> None:
         hybridge.conjure  # type: ignore[attr-defined]  # noqa: B018
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["export_model", "eager_session", "ExportOptions"])
 def test_a_name_is_imported_without_a_word_and_without_the_command_line(name: str) -> None:
     code = f"import hybridge, json, sys; hybridge.{name}; print(json.dumps(list(sys.modules)))"

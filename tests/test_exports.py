@@ -12,6 +12,8 @@ from hybridge.export.reference.oracle import load_oracle
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.checks.validation import validate
 
+pytestmark = pytest.mark.slow
+
 HYBRID = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 32}
 CASES = {

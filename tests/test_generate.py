@@ -36,6 +36,7 @@ guesses = st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=6), max_siz
 blocks = st.sampled_from([None, 2, 3, 4])
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 99), guesses=guesses, room=st.integers(3, 60), new=st.integers(1, 40), block=blocks)
 def test_greedy_is_the_same_with_any_drafter(
     seed: int, guesses: list[list[int]], room: int, new: int, block: int | None
@@ -49,6 +50,7 @@ def test_greedy_is_the_same_with_any_drafter(
     assert END not in guessed[:-1]
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 99), noise=st.sampled_from([0.0, 0.5, 5.0]), block=blocks, reach=st.sampled_from([8, 20, 60]))
 def test_greedy_is_the_same_with_a_draft_model_however_bad_it_is(
     seed: int, noise: float, block: int | None, reach: int
@@ -91,6 +93,7 @@ def test_a_full_context_ends_the_generation() -> None:
     assert len(tokens) == 7, "the last token is known without room for it"
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 50), taken=st.integers(1, 12), block=blocks)
 def test_wherever_the_consumer_stops_the_state_ends_just_before_the_last_token_it_saw(
     seed: int, taken: int, block: int | None
@@ -105,6 +108,7 @@ def test_wherever_the_consumer_stops_the_state_ends_just_before_the_last_token_i
     assert [*seen, *rest] == run(table_session(table), [1, 2], max_new_tokens=taken + 5)[0]
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 50), last=st.integers(1, 12), block=blocks)
 def test_until_ends_inside_an_accepted_block(seed: int, last: int, block: int | None) -> None:
     table, seen = Table(seed, ends=False), count(1)
@@ -209,6 +213,7 @@ TEMPERATE = Sampling(temperature=0.8)
 SAMPLES = 12_000
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("counted_seeds")
 @pytest.mark.parametrize("kind", ["plain", "certain", "lookup", "draft"])
 def test_sampled_text_is_distributed_as_the_target_says(kind: str) -> None:
@@ -221,6 +226,7 @@ def test_sampled_text_is_distributed_as_the_target_says(kind: str) -> None:
     assert p_value(session, table, drafters[kind], TEMPERATE, SAMPLES) > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("counted_seeds")
 @pytest.mark.parametrize("rule", ["accepts too much", "redraws from all"])
 def test_the_distribution_check_notices_a_broken_acceptance_rule(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
@@ -240,6 +246,7 @@ def test_the_distribution_check_notices_a_broken_acceptance_rule(monkeypatch: py
     assert p_value(session, table, draft, TEMPERATE, SAMPLES) < 1e-4
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(seed=st.integers(0, 1000), noise=st.sampled_from([0.0, 1.0]), block=blocks)
 def test_the_same_seed_gives_the_same_text_with_any_drafter(seed: int, noise: float, block: int | None) -> None:

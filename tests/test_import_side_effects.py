@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 IMPORT_ALL = """
 import importlib, logging, pkgutil, signal, threading, warnings
 warnings.simplefilter("ignore")
@@ -34,6 +36,7 @@ assert logging.root.manager.disable == disabled
 """
 
 
+@pytest.mark.slow
 def test_every_module_can_be_imported_in_a_thread_and_touches_no_signal() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

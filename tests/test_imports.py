@@ -38,6 +38,7 @@ def inside(path: Path) -> str:
     return str(path.relative_to(CHECKOUT))
 
 
+@pytest.mark.slow
 def test_the_insides_of_libraries_are_for_pinned_alone() -> None:
     others = [path for path in MODULES if not inside(path).startswith(PINNED)]
     uses = {path: private_uses(ast.parse(path.read_text(encoding="utf-8"))) for path in others}
@@ -169,6 +170,7 @@ def declared_for(path: Path, *, lazily: bool) -> set[str]:
     return {name_of(each) for each in (*PROJECT["dependencies"], *(each for extra in needed for each in extra))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lazily", [False, True], ids=["at_import", "in_a_call"])
 def test_what_is_imported_is_declared(lazily: bool) -> None:
     for path in MODULES:
@@ -180,6 +182,7 @@ def test_what_is_imported_is_declared(lazily: bool) -> None:
             assert names & declared_for(path, lazily=lazily), missing
 
 
+@pytest.mark.slow
 def test_what_is_declared_is_imported_or_run() -> None:
     """A library that nobody imports any more need not be installed."""
     trees = [ast.parse(path.read_text(encoding="utf-8")) for path in MODULES]

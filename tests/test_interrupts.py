@@ -121,6 +121,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # files that the interrupt left open
 @pytest.mark.parametrize("by_instruction", [False, True])
 @pytest.mark.parametrize("name", NAMES)
@@ -145,6 +146,7 @@ def test_it_happened_or_it_did_not(name: str, by_instruction: bool, file: Path) 
     assert [path.name for path in file.parent.iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["prefill in chunks", "prefill a few", "verify", "commit", "snapshot", "restore", "reset", "load"]
 )
@@ -168,6 +170,7 @@ def test_a_model_in_pytorch_too(name: str, eager: Session, tmp_path: Path) -> No
     torch.testing.assert_close(got, eager.prefill(text), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_generation_goes_on_wherever_it_was_interrupted() -> None:
     plain = list(text_session().generate(TEXT, max_new_tokens=12))
     strike, struck = 0, True

@@ -197,6 +197,7 @@ def test_a_full_drafter_guesses_nothing_and_stays_as_it_is(made: tuple[Reference
     assert [float(each) for name, each in session.state().items() if name.endswith("drafted_length")] == [34.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [None, 3, 5])
 def test_greedy_text_is_the_same_with_it(made: tuple[Reference, Session], block: int | None) -> None:
     _, session = made
@@ -290,6 +291,7 @@ def test_an_eager_session_has_it_too(tmp_path: Path) -> None:
         eager_session(checkpoint.model, OPTIONS)
 
 
+@pytest.mark.slow
 def test_an_interrupted_draft_happened_or_did_not(tmp_path: Path) -> None:
     checkpoint = save(tmp_path)
     session = eager_session(checkpoint.model, OPTIONS, load_mtp(checkpoint))
@@ -314,6 +316,7 @@ def test_an_interrupted_draft_happened_or_did_not(tmp_path: Path) -> None:
             assert session.draft(hidden, following) == want
 
 
+@pytest.mark.slow
 def test_a_real_program_guesses_the_same(tmp_path: Path) -> None:
     checkpoint = save(tmp_path / "checkpoint")
     reference = Reference(copy.deepcopy(checkpoint.model), load_mtp(checkpoint))

@@ -28,6 +28,7 @@ VISION: dict[str, Any] = {
 WHOLES = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "qwen3_5": "qwen3_5_text", "llama4": "llama4_text"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", WHOLES)
 @torch.no_grad()
 def test_the_text_model_of_a_multimodal_checkpoint(tmp_path: Path, whole: str) -> None:

@@ -65,6 +65,7 @@ def python(artifact: Path) -> Session:
     return Session.load(artifact)
 
 
+@pytest.mark.slow
 def test_validate_drives_it(artifact: Path, checkpoint: Path) -> None:
     words = ["validate", artifact, "--against", checkpoint, "--runtime", "native", "--programs", 2, "--json"]
     done = CliRunner().invoke(app, list(map(str, words)))
@@ -74,6 +75,7 @@ def test_validate_drives_it(artifact: Path, checkpoint: Path) -> None:
     assert report["generation"]["rollbacks"] > 0
 
 
+@pytest.mark.slow
 def test_two_sessions_take_turns(
     session: NativeSession, other: NativeSession, process: NativeProcess, checkpoint: Path
 ) -> None:
@@ -163,6 +165,7 @@ def failing(artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         yield NativeSession(process), tmp_path / "fail"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", range(3))
 @pytest.mark.parametrize("before", [[], PROMPT])
 def test_a_prefill_that_fails_in_any_chunk_changes_nothing(
@@ -211,6 +214,7 @@ def saved(session: NativeSession, tmp_path: Path) -> Path:
     return save_in_full(session, PROMPT, tmp_path / "a state")
 
 
+@pytest.mark.slow
 def test_another_process_goes_on_bit_for_bit(session: NativeSession, saved: Path, artifact: Path) -> None:
     with NativeProcess(open_artifact(artifact)) as process:
         later = NativeSession(process)
@@ -242,6 +246,7 @@ def test_a_damaged_state_is_refused(saved: Path, other: NativeSession, damage: s
     assert other.length == len(PROMPT)
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_load_is_said(artifact: Path, tmp_path: Path) -> None:
     shutil.copytree(artifact, tmp_path / "artifact")
     (tmp_path / "artifact" / "model.pte").write_bytes(b"not a program" * 100)
@@ -272,6 +277,7 @@ def test_a_compiler_that_fails_leaves_nothing(empty_cache: Path, monkeypatch: py
     assert not [path for path in empty_cache.rglob("*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_cmake_compiles_it_without_a_warning(tmp_path: Path) -> None:
     """With the headers alone: the wheel has no libraries to link an app with."""
     options = {

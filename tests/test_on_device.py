@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sysconfig
 from pathlib import Path
 
 import pytest
-import torch
 from tokenizers import Tokenizer
 
 from hybridge.runtime import Session
-from hybridge.runtime.kernels import compiling
-from hybridge.runtime.pinned import operator_libraries, registry_library
+from hybridge.runtime.kernels import compiling, library
+from hybridge.runtime.pinned import MACROS, OPERATORS_AND_BACKENDS
 
 CHECKOUT = Path(__file__).parents[1]
 DOCUMENT = (CHECKOUT / "docs/on-device.md").read_text(encoding="utf-8")
@@ -47,17 +45,6 @@ int main(int argc, char** argv) {
 """
 
 
-def the_wheels_libraries() -> list[str]:
-    """Link to the extension modules of the wheel, which has no other libraries: the runtime, and the llama:: operators."""
-    (operators,), registries = operator_libraries({"llama"}), registry_library().parent
-    libraries = Path(torch.__file__).parent / "lib"
-    folders = [operators.parent, registries, libraries, sysconfig.get_config_var("LIBDIR")]
-    found = [flag for folder in folders for flag in (f"-L{folder}", f"-Wl,-rpath,{folder}")]
-    named = [f"-l:{operators.name}", "-l:libqnn_executorch_backend.so"]
-    others = ["-ltorch", "-ltorch_python", "-ltorch_cpu", "-lc10", f"-lpython{sysconfig.get_python_version()}", "-ldl"]
-    return ["-Wl,--no-as-needed", *compiling.link_flags(), *found, *named, *others]
-
-
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The document's first C++ example with a main function, compiled."""
@@ -68,19 +55,21 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = compiling.compiler()
     if compiler is None:
         pytest.skip("no C++ compiler")
-    flags = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-DC10_USING_CUSTOM_GENERATED_MACROS"]
-    includes = [f"-I{CHECKOUT / 'tests/helpers/executorch_module'}", *compiling.include_flags()]
-    command = [compiler, *flags, *includes, folder / "example.cpp", "-o", folder / "example", *the_wheels_libraries()]
+    kernels = library.build()
+    sources = ["-std=c++20", "-O1", "-Wall", "-Wextra", *MACROS, *compiling.include_flags(), folder / "example.cpp"]
+    links = [*compiling.link_flags(*OPERATORS_AND_BACKENDS), kernels, f"-Wl,-rpath,{kernels.parent}"]
+    command = [compiler, *sources, "-o", folder / "example", "-Wl,--no-as-needed", *links]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return folder / "example"
 
 
-def test_the_cpp_example_gives_the_sessions_tokens(program: Path, artifact: Path) -> None:
-    session = Session.load(artifact)
-    prompt = Tokenizer.from_file(str(artifact / "tokenizer.json")).encode("class Point:\n    def __init__(self, x").ids
+@pytest.mark.slow
+def test_the_cpp_example_gives_the_sessions_tokens(program: Path, own_artifact: Path) -> None:
+    session = Session.load(own_artifact)
+    prompt = Tokenizer.from_file(str(own_artifact / "tokenizer.json")).encode("class Point:\n    def __init__(self, x").ids
     wanted = list(session.generate(prompt, max_new_tokens=20, eos_ids=[]))
-    command = [program, artifact / "model.pte", *map(str, prompt)]
+    command = [program, own_artifact / "model.pte", *map(str, prompt)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     said = dict(line.rsplit(" ", 1) if i < 4 else line.split(" ", 1) for i, line in enumerate(done.stdout.splitlines()))
     assert (said["kept"], said["back"], said["nothing verified"]) == (f"{len(prompt)}", f"{len(prompt)}", "-1")
@@ -88,3 +77,10 @@ def test_the_cpp_example_gives_the_sessions_tokens(program: Path, artifact: Path
     guessed = [int(token) for token in said["guessed"].split()]
     assert guessed == wanted[: len(guessed)]
     assert int(said["rejected"]) > 3
+
+
+def test_it_runs_without_python_and_torch(program: Path) -> None:
+    listed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True, timeout=60).stdout
+    assert "libexecutorch.so" in listed
+    assert "libhybridge_kernels.so" in listed
+    assert not re.search(r"not found|lib(python|torch|c10)", listed), listed

@@ -45,6 +45,7 @@ CASES: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_an_artifact_is_the_model(case: str, tmp_path: Path) -> None:
     family, variant, sizes, extra = CASES[case]

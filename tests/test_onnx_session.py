@@ -58,6 +58,7 @@ def same_bits(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 # What it computes
 
 
+@pytest.mark.slow
 def test_random_programs_and_generation_agree_with_the_uncached_model(session: Session) -> None:
     report = validate(session, oracle, programs=15, prompts=3, new_tokens=40, seed=1, notify=lambda done, total: None)
     assert report.passed, report

@@ -43,6 +43,7 @@ def options(help_text: str) -> set[str]:
     return set(re.findall(r"--[a-z][a-z-]+", help_text))
 
 
+@pytest.mark.slow
 def test_the_help_lists_every_option_of_hybridge_export() -> None:
     code, shown, _ = optimum("export", "hybridge", "--help")
     ours = CliRunner().invoke(app, ["export", "--help"]).stdout
@@ -77,6 +78,7 @@ def test_exit_codes_and_messages_are_ours(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_checkout_beside_an_installed_wheel_is_one_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """optimum asks the one module for each folder of the path that has its file, and argparse takes no name twice."""
     shutil.copytree(Path(hybridge.__file__).parents[1] / "optimum", tmp_path / "optimum")
@@ -85,6 +87,7 @@ def test_a_checkout_beside_an_installed_wheel_is_one_command(tmp_path: Path, mon
     assert (code, "hybridge" in shown) == (0, True), said
 
 
+@pytest.mark.slow
 def test_an_export_through_optimum_generates(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "checkpoint", tiny_config("llama", num_hidden_layers=1))
     wanted = ("--max-seq-len", 24, "--prefill-chunk", 3, "--verify-len", "2", "--snapshot-slots", 0, "--backend", "portable")

@@ -100,6 +100,7 @@ def test_it_measures_decoding_again_now_and_then() -> None:
     assert 2 <= lengths.count(1) <= 3
 
 
+@pytest.mark.slow
 def test_what_was_measured_lives_as_long_as_its_drafter() -> None:
     session, kept = table_session(), PromptLookup()
     mine = session.pace(kept)

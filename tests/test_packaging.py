@@ -109,16 +109,19 @@ def test_every_module_imports_from_the_installed_wheel(installed: Path, imported
     assert {f"{Path(place).relative_to(installed)}" for place in imported["places"].values()} == expected
 
 
+@pytest.mark.slow
 def test_the_installed_demo_finds_its_model(installed: Path, imported: dict[str, Any]) -> None:
     assert Path(imported["embedded"]) == installed / "hybridge" / "export" / "embedded"
     assert imported["model"] == "qwen3_5_text"
 
 
+@pytest.mark.slow
 def test_the_installed_script_answers(installed: Path) -> None:
     usage = output_of(sys.executable, installed / "bin" / "hybridge", "--help", PYTHONPATH=str(installed))
     assert "Usage: hybridge" in usage
 
 
+@pytest.mark.slow
 def test_optimum_finds_the_installed_command(installed: Path) -> None:
     """Its register namespace spans several folders of the path; the checkout's own, where it is installed, is one more."""
     usage = output_of(
@@ -132,6 +135,7 @@ def test_importing_hybridge_alone_is_quick() -> None:
     assert [name for name in loaded if name in ("torch", "transformers", "executorch", "hybridge.export")] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("running", [False, True], ids=["imported", "running"])
 def test_the_runtime_loads_nothing_of_the_export(running: bool, request: pytest.FixtureRequest) -> None:
     artifact = [request.getfixturevalue("artifact")] if running else []

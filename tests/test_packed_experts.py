@@ -29,6 +29,7 @@ def experts(bits: int, rows: int, columns: int, *, integer: bool, bias: bool) ->
     return PackedExperts(PackedWeight(weight, bits, 8), rows, torch.randn(6, rows) if bias else None, integer=integer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choices", CHOICES)
 @pytest.mark.parametrize(("bits", "integer"), [(4, True), (8, True), (4, False), (8, False), (32, False)])
 def test_kernel_is_its_reference(bits: int, integer: bool, choices: str) -> None:
@@ -40,6 +41,7 @@ def test_kernel_is_its_reference(bits: int, integer: bool, choices: str) -> None
         torch.testing.assert_close(KernelProgram(layer, [x, chosen])(x, chosen)[0], want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expert", [-1, 6])
 def test_an_expert_that_there_is_not_is_refused(expert: int) -> None:
     layer, x, chosen = experts(32, 17, 24, integer=False, bias=False), torch.randn(2, 24), torch.tensor([0, 5])

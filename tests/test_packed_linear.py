@@ -23,6 +23,7 @@ from tests.helpers.tiny import tiny_config, tiny_model
 SIZES = [(1, 8, 8), (17, 24, 8), (40, 64, 32), (131, 136, 8)]
 
 
+@pytest.mark.slow
 @given(st.sampled_from([4, 8]), st.integers(1, 40), st.integers(1, 5))
 def test_unpack_undoes_pack(bits: int, rows: int, blocks: int) -> None:
     high = 1 << (bits - 1)
@@ -40,6 +41,7 @@ def test_a_packed_weight_is_off_by_half_a_step_at_most(bits: int, step: float) -
     assert bool((error <= largest * (step * 0.5 + 2.0**-10)).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("bits", "integer"), [(4, True), (8, True), (4, False), (8, False), (32, False)])
 def test_kernel_is_its_reference(bits: int, integer: bool, threads: int) -> None:
@@ -54,6 +56,7 @@ def test_kernel_is_its_reference(bits: int, integer: bool, threads: int) -> None
         torch.testing.assert_close(program(x)[0], want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bits", "integer"), [(4, True), (8, False), (32, False)])
 @pytest.mark.parametrize("column", [3, 23], ids=["in lanes", "behind them"])
 def test_nan_stays_nan(bits: int, integer: bool, column: int) -> None:
@@ -75,6 +78,7 @@ def test_rounded_activations_are_within_half_a_step() -> None:
     assert bool((error <= step * 0.51).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", [1, 5])
 def test_float_kernel_over_rows(tokens: int) -> None:
     linear, x = nn.Linear(37, 19).requires_grad_(False), torch.randn(1, tokens, 37)
@@ -82,6 +86,7 @@ def test_float_kernel_over_rows(tokens: int) -> None:
     torch.testing.assert_close(program(x)[0], linear(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [4, 8, 32])
 def test_embedding_kernel_finds_rows(bits: int) -> None:
     weight = PackedWeight(torch.randn(35, 24), bits, 8)
@@ -91,6 +96,7 @@ def test_embedding_kernel_finds_rows(bits: int) -> None:
     torch.testing.assert_close(out, table[tokens] * 2)
 
 
+@pytest.mark.slow
 def test_a_token_out_of_range_is_refused() -> None:
     program = KernelProgram(PackedEmbedding(PackedWeight(torch.randn(35, 24), 4, 8), 1.0), [torch.tensor([[0]])])
     with pytest.raises(RuntimeError):

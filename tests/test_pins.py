@@ -165,12 +165,14 @@ def program(edge_program: Any, tmp_path_factory: pytest.TempPathFactory) -> Path
     return path
 
 
+@pytest.mark.slow
 def test_a_clone_has_its_name_in_the_edge_dialect(edge_program: Any) -> None:
     targets = {node.target for node in edge_program.exported_program("up").graph.nodes}
     assert CLONE in targets, "clones are called otherwise: copies would stay in programs (CLONE in export/pinned/executorch.py)"
     assert edge.aten.mul.Tensor in targets, "operators of the edge dialect are others than ops.edge's"
 
 
+@pytest.mark.slow
 def test_an_added_constant_is_no_state() -> None:
     exported = traced(lambda x: x + 1, torch.ones(2, 2))
     node = constant_input(exported, "row", torch.full((2, 2), 3.0))
@@ -389,6 +391,7 @@ def partitioned() -> Any:
         return to_edge_transform_and_lower(programs, partitioner={name: [OnceStored()] for name in programs})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True])
 def test_xnnpack_asks_whether_it_may_take_a_linear_layer(partitioned: Any, tied: bool) -> None:
     graph = partitioned.exported_program("tied" if tied else "untied").graph

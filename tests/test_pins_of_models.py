@@ -74,6 +74,7 @@ def test_only_a_method_that_is_there_is_replaced() -> None:
         pinned.replace_method(nn.Linear(1, 1), "forward", print)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_chosen_functions_are_called() -> None:
     calls: list[str] = []
@@ -123,6 +124,7 @@ IGNORED = {
 }
 
 
+@pytest.mark.slow
 def test_attention_is_given_no_argument_that_is_not_known() -> None:
     """Our attention function takes and ignores any: a new one would change results without a word."""
     given = {keyword.arg for tree in modeling_files() for call in attention_calls(tree) for keyword in call.keywords}
@@ -248,6 +250,7 @@ class Norm(nn.Module):
         return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6))
 
 
+@pytest.mark.slow
 def test_a_norm_becomes_one_operator() -> None:
     with quiet(), torch.no_grad():
         program = torch.export.export(Norm(), (torch.ones(1, 3, 8),), strict=False)

@@ -33,6 +33,7 @@ def test_the_operators_of_every_recurrence_are_told_from_others() -> None:
     assert {name for name in committed if not any(word in name for word in RECURRENT)} == set()
 
 
+@pytest.mark.slow
 def test_profile(artifact: Path) -> None:
     decode, verify, prefill = profile(open_artifact(artifact), ["decode", "verify", "prefill"], context=20, rounds=2)
     assert (decode.method, verify.method, decode.context) == ("decode", "verify", 20)
@@ -44,6 +45,7 @@ def test_profile(artifact: Path) -> None:
     assert decode.to_dict()["parts"][0]["operators"]
 
 
+@pytest.mark.slow
 def test_the_copied_program_computes_what_the_artifact_does(artifact: Path, tmp_path: Path) -> None:
     tokens = [5, 6, 7, 8, 9]
     copied = Profiler(open_artifact(artifact), ["decode"], tmp_path).session

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,11 +25,13 @@ def looked_up(text: list[int], limit: int, longest: int, shortest: int) -> list[
     return []
 
 
+@pytest.mark.slow
 @given(text=texts, limit=st.integers(1, 6))
 def test_it_finds_what_a_search_of_the_whole_text_finds(text: list[int], limit: int) -> None:
     assert proposed(PromptLookup((4, 3, 2)), context(text), limit) == looked_up(text, limit, 4, 2)
 
 
+@pytest.mark.slow
 @given(text=texts, cuts=st.lists(st.integers(1, 40)))
 def test_following_a_growing_text_changes_nothing(text: list[int], cuts: list[int]) -> None:
     drafter, growing = PromptLookup((4, 3, 2)), context([])

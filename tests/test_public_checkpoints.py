@@ -64,6 +64,7 @@ def test_text_is_the_same_with_its_own_drafter(exported_qwen: Path) -> None:
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 def test_turns_end_too(exported_qwen: Path) -> None:
     assert open_artifact(exported_qwen).manifest.eos_ids == [END_OF_DOCUMENT, END_OF_TURN]
 
@@ -84,6 +85,7 @@ def test_its_template_takes_variables(exported_qwen: Path) -> None:
     assert load_template(artifact, {"enable_thinking": False})(told).endswith("<think>\n\n</think>\n\n")
 
 
+@pytest.mark.slow
 def test_the_commands_run_and_chat(exported_qwen: Path) -> None:
     for words in (("run", "--prompt", "hybrid models"), ("chat", "--template-arg", "enable_thinking=false")):
         command = [SCRIPT, words[0], exported_qwen, *words[1:], "--mtp", "--max-new-tokens", "4"]

@@ -35,6 +35,7 @@ FAMILIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", FAMILIES)
 def test_a_session_is_the_model_with_rounded_keys_and_values(what: str) -> None:
     model = lively(tiny_model(tiny_config(FAMILIES[what])))

@@ -35,6 +35,7 @@ def in_blocks(session: Session, text: list[int]) -> Tensor:
     return torch.cat([torch.as_tensor(each) for each in rows])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [{"ngram_size": 2}, {"ngram_size": 3}, {"ngram_size": 4, "ple_embed_dim": 36}], ids=str)
 @pytest.mark.parametrize("end", [END, [END, 9], 0])
 def test_ngrams_reach_back_to_the_last_end_of_a_text(sizes: dict[str, int], end: int | list[int]) -> None:
@@ -48,6 +49,7 @@ def test_ngrams_reach_back_to_the_last_end_of_a_text(sizes: dict[str, int], end:
         session.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("max_seq_len", "kind"), [(11, "full_attention"), (12, "indexed_attention + key_pool")])
 def test_an_indexer_that_would_select_everything_keeps_nothing(max_seq_len: int, kind: str) -> None:
     """Budget 9 in pools of 3: a text of 12 tokens is the first with more pools than are selected."""

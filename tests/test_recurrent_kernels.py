@@ -35,6 +35,7 @@ def made(case: str, seed: int) -> Recurrence:
     return CASES[case]()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("tokens", [1, 5, 17])
 def test_a_block_is_the_reference_up_to_its_count(tokens: int, case: str) -> None:
@@ -47,6 +48,7 @@ def test_a_block_is_the_reference_up_to_its_count(tokens: int, case: str) -> Non
         assert count or torch.equal(state, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("tokens", [5, 17])
 def test_a_verify_leaves_the_state_and_a_commit_changes_it(tokens: int, case: str) -> None:

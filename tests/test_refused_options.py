@@ -56,6 +56,7 @@ def test_rope_is_held_still_up_to_its_limit(family: str, options: dict[str, Any]
     assert all(torch.equal(buffer, moved[name]) for name, buffer in model.named_buffers())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "options"), MOVING)
 @pytest.mark.filterwarnings("ignore")
 @torch.no_grad()

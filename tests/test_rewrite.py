@@ -37,6 +37,7 @@ def operators(program: ExportedProgram) -> list[str]:
     return [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 5))
 def test_rewrites_change_nothing_but_the_graph(seed: int) -> None:
     torch.manual_seed(seed)

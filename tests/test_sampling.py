@@ -34,6 +34,7 @@ def in_transformers(logits: Tensor, text: list[int], sampling: Sampling) -> Tens
     return processors(torch.tensor([text]), logits.double()[None])[0].softmax(-1)  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 999),
     text=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=6),
@@ -52,6 +53,7 @@ def test_the_distribution_is_that_of_transformers(
     torch.testing.assert_close(got, in_transformers(logits, text, sampling), rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_draws_follow_the_distribution_and_never_what_was_ruled_out() -> None:
     logits = torch.tensor([1.0, 0.0, -1.0, 2.0, 0.5])
     sampler = Sampler(Sampling(temperature=0.7, top_k=3, seed=1))

@@ -1,5 +1,6 @@
 """Layers that attend over an earlier layer's keys and values, as Gemma 4's last ones do."""
 
+import pytest
 import torch
 from tiny import lively, tiny_config, tiny_model
 
@@ -35,6 +36,7 @@ def test_it_sees_what_the_source_sees_and_writes_nothing() -> None:
         cache.close(block)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_transformers_own_forward_moves_the_length_though_the_last_layers_take_nothing_in() -> None:
     model = lively(tiny_model(tiny_config("gemma4_text")))

@@ -40,6 +40,7 @@ def check(compiled: Callable[..., Any], reference: Callable[..., Any], *inputs: 
             torch.testing.assert_close(each, value, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_rms_norm(shape: tuple[int, ...]) -> None:
     """Without a weight, with one, and with one for each of the groups before the last dimension."""
@@ -51,6 +52,7 @@ def test_rms_norm(shape: tuple[int, ...]) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES[1:4], ids=str)
 def test_layer_norm(shape: tuple[int, ...]) -> None:
     weight, bias = normal(shape[-1], seed=1), normal(shape[-1], seed=2)
@@ -62,6 +64,7 @@ def test_layer_norm(shape: tuple[int, ...]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_activations() -> None:
     x = torch.cat([normal(1, 2, 8191) * 20, torch.tensor([[[-200.0, 200.0, 0.0]] * 2])], dim=-1)
     check(
@@ -71,6 +74,7 @@ def test_activations() -> None:
     )
 
 
+@pytest.mark.slow
 def test_small_activations_keep_their_digits() -> None:
     """What a sum would swallow: probabilities of unlikely things."""
     x = torch.linspace(-80.0, -5.0, 37)
@@ -79,12 +83,14 @@ def test_small_activations_keep_their_digits() -> None:
         torch.testing.assert_close(each, expected, rtol=1e-6, atol=0.0)
 
 
+@pytest.mark.slow
 def test_tanh_is_accurate_everywhere() -> None:
     x = torch.cat([torch.linspace(-12.0, 12.0, 9973), torch.logspace(-30, -1, 97)])
     program = KernelProgram(lambda x: ops.activation(x, "tanh"), [x])
     torch.testing.assert_close(program(x)[0].double(), x.double().tanh(), rtol=2.0**-22, atol=0.0)
 
 
+@pytest.mark.slow
 def test_gates() -> None:
     x, gate = normal(1, 3, 1027), normal(1, 3, 1027, seed=1) * 4
     check(
@@ -96,6 +102,7 @@ def test_gates() -> None:
     )
 
 
+@pytest.mark.slow
 def test_nan_stays_nan() -> None:
     x = normal(1, 20)
     x[..., 3] = float("nan")
@@ -103,6 +110,7 @@ def test_nan_stays_nan() -> None:
     assert all(torch.equal(each.isnan(), x.isnan()) for each in outputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "turned"), [((1, 1, 4, 64), 64), ((1, 67, 3, 34), 12), ((2, 5, 1, 6), 2), ((1, 3, 2, 18), 18)], ids=str
 )
@@ -116,6 +124,7 @@ def test_rotary(shape: tuple[int, ...], turned: int) -> None:
     check(both(ops.rotary), both(rotary), x, cos, sin)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "dims"),
     [
@@ -138,6 +147,7 @@ def test_permute(shape: tuple[int, ...], dims: tuple[int, ...]) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "shapes",
     [

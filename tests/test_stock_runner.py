@@ -88,6 +88,7 @@ def test_reset_starts_afresh(said: dict[str, list[Any]], ours: Ours) -> None:
     assert said["reset"][2] == ours.fresh(FIRST, 15)
 
 
+@pytest.mark.slow
 def test_a_full_context_ends_the_text_and_refuses_more(said: dict[str, list[Any]], ours: Ours) -> None:
     """The runner counts the room in positions, so its text is one token shorter than what fits."""
     text, refused, _, again = said["a full context"]

@@ -102,6 +102,7 @@ def test_a_flipped_bit_is_refused_wherever_it_is(folder: Path, name: str, rng: r
         assert_refused(folder, f"{name} was altered")
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_of_the_manifest_is_refused_wherever_it_is(folder: Path, rng: random.Random) -> None:
     data = (folder / MANIFEST).read_bytes()
     for position in rng.sample(range(len(data)), 1500):
@@ -109,6 +110,7 @@ def test_a_flipped_bit_of_the_manifest_is_refused_wherever_it_is(folder: Path, r
         assert_refused(folder)
 
 
+@pytest.mark.slow
 def test_any_other_byte_in_the_manifest_is_refused_or_means_the_same(folder: Path, rng: random.Random) -> None:
     data, manifest = (folder / MANIFEST).read_bytes(), read_manifest(folder)
     for position in rng.sample(range(len(data)), 1500):
@@ -235,6 +237,7 @@ def damaged_programs(good: bytes, rng: random.Random) -> Iterator[bytes]:
         yield good[:size]
 
 
+@pytest.mark.slow
 def test_a_damaged_program_is_refused_where_only_its_own_verification_can_tell(
     artifact: Path, tmp_path: Path, rng: random.Random
 ) -> None:

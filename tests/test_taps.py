@@ -46,6 +46,7 @@ def test_several_residual_streams_have_only_the_last(family: str) -> None:
         eager_session(model, ExportOptions(**sizes, tap_layers=(1, -1))).decode(1)
 
 
+@pytest.mark.slow
 def test_taps_can_be_exported() -> None:
     model = tiny_model(tiny_config("qwen3_5_text"))
     options = ExportOptions(max_seq_len=37, prefill_chunk=5, verify_len=3, tap_layers=(1, -1))

@@ -72,6 +72,7 @@ def test_pieces_make_the_text_up_to_a_stop_string(text: str, stop: list[str]) ->
     assert not any("\ufffd" in piece for piece in pieces), "no character is torn"
 
 
+@pytest.mark.slow
 @given(data=st.data(), text=texts, stop=stops)
 def test_a_stop_string_is_found_across_any_tokens(data: st.DataObject, text: str, stop: list[str]) -> None:
     raw, chunks = text.encode(), []
@@ -86,6 +87,7 @@ def test_a_stop_string_is_found_across_any_tokens(data: st.DataObject, text: str
 some_bytes = st.binary(min_size=1, max_size=5) | st.sampled_from([b"\xff", b"\xe4", b"\xbd", b"\xa0", b"\xf0\x9f", b"a"])
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(chunks=st.lists(some_bytes, min_size=1, max_size=30))
 def test_any_bytes_in_any_tokens_come_out_as_they_are_decoded_at_once(chunks: list[bytes]) -> None:
@@ -93,6 +95,7 @@ def test_any_bytes_in_any_tokens_come_out_as_they_are_decoded_at_once(chunks: li
     assert streamed(tokenizer, ids, [])[0] == tokenizer.decode(ids)
 
 
+@pytest.mark.slow
 @given(words=st.lists(st.sampled_from(["▁", "▁a", "a", "▁ä", "b", "漢", "🙂", "\n", " "]), max_size=20), stop=stops)
 def test_a_tokenizer_that_falls_back_to_bytes(words: list[str], stop: list[str]) -> None:
     known = [[FALLBACK.token_to_id(word)] if FALLBACK.token_to_id(word) is not None else list(word.encode()) for word in words]
@@ -104,6 +107,7 @@ def test_what_was_said_stays_when_bytes_behind_it_are_no_text() -> None:
     assert streamed(FALLBACK, [*"漢".encode(), 0xFF, FALLBACK.token_to_id("▁a")], [])[0] == "漢\ufffd a"
 
 
+@pytest.mark.slow
 @given(ids=st.lists(st.integers(0, 4), max_size=30))
 def test_a_tokenizer_that_looks_at_its_neighbours(ids: list[int]) -> None:
     assert streamed(Words(), ids, [])[0] == Words().decode(ids)

@@ -155,6 +155,7 @@ def test_a_window_goes_back_by_no_more_than_it_keeps() -> None:
     torch.testing.assert_close(got, model(text, use_cache=False).logits[:, 15:], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen3_5_text", "mistral"])
 @pytest.mark.filterwarnings("ignore")
 @torch.no_grad()

@@ -18,6 +18,7 @@ def refusal(folder: Path, model_type: str, **sizes: object) -> str:
     return str(refused.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_type", "part"),
     [("starcoder2", "2 × attention"), ("deepseek_v3", "2 × latent attention")],

@@ -32,6 +32,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="for Linux")
 def test_three_methods_of_two_programs_take_one_copy(program: Path) -> None:
     grown = measured("xnnpack", program, *METHODS)

@@ -13,6 +13,7 @@ from hybridge.runtime import Session
 from hybridge.runtime.backends.zero_pages import release_pages
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="for Linux")
 def test_zeros_are_not_resident() -> None:
     assert measured("zeros")["given back"] > 60 << 20

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import pytest
 
-SLOW_FIXTURES = {"exported", "demo", "built", "kernels"}
+SLOW_FIXTURES = {"exported", "own_artifact", "demo", "built", "kernels"}
 """Each is made by an export, a package build or a compiler, in more than a few seconds."""
 SHARED_EXPORT = "artifact"
 """Is exported once in a fast run, for one test of each file that wants it."""
@@ -19,11 +19,11 @@ EXPORTERS = ["hybridge.export.lowering.lower._to_edge", "hybridge.export.onnx.tr
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run the files, and the tests in each, in a random order")
-    parser.addoption("--fast", action="store_true", help="leave out what exports, compiles or takes more than two seconds")
+    parser.addoption("--fast", action="store_true", help="leave out what exports, compiles or is marked as slow")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: takes more than two seconds though it neither exports nor compiles")
+    config.addinivalue_line("markers", "slow: takes more than a few tenths of a second; scripts/test --fast leaves it out")
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest itself then puts tests with the same parameter of a module's fixture together
@@ -37,27 +37,41 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _fast(items: list[pytest.Item]) -> list[pytest.Item]:
-    quick, seen = [], set()
+    """Of each file what is quick, and one test of the shared export; where nothing is quick, one slow test."""
+    chosen = []
+    for tests in _by_file(items):
+        cheap = [item for item in tests if not SLOW_FIXTURES & _fixtures(item)]
+        quick = [item for item in cheap if item.get_closest_marker("slow") is None]
+        alone = [item for item in quick if SHARED_EXPORT not in _fixtures(item)]
+        chosen += (
+            alone + [item for item in quick if item not in alone][:1] or [item for item in cheap if _may_stand_in(item)][:1]
+        )
+    return chosen
+
+
+def _fixtures(item: pytest.Item) -> set[str]:
+    return set(getattr(item, "fixturenames", ()))
+
+
+def _may_stand_in(item: pytest.Item) -> bool:
+    """Return whether the test itself is marked and not its file."""
+    return any(mark.name == "slow" for mark in item.own_markers)
+
+
+def _by_file(items: list[pytest.Item]) -> list[list[pytest.Item]]:
+    files: dict[object, list[pytest.Item]] = {}
     for item in items:
-        fixtures = set(getattr(item, "fixturenames", ()))
-        if fixtures & SLOW_FIXTURES or item.get_closest_marker("slow") or (SHARED_EXPORT in fixtures and item.path in seen):
-            continue
-        if SHARED_EXPORT in fixtures:
-            seen.add(item.path)
-        quick.append(item)
-    return quick
+        files.setdefault(item.path, []).append(item)
+    return list(files.values())
 
 
 def _shuffled(items: list[pytest.Item], generator: random.Random) -> list[pytest.Item]:
     """The files stay whole, because what a file's tests share is made once for each visit."""
-    files: dict[object, list[pytest.Item]] = {}
-    for item in items:
-        files.setdefault(item.path, []).append(item)
-    order = list(files.values())
-    generator.shuffle(order)
-    for each in order:
+    files = _by_file(items)
+    generator.shuffle(files)
+    for each in files:
         generator.shuffle(each)
-    return [item for each in order for item in each]
+    return [item for each in files for item in each]
 
 
 class Exports:
