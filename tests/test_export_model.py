@@ -26,7 +26,7 @@ from hybridge.runtime.artifacts.manifest import Manifest, read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.checks.validation_report import Divergence, ValidationReport
 
-OPTIONS = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2)
+OPTIONS = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2, kernels="hybridge")
 
 
 class Recorded(ExportProgress):

@@ -72,7 +72,7 @@ RECURRENCES = {
     "short convolution": "lfm2",
 }
 """One family for each recurrence; every family in docs/conformance.md."""
-STOCK = ("Mamba, and experts", "RG-LRU, and sliding windows")
+STOCK = ("RG-LRU, and sliding windows",)
 """Also with the runtime's own operators, whose lowering takes three times as long; test_artifact.py has the delta rule's."""
 
 

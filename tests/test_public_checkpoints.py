@@ -19,7 +19,9 @@ from hybridge.runtime import ExportOptions, Session, open_artifact
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
 
-OPTIONS = ExportOptions(max_seq_len=192, prefill_chunk=16, verify_len=5, tap_layers=(-1,), mtp=True, draft_len=3)
+OPTIONS = ExportOptions(
+    max_seq_len=192, prefill_chunk=16, verify_len=5, kernels="hybridge", tap_layers=(-1,), mtp=True, draft_len=3
+)
 SCRIPT = Path(sys.executable).parent / "hybridge"
 
 
