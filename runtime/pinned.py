@@ -33,7 +33,8 @@ Without the first they include a file that it lacks; without the others classes 
 
 RUNTIME, THREADS = "executorch", "executorch_threadpool"
 """The wheel's shared libraries with the runtime, its registries of kernels and backends, and the process's pool of threads."""
-OPERATORS_AND_BACKENDS = ("executorch_kernels_optimized", "executorch_backend_xnnpack")
+XNNPACK_LIBRARY = "executorch_backend_xnnpack"
+OPERATORS_AND_BACKENDS = ("executorch_kernels_optimized", XNNPACK_LIBRARY)
 """Those that register what programs are made of; nothing names a symbol of theirs."""
 
 

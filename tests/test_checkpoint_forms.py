@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from tiny import save_checkpoint, tiny_config
 from transformers import PreTrainedModel
+from transformers.utils import is_peft_available
 
 from hybridge.cache.errors import CheckpointError, HybridgeError, NotACheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.checkpoint.config_file import read_config
@@ -295,6 +296,7 @@ def test_an_adapter_beside_a_model_is_left_out_with_a_warning(
 ) -> None:
     save_adapter(folder)
     # With peft installed, transformers would load the adapter too; here it would find a peft in which nothing is.
+    is_peft_available()  # is cached: the answer of a process in which this test comes first would be the one for this peft
     monkeypatch.setitem(sys.modules, "peft", ModuleType("peft"))
     monkeypatch.setattr("transformers.integrations.peft.is_peft_available", lambda: True)
     assert_same_weights(load_checkpoint(folder).model, checkpoint)

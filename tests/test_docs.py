@@ -45,7 +45,7 @@ FAULTS = {
     "there is no cache/recurrent.py",
     "nothing is called Session.undo",
     "nothing is called hybridge.runtime.guess",
-    "there is neither a C++ class nor an operator hybridge::Cursor",
+    "there is no C++ class, operator or target of CMake hybridge::Cursor",
     "nothing is called grown_state",
     "there is no file lost.py",
     "--kernels does not take fast",

@@ -34,7 +34,6 @@ from hybridge.runtime.checks.validation import TOLERANCE, compare
 from hybridge.runtime.checks.validation_report import ValidationReport
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.native import NativeProcess, NativeSession, command
-from hybridge.runtime.pinned import executorch
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
 
@@ -275,17 +274,3 @@ def test_a_compiler_that_fails_leaves_nothing(empty_cache: Path, monkeypatch: py
     with pytest.raises(NativeError, match="does not compile with"):
         command.build()
     assert not [path for path in empty_cache.rglob("*") if path.is_file()]
-
-
-@pytest.mark.slow
-def test_cmake_compiles_it_without_a_warning(tmp_path: Path) -> None:
-    """With the headers alone: the wheel has no libraries to link an app with."""
-    options = {
-        "HYBRIDGE_EXECUTORCH_INCLUDE": executorch() / "include",
-        "HYBRIDGE_KERNELS": "OFF",
-        "CMAKE_CXX_FLAGS": "-Wall -Wextra -Wconversion -Werror",
-    }
-    defined = [f"-D{name}={value}" for name, value in options.items()]
-    for words in (["-S", command.FOLDER, "-B", tmp_path, *defined], ["--build", tmp_path]):
-        done = subprocess.run(["cmake", *words], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr

@@ -20,18 +20,18 @@ MAIN = """
 int main(int argc, char** argv) {
   std::vector<int64_t> prompt;
   for (int i = 2; i < argc; ++i) prompt.push_back(std::atoll(argv[i]));
-  void* const model = model_open(argv[1]);
-  std::vector<int64_t> plain = {model_prefill(model, prompt.data(), prompt.size())};
-  std::printf("kept %d\\n", static_cast<int>(model_snapshot(model, 0)));
-  while (plain.size() < 20) plain.push_back(model_decode(model, plain.back()));
-  std::printf("back %d\\n", static_cast<int>(model_restore(model, 0)));
-  std::printf("nothing verified %d\\n", static_cast<int>(model_commit(model, 1)));
+  Model model(argv[1]);
+  std::vector<int64_t> plain = {model.prefill(prompt)};
+  std::printf("kept %d\\n", static_cast<int>(model.snapshot(0)));
+  while (plain.size() < 20) plain.push_back(model.decode(plain.back()));
+  std::printf("back %d\\n", static_cast<int>(model.restore(0)));
+  std::printf("nothing verified %d\\n", static_cast<int>(model.commit(1)));
   std::vector<int64_t> guessed = {plain[0]};
   int rejected = 0;
   while (guessed.size() < 18) {
     const size_t at = guessed.size();
     const std::vector<int64_t> block = {guessed.back(), plain[at], plain[at + 1] ^ 1};
-    const auto [right, next] = advance(*static_cast<Model*>(model), block);
+    const auto [right, next] = advance(model, block);
     for (int64_t i = 1; i < right; ++i) guessed.push_back(block[i]);
     guessed.push_back(next);
     rejected += right < 3;

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from hybridge.cache.errors import KernelsError
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.pinned import MACROS
+from hybridge.runtime.pinned import MACROS, XNNPACK_LIBRARY
 
 SOURCE = Path(__file__).with_suffix(".cpp")
-FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", *MACROS)
+FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-Wl,--no-as-needed", *MACROS)
+"""The last but the macros: the source names no symbol of XNNPACK's library, which must be there all the same."""
 LOG = logging.getLogger(__name__)
 
 
@@ -44,6 +45,14 @@ def _compile(compiler: str | None, library: Path) -> None:
     if compiler is None:
         raise KernelsError("there is no C++ compiler")
     with compiling.appearing(library) as built:
-        command = [compiler, *FLAGS, *compiling.include_flags(), str(SOURCE), "-o", str(built), *compiling.link_flags()]
+        command = [
+            compiler,
+            *FLAGS,
+            *compiling.include_flags(),
+            str(SOURCE),
+            "-o",
+            str(built),
+            *compiling.link_flags(XNNPACK_LIBRARY),
+        ]
         if errors := compiling.errors_of(command):
             raise KernelsError(f"the switch does not compile {errors}")

@@ -27,6 +27,11 @@ def path() -> Path:
     return compiling.cache_folder("native") / _key() / "hybridge_replay"
 
 
+def cmake_prefix() -> str:
+    """Return the value of ``CMAKE_PREFIX_PATH`` with which an app finds this library and the installed ExecuTorch."""
+    return f"{FOLDER};{pinned.executorch()}"
+
+
 @functools.cache
 def _key() -> str:
     return compiling.key([FOLDER / "replay.cpp", *sorted(FOLDER.glob("hybridge/*.h"))], compiling.compiler(), FLAGS)

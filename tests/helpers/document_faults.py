@@ -72,8 +72,11 @@ class Checker:
             match = DOTTED.match(keyword if equals and keyword.isidentifier() else code)
             if match and not match[1].isupper() and match[1] not in NOT_OURS and not self._exists(match[1], examples):
                 yield f"nothing is called {match[1]}"
-            if (cpp := OURS_IN_CPP.match(code)) and not self.names.is_cpp_class(cpp[1]) and cpp[1] not in self.names.strings:
-                yield f"there is neither a C++ class nor an operator {code}"
+            if (cpp := OURS_IN_CPP.match(code)) and not self._exists_in_cpp(cpp[1]):
+                yield f"there is no C++ class, operator or target of CMake {code}"
+
+    def _exists_in_cpp(self, name: str) -> bool:
+        return self.names.is_cpp_class(name) or name in self.names.strings | self.names.cmake_targets
 
     def _exists(self, name: str, examples: str) -> bool:
         parts = name.split(".")

@@ -1,0 +1,27 @@
+"""``hybridge native``"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from hybridge.export.cli.common import JsonOption, app, out, print_json
+from hybridge.runtime.native import command
+
+
+@app.command()
+def native(
+    cmake_prefix: Annotated[bool, typer.Option("--cmake-prefix", help="Print only what CMAKE_PREFIX_PATH is to be.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Say where the C and C++ library for apps is, and how an app's CMake finds it."""
+    facts = {"include": str(command.FOLDER), "cmake_prefix": command.cmake_prefix()}
+    if json:
+        print_json(facts)
+    elif cmake_prefix:
+        out.print(facts["cmake_prefix"], highlight=False, soft_wrap=True)
+    else:
+        out.print(f"headers: {facts['include']}/hybridge", highlight=False, soft_wrap=True)
+        out.print('cmake -DCMAKE_PREFIX_PATH="$(hybridge native --cmake-prefix)" …', highlight=False)
+        out.print("find_package(hybridge)  →  hybridge::session, hybridge::kernels, hybridge::c", highlight=False)

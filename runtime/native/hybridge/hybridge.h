@@ -1,0 +1,99 @@
+// hybridge for C, and through it for Kotlin, Swift and whatever else calls C: the same sessions as hybridge/session.h.
+//
+//   hybridge_model model;
+//   hybridge_session session;
+//   hybridge_model_open("OUT/model.pte", &model);               // once: the weights
+//   hybridge_session_open(model, &session);                     // for each conversation: a state of its own
+//   hybridge_generate(session, prompt, n, NULL, show, user, NULL);
+//   hybridge_snapshot(session, 0);                              // keep the state; hybridge_restore comes back to it
+//
+// Nothing throws and nothing prints. A call that answers anything but HYBRIDGE_OK leaves the state as it was; a generation
+// keeps the tokens that it had given. Handles are numbers that are never used again: one that is closed, 0 or made up is
+// answered with HYBRIDGE_INVALID_HANDLE. All functions may be called from any thread. Sessions of one model wait for each
+// other; a session that is in a call answers HYBRIDGE_BUSY to every other call but hybridge_cancel.
+#ifndef HYBRIDGE_H
+#define HYBRIDGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef uint64_t hybridge_model;
+typedef uint64_t hybridge_session;
+
+typedef enum hybridge_status {
+  HYBRIDGE_OK = 0,
+  HYBRIDGE_INVALID_ARGUMENT = 1,  // null; a token outside the vocabulary, none or too many; a count or slot out of range
+  HYBRIDGE_INVALID_HANDLE = 2,    // closed, of the other kind, or never given out
+  HYBRIDGE_BUSY = 3,              // the session is in a call of another thread, or of its own callback
+  HYBRIDGE_NO_ROOM = 4,           // the tokens do not fit into what is left of max_seq_len
+  HYBRIDGE_INVALID_STATE = 5,     // no verified block to commit; a slot that keeps nothing
+  HYBRIDGE_INVALID_FILE = 6,      // no artifact of this format; a saved state that is damaged or of another model
+  HYBRIDGE_FILE_ACCESS = 7,       // a file that cannot be read or written
+  HYBRIDGE_MISSING_OPERATOR = 8,  // the app links no kernel, or no backend, for an operator of the program
+  HYBRIDGE_OUT_OF_MEMORY = 9,
+  HYBRIDGE_INTERNAL = 10          // the runtime failed inside a method
+} hybridge_status;
+
+// What a model was exported with; lengths in tokens.
+typedef struct hybridge_info {
+  int64_t max_seq_len, vocab_size, prefill_chunk, verify_len, snapshot_slots;
+} hybridge_info;
+
+// max_new_tokens ≥ 1; block_length: most tokens that are verified at once, 0 for the model's verify_len; prompt_lookup: 0 for
+// plain decoding. The tokens are the same for every choice.
+typedef struct hybridge_generation {
+  size_t max_new_tokens, block_length;
+  int prompt_lookup;
+} hybridge_generation;
+
+// proposed and accepted count draft tokens, rollbacks the blocks that were not accepted whole.
+typedef struct hybridge_generated {
+  size_t tokens, proposed, accepted, verifies, rollbacks;
+} hybridge_generated;
+
+// Called for each token; answers 0 to end the generation behind it.
+typedef int (*hybridge_on_token)(int64_t token, void* user);
+
+// "0.1.0", and a sentence for a status; never null.
+const char* hybridge_version(void);
+const char* hybridge_status_text(hybridge_status status);
+
+// A model may be closed before its sessions, which keep the weights as long as they need them.
+hybridge_status hybridge_model_open(const char* path, hybridge_model* model);
+hybridge_status hybridge_model_close(hybridge_model model);
+hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info);
+
+hybridge_status hybridge_session_open(hybridge_model model, hybridge_session* session);
+hybridge_status hybridge_session_close(hybridge_session session);
+
+// The committed tokens: their number in `count`, and the first `capacity` of them in `tokens`, which is null for a capacity of 0.
+hybridge_status hybridge_tokens(hybridge_session session, int64_t* tokens, size_t capacity, size_t* count);
+
+// `logits` takes float32 [vocab_size] after the last token, of a verify [count, vocab_size] after each; null leaves them out.
+hybridge_status hybridge_prefill(hybridge_session session, const int64_t* tokens, size_t count, float* logits);
+hybridge_status hybridge_decode(hybridge_session session, int64_t token, float* logits);
+hybridge_status hybridge_verify(hybridge_session session, const int64_t* tokens, size_t count, float* logits);
+hybridge_status hybridge_commit(hybridge_session session, int64_t count);
+hybridge_status hybridge_snapshot(hybridge_session session, int64_t slot);
+hybridge_status hybridge_restore(hybridge_session session, int64_t slot);
+hybridge_status hybridge_reset(hybridge_session session);
+hybridge_status hybridge_save(hybridge_session session, const char* path);
+hybridge_status hybridge_load(hybridge_session session, const char* path);
+
+// Greedy text behind the prompt. options null: 64 tokens, verify_len, prompt lookup. on_token and generated may be null.
+hybridge_status hybridge_generate(
+    hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options,
+    hybridge_on_token on_token, void* user, hybridge_generated* generated);
+
+// Ends the generation that runs in this session behind its next token; does nothing where none runs.
+hybridge_status hybridge_cancel(hybridge_session session);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

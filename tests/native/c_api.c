@@ -1,0 +1,147 @@
+// hybridge/hybridge.h as a C program calls it.   c_api MODEL.pte STATE TOKEN ...
+#include <hybridge/hybridge.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <threads.h>
+
+#define CHECK(call, wanted)                                                                                        \
+  do {                                                                                                             \
+    const hybridge_status got = (call);                                                                            \
+    if (got != (wanted)) {                                                                                         \
+      fprintf(stderr, "line %d: %s is %d (%s), not %d\n", __LINE__, #call, got, hybridge_status_text(got), wanted); \
+      exit(1);                                                                                                     \
+    }                                                                                                              \
+  } while (0)
+#define OK(call) CHECK(call, HYBRIDGE_OK)
+
+enum { NEW = 20 };
+typedef struct { int64_t tokens[NEW]; size_t count; size_t stop_after; hybridge_session session; } Given;
+
+static int take(int64_t token, void* user) {
+  Given* given = user;
+  given->tokens[given->count++] = token;
+  if (given->session != 0) CHECK(hybridge_decode(given->session, 1, NULL), HYBRIDGE_BUSY);  // its own callback
+  return given->count != given->stop_after;
+}
+
+static int cancel_it(int64_t token, void* user) {
+  Given* given = user;
+  OK(hybridge_cancel(given->session));
+  return take(token, user);
+}
+
+typedef struct { hybridge_session session; const int64_t* prompt; size_t count; int calls, busy, wrong; } Caller;
+
+static int call_often(void* user) {
+  Caller* caller = user;
+  for (int i = 0; i < caller->calls; ++i) {
+    const hybridge_status got = hybridge_prefill(caller->session, caller->prompt, caller->count, NULL);
+    const hybridge_status after = got == HYBRIDGE_OK ? hybridge_reset(caller->session) : got;
+    caller->busy += after == HYBRIDGE_BUSY;
+    caller->wrong += after != HYBRIDGE_OK && after != HYBRIDGE_BUSY && after != HYBRIDGE_NO_ROOM;
+  }
+  return 0;
+}
+
+static void refusals(hybridge_model model, hybridge_session session, const char* state) {
+  int64_t token = -1;
+  size_t count;
+  hybridge_model other;
+  hybridge_info info;
+  CHECK(hybridge_model_open(NULL, &other), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_model_open(state, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_model_open("no such file", &other), HYBRIDGE_FILE_ACCESS);
+  CHECK(hybridge_model_info(model, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_model_info(session, &info), HYBRIDGE_INVALID_HANDLE);
+  CHECK(hybridge_session_open(session, &other), HYBRIDGE_INVALID_HANDLE);
+  CHECK(hybridge_session_close(model), HYBRIDGE_INVALID_HANDLE);
+  CHECK(hybridge_decode(0, 1, NULL), HYBRIDGE_INVALID_HANDLE);
+  CHECK(hybridge_prefill(session, NULL, 3, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_prefill(session, &token, 1, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_prefill(session, &token, 0, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_commit(session, 1), HYBRIDGE_INVALID_STATE);
+  CHECK(hybridge_snapshot(session, 99), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_restore(session, 1), HYBRIDGE_INVALID_STATE);
+  CHECK(hybridge_tokens(session, NULL, 1, &count), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_tokens(session, NULL, 0, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_save(session, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_load(session, "no such file"), HYBRIDGE_FILE_ACCESS);
+  CHECK(hybridge_generate(session, NULL, 0, NULL, NULL, NULL, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_cancel(model), HYBRIDGE_INVALID_HANDLE);
+}
+
+int main(int argc, char** argv) {
+  if (argc < 4) return 2;
+  const size_t count = (size_t)argc - 3;
+  int64_t* prompt = malloc(count * sizeof *prompt);
+  for (size_t i = 0; i < count; ++i) prompt[i] = atoll(argv[3 + i]);
+
+  hybridge_model model;
+  hybridge_session session, other;
+  hybridge_info info;
+  OK(hybridge_model_open(argv[1], &model));
+  OK(hybridge_model_info(model, &info));
+  OK(hybridge_session_open(model, &session));
+  OK(hybridge_session_open(model, &other));
+  refusals(model, session, argv[2]);
+
+  // Plain, speculative, cancelled and ended by the callback: the same tokens.
+  Given plain = {.session = session}, looked_up = {.session = session}, cancelled = {.session = other}, ended = {.stop_after = 3};
+  hybridge_generated done;
+  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 0, 0}, take, &plain, &done));
+  if (done.tokens != plain.count || done.verifies != 0) return 1;
+  OK(hybridge_reset(session));
+  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 0, 1}, take, &looked_up, &done));
+  OK(hybridge_generate(other, prompt, count, &(hybridge_generation){NEW, 0, 0}, cancel_it, &cancelled, NULL));
+  OK(hybridge_reset(other));
+  OK(hybridge_generate(other, prompt, count, &(hybridge_generation){NEW, 0, 1}, take, &ended, NULL));
+  if (cancelled.count != 1 || ended.count != 3 || looked_up.count != plain.count) return 1;
+  if (memcmp(plain.tokens, looked_up.tokens, plain.count * sizeof *prompt) != 0) return 1;
+  if (memcmp(plain.tokens, ended.tokens, 3 * sizeof *prompt) != 0) return 1;
+
+  // Verify, commit and rollback; the state in a file, and in another session.
+  float* logits = malloc((size_t)(info.vocab_size * info.verify_len) * sizeof *logits);
+  OK(hybridge_reset(session));
+  OK(hybridge_prefill(session, prompt, count, logits));
+  OK(hybridge_snapshot(session, 0));
+  OK(hybridge_verify(session, plain.tokens, 2, logits));
+  OK(hybridge_commit(session, 1));
+  OK(hybridge_save(session, argv[2]));
+  OK(hybridge_restore(session, 0));
+  OK(hybridge_load(other, argv[2]));
+  int64_t text[512];
+  size_t length;
+  OK(hybridge_tokens(other, text, 512, &length));
+  if (length != count + 1 || text[count] != plain.tokens[0]) return 1;
+  OK(hybridge_decode(other, plain.tokens[1], logits));
+  int64_t best = 0;
+  for (int64_t i = 1; i < info.vocab_size; ++i) best = logits[i] > logits[best] ? i : best;
+  if (best != plain.tokens[2]) return 1;
+
+  // Two threads in one session: one is told to wait, nothing breaks. Two in two sessions: both are served.
+  Caller callers[3] = {{session, prompt, count, 50, 0, 0}, {session, prompt, count, 50, 0, 0}, {other, prompt, count, 50, 0, 0}};
+  thrd_t threads[3];
+  OK(hybridge_reset(other));
+  for (int i = 0; i < 3; ++i) thrd_create(&threads[i], call_often, &callers[i]);
+  for (int i = 0; i < 3; ++i) thrd_join(threads[i], NULL);
+  if (callers[0].wrong + callers[1].wrong + callers[2].wrong + callers[2].busy != 0) return 1;
+
+  // Sessions outlive their model; what is closed stays closed.
+  OK(hybridge_model_close(model));
+  CHECK(hybridge_model_close(model), HYBRIDGE_INVALID_HANDLE);
+  OK(hybridge_reset(session));
+  OK(hybridge_prefill(session, prompt, count, NULL));
+  OK(hybridge_session_close(session));
+  CHECK(hybridge_session_close(session), HYBRIDGE_INVALID_HANDLE);
+  CHECK(hybridge_decode(session, 1, NULL), HYBRIDGE_INVALID_HANDLE);
+  OK(hybridge_session_close(other));
+
+  printf("version %s\n", hybridge_version());
+  for (size_t i = 0; i < plain.count; ++i) printf("%lld ", (long long)plain.tokens[i]);
+  printf("\n");
+  free(logits);
+  free(prompt);
+  return 0;
+}

@@ -1,0 +1,111 @@
+"""The C and C++ library for apps, built as an app builds it: from the installed packages, with warnings as errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import hybridge
+from hybridge.export.cli import app
+from hybridge.runtime import Session
+from hybridge.runtime.kernels import compiling, library
+from hybridge.runtime.native.command import FOLDER
+from hybridge.runtime.pinned import MACROS, OPERATORS_AND_BACKENDS
+
+CHECKOUT = Path(__file__).parents[1]
+EXAMPLE, C_PROGRAM = CHECKOUT / "examples/native", CHECKOUT / "tests/native/c_api.c"
+STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
+SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
+PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
+QUESTION = "how to read a file"
+STARTS = ("def ", "import ")
+
+
+def run(*words: object, **environment: str) -> str:
+    done = subprocess.run(
+        list(map(str, words)), check=False, capture_output=True, encoding="latin-1", timeout=900, env=os.environ | environment
+    )
+    assert done.returncode == 0, f"{words[0]} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def compiled(folder: Path, sources: Sequence[Path], flags: Sequence[str]) -> Path:
+    """Sources in C11 and C++20, linked to the wheel's libraries and to our kernels as they are built here."""
+    objects = []
+    for source in sources:
+        standard = ("gcc", "-std=c11") if source.suffix == ".c" else (compiling.compiler(), "-std=c++20")
+        macros = () if source.suffix == ".c" else (*MACROS, f'-DHYBRIDGE_VERSION="{hybridge.__version__}"')
+        objects.append(folder / f"{source.name}.o")
+        run(*standard, *STRICT, *macros, *flags, f"-I{FOLDER}", *compiling.include_flags(), "-c", source, "-o", objects[-1])
+    kernels = library.build()
+    links = [*compiling.link_flags(*OPERATORS_AND_BACKENDS), kernels, f"-Wl,-rpath,{kernels.parent}"]
+    run(compiling.compiler(), *flags, *objects, "-o", folder / "app", "-Wl,--no-as-needed", *links)
+    return folder / "app"
+
+
+@pytest.mark.parametrize("flags", [("-O2",), SANITIZED], ids=["plain", "sanitized"])
+@pytest.mark.slow
+def test_a_c_program_does_all_that_a_session_can(own_artifact: Path, tmp_path: Path, flags: Sequence[str]) -> None:
+    program = compiled(tmp_path, [C_PROGRAM, FOLDER / "c_api.cpp"], flags)
+    version, tokens = run(program, own_artifact / "model.pte", tmp_path / "state", *PROMPT).splitlines()
+    assert version == f"version {hybridge.__version__}"
+    assert [int(token) for token in tokens.split()] == list(Session.load(own_artifact).generate(PROMPT, max_new_tokens=20))
+
+
+@pytest.mark.slow
+def test_the_example_gives_the_sessions_text(own_artifact: Path, tmp_path: Path) -> None:
+    program = compiled(tmp_path, [EXAMPLE / "main.cpp"], SANITIZED)
+    assert text_of(run(program, own_artifact / "model.pte", QUESTION, tmp_path / "state")) == expected(own_artifact)
+    assert (tmp_path / "state").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_cmake_builds_the_example_from_installed_packages(own_artifact: Path, tmp_path: Path) -> None:
+    cmake = Path(sys.executable).with_name("cmake")
+    prefix = CliRunner().invoke(app, ["native", "--cmake-prefix"]).stdout.strip()
+    flags = f"-DCMAKE_CXX_FLAGS={' '.join(STRICT)} -Wno-pedantic"
+    run(cmake, "-S", EXAMPLE, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}", flags)
+    run(cmake, "--build", tmp_path / "build", "--parallel", 2)
+    program = tmp_path / "build/talk"
+    assert not re.search(r"not found|lib(python|torch|c10)", listed := run("ldd", program)), listed
+    assert text_of(run(program, own_artifact / "model.pte", QUESTION)) == expected(own_artifact)
+
+
+def text_of(shown: str) -> list[str]:
+    """The text of each turn, without the lines of figures."""
+    return [text for text in re.split(r"\n\[\d+ tokens, \d+ of \d+ draft tokens accepted\]\n", shown) if text]
+
+
+def expected(artifact: Path) -> list[str]:
+    session = Session.load(artifact)
+    session.prefill([ord(each) for each in f"\n\n# {QUESTION}\n"])
+    session.snapshot(0)
+    texts = []
+    for start in STARTS:
+        session.restore(0)
+        tokens = session.generate([ord(each) for each in start], max_new_tokens=48)
+        texts.append(start + "".join(map(chr, tokens)))
+    return texts
+
+
+def test_the_command_says_where_cmake_finds_it() -> None:
+    shown = json.loads(CliRunner().invoke(app, ["native", "--json"]).stdout)
+    ours, executorch = (Path(folder) for folder in shown["cmake_prefix"].split(";"))
+    assert (ours / "cmake/hybridge-config.cmake").is_file()
+    assert (executorch / "lib/cmake/executorch/executorch-config.cmake").is_file()
+    assert (Path(shown["include"]) / "hybridge/hybridge.h").is_file()
+    assert "find_package(hybridge)" in CliRunner().invoke(app, ["native"]).stdout
+
+
+def test_every_file_names_the_same_version() -> None:
+    version = hybridge.__version__
+    assert f"project(hybridge VERSION {version} " in (FOLDER / "CMakeLists.txt").read_text(encoding="utf-8")
+    assert f"set(PACKAGE_VERSION {version})" in (FOLDER / "cmake/hybridge-config-version.cmake").read_text(encoding="utf-8")
