@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -24,9 +23,6 @@ from tiny import save_checkpoint, save_tokenizer, tiny_config
 
 from hybridge.export.cli.export import export_checkpoint
 from hybridge.runtime.artifacts.options import ExportOptions
-
-if TYPE_CHECKING:
-    from selection import Exports
 
 pytest_plugins = ["selection"]
 
@@ -74,10 +70,9 @@ def export_once(checkpoint: Path, factory: pytest.TempPathFactory, options: Expo
 
 
 @pytest.fixture(scope="session")
-def artifact(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory, exports: Exports) -> Path:
+def artifact(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The artifact of ``checkpoint``. Copy it before changing it."""
-    with exports.allowed():
-        return export_once(checkpoint, tmp_path_factory, SIZES)
+    return export_once(checkpoint, tmp_path_factory, SIZES)
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,7 @@ def test_methods_take_tokens_and_counts_and_nothing_else(programs: tuple[str, di
     assert {name: list(program.graph_signature.user_inputs) for name, program in exported.items()} == INPUTS
 
 
+@pytest.mark.slow
 def test_graphs_are_small_and_do_not_grow_with_the_block(programs: tuple[str, dict[str, ExportedProgram]]) -> None:
     """transformers' chunk rule alone unrolls to 3,200 nodes for 8 tokens."""
     kernels, exported = programs

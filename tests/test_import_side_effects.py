@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 IMPORT_ALL = """
 import importlib, logging, pkgutil, signal, threading, warnings
 warnings.simplefilter("ignore")
@@ -36,7 +38,6 @@ assert logging.root.manager.disable == disabled
 """
 
 
-@pytest.mark.slow
 def test_every_module_can_be_imported_in_a_thread_and_touches_no_signal() -> None:
     done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

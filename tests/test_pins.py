@@ -401,6 +401,7 @@ def test_xnnpack_asks_whether_it_may_take_a_linear_layer(partitioned: Any, tied:
     assert any("aten.linear" in each for each in targets) == tied, message
 
 
+@pytest.mark.slow
 def test_xnnpack_still_computes_the_exact_gelu_for_an_approximate_one(partitioned: Any, tmp_path: Path) -> None:
     path = tmp_path / "model.pte"
     with quiet():

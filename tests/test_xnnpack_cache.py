@@ -40,6 +40,7 @@ def test_three_methods_of_two_programs_take_one_copy(program: Path) -> None:
     assert grown["second"] < 0.2 * LAYER.weight.nbytes
 
 
+@pytest.mark.slow
 def test_the_copy_is_there_as_long_as_someone_needs_it(program: Path) -> None:
     assert share_packed_weights()
     loaded = [load(program), load(program)]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NoReturn
 
 import pytest
 
-SLOW_FIXTURES = {"exported", "own_artifact", "demo", "built", "kernels"}
+SLOW_FIXTURES = {"artifact", "own_artifact", "exported", "demo", "built", "kernels"}
 """Each is made by an export, a package build or a compiler, in more than a few seconds."""
-SHARED_EXPORT = "artifact"
-"""Is exported once in a fast run, for one test of each file that wants it."""
 EXPORTERS = ["hybridge.export.lowering.lower._to_edge", "hybridge.export.onnx.trace._translate"]
 
 
@@ -37,15 +34,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _fast(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Of each file what is quick, and one test of the shared export; where nothing is quick, one slow test."""
+    """Of each file what is quick; where nothing is, one slow test. A real program runs in test_older_formats.py."""
     chosen = []
     for tests in _by_file(items):
         cheap = [item for item in tests if not SLOW_FIXTURES & _fixtures(item)]
         quick = [item for item in cheap if item.get_closest_marker("slow") is None]
-        alone = [item for item in quick if SHARED_EXPORT not in _fixtures(item)]
-        chosen += (
-            alone + [item for item in quick if item not in alone][:1] or [item for item in cheap if _may_stand_in(item)][:1]
-        )
+        chosen += quick or [item for item in cheap if _may_stand_in(item)][:1]
     return chosen
 
 
@@ -74,39 +68,17 @@ def _shuffled(items: list[pytest.Item], generator: random.Random) -> list[pytest
     return [item for each in files for item in each]
 
 
-class Exports:
-    """In a fast run a test that comes to an export ends there, skipped, except inside ``allowed``."""
-
-    def __init__(self, fast: bool) -> None:
-        self._exporters = EXPORTERS if fast else []
-        self._patch = pytest.MonkeyPatch()
-
-    def forbid(self) -> None:
-        for name in self._exporters:
-            self._patch.setattr(name, _skip)
-
-    def permit(self) -> None:
-        self._patch.undo()
-
-    @contextmanager
-    def allowed(self) -> Iterator[None]:
-        self.permit()
-        try:
-            yield
-        finally:
-            self.forbid()
-
-
 def _skip(*_: object) -> NoReturn:
     pytest.skip("exports, and this is a fast run")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def exports(request: pytest.FixtureRequest) -> Iterator[Exports]:
-    made = Exports(request.config.getoption("fast"))
-    made.forbid()
-    yield made
-    made.permit()
+def _exports(request: pytest.FixtureRequest) -> Iterator[None]:
+    """In a fast run a test that comes to an export ends there, skipped."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in EXPORTERS if request.config.getoption("fast") else ():
+            patch.setattr(name, _skip)
+        yield
 
 
 @pytest.hookimpl(trylast=True)
