@@ -14,6 +14,8 @@ from hybridge.export.kernel_sets.hybridge import HybridgeKernels
 from hybridge.export.kernel_sets.llm import LlmKernels
 from hybridge.export.pte.methods import State, build_methods
 
+pytestmark = pytest.mark.slow
+
 FAMILIES = ["qwen3_5_text", "mistral", "llama"]
 KERNELS: Mapping[str, type[Kernels]] = {"aten": CoreKernels, "llm": LlmKernels}
 LAYERS = 2
@@ -41,14 +43,12 @@ def operators(program: ExportedProgram) -> list[str]:
     return [str(n.target) for n in program.graph.nodes if n.op == "call_function" and "assert" not in str(n.target)]
 
 
-@pytest.mark.slow
 def test_methods_take_tokens_and_counts_and_nothing_else(programs: tuple[str, dict[str, ExportedProgram]]) -> None:
     """No cache_position, mask or position id: lengths are state."""
     _, exported = programs
     assert {name: list(program.graph_signature.user_inputs) for name, program in exported.items()} == INPUTS
 
 
-@pytest.mark.slow
 def test_graphs_are_small_and_do_not_grow_with_the_block(programs: tuple[str, dict[str, ExportedProgram]]) -> None:
     """transformers' chunk rule alone unrolls to 3,200 nodes for 8 tokens."""
     kernels, exported = programs
@@ -63,7 +63,6 @@ def test_commit_runs_no_layer_of_the_model(programs: tuple[str, dict[str, Export
     assert {name for name in operators(exported["decode"]) if "linear" in name}
 
 
-@pytest.mark.slow
 def test_core_kernels_need_no_operator_of_a_runtime(programs: tuple[str, dict[str, ExportedProgram]]) -> None:
     kernels, exported = programs
     custom = {name for each in exported.values() for name in operators(each) if name.startswith("llama")}
@@ -77,7 +76,6 @@ def test_every_method_shares_every_buffer_by_name(programs: tuple[str, dict[str,
     assert "state.cache.length" in names[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen3_5_text", "kimi_linear", "mamba2", "jamba", "minimax", "recurrent_gemma", "lfm2"])
 def test_recurrent_state_is_written_in_place(family: str) -> None:
     """With our kernels no method copies a layer's buffer: what is copied are the cache's own few numbers."""

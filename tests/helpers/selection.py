@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-SLOW_FIXTURES = {"artifact", "own_artifact", "exported", "demo", "built", "kernels"}
+SLOW_FIXTURES = {"artifact", "own_artifact", "exported", "exported_qwen", "demo", "built", "kernels"}
 """Each is made by an export, a package build or a compiler, in more than a few seconds."""
 EXPORTERS = ["hybridge.export.lowering.lower._to_edge", "hybridge.export.onnx.trace._translate"]
 
