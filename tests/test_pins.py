@@ -426,3 +426,20 @@ def test_the_recipe_is_the_largest_of_a_group_over_half_the_range(low: int, high
     quanta = torchao.quantize(weight, scales, 32, low, high)
     assert quanta.dtype == torch.int8, message
     assert torch.equal(quanta, (groups * (1 / scales[..., None])).round().clamp(low, high).flatten(1).to(torch.int8)), message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shapes", [((3, 2, 24), (1, 1, 3, 2, 1)), ((1, 2, 1), (2, 24)), ((2, 3, 24), (1, 2, 1, 24))])
+def test_operands_of_other_ranks_are_broadcast(shapes: tuple[tuple[int, ...], tuple[int, ...]], tmp_path: Path) -> None:
+    """ExecuTorch 1.4 refused these at run time (its issue 10959), and with them a decode of Inkling 2."""
+    x, y = (torch.rand(shape) + 1 for shape in shapes)
+    exported = torch.export.export(Product(), (x, y), strict=False)
+    path = tmp_path / "product.pte"
+    with quiet():
+        path.write_bytes(to_edge_transform_and_lower({"product": exported}).to_executorch().buffer)
+    torch.testing.assert_close(load(path).load_method("product").call((x, y))[0], x * y)
+
+
+class Product(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return x * y
