@@ -11,14 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from app_links import app_links
 from typer.testing import CliRunner
 
 import hybridge
 from hybridge.export.cli import app
 from hybridge.runtime import Session
-from hybridge.runtime.kernels import compiling, library
+from hybridge.runtime.kernels import compiling
 from hybridge.runtime.native.command import FOLDER
-from hybridge.runtime.pinned import MACROS, OPERATORS_AND_BACKENDS
+from hybridge.runtime.pinned import MACROS
 
 CHECKOUT = Path(__file__).parents[1]
 EXAMPLE, C_PROGRAM = CHECKOUT / "examples/native", CHECKOUT / "tests/native/c_api.c"
@@ -41,13 +42,11 @@ def compiled(folder: Path, sources: Sequence[Path], flags: Sequence[str]) -> Pat
     """Sources in C11 and C++20, linked to the wheel's libraries and to our kernels as they are built here."""
     objects = []
     for source in sources:
-        standard = ("gcc", "-std=c11") if source.suffix == ".c" else (compiling.compiler(), "-std=c++20")
+        standard = ("gcc", "-std=c11") if source.suffix == ".c" else (compiling.compiler(), "-std=c++20", "-Wconversion")
         macros = () if source.suffix == ".c" else (*MACROS, f'-DHYBRIDGE_VERSION="{hybridge.__version__}"')
         objects.append(folder / f"{source.name}.o")
         run(*standard, *STRICT, *macros, *flags, f"-I{FOLDER}", *compiling.include_flags(), "-c", source, "-o", objects[-1])
-    kernels = library.build()
-    links = [*compiling.link_flags(*OPERATORS_AND_BACKENDS), kernels, f"-Wl,-rpath,{kernels.parent}"]
-    run(compiling.compiler(), *flags, *objects, "-o", folder / "app", "-Wl,--no-as-needed", *links)
+    run(compiling.compiler(), *flags, *objects, "-o", folder / "app", *app_links())
     return folder / "app"
 
 
@@ -72,8 +71,8 @@ def test_cmake_builds_the_example_from_installed_packages(own_artifact: Path, tm
     cmake = Path(sys.executable).with_name("cmake")
     prefix = CliRunner().invoke(app, ["native", "--cmake-prefix"]).stdout.strip()
     flags = f"-DCMAKE_CXX_FLAGS={' '.join(STRICT)} -Wno-pedantic"
-    run(cmake, "-S", EXAMPLE, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}", flags)
-    run(cmake, "--build", tmp_path / "build", "--parallel", 2)
+    run(cmake, "-S", EXAMPLE, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}", flags, "-DHYBRIDGE_REPLAY=ON")
+    run(cmake, "--build", tmp_path / "build", "--parallel", 2, "--target", "talk", "hybridge_replay")
     program = tmp_path / "build/talk"
     assert not re.search(r"not found|lib(python|torch|c10)", listed := run("ldd", program)), listed
     assert text_of(run(program, own_artifact / "model.pte", QUESTION)) == expected(own_artifact)

@@ -7,11 +7,12 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from app_links import app_links
 from tokenizers import Tokenizer
 
 from hybridge.runtime import Session
-from hybridge.runtime.kernels import compiling, library
-from hybridge.runtime.pinned import MACROS, OPERATORS_AND_BACKENDS
+from hybridge.runtime.kernels import compiling
+from hybridge.runtime.pinned import MACROS
 
 CHECKOUT = Path(__file__).parents[1]
 DOCUMENT = (CHECKOUT / "docs/on-device.md").read_text(encoding="utf-8")
@@ -55,10 +56,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = compiling.compiler()
     if compiler is None:
         pytest.skip("no C++ compiler")
-    kernels = library.build()
     sources = ["-std=c++20", "-O1", "-Wall", "-Wextra", *MACROS, *compiling.include_flags(), folder / "example.cpp"]
-    links = [*compiling.link_flags(*OPERATORS_AND_BACKENDS), kernels, f"-Wl,-rpath,{kernels.parent}"]
-    command = [compiler, *sources, "-o", folder / "example", "-Wl,--no-as-needed", *links]
+    command = [compiler, *sources, "-o", folder / "example", *app_links()]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return folder / "example"

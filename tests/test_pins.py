@@ -342,7 +342,7 @@ def test_the_headers_still_need_their_macro() -> None:
 def test_the_delegate_and_its_option_have_their_names() -> None:
     assert xnnpack_preprocess.XnnpackBackend.__name__ == pinned.XNNPACK, "programs name the delegate otherwise"
     assert pinned.XNNPACK in pinned.extension()._get_registered_backend_names(), "the runtime names the delegate otherwise"
-    library = (pinned.library_folder() / "libexecutorch_backend_xnnpack.so").read_bytes()
+    library = (pinned.library_folder() / f"lib{pinned.XNNPACK_LIBRARY}.so").read_bytes()
     assert b"weight_cache_enabled" in library, "XNNPACK packs weights for each method: see runtime/backends/xnnpack_cache.cpp"
 
 
