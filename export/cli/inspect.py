@@ -69,8 +69,7 @@ def _print_methods(manifest: Manifest) -> None:
     for name, method in manifest.methods.items():
         delegates = ", ".join(f"{count} × {backend}" for backend, count in method.delegates.items()) or "none"
         inputs, outputs = (" ".join(_shape(entry) for entry in entries) for entries in (method.inputs, method.outputs))
-        name = name if manifest.onnx else manifest.program_method(name)
-        grid.add_row(name, inputs or "none", outputs, f"{len(method.operators)}", delegates)
+        grid.add_row(manifest.program_method(name), inputs or "none", outputs, f"{len(method.operators)}", delegates)
     out.print(grid)
 
 

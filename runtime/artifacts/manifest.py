@@ -119,8 +119,8 @@ class Manifest(Entry):
         return self
 
     def program_method(self, name: str) -> str:
-        """Return the name of the method ``name`` in the program."""
-        return name if self.format_version == 2 else program_method(name)
+        """Return the name of the method ``name`` in the program; onnxruntime has graphs, and no names of methods."""
+        return name if self.onnx or self.format_version == 2 else program_method(name)
 
     @property
     def program_files(self) -> list[str]:

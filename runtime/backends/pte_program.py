@@ -115,7 +115,7 @@ class Program:
 
 def needs_kernels(manifest: Manifest) -> bool:
     """Return whether the program calls kernels of ours."""
-    return any(name.startswith("hybridge::") for name in manifest.operators)
+    return "hybridge" in namespaces(manifest)
 
 
 def namespaces(manifest: Manifest) -> set[str]:

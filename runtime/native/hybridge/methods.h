@@ -38,9 +38,9 @@ class Methods {
   // prefix: of their names in the program; here they are called without it.
   static Result<std::unique_ptr<Methods>> load(
       const Program& program, const std::vector<std::string>& names, const std::string& prefix = "") {
-    std::unique_ptr<Methods> methods(new Methods());
-    ET_CHECK_OK_OR_RETURN_ERROR(methods->plan(program, names, prefix));
-    for (const std::string& name : names) ET_CHECK_OK_OR_RETURN_ERROR(methods->add(program, name, prefix));
+    std::unique_ptr<Methods> methods(new Methods(prefix));
+    ET_CHECK_OK_OR_RETURN_ERROR(methods->plan(program, names));
+    for (const std::string& name : names) ET_CHECK_OK_OR_RETURN_ERROR(methods->add(program, name));
     return methods;
   }
 
@@ -91,13 +91,13 @@ class Methods {
   }
 
  private:
-  Methods() = default;
+  explicit Methods(const std::string& prefix) : prefix_(prefix) {}
 
   // Every arena is as large as the most demanding method wants it: only one method runs at a time.
-  Error plan(const Program& program, const std::vector<std::string>& names, const std::string& prefix) {
+  Error plan(const Program& program, const std::vector<std::string>& names) {
     std::vector<size_t> sizes;
     for (const std::string& name : names) {
-      ET_CHECK_OK_OR_RETURN_ERROR(widen(sizes, program.method_meta((prefix + name).c_str())));
+      ET_CHECK_OK_OR_RETURN_ERROR(widen(sizes, program.method_meta((prefix_ + name).c_str())));
     }
     for (size_t size : sizes) {
       arenas_.emplace_back(size);
@@ -118,13 +118,13 @@ class Methods {
     return Error::Ok;
   }
 
-  Error add(const Program& program, const std::string& name, const std::string& prefix) {
+  Error add(const Program& program, const std::string& name) {
     // XNNPACK else packs the weights anew for every method of every session.
     executorch::runtime::BackendOptions<1> once;
     ET_CHECK_OK_OR_RETURN_ERROR(once.set_option("weight_cache_enabled", true));
     executorch::runtime::LoadBackendOptionsMap options;
     ET_CHECK_OK_OR_RETURN_ERROR(options.set_options("XnnpackBackend", once.view()));
-    auto method = program.load_method((prefix + name).c_str(), manager_.get(), nullptr, nullptr, &options);
+    auto method = program.load_method((prefix_ + name).c_str(), manager_.get(), nullptr, nullptr, &options);
     if (!method.ok()) return method.error();
     methods_.emplace(name, std::move(method.get()));
     return Error::Ok;
@@ -144,6 +144,7 @@ class Methods {
 
   static constexpr size_t STATE = 1;  // memory id 2
 
+  const std::string prefix_;
   Heap heap_;
   std::vector<Arena> arenas_;
   std::vector<Span<uint8_t>> spans_;
