@@ -31,6 +31,16 @@ def test_every_form_is_the_naive_one(form: str, tokens: int, alike: float) -> No
 
 
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("log_decay", [0.0, -28.0, -1e4])
+def test_a_decay_may_be_one_nearly_zero_or_zero(form: str, log_decay: float) -> None:
+    """ExecuTorch's pull request 21417: the inverse of a chunk's decays became infinite, and zero times that NaN."""
+    query, key, value, _, beta, state = inputs(64)
+    args = query, key, value, torch.full((1, 3, 64), log_decay), beta, state
+    for fast, naive in zip(FORMS[form](*args), gated_delta_rule_naive(*args), strict=True):
+        torch.testing.assert_close(fast, naive, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("form", FORMS)
 @given(count=st.integers(0, 17))
 @settings(max_examples=18, deadline=None)
 def test_steps_after_the_count_leave_the_state_alone(form: str, count: int) -> None:

@@ -25,6 +25,9 @@ SCHEMAS: Mapping[str, str] = {
         "(Tensor query, Tensor key, Tensor value, SymInt start_pos, Tensor? attn_mask=None, float drpout_p=0., "
         "bool is_causal=False, float? scale=None) -> Tensor"
     ),
+    "llama::gated_delta_rule": (
+        "(Tensor query, Tensor key, Tensor value, Tensor decay, Tensor beta, Tensor initial_state) -> (Tensor, Tensor)"
+    ),
     "llama::channelwise_gated_delta_rule": (
         "(Tensor query, Tensor key, Tensor value, Tensor decay, Tensor beta, Tensor initial_state) -> (Tensor, Tensor)"
     ),
