@@ -357,6 +357,17 @@ def test_the_passes_that_are_left_out_are_there() -> None:
     assert "XNNPACKPassManager" in looked_up, "the preprocess makes its passes elsewhere: fewer_passes() patches nothing"
 
 
+@pytest.mark.slow
+def test_a_weight_of_two_methods_is_held_once() -> None:
+    layer = nn.Linear(8, 8).requires_grad_(False)
+    programs = {name: traced(layer, torch.ones(2, 8)) for name in ("first", "second")}
+    with quiet(), xnnpack.weights_held_once():
+        edge = to_edge_transform_and_lower(programs, partitioner={name: [OnceStored()] for name in programs})
+    first, second = (edge.exported_program(name).graph_module.lowered_module_0.named_data_store_output for name in programs)
+    assert len(first.buffers) == 2, "weights are stored elsewhere: see weights_held_once() in export/pinned/xnnpack.py"
+    assert all(one is other for one, other in zip(first.buffers, second.buffers, strict=True)), "each method holds its own copy"
+
+
 def test_the_configs_that_are_replaced_are_those_of_their_operators() -> None:
     chosen = xnnpack.configs(UntiedLinear)
     targets = [format_target_name(each.target_name) for each in chosen]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hybridge.export.pinned.torch_export import known_operators, late_code, without_history
-from hybridge.export.pinned.xnnpack import fewer_passes
+from hybridge.export.pinned.xnnpack import fewer_passes, weights_held_once
 
 NEVER = 1_000_000
 """Collections of the younger objects before one of all."""
@@ -19,8 +19,8 @@ NEVER = 1_000_000
 
 @contextmanager
 def quick_lowering() -> Iterator[None]:
-    """Inside, nodes carry no history from pass to pass, graphs have no code, and XNNPACK skips what finds nothing here."""
-    with without_history(), late_code(), known_operators(), fewer_passes(), _young_garbage_collection():
+    """Inside, nodes carry no history, graphs have no code, XNNPACK skips what finds nothing here and holds each weight once."""
+    with without_history(), late_code(), known_operators(), fewer_passes(), weights_held_once(), _young_garbage_collection():
         yield
 
 

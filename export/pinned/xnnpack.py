@@ -1,4 +1,4 @@
-"""ExecuTorch 1.5.1's XNNPACK backend: how its partitioner chooses, and a patch that leaves out some of its passes."""
+"""ExecuTorch 1.5.1's XNNPACK backend: how its partitioner chooses, and patches that spare passes and copies of weights."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from unittest import mock
 from executorch.backends.xnnpack import _passes, xnnpack_preprocess
 from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS, gemm_configs, generic_node_configs
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir._serialize._named_data_store import NamedDataStore
 
 Partitioner: TypeAlias = XnnpackPartitioner
 """Takes a list of configs, one class for each operator. ``ops_to_not_decompose`` gives operators and a filter of nodes."""
@@ -47,6 +48,22 @@ def fewer_passes() -> Iterator[None]:
     Patches the name of the pass manager where ``XnnpackBackend.preprocess`` looks it up; it runs what is in ``passes``.
     """
     with mock.patch.object(xnnpack_preprocess, "XNNPACKPassManager", _ShorterPassManager):
+        yield
+
+
+@contextmanager
+def weights_held_once() -> Iterator[None]:
+    """Let all parts of all methods hold the same bytes of a weight; each would keep its own copy until the program is written.
+
+    XNNPACK adds a weight under the hash of what it stores (``get_serialized_buffer_index``), so equal keys are equal bytes.
+    """
+    held: dict[str, Any] = {}
+
+    class SharingStore(NamedDataStore):  # type: ignore[misc]  # untyped upstream
+        def add_named_data(self, key: str, data: Any, *args: Any, **options: Any) -> None:
+            super().add_named_data(key, held.setdefault(key, data), *args, **options)
+
+    with mock.patch.object(xnnpack_preprocess, "NamedDataStore", SharingStore):
         yield
 
 
