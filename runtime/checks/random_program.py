@@ -38,17 +38,25 @@ class RandomProgram:
 
     def play(self, operations: int) -> None:
         """Run ``operations`` of them. Raises ValidationError where the session breaks the rules."""
+        while len(self.log) < operations:
+            self.step()
+
+    def step(self) -> None:
+        """Run one operation, often the commit of a verified block. Raises ValidationError likewise."""
+        operation = self._commit if self.block and self.rng.random() < 0.8 else self._choose(self.choices())
+        operation()
+        if self.session.length != len(self.text):
+            raise self._wrong(f"the length is {self.session.length}, expected {len(self.text)}")
+
+    def choices(self) -> dict[Callable[[], None], float]:
+        """Return how often each operation is chosen, relative to the others."""
         choices = {
             self._prefill: 4, self._decode: 4, self._verify: 6, self._commit: 5, self._snapshot: 2, self._restore: 2,
             self._reset: 0.3,
         }  # fmt: skip
         if not self.session.snapshot_slots:
             choices = {each: weight for each, weight in choices.items() if each not in (self._snapshot, self._restore)}
-        while len(self.log) < operations:
-            operation = self._commit if self.block and self.rng.random() < 0.8 else self._choose(choices)
-            operation()
-            if self.session.length != len(self.text):
-                raise self._wrong(f"the length is {self.session.length}, expected {len(self.text)}")
+        return choices
 
     def _choose(self, choices: dict[Callable[[], None], float]) -> Callable[[], None]:
         return self.rng.choices(list(choices), list(choices.values()))[0]

@@ -103,8 +103,8 @@ def _check_generation(
     speculative = list(session.generate(prompt, max_new_tokens=new_tokens, drafter=drafter, block_length=block, stats=stats))
     check.prompts += 1
     check.tokens += len(plain)
-    check.plain_matches += _is_greedy(report, prompt, plain, oracle)
-    check.speculative_matches += speculative == plain or _is_greedy(report, prompt, speculative, oracle)
+    check.plain_matches += is_greedy(report, prompt, plain, oracle)
+    check.speculative_matches += speculative == plain or is_greedy(report, prompt, speculative, oracle)
     check.accepted += stats.accepted
     check.rejected += stats.proposed - stats.accepted
     check.rollbacks += stats.rollbacks
@@ -124,7 +124,7 @@ class Careless:
         return Proposal(proposed)
 
 
-def _is_greedy(report: ValidationReport, prompt: list[int], tokens: list[int], oracle: Oracle) -> bool:
+def is_greedy(report: ValidationReport, prompt: list[int], tokens: list[int], oracle: Oracle) -> bool:
     """Return whether each token is the eager model's best after what precedes it: the whole is then its greedy output.
 
     One forward over the text answers for every prefix. A tie counts as agreement, and is counted.

@@ -1,0 +1,106 @@
+"""What is soaked: a family of each recurrence, in each precision, with each kernel set, in Python and in the native harness."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SCRIPTS = Path(__file__).parents[1]
+sys.path.insert(0, str(SCRIPTS.parent / "tests" / "helpers"))
+
+SIZES = {"max_seq_len": 67, "prefill_chunk": 17, "verify_len": 5, "snapshot_slots": 2}
+SESSIONS = 3
+"""At most so many sessions of one program are interleaved."""
+
+FAMILIES = {
+    "qwen3_5_text": "gated delta rule",
+    "kimi_linear": "delta rule with a decay a channel",
+    "lfm2": "short convolution",
+    "falcon_h1": "Mamba-2 beside attention",
+    "jamba": "Mamba, experts",
+    "minimax": "lightning attention",
+    "recurrent_gemma": "RG-LRU, sliding window",
+    "gpt_oss": "sliding window with sinks",
+}
+"""Model types by what is special about their state."""
+
+VARIANTS = (
+    ("hybridge", "", "python"),
+    ("hybridge", "8da4w", "native"),
+    ("llm", "", "native"),
+    ("llm", "8w", "python"),
+    ("aten", "", "python"),
+)
+"""Kernel set, quantization and harness. XNNPACK's groups of 4 bits want wider layers than these models have."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One artifact and what runs it."""
+
+    family: str
+    kernels: str
+    quantize: str
+    harness: str
+
+    @property
+    def name(self) -> str:
+        return "-".join(filter(None, (self.family, self.kernels, self.quantize, self.harness)))
+
+    def prepare(self, work: Path) -> tuple[Path, Path]:
+        """Return checkpoint and artifact below ``work``, made on first use; either is there whole or not at all."""
+        from tiny import save_lively_checkpoint, tiny_config
+
+        checkpoint, artifact = work / self.family, work / self.name
+        if not checkpoint.exists():
+            with _whole(checkpoint) as folder:
+                save_lively_checkpoint(folder, tiny_config(self.family))
+        if not artifact.exists():
+            with _whole(artifact) as folder:
+                self._export(checkpoint, folder)
+        return checkpoint, artifact
+
+    def _export(self, checkpoint: Path, folder: Path) -> None:
+        from hybridge.export.checkpoint.loading import load_checkpoint
+        from hybridge.export.output.progress import ExportProgress
+        from hybridge.export.pte.exporter import export
+        from hybridge.export.pte.state_cache import build_cache
+        from hybridge.runtime.artifacts.options import ExportOptions
+
+        options: dict[str, Any] = {**SIZES, "kernels": self.kernels}
+        if self.quantize:
+            options |= {"quantize": self.quantize, "group_size": 8}
+        asked = ExportOptions(**options)
+        loaded = load_checkpoint(checkpoint)
+        export(loaded, build_cache(loaded.config, asked), folder, asked, ExportProgress())
+
+
+SUBJECTS = {each.name: each for family in FAMILIES for each in (Subject(family, *variant) for variant in VARIANTS)}
+
+
+@contextmanager
+def opened(subject: Subject, artifact: Path) -> Iterator[Sequence[Any]]:
+    """Yield ``SESSIONS`` sessions of one program."""
+    from hybridge.runtime.artifacts.artifact import open_artifact
+    from hybridge.runtime.native import NativeProcess, NativeSession
+    from hybridge.runtime.sessions.session import Session
+
+    if subject.harness == "python":
+        yield [Session.load(artifact) for _ in range(SESSIONS)]
+        return
+    with NativeProcess(open_artifact(artifact), SESSIONS) as process:
+        yield [NativeSession(process, index) for index in range(SESSIONS)]
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[Path]:
+    """Yield a new folder that takes the place of ``folder`` once it is filled."""
+    new = folder.with_name(f".{folder.name}.{os.getpid()}")
+    new.mkdir(parents=True)
+    yield new
+    new.rename(folder)

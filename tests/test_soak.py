@@ -1,0 +1,76 @@
+"""``scripts/soak``: that it sees what is wrong, plays the same again, and goes on where it was interrupted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from hybridge.export.reference.oracle import load_oracle
+from hybridge.runtime.artifacts.artifact import open_artifact
+from hybridge.runtime.native import NativeProcess, NativeSession
+from hybridge.runtime.sessions.session import Session
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+
+from soaking.journal import Journal
+from soaking.program import Round, play_round
+
+ROUNDS = 6
+EVERY = {"prefill", "decode", "verify", "commit", "snapshot", "restore", "save", "load", "generate"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("harness", ["python", "native"])
+def test_a_slice_of_the_soak(own_artifact: Path, checkpoint: Path, tmp_path: Path, harness: str) -> None:
+    oracle = load_oracle(checkpoint, open_artifact(own_artifact).manifest)
+    if harness == "python":
+        sessions = [Session.load(own_artifact) for _ in range(3)]
+        rounds = [play_round(sessions, oracle, 0, number, tmp_path) for number in range(ROUNDS)]
+    else:
+        with NativeProcess(open_artifact(own_artifact), 3) as process:
+            natives = [NativeSession(process, index) for index in range(3)]
+            rounds = [play_round(natives, oracle, 0, number, tmp_path) for number in range(ROUNDS)]
+    assert [each.error for each in rounds] == [""] * ROUNDS
+    assert set().union(*(each.operations for each in rounds)) >= EVERY
+    assert 0 < max(each.worst for each in rounds) < 1
+
+
+class Inexact(Session):
+    """A session whose decodes are a little off."""
+
+    def decode(self, token: int) -> Tensor:
+        return super().decode(token) * 1.001
+
+
+class Lossy(Session):
+    """A session that forgets what its snapshot slots hold when it loads a state."""
+
+    def load_state(self, path: str | Path) -> int:
+        length = super().load_state(path)
+        self._text.slots.clear()
+        return length
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Inexact, Lossy])
+def test_a_session_that_is_wrong_is_found(own_artifact: Path, checkpoint: Path, tmp_path: Path, kind: type[Session]) -> None:
+    oracle = load_oracle(checkpoint, open_artifact(own_artifact).manifest)
+    sessions = [kind.load(own_artifact) for _ in range(2)]
+    errors = [play_round(sessions, oracle, 0, number, tmp_path).error for number in range(ROUNDS)]
+    assert any(errors)
+    assert all("after:" in each for each in errors if each), "an error shows what led to it"
+
+
+def test_a_journal_goes_on_where_it_was(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal", seed=1, code="a")
+    assert journal.next("x") == 0
+    for number in range(3):
+        journal.add("x", Round(number, worst=0.5, error="wrong" * (number == 1)))
+    again = Journal(tmp_path / "journal", seed=1, code="a")
+    assert (again.next("x"), again.subjects["x"].failures) == (3, ["round 1: wrong"])
+    assert again.table() == journal.table()
+    assert Journal(tmp_path / "journal", seed=2, code="a").subjects == {}
+    assert Journal(tmp_path / "journal", seed=1, code="b").subjects == {}
