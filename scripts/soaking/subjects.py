@@ -13,7 +13,9 @@ from typing import Any
 SCRIPTS = Path(__file__).parents[1]
 sys.path.insert(0, str(SCRIPTS.parent / "tests" / "helpers"))
 
-SIZES = {"max_seq_len": 67, "prefill_chunk": 17, "verify_len": 5, "snapshot_slots": 2}
+SIZES = {"prefill_chunk": 17, "verify_len": 5, "snapshot_slots": 2}
+SHORT = 67
+"""The context of the random operations: it is full again and again."""
 SESSIONS = 3
 """At most so many sessions of one program are interleaved."""
 
@@ -47,10 +49,12 @@ class Subject:
     kernels: str
     quantize: str
     harness: str
+    max_seq_len: int = SHORT
 
     @property
     def name(self) -> str:
-        return "-".join(filter(None, (self.family, self.kernels, self.quantize, self.harness)))
+        length = str(self.max_seq_len) if self.max_seq_len != SHORT else ""
+        return "-".join(filter(None, (self.family, self.kernels, self.quantize, self.harness, length)))
 
     def prepare(self, work: Path) -> tuple[Path, Path]:
         """Return checkpoint and artifact below ``work``, made on first use; either is there whole or not at all."""
@@ -72,7 +76,7 @@ class Subject:
         from hybridge.export.pte.state_cache import build_cache
         from hybridge.runtime.artifacts.options import ExportOptions
 
-        options: dict[str, Any] = {**SIZES, "kernels": self.kernels}
+        options: dict[str, Any] = {**SIZES, "max_seq_len": self.max_seq_len, "kernels": self.kernels}
         if self.quantize:
             options |= {"quantize": self.quantize, "group_size": 8}
         asked = ExportOptions(**options)
