@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block
-from hybridge.cache.operations.quantized_rows import QuantizedRows
+from hybridge.cache.operations.quantized_rows import QuantizedRows, quantize_rows
 from hybridge.cache.operations.ring import Ring
 from hybridge.runtime.backends.pte_program import set_threads
 from hybridge.runtime.kernels.attention import attention, quantized_attention
@@ -112,6 +112,61 @@ def test_attention_sees_what_a_mask_says() -> None:
     )
     want = attention(query, keys, values, start, mask, None, 0.3, 0.0)
     torch.testing.assert_close(run(query, start, mask)[0], want, rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("name", ["verify of 5", "many rows in parts", "heads side by side, in parts"])
+def test_nan_in_a_key_that_a_token_sees_makes_its_output_nan(name: str) -> None:
+    """Such a row weighed nothing, and the output was a number; in a verify, tokens before the row still have theirs."""
+    query, keys, values, start = case(name)
+    keys[:, start + query.shape[1] // 2, 0, 1] = NAN
+    run = KernelProgram(
+        lambda q, s, keys, values: ops.attention(q, keys, values, s, None, None, 0.3, 0.0, 0, 0, False),
+        [query, start],
+        keys=keys,
+        values=values,
+    )
+    want, got = attention(query, keys, values, start, None, None, 0.3, 0.0), run(query, start)[0]
+    assert bool(want.isnan().any())
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=2e-6, equal_nan=True)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("number", [NAN, float("inf"), -float("inf")])
+@pytest.mark.parametrize("where", ["query", "key", "value"])
+def test_what_is_not_finite_goes_through_int8_rows_as_nan(number: float, where: str) -> None:
+    """A row with it has a scale of NaN, and bytes as any: they were converted from NaN, which is undefined."""
+    query, keys, values, start = case("verify of 5")
+    key, value = keys[:, :5].clone(), values[:, :5].clone()
+    {"query": query, "key": key, "value": value}[where][0, 2, 1, 3] = number
+    rows = blank(*keys.shape[1:], values.shape[-1])
+
+    def write_and_read(query: Tensor, key: Tensor, value: Tensor, start: Tensor, **rows: Tensor) -> list[Tensor]:
+        ops.write_quantized_rows(key, value, *rows.values(), start)
+        out = ops.quantized_attention(query, *rows.values(), start, None, value.shape[-1], 0.3, 0.0)
+        return [out, *(each.clone() for each in rows.values())]
+
+    inputs = query, key, value, start
+    got, *written = KernelProgram(write_and_read, inputs, **vars(rows))(*inputs)
+    rows.write(key, value, start)
+    for mine, reference in zip(written[1::2], (rows.key_scales, rows.value_scales), strict=True):
+        torch.testing.assert_close(mine, reference, rtol=1e-6, atol=0, equal_nan=True)
+    want = quantized_attention(query, *vars(rows).values(), start, None, value.shape[-1], 0.3, 0.0)
+    spoilt = torch.zeros_like(got, dtype=torch.bool)
+    spoilt[(0, 2, 1) if where == "query" else (0, slice(2, None), slice(3, None))] = True  # three heads share keys and values
+    assert got.isnan().equal(spoilt)
+    numbers = want.isfinite()  # plain operators spoil tokens before the row, too
+    assert not bool((numbers & spoilt).any())
+    torch.testing.assert_close(got[numbers], want[numbers], rtol=5e-4, atol=5e-4)
+
+
+def test_rounding_to_int8_is_defined_for_every_number() -> None:
+    """NaN and infinities make a scale of NaN; what is too small for the inverse of its scale is 0."""
+    quanta, scales = quantize_rows(torch.tensor([[1.0, NAN], [float("inf"), 1.0], [1e-38, -1e-38], [0.0, 0.0], [2.0, -1.0]]))
+    assert quanta.tolist() == [[0, 0], [0, 0], [0, 0], [0, 0], [127, -64]]
+    assert scales.isnan().tolist() == [True, True, False, False, False]
 
 
 @pytest.mark.slow

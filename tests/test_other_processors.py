@@ -1,63 +1,90 @@
-"""The kernels' code for ARM64 and for x86-64 without AVX-512 or any vectors, run for real: emulated where it has to be."""
+"""The kernels in every instruction set, of x86-64 and ARM64, run for real: emulated where this processor is another."""
 
 from __future__ import annotations
 
 import platform
+import subprocess
 
 import pytest
 import torch
+from torch import Tensor
 
 import hybridge.runtime.kernels.activation  # noqa: F401  registers the operator
 from hybridge.export.layers.packed_layers import PackedWeight
 from hybridge.runtime.kernels.linear import packed_linear
-from tests.helpers.cross_compiled import CALLED, CrossCompiled, arm, cross_compile, emulator, has_zig, sources, x86
+from tests.helpers.cross_compiled import CrossCompiled, Target, arm, cross_compile, emulator, has_zig, x86
 from tests.helpers.once import once
 
 IS_X86 = platform.machine() == "x86_64"
-needs_arm = pytest.mark.skipif(not (has_zig() and emulator()), reason="needs the ziglang wheel and Debian's qemu-user-static")
-needs_x86 = pytest.mark.skipif(not IS_X86, reason="for x86-64")
-
-# Every kernel compiles for one ARM64 and one x86-64 processor; the others get those that are called below.
-TARGETS = {
-    "arm64-dotprod": arm("generic+v8_2a+dotprod+fullfp16", "max", sources()),
-    "arm64-baseline": arm("generic", "cortex-a53", sources(*CALLED)),
-    "x86-64-avx2": x86("haswell", sources(*CALLED)),
-    "x86-64-baseline": x86("x86-64", sources()),
-}
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param("arm64-dotprod", marks=needs_arm),
-        pytest.param("arm64-baseline", marks=needs_arm),
-        pytest.param("x86-64-avx2", marks=needs_x86),
-        pytest.param("x86-64-baseline", marks=needs_x86),
-    ],
+needs_arm = pytest.mark.skipif(
+    not (has_zig() and emulator("aarch64")), reason="needs the ziglang wheel and Debian's qemu-user-static"
 )
+needs_x86 = pytest.mark.skipif(not IS_X86, reason="for x86-64")
+needs_qemu = pytest.mark.skipif(not (IS_X86 and emulator("x86_64")), reason="for x86-64; needs Debian's qemu-user-static")
+
+# Which processor is emulated, none for this one, and the instruction set that is asked for, none for the best.
+X86 = [pytest.param((x86, None, name), marks=needs_x86, id=name) for name in ("plain", "avx2", "avxvnni", "avx512vnni")]
+ARM = [
+    pytest.param((arm, cpu, name), marks=needs_arm, id=f"{cpu}-{name or 'chosen'}")
+    for cpu, name in (("cortex-a53", ""), ("neoverse-n1", ""), ("max", ""), ("max", "dotprod"))
+]
+# What an older processor runs: an instruction that it lacks, in whatever the linker kept of several copies, would end it.
+OLDER_X86 = [pytest.param((x86, cpu, ""), marks=needs_qemu, id=cpu) for cpu in ("Nehalem", "Haswell")]
+
+
+def program(make: object, cpu: str | None, name: str, factory: pytest.TempPathFactory) -> CrossCompiled:
+    assert callable(make)
+    target: Target = make()
+    once(factory, target.machine, lambda _: cross_compile(target))
+    runner = [emulator(target.machine) or "", "-cpu", cpu] if cpu else []
+    return CrossCompiled(cross_compile(target), runner, name)
+
+
+@pytest.fixture(scope="module", params=[*X86, *ARM, *OLDER_X86])
 def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CrossCompiled:
-    target = TARGETS[request.param]
-    once(tmp_path_factory, request.param, lambda _: cross_compile(target))
-    return CrossCompiled(cross_compile(target), target.runner)
+    made = program(*request.param, tmp_path_factory)
+    chosen, _, there = made.chosen().partition(" of ")
+    if request.param[2] and chosen == "(null)":
+        pytest.skip(f"this processor has {there}")
+    return made
+
+
+def product(kernels: CrossCompiled, weight: PackedWeight, x: Tensor, bias: Tensor | None, rows: int, integer: bool) -> Tensor:
+    out = torch.full((1, x.shape[1], rows), float("nan"))
+    scales = weight.scales if weight.scales is None else weight.scales.data
+    return kernels("packed_linear.out", x, weight.packed.data, scales, bias, rows, integer, out)[-1]
 
 
 @pytest.mark.parametrize(("bits", "integer"), [(4, True), (8, True), (4, False), (8, False), (32, False)])
 def test_packed_linear(kernels: CrossCompiled, bits: int, integer: bool) -> None:
     torch.manual_seed(0)
     weight, x, bias = PackedWeight(torch.randn(37, 48), bits, 16), torch.randn(1, 13, 48), torch.randn(37)
-    out = torch.full((1, 13, 37), float("nan"))
-    results = kernels(
-        "packed_linear.out",
-        x,
-        weight.packed.data,
-        weight.scales if weight.scales is None else weight.scales.data,
-        bias,
-        37,
-        integer,
-        out,
-    )
+    out = product(kernels, weight, x, bias, 37, integer)
     want = packed_linear(x, weight.packed, weight.scales, bias, 37, integer)
-    torch.testing.assert_close(results[-1], want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize(("columns", "group"), [(72, 72), (48, 24), (16, 8)])
+def test_whole_numbers_are_exact(kernels: CrossCompiled, bits: int, columns: int, group: int) -> None:
+    """One to 17 tokens meet every size of tile, the groups every tail; some sums are the largest that there can be."""
+    torch.manual_seed(bits)
+    x, weight = whole_numbers(17, columns, group), PackedWeight(torch.randn(19, columns), bits, group)
+    assert weight.scales is not None
+    weight.scales.data.fill_(0.5)
+    weight.packed.data[0, :, :16] = 0xFF if bits == 4 else -127  # the first four rows
+    want = packed_linear(x, weight.packed, weight.scales, None, 19, True)
+    for tokens in range(1, 18):
+        out = product(kernels, weight, x[:, :tokens].contiguous(), None, 19, True)
+        assert out.equal(want[:, :tokens]), tokens
+
+
+def whole_numbers(tokens: int, columns: int, group: int) -> Tensor:
+    """Tokens that rounding leaves as they are: -127 to 127, with 127 in each group; of every third all are the largest."""
+    x = torch.randint(-127, 128, (1, tokens, columns)).float()
+    x[..., ::group] = 127
+    x[:, ::3] = torch.tensor(127.0).copysign(x[:, ::3, :1] - 254 * (torch.arange(tokens)[::3, None] % 2))
+    return x
 
 
 def test_linear(kernels: CrossCompiled) -> None:
@@ -81,3 +108,30 @@ def test_activations(kernels: CrossCompiled, name: str) -> None:
 def test_permute(kernels: CrossCompiled) -> None:
     x, out = torch.randn(3, 5, 2, 17), torch.full((5, 3, 17, 2), float("nan"))
     assert kernels("permute.out", x, [1, 0, 3, 2], out)[-1].equal(x.permute(1, 0, 3, 2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("make", "cpu", "want"),
+    [
+        pytest.param(arm, "cortex-a53", "plain of plain", marks=needs_arm),
+        pytest.param(arm, "neoverse-n1", "dotprod of plain dotprod", marks=needs_arm),
+        pytest.param(arm, "max", "i8mm of plain dotprod i8mm", marks=needs_arm),
+        pytest.param(x86, "Nehalem", "plain of plain", marks=needs_qemu),
+        pytest.param(x86, "Haswell", "avx2 of plain avx2", marks=needs_qemu),
+    ],
+)
+def test_the_best_that_a_processor_has_is_chosen(
+    make: object, cpu: str, want: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert program(make, cpu, "", tmp_path_factory).chosen() == want
+
+
+@pytest.mark.slow
+@needs_arm
+def test_what_a_processor_lacks_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
+    kernels = program(arm, "neoverse-n1", "i8mm", tmp_path_factory)
+    assert kernels.chosen() == "(null) of plain dotprod"
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        kernels("permute.out", torch.randn(2, 3), [1, 0], torch.empty(3, 2))
+    assert b"HYBRIDGE_ISA is i8mm, but this processor has plain dotprod" in failed.value.stderr

@@ -56,10 +56,14 @@ def value_rows(values: Tensor) -> Tensor:
 
 
 def quantize_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Round rows [..., G, D] to int8 with float32 scales [..., G]: round(x / scale), scale = max |x| / 127 over a head."""
+    """Round rows [..., G, D] to int8 with float32 scales [..., G]: round(x / scale), scale = max |x| / 127 over a head.
+
+    A head with a number that is not finite becomes zeros with a scale of NaN; one below 4e-37, whose scale has no inverse, zeros.
+    """
     largest = rows.abs().amax(-1, keepdim=True)
-    inverse = torch.where(largest > 0, 127.0 / largest, 0.0)
-    return (rows * inverse).round().to(torch.int8), (largest * (1.0 / 127.0)).squeeze(-1)
+    inverse = 127.0 / largest
+    quanta = torch.where(inverse.isfinite() & largest.isfinite(), rows * inverse, 0.0).round().to(torch.int8)
+    return quanta, torch.where(largest.isfinite(), largest * (1.0 / 127.0), torch.nan).squeeze(-1)
 
 
 def _dense(by_row: Tensor, scales: Tensor) -> Tensor:

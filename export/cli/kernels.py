@@ -9,7 +9,7 @@ import typer
 from hybridge.export.cli.common import JsonOption, app, out, print_json
 from hybridge.runtime.kernels import library
 
-kernels = typer.Typer(help="hybridge's own kernels, which are compiled for this processor at first use.", no_args_is_help=True)
+kernels = typer.Typer(help="hybridge's own kernels, which are compiled at first use.", no_args_is_help=True)
 app.add_typer(kernels, name="kernels")
 
 
@@ -28,12 +28,17 @@ def build(
 
 @kernels.command()
 def info(json: JsonOption = False) -> None:
-    """Say where the kernels are, whether they are compiled, and with what they would be."""
-    facts = {"library": str(library.path()), "built": library.is_built(), "compiler": library.compiler()}
+    """Say where the kernels are, whether they are compiled, with what they would be, and for which instruction set they run."""
+    built = library.is_built()
+    facts = {
+        "library": str(library.path()),
+        "built": built,
+        "compiler": library.compiler(),
+        "instruction_set": library.instruction_set() if built else None,
+    }
     if json:
         print_json(facts)
         return
+    missing = {"compiler": "none found; install g++ or clang++, or set CXX", "instruction_set": "chosen once they are built"}
     for name, value in facts.items():
-        out.print(
-            f"{name}: {value if value is not None else 'none found; install g++ or clang++, or set CXX'}", highlight=False
-        )
+        out.print(f"{name.replace('_', ' ')}: {missing[name] if value is None else value}", highlight=False)

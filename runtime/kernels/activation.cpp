@@ -1,5 +1,6 @@
 // Activations, alone and as the gate of a product: SwiGLU is gated(up, gate, "silu"), attention's output gate a "sigmoid".
 #include "activation.h"
+#include "checks.h"
 #include "kernel.h"
 
 namespace hybridge {
@@ -23,29 +24,33 @@ void for_lanes(int64_t count, float* to, const F& f) {
 }
 
 Tensor& activation_out(KernelRuntimeContext& context, const Tensor& x, std::string_view name, Tensor& out) {
-  ET_KERNEL_CHECK(context, is_float(x) && is_float(out) && x.numel() == out.numel(), InvalidArgument, out);
+  Size count;
+  REQUIRE(holds<float>(x, count));
+  REQUIRE(holds<float>(out, count));
   const float* from = data<float>(x);
   const bool known = with_activation(name, [&](auto activation) {
-    for_lanes(x.numel(), data<float>(out), [from](const auto& load) { return decltype(activation)::of(load(from)); });
+    for_lanes(count, data<float>(out), [from](const auto& load) { return decltype(activation)::of(load(from)); });
   });
   ET_KERNEL_CHECK_MSG(context, known, InvalidArgument, out, "there is no activation %.*s", int(name.size()), name.data());
   return out;
 }
 
 Tensor& gated_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& gate, std::string_view name, Tensor& out) {
-  ET_KERNEL_CHECK(context, is_float(x) && is_float(gate) && is_float(out), InvalidArgument, out);
-  ET_KERNEL_CHECK(context, x.numel() == gate.numel() && x.numel() == out.numel(), InvalidArgument, out);
+  Size count;
+  REQUIRE(holds<float>(x, count));
+  REQUIRE(holds<float>(gate, count));
+  REQUIRE(holds<float>(out, count));
   const float *value = data<float>(x), *opening = data<float>(gate);
   const bool known = with_activation(name, [&](auto activation) {
-    for_lanes(x.numel(), data<float>(out),
+    for_lanes(count, data<float>(out),
         [value, opening](const auto& load) { return load(value) * decltype(activation)::of(load(opening)); });
   });
   ET_KERNEL_CHECK_MSG(context, known, InvalidArgument, out, "there is no activation %.*s", int(name.size()), name.data());
   return out;
 }
 
-EXECUTORCH_LIBRARY(hybridge, "activation.out", activation_out);
-EXECUTORCH_LIBRARY(hybridge, "gated.out", gated_out);
+HYBRIDGE_KERNEL("activation.out", activation_out);
+HYBRIDGE_KERNEL("gated.out", gated_out);
 
 }  // namespace
 }  // namespace hybridge

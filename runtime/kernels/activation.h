@@ -6,7 +6,7 @@
 
 #include "vector_math.h"
 
-namespace hybridge {
+namespace hybridge::inline INSTRUCTION_SET {
 
 struct Sigmoid {
   static f32x16 of(f32x16 x) { return 1.0f / (1.0f + exp(-x)); }
@@ -59,4 +59,4 @@ bool with_activation(std::string_view name, const F& f) {
   return false;
 }
 
-}  // namespace hybridge
+}  // namespace hybridge::inline INSTRUCTION_SET

@@ -1,5 +1,6 @@
 // Attention over float32 rows (attention.h).
 #include "attention.h"
+#include "checks.h"
 
 namespace hybridge {
 namespace {
@@ -96,7 +97,7 @@ i32x16 seen_rows(const Attention& a, int64_t token, int64_t begin, int64_t count
   return seen;
 }
 
-// Scores [QUERIES, ROWS] to weights. A row that is not seen, and NaN in it, weighs 0.
+// Scores [QUERIES, ROWS] to weights. A row that is not seen, and NaN in it, weighs 0; NaN of one that is seen stays NaN.
 void soften(const Attention& a, const Unit& u, float* all_scores, int64_t begin, int64_t count, bool all) {
   for (int64_t i = 0; i < u.queries(); ++i) {
     float* scores = all_scores + i * ROWS;
@@ -112,7 +113,7 @@ void soften(const Attention& a, const Unit& u, float* all_scores, int64_t begin,
     running.raise(largest(tops));
     f32x16 weights{};
     for (int64_t r = 0; r < count; r += LANES) {
-      const f32x16 score = load<f32x16>(scores + r), one = score > splat(NEVER) ? exp(score - running.top) : splat(0.0f);
+      const f32x16 score = load<f32x16>(scores + r), one = score == splat(NEVER) ? splat(0.0f) : exp(score - running.top);
       weights += one;
       store(scores + r, one);
     }
@@ -163,14 +164,19 @@ void run(const Attention& a, const Rows& rows, const Unit& u, float* query, floa
 Tensor& attention_out(KernelRuntimeContext& context, const Tensor& query, const Tensor& keys, const Tensor& values, const Tensor& start,
     const std::optional<Tensor>& mask, const std::optional<Tensor>& sinks, double scale, double softcap, int64_t ring, int64_t window,
     bool chunked, Tensor& out) {
-  const Attention a{data<float>(query), sinks ? data<float>(*sinks) : nullptr, data<float>(out),
-      query.size(1), query.size(2), query.size(3), keys.size(1), keys.size(2), last(values), *data<int64_t>(start), float(scale), float(softcap),
-      mask ? data<bool>(*mask) : nullptr, ring, window, chunked};
-  const bool around = !mask && window > 0 && window + a.T - 1 <= a.R && (a.R == ring || a.R == ring + a.T);
-  const bool within = ring ? around : mask || a.start + a.T <= a.R;
-  const bool sound = query.size(0) == 1 && a.H % a.G == 0 && last(keys) == a.D && values.size(1) == a.R && values.size(2) == a.G &&
-      out.numel() == a.T * a.H * a.V && a.start >= 0;
-  ET_KERNEL_CHECK(context, sound && within && is_float(keys) && is_float(values), InvalidArgument, out);
+  Size T, H, D, R, G, V;
+  int64_t first;
+  REQUIRE(is<float>(query, 1, T, H, D));
+  REQUIRE(is<float>(keys, 1, R, G, D) && H % G == 0);
+  REQUIRE(is<float>(values, 1, R, G, V));
+  REQUIRE(is<float>(out, 1, T, H, V));
+  REQUIRE(is_rows<bool>(mask, T, R));
+  REQUIRE(holds<float>(sinks, H));
+  REQUIRE(reads(start, first, 0, std::numeric_limits<int64_t>::max() - T));
+  REQUIRE(ring >= 0 && window >= 0);
+  REQUIRE(ring ? !mask && window > 0 && fits(window, T - 1, R) && (R == ring || R - T == ring) : mask || fits(first, T, R));
+  const Attention a{data<float>(query), sinks ? data<float>(*sinks) : nullptr, data<float>(out), T, H, D, R, G, V, first, float(scale),
+      float(softcap), mask ? data<uint8_t>(*mask) : nullptr, ring, window, chunked};
   const Rows rows{data<float>(keys), data<float>(values)};
   const int64_t memory = QUERIES * (a.D + ROWS) * sizeof(float);
   const bool done = attend(context, a, memory, (a.D + a.V) * sizeof(float) / 4, [&](const Unit& unit, void* own) {
@@ -181,7 +187,7 @@ Tensor& attention_out(KernelRuntimeContext& context, const Tensor& query, const 
   return out;
 }
 
-EXECUTORCH_LIBRARY(hybridge, "attention.out", attention_out);
+HYBRIDGE_KERNEL("attention.out", attention_out);
 
 }  // namespace
 }  // namespace hybridge

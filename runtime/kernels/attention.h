@@ -3,7 +3,8 @@
 // A unit of work is up to QUERIES queries and a part of the rows: of one key/value head, or of several side by side, whose rows
 // are next to each other in memory. It walks over its rows in blocks that stay in the processor's cache, with a running maximum
 // and sum (online softmax; Milakov and Gimelshein, arXiv:1805.02867), so that every row is read once for all queries. Parts of
-// the rows are merged at the end, as in Flash-Decoding. What no query sees weighs nothing, whatever it holds, NaN included.
+// the rows are merged at the end, as in Flash-Decoding. What no query sees weighs nothing, whatever it holds, NaN included; NaN that a
+// query sees makes its output NaN.
 #pragma once
 
 #include "kernel.h"
@@ -13,7 +14,7 @@
 #include <cmath>
 #include <limits>
 
-namespace hybridge {
+namespace hybridge::inline INSTRUCTION_SET {
 
 constexpr int64_t QUERIES = 32, ROWS = 64, PART = 512;
 constexpr int TILE = 4;
@@ -25,7 +26,7 @@ struct Attention {
   float* out;  // [T, H, V]
   int64_t T, H, D, R, G, V, start;
   float scale, softcap;
-  const bool* mask = nullptr;  // [T, R], which rows a token sees; without it position p is in row p, and a token sees those up to its own
+  const uint8_t* mask = nullptr;  // [T, R], which rows a token sees, any byte but 0; without it position p is in row p, and a token sees those up to its own
   int64_t ring = 0, window = 0;  // where not 0: position p is in row p % ring, or, if R > ring and it is of the block, in row ring + p - start
   bool chunked = false;  // a token sees its own chunk of `window` positions, not the last `window` of them
 
@@ -133,7 +134,7 @@ inline void merge(const Attention& a, const Cut& cut, int64_t head, int64_t quer
   std::fill_n(out, a.V, 0.0f);
   for (int64_t p = 0; p < cut.parts; ++p) {
     const Running each = cut.running(a, head, query, p);
-    if (each.top == NEVER) continue;
+    if (each.weight == 0.0f) continue;  // it has seen nothing; a NaN that it has seen is in its weight
     const float share = std::exp(each.top - largest);
     total += share * each.weight;
     for (int64_t v = 0; v < a.V; ++v) out[v] += share * each.sum[v];
@@ -164,4 +165,4 @@ bool attend(KernelRuntimeContext& context, const Attention& a, int64_t memory, i
   return true;
 }
 
-}  // namespace hybridge
+}  // namespace hybridge::inline INSTRUCTION_SET

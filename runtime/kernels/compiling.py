@@ -54,7 +54,7 @@ def link_flags(*libraries: str) -> list[str]:
 
 
 def key(files: Sequence[Path], compiler: str | None, flags: Sequence[str]) -> str:
-    """Return a name of whatever changes the compiled code: ``files``, compiler, ``flags``, ExecuTorch and processor."""
+    """Return a name of whatever changes the compiled code: ``files``, compiler, ``flags``, ExecuTorch and kind of processor."""
     digest = hashlib.sha256()
     for part in _ingredients(files, compiler or "", flags):
         digest.update(part)
@@ -65,17 +65,7 @@ def _ingredients(files: Sequence[Path], compiler: str, flags: Sequence[str]) -> 
     for path in files:
         yield path.read_bytes()
     yield f"{compiler} {_banner(compiler)} {flags} {version('executorch')} {executorch()} {platform.machine()}".encode()
-    yield _features().encode()
 
 
 def _banner(compiler: str) -> str:
     return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout if compiler else ""
-
-
-def _features() -> str:
-    """The processor's instruction sets, as Linux lists them; elsewhere what the platform calls the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.processor())

@@ -1,4 +1,5 @@
 // The recurrence h <- exp(log_decay) h + x of each channel by itself: the RG-LRU's.
+#include "checks.h"
 #include "kernel.h"
 #include "vector.h"
 #include "vector_math.h"
@@ -28,40 +29,50 @@ void run_all(const Tensor& log_decay, const Tensor& x, int64_t n, const float* b
   });
 }
 
-bool is_sound(const Tensor& log_decay, const Tensor& x, const Tensor& state) {
-  return is_float(log_decay) && is_float(x) && is_float(state) && x.dim() == 3 && log_decay.numel() == x.numel() && state.numel() == x.size(0) * last(x);
+// log_decay and x [B, T, C], state [B, C].
+bool is_sound(const Tensor& log_decay, const Tensor& x, const Tensor& state, Size& B, Size& T, Size& C) {
+  return is<float>(x, B, T, C) && is<float>(log_decay, B, T, C) && is<float>(state, B, C);
 }
 
 Tensor& fading_sum_out(KernelRuntimeContext& context, const Tensor& log_decay, const Tensor& x, Tensor& state, const Tensor& count, Tensor& out) {
-  const int64_t n = *data<int64_t>(count), T = x.size(1), C = last(x);
-  ET_KERNEL_CHECK(context, is_sound(log_decay, x, state) && n >= 0 && n <= T && out.numel() == x.numel(), InvalidArgument, out);
-  for (int64_t batch = 0; batch < x.size(0); ++batch) std::fill_n(data<float>(out) + (batch * T + n) * C, (T - n) * C, 0.0f);
+  Size B, T, C;
+  int64_t n;
+  REQUIRE(is_sound(log_decay, x, state, B, T, C));
+  REQUIRE(is<float>(out, B, T, C));
+  REQUIRE(reads(count, n, 0, T));
+  for (int64_t batch = 0; batch < B; ++batch) std::fill_n(data<float>(out) + (batch * T + n) * C, (T - n) * C, 0.0f);
   if (n) run_all(log_decay, x, n, data<float>(state), data<float>(state), data<float>(out));
   return out;
 }
 
 Tensor& fading_sum_verify_out(KernelRuntimeContext& context, const Tensor& log_decay, const Tensor& x, Tensor& staged_log_decay, Tensor& staged_x, const Tensor& state, Tensor& out) {
-  const int64_t T = x.size(1), C = last(x), S = staged_x.size(1);
-  ET_KERNEL_CHECK(context, is_sound(log_decay, x, state) && T <= S && out.numel() == x.numel(), InvalidArgument, out);
-  for (int64_t batch = 0; batch < x.size(0); ++batch) {
-    std::memcpy(data<float>(staged_log_decay) + batch * S * C, data<float>(log_decay) + batch * T * C, T * C * sizeof(float));
-    std::memcpy(data<float>(staged_x) + batch * S * C, data<float>(x) + batch * T * C, T * C * sizeof(float));
+  Size B, T, C, S;
+  REQUIRE(is_sound(log_decay, x, state, B, T, C));
+  REQUIRE(is<float>(out, B, T, C));
+  REQUIRE(is<float>(staged_x, B, S, C) && T <= S);
+  REQUIRE(is<float>(staged_log_decay, B, S, C));
+  for (int64_t batch = 0; batch < B; ++batch) {
+    std::memmove(data<float>(staged_log_decay) + batch * S * C, data<float>(log_decay) + batch * T * C, T * C * sizeof(float));
+    std::memmove(data<float>(staged_x) + batch * S * C, data<float>(x) + batch * T * C, T * C * sizeof(float));
   }
   run_all(log_decay, x, T, data<float>(state), nullptr, data<float>(out));
   return out;
 }
 
 Tensor& fading_sum_commit_out(KernelRuntimeContext& context, Tensor& state, const Tensor& log_decay, const Tensor& x, const Tensor& count, Tensor& out) {
-  const int64_t n = *data<int64_t>(count);
-  ET_KERNEL_CHECK(context, is_sound(log_decay, x, state) && n >= 0 && n <= x.size(1), InvalidArgument, out);
+  Size B, S, C;
+  int64_t n;
+  REQUIRE(is_sound(log_decay, x, state, B, S, C));
+  REQUIRE(reads(count, n, 0, S));
+  REQUIRE(holds<int64_t>(out, 1));
   *data<int64_t>(out) = n;
   if (n) run_all(log_decay, x, n, data<float>(state), data<float>(state), nullptr);
   return out;
 }
 
-EXECUTORCH_LIBRARY(hybridge, "fading_sum.out", fading_sum_out);
-EXECUTORCH_LIBRARY(hybridge, "fading_sum_verify.out", fading_sum_verify_out);
-EXECUTORCH_LIBRARY(hybridge, "fading_sum_commit.out", fading_sum_commit_out);
+HYBRIDGE_KERNEL("fading_sum.out", fading_sum_out);
+HYBRIDGE_KERNEL("fading_sum_verify.out", fading_sum_verify_out);
+HYBRIDGE_KERNEL("fading_sum_commit.out", fading_sum_commit_out);
 
 }  // namespace
 }  // namespace hybridge

@@ -9,12 +9,15 @@
 // so all T tokens read the state once and write it once. A verify keeps k, e, log g and beta, and leaves out the last line, which
 // is what a commit does. Decays are products of those in between, never quotients, so nothing overflows.
 #include "activation.h"
+#include "checks.h"
+#include "heap.h"
 #include "kernel.h"
 #include "vector.h"
 #include "vector_math.h"
 
+#include <atomic>
 #include <cmath>
-#include <memory>
+#include <utility>
 
 namespace hybridge {
 namespace {
@@ -47,7 +50,8 @@ struct Shape {
 
 // What some tokens are to one head, for all columns of its state alike. Rows are padded with zeros to whole vectors.
 struct Tokens {
-  explicit Tokens(int64_t most, int64_t K) : stride(padded(K)), memory(new float[most * (8 * stride + 2 * most + 2) + stride]) {
+  explicit Tokens(int64_t most, int64_t K) : stride(padded(K)), memory(heap<float>(product(most + 1, 8 * stride + 2 * most + 2))) {
+    if (!memory) return;
     float* next = memory.get();
     const auto take = [&next](int64_t count) { return std::exchange(next, next + count); };
     key = take(most * stride), query = take(most * stride), decay = take(most * stride), faded = take(most * stride);
@@ -55,7 +59,7 @@ struct Tokens {
     on_error = take(most * most), on_output = take(most * most), beta = take(most), log_decay = take(most * stride);
   }
   int64_t stride, T = 0;
-  std::unique_ptr<float[]> memory;
+  Heap<float> memory;            // null where there is none
   float *key, *query, *decay, *log_decay, *faded;  // [T, stride]
   float* left;                   // MOST tokens after another, each time [K, 2 T]: d(0, t) k_t of each, then d(0, t) q_t
   float* right;                  // [K, T]: beta_s d(s, T) k_s
@@ -290,20 +294,33 @@ void columns_of(int64_t count, const Tokens& tokens, int64_t first, const Shape&
   if constexpr (T > 1) columns_of<F, T - 1>(count, tokens, first, shape, c);
 }
 
-bool is_sound(const Shape& s, const Tensor& state) { return s.key_heads > 0 && s.heads % s.key_heads == 0 && state.dim() == 4 && is_float(state); }
+// mixed [B, T, C] with C as a row of the shape lies; decay [B, T, H] or [B, T, H K], as many numbers in bias; beta [B, T, H],
+// rate [H], state [B, H, K, V], out [B, T, H, V].
+struct Sizes {
+  Size B, T, H, K, V, decays;
+  Shape shape(int64_t key_heads) const { return {T, key_heads, H, K, V, decays != H}; }
+  bool agree(const Tensor& state, int64_t key_heads) {
+    return is<float>(state, B, H, K, V) && key_heads > 0 && key_heads <= H && H % key_heads == 0;
+  }
+  bool agree(const Tensor& mixed, const Tensor& decay, const Tensor& beta, const Tensor& rate, const Tensor& bias, const Tensor& state,
+      int64_t key_heads, const Tensor& out) {
+    Size row;
+    return agree(state, key_heads) && is<float>(mixed, B, T, row) && is_rows<float>(decay, B * T, decays) && (decays == H || decays == H * K) &&
+        is_rows<float>(beta, B * T, H) && holds<float>(rate, H) && holds<float>(bias, decays) && row == shape(key_heads).row() &&
+        is<float>(out, B, T, H, V);
+  }
+};
 
-Shape shape_of(int64_t T, int64_t decays, const Tensor& state, int64_t key_heads) {
-  const int64_t heads = state.size(1);
-  return {T, key_heads, heads, state.size(2), state.size(3), decays != heads};
-}
-
-// f(batch, head, scratch for so many tokens) for each of them, in threads.
+// f(batch, head, scratch for so many tokens) for each of them, in threads; false where a thread has no memory.
 template <typename F>
-void for_heads(int64_t batch, const Shape& shape, int64_t most, const F& f) {
+bool for_heads(int64_t batch, const Shape& shape, int64_t most, const F& f) {
+  std::atomic<bool> enough = true;
   parallel(batch * shape.heads, shape.K * shape.V * 2 * sizeof(float), [&](int64_t begin, int64_t end) {
     Tokens tokens(most, shape.K);
+    if (!tokens.memory) return void(enough = false);
     for (int64_t item = begin; item < end; ++item) f(item / shape.heads, item % shape.heads, tokens);
   });
+  return enough;
 }
 
 Gates gates_of(const Tensor& decay, const Tensor& beta, const Tensor& rate, const Tensor& bias, std::optional<double> floor, double strength, int64_t batch, const Shape& s) {
@@ -312,15 +329,19 @@ Gates gates_of(const Tensor& decay, const Tensor& beta, const Tensor& rate, cons
 
 Tensor& gated_delta_rule_out(KernelRuntimeContext& context, const Tensor& mixed, const Tensor& decay, const Tensor& beta, const Tensor& rate,
     const Tensor& bias, Tensor& state, const Tensor& count, int64_t key_heads, std::optional<double> floor, double strength, Tensor& out) {
-  const Shape s = shape_of(mixed.size(1), last(decay), state, key_heads);
-  const int64_t n = *data<int64_t>(count), head_size = s.K * s.V;
-  ET_KERNEL_CHECK(context, is_sound(s, state) && last(mixed) == s.row() && last(decay) == s.decays(), InvalidArgument, out);
-  ET_KERNEL_CHECK(context, n >= 0 && n <= s.T && out.numel() == mixed.size(0) * s.T * s.heads * s.V, InvalidArgument, out);
-  for_heads(mixed.size(0), s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
+  Sizes sizes;
+  int64_t n;
+  REQUIRE(sizes.agree(mixed, decay, beta, rate, bias, state, key_heads, out));
+  REQUIRE(reads(count, n, 0, sizes.T));
+  const Shape s = sizes.shape(key_heads);
+  const int64_t head_size = s.K * s.V;
+  std::atomic<bool> enough = true;
+  const bool done = for_heads(sizes.B, s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
     const float* rows = data<float>(mixed) + batch * s.T * s.row();
     float* answers = data<float>(out) + (batch * s.T * s.heads + head) * s.V;
     const Gates gates = gates_of(decay, beta, rate, bias, floor, strength, batch, s);
-    const auto errors = std::make_unique_for_overwrite<float[]>(MOST * s.V);
+    const auto errors = heap<float>(product(MOST, s.V));
+    if (!errors) return void(enough = false);
     for (int64_t first = 0; first < n; first += MOST) {
       read_tokens(tokens, rows, gates, s, head, first, std::min<int64_t>(MOST, n - first));
       relate(tokens), fade_from_start(tokens, s.K), fade_to_end(tokens, s.K);
@@ -330,6 +351,7 @@ Tensor& gated_delta_rule_out(KernelRuntimeContext& context, const Tensor& mixed,
     }
     for (int64_t t = n; t < s.T; ++t) std::fill_n(answers + t * s.heads * s.V, s.V, 0.0f);
   });
+  ET_KERNEL_CHECK(context, done && enough, MemoryAllocationFailed, out);
   return out;
 }
 
@@ -350,10 +372,16 @@ struct Staged {
 Tensor& gated_delta_rule_verify_out(KernelRuntimeContext& context, const Tensor& mixed, const Tensor& decay, const Tensor& beta, const Tensor& rate,
     const Tensor& bias, const Tensor& state, Tensor& staged_key, Tensor& staged_error, Tensor& staged_log_decay, Tensor& staged_beta,
     int64_t key_heads, std::optional<double> floor, double strength, Tensor& out) {
-  const Shape s = shape_of(mixed.size(1), last(decay), state, key_heads);
-  const int64_t S = staged_beta.size(1), head_size = s.K * s.V;
-  ET_KERNEL_CHECK(context, is_sound(s, state) && last(mixed) == s.row() && last(decay) == s.decays() && s.T <= S, InvalidArgument, out);
-  for_heads(mixed.size(0), s, s.T, [&](int64_t batch, int64_t head, Tokens& tokens) {
+  Sizes sizes;
+  Size S;
+  REQUIRE(sizes.agree(mixed, decay, beta, rate, bias, state, key_heads, out));
+  const Shape s = sizes.shape(key_heads);
+  REQUIRE(is<float>(staged_beta, sizes.B, S, s.heads) && s.T <= S);
+  REQUIRE(is<float>(staged_key, sizes.B, S, key_heads, s.K));
+  REQUIRE(is<float>(staged_error, sizes.B, S, s.heads, s.V));
+  REQUIRE(s.by_channel ? is<float>(staged_log_decay, sizes.B, S, s.heads, s.K) : is<float>(staged_log_decay, sizes.B, S, s.heads));
+  const int64_t head_size = s.K * s.V;
+  const bool done = for_heads(sizes.B, s, s.T, [&](int64_t batch, int64_t head, Tokens& tokens) {
     const float* rows = data<float>(mixed) + batch * s.T * s.row();
     const Staged staged{data<float>(staged_key) + batch * S * key_heads * s.K, data<float>(staged_error) + batch * S * s.heads * s.V,
         data<float>(staged_log_decay) + batch * S * s.decays(), data<float>(staged_beta) + batch * S * s.heads};
@@ -365,6 +393,7 @@ Tensor& gated_delta_rule_verify_out(KernelRuntimeContext& context, const Tensor&
       columns_of<Form::VERIFY>(std::min<int64_t>(MOST, s.T - first), tokens, first, s, {rows + 2 * key_heads * s.K + head * s.V, s.row(),
           data<float>(out) + (batch * s.T * s.heads + head) * s.V, s.heads * s.V, staged.error + head * s.V, s.heads * s.V, read_only, s.V, LANES});
   });
+  ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
   return out;
 }
 
@@ -387,13 +416,20 @@ void read_staged(Tokens& tokens, const Staged& from, const Shape& s, int64_t hea
 
 Tensor& gated_delta_rule_commit_out(KernelRuntimeContext& context, Tensor& state, const Tensor& key, const Tensor& error, const Tensor& log_decay,
     const Tensor& beta, const Tensor& count, Tensor& out) {
-  const int64_t S = beta.size(1), n = *data<int64_t>(count);
-  const Shape s = shape_of(n, log_decay.dim() == 4 ? -1 : state.size(1), state, key.size(2));
-  ET_KERNEL_CHECK(context, is_sound(s, state) && n >= 0 && n <= S && last(key) == s.K && last(error) == s.V, InvalidArgument, out);
+  Size B, S, key_heads, H, K, V;
+  int64_t n;
+  REQUIRE(is<float>(state, B, H, K, V));
+  REQUIRE(is<float>(key, B, S, key_heads, K) && H % key_heads == 0);
+  REQUIRE(is<float>(error, B, S, H, V));
+  REQUIRE(is<float>(log_decay, B, S, H) || is<float>(log_decay, B, S, H, K));
+  REQUIRE(is<float>(beta, B, S, H));
+  REQUIRE(reads(count, n, 0, S));
+  REQUIRE(holds<int64_t>(out, 1));
+  const Shape s{n, key_heads, H, K, V, log_decay.dim() == 4};
   *data<int64_t>(out) = n;
   if (n == 0) return out;
   const auto at = [](const Tensor& tensor, int64_t batch) { return const_cast<float*>(data<float>(tensor)) + batch * tensor.numel() / tensor.size(0); };
-  for_heads(state.size(0), s, std::min<int64_t>(MOST, n), [&](int64_t batch, int64_t head, Tokens& tokens) {
+  const bool done = for_heads(B, s, std::min<int64_t>(MOST, n), [&](int64_t batch, int64_t head, Tokens& tokens) {
     const Staged staged{at(key, batch), at(error, batch), at(log_decay, batch), at(beta, batch)};
     for (int64_t first = 0; first < n; first += MOST) {
       read_staged(tokens, staged, s, head, first, std::min<int64_t>(MOST, n - first));
@@ -402,12 +438,13 @@ Tensor& gated_delta_rule_commit_out(KernelRuntimeContext& context, Tensor& state
           data<float>(state) + (batch * s.heads + head) * s.K * s.V, s.V, LANES});
     }
   });
+  ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
   return out;
 }
 
-EXECUTORCH_LIBRARY(hybridge, "gated_delta_rule.out", gated_delta_rule_out);
-EXECUTORCH_LIBRARY(hybridge, "gated_delta_rule_verify.out", gated_delta_rule_verify_out);
-EXECUTORCH_LIBRARY(hybridge, "gated_delta_rule_commit.out", gated_delta_rule_commit_out);
+HYBRIDGE_KERNEL("gated_delta_rule.out", gated_delta_rule_out);
+HYBRIDGE_KERNEL("gated_delta_rule_verify.out", gated_delta_rule_verify_out);
+HYBRIDGE_KERNEL("gated_delta_rule_commit.out", gated_delta_rule_commit_out);
 
 }  // namespace
 }  // namespace hybridge

@@ -10,7 +10,9 @@
 #include <cstdint>
 #include <optional>
 
-namespace hybridge {
+#include "dispatch/register_kernel.h"
+
+namespace hybridge::inline INSTRUCTION_SET {
 
 using executorch::aten::ScalarType;
 using executorch::aten::Tensor;
@@ -34,7 +36,9 @@ void parallel(int64_t count, int64_t each, const F& f) {
 // Memory for one call; freed with it. Null where there is none, and the call has failed.
 template <typename T>
 T* scratch(KernelRuntimeContext& context, int64_t count) {
-  auto memory = context.allocate_temp(count * sizeof(T), 64);
+  size_t bytes = 0;
+  if (count < 0 || __builtin_mul_overflow(size_t(count), sizeof(T), &bytes)) return nullptr;
+  auto memory = context.allocate_temp(bytes, 64);
   return memory.ok() ? static_cast<T*>(memory.get()) : nullptr;
 }
 
@@ -49,8 +53,36 @@ inline int64_t last(const Tensor& tensor) { return tensor.size(tensor.dim() - 1)
 // A float32 tensor as rows of its last dimension.
 inline int64_t rows(const Tensor& tensor) { return last(tensor) == 0 ? 0 : tensor.numel() / last(tensor); }
 
-inline bool is_float(const Tensor& tensor) { return tensor.scalar_type() == ScalarType::Float; }
+template <typename T>
+bool is_kind(const executorch::runtime::EValue& value, const T*) { return value.tryTo<T>().ok(); }
 
-}  // namespace hybridge
+template <typename T>
+bool is_kind(const executorch::runtime::EValue& value, const std::optional<T>*) { return value.isNone() || value.tryTo<T>().ok(); }
+
+// Whether a program calls a kernel with as many values as it takes (those that it returns may follow), and of their kinds.
+template <typename R, typename... A>
+bool takes(R (*)(KernelRuntimeContext&, A...), executorch::runtime::Span<executorch::runtime::EValue*> values) {
+  size_t i = 0;
+  return values.size() >= sizeof...(A) && (is_kind(*values[i++], static_cast<std::decay_t<A>*>(nullptr)) && ...);
+}
+
+// ExecuTorch's own wrapper would read behind the values of a call that has too few, and end the process at one of another kind.
+template <typename Kernel>
+void call(KernelRuntimeContext& context, executorch::runtime::Span<executorch::runtime::EValue*> values) {
+  if (!takes(Kernel::func_ptr(), values)) {
+    ET_LOG(Error, "%s is called with %zu values, or with values of other kinds than its own", Kernel::func_name_, values.size());
+    return context.fail(Error::InvalidArgument);
+  }
+  executorch::extension::WrapUnboxedIntoFunctor<Kernel>::call(context, values);
+}
+
+}  // namespace hybridge::inline INSTRUCTION_SET
+
+// The kernel of operator hybridge::NAME. Every set's files run this when the library is loaded, on any processor, so it only
+// passes addresses on.
+#define HYBRIDGE_KERNEL(NAME, FUNCTION)                                                            \
+  static constexpr char FUNCTION##_name[] = "hybridge::" NAME;                                     \
+  [[maybe_unused]] static const bool FUNCTION##_registered = ::hybridge::register_kernel(          \
+      INSTRUCTION_SET_NAME, FUNCTION##_name, &::hybridge::call<EXECUTORCH_FN_TYPE(FUNCTION, FUNCTION##_name)>)
 
 #endif

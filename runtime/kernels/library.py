@@ -1,7 +1,7 @@
-"""Compile and load the kernels: once for each set of sources, compiler, ExecuTorch and processor; the result stays in a cache.
+"""Compile and load the kernels: once for each set of sources, compiler and ExecuTorch; the result stays in a cache.
 
-The compiler may use every instruction of this processor, because the processor's features are part of the cache's key: what
-was built on another machine is never loaded here.
+The library has the kernels for every instruction set of instruction_sets.py. It chooses the best that the processor has when it
+is loaded, or the one that ``$HYBRIDGE_ISA`` names.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
-from hybridge.cache.errors import KernelsError
+from hybridge.cache.errors import KernelsError, UsageError
 from hybridge.runtime.kernels import compiling
+from hybridge.runtime.kernels.instruction_sets import TABLE, instruction_sets
 from hybridge.runtime.pinned import MACROS
 
 FOLDER = Path(__file__).parent
+CHOICE = "HYBRIDGE_ISA"
 compiler = compiling.compiler
 LOG = logging.getLogger(__name__)
 FLAGS = (
     *(
         "-std=c++20",
         "-O3",
-        "-march=native",
         "-fno-math-errno",
         "-fno-trapping-math",
         "-ffp-contract=fast",
@@ -40,9 +42,14 @@ FLAGS = (
 def load() -> None:
     """Register the kernels with ExecuTorch's runtime in this process, building them if need be; once is enough.
 
-    Raises KernelsError where there is no compiler or it fails.
+    Raises KernelsError where there is no compiler or it fails, UsageError where this processor has no ``$HYBRIDGE_ISA``.
     """
-    _load(str(build()))
+    instruction_set()
+
+
+def instruction_set() -> str:
+    """Return the instruction set that runs in this process, after ``load``. Raises what ``load`` raises."""
+    return _load(str(build()))
 
 
 def build(*, again: bool = False) -> Path:
@@ -73,18 +80,40 @@ def cache_folder() -> Path:
 
 
 def sources() -> list[Path]:
-    """Return the kernels' C++ files."""
+    """Return the kernels' C++ files, which are compiled for each instruction set."""
     return sorted(FOLDER.glob("*.cpp"))
 
 
+def headers() -> list[Path]:
+    """Return the headers of both."""
+    return sorted(FOLDER.rglob("*.h"))
+
+
+def dispatch_sources() -> list[Path]:
+    """Return the C++ files that choose between instruction sets, which are compiled for any processor."""
+    return sorted(FOLDER.glob("dispatch/*.cpp"))
+
+
 @functools.cache
-def _load(library: str) -> None:
+def _load(library: str) -> str:
     try:
-        ctypes.CDLL(library)
+        loaded = ctypes.CDLL(library)
     except OSError as error:
         raise KernelsError(
             f"{library} does not load ({error}); build it again with 'hybridge kernels build --force'."
         ) from None
+    if (chosen := _text(loaded.hybridge_instruction_set)) is None:
+        there = (_text(loaded.hybridge_instruction_sets) or "").replace(" ", ", ")
+        raise UsageError(
+            f"{CHOICE} is {os.environ.get(CHOICE)}; this processor has {there}. Set it to one of them, or not at all."
+        )
+    return chosen
+
+
+def _text(function: Any) -> str | None:
+    function.restype = ctypes.c_char_p
+    answer: bytes | None = function()
+    return answer if answer is None else answer.decode()
 
 
 def _compile(library: Path) -> None:
@@ -94,17 +123,22 @@ def _compile(library: Path) -> None:
             "hybridge's kernels are compiled at first use, but there is no C++ compiler here: install g++ or clang++, "
             "or set CXX. Artifacts that were exported with --kernels llm run without one."
         )
-    # A warning is what is shown where nobody has set up logging, and a silent half minute would be worse.
-    LOG.warning("Compiling hybridge's kernels for this processor: once, about half a minute")
-    with compiling.appearing(library) as built:
-        objects = [str(built.with_name(f"{source.stem}.o")) for source in sources()]
-        commands = [
-            [chosen, *FLAGS, *compiling.include_flags(), f"-I{FOLDER}", "-c", str(source), "-o", target]
-            for source, target in zip(sources(), objects, strict=True)
-        ]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(_run, commands))
+    # A warning is what is shown where nobody has set up logging, and a silent minute would be worse.
+    LOG.warning("Compiling hybridge's kernels for each instruction set: once, about a minute")
+    with compiling.appearing(library) as built, ThreadPoolExecutor(os.cpu_count()) as pool:
+        command = [chosen, *FLAGS, *compiling.include_flags()]
+        # ExecuTorch's headers take longer than what the kernels do with them: they are read once for each instruction set.
+        headers = {each: str(built.with_name(f"{each.name}.h")) for each in instruction_sets()}
+        list(pool.map(_run, [[*command, *each.flags, *_precompile(made)] for each, made in headers.items()]))
+        units = [[*instruction_sets()[0].flags, str(source)] for source in dispatch_sources()]
+        units += [[*each.flags, "-include", made, str(source)] for each, made in headers.items() for source in sources()]
+        objects = [str(built.with_name(f"{number}.o")) for number in range(len(units))]
+        list(pool.map(_run, [[*command, *unit, "-c", "-o", made] for unit, made in zip(units, objects, strict=True)]))
         _run([chosen, "-shared", *objects, "-o", str(built), *compiling.link_flags()])
+
+
+def _precompile(header: str) -> list[str]:
+    return ["-x", "c++-header", str(FOLDER / "kernel.h"), "-o", f"{header}.gch"]
 
 
 def _run(command: Sequence[str]) -> None:
@@ -114,4 +148,4 @@ def _run(command: Sequence[str]) -> None:
 
 @functools.cache
 def _key() -> str:
-    return compiling.key([*sources(), *sorted(FOLDER.glob("*.h"))], compiler(), FLAGS)
+    return compiling.key([*sources(), *dispatch_sources(), *headers(), TABLE], compiler(), FLAGS)

@@ -1,6 +1,7 @@
 // y = x W^T + b with W in float32, as it lies in the checkpoint: [N, K], nothing packed, so that an embedding can be the same tensor.
 //
 // A tile is ROWS rows of W by TOKENS rows of x, summed along K in sixteen lanes each; only the ends of the sums cross lanes.
+#include "checks.h"
 #include "kernel.h"
 #include "vector.h"
 
@@ -50,9 +51,12 @@ void rows_of(const Linear& l, int64_t n) {
 }
 
 Tensor& linear_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias, Tensor& out) {
-  const Linear l{data<float>(x), data<float>(weight), bias ? data<float>(*bias) : nullptr, data<float>(out), rows(x), weight.size(0), last(x)};
-  ET_KERNEL_CHECK(context, is_float(x) && is_float(weight) && is_float(out), InvalidArgument, out);
-  ET_KERNEL_CHECK(context, last(weight) == l.K && out.numel() == l.T * l.N, InvalidArgument, out);
+  Size T, N, K;
+  REQUIRE(is_rows<float>(x, T, K));
+  REQUIRE(is<float>(weight, N, K));
+  REQUIRE(is<float>(bias, N));
+  REQUIRE(is_rows<float>(out, T, N));
+  const Linear l{data<float>(x), data<float>(weight), bias ? data<float>(*bias) : nullptr, data<float>(out), T, N, K};
   parallel((l.N + ROWS - 1) / ROWS, ROWS * l.K * sizeof(float), [&](int64_t begin, int64_t end) {
     for (int64_t n = begin * ROWS; n < std::min(end * ROWS, l.N); n += ROWS) {
       if (n + ROWS <= l.N) {
@@ -65,7 +69,7 @@ Tensor& linear_out(KernelRuntimeContext& context, const Tensor& x, const Tensor&
   return out;
 }
 
-EXECUTORCH_LIBRARY(hybridge, "linear.out", linear_out);
+HYBRIDGE_KERNEL("linear.out", linear_out);
 
 }  // namespace
 }  // namespace hybridge

@@ -7,10 +7,12 @@
 //
 // so every row of the state is read once for all tokens of a block, and written once.
 #include "activation.h"
+#include "checks.h"
+#include "heap.h"
 #include "kernel.h"
 #include "vector.h"
 
-#include <memory>
+#include <atomic>
 #include <utility>
 
 namespace hybridge {
@@ -43,14 +45,15 @@ struct Gates {
 
 // What some tokens are to one head, for all rows of its state alike. Keys and queries are padded with zeros to whole vectors.
 struct Tokens {
-  Tokens(int64_t most, const Shape& s) : stride((s.N + LANES - 1) / LANES * LANES), memory(new float[most * (3 * stride + most + 3 + s.P)]) {
+  Tokens(int64_t most, const Shape& s) : stride((s.N + LANES - 1) / LANES * LANES), memory(heap<float>(product(most, 3 * stride + most + 3 + s.P))) {
+    if (!memory) return;
     float* next = memory.get();
     const auto take = [&next](int64_t count) { return std::exchange(next, next + count); };
     key = take(most * stride), query = take(most * stride), faded = take(most * stride);
     mixing = take(most * most), step = take(most), decay = take(most), to_end = take(most), sums = take(most * s.P);
   }
   int64_t stride, T = 0;
-  std::unique_ptr<float[]> memory;
+  Heap<float> memory;            // null where there is none
   float *key, *query, *faded;    // [T, stride]; the last is the query times d(0, t)
   float* mixing;                 // [T, T]: h_s d(s, t) (k_s . q_t)
   float *step, *decay, *to_end;  // [T]: h, g, and h d(s, T)
@@ -154,22 +157,34 @@ void answer(const Tokens& tokens, const Shape& s, const float* value, int64_t va
     }
 }
 
-// f(batch, head, scratch for so many tokens) for each of them, in threads.
+// f(batch, head, scratch for so many tokens) for each of them, in threads; false where a thread has no memory.
 template <typename F>
-void for_heads(int64_t batch, const Shape& s, int64_t most, const F& f) {
+bool for_heads(int64_t batch, const Shape& s, int64_t most, const F& f) {
+  std::atomic<bool> enough = true;
   parallel(batch * s.heads, s.P * s.N * 2 * sizeof(float), [&](int64_t begin, int64_t end) {
     Tokens tokens(most, s);
+    if (!tokens.memory) return void(enough = false);
     for (int64_t item = begin; item < end; ++item) f(item / s.heads, item % s.heads, tokens);
   });
+  return enough;
 }
 
-Shape shape_of(int64_t T, const Tensor& state, int64_t groups, bool by_head) {
-  return {T, state.size(1), groups, state.size(2), state.size(3), by_head};
-}
-
-bool is_sound(const Shape& s, const Tensor& mixed, const Tensor& state) {
-  return s.groups > 0 && s.heads % s.groups == 0 && state.dim() == 4 && is_float(state) && is_float(mixed) && last(mixed) == s.row();
-}
+// mixed [B, T, C] with C as a row of the shape lies; state [B, H, P, N], rate [H].
+struct Sizes {
+  Size B, T, H, P, N;
+  Shape shape(int64_t tokens, int64_t groups, bool by_head) const { return {tokens, H, groups, P, N, by_head}; }
+  bool agree(const Tensor& mixed, const Tensor& rate, const Tensor& state, int64_t groups, bool by_head) {
+    Size row;
+    return is<float>(state, B, H, P, N) && is<float>(mixed, B, T, row) && holds<float>(rate, H) && groups > 0 && groups <= H &&
+        H % groups == 0 && row == shape(T, groups, by_head).row();
+  }
+  // What only outputs need: steps [B, T, X], read from `start` on, bias and skip [H], out [B, T, H P].
+  bool agree(const std::optional<Tensor>& steps, const std::optional<Tensor>& bias, const std::optional<Tensor>& skip, int64_t start, const Tensor& out) {
+    Size X;
+    return is<float>(steps, B, T, X) && (!steps || fits(start, H, X)) && holds<float>(bias, H) && holds<float>(skip, H) &&
+        is<float>(out, B, T, H * P);
+  }
+};
 
 Gates gates_of(const std::optional<Tensor>& steps, const std::optional<Tensor>& bias, const Tensor& rate, int64_t start, double low, std::optional<double> high, int64_t batch) {
   const int64_t stride = steps ? last(*steps) : 0;
@@ -179,10 +194,14 @@ Gates gates_of(const std::optional<Tensor>& steps, const std::optional<Tensor>& 
 Tensor& linear_attention_out(KernelRuntimeContext& context, const Tensor& mixed, const std::optional<Tensor>& steps, const std::optional<Tensor>& bias,
     const Tensor& rate, const std::optional<Tensor>& skip, Tensor& state, const Tensor& count, int64_t start, double low, std::optional<double> high,
     int64_t groups, bool by_head, Tensor& out) {
-  const Shape s = shape_of(mixed.size(1), state, groups, by_head);
-  const int64_t n = *data<int64_t>(count), width = s.heads * s.P;
-  ET_KERNEL_CHECK(context, is_sound(s, mixed, state) && n >= 0 && n <= s.T && out.numel() == mixed.size(0) * s.T * width, InvalidArgument, out);
-  for_heads(mixed.size(0), s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
+  Sizes sizes;
+  int64_t n;
+  REQUIRE(sizes.agree(mixed, rate, state, groups, by_head));
+  REQUIRE(sizes.agree(steps, bias, skip, start, out));
+  REQUIRE(reads(count, n, 0, sizes.T));
+  const Shape s = sizes.shape(sizes.T, groups, by_head);
+  const int64_t width = s.heads * s.P;
+  const bool done = for_heads(sizes.B, s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
     const float* rows = data<float>(mixed) + batch * s.T * s.row();
     const Gates gates = gates_of(steps, bias, rate, start, low, high, batch);
     float *answers = data<float>(out) + batch * s.T * width + head * s.P, *own = data<float>(state) + (batch * s.heads + head) * s.P * s.N;
@@ -195,18 +214,24 @@ Tensor& linear_attention_out(KernelRuntimeContext& context, const Tensor& mixed,
     }
     for (int64_t t = n; t < s.T; ++t) std::fill_n(answers + t * width, s.P, 0.0f);
   });
+  ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
   return out;
 }
 
 Tensor& linear_attention_verify_out(KernelRuntimeContext& context, const Tensor& mixed, const std::optional<Tensor>& steps, const std::optional<Tensor>& bias,
     const Tensor& rate, const std::optional<Tensor>& skip, const Tensor& state, Tensor& staged_mixed, Tensor& staged_steps, int64_t start, double low,
     std::optional<double> high, int64_t groups, bool by_head, Tensor& out) {
-  const Shape s = shape_of(mixed.size(1), state, groups, by_head);
-  const int64_t S = staged_mixed.size(1), width = s.heads * s.P;
-  ET_KERNEL_CHECK(context, is_sound(s, mixed, state) && last(staged_mixed) == s.row() && s.T <= S, InvalidArgument, out);
-  for (int64_t batch = 0; batch < mixed.size(0); ++batch)
-    std::memcpy(data<float>(staged_mixed) + batch * S * s.row(), data<float>(mixed) + batch * s.T * s.row(), s.T * s.row() * sizeof(float));
-  for_heads(mixed.size(0), s, s.T, [&](int64_t batch, int64_t head, Tokens& tokens) {
+  Sizes sizes;
+  Size S;
+  REQUIRE(sizes.agree(mixed, rate, state, groups, by_head));
+  REQUIRE(sizes.agree(steps, bias, skip, start, out));
+  const Shape s = sizes.shape(sizes.T, groups, by_head);
+  REQUIRE(is<float>(staged_mixed, sizes.B, S, s.row()) && s.T <= S);
+  REQUIRE(is<float>(staged_steps, sizes.B, S, s.heads));
+  const int64_t width = s.heads * s.P;
+  for (int64_t batch = 0; batch < sizes.B; ++batch)
+    std::memmove(data<float>(staged_mixed) + batch * S * s.row(), data<float>(mixed) + batch * s.T * s.row(), s.T * s.row() * sizeof(float));
+  const bool done = for_heads(sizes.B, s, s.T, [&](int64_t batch, int64_t head, Tokens& tokens) {
     const float *rows = data<float>(mixed) + batch * s.T * s.row(), *value = rows + s.value(head);
     read_tokens(tokens, rows, gates_of(steps, bias, rate, start, low, high, batch), s, head, 0, s.T);
     for (int64_t t = 0; t < s.T; ++t) data<float>(staged_steps)[(batch * S + t) * s.heads + head] = tokens.step[t];
@@ -216,17 +241,23 @@ Tensor& linear_attention_verify_out(KernelRuntimeContext& context, const Tensor&
       state_rows_of<Form::VERIFY>(std::min<int64_t>(MOST, s.T - first), tokens, first, s, value, s.row(), read_only);
     answer(tokens, s, value, s.row(), skip ? data<float>(*skip)[head] : 0.0f, data<float>(out) + batch * s.T * width + head * s.P, width);
   });
+  ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
   return out;
 }
 
 Tensor& linear_attention_commit_out(KernelRuntimeContext& context, Tensor& state, const Tensor& mixed, const Tensor& steps, const Tensor& rate,
     const Tensor& count, int64_t groups, bool by_head, Tensor& out) {
-  const int64_t S = mixed.size(1), n = *data<int64_t>(count);
-  const Shape s = shape_of(n, state, groups, by_head);
-  ET_KERNEL_CHECK(context, is_sound(s, mixed, state) && n >= 0 && n <= S, InvalidArgument, out);
+  Sizes sizes;
+  int64_t n;
+  REQUIRE(sizes.agree(mixed, rate, state, groups, by_head));
+  REQUIRE(is<float>(steps, sizes.B, sizes.T, sizes.H));
+  REQUIRE(reads(count, n, 0, sizes.T));
+  REQUIRE(holds<int64_t>(out, 1));
+  const Shape s = sizes.shape(n, groups, by_head);
+  const int64_t S = sizes.T;
   *data<int64_t>(out) = n;
   if (n == 0) return out;
-  for_heads(state.size(0), s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
+  const bool done = for_heads(sizes.B, s, MOST, [&](int64_t batch, int64_t head, Tokens& tokens) {
     float* own = data<float>(state) + (batch * s.heads + head) * s.P * s.N;
     for (int64_t first = 0; first < n; first += MOST) {
       const float* rows = data<float>(mixed) + (batch * S + first) * s.row();
@@ -239,12 +270,13 @@ Tensor& linear_attention_commit_out(KernelRuntimeContext& context, Tensor& state
       state_rows_of<Form::COMMIT>(tokens.T, tokens, 0, s, rows + s.value(head), s.row(), own);
     }
   });
+  ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
   return out;
 }
 
-EXECUTORCH_LIBRARY(hybridge, "linear_attention.out", linear_attention_out);
-EXECUTORCH_LIBRARY(hybridge, "linear_attention_verify.out", linear_attention_verify_out);
-EXECUTORCH_LIBRARY(hybridge, "linear_attention_commit.out", linear_attention_commit_out);
+HYBRIDGE_KERNEL("linear_attention.out", linear_attention_out);
+HYBRIDGE_KERNEL("linear_attention_verify.out", linear_attention_verify_out);
+HYBRIDGE_KERNEL("linear_attention_commit.out", linear_attention_commit_out);
 
 }  // namespace
 }  // namespace hybridge

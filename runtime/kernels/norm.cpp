@@ -1,6 +1,7 @@
 // Norms over the last dimension: y = x / sqrt(mean(x^2) + eps) * weight, and the same of x less its mean.
 #include <cmath>
 
+#include "checks.h"
 #include "kernel.h"
 #include "vector_math.h"
 
@@ -42,9 +43,12 @@ float scale_of(const float* x, int64_t D, double eps) {
 }
 
 Tensor& rms_norm_out(KernelRuntimeContext& context, const Tensor& x, const std::optional<Tensor>& weight, double eps, Tensor& out) {
-  const int64_t D = last(x), count = rows(x), groups = weight && D ? weight->numel() / D : 1;
-  ET_KERNEL_CHECK(context, is_float(x) && is_float(out) && out.numel() == x.numel(), InvalidArgument, out);
-  ET_KERNEL_CHECK(context, !weight || (is_float(*weight) && groups && weight->numel() == groups * D), InvalidArgument, out);
+  Size count, D, weights;
+  REQUIRE(is_rows<float>(x, count, D));
+  REQUIRE(is_rows<float>(out, count, D));
+  REQUIRE(is_rows<float>(weight, weights, D));
+  const int64_t groups = weight ? int64_t(weights) : 1;
+  REQUIRE(count % groups == 0);
   const float *from = data<float>(x), *w = weight ? data<float>(*weight) : nullptr;
   float* to = data<float>(out);
   parallel(count, 4 * D, [=](int64_t begin, int64_t end) {
@@ -58,13 +62,14 @@ Tensor& rms_norm_out(KernelRuntimeContext& context, const Tensor& x, const std::
 
 Tensor& layer_norm_out(KernelRuntimeContext& context, const Tensor& x, const std::optional<Tensor>& weight,
     const std::optional<Tensor>& bias, double eps, Tensor& out) {
-  const int64_t D = last(x);
-  ET_KERNEL_CHECK(context, is_float(x) && is_float(out) && out.numel() == x.numel(), InvalidArgument, out);
-  ET_KERNEL_CHECK(context, !weight || (is_float(*weight) && weight->numel() == D), InvalidArgument, out);
-  ET_KERNEL_CHECK(context, !bias || (is_float(*bias) && bias->numel() == D), InvalidArgument, out);
+  Size count, D;
+  REQUIRE(is_rows<float>(x, count, D));
+  REQUIRE(is_rows<float>(out, count, D));
+  REQUIRE(holds<float>(weight, D));
+  REQUIRE(holds<float>(bias, D));
   const float *from = data<float>(x), *w = weight ? data<float>(*weight) : nullptr, *b = bias ? data<float>(*bias) : nullptr;
   float* to = data<float>(out);
-  parallel(rows(x), 6 * D, [=](int64_t begin, int64_t end) {
+  parallel(count, 6 * D, [=](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float* each = from + row * D;
       float* y = to + row * D;
@@ -75,8 +80,8 @@ Tensor& layer_norm_out(KernelRuntimeContext& context, const Tensor& x, const std
   return out;
 }
 
-EXECUTORCH_LIBRARY(hybridge, "rms_norm.out", rms_norm_out);
-EXECUTORCH_LIBRARY(hybridge, "layer_norm.out", layer_norm_out);
+HYBRIDGE_KERNEL("rms_norm.out", rms_norm_out);
+HYBRIDGE_KERNEL("layer_norm.out", layer_norm_out);
 
 }  // namespace
 }  // namespace hybridge

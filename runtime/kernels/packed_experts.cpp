@@ -1,5 +1,6 @@
 // Rows of x, each through the weight of the expert that it chose. Rows of the same expert go together, so that the weight of each
 // chosen expert is read once, and that of the others never.
+#include "checks.h"
 #include "kernel.h"
 #include "packed_product.h"
 
@@ -71,12 +72,17 @@ void run(const Experts& e, const Product& all) {
 
 Tensor& packed_experts_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& chosen, const Tensor& packed,
     const std::optional<Tensor>& scales, const std::optional<Tensor>& bias, int64_t N, bool integer, Tensor& out) {
-  const int64_t M = rows(x), K = last(x), each = (N + LANES - 1) / LANES;
+  Size M, K;
+  REQUIRE(is_rows<float>(x, M, K));
+  REQUIRE(is_rows<float>(out, M, N));
+  REQUIRE(holds<int64_t>(chosen, M));
+  const int64_t each = (N - 1) / LANES + 1;
+  REQUIRE(packed.dim() == 3 && packed.size(0) % each == 0);
   Experts e{{}, bias ? data<float>(*bias) : nullptr, packed.size(0) / each, N, nullptr, nullptr, nullptr, 0};
+  REQUIRE(holds<float>(bias, product(e.E, N)));
   e.all = panels(packed, scales, packed.size(0) * LANES, K);
-  const bool fits = e.all.K > 0 && packed.size(0) == e.E * each && chosen.numel() == M && out.numel() == M * N &&
-      chosen.scalar_type() == ScalarType::Long && (!bias || bias->numel() == e.E * N) && (!integer || e.all.bits < 32);
-  ET_KERNEL_CHECK(context, fits, InvalidArgument, out);
+  REQUIRE(e.all.K > 0);
+  REQUIRE(!integer || e.all.bits < 32);
   Product p{e.all, scratch<float>(context, M * K), nullptr, scratch<float>(context, M * N), M, nullptr, nullptr, nullptr};
   e.first = scratch<int64_t>(context, e.E + 1);
   e.order = scratch<int64_t>(context, M);
@@ -90,7 +96,7 @@ Tensor& packed_experts_out(KernelRuntimeContext& context, const Tensor& x, const
   return out;
 }
 
-EXECUTORCH_LIBRARY(hybridge, "packed_experts.out", packed_experts_out);
+HYBRIDGE_KERNEL("packed_experts.out", packed_experts_out);
 
 }  // namespace
 }  // namespace hybridge

@@ -1,4 +1,5 @@
 // Linear layers and embeddings over weights in panels (panels.h).
+#include "checks.h"
 #include "kernel.h"
 #include "packed_product.h"
 
@@ -13,9 +14,14 @@ bool round_activations(KernelRuntimeContext& context, Product& p) {
 
 Tensor& packed_linear_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& packed, const std::optional<Tensor>& scales,
     const std::optional<Tensor>& bias, int64_t N, bool integer, Tensor& out) {
-  Product p{panels(packed, scales, N, last(x)), data<float>(x), bias ? data<float>(*bias) : nullptr, data<float>(out), rows(x), nullptr, nullptr, nullptr};
-  ET_KERNEL_CHECK(context, p.weight.K > 0 && out.numel() == p.T * N, InvalidArgument, out);
-  ET_KERNEL_CHECK(context, !integer || (p.weight.bits < 32 && round_activations(context, p)), MemoryAllocationFailed, out);
+  Size T, K;
+  REQUIRE(is_rows<float>(x, T, K));
+  REQUIRE(is_rows<float>(out, T, N));
+  REQUIRE(holds<float>(bias, N));
+  Product p{panels(packed, scales, N, K), data<float>(x), bias ? data<float>(*bias) : nullptr, data<float>(out), T, nullptr, nullptr, nullptr};
+  REQUIRE(p.weight.K > 0);
+  REQUIRE(!integer || p.weight.bits < 32);
+  ET_KERNEL_CHECK(context, !integer || round_activations(context, p), MemoryAllocationFailed, out);
   parallel(p.weight.count(), panel_cost(p), [&](int64_t begin, int64_t end) {
     for (int64_t panel = begin; panel < end; ++panel) panel_product(p, panel);
   });
@@ -24,18 +30,21 @@ Tensor& packed_linear_out(KernelRuntimeContext& context, const Tensor& x, const 
 
 Tensor& packed_embedding_out(KernelRuntimeContext& context, const Tensor& tokens, const Tensor& packed, const std::optional<Tensor>& scales,
     int64_t N, int64_t K, Tensor& out) {
+  Size T;
+  REQUIRE(holds<int64_t>(tokens, T));
+  REQUIRE(is_rows<float>(out, T, K));
   const Panels weight = panels(packed, scales, N, K);
-  ET_KERNEL_CHECK(context, weight.K > 0 && out.numel() == tokens.numel() * K, InvalidArgument, out);
-  const int64_t* ids = data<int64_t>(tokens);
-  for (int64_t t = 0; t < tokens.numel(); ++t) {
-    ET_KERNEL_CHECK_MSG(context, ids[t] >= 0 && ids[t] < N, InvalidArgument, out, "token %lld is not below %lld", (long long)ids[t], (long long)N);
-    for (int64_t k = 0; k < K; ++k) data<float>(out)[t * K + k] = weight.value(ids[t], k);
+  REQUIRE(weight.K > 0);
+  for (int64_t t = 0; t < T; ++t) {
+    const int64_t id = data<int64_t>(tokens)[t];
+    ET_KERNEL_CHECK_MSG(context, id >= 0 && id < N, InvalidArgument, out, "token %lld is not below %lld", (long long)id, (long long)N);
+    for (int64_t k = 0; k < K; ++k) data<float>(out)[t * K + k] = weight.value(id, k);
   }
   return out;
 }
 
-EXECUTORCH_LIBRARY(hybridge, "packed_linear.out", packed_linear_out);
-EXECUTORCH_LIBRARY(hybridge, "packed_embedding.out", packed_embedding_out);
+HYBRIDGE_KERNEL("packed_linear.out", packed_linear_out);
+HYBRIDGE_KERNEL("packed_embedding.out", packed_embedding_out);
 
 }  // namespace
 }  // namespace hybridge

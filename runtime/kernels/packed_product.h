@@ -4,10 +4,11 @@
 
 #include "kernel.h"
 #include "panels.h"
+#include "products.h"
 #include "vector.h"
 #include "vector_math.h"
 
-namespace hybridge {
+namespace hybridge::inline INSTRUCTION_SET {
 
 struct Product {
   Panels weight;
@@ -16,19 +17,20 @@ struct Product {
   float* out;
   int64_t T;
   // x in 8 bits, and by group its scales and what the bytes' offset makes of its sums; or null. A tile of t tokens has them
-  // side by side: quanta [K / 4, t, 4], steps and offsets [K / group, t], the tiles behind each other.
+  // side by side: quanta [K / group][group * t], see at(), steps and offsets [K / group, t], the tiles behind each other.
   int8_t* quanta;
   float* steps;
   int32_t* offsets;
 };
 
-// How many of `left` tokens go together. Tiles of 12 leave room in 32 registers for what they multiply with.
-constexpr int64_t tile_size(int64_t left) { return left >= 12 ? 12 : left >= 8 ? 8 : left >= 4 ? 4 : left; }
-
 constexpr int64_t SUMMED = 128;
-constexpr int64_t AHEAD = 1024;  // bytes: processors fetch what follows by themselves, but not beyond a page, and not soon enough
 
-constexpr int offset(int bits) { return bits == 4 ? 8 : SIGNED_OFFSET; }
+// How many of `left` tokens go together where sums are floats; registers do not hold more.
+#if defined(__AVX512F__)
+constexpr int64_t float_tile_size(int64_t left) { return left >= 12 ? 12 : left >= 8 ? 8 : left; }
+#else
+constexpr int64_t float_tile_size(int64_t left) { return left < 4 ? left : 4; }
+#endif
 
 // A tile that a token is in.
 struct Tile {
@@ -44,9 +46,9 @@ inline Tile tile_of(int64_t token, int64_t T) {
   return tile;
 }
 
-// Rounds one group of x: quanta = round(x / step), step = max |x| / 127, or NaN; `apart` bytes from four to the next four.
+// Rounds one group of x: quanta = round(x / step), step = max |x| / 127, or NaN; they are those of token t in a tile of T, see at().
 // Returns the sum of the quanta.
-inline int32_t quantize(const float* x, int64_t count, int8_t* quanta, int64_t apart, float* step) {
+inline int32_t quantize(const float* x, int64_t count, int8_t* quanta, int64_t t, int64_t T, float* step) {
   const auto part = [&](int64_t k) { return load_up_to(x + k, count - k); };
   f32x16 tops = {}, nothing = {};
   for (int64_t k = 0; k < count; k += LANES) {
@@ -58,8 +60,8 @@ inline int32_t quantize(const float* x, int64_t count, int8_t* quanta, int64_t a
   for (int64_t k = 0; k < count; k += LANES) {
     const i32x16 whole = rounded(part(k) * inverse);
     const i8x16 bytes = __builtin_convertvector(whole, i8x16);
-    for (int64_t quad = 0; quad < std::min<int64_t>(4, (count - k) / 4); ++quad)
-      std::memcpy(quanta + (k / 4 + quad) * apart, reinterpret_cast<const int8_t*>(&bytes) + 4 * quad, 4);
+    for (int64_t j = 0; j < std::min<int64_t>(LANES, count - k); j += 4)
+      std::memcpy(quanta + at(k + j, t, T, count), reinterpret_cast<const int8_t*>(&bytes) + j, 4);
     total += whole;
   }
   *step = top * (1.0f / 127.0f) + sum(nothing);
@@ -70,48 +72,31 @@ inline void quantize_tokens(const Product& p, int64_t begin, int64_t end) {
   const int64_t K = p.weight.K, group = p.weight.group, groups = p.weight.groups();
   for (int64_t token = begin; token < end; ++token) {
     const auto [first, count] = tile_of(token, p.T);
-    const int64_t t = token - first;
     for (int64_t g = 0; g < groups; ++g) {
-      const int64_t at = first * groups + g * count + t;
-      int8_t* quanta = p.quanta + first * K + g * group * count + 4 * t;
-      p.offsets[at] = -offset(p.weight.bits) * quantize(p.x + token * K + g * group, group, quanta, 4 * count, p.steps + at);
+      const int64_t to = first * groups + g * count + token - first;
+      int8_t* quanta = p.quanta + first * K + g * group * count;
+      p.offsets[to] = -offset(p.weight.bits) * quantize(p.x + token * K + g * group, group, quanta, token - first, count, p.steps + to);
     }
   }
 }
 
-// acc[t] += sixteen rows times T tokens in whole numbers over one group, with the offset of the stored bytes.
+// The rows of a panel times T tokens from t0 on in whole numbers: to out [T, 16].
 template <int Bits, int T>
-inline void group_products(i32x16 (&acc)[T], const uint8_t* w, const int8_t* a, int64_t group) {
-  if constexpr (Bits == 4) {
-    for (int64_t k = 0; k < group; k += 8, w += 64, a += 8 * T) {
-      __builtin_prefetch(w + AHEAD);
-      const u8x64 both = load<u8x64>(w), low = both & uint8_t(15), high = both >> 4;
-      for (int t = 0; t < T; ++t) acc[t] = dot4(acc[t], low, a + 4 * t);
-      for (int t = 0; t < T; ++t) acc[t] = dot4(acc[t], high, a + 4 * (T + t));
+void integer_tile(const Product& p, int64_t panel, int64_t t0, float* out) {
+  const int64_t group = p.weight.group, groups = p.weight.groups();
+  for (int row = 0; row < LANES; row += IntegerTile<Bits, T>::ROWS) {
+    IntegerTile<Bits, T> tile;
+    const uint8_t* w = p.weight.panel(panel) + 4 * row;
+    const half* scales = p.weight.panel_scales(panel) + row;
+    const int8_t* quanta = p.quanta + t0 * p.weight.K;
+    const float* steps = p.steps + t0 * groups;
+    const int32_t* offsets = p.offsets + t0 * groups;
+    for (int64_t g = 0; g < groups; ++g, w += group * LANES * Bits / 8, scales += LANES, quanta += group * T, steps += T, offsets += T) {
+      tile.start(offsets);
+      tile.add(w, quanta, group);
+      tile.finish(scales, steps);
     }
-  } else {
-    for (int64_t k = 0; k < group; k += 4, w += 64, a += 4 * T) {
-      __builtin_prefetch(w + AHEAD);
-      const u8x64 bytes = load<u8x64>(w);
-      for (int t = 0; t < T; ++t) acc[t] = dot4_signed(acc[t], bytes, a + 4 * t);
-    }
-  }
-}
-
-template <int Bits, int T>
-void integer_tile(const Product& p, int64_t panel, int64_t t0, f32x16 (&total)[T]) {
-  const int64_t K = p.weight.K, group = p.weight.group, groups = p.weight.groups();
-  const uint8_t* w = p.weight.panel(panel);
-  const half* scale = p.weight.panel_scales(panel);
-  const int8_t* quanta = p.quanta + t0 * K;
-  const float* steps = p.steps + t0 * groups;
-  const int32_t* offsets = p.offsets + t0 * groups;
-  for (int64_t g = 0; g < groups; ++g, w += group * LANES * Bits / 8, scale += LANES, quanta += group * T, steps += T, offsets += T) {
-    i32x16 acc[T];
-    for (int t = 0; t < T; ++t) acc[t] = i32x16{} + offsets[t];
-    group_products<Bits, T>(acc, w, quanta, group);
-    const f32x16 step = to_float(load<f16x16>(scale));
-    for (int t = 0; t < T; ++t) total[t] += to_float(acc[t]) * (step * steps[t]);
+    tile.store(out + row);
   }
 }
 
@@ -120,38 +105,40 @@ inline f32x16 column(u8x64 block, int j) { return to_float(((i32x16)block << (24
 
 // acc[t] += sixteen rows times T tokens over one group of columns; x is at the group's first.
 template <int Bits, int T>
-inline void group_sums(f32x16 (&acc)[T], const uint8_t* w, const float* x, int64_t K, int64_t group) {
+INLINE void group_sums(f32x16 (&acc)[T], const uint8_t* w, const float* x, int64_t K, int64_t group) {
   if constexpr (Bits == 32) {
     for (int64_t k = 0; k < group; ++k, w += 64) {
       const f32x16 weights = load<f32x16>(w);
-      for (int t = 0; t < T; ++t) acc[t] += weights * x[t * K + k];
+      UNROLLED for (int t = 0; t < T; ++t) acc[t] += weights * x[t * K + k];
     }
   } else {
     for (int64_t k = 0; k < group; w += 64) {
       const u8x64 bytes = load<u8x64>(w);
-      for (int nibble = 0; nibble < 8 / Bits; ++nibble) {
+      UNROLLED for (int nibble = 0; nibble < 8 / Bits; ++nibble) {
         u8x64 part = bytes;
         if constexpr (Bits == 4) part = (nibble ? bytes >> 4 : bytes & uint8_t(15)) - uint8_t(8);
-        for (int j = 0; j < 4; ++j, ++k) {
+        UNROLLED for (int j = 0; j < 4; ++j, ++k) {
           const f32x16 weights = column(part, j);
-          for (int t = 0; t < T; ++t) acc[t] += weights * x[t * K + k];
+          UNROLLED for (int t = 0; t < T; ++t) acc[t] += weights * x[t * K + k];
         }
       }
     }
   }
 }
 
+// The same over x as it is.
 template <int Bits, int T>
-void float_tile(const Product& p, int64_t panel, int64_t t0, f32x16 (&total)[T]) {
+void float_tile(const Product& p, int64_t panel, int64_t t0, float* out) {
   const int64_t K = p.weight.K, group = p.weight.group;
   const uint8_t* w = p.weight.panel(panel);
   const float* x = p.x + t0 * K;
+  f32x16 total[T] = {};
   if constexpr (Bits == 32) {
     // Sums of sums: one long sum would round a thousand times.
     for (int64_t k = 0; k < K; k += SUMMED, w += SUMMED * 64, x += SUMMED) {
       f32x16 acc[T] = {};
       group_sums<32, T>(acc, w, x, K, std::min(SUMMED, K - k));
-      for (int t = 0; t < T; ++t) total[t] += acc[t];
+      UNROLLED for (int t = 0; t < T; ++t) total[t] += acc[t];
     }
   } else {
     const half* scale = p.weight.panel_scales(panel);
@@ -159,43 +146,50 @@ void float_tile(const Product& p, int64_t panel, int64_t t0, f32x16 (&total)[T])
       f32x16 acc[T] = {};
       group_sums<Bits, T>(acc, w, x, K, group);
       const f32x16 step = to_float(load<f16x16>(scale));
-      for (int t = 0; t < T; ++t) total[t] += acc[t] * step;
+      UNROLLED for (int t = 0; t < T; ++t) total[t] += acc[t] * step;
+    }
+  }
+  UNROLLED for (int t = 0; t < T; ++t) store(out + t * LANES, total[t]);
+}
+
+inline void put(const Product& p, int64_t panel, int64_t t0, int64_t T, const float* sums) {
+  const int64_t n = panel * LANES, count = std::min<int64_t>(LANES, p.weight.N - n);
+  for (int64_t t = 0; t < T; ++t, sums += LANES) {
+    float* out = p.out + (t0 + t) * p.weight.N + n;
+    if (count == LANES) {
+      store(out, p.bias ? load<f32x16>(sums) + load<f32x16>(p.bias + n) : load<f32x16>(sums));
+    } else {
+      for (int64_t lane = 0; lane < count; ++lane) out[lane] = sums[lane] + (p.bias ? p.bias[n + lane] : 0.0f);
     }
   }
 }
 
-template <int Bits, int T>
-void tile(const Product& p, int64_t panel, int64_t t0) {
-  f32x16 total[T] = {};
-  if constexpr (Bits == 32) {
-    float_tile<Bits, T>(p, panel, t0, total);
-  } else if (p.quanta) {
-    integer_tile<Bits, T>(p, panel, t0, total);
-  } else {
-    float_tile<Bits, T>(p, panel, t0, total);
-  }
-  const int64_t n = panel * LANES, count = std::min<int64_t>(LANES, p.weight.N - n);
-  for (int t = 0; t < T; ++t) {
-    float* out = p.out + (t0 + t) * p.weight.N + n;
-    if (count == LANES) {
-      store(out, p.bias ? total[t] + load<f32x16>(p.bias + n) : total[t]);
-    } else {
-      for (int64_t lane = 0; lane < count; ++lane) out[lane] = total[t][lane] + (p.bias ? p.bias[n + lane] : 0.0f);
-    }
+// f(count as a constant) for a count that is a size of tiles, of N at most.
+template <auto Size, int N, typename F>
+void as_constant(int64_t count, const F& f) {
+  if constexpr (Size(N) == N)
+    if (count == N) return f(std::integral_constant<int, N>());
+  if constexpr (N > 1) as_constant<Size, N - 1>(count, f);
+}
+
+// A panel times all tokens, by tiles of which `Size` says how many tokens they have.
+template <auto Size, typename F>
+void in_tiles_of(const Product& p, int64_t panel, const F& f) {
+  constexpr int MOST = Size(1 << 20);
+  alignas(64) float sums[MOST * LANES];
+  for (int64_t t = 0, count; t < p.T; t += count) {
+    count = Size(p.T - t);
+    as_constant<Size, MOST>(count, [&](auto T) { f(T, t, sums); });
+    put(p, panel, t, count, sums);
   }
 }
 
 template <int Bits>
 void panel_product_of(const Product& p, int64_t panel) {
-  for (int64_t t = 0; t < p.T; t += tile_size(p.T - t)) {
-    switch (tile_size(p.T - t)) {
-      case 12: tile<Bits, 12>(p, panel, t); break;
-      case 8: tile<Bits, 8>(p, panel, t); break;
-      case 4: tile<Bits, 4>(p, panel, t); break;
-      case 3: tile<Bits, 3>(p, panel, t); break;
-      case 2: tile<Bits, 2>(p, panel, t); break;
-      default: tile<Bits, 1>(p, panel, t);
-    }
+  if (Bits < 32 && p.quanta) {
+    if constexpr (Bits < 32) in_tiles_of<tile_size>(p, panel, [&](auto T, int64_t t, float* out) { integer_tile<Bits, T()>(p, panel, t, out); });
+  } else {
+    in_tiles_of<float_tile_size>(p, panel, [&](auto T, int64_t t, float* out) { float_tile<Bits, T()>(p, panel, t, out); });
   }
 }
 
@@ -216,4 +210,4 @@ inline bool allocate_rounded(KernelRuntimeContext& context, Product& p, int64_t 
   return p.quanta && p.steps && p.offsets;
 }
 
-}  // namespace hybridge
+}  // namespace hybridge::inline INSTRUCTION_SET

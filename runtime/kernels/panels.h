@@ -6,10 +6,13 @@
 // Scales of the former two: float16 [N / 16, K / group, 16]. Rows past N are zero.
 #pragma once
 
+#include "checks.h"
 #include "kernel.h"
 #include "vector.h"
 
-namespace hybridge {
+namespace hybridge::inline INSTRUCTION_SET {
+
+constexpr int64_t AHEAD = 1024;  // bytes: processors fetch what follows by themselves, but not beyond a page, and not soon enough
 
 struct Panels {
   const uint8_t* packed;
@@ -33,18 +36,18 @@ struct Panels {
   }
 };
 
+constexpr int64_t MOST_SUMMED = 1 << 17;  // products of a group's bytes: more would not fit a sum of 32 bits
+
 // The weights [N, K] that `packed` and `scales` hold; K == 0 where they do not fit together.
 inline Panels panels(const Tensor& packed, const std::optional<Tensor>& scales, int64_t N, int64_t K) {
-  const ScalarType type = packed.scalar_type();
-  const int bits = type == ScalarType::Byte ? 4 : type == ScalarType::Char ? 8 : 32;
-  const int64_t groups = scales ? std::max<int64_t>(1, scales->size(1)) : 1;
-  Panels p{static_cast<const uint8_t*>(packed.const_data_ptr()), nullptr, N, K, K / groups, bits};
-  if (scales) p.scales = static_cast<const half*>(scales->const_data_ptr());
-  const bool scaled = scales && scales->scalar_type() == ScalarType::Half && K % groups == 0 && p.group % 8 == 0 &&
-      scales->numel() == p.count() * groups * LANES;
-  const bool whole = size_t(p.count() * p.bytes()) == packed.nbytes();
-  if (!whole || !(bits == 32 ? type == ScalarType::Float && !scales : scaled)) p.K = 0;
-  return p;
+  const int64_t count = N > 0 ? (N - 1) / LANES + 1 : 0;
+  const auto* memory = static_cast<const uint8_t*>(packed.const_data_ptr());
+  if (!scales) return {memory, nullptr, N, is<float>(packed, count, K, LANES) ? K : 0, K, 32};
+  Size groups;
+  const int bits = packed.scalar_type() == ScalarType::Byte ? 4 : 8;
+  const bool sound = is<half>(*scales, count, groups, LANES) && K % groups == 0 && K / groups % 8 == 0 && K / groups <= MOST_SUMMED &&
+      (bits == 4 ? is<uint8_t>(packed, count, K / 8, 64) : is<int8_t>(packed, count, K / 4, 64));
+  return {memory, static_cast<const half*>(scales->const_data_ptr()), N, sound ? K : 0, sound ? K / groups : 0, bits};
 }
 
-}  // namespace hybridge
+}  // namespace hybridge::inline INSTRUCTION_SET

@@ -1,6 +1,7 @@
 // y = x with its dimensions in another order: runs of numbers where the last one stays, tiles where it does not.
 #include <array>
 
+#include "checks.h"
 #include "kernel.h"
 
 namespace hybridge {
@@ -78,9 +79,22 @@ void permute(const Order& order, const Tensor& x, Tensor& out) {
   });
 }
 
+// Every dimension of x once in `dims`, and the output's sizes in their order.
+bool is_order(const Tensor& x, const executorch::aten::ArrayRef<int64_t>& dims, const Tensor& out) {
+  if (x.dim() > MOST_DIMS || int64_t(dims.size()) != x.dim() || out.dim() != x.dim()) return false;
+  uint32_t seen = 0;
+  for (int64_t i = 0; i < x.dim(); ++i) {
+    if (dims[i] < -x.dim() || dims[i] >= x.dim()) return false;
+    const int64_t d = dims[i] < 0 ? dims[i] + x.dim() : dims[i];
+    if (seen >> d & 1 || out.size(i) != x.size(d)) return false;
+    seen |= 1u << d;
+  }
+  return true;
+}
+
 Tensor& permute_out(KernelRuntimeContext& context, const Tensor& x, executorch::aten::ArrayRef<int64_t> dims, Tensor& out) {
-  ET_KERNEL_CHECK(context, x.dim() <= MOST_DIMS && ssize_t(dims.size()) == x.dim(), InvalidArgument, out);
-  ET_KERNEL_CHECK(context, x.nbytes() == out.nbytes() && x.scalar_type() == out.scalar_type(), InvalidArgument, out);
+  REQUIRE(x.scalar_type() == out.scalar_type() && is_dense(x) && is_dense(out));
+  REQUIRE(is_order(x, dims, out));
   if (x.numel() == 0) return out;
   const Order order = order_of(x, dims);
   switch (x.element_size()) {
@@ -88,12 +102,12 @@ Tensor& permute_out(KernelRuntimeContext& context, const Tensor& x, executorch::
     case 2: permute<uint16_t>(order, x, out); break;
     case 4: permute<uint32_t>(order, x, out); break;
     case 8: permute<uint64_t>(order, x, out); break;
-    default: ET_KERNEL_CHECK(context, false, InvalidArgument, out);
+    default: REQUIRE(!"a dtype of 1, 2, 4 or 8 bytes");
   }
   return out;
 }
 
-EXECUTORCH_LIBRARY(hybridge, "permute.out", permute_out);
+HYBRIDGE_KERNEL("permute.out", permute_out);
 
 }  // namespace
 }  // namespace hybridge

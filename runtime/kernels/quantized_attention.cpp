@@ -4,6 +4,7 @@
 // bytes; what this rounding adds is a hundredth of what that of the rows costs. Rows of a block that no token sees are multiplied
 // all the same, because bytes are always numbers, and weigh nothing.
 #include "attention.h"
+#include "checks.h"
 #include "quantized_rows.h"
 
 namespace hybridge {
@@ -30,10 +31,11 @@ struct Memory {
   static int64_t bytes(int64_t K) { return QUERIES * (K / 2 + ROWS / 2 + ROWS + 2) * sizeof(float); }
 };
 
-// Sixteen numbers up to LARGEST as digits, four to a quad: quad i of them to quads[i * stride] and behind it. Returns them rounded.
+// Sixteen numbers up to LARGEST as digits, 0 for NaN, four to a quad: quad i of them to quads[i * stride] and behind it. Returns
+// them rounded.
 i32x16 put_digits(f32x16 numbers, int32_t* quads, int64_t stride, int64_t count = 4) {
   const f32x16 magic = splat(12582912.0f);  // 1.5 * 2^23: adding it leaves the nearest whole number in the low bits
-  const i32x16 whole = (i32x16)(numbers + magic) - (i32x16)magic, high = (whole + 64) >> 7, low = whole - (high << 7);
+  const i32x16 whole = (i32x16)(convertible(numbers) + magic) - (i32x16)magic, high = (whole + 64) >> 7, low = whole - (high << 7);
   int32_t digits[2][4];
   store(digits[0], __builtin_convertvector(high, i8x16));
   store(digits[1], __builtin_convertvector(low, i8x16));
@@ -46,15 +48,21 @@ i32x16 put_digits(f32x16 numbers, int32_t* quads, int64_t stride, int64_t count 
 void put_query(const Attention& a, const Unit& u, int64_t i, int32_t* quads, int64_t stride, Memory& m) {
   const float* query = u.query(a, i);
   const auto part = [&](int64_t d) { return load_up_to(query + d, a.D - d); };
-  f32x16 tops{};
-  for (int64_t d = 0; d < a.D; d += LANES) tops = larger(tops, magnitude(part(d)));
+  f32x16 tops{}, nothing{};
+  for (int64_t d = 0; d < a.D; d += LANES) {
+    tops = larger(tops, magnitude(part(d)));
+    nothing += part(d) * 0.0f;  // NaN for what is not finite, and then every score is
+  }
   const float top = largest(tops), inverse = top > 0.0f ? LARGEST / top : 0.0f;
   i32x16 whole{};
   for (int64_t d = 0; d < a.D; d += LANES)
     whole += put_digits(part(d) * inverse, quads + d / 4 * stride, stride, std::min<int64_t>(4, (a.D - d + 3) / 4));
-  m.steps[i] = top / LARGEST * a.scale;
+  m.steps[i] = top / LARGEST * a.scale + sum(nothing);
   m.offsets[i] = SIGNED_OFFSET * sum(whole);
 }
+
+// Whole sums without their offset, which may have taken them past 32 bits.
+inline i32x16 less(i32x16 sums, int32_t offset) { return (i32x16)((u32x16)sums - uint32_t(offset)); }
 
 inline const int8_t* bytes_of(const int32_t* quad) { return reinterpret_cast<const int8_t*>(quad); }
 
@@ -72,7 +80,8 @@ inline void products(const int8_t* panels, const int8_t* next, int64_t apart, co
       }
     }
   for (int n = 0; n < N; ++n)
-    for (int i = 0; i < Q; ++i) out[n][i] = (high[n][i] << 7) + low[n][i];
+    // What is past 32 bits is gone again when the offset is taken off.
+    for (int i = 0; i < Q; ++i) out[n][i] = (i32x16)((u32x16)(high[n][i] << 7) + (u32x16)low[n][i]);
 }
 
 // As many panels at once as make enough independent sums.
@@ -99,7 +108,7 @@ void weigh_tiles(const int8_t* values, const int8_t* next, const int32_t* weight
   for (int n = 0; n < N; ++n)
     for (int i = 0; i < Q; ++i) {
       float* sum = sums + i * width + n * LANES;
-      store(sum, load<f32x16>(sum) + to_float(out[n][i] - offsets[i]) * steps[i]);
+      store(sum, load<f32x16>(sum) + to_float(less(out[n][i], offsets[i])) * steps[i]);
     }
 }
 
@@ -126,7 +135,7 @@ Worth soften(const Attention& a, const QuantizedRows& rows, const Unit& u, int64
   const int64_t seen = std::min(u.end, a.start + u.token(a, i) + 1) - begin;
   f32x16 tops = splat(running.top);
   for (int64_t r = 0; r < ROWS; r += LANES) {
-    f32x16 score = to_float(load<i32x16>(scores + r) - m.offsets[i]) * (load<f32x16>(rows.key_scales + block + r) * m.steps[i]);
+    f32x16 score = to_float(less(load<i32x16>(scores + r), m.offsets[i])) * (load<f32x16>(rows.key_scales + block + r) * m.steps[i]);
     if (a.softcap > 0.0f) score = capped(score, a.softcap);
     score = LANE + int32_t(r) < int32_t(seen) ? score : splat(NEVER);
     tops = larger(tops, score);
@@ -136,9 +145,9 @@ Worth soften(const Attention& a, const QuantizedRows& rows, const Unit& u, int64
   f32x16 weights{};
   tops = f32x16{};
   for (int64_t r = 0; r < ROWS; r += LANES) {
-    const f32x16 score = load<f32x16>(scores + r), one = score > splat(NEVER) ? exp(score - running.top) : splat(0.0f);
-    const f32x16 scaled = score > splat(NEVER) ? one * load<f32x16>(rows.value_scales + block + r) : splat(0.0f);
-    weights += one;
+    const f32x16 score = load<f32x16>(scores + r), one = score == splat(NEVER) ? splat(0.0f) : exp(score - running.top);
+    const f32x16 scaled = score == splat(NEVER) ? splat(0.0f) : one * load<f32x16>(rows.value_scales + block + r);
+    weights += one + scaled * 0.0f;  // NaN for a row of NaN, which no digit says
     tops = larger(tops, scaled);
     store(scores + r, scaled);
   }
@@ -189,12 +198,16 @@ void run(const Attention& a, const QuantizedRows& rows, const Unit& u, Memory m)
 
 Tensor& quantized_attention_out(KernelRuntimeContext& context, const Tensor& query, const Tensor& keys, const Tensor& key_scales,
     const Tensor& values, const Tensor& value_scales, const Tensor& start, const std::optional<Tensor>& sinks, int64_t V, double scale, double softcap, Tensor& out) {
+  Size T, H, D;
+  int64_t first;
+  REQUIRE(is<float>(query, 1, T, H, D) && D <= 1024);
+  REQUIRE(is<float>(out, 1, T, H, V));
+  REQUIRE(holds<float>(sinks, H));
   const QuantizedRows rows = quantized_rows(keys, key_scales, values, value_scales);
-  const Attention a{data<float>(query), sinks ? data<float>(*sinks) : nullptr, data<float>(out), query.size(1), query.size(2),
-      query.size(3), rows.R, rows.G, V, *data<int64_t>(start), float(scale), float(softcap)};
-  const bool sound = rows.hold(a.D, a.V) && query.size(0) == 1 && a.H % a.G == 0 && out.numel() == a.T * a.H * a.V && a.D <= 1024 &&
-      a.start >= 0 && a.start + a.T <= a.R;
-  ET_KERNEL_CHECK(context, sound, InvalidArgument, out);
+  REQUIRE(rows.hold(D, V) && H % rows.G == 0);
+  REQUIRE(reads(start, first) && fits(first, T, rows.R));
+  const Attention a{data<float>(query), sinks ? data<float>(*sinks) : nullptr, data<float>(out), T, H, D, rows.R, rows.G, V, first,
+      float(scale), float(softcap)};
   const bool done = attend(context, a, Memory::bytes(rows.K), (a.D + a.V) / 4, [&](const Unit& unit, void* own) {
     run(a, rows, unit, Memory(own, rows.K));
   });
@@ -202,7 +215,7 @@ Tensor& quantized_attention_out(KernelRuntimeContext& context, const Tensor& que
   return out;
 }
 
-EXECUTORCH_LIBRARY(hybridge, "quantized_attention.out", quantized_attention_out);
+HYBRIDGE_KERNEL("quantized_attention.out", quantized_attention_out);
 
 }  // namespace
 }  // namespace hybridge

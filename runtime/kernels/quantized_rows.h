@@ -8,10 +8,11 @@
 // scales: float32 [R / 64, G, 64].
 #pragma once
 
+#include "checks.h"
 #include "kernel.h"
 #include "vector.h"
 
-namespace hybridge {
+namespace hybridge::inline INSTRUCTION_SET {
 
 constexpr int64_t BLOCK = 64;
 
@@ -40,14 +41,11 @@ struct QuantizedRows {
 
 // The rows that four buffers [1, R / 64, ...] hold; R == 0 where they do not fit together.
 inline QuantizedRows quantized_rows(const Tensor& keys, const Tensor& key_scales, const Tensor& values, const Tensor& value_scales) {
-  if (keys.dim() != 5 || values.dim() != 5 || keys.scalar_type() != ScalarType::Char || values.scalar_type() != ScalarType::Char) return {};
-  if (!is_float(key_scales) || !is_float(value_scales)) return {};
-  QuantizedRows r{data<int8_t>(keys), data<float>(key_scales), data<int8_t>(values), data<float>(value_scales),
-      keys.size(1) * BLOCK, keys.size(2), keys.size(3), values.size(3)};
-  const int64_t heads = r.R * r.G;
-  const bool whole = keys.numel() == heads * r.K && values.numel() == heads * r.C && key_scales.numel() == heads && value_scales.numel() == heads;
-  if (!whole) r.R = 0;
-  return r;
+  Size N, G, K, C;
+  const bool sound = is<int8_t>(keys, 1, N, G, K, BLOCK) && is<int8_t>(values, 1, N, G, C, BLOCK) && is<float>(key_scales, 1, N, G, BLOCK) &&
+      is<float>(value_scales, 1, N, G, BLOCK);
+  if (!sound) return {};
+  return {data<int8_t>(keys), data<float>(key_scales), data<int8_t>(values), data<float>(value_scales), N * BLOCK, G, K, C};
 }
 
-}  // namespace hybridge
+}  // namespace hybridge::inline INSTRUCTION_SET

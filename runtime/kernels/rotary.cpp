@@ -1,4 +1,5 @@
 // Rotary position embedding: pairs of a head's first R numbers turn by an angle for each position, the others stay.
+#include "checks.h"
 #include "kernel.h"
 
 namespace hybridge {
@@ -37,10 +38,12 @@ void turn(const Rotary& r, bool interleaved, int64_t position) {
 }
 
 Tensor& rotary_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& cos, const Tensor& sin, bool interleaved, Tensor& out) {
-  ET_KERNEL_CHECK(context, x.dim() == 4 && is_float(x) && is_float(cos) && is_float(sin) && is_float(out), InvalidArgument, out);
-  const int64_t B = x.size(0), T = x.size(1), H = x.size(2), D = x.size(3), R = last(cos), angles = R ? cos.numel() / R : 0;
-  ET_KERNEL_CHECK(context, R % 2 == 0 && R <= D && (angles == T || angles == B * T), InvalidArgument, out);
-  ET_KERNEL_CHECK(context, sin.numel() == cos.numel() && out.numel() == x.numel(), InvalidArgument, out);
+  Size B, T, H, D, R, angles;
+  REQUIRE(is<float>(x, B, T, H, D));
+  REQUIRE(is<float>(out, B, T, H, D));
+  REQUIRE(is_rows<float>(cos, angles, R) && (angles == T || angles == B * T));
+  REQUIRE(is_rows<float>(sin, angles, R));
+  REQUIRE(R % 2 == 0 && R <= D);
   const Rotary r{data<float>(x), data<float>(cos), data<float>(sin), data<float>(out), H, D, R, angles};
   parallel(B * T, 4 * H * D, [&](int64_t begin, int64_t end) {
     for (int64_t position = begin; position < end; ++position) turn(r, interleaved, position);
@@ -48,7 +51,7 @@ Tensor& rotary_out(KernelRuntimeContext& context, const Tensor& x, const Tensor&
   return out;
 }
 
-EXECUTORCH_LIBRARY(hybridge, "rotary.out", rotary_out);
+HYBRIDGE_KERNEL("rotary.out", rotary_out);
 
 }  // namespace
 }  // namespace hybridge

@@ -5,10 +5,12 @@
 // Channels are independent: each runs through all tokens with sixteen elements of its state in a register, so that memory sees
 // the state once.
 #include "activation.h"
+#include "checks.h"
+#include "heap.h"
 #include "kernel.h"
 #include "vector.h"
 
-#include <memory>
+#include <atomic>
 
 namespace hybridge {
 namespace {
@@ -70,35 +72,55 @@ Scan scan_of(const Tensor& x, const Tensor& key, const Tensor* query, const Tens
   return {data<float>(x) + batch * T * C, at(key), query ? at(*query) : nullptr, data<float>(rate), skip ? data<float>(*skip) : nullptr, C, H, N};
 }
 
-bool is_sound(const Tensor& x, const Tensor& key, const Tensor& rate, const Tensor& state) {
-  const int64_t C = last(x), N = last(key);
-  return is_float(x) && is_float(key) && is_float(state) && key.dim() == 4 && key.size(1) == x.size(1) && key.size(2) > 0 &&
-      C % key.size(2) == 0 && rate.numel() == C * N && state.numel() == x.size(0) * C * N;
-}
+// x and steps [B, T, C], key [B, T, H, N], rate [C, N], state with B C N numbers.
+struct Sizes {
+  Size B, T, C, H, N;
+  bool agree(const Tensor& x, const Tensor& steps, const Tensor& key, const Tensor& rate, const Tensor& state) {
+    return is<float>(x, B, T, C) && is<float>(steps, B, T, C) && is<float>(key, B, T, H, N) && C % H == 0 && is<float>(rate, C, N) &&
+        holds<float>(state, product(B, C, N));
+  }
+  // What only outputs need: bias and skip [C], query [B, T, H, N], out [B, T, C].
+  bool agree(const std::optional<Tensor>& bias, const Tensor& query, const Tensor& skip, const Tensor& out) {
+    return holds<float>(bias, C) && is<float>(query, B, T, H, N) && holds<float>(skip, C) && is<float>(out, B, T, C);
+  }
+};
 
 Tensor& selective_scan_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& steps, const std::optional<Tensor>& bias, const Tensor& key,
     const Tensor& query, const Tensor& rate, const Tensor& skip, Tensor& state, const Tensor& count, Tensor& out) {
-  const int64_t n = *data<int64_t>(count), T = x.size(1), C = last(x), N = last(key);
-  ET_KERNEL_CHECK(context, is_sound(x, key, rate, state) && steps.numel() == x.numel() && n >= 0 && n <= T && out.numel() == x.numel(), InvalidArgument, out);
-  for_channels(x.size(0), C, T * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
-    const auto sizes = std::make_unique_for_overwrite<float[]>(T * BLOCK);
+  Sizes s;
+  int64_t n;
+  REQUIRE(s.agree(x, steps, key, rate, state));
+  REQUIRE(s.agree(bias, query, skip, out));
+  REQUIRE(reads(count, n, 0, s.T));
+  const int64_t T = s.T, C = s.C, N = s.N;
+  std::atomic<bool> enough = true;
+  for_channels(s.B, C, T * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
+    const auto sizes = heap<float>(product(T, BLOCK));
+    if (!sizes) return void(enough = false);
     float *own = data<float>(state) + batch * C * N, *answers = data<float>(out) + batch * T * C;
     read_steps(sizes.get(), BLOCK, data<float>(steps) + batch * T * C, bias ? data<float>(*bias) : nullptr, C, n, begin, end);
     scan_channels(scan_of(x, key, &query, rate, &skip, batch), n, begin, end, sizes.get(), BLOCK, own, own, answers);
     for (int64_t t = n; t < T; ++t) std::fill(answers + t * C + begin, answers + t * C + end, 0.0f);
   });
+  ET_KERNEL_CHECK(context, enough, MemoryAllocationFailed, out);
   return out;
 }
 
 Tensor& selective_scan_verify_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& steps, const std::optional<Tensor>& bias, const Tensor& key,
     const Tensor& query, const Tensor& rate, const Tensor& skip, Tensor& staged_x, Tensor& staged_steps, Tensor& staged_key, const Tensor& state, Tensor& out) {
-  const int64_t T = x.size(1), C = last(x), N = last(key), H = key.size(2), S = staged_x.size(1);
-  ET_KERNEL_CHECK(context, is_sound(x, key, rate, state) && steps.numel() == x.numel() && T <= S && out.numel() == x.numel(), InvalidArgument, out);
-  for (int64_t batch = 0; batch < x.size(0); ++batch) {
-    std::memcpy(data<float>(staged_x) + batch * S * C, data<float>(x) + batch * T * C, T * C * sizeof(float));
-    std::memcpy(data<float>(staged_key) + batch * S * H * N, data<float>(key) + batch * T * H * N, T * H * N * sizeof(float));
+  Sizes s;
+  Size S;
+  REQUIRE(s.agree(x, steps, key, rate, state));
+  REQUIRE(s.agree(bias, query, skip, out));
+  REQUIRE(is<float>(staged_x, s.B, S, s.C) && s.T <= S);
+  REQUIRE(is<float>(staged_steps, s.B, S, s.C));
+  REQUIRE(is<float>(staged_key, s.B, S, s.H, s.N));
+  const int64_t T = s.T, C = s.C, H = s.H, N = s.N;
+  for (int64_t batch = 0; batch < s.B; ++batch) {
+    std::memmove(data<float>(staged_x) + batch * S * C, data<float>(x) + batch * T * C, T * C * sizeof(float));
+    std::memmove(data<float>(staged_key) + batch * S * H * N, data<float>(key) + batch * T * H * N, T * H * N * sizeof(float));
   }
-  for_channels(x.size(0), C, T * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
+  for_channels(s.B, C, T * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
     float* sizes = data<float>(staged_steps) + batch * S * C + begin;
     read_steps(sizes, C, data<float>(steps) + batch * T * C, bias ? data<float>(*bias) : nullptr, C, T, begin, end);
     scan_channels(scan_of(x, key, &query, rate, &skip, batch), T, begin, end, sizes, C, data<float>(state) + batch * C * N, nullptr, data<float>(out) + batch * T * C);
@@ -108,20 +130,24 @@ Tensor& selective_scan_verify_out(KernelRuntimeContext& context, const Tensor& x
 
 Tensor& selective_scan_commit_out(KernelRuntimeContext& context, Tensor& state, const Tensor& x, const Tensor& steps, const Tensor& key, const Tensor& rate,
     const Tensor& count, Tensor& out) {
-  const int64_t n = *data<int64_t>(count), S = x.size(1), C = last(x), N = last(key);
-  ET_KERNEL_CHECK(context, is_sound(x, key, rate, state) && n >= 0 && n <= S, InvalidArgument, out);
+  Sizes s;
+  int64_t n;
+  REQUIRE(s.agree(x, steps, key, rate, state));
+  REQUIRE(reads(count, n, 0, s.T));
+  REQUIRE(holds<int64_t>(out, 1));
+  const int64_t S = s.T, C = s.C, N = s.N;
   *data<int64_t>(out) = n;
   if (n == 0) return out;
-  for_channels(x.size(0), C, n * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
+  for_channels(s.B, C, n * N * 8, [&](int64_t batch, int64_t begin, int64_t end) {
     float* own = data<float>(state) + batch * C * N;
     scan_channels(scan_of(x, key, nullptr, rate, nullptr, batch), n, begin, end, data<float>(steps) + batch * S * C + begin, C, own, own, nullptr);
   });
   return out;
 }
 
-EXECUTORCH_LIBRARY(hybridge, "selective_scan.out", selective_scan_out);
-EXECUTORCH_LIBRARY(hybridge, "selective_scan_verify.out", selective_scan_verify_out);
-EXECUTORCH_LIBRARY(hybridge, "selective_scan_commit.out", selective_scan_commit_out);
+HYBRIDGE_KERNEL("selective_scan.out", selective_scan_out);
+HYBRIDGE_KERNEL("selective_scan_verify.out", selective_scan_verify_out);
+HYBRIDGE_KERNEL("selective_scan_commit.out", selective_scan_commit_out);
 
 }  // namespace
 }  // namespace hybridge

@@ -2,6 +2,7 @@
 //
 // Tokens are rows, so sixteen channels lie side by side in inputs, taps [W + 1, C], window and outputs alike.
 #include "activation.h"
+#include "checks.h"
 #include "kernel.h"
 #include "vector.h"
 #include "vector_math.h"
@@ -44,7 +45,7 @@ bool activated(std::string_view name, const F& f) {
 void shift(const Conv& conv, float* window, int64_t n, int64_t begin, int64_t end) {
   if (n == 0) return;
   for (int64_t w = 0; w < conv.W; ++w)
-    std::memcpy(window + w * conv.C + begin, input(conv, window, w + n) + begin, (end - begin) * sizeof(float));
+    std::memmove(window + w * conv.C + begin, input(conv, window, w + n) + begin, (end - begin) * sizeof(float));
 }
 
 // f(batch, first channel, last channel) for all of them, in threads.
@@ -61,16 +62,22 @@ Conv conv_of(const Tensor& x, const Tensor& taps, const std::optional<Tensor>& b
   return {data<float>(x) + batch * T * stride + start, data<float>(taps), bias ? data<float>(*bias) : nullptr, stride, T, last(taps), taps.size(0) - 1};
 }
 
-bool is_sound(const Tensor& x, const Tensor& taps, const Tensor& window, int64_t start, const Tensor& out) {
-  const int64_t C = last(taps);
-  return is_float(x) && is_float(window) && start >= 0 && start + C <= last(x) && last(window) == C &&
-      window.size(1) == taps.size(0) - 1 && out.numel() == x.size(0) * x.size(1) * C;
-}
+// x [B, T, X], of which C channels are read from `start` on; taps [W + 1, C], bias [C], window [B, W, C], out [B, T, C].
+struct Sizes {
+  Size B, T, X, W, C;
+  bool agree(const Tensor& x, const Tensor& taps, const std::optional<Tensor>& bias, const Tensor& window, int64_t start, const Tensor& out) {
+    return is<float>(x, B, T, X) && is<float>(window, B, W, C) && is<float>(taps, W + 1, C) && is<float>(bias, C) &&
+        is<float>(out, B, T, C) && fits(start, C, X);
+  }
+};
 
 Tensor& short_conv_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& taps, const std::optional<Tensor>& bias, Tensor& window,
     const Tensor& count, int64_t start, std::string_view activation, Tensor& out) {
-  const int64_t n = *data<int64_t>(count), T = x.size(1), C = last(taps), W = taps.size(0) - 1;
-  ET_KERNEL_CHECK(context, is_sound(x, taps, window, start, out) && n >= 0 && n <= T, InvalidArgument, out);
+  Sizes sizes;
+  int64_t n;
+  REQUIRE(sizes.agree(x, taps, bias, window, start, out));
+  const int64_t T = sizes.T, C = sizes.C, W = sizes.W;
+  REQUIRE(reads(count, n, 0, T));
   const bool known = activated(activation, [&](auto activate) {
     for_channels(x.size(0), C, T * W * 2 * sizeof(float), [&](int64_t batch, int64_t begin, int64_t end) {
       const Conv conv = conv_of(x, taps, bias, start, batch);
@@ -80,32 +87,39 @@ Tensor& short_conv_out(KernelRuntimeContext& context, const Tensor& x, const Ten
       shift(conv, before, n, begin, end);
     });
   });
-  ET_KERNEL_CHECK(context, known, InvalidArgument, out);
+  ET_KERNEL_CHECK_MSG(context, known, InvalidArgument, out, "there is no activation %.*s", int(activation.size()), activation.data());
   return out;
 }
 
 Tensor& short_conv_verify_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& taps, const std::optional<Tensor>& bias, const Tensor& window,
     Tensor& staged, int64_t start, std::string_view activation, Tensor& out) {
-  const int64_t T = x.size(1), S = staged.size(1), C = last(taps), W = taps.size(0) - 1;
-  ET_KERNEL_CHECK(context, is_sound(x, taps, window, start, out) && T <= S && last(staged) == C, InvalidArgument, out);
+  Sizes sizes;
+  Size S;
+  REQUIRE(sizes.agree(x, taps, bias, window, start, out));
+  const int64_t T = sizes.T, C = sizes.C, W = sizes.W;
+  REQUIRE(is<float>(staged, sizes.B, S, C) && T <= S);
   const bool known = activated(activation, [&](auto activate) {
     for_channels(x.size(0), C, T * W * 2 * sizeof(float), [&](int64_t batch, int64_t begin, int64_t end) {
       const Conv conv = conv_of(x, taps, bias, start, batch);
       const float* before = data<float>(window) + batch * W * C;
       for (int64_t t = 0; t < T; ++t) {
-        std::memcpy(data<float>(staged) + (batch * S + t) * C + begin, conv.x + t * conv.stride + begin, (end - begin) * sizeof(float));
+        std::memmove(data<float>(staged) + (batch * S + t) * C + begin, conv.x + t * conv.stride + begin, (end - begin) * sizeof(float));
         outputs<decltype(activate)>(conv, before, data<float>(out) + (batch * T + t) * C, t, begin, end);
       }
     });
   });
-  ET_KERNEL_CHECK(context, known, InvalidArgument, out);
+  ET_KERNEL_CHECK_MSG(context, known, InvalidArgument, out, "there is no activation %.*s", int(activation.size()), activation.data());
   return out;
 }
 
 Tensor& shift_window_out(KernelRuntimeContext& context, Tensor& window, const Tensor& x, const Tensor& count, Tensor& out) {
-  const int64_t n = *data<int64_t>(count), T = x.size(1), W = window.size(1), C = last(window);
-  ET_KERNEL_CHECK(context, is_float(x) && is_float(window) && last(x) == C && n >= 0 && n <= T, InvalidArgument, out);
-  for (int64_t batch = 0; batch < x.size(0); ++batch) {
+  Size B, T, W, C;
+  int64_t n;
+  REQUIRE(is<float>(x, B, T, C));
+  REQUIRE(is<float>(window, B, W, C));
+  REQUIRE(reads(count, n, 0, T));
+  REQUIRE(holds<int64_t>(out, 1));
+  for (int64_t batch = 0; batch < B; ++batch) {
     const Conv conv{data<float>(x) + batch * T * C, nullptr, nullptr, C, T, C, W};
     shift(conv, data<float>(window) + batch * W * C, n, 0, C);
   }
@@ -113,9 +127,9 @@ Tensor& shift_window_out(KernelRuntimeContext& context, Tensor& window, const Te
   return out;
 }
 
-EXECUTORCH_LIBRARY(hybridge, "short_conv.out", short_conv_out);
-EXECUTORCH_LIBRARY(hybridge, "short_conv_verify.out", short_conv_verify_out);
-EXECUTORCH_LIBRARY(hybridge, "shift_window.out", shift_window_out);
+HYBRIDGE_KERNEL("short_conv.out", short_conv_out);
+HYBRIDGE_KERNEL("short_conv_verify.out", short_conv_verify_out);
+HYBRIDGE_KERNEL("shift_window.out", shift_window_out);
 
 }  // namespace
 }  // namespace hybridge

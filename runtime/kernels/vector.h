@@ -4,18 +4,26 @@
 #include <cstdint>
 #include <cstring>
 
+#include "instruction_set.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #elif defined(__aarch64__)
 #include <arm_neon.h>
 #endif
 
-namespace hybridge {
+namespace hybridge::inline INSTRUCTION_SET {
+
+// A loop whose index has to be a constant: arrays stay in registers only where each element has a name, so to speak. For a
+// function's arguments and members to stay there the function has to be INLINE.
+#define UNROLLED _Pragma("GCC unroll 16")
+#define INLINE [[gnu::always_inline]] inline
 
 constexpr int LANES = 16;
 
 using f32x16 = float __attribute__((vector_size(64)));
 using i32x16 = int32_t __attribute__((vector_size(64)));
+using u32x16 = uint32_t __attribute__((vector_size(64)));
 using i8x16 = int8_t __attribute__((vector_size(16)));
 using u8x64 = uint8_t __attribute__((vector_size(64)));
 #if defined(__aarch64__)
@@ -77,20 +85,34 @@ inline int32_t sum(i32x16 v) {
 #endif
 }
 
-// To the nearest whole number, to the even one of two.
+inline f32x16 magnitude(f32x16 v) { return (f32x16)((i32x16)v & 0x7fffffff); }
+
+// v, with 0 for NaN and for what is too large: no processor agrees with another, or C++ with any, on the whole number of those.
+inline f32x16 convertible(f32x16 v) { return magnitude(v) < 4194304.0f ? v : f32x16{}; }
+
+// To the nearest whole number, to the even one of two; see convertible().
 inline i32x16 rounded(f32x16 v) {
+  v = convertible(v);
 #if defined(__AVX512F__)
   return (i32x16)_mm512_cvtps_epi32((__m512)v);
-#else
+#elif defined(__AVX2__)
   i32x16 whole;
-  for (int i = 0; i < LANES; ++i) whole[i] = int32_t(__builtin_nearbyintf(v[i]));
+  for (int i = 0; i < LANES; i += 8) {
+    const __m256i part = _mm256_cvtps_epi32(load<__m256>((const float*)&v + i));
+    std::memcpy((int32_t*)&whole + i, &part, sizeof part);
+  }
   return whole;
+#elif defined(__aarch64__)
+  i32x16 whole;
+  for (int i = 0; i < LANES; i += 4) vst1q_s32((int32_t*)&whole + i, vcvtnq_s32_f32(vld1q_f32((const float*)&v + i)));
+  return whole;
+#else
+  const f32x16 magic = splat(12582912.0f);  // 1.5 * 2^23: adding it leaves the nearest whole number in the low bits
+  return (i32x16)(v + magic) - (i32x16)magic;
 #endif
 }
 
 inline f32x16 larger(f32x16 a, f32x16 b) { return a > b ? a : b; }
-
-inline f32x16 magnitude(f32x16 v) { return (f32x16)((i32x16)v & 0x7fffffff); }
 
 inline f32x16 to_float(i32x16 v) { return __builtin_convertvector(v, f32x16); }
 
@@ -102,6 +124,13 @@ inline f32x16 to_float(f16x16 v) {
   union { float32x4_t part[4]; f32x16 whole; } b;
   for (int i = 0; i < 4; ++i) b.part[i] = vcvt_f32_f16(a.part[i]);
   return b.whole;
+#elif defined(__F16C__)
+  f32x16 wide;
+  for (int i = 0; i < LANES; i += 8) {
+    const __m256 part = _mm256_cvtph_ps(load<__m128i>((const half*)&v + i));
+    std::memcpy((float*)&wide + i, &part, sizeof part);
+  }
+  return wide;
 #else
   return __builtin_convertvector(v, f32x16);
 #endif
@@ -113,6 +142,12 @@ inline i32x16 dot4(i32x16 acc, u8x64 bytes, const int8_t* quad) {
   // The compiler would load the quad by an instruction of its own; half of them would then be loads.
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(bytes), "m"(*reinterpret_cast<const int8_t(*)[4]>(quad)));
   return acc;
+#elif defined(__AVXVNNI__)
+  union { i32x16 whole; __m256i half[2]; } a{acc};
+  union { u8x64 whole; __m256i half[2]; } b{bytes};
+  const __m256i q = _mm256_set1_epi32(load<int32_t>(quad));
+  for (int i = 0; i < 2; ++i) a.half[i] = _mm256_dpbusd_avx_epi32(a.half[i], b.half[i], q);
+  return a.whole;
 #elif defined(__AVX2__)
   union { i32x16 whole; __m256i half[2]; } a{acc};
   union { u8x64 whole; __m256i half[2]; } b{bytes};
@@ -134,7 +169,7 @@ inline i32x16 dot4(i32x16 acc, u8x64 bytes, const int8_t* quad) {
 }
 
 // The same for signed bytes, up to SIGNED_OFFSET times the sum of the quad, which the caller takes off.
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 constexpr int SIGNED_OFFSET = 128;
 inline i32x16 dot4_signed(i32x16 acc, u8x64 bytes, const int8_t* quad) { return dot4(acc, bytes ^ uint8_t(0x80), quad); }
 #else
@@ -159,4 +194,4 @@ inline i32x16 dot4_signed(i32x16 acc, u8x64 bytes, const int8_t* quad) {
 }
 #endif
 
-}  // namespace hybridge
+}  // namespace hybridge::inline INSTRUCTION_SET

@@ -3,7 +3,7 @@
 
 #include "vector.h"
 
-namespace hybridge {
+namespace hybridge::inline INSTRUCTION_SET {
 
 // e^x to 2 units in the last place; 0 below -104, infinite above 88.73, NaN for NaN.
 // Source: the Cephes library's expf: e^x = 2^n e^r with |r| <= ln 2 / 2, and a polynomial for e^r.
@@ -59,4 +59,4 @@ inline f32x16 load_up_to(const float* from, int64_t count) { return count >= LAN
 
 inline void store_first(float* to, f32x16 v, int64_t count) { std::memcpy(to, &v, count * sizeof(float)); }
 
-}  // namespace hybridge
+}  // namespace hybridge::inline INSTRUCTION_SET

@@ -1,6 +1,7 @@
 // y = x where the condition holds, else other, all three broadcast: rows of one choice are copied, others go number by number.
 #include <array>
 
+#include "checks.h"
 #include "kernel.h"
 
 namespace hybridge {
@@ -44,13 +45,13 @@ int64_t offset(const Tensor& out, const Strides& strides, int64_t row) {
 
 template <typename T>
 void choose(const Choice& c, const Tensor& condition, const Tensor& x, const Tensor& other, Tensor& out) {
-  const auto* holds = static_cast<const bool*>(condition.const_data_ptr());
+  const auto* holds = static_cast<const uint8_t*>(condition.const_data_ptr());  // a bool, whose byte may be any
   const auto *a = static_cast<const T*>(x.const_data_ptr()), *b = static_cast<const T*>(other.const_data_ptr());
   auto* to = static_cast<T*>(out.mutable_data_ptr());
   const int64_t d = out.dim() - 1, cs = d < 0 ? 0 : c.condition[d], as = d < 0 ? 0 : c.x[d], bs = d < 0 ? 0 : c.other[d];
   parallel(c.rows, c.last * int64_t(sizeof(T)), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      const bool* when = holds + offset(out, c.condition, row);
+      const uint8_t* when = holds + offset(out, c.condition, row);
       const T *left = a + offset(out, c.x, row), *right = b + offset(out, c.other, row);
       T* y = to + row * c.last;
       if (cs == 0) {
@@ -64,9 +65,10 @@ void choose(const Choice& c, const Tensor& condition, const Tensor& x, const Ten
 
 Tensor& where_out(KernelRuntimeContext& context, const Tensor& condition, const Tensor& x, const Tensor& other, Tensor& out) {
   Choice c{};
-  const bool fits = out.dim() <= MOST_DIMS && strides_of(condition, out, c.condition) && strides_of(x, out, c.x) && strides_of(other, out, c.other);
-  ET_KERNEL_CHECK(context, fits && condition.scalar_type() == ScalarType::Bool, InvalidArgument, out);
-  ET_KERNEL_CHECK(context, x.scalar_type() == out.scalar_type() && other.scalar_type() == out.scalar_type(), InvalidArgument, out);
+  REQUIRE(out.dim() <= MOST_DIMS && is_dense(out));
+  REQUIRE(is_dense_of<bool>(condition) && strides_of(condition, out, c.condition));
+  REQUIRE(x.scalar_type() == out.scalar_type() && is_dense(x) && strides_of(x, out, c.x));
+  REQUIRE(other.scalar_type() == out.scalar_type() && is_dense(other) && strides_of(other, out, c.other));
   if (out.numel() == 0) return out;
   c.last = out.dim() ? last(out) : 1;
   c.rows = out.numel() / c.last;
@@ -75,12 +77,12 @@ Tensor& where_out(KernelRuntimeContext& context, const Tensor& condition, const 
     case 2: choose<uint16_t>(c, condition, x, other, out); break;
     case 4: choose<uint32_t>(c, condition, x, other, out); break;
     case 8: choose<uint64_t>(c, condition, x, other, out); break;
-    default: ET_KERNEL_CHECK(context, false, InvalidArgument, out);
+    default: REQUIRE(!"a dtype of 1, 2, 4 or 8 bytes");
   }
   return out;
 }
 
-EXECUTORCH_LIBRARY(hybridge, "where.out", where_out);
+HYBRIDGE_KERNEL("where.out", where_out);
 
 }  // namespace
 }  // namespace hybridge

@@ -1,52 +1,68 @@
 // Rows of keys and values into their buffers, in place.
+#include "checks.h"
 #include "kernel.h"
 #include "quantized_rows.h"
 
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 namespace hybridge {
 namespace {
 
-// buffer[start + t] = rows[t]; rows [1, T, ...], buffer [1, R, ...].
+// rows [1, T, ...] and buffer [1, R, ...] of any dtype, a row of either as large as one of the other.
+bool agree(const Tensor& rows, const Tensor& buffer) {
+  const auto is_sequence = [](const Tensor& x) { return x.dim() > 1 && x.size(0) == 1 && x.numel() > 0 && is_dense(x); };
+  return rows.scalar_type() == buffer.scalar_type() && is_sequence(rows) && is_sequence(buffer) &&
+      rows.numel() / rows.size(1) == buffer.numel() / buffer.size(1);
+}
+
+// buffer[start + t] = rows[t].
 Tensor& write_rows_out(KernelRuntimeContext& context, const Tensor& rows, Tensor& buffer, const Tensor& start, Tensor& out) {
-  const int64_t width = rows.nbytes() / rows.size(1), first = *data<int64_t>(start);
-  const bool fits = rows.scalar_type() == buffer.scalar_type() && int64_t(buffer.nbytes()) == buffer.size(1) * width && first >= 0 &&
-      first + rows.size(1) <= buffer.size(1);
-  ET_KERNEL_CHECK(context, fits, InvalidArgument, out);
-  std::memcpy(static_cast<uint8_t*>(buffer.mutable_data_ptr()) + first * width, rows.const_data_ptr(), rows.nbytes());
+  int64_t first;
+  REQUIRE(agree(rows, buffer));
+  REQUIRE(reads(start, first) && fits(first, rows.size(1), buffer.size(1)));
+  const int64_t width = rows.nbytes() / rows.size(1);
+  std::memmove(static_cast<uint8_t*>(buffer.mutable_data_ptr()) + first * width, rows.const_data_ptr(), rows.nbytes());
   return out;
 }
 
-// ring[(start + t) % R] = rows[t] for the newest of the first `count` rows [1, T, ...]; ring [1, R, ...].
+// ring[(start + t) % R] = rows[t] for the newest of the first `count` rows.
 Tensor& write_window_out(KernelRuntimeContext& context, const Tensor& rows, Tensor& ring, const Tensor& start, const Tensor& count, Tensor& out) {
-  const int64_t width = rows.nbytes() / rows.size(1), R = ring.size(1), first = *data<int64_t>(start), real = *data<int64_t>(count);
-  const bool fits = rows.scalar_type() == ring.scalar_type() && int64_t(ring.nbytes()) == R * width && first >= 0 && real >= 0 && real <= rows.size(1);
-  ET_KERNEL_CHECK(context, fits, InvalidArgument, out);
+  int64_t first, real;
+  REQUIRE(agree(rows, ring));
+  REQUIRE(reads(count, real, 0, rows.size(1)));
+  REQUIRE(reads(start, first, 0, std::numeric_limits<int64_t>::max() - real));
+  const int64_t width = rows.nbytes() / rows.size(1), R = ring.size(1);
   const auto* from = static_cast<const uint8_t*>(rows.const_data_ptr());
   auto* to = static_cast<uint8_t*>(ring.mutable_data_ptr());
-  for (int64_t t = std::max<int64_t>(0, real - R); t < real; ++t) std::memcpy(to + (first + t) % R * width, from + t * width, width);
+  for (int64_t t = std::max<int64_t>(0, real - R); t < real; ++t) std::memmove(to + (first + t) % R * width, from + t * width, width);
   return out;
 }
 
-// put(d, q) for each number of x, rounded to 8 bits with the scale that is returned: max |x| / 127.
+// put(d, q) for each number of x, rounded to 8 bits with the scale that is returned: max |x| / 127. A row with a number that is
+// not finite is all 0 with a scale of NaN; one whose numbers are too small for the inverse of their scale is all 0.
 template <typename F>
 float round_row(const float* x, int64_t count, const F& put) {
-  float largest = 0.0f;
-  for (int64_t d = 0; d < count; ++d) largest = std::max(largest, std::fabs(x[d]));
-  const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
-  for (int64_t d = 0; d < count; ++d) put(d, int8_t(std::nearbyint(x[d] * inverse)));
-  return largest * (1.0f / 127.0f);
+  int32_t bits = 0;  // of the largest; NaN and infinity have larger ones than any number
+  for (int64_t d = 0; d < count; ++d) bits = std::max(bits, std::bit_cast<int32_t>(x[d]) & 0x7fffffff);
+  const float largest = std::bit_cast<float>(bits), inverse = 127.0f / largest;
+  const bool finite = std::isfinite(largest), rounds = finite && std::isfinite(inverse);
+  for (int64_t d = 0; d < count; ++d) put(d, rounds ? int8_t(std::nearbyint(x[d] * inverse)) : int8_t(0));
+  return finite ? largest * (1.0f / 127.0f) : std::numeric_limits<float>::quiet_NaN();
 }
 
 // Key [1, T, G, D] and value [1, T, G, V] in 8 bits from row `start` on, each head of a row with its own scale.
 Tensor& write_quantized_rows_out(KernelRuntimeContext& context, const Tensor& key, const Tensor& value, Tensor& keys, Tensor& key_scales,
     Tensor& values, Tensor& value_scales, const Tensor& start, Tensor& out) {
+  Size T, G, D, V;
+  int64_t first;
+  REQUIRE(is<float>(key, 1, T, G, D));
+  REQUIRE(is<float>(value, 1, T, G, V));
   const QuantizedRows rows = quantized_rows(keys, key_scales, values, value_scales);
-  const int64_t T = key.size(1), D = last(key), V = last(value), first = *data<int64_t>(start);
-  const bool fits = rows.hold(D, V) && is_float(key) && is_float(value) && key.numel() == T * rows.G * D &&
-      value.numel() == T * rows.G * V && first >= 0 && first + T <= rows.R;
-  ET_KERNEL_CHECK(context, fits, InvalidArgument, out);
+  REQUIRE(rows.hold(D, V) && rows.G == G);
+  REQUIRE(reads(start, first) && fits(first, T, rows.R));
   int8_t *k = data<int8_t>(keys), *v = data<int8_t>(values);
   parallel(rows.G, T * (D + V) * 4, [&](int64_t begin, int64_t end) {
     for (int64_t head = begin; head < end; ++head)
@@ -61,9 +77,9 @@ Tensor& write_quantized_rows_out(KernelRuntimeContext& context, const Tensor& ke
   return out;
 }
 
-EXECUTORCH_LIBRARY(hybridge, "write_rows.out", write_rows_out);
-EXECUTORCH_LIBRARY(hybridge, "write_window.out", write_window_out);
-EXECUTORCH_LIBRARY(hybridge, "write_quantized_rows.out", write_quantized_rows_out);
+HYBRIDGE_KERNEL("write_rows.out", write_rows_out);
+HYBRIDGE_KERNEL("write_window.out", write_window_out);
+HYBRIDGE_KERNEL("write_quantized_rows.out", write_quantized_rows_out);
 
 }  // namespace
 }  // namespace hybridge

@@ -2,8 +2,9 @@
 //
 // A program made of this header and the kernels reads one call from stdin and writes every tensor of it, as it is afterwards,
 // to stdout. A call is the operator's name, then its arguments in order, each a letter and its value:
-//   t  dtype (int32), dimensions (int32), sizes (int64 each), data      n  none      i  int64      d  double
-//   s  length (int32), characters      l  length (int32), int64 each
+//   t  dtype (int32), dimensions (int32), sizes (int64 each), order of the dimensions in memory (uint8 each), data
+//   a  which tensor before it shares its memory with (int32), then a tensor without data; both end with the call
+//   n  none      i  int64      d  double      s  length (int32), characters      l  length (int32), int64 each
 #define HYBRIDGE_KERNEL_H
 
 #include <algorithm>
@@ -11,7 +12,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,6 +22,8 @@
 #include <utility>
 #include <vector>
 
+#include "instruction_set.h"
+
 namespace executorch::aten {
 template <typename T>
 using ArrayRef = std::vector<T>;
@@ -29,11 +31,11 @@ using ArrayRef = std::vector<T>;
 
 namespace hybridge {
 
-enum class ScalarType : int32_t { Byte = 0, Char = 1, Half = 5, Int = 3, Long = 4, Float = 6, Bool = 11 };
-enum class Error { Ok, InvalidArgument, MemoryAllocationFailed };
+enum class ScalarType : int32_t { Byte = 0, Char = 1, Int = 3, Long = 4, Half = 5, Float = 6, Double = 7, Bool = 11 };
 
 inline int64_t width_of(ScalarType type) {
   switch (type) {
+    case ScalarType::Double:
     case ScalarType::Long: return 8;
     case ScalarType::Int:
     case ScalarType::Float: return 4;
@@ -45,7 +47,8 @@ inline int64_t width_of(ScalarType type) {
 struct Tensor {
   ScalarType type = ScalarType::Float;
   std::vector<int64_t> shape;
-  std::vector<uint8_t>* bytes = nullptr;  // never freed: the program runs one call
+  std::vector<uint8_t> order;
+  std::vector<uint8_t>* bytes = nullptr;  // exactly as many as the tensor has: a sanitizer sees what is behind them; seen() has it
 
   ScalarType scalar_type() const { return type; }
   int64_t dim() const { return shape.size(); }
@@ -55,7 +58,8 @@ struct Tensor {
     for (int64_t each : shape) count *= each;
     return count;
   }
-  size_t nbytes() const { return bytes->size(); }
+  size_t nbytes() const { return numel() * element_size(); }
+  const std::vector<uint8_t>& dim_order() const { return order; }
   int64_t element_size() const { return width_of(type); }
   const void* const_data_ptr() const { return bytes->data(); }
   void* mutable_data_ptr() const { return bytes->data(); }
@@ -63,9 +67,11 @@ struct Tensor {
   template <typename T> T* mutable_data_ptr() const { return reinterpret_cast<T*>(bytes->data()); }
 };
 
+constexpr size_t MOST_SCRATCH = size_t(1) << 30;  // a call that asks for more is told that there is none
+
 struct KernelRuntimeContext {
   std::vector<std::unique_ptr<uint8_t[]>> memory;
-  void fail(Error) { std::fprintf(stderr, "the kernel failed\n"), std::exit(1); }
+  const char* refused = nullptr;  // the check that failed
 };
 
 template <typename F>
@@ -76,8 +82,11 @@ void parallel(int64_t count, int64_t, const F& f) {
 
 template <typename T>
 T* scratch(KernelRuntimeContext& context, int64_t count) {
-  context.memory.emplace_back(new uint8_t[count * sizeof(T) + 64]);
-  return reinterpret_cast<T*>((reinterpret_cast<uintptr_t>(context.memory.back().get()) + 63) & ~uintptr_t(63));
+  size_t bytes = 0;
+  if (count < 0 || __builtin_mul_overflow(size_t(count), sizeof(T), &bytes) || bytes > MOST_SCRATCH) return nullptr;
+  // The end is exact, so that a sanitizer sees what is behind it; kernels ask for 64 bytes of alignment, and need none.
+  context.memory.emplace_back(new uint8_t[bytes]);
+  return reinterpret_cast<T*>(context.memory.back().get());
 }
 
 template <typename T> const T* data(const Tensor& tensor) { return tensor.const_data_ptr<T>(); }
@@ -101,14 +110,33 @@ inline std::vector<Tensor>& seen() {
   return all;
 }
 
-inline Tensor get_tensor() {
+// What their memory held before the call.
+inline std::vector<std::vector<uint8_t>>& given() {
+  static std::vector<std::vector<uint8_t>> all;
+  return all;
+}
+
+inline bool& some_share_memory() {
+  static bool some = false;
+  return some;
+}
+
+inline Tensor get_tensor(char kind) {
   Tensor tensor;
+  if (kind == 'a') {
+    tensor.bytes = seen()[get<int32_t>()].bytes;
+    some_share_memory() = true;
+  }
   tensor.type = ScalarType(get<int32_t>());
   tensor.shape.resize(get<int32_t>());
   for (int64_t& size : tensor.shape) size = get<int64_t>();
-  tensor.bytes = new std::vector<uint8_t>(tensor.numel() * tensor.element_size());
+  tensor.order.resize(tensor.shape.size());
+  get(tensor.order.data(), tensor.order.size());
+  if (kind == 'a') return tensor;
+  tensor.bytes = new std::vector<uint8_t>(tensor.nbytes());
   get(tensor.bytes->data(), tensor.bytes->size());
   seen().push_back(tensor);
+  given().push_back(*tensor.bytes);
   return tensor;
 }
 
@@ -126,11 +154,13 @@ template <typename T> Kept<T> argument() {
   using Value = Kept<T>;
   const char kind = get<char>();
   if constexpr (std::is_same_v<Value, std::optional<Tensor>>) {
-    return kind == 'n' ? Value{} : Value{get_tensor()};
+    return kind == 'n' ? Value{} : Value{get_tensor(kind)};
   } else if constexpr (std::is_same_v<Value, Tensor>) {
-    return get_tensor();
+    return get_tensor(kind);
   } else if constexpr (std::is_same_v<Value, double>) {
     return get<double>();
+  } else if constexpr (std::is_same_v<Value, std::optional<double>>) {
+    return kind == 'n' ? Value{} : Value{get<double>()};
   } else if constexpr (std::is_same_v<Value, std::string> || std::is_same_v<Value, std::vector<int64_t>>) {
     return get_many<Value>();
   } else {
@@ -138,28 +168,28 @@ template <typename T> Kept<T> argument() {
   }
 }
 
-inline std::map<std::string, std::function<void()>>& kernels() {
-  static std::map<std::string, std::function<void()>> all;
-  return all;
-}
+// In the program's own file, which is compiled for any processor: keeps what the chosen instruction set offers. A call reads its
+// arguments and runs; it returns the check that refused it, or null.
+bool add_kernel(const char* instruction_set, const char* name, const char* (*call)());
 
 template <typename R, typename... A>
-bool add_kernel(const char* name, R (*kernel)(KernelRuntimeContext&, A...)) {
-  kernels()[name] = [kernel] {
-    KernelRuntimeContext context;
-    std::tuple<Kept<A>...> values{argument<A>()...};
-    std::apply([&](auto&... each) { kernel(context, each...); }, values);
-  };
-  return true;
+const char* call_with_arguments(R (*kernel)(KernelRuntimeContext&, A...)) {
+  KernelRuntimeContext context;
+  std::tuple<Kept<A>...> values{argument<A>()...};
+  std::apply([&](auto&... each) { kernel(context, each...); }, values);
+  return context.refused;
 }
 
 }  // namespace hybridge
 
 #define ET_KERNEL_CHECK(context, condition, error, result) \
   do {                                                     \
-    if (!(condition)) (context).fail(Error::error);        \
+    if (!(condition)) {                                    \
+      (context).refused = #error ": " #condition;          \
+      return result;                                       \
+    }                                                      \
   } while (false)
 #define ET_KERNEL_CHECK_MSG(context, condition, error, result, ...) ET_KERNEL_CHECK(context, condition, error, result)
-#define HYBRIDGE_JOIN_(a, b) a##b
-#define HYBRIDGE_JOIN(a, b) HYBRIDGE_JOIN_(a, b)
-#define EXECUTORCH_LIBRARY(space, name, kernel) static const bool HYBRIDGE_JOIN(added_, __COUNTER__) = add_kernel(name, &kernel)
+#define HYBRIDGE_KERNEL(NAME, FUNCTION)                                \
+  [[maybe_unused]] static const bool FUNCTION##_added = ::hybridge::add_kernel( \
+      INSTRUCTION_SET_NAME, NAME, +[] { return call_with_arguments(&FUNCTION); })

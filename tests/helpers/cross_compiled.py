@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -17,12 +18,13 @@ import torch
 from torch import Tensor
 
 from hybridge.runtime.kernels import compiling, library
+from hybridge.runtime.kernels.instruction_sets import TABLE, instruction_sets
 
 STUB, PROGRAM = Path(__file__).parents[1] / "cross", "kernels"
 DTYPES = {torch.uint8: 0, torch.int8: 1, torch.int32: 3, torch.int64: 4, torch.float16: 5, torch.float32: 6, torch.bool: 11}
 # Exceptions, type information and locked statics would need the C++ library: see stub_runtime.h.
 FLAGS = [
-    *(flag for flag in library.FLAGS if flag not in ("-march=native", "-shared", "-fPIC", "-fvisibility=hidden", "-O3")),
+    *(flag for flag in library.FLAGS if flag not in ("-fPIC", "-fvisibility=hidden", "-O3")),
     *("-O1", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-include", str(STUB / "stub_runtime.h")),
     f"-I{library.FOLDER}",
 ]
@@ -31,39 +33,36 @@ CALLED = ["activation", "linear", "packed_linear", "permute"]  # the files of th
 Argument = Tensor | int | float | bool | str | Sequence[int] | None
 
 
-def zig(language: str) -> list[str]:
-    """Clang of the ``ziglang`` wheel, for 64-bit ARM; it brings the C library's source."""
-    return [sys.executable, "-m", "ziglang", language, "-target", "aarch64-linux-musl"]
-
-
 @dataclass(frozen=True)
 class Target:
-    """How to compile ``sources`` for one processor, and how to link and run what came of it."""
+    """How to compile and link the kernels for one kind of processor: all instruction sets in one program."""
 
+    machine: str
     compiler: Sequence[str]
     linker: Sequence[str]
-    flags: Sequence[str]
-    sources: Sequence[Path]
-    runner: Sequence[str] = ()
 
 
-def arm(cpu: str, emulated: str, sources: Sequence[Path]) -> Target:
-    runner = [emulator() or "", "-cpu", emulated]
-    return Target(zig("c++"), zig("cc"), [f"-mcpu={cpu}"], sources, runner)
+def arm() -> Target:
+    """Clang of the ``ziglang`` wheel, which brings the C library's source."""
+    zig = [sys.executable, "-m", "ziglang"]
+    return Target("aarch64", [*zig, "c++", *ZIG], [*zig, "cc", *ZIG])
 
 
-def x86(architecture: str, sources: Sequence[Path]) -> Target:
+def x86() -> Target:
     compiler = [compiling.compiler() or "g++"]
-    return Target(compiler, compiler, [f"-march={architecture}"], sources)
+    return Target("x86_64", compiler, compiler)
 
 
-def sources(*names: str) -> list[Path]:
-    """The kernels' files of these names; all without any."""
-    return [path for path in library.sources() if not names or path.stem in names]
+ZIG = ["-target", "aarch64-linux-musl"]
 
 
-def emulator() -> str | None:
-    return shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+def zig_flags(flags: Sequence[str]) -> list[str]:
+    """Zig writes ``-march=armv8.2-a+dotprod`` as ``-mcpu=generic+v8_2a+dotprod``."""
+    return [re.sub(r"^-march=armv8\.?(\d*)-a", lambda m: f"-mcpu=generic+v8{m[1] and '_' + m[1]}a", flag) for flag in flags]
+
+
+def emulator(machine: str) -> str | None:
+    return shutil.which(f"qemu-{machine}-static") or shutil.which(f"qemu-{machine}")
 
 
 def has_zig() -> bool:
@@ -72,21 +71,31 @@ def has_zig() -> bool:
 
 def cross_compile(target: Target) -> Path:
     """The program of the target's kernels; from the user's cache if it is there."""
-    files = [STUB / "main.cpp", *target.sources]
-    headers = [STUB / "stub_runtime.h", *sorted(library.FOLDER.glob("*.h"))]
-    key = compiling.key([*files, *headers], target.compiler[0], [*target.compiler, *FLAGS, *target.flags, *map(str, files)])
+    files = [
+        STUB / "main.cpp",
+        STUB / "stub_runtime.h",
+        TABLE,
+        *library.dispatch_sources(),
+        *library.sources(),
+        *library.headers(),
+    ]
+    key = compiling.key(files, target.compiler[0], [*target.compiler, *FLAGS])
     program = compiling.cache_folder("cross") / key / PROGRAM
     if not program.exists():
         with compiling.appearing(program) as built:
-            _build(target, files, built)
+            _build(target, built)
     return program
 
 
-def _build(target: Target, files: Sequence[Path], program: Path) -> None:
-    objects = [str(program.with_name(f"{path.stem}.o")) for path in files]
+def _build(target: Target, program: Path) -> None:
+    sets = instruction_sets(target.machine)
+    units = [(sets[0], STUB / "main.cpp"), (sets[0], library.FOLDER / "dispatch/instruction_sets.cpp")]
+    # All files compile for the best set; the others get those that the tests call.
+    units += [(each, path) for each in sets for path in library.sources() if each is sets[-1] or path.stem in CALLED]
+    objects = [str(program.with_name(f"{number}.o")) for number in range(len(units))]
     commands = [
-        [*target.compiler, *FLAGS, *target.flags, "-c", str(path), "-o", made]
-        for path, made in zip(files, objects, strict=True)
+        [*target.compiler, *FLAGS, *zig_flags(each.flags), "-c", str(path), "-o", made]
+        for (each, path), made in zip(units, objects, strict=True)
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(_run, commands))
@@ -99,15 +108,24 @@ def _run(command: Sequence[str]) -> None:
 
 
 class CrossCompiled:
-    """A program of kernels, started by ``runner``."""
+    """A program of kernels, started by ``runner``, in ``instruction_set`` or the one that it chooses itself."""
 
-    def __init__(self, program: Path, runner: Sequence[str]) -> None:
-        self._program, self._runner = program, runner
+    def __init__(self, program: Path, runner: Sequence[str] = (), instruction_set: str = "") -> None:
+        self._program, self._runner, self._set = program, runner, instruction_set
+
+    def _start(self, *arguments: str, call: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        environment = os.environ | {library.CHOICE: self._set}
+        command = [*self._runner, str(self._program), *arguments]
+        return subprocess.run(command, input=call, capture_output=True, check=True, env=environment)
+
+    def chosen(self) -> str:
+        """The instruction set that it runs, and all that the processor has."""
+        return self._start("which").stdout.decode()
 
     def __call__(self, name: str, *arguments: Argument) -> list[Tensor]:
         """Call operator ``name`` (with its overload); returns every tensor among ``arguments`` as it is afterwards."""
         call = struct.pack("<i", len(name)) + name.encode() + b"".join(map(_encoded, arguments))
-        answer = subprocess.run([*self._runner, str(self._program)], input=call, capture_output=True, check=True).stdout
+        answer = self._start(call=call).stdout
         results, offset = [], 0
         for tensor in (each for each in arguments if isinstance(each, Tensor)):
             flat = torch.frombuffer(bytearray(answer), dtype=tensor.dtype, count=tensor.numel(), offset=offset)
@@ -121,7 +139,7 @@ def _encoded(argument: Argument) -> bytes:
         return b"n"
     if isinstance(argument, Tensor):
         header = struct.pack(f"<ii{argument.dim()}q", DTYPES[argument.dtype], argument.dim(), *argument.shape)
-        return b"t" + header + argument.contiguous().numpy().tobytes()
+        return b"t" + header + bytes(range(argument.dim())) + argument.contiguous().numpy().tobytes()
     if isinstance(argument, str):
         return b"s" + struct.pack("<i", len(argument)) + argument.encode()
     if isinstance(argument, Sequence):

@@ -1,0 +1,34 @@
+// Products of a panel's rows (panels.h) and some tokens in whole numbers, for each instruction set in a file of its own. It has
+//
+//   tile_size(left)     how many of `left` tokens go together
+//   together(T)         columns of a token that lie side by side in a tile of T tokens, see at()
+//   offset(bits)        what is added to each weight before it is multiplied; the caller takes offset * sum of the token off
+//   IntegerTile<Bits, T>
+//     ROWS              rows of a panel that go together: 16, or 8 where registers do not hold the sums of more
+//     start(offsets)    begins the sums of a group of columns, one number for each token
+//     add(w, x, K)      adds K columns, a multiple of 8; w is at the first of the rows
+//     finish(scales, steps)   adds the group's sums to the totals: times the scale of a row and the step of a token
+//     store(to)         the totals, float [T, 16]
+//
+// All compilers keep sums and totals in registers only where each has an index that is a constant: hence UNROLLED and INLINE.
+#pragma once
+
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#include "products_i8mm.h"
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include "products_dotprod.h"
+#elif defined(__AVX2__) && !defined(__AVX512VNNI__)
+#include "products_avx2.h"
+#else
+#include "products_lanes.h"
+#endif
+
+namespace hybridge::inline INSTRUCTION_SET {
+
+// Where column k of token t is in a group of `columns` of a tile of T tokens.
+constexpr int64_t at(int64_t k, int64_t t, int64_t T, int64_t columns) {
+  const int64_t width = together(T), first = k / width * width;
+  return first * T + t * std::min(width, columns - first) + k - first;
+}
+
+}  // namespace hybridge::inline INSTRUCTION_SET

@@ -1,0 +1,23 @@
+"""The innermost loops of 4-bit products keep to registers: an edit or a compiler that brings spills back is seen here."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "instructions"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("ziglang") is None, reason="needs the ziglang wheel, for the processors of others")
+def test_products_reach_their_targets() -> None:
+    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = re.findall(r"^\| (\w+) \| clang \| (\d+) \| \d+ \| 0 \| [\d.]+ \| \d+ \|$", done.stdout, flags=re.MULTILINE)
+    assert {name for name, _ in rows} == {"avx2", "avxvnni", "avx512vnni", "dotprod", "i8mm"}
+    assert ("i8mm", "8") in rows
