@@ -11,6 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+EXECUTORCH = "1.5.1"
+"""The version that all of this holds for, and that pyproject.toml pins."""
+
 XNNPACK = "XnnpackBackend"
 """What plans and the runtime call the delegate. ``xnnpack_cache.cpp`` has this name and the option ``weight_cache_enabled``."""
 
@@ -51,6 +54,11 @@ def extension() -> Any:
 def operator_names(runtime: Any) -> frozenset[str]:
     """Return all registered kernels as ``namespace::name.overload``."""
     return frozenset(runtime._get_operator_names())
+
+
+def backend_names(runtime: Any) -> frozenset[str]:
+    """Return all registered backends by what plans call them."""
+    return frozenset(runtime._get_registered_backend_names())
 
 
 def load_program(runtime: Any, path: Path) -> Any:

@@ -1,163 +1,109 @@
-"""Check that every client gives the same tokens: the embedded model for each runtime, 20 prompts of 100 greedy tokens.
+"""Hold every client of the demo's artifact to the greedy tokens of the uncached model: 20 prompts, second turns, resets.
 
-The reference is the Session over a .pte with the runtime's own kernels; the eager model without any cache is a client too.
+Exit code 1 where a client gives another token or cannot be run on this machine; its row says why.
 """
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
-import random
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-import torch
+from client_check import in_process, in_programs
+from client_check.client import ClientError, Row
+from client_check.conversations import NEW, NEW_LATER, Conversation, conversation, score
+from client_check.random_operations import print_errors
 from tokenizers import Tokenizer
 
-import hybridge
-from hybridge.cache import HybridCache
-from hybridge.export.checkpoint.loading import load_checkpoint
-from hybridge.export.cli.embedded import EMBEDDED, code_prompts
+from hybridge.export.cli.embedded import EMBEDDED, TARGET_OPTIONS, code_prompts
 from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.reference.oracle import load_oracle
-from hybridge.runtime import ExportOptions, PromptLookup, Session
+from hybridge.runtime import ExportOptions
 from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.checks.checked_session import CheckedSession, Oracle
-from hybridge.runtime.checks.random_program import RandomProgram
-from hybridge.runtime.checks.validation import OPERATIONS_PER_PROGRAM, TOLERANCE, compare
-from hybridge.runtime.checks.validation_report import ValidationReport
-from hybridge.runtime.native import NativeProcess, NativeSession
+from hybridge.runtime.checks.checked_session import Oracle
 
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))
-from genai import greedy
-from stock_runner import answers
-
-PROMPTS, NEW = 20, 100
-OPERATIONS, NATIVE_OPERATIONS = 2_000, 10_000
-OPTIONS = ExportOptions(max_seq_len=1024, verify_len=8)
+PROMPTS, PROMPT_CHARACTERS, TURN_TOKENS = 20, 200, 30
 ARTIFACTS = {
-    "llm": OPTIONS,
-    "hybridge": dataclasses.replace(OPTIONS, kernels="hybridge"),
-    "onnx": dataclasses.replace(OPTIONS, format="onnx"),
+    "llm": dataclasses.replace(TARGET_OPTIONS, kernels="llm"),
+    "hybridge": dataclasses.replace(TARGET_OPTIONS, kernels="hybridge"),
+    "onnx": ExportOptions(max_seq_len=2048, verify_len=16, format="onnx"),
 }
-Continue = Callable[[list[int]], list[int]]
-"""A prompt's tokens to the new ones."""
+"""The demo's artifact for each runtime."""
 
 
-def main() -> None:
-    """Print the tables."""
-    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        folder = Path(name)
-        for kind, options in ARTIFACTS.items():
-            export_checkpoint(EMBEDDED, folder / kind, options, force=False, validate=False)
+def main() -> int:
+    """Print the tables; returns the exit code."""
+    options = arguments()
+    with tempfile.TemporaryDirectory() as name:
+        folder = options.artifacts or Path(name)
+        chosen = [row for row in rows(folder) if options.only in row.name]
+        if not chosen:
+            names = "\n  ".join(row.name for row in rows(folder))
+            print(f"no client's name has {options.only!r} in it; there are:\n  {names}", file=sys.stderr)
+            return 2
+        export(folder)
         oracle = load_oracle(EMBEDDED, open_artifact(folder / "llm").manifest)
-        tokenizer = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
-        prompts = code_prompts(tokenizer, PROMPTS, characters=200)
-        answers = {client: [go(prompt) for prompt in prompts] for client, go in clients(folder, oracle, stack)}
-        answers["ExecuTorch's TextLLMRunner"] = by_stock_runner(folder / "llm", tokenizer, prompts)
-        print_equal(answers)
-        print_errors(folder, oracle, stack)
+        right = print_clients(chosen, asked(folder, oracle))
+        if not options.only:
+            right = print_errors(folder, oracle) and right
+    return 0 if right else 1
 
 
-def clients(folder: Path, oracle: Oracle, stack: ExitStack) -> Iterator[tuple[str, Continue]]:
-    """Each by name; the first one is the reference."""
+def arguments() -> argparse.Namespace:
+    """Parse the arguments."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="TEXT", help="clients with TEXT in their name, and no random operations")
+    parser.add_argument("--artifacts", type=Path, metavar="FOLDER", help="export to FOLDER, or use what is there already")
+    return parser.parse_args()
+
+
+def rows(folder: Path) -> list[Row]:
+    """Return all clients in the order of the table."""
+    return [*in_process.rows(folder, EMBEDDED), *in_programs.rows(folder)]
+
+
+def export(folder: Path) -> None:
+    """Export what is not there yet."""
     for kind, options in ARTIFACTS.items():
-        session = Session.load(folder / kind)
-        what = "onnxruntime" if options.format == "onnx" else f"ExecuTorch, --kernels {kind}"
-        yield f"Session, {what}", fresh(session, lambda ids, s=session: s.generate(ids, max_new_tokens=NEW))
-        yield f"Session, {what}, prompt lookup", fresh(session, lambda ids, s=session: looked_up(s, ids))
-    for kind in ("llm", "hybridge"):
-        native = NativeSession(stack.enter_context(NativeProcess(open_artifact(folder / kind))))
-        plain, by_lookup = native.generate, native.generate_by_lookup
-        yield f"native harness, --kernels {kind}", fresh(native, lambda ids, go=plain: go(ids, max_new_tokens=NEW))
-        yield (
-            f"native harness, --kernels {kind}, prompt lookup",
-            fresh(native, lambda ids, go=by_lookup: go(ids, max_new_tokens=NEW)),
-        )
-    loaded = hybridge.load(folder / "llm")
-    yield "hybridge.load", lambda ids: loaded.generate(torch.tensor([ids]), max_new_tokens=NEW)[0, len(ids) :].tolist()
-    yield "onnxruntime-genai", greedy(folder / "onnx", NEW)
-    model = load_checkpoint(EMBEDDED).model
-    yield "transformers' generate with HybridCache", lambda ids: by_transformers(model, ids)
-    yield "transformers without any cache", lambda ids: by_oracle(oracle, ids)
+        if not (folder / kind).exists():
+            export_checkpoint(EMBEDDED, folder / kind, options, force=False, validate=False)
 
 
-def fresh(session: CheckedSession, go: Callable[[list[int]], Iterator[int]]) -> Continue:
-    """From an empty state."""
-
-    def run(ids: list[int]) -> list[int]:
-        session.reset()
-        return list(go(ids))
-
-    return run
-
-
-def looked_up(session: Session, ids: list[int]) -> Iterator[int]:
-    """Generate with draft tokens from the text, always as many as there are."""
-    return session.generate(ids, max_new_tokens=NEW, drafter=PromptLookup(), block_length=session.verify_len)
+def asked(folder: Path, oracle: Oracle) -> list[Conversation]:
+    """Return what every client is asked, with the uncached model's answers."""
+    tokenizer = Tokenizer.from_file(str(folder / "llm" / "tokenizer.json"))
+    texts = code_prompts(tokenizer, 2 * PROMPTS, characters=PROMPT_CHARACTERS)
+    turns = [text[:TURN_TOKENS] for text in texts[PROMPTS:]]
+    eos_ids = open_artifact(folder / "llm").manifest.eos_ids
+    return [conversation(oracle, eos_ids, text, turn) for text, turn in zip(texts[:PROMPTS], turns, strict=True)]
 
 
-def by_transformers(model: torch.nn.Module, ids: list[int]) -> list[int]:
-    """The unmodified model with our cache."""
-    cache = HybridCache.from_config(model.config, max_seq_len=1024)
-    with torch.no_grad():
-        text = model.generate(torch.tensor([ids]), past_key_values=cache, max_new_tokens=NEW, do_sample=False)
-    return text[0, len(ids) :].tolist()
+def print_clients(chosen: Sequence[Row], conversations: Sequence[Conversation]) -> bool:
+    """Print the table, a row as soon as it is known; returns whether all are right."""
+    count = len(conversations)
+    print(f"| client | prompts of {count}, {NEW} tokens each | second turns, {NEW_LATER} | after a reset, {NEW_LATER} |")
+    print("|---|---|---|---|")
+    right = [print_client(row, conversations) for row in chosen]  # each of them, whatever the others gave
+    return all(right)
 
 
-def by_oracle(oracle: Oracle, ids: list[int]) -> list[int]:
-    """A forward over the whole text for each token."""
-    text = list(ids)
-    for _ in range(NEW):
-        text.append(int(oracle(text)[-1].argmax()))
-    return text[len(ids) :]
-
-
-def by_stock_runner(artifact: Path, tokenizer: Tokenizer, prompts: list[list[int]]) -> list[list[int]]:
-    """It takes and gives text."""
-    steps = [step for ids in prompts for step in (("reset",), ("generate", tokenizer.decode(ids), NEW))]
-    texts = answers(artifact / "model.pte", artifact / "tokenizer.json", {"all": steps})["all"][1::2]
-    return [tokenizer.encode(text).ids for text in texts]
-
-
-def print_equal(answers: dict[str, list[list[int]]]) -> None:
-    """Print how many prompts each client continues like the first."""
-    reference = next(iter(answers.values()))
-    print(f"| client | prompts of {len(reference)} with the same {NEW} tokens |\n|---|---|")
-    for client, texts in answers.items():
-        print(f"| {client} | {sum(a == b for a, b in zip(texts, reference, strict=True))} |")
-
-
-def print_errors(folder: Path, oracle: Oracle, stack: ExitStack) -> None:
-    """Random operations against the uncached model, two interleaved native sessions among them."""
-    process = stack.enter_context(NativeProcess(open_artifact(folder / "hybridge"), sessions=2))
-    runs: dict[str, list[CheckedSession]] = {
-        "Session, ExecuTorch, --kernels llm": [Session.load(folder / "llm")],
-        "Session, ExecuTorch, --kernels hybridge": [Session.load(folder / "hybridge")],
-        "Session, onnxruntime": [Session.load(folder / "onnx")],
-        "native harness, two sessions of one program": [NativeSession(process, 0), NativeSession(process, 1)],
-    }
-    print("\n| runtime | random operations | worst error, of the largest logit |\n|---|---|---|")
-    for name, sessions in runs.items():
-        report = play(sessions, oracle, NATIVE_OPERATIONS if len(sessions) > 1 else OPERATIONS)
-        print(f"| {name} | {report.operations.total():,} | {report.worst_relative:.1e} |")
-
-
-def play(sessions: list[CheckedSession], oracle: Oracle, operations: int) -> ValidationReport:
-    """The sessions take turns."""
-    report = ValidationReport(seed=0, tolerance=TOLERANCE)
-    for i in range(operations // (OPERATIONS_PER_PROGRAM * len(sessions))):
-        programs = [RandomProgram(session, random.Random(f"{i} {number}")) for number, session in enumerate(sessions)]
-        for count in range(1, OPERATIONS_PER_PROGRAM + 1):
-            for program in programs:
-                program.play(count)
-        for program in programs:
-            report.operations.update(name.split()[0] for name in program.log)
-            compare(report, i, program, oracle)
-    return report
+def print_client(row: Row, conversations: Sequence[Conversation]) -> bool:
+    """Run one client from its start to its end."""
+    try:
+        with ExitStack() as stack:
+            scored = score(row.start(stack), row.turns, conversations)
+    except Exception as error:  # whatever a client raises is its row, and stops no other
+        kind = "" if isinstance(error, ClientError) else f"{type(error).__name__}: "
+        print(f"| {row.name} | not run: {kind}{' '.join(str(error).split())} | | |", flush=True)
+        return False
+    turns = "none" if scored.turns is None else scored.turns
+    print(f"| {row.name} | {scored.prompts} | {turns} | {scored.resets} |", flush=True)
+    return scored.is_perfect(len(conversations))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

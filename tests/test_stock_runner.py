@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
 import string
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from tokenizers import Tokenizer
 
 from hybridge.export.profiling.program_file import ProgramFile
 from hybridge.runtime import Session
+from hybridge.runtime.pinned import executorch
 
 END = ord("}")
 FIRST, SECOND, THIRD, LONG = "def main(", ") -> None:\n    for ", "    return ", "x = 1\n" * 17
@@ -30,6 +34,16 @@ SCENARIOS: dict[str, list[tuple[Any, ...]]] = {
         ("generate", FIRST, 15),
     ],
 }
+
+
+MULTIMODAL = """
+import sys
+from executorch.extension.llm.custom_ops import custom_ops
+from executorch.extension.llm.runner import GenerationConfig, MultimodalRunner, make_text_input
+
+runner = MultimodalRunner(*sys.argv[1:])
+runner.generate_text([make_text_input("def main(")], GenerationConfig(max_new_tokens=5, temperature=0.0))
+"""
 
 
 def prompts(count: int) -> list[str]:
@@ -109,3 +123,18 @@ def test_a_prefill_beyond_the_context_lets_nothing_be_generated(said: dict[str, 
     assert "error" in empty
     assert "error" in more
     assert again == ours.fresh(FIRST, 15)
+
+
+def test_a_multimodal_runner_refuses_a_model_of_text(artifact: Path) -> None:
+    """It reads tokens through a method of its own, which a model without pictures and sound does not have."""
+    command = [sys.executable, "-c", MULTIMODAL, artifact / "model.pte", artifact / "tokenizer.json"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert "No method named 'token_embedding' in program" in done.stderr
+    assert "RuntimeError: Generation failed" in done.stderr
+
+
+def test_these_are_all_the_runners_of_the_wheel() -> None:
+    """A new one needs a test here. The file of types says which there are: importing them registers kernels."""
+    classes = (executorch() / "extension/llm/runner/_llm_runner.pyi").read_text(encoding="utf-8")
+    assert set(re.findall(r"^class (\w*Runner)\b", classes, re.MULTILINE)) == {"TextLLMRunner", "MultimodalRunner"}

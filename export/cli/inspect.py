@@ -7,6 +7,7 @@ from rich.markup import escape
 from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, megabytes, out, print_json, table
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.manifest import Manifest, OnnxEntry, TensorEntry
+from hybridge.runtime.artifacts.runtime_check import other_version
 
 
 @app.command()
@@ -37,6 +38,8 @@ def _print_summary(artifact: Artifact) -> None:
     grid.add_row("weights", megabytes(manifest.weight_bytes))
     grid.add_row("made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items()))
     out.print(grid)
+    if note := other_version(manifest):
+        out.print(f"{escape(note.strip())} Loading it checks that this one has all of its operators and backends.")
     if manifest.format_version < 3 and manifest.onnx is None:
         out.print(
             f"Format version {manifest.format_version}: the stock runners of ExecuTorch 1.5 give wrong text with it. "

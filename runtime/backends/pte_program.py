@@ -22,12 +22,15 @@ from hybridge.runtime.artifacts.program_check import (
     check_program,
     expected_constants,
 )
+from hybridge.runtime.artifacts.runtime_check import check_runtime, installed, other_version
 from hybridge.runtime.backends.native_log import without_native_log
 from hybridge.runtime.backends.xnnpack_cache import share_packed_weights
 from hybridge.runtime.backends.zero_pages import release_pages
 from hybridge.runtime.kernels import library
 from hybridge.runtime.pinned import (
+    EXECUTORCH,
     XNNPACK,
+    backend_names,
     extension,
     load_program,
     operator_libraries,
@@ -54,18 +57,16 @@ class Program:
         if needs_kernels(manifest):
             library.load()
         _load_operators(operator_libraries(namespaces(manifest)))
+        check_runtime(manifest, operator_names(runtime), backend_names(runtime))
         if any(XNNPACK in method.delegates for method in manifest.methods.values()):
             share_packed_weights()
-        if missing := manifest.operators - operator_names(runtime):
-            raise ArtifactError(
-                f"this ExecuTorch has no operator {', '.join(sorted(missing))}; export with --kernels aten to do without."
-            )
         try:
             with without_native_log():
                 self._program = load_program(runtime, artifact.program)
                 self._methods = {name: self._program.load_method(manifest.program_method(name)) for name in manifest.methods}
         except RuntimeError as error:
-            raise ArtifactError(f"{artifact.program} does not load: {_first_line(error)}.") from None
+            said = f"{artifact.program} does not load: {_first_line(error)}."
+            raise ArtifactError(said + other_version(manifest)) from None
         metas = {name: method.method_meta() for name, method in self._methods.items()}
         check_program(manifest, metas, {name: self.constant(name) for name in expected_constants(manifest)})
         names = buffer_names(manifest)
@@ -138,7 +139,13 @@ def set_threads(count: int) -> None:
 def _runtime() -> Any:
     """ExecuTorch's extension module, with its threads."""
     with _FIRST_USE, without_native_log():
-        runtime = extension()
+        try:
+            runtime = extension()
+        except ImportError as error:
+            raise ArtifactError(
+                f"a .pte runs in ExecuTorch {EXECUTORCH}, and {installed('executorch')} is installed here "
+                f"({_first_line(error)}): pip install executorch=={EXECUTORCH}."
+            ) from None
         # The threads are made at their first use, which logs what was read about the processor: here, not in a method's call.
         start_threads(runtime)
     return runtime

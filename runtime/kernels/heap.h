@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <memory>
 
+#include "instruction_set.h"
+
 namespace hybridge::inline INSTRUCTION_SET {
 
 struct Free {

@@ -22,6 +22,8 @@ NOT_OURS = {
     "LlmModule": "ExecuTorch's class in Kotlin",
     "TextRunner": "ExecuTorch's class in Swift",
     "resetContext": "its method",
+    "MultimodalRunner": "ExecuTorch's runner of models that see and hear",
+    "token_embedding": "a method that it looks for",
     "backend_xnnpack": "ExecuTorch's frameworks for Swift",
     "kernels_llm": "the same",
     "kernels_optimized": "the same",

@@ -1,0 +1,51 @@
+"""Random programs of all operations against the uncached model, on each runtime of ours."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from hybridge.runtime import Session
+from hybridge.runtime.artifacts.artifact import open_artifact
+from hybridge.runtime.checks.checked_session import CheckedSession, Oracle
+from hybridge.runtime.checks.random_program import RandomProgram
+from hybridge.runtime.checks.validation import OPERATIONS_PER_PROGRAM, TOLERANCE, compare
+from hybridge.runtime.checks.validation_report import ValidationReport
+from hybridge.runtime.native import NativeProcess, NativeSession
+
+OPERATIONS, NATIVE_OPERATIONS = 2_000, 10_000
+
+
+def print_errors(folder: Path, oracle: Oracle) -> bool:
+    """Print the table; returns whether every error is within the tolerance."""
+    print(f"\n| runtime | random operations | worst error, of the largest logit (asked: {TOLERANCE:.0e}) |\n|---|---|---|")
+    right = True
+    with ExitStack() as stack:
+        process = stack.enter_context(NativeProcess(open_artifact(folder / "hybridge"), sessions=2))
+        runs: dict[str, list[CheckedSession]] = {
+            "`Session`, ExecuTorch, `--kernels llm`": [Session.load(folder / "llm")],
+            "`Session`, ExecuTorch, `--kernels hybridge`": [Session.load(folder / "hybridge")],
+            "`Session`, onnxruntime": [Session.load(folder / "onnx")],
+            "`hybridge::Session`, two interleaved over one program": [NativeSession(process, 0), NativeSession(process, 1)],
+        }
+        for name, sessions in runs.items():
+            report = play(sessions, oracle, NATIVE_OPERATIONS if len(sessions) > 1 else OPERATIONS)
+            print(f"| {name} | {report.operations.total():,} | {report.worst_relative:.1e} |", flush=True)
+            right = right and report.worst_relative <= TOLERANCE
+    return right
+
+
+def play(sessions: Sequence[CheckedSession], oracle: Oracle, operations: int) -> ValidationReport:
+    """Let the sessions take turns."""
+    report = ValidationReport(seed=0, tolerance=TOLERANCE)
+    for i in range(operations // (OPERATIONS_PER_PROGRAM * len(sessions))):
+        programs = [RandomProgram(session, random.Random(f"{i} {number}")) for number, session in enumerate(sessions)]
+        for count in range(1, OPERATIONS_PER_PROGRAM + 1):
+            for program in programs:
+                program.play(count)
+        for program in programs:
+            report.operations.update(name.split()[0] for name in program.log)
+            compare(report, i, program, oracle)
+    return report

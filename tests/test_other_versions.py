@@ -1,0 +1,144 @@
+"""Artifacts of another ExecuTorch, or for operators and backends that this one lacks: they run, or the error says why.
+
+The artifact is that of test_older_formats.py, which ExecuTorch 1.4.1 and our kernels were exported with.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import exit_code
+from forgery import Content, forge
+from tiny import save_tokenizer
+from typer.testing import CliRunner
+
+from hybridge.cache.errors import ArtifactError, NativeError
+from hybridge.export.cli import app, main
+from hybridge.export.profiling.program_file import ProgramFile
+from hybridge.runtime import Session, pinned
+from hybridge.runtime.artifacts.artifact import file_entry, open_artifact
+from hybridge.runtime.artifacts.runtime_check import installed
+from hybridge.runtime.backends import pte_program
+from hybridge.runtime.native import NativeProcess
+
+CHECKOUT = Path(__file__).parents[1]
+OLDER = CHECKOUT / "tests/artifacts/format-2"
+BETWEEN = "It was made with executorch 1.4.1, and 1.5.1 is installed here."
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(OLDER, tmp_path / "artifact"))
+
+
+def refused(folder: Path, change: Callable[[Content], object]) -> str:
+    forge(folder, change)
+    with pytest.raises(ArtifactError) as caught:
+        Session.load(folder)
+    return str(caught.value)
+
+
+def called(*names: str) -> Callable[[Content], object]:
+    return lambda content: content["methods"]["verify"]["operators"].extend(names)
+
+
+def test_it_runs_and_inspect_names_both_versions() -> None:
+    shown = " ".join(CliRunner().invoke(app, ["inspect", str(OLDER)]).stdout.split())
+    assert f"{BETWEEN} Loading it checks that this one has all of its operators and backends." in shown
+    assert Session.load(OLDER).prefill([5, 7]).isfinite().all()
+
+
+def test_the_same_version_is_not_talked_about(folder: Path) -> None:
+    forge(folder, lambda content: content["versions"].update(executorch=installed("executorch")))
+    assert "installed here" not in CliRunner().invoke(app, ["inspect", str(folder)]).stdout
+
+
+def test_a_missing_operator_is_named_with_what_to_do(folder: Path) -> None:
+    assert refused(folder, called("llama::better_delta_rule.out")) == (
+        f"this ExecuTorch has no operator llama::better_delta_rule.out, which the program calls. {BETWEEN} "
+        "Export the model again, with --kernels aten if the operator is still missing then."
+    )
+
+
+def test_an_operator_of_a_later_hybridge_is_named_with_its_version(folder: Path) -> None:
+    said = refused(folder, called("hybridge::later.out", "llama::x.out"))
+    assert said.startswith("this hybridge has no operator hybridge::later.out, which the program calls.")
+    assert f"use hybridge {open_artifact(folder).manifest.versions['hybridge']} that made it" in said
+
+
+def test_of_many_missing_operators_some_are_named(folder: Path) -> None:
+    said = refused(folder, called(*(f"aten::{letter}.out" for letter in "abcdefghijk")))
+    assert "aten::g.out, aten::h.out and 3 more, which" in said
+
+
+def test_a_missing_backend_is_named_with_what_to_do(folder: Path) -> None:
+    said = refused(folder, lambda content: content["methods"]["decode"]["delegates"].update(CoreMLBackend=2))
+    assert said == (
+        f"this ExecuTorch has no backend CoreMLBackend, to which the program hands parts. {BETWEEN} "
+        "Export the model again, with --backend portable if the backend is still missing then."
+    )
+
+
+def test_the_command_ends_with_1_and_the_message(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_tokenizer(folder)
+    entry = file_entry(folder / "tokenizer.json").model_dump()
+    forge(folder, lambda content: content["files"].update({"tokenizer.json": entry}))
+    forge(folder, called("llama::better_delta_rule.out"))
+    assert exit_code(monkeypatch, main, "hybridge", "run", folder, "--prompt", "x") == 1
+    assert "has no operator llama::better_delta_rule.out" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.fixture
+def for_another_runtime(folder: Path) -> Path:
+    """The program itself calls an operator that nobody has, and the manifest says so."""
+    file = ProgramFile(OLDER / "model.pte")
+    calls = [each for plan in file.plans.values() for each in plan.operators if each.name == "hybridge::write_rows"]
+    for each in calls:
+        each.name = "hybridge::better_rows"
+    assert calls
+    file.write(folder / "model.pte", [])
+    forge(folder, called("hybridge::better_rows.out"))
+    return folder
+
+
+def test_the_native_session_names_the_operator(for_another_runtime: Path) -> None:
+    with pytest.raises(NativeError, match=r"hybridge::better_rows(.|\n)*OperatorMissing"):
+        NativeProcess(open_artifact(for_another_runtime))
+
+
+def test_a_program_that_does_not_load_says_that_it_is_of_another_version(for_another_runtime: Path) -> None:
+    """Its manifest hides what the program calls."""
+    said = refused(for_another_runtime, lambda content: content["methods"]["verify"]["operators"].pop())
+    assert "model.pte does not load: " in said
+    assert said.endswith(BETWEEN)
+
+
+@pytest.fixture
+def without_executorch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def extension() -> Any:
+        raise ImportError("cannot import name '_C' from 'executorch.extension.pybindings'")
+
+    pte_program._runtime.cache_clear()
+    monkeypatch.setattr(pte_program, "extension", extension)
+    yield
+    pte_program._runtime.cache_clear()
+
+
+def test_another_executorch_in_the_environment_is_named(without_executorch: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pte_program, "installed", lambda library: "1.4.1")
+    with pytest.raises(ArtifactError, match=r"^a .pte runs in ExecuTorch 1.5.1, and 1.4.1 is installed here .*pip install"):
+        Session.load(OLDER)
+
+
+def test_the_version_is_the_one_that_is_pinned() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert f"executorch=={pinned.EXECUTORCH}" in project["dependencies"]
+    assert installed("executorch") == pinned.EXECUTORCH
+    assert installed("no-such-library") == "none"
