@@ -54,8 +54,9 @@ def compiled(folder: Path, sources: Sequence[Path], flags: Sequence[str]) -> Pat
 @pytest.mark.slow
 def test_a_c_program_does_all_that_a_session_can(own_artifact: Path, tmp_path: Path, flags: Sequence[str]) -> None:
     program = compiled(tmp_path, [C_PROGRAM, FOLDER / "c_api.cpp"], flags)
-    version, tokens = run(program, own_artifact / "model.pte", tmp_path / "state", *PROMPT).splitlines()
+    version, eos, tokens = run(program, own_artifact / "model.pte", tmp_path / "state", *PROMPT).splitlines()
     assert version == f"version {hybridge.__version__}"
+    assert [int(token) for token in eos.split()[1:]] == list(Session.load(own_artifact).manifest.eos_ids)
     assert [int(token) for token in tokens.split()] == list(Session.load(own_artifact).generate(PROMPT, max_new_tokens=20))
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from hybridge.cache.errors import KernelsError
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.pinned import MACROS, XNNPACK_LIBRARY
+from hybridge.runtime.platforms import HERE
 
 SOURCE = Path(__file__).with_suffix(".cpp")
-FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-Wl,--no-as-needed", *MACROS)
-"""The last but the macros: the source names no symbol of XNNPACK's library, which must be there all the same."""
+FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", *MACROS)
 LOG = logging.getLogger(__name__)
 
 
@@ -35,7 +35,7 @@ def share_packed_weights() -> bool:
 
 def _library() -> Path:
     chosen = compiling.compiler()
-    library = compiling.cache_folder("xnnpack") / compiling.key([SOURCE], chosen, FLAGS) / "libhybridge_xnnpack.so"
+    library = compiling.cache_folder("xnnpack") / compiling.key([SOURCE], chosen, FLAGS) / HERE.library("hybridge_xnnpack")
     if not library.exists():
         _compile(chosen, library)
     return library

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from hybridge.runtime.pinned import RUNTIME, THREADS, executorch, include_folders, library_folder
+from hybridge.runtime.platforms import HERE
 
 
 def compiler() -> str | None:
@@ -48,9 +49,12 @@ def include_flags() -> list[str]:
 
 
 def link_flags(*libraries: str) -> list[str]:
-    """Return the flags that link to ExecuTorch's runtime and more of its ``libraries``, and find them where they are."""
+    """Return the flags that link to ExecuTorch's runtime and more of its ``libraries``, and find them where they are.
+
+    All of them are loaded with what is linked, whether or not it names a symbol of theirs.
+    """
     folder = library_folder()
-    return [f"-L{folder}", *(f"-l{name}" for name in (RUNTIME, THREADS, *libraries)), f"-Wl,-rpath,{folder}"]
+    return [*HERE.keep_libraries, f"-L{folder}", *(f"-l{name}" for name in (RUNTIME, THREADS, *libraries)), f"-Wl,-rpath,{folder}"]
 
 
 def key(files: Sequence[Path], compiler: str | None, flags: Sequence[str]) -> str:

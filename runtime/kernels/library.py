@@ -19,6 +19,7 @@ from hybridge.cache.errors import KernelsError, UsageError
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.kernels.instruction_sets import TABLE, instruction_sets
 from hybridge.runtime.pinned import MACROS
+from hybridge.runtime.platforms import HERE
 
 FOLDER = Path(__file__).parent
 CHOICE = "HYBRIDGE_ISA"
@@ -61,7 +62,7 @@ def build(*, again: bool = False) -> Path:
 
 def path() -> Path:
     """Return where the compiled library of these sources is or would be."""
-    return cache_folder() / _key() / "libhybridge_kernels.so"
+    return cache_folder() / _key() / HERE.library("hybridge_kernels")
 
 
 def is_built() -> bool:

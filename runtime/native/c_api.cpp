@@ -20,12 +20,12 @@ using hybridge::Result;
 
 struct OpenModel {
   std::shared_ptr<const hybridge::Model> model;
-  std::shared_ptr<std::mutex> turn = std::make_shared<std::mutex>();
+  std::shared_ptr<std::recursive_mutex> turn = std::make_shared<std::recursive_mutex>();
 };
 
 struct OpenSession {
   std::unique_ptr<hybridge::Session> session;
-  std::shared_ptr<std::mutex> turn;  // the model's: its sessions run one after the other
+  std::shared_ptr<std::recursive_mutex> turn;  // the model's: its sessions run one after the other, or in another's callback
   std::atomic<bool> busy = false, cancelled = false;
 };
 
@@ -111,6 +111,7 @@ hybridge_status in(hybridge_session handle, Call&& call) {
       std::atomic<bool>& busy;
       ~Release() { busy = false; }
     } release{open->busy};
+    open->cancelled = false;  // a cancel may come while the call waits for its turn
     if (open->session == nullptr) return HYBRIDGE_INVALID_HANDLE;  // closed between the two lines above
     const std::lock_guard turn(*open->turn);
     return call(*open);
@@ -150,6 +151,7 @@ const char* hybridge_status_text(hybridge_status status) {
     case HYBRIDGE_MISSING_OPERATOR: return "the app links no kernels for an operator of the program; see its manifest.json";
     case HYBRIDGE_OUT_OF_MEMORY: return "there is not enough memory";
     case HYBRIDGE_INTERNAL: return "the runtime failed inside a method";
+    case HYBRIDGE_CANCELLED: return "the generation was cancelled before its first token";
   }
   return "no status of hybridge";
 }
@@ -177,6 +179,19 @@ hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info) {
     if (open == nullptr) return HYBRIDGE_INVALID_HANDLE;
     const hybridge::Facts& facts = open->model->facts();
     *info = {facts.max_seq_len, facts.vocab_size, facts.prefill_chunk, facts.verify_len(), facts.snapshot_slots};
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_model_eos_ids(hybridge_model model, int64_t* ids, size_t capacity, size_t* count) {
+  if (count == nullptr || (ids == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
+  return guarded([&] {
+    const auto open = models().find(model);
+    if (open == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    hybridge::Tokens known = open->model->facts().eos_ids;
+    if (known.front() < 0) known = {};  // -1: the model has none
+    *count = known.size();
+    std::ranges::copy(known.first(std::min(capacity, known.size())), ids);
     return HYBRIDGE_OK;
   });
 }
@@ -257,12 +272,12 @@ hybridge_status hybridge_generate(
     hybridge_on_token on_token, void* user, hybridge_generated* generated) {
   const hybridge_generation chosen = options == nullptr ? hybridge_generation{64, 0, 1} : *options;
   return in(session, [&](OpenSession& open) {
-    open.cancelled = false;
+    bool started = false;
     const auto wanted = [&](int64_t token) {
-      const bool more = on_token == nullptr || on_token(token, user) != 0;
-      return more && !open.cancelled;
+      started = true;
+      return on_token == nullptr || on_token(token, user) != 0;
     };
-    const hybridge::Generation lengths = {chosen.max_new_tokens, chosen.block_length};
+    const hybridge::Generation lengths = {chosen.max_new_tokens, chosen.block_length, &open.cancelled};
     const auto run = [&](auto drafter) {
       return hybridge::generate(*open.session, span(prompt, count), lengths, drafter, wanted);
     };
@@ -270,7 +285,8 @@ hybridge_status hybridge_generate(
     if (done.ok() && generated != nullptr) {
       *generated = {done->tokens.size(), done->proposed, done->accepted, done->verifies, done->rollbacks};
     }
-    return status(done.error());
+    const bool stopped = done.error() == Error::InvalidState && open.cancelled && !started;
+    return stopped ? HYBRIDGE_CANCELLED : status(done.error());
   });
 }
 

@@ -46,7 +46,7 @@ def _compile(command: Path) -> None:
         )
     with compiling.appearing(command) as built:
         sources = [f"-I{FOLDER}", str(FOLDER / "replay.cpp")]
-        links = ["-Wl,--no-as-needed", *compiling.link_flags(*pinned.OPERATORS_AND_BACKENDS), "-ldl"]
+        links = [*compiling.link_flags(*pinned.OPERATORS_AND_BACKENDS), "-ldl"]
         if errors := compiling.errors_of([chosen, *FLAGS, *compiling.include_flags(), *sources, "-o", str(built), *links]):
             raise NativeError(f"the native harness does not compile {errors}")
 

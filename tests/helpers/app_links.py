@@ -9,5 +9,4 @@ from hybridge.runtime.pinned import OPERATORS_AND_BACKENDS
 def app_links() -> list[str]:
     """Return the linker's flags; they come behind the objects."""
     kernels = library.build()
-    flags = ["-Wl,--no-as-needed", *compiling.link_flags(*OPERATORS_AND_BACKENDS)]
-    return [*flags, str(kernels), f"-Wl,-rpath,{kernels.parent}"]
+    return [*compiling.link_flags(*OPERATORS_AND_BACKENDS), str(kernels), f"-Wl,-rpath,{kernels.parent}"]

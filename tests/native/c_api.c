@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <threads.h>
+#include <time.h>
 
 #define CHECK(call, wanted)                                                                                        \
   do {                                                                                                             \
@@ -45,6 +46,62 @@ static int call_often(void* user) {
   return 0;
 }
 
+// A generation in `waiting`, while one of another session has the turn.
+typedef struct { hybridge_session waiting; const int64_t* prompt; size_t count; hybridge_status got; thrd_t thread; } Waiting;
+
+static int generate_in_turn(void* user) {
+  Waiting* waiting = user;
+  do {
+    waiting->got = hybridge_generate(waiting->waiting, waiting->prompt, waiting->count, NULL, NULL, NULL, NULL);
+  } while (waiting->got == HYBRIDGE_BUSY);  // with the look that the other thread takes
+  return 0;
+}
+
+// Starts it, sees it wait, cancels it, and gives the turn away.
+static int cancel_the_waiting(int64_t token, void* user) {
+  Waiting* waiting = user;
+  size_t length;
+  (void)token;
+  thrd_create(&waiting->thread, generate_in_turn, waiting);
+  hybridge_status seen;
+  while ((seen = hybridge_tokens(waiting->waiting, NULL, 0, &length)) != HYBRIDGE_BUSY) {  // from within the other's turn
+    CHECK(seen, HYBRIDGE_OK);
+    thrd_yield();
+  }
+  OK(hybridge_cancel(waiting->waiting));
+  return 0;
+}
+
+static int cancel_after(void* user) {
+  const Given* given = user;
+  thrd_sleep(&(struct timespec){.tv_nsec = (long)given->stop_after * 20000}, NULL);
+  OK(hybridge_cancel(given->session));
+  return 0;
+}
+
+// A generation that is cancelled anywhere in its prompt or behind it has given tokens, or has left the text alone.
+static void cancel_anywhere(hybridge_session session, const int64_t* prompt, size_t count, size_t room) {
+  int64_t* text = malloc(room * sizeof *text);
+  for (size_t i = 0; i < room; ++i) text[i] = prompt[i % count];
+  OK(hybridge_reset(session));
+  OK(hybridge_prefill(session, prompt, 2, NULL));
+  OK(hybridge_snapshot(session, 0));
+  for (size_t i = 0; i < 40; ++i) {
+    Given given = {.session = session, .stop_after = i};
+    hybridge_generated done = {0};
+    size_t length;
+    thrd_t thread;
+    thrd_create(&thread, cancel_after, &given);
+    const hybridge_status got = hybridge_generate(session, text, room - 3, NULL, NULL, NULL, &done);
+    thrd_join(thread, NULL);
+    OK(hybridge_tokens(session, NULL, 0, &length));
+    const int whole = got == HYBRIDGE_OK && done.tokens > 0 && length >= room - 1;
+    if (!whole && !(got == HYBRIDGE_CANCELLED && length == 2)) exit(3);
+    OK(hybridge_restore(session, 0));
+  }
+  free(text);
+}
+
 static void refusals(hybridge_model model, hybridge_session session, const char* state) {
   int64_t token = -1;
   size_t count;
@@ -70,6 +127,9 @@ static void refusals(hybridge_model model, hybridge_session session, const char*
   CHECK(hybridge_load(session, "no such file"), HYBRIDGE_FILE_ACCESS);
   CHECK(hybridge_generate(session, NULL, 0, NULL, NULL, NULL, NULL), HYBRIDGE_INVALID_ARGUMENT);
   CHECK(hybridge_cancel(model), HYBRIDGE_INVALID_HANDLE);
+  CHECK(hybridge_model_eos_ids(session, NULL, 0, &count), HYBRIDGE_INVALID_HANDLE);
+  CHECK(hybridge_model_eos_ids(model, NULL, 1, &count), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_model_eos_ids(model, NULL, 0, NULL), HYBRIDGE_INVALID_ARGUMENT);
 }
 
 int main(int argc, char** argv) {
@@ -85,6 +145,9 @@ int main(int argc, char** argv) {
   OK(hybridge_model_info(model, &info));
   OK(hybridge_session_open(model, &session));
   OK(hybridge_session_open(model, &other));
+  int64_t eos[8];
+  size_t ids;
+  OK(hybridge_model_eos_ids(model, eos, 8, &ids));
   refusals(model, session, argv[2]);
 
   // Plain, speculative, cancelled and ended by the callback: the same tokens.
@@ -128,6 +191,18 @@ int main(int argc, char** argv) {
   for (int i = 0; i < 3; ++i) thrd_join(threads[i], NULL);
   if (callers[0].wrong + callers[1].wrong + callers[2].wrong + callers[2].busy != 0) return 1;
 
+  // A cancel is for a generation that waits, too; and one that is cancelled in its prompt leaves nothing behind.
+  OK(hybridge_reset(session));
+  OK(hybridge_reset(other));
+  Waiting waiting = {.waiting = other, .prompt = prompt, .count = count};
+  OK(hybridge_generate(session, prompt, count, NULL, cancel_the_waiting, &waiting, NULL));
+  thrd_join(waiting.thread, NULL);
+  CHECK(waiting.got, HYBRIDGE_CANCELLED);
+  OK(hybridge_tokens(other, NULL, 0, &length));
+  if (length != 0) return 1;
+  cancel_anywhere(other, prompt, count, (size_t)info.max_seq_len - 2);
+  OK(hybridge_generate(other, plain.tokens, 2, NULL, NULL, NULL, &done));
+
   // Sessions outlive their model; what is closed stays closed.
   OK(hybridge_model_close(model));
   CHECK(hybridge_model_close(model), HYBRIDGE_INVALID_HANDLE);
@@ -138,7 +213,9 @@ int main(int argc, char** argv) {
   CHECK(hybridge_decode(session, 1, NULL), HYBRIDGE_INVALID_HANDLE);
   OK(hybridge_session_close(other));
 
-  printf("version %s\n", hybridge_version());
+  printf("version %s\neos", hybridge_version());
+  for (size_t i = 0; i < ids; ++i) printf(" %lld", (long long)eos[i]);
+  printf("\n");
   for (size_t i = 0; i < plain.count; ++i) printf("%lld ", (long long)plain.tokens[i]);
   printf("\n");
   free(logits);

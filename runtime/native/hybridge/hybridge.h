@@ -10,7 +10,8 @@
 // Nothing throws and nothing prints. A call that answers anything but HYBRIDGE_OK leaves the state as it was; a generation
 // keeps the tokens that it had given. Handles are numbers that are never used again: one that is closed, 0 or made up is
 // answered with HYBRIDGE_INVALID_HANDLE. All functions may be called from any thread. Sessions of one model wait for each
-// other; a session that is in a call answers HYBRIDGE_BUSY to every other call but hybridge_cancel.
+// other, but may be called from each other's callbacks; a session that is in a call answers HYBRIDGE_BUSY to every other call
+// but hybridge_cancel.
 #ifndef HYBRIDGE_H
 #define HYBRIDGE_H
 
@@ -35,7 +36,8 @@ typedef enum hybridge_status {
   HYBRIDGE_FILE_ACCESS = 7,       // a file that cannot be read or written
   HYBRIDGE_MISSING_OPERATOR = 8,  // the app links no kernel, or no backend, for an operator of the program
   HYBRIDGE_OUT_OF_MEMORY = 9,
-  HYBRIDGE_INTERNAL = 10          // the runtime failed inside a method
+  HYBRIDGE_INTERNAL = 10,         // the runtime failed inside a method
+  HYBRIDGE_CANCELLED = 11         // a generation that was cancelled before its first token
 } hybridge_status;
 
 // What a model was exported with; lengths in tokens.
@@ -67,6 +69,10 @@ hybridge_status hybridge_model_open(const char* path, hybridge_model* model);
 hybridge_status hybridge_model_close(hybridge_model model);
 hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info);
 
+// The tokens behind which a generation ends: their number in `count`, and the first `capacity` of them in `ids`, which is null
+// for a capacity of 0.
+hybridge_status hybridge_model_eos_ids(hybridge_model model, int64_t* ids, size_t capacity, size_t* count);
+
 hybridge_status hybridge_session_open(hybridge_model model, hybridge_session* session);
 hybridge_status hybridge_session_close(hybridge_session session);
 
@@ -89,7 +95,8 @@ hybridge_status hybridge_generate(
     hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options,
     hybridge_on_token on_token, void* user, hybridge_generated* generated);
 
-// Ends the generation that runs in this session behind its next token; does nothing where none runs.
+// Ends the generation that runs in this session, or waits for another session's: behind its next token, or between two chunks
+// of its prompt, of which nothing then stays (HYBRIDGE_CANCELLED). Does nothing where none runs. From any thread.
 hybridge_status hybridge_cancel(hybridge_session session);
 
 #ifdef __cplusplus

@@ -16,7 +16,8 @@
 //
 //   InvalidArgument   a token outside the vocabulary, none or too many of them; a count or slot out of range
 //   OutOfResources    the tokens do not fit into what is left of max_seq_len
-//   InvalidState      no verified block to commit; a slot that was never filled or has been overwritten since
+//   InvalidState      no verified block to commit; a slot that was never filled or has been overwritten since; a prefill that
+//                     was cancelled
 //   InvalidExternalData   a saved state that is damaged or of another model
 //   AccessFailed      a file that cannot be read or written
 //   Internal          the runtime failed inside a method
@@ -26,6 +27,7 @@
 #define HYBRIDGE_NATIVE_SESSION_H
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -65,11 +67,13 @@ class Session {
   int64_t room() const { return facts().max_seq_len - length(); }
 
   // Commits any number of tokens, at least one; logits [1, V] after the last.
-  Result<Logits> prefill(Tokens tokens) {
+  // cancelled: another thread may set it, and none of the tokens is committed then; looked at before each chunk.
+  Result<Logits> prefill(Tokens tokens, const std::atomic<bool>* cancelled = nullptr) {
     ET_CHECK_OK_OR_RETURN_ERROR(check(tokens));
+    if (cancelled != nullptr && *cancelled) return Error::InvalidState;
     if (tokens.size() <= static_cast<size_t>(facts().prefill_chunk)) return extend(tokens);
     const auto kept = keep();
-    auto logits = extend_in_chunks(tokens);
+    auto logits = extend_in_chunks(tokens, cancelled);
     if (!logits.ok()) take_back(kept);
     return logits;
   }
@@ -190,9 +194,12 @@ class Session {
     if (int64_t* staged = methods_->number("decode", "state.cache.staged")) *staged = 0;
   }
 
-  Result<Logits> extend_in_chunks(Tokens tokens) {
+  Result<Logits> extend_in_chunks(Tokens tokens, const std::atomic<bool>* cancelled) {
     const auto chunk = static_cast<size_t>(facts().prefill_chunk);
-    for (; tokens.size() > chunk; tokens = tokens.subspan(chunk)) ET_UNWRAP(extend(tokens.first(chunk)));
+    for (; tokens.size() > chunk; tokens = tokens.subspan(chunk)) {
+      ET_UNWRAP(extend(tokens.first(chunk)));
+      if (cancelled != nullptr && *cancelled) return Error::InvalidState;
+    }
     return extend(tokens);
   }
 

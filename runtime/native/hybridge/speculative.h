@@ -8,6 +8,7 @@
 #define HYBRIDGE_NATIVE_SPECULATIVE_H
 
 #include <algorithm>
+#include <atomic>
 #include <concepts>
 #include <cstddef>
 #include <vector>
@@ -19,8 +20,10 @@
 namespace hybridge {
 
 // block_length: most tokens that are verified at once, the known one included; 0 for the model's verify_len.
+// cancelled: another thread may set it while the generation runs.
 struct Generation {
   size_t max_new_tokens = 64, block_length = 0;
+  const std::atomic<bool>* cancelled = nullptr;
 };
 
 // proposed and accepted count draft tokens; rollbacks the blocks that were not accepted whole.
@@ -45,7 +48,7 @@ class Generator {
       : session_(session), options_(options), drafter_(drafter), on_token_(on_token) {}
 
   Result<Generated> run(Tokens prompt) {
-    const Logits logits = ET_UNWRAP(session_.prefill(prompt));
+    const Logits logits = ET_UNWRAP(session_.prefill(prompt, options_.cancelled));
     text_.assign(session_.tokens().begin(), session_.tokens().end());
     give({best(logits.last())});
     while (!ended_ && session_.room() > 0) ET_CHECK_OK_OR_RETURN_ERROR(round());
@@ -93,7 +96,8 @@ class Generator {
       done_.tokens.push_back(token);
       const auto& ends = session_.facts().eos_ids;
       const bool is_end = std::find(ends.begin(), ends.end(), token) != ends.end();
-      ended_ = !on_token_(token) || is_end || done_.tokens.size() == options_.max_new_tokens;
+      ended_ = !on_token_(token) || is_end || done_.tokens.size() == options_.max_new_tokens ||
+               (options_.cancelled != nullptr && *options_.cancelled);
     }
     return given;
   }
@@ -108,7 +112,8 @@ class Generator {
 };
 
 // Continues `prompt` from the session's state by at most max_new_tokens ≥ 1, and stops early behind an end-of-sequence token,
-// where the context is full, or where on_token(token) answers false. The session's text then ends just before the last token.
+// where the context is full, where on_token(token) answers false, or where it is cancelled. The session's text then ends just
+// before the last token. Cancelled before its first token it is InvalidState, and the session's text is what it was.
 // Refuses what `prefill` does, a max_new_tokens of 0, and draft tokens outside the vocabulary.
 template <Drafter D, std::predicate<int64_t> OnToken>
 Result<Generated> generate(Session& session, Tokens prompt, Generation options, D& drafter, OnToken on_token) {

@@ -1,0 +1,220 @@
+// dev.hybridge.Native over hybridge/hybridge.h: one function each, which answers with its status.
+//
+// Results go into arrays of the caller's. The only Java exceptions are the virtual machine's own (an index out of an array's
+// bounds, no memory) and one that a token's callback throws: after it no more Java is called, and it goes on in Kotlin. Paths
+// are bytes, because JNI's strings are in modified UTF-8, which is no path of the system's.
+
+#include <jni.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <string>
+#include <vector>
+
+#include <hybridge/hybridge.h>
+
+namespace {
+
+static_assert(sizeof(jlong) == sizeof(int64_t));
+
+// Runs `call`, out of which nothing is thrown into the virtual machine. Its status also where an exception is pending: Kotlin
+// sees the exception, and no status.
+template <typename Call>
+jint guarded(Call&& call) {
+  try {
+    return static_cast<jint>(call());
+  } catch (const std::bad_alloc&) {
+    return HYBRIDGE_OUT_OF_MEMORY;
+  } catch (...) {
+    return HYBRIDGE_INTERNAL;
+  }
+}
+
+std::vector<int64_t> tokens(JNIEnv* env, jlongArray array) {
+  if (array == nullptr) return {};  // which the C functions refuse
+  const jsize count = env->GetArrayLength(array);
+  std::vector<int64_t> values(static_cast<size_t>(count));
+  env->GetLongArrayRegion(array, 0, count, reinterpret_cast<jlong*>(values.data()));
+  return values;
+}
+
+// UTF-8, up to a byte of zero: nothing behind one could be part of a path.
+std::string text(JNIEnv* env, jbyteArray array) {
+  const jsize count = env->GetArrayLength(array);
+  std::string bytes(static_cast<size_t>(count), '\0');
+  env->GetByteArrayRegion(array, 0, count, reinterpret_cast<jbyte*>(bytes.data()));
+  return bytes;
+}
+
+// Fills `array` as far as it reaches; one that is too short has the virtual machine throw.
+void put(JNIEnv* env, jlongArray array, const std::vector<int64_t>& values) {
+  env->SetLongArrayRegion(array, 0, static_cast<jsize>(values.size()), reinterpret_cast<const jlong*>(values.data()));
+}
+
+void put(JNIEnv* env, jfloatArray array, const std::vector<float>& values) {
+  if (array != nullptr) env->SetFloatArrayRegion(array, 0, static_cast<jsize>(values.size()), values.data());
+}
+
+// Memory for the logits that go into `array`, which may be null; the C functions write `count` of them.
+std::vector<float> logits(JNIEnv* env, jfloatArray array) {
+  return std::vector<float>(array == nullptr ? 0 : static_cast<size_t>(env->GetArrayLength(array)));
+}
+
+// Calls `call` with where logits are to go.
+template <typename Call>
+jint with_logits(JNIEnv* env, jfloatArray array, Call&& call) {
+  return guarded([&] {
+    std::vector<float> values = logits(env, array);
+    const hybridge_status status = call(array == nullptr ? nullptr : values.data());
+    if (status == HYBRIDGE_OK) put(env, array, values);
+    return status;
+  });
+}
+
+// dev.hybridge.OnToken; its method's id lasts as long as its class, which the object keeps.
+struct Callback {
+  JNIEnv* env;
+  jobject object;
+  jmethodID take;
+};
+
+int on_token(int64_t token, void* user) {
+  const auto* callback = static_cast<const Callback*>(user);
+  const jboolean more = callback->env->CallBooleanMethod(callback->object, callback->take, static_cast<jlong>(token));
+  return more != JNI_FALSE && !callback->env->ExceptionCheck();
+}
+
+jmethodID take_of(JNIEnv* env, jobject callback) {
+  const jclass its_class = env->GetObjectClass(callback);
+  const jmethodID take = env->GetMethodID(its_class, "take", "(J)Z");
+  env->DeleteLocalRef(its_class);
+  return take;
+}
+
+auto handle(jlong number) { return static_cast<uint64_t>(number); }
+
+}  // namespace
+
+#define NATIVE(result, name) extern "C" JNIEXPORT result JNICALL Java_dev_hybridge_Native_##name
+
+NATIVE(jstring, version)(JNIEnv* env, jclass) { return env->NewStringUTF(hybridge_version()); }
+
+NATIVE(jstring, statusText)(JNIEnv* env, jclass, jint status) {
+  return env->NewStringUTF(hybridge_status_text(static_cast<hybridge_status>(status)));
+}
+
+NATIVE(jint, modelOpen)(JNIEnv* env, jclass, jbyteArray path, jlongArray model) {
+  return guarded([&] {
+    hybridge_model opened = 0;
+    const hybridge_status status = hybridge_model_open(text(env, path).c_str(), &opened);
+    if (status == HYBRIDGE_OK) put(env, model, {static_cast<int64_t>(opened)});
+    return status;
+  });
+}
+
+NATIVE(jint, modelClose)(JNIEnv*, jclass, jlong model) { return hybridge_model_close(handle(model)); }
+
+NATIVE(jint, modelInfo)(JNIEnv* env, jclass, jlong model, jlongArray info) {
+  return guarded([&] {
+    hybridge_info found{};
+    const hybridge_status status = hybridge_model_info(handle(model), &found);
+    if (status == HYBRIDGE_OK) {
+      put(env, info, {found.max_seq_len, found.vocab_size, found.prefill_chunk, found.verify_len, found.snapshot_slots});
+    }
+    return status;
+  });
+}
+
+NATIVE(jint, modelEosIds)(JNIEnv* env, jclass, jlong model, jlongArray ids, jlongArray count) {
+  return guarded([&] {
+    std::vector<int64_t> found = tokens(env, ids);
+    size_t number = 0;
+    const hybridge_status status = hybridge_model_eos_ids(handle(model), found.data(), found.size(), &number);
+    if (status == HYBRIDGE_OK && ids != nullptr) put(env, ids, found);
+    if (status == HYBRIDGE_OK) put(env, count, {static_cast<int64_t>(number)});
+    return status;
+  });
+}
+
+NATIVE(jint, sessionOpen)(JNIEnv* env, jclass, jlong model, jlongArray session) {
+  return guarded([&] {
+    hybridge_session opened = 0;
+    const hybridge_status status = hybridge_session_open(handle(model), &opened);
+    if (status == HYBRIDGE_OK) put(env, session, {static_cast<int64_t>(opened)});
+    return status;
+  });
+}
+
+NATIVE(jint, sessionClose)(JNIEnv*, jclass, jlong session) { return hybridge_session_close(handle(session)); }
+
+NATIVE(jint, tokens)(JNIEnv* env, jclass, jlong session, jlongArray text, jlongArray count) {
+  return guarded([&] {
+    std::vector<int64_t> committed = tokens(env, text);
+    size_t number = 0;
+    const hybridge_status status = hybridge_tokens(handle(session), committed.data(), committed.size(), &number);
+    if (status == HYBRIDGE_OK && text != nullptr) put(env, text, committed);
+    if (status == HYBRIDGE_OK) put(env, count, {static_cast<int64_t>(number)});
+    return status;
+  });
+}
+
+// The caller's array has as many floats as logits come: `Session` in Kotlin sees to that, and the C function writes no more.
+NATIVE(jint, prefill)(JNIEnv* env, jclass, jlong session, jlongArray prompt, jfloatArray out) {
+  return with_logits(env, out, [&](float* to) {
+    const std::vector<int64_t> ids = tokens(env, prompt);
+    return hybridge_prefill(handle(session), ids.data(), ids.size(), to);
+  });
+}
+
+NATIVE(jint, decode)(JNIEnv* env, jclass, jlong session, jlong token, jfloatArray out) {
+  return with_logits(env, out, [&](float* to) { return hybridge_decode(handle(session), token, to); });
+}
+
+NATIVE(jint, verify)(JNIEnv* env, jclass, jlong session, jlongArray block, jfloatArray out) {
+  return with_logits(env, out, [&](float* to) {
+    const std::vector<int64_t> ids = tokens(env, block);
+    return hybridge_verify(handle(session), ids.data(), ids.size(), to);
+  });
+}
+
+NATIVE(jint, commit)(JNIEnv*, jclass, jlong session, jlong count) { return hybridge_commit(handle(session), count); }
+
+NATIVE(jint, snapshot)(JNIEnv*, jclass, jlong session, jlong slot) { return hybridge_snapshot(handle(session), slot); }
+
+NATIVE(jint, restore)(JNIEnv*, jclass, jlong session, jlong slot) { return hybridge_restore(handle(session), slot); }
+
+NATIVE(jint, reset)(JNIEnv*, jclass, jlong session) { return hybridge_reset(handle(session)); }
+
+NATIVE(jint, save)(JNIEnv* env, jclass, jlong session, jbyteArray path) {
+  return guarded([&] { return hybridge_save(handle(session), text(env, path).c_str()); });
+}
+
+NATIVE(jint, load)(JNIEnv* env, jclass, jlong session, jbyteArray path) {
+  return guarded([&] { return hybridge_load(handle(session), text(env, path).c_str()); });
+}
+
+// options: max_new_tokens, block_length, prompt_lookup. generated: tokens, proposed, accepted, verifies, rollbacks.
+NATIVE(jint, generate)
+(JNIEnv* env, jclass, jlong session, jlongArray prompt, jlongArray options, jobject callback, jlongArray generated) {
+  return guarded([&] {
+    const Callback taker = {env, callback, callback == nullptr ? nullptr : take_of(env, callback)};
+    const std::vector<int64_t> ids = tokens(env, prompt), chosen = tokens(env, options);
+    if (env->ExceptionCheck() || chosen.size() != 3 || chosen[0] < 0 || chosen[1] < 0) return HYBRIDGE_INVALID_ARGUMENT;
+    const hybridge_generation lengths = {static_cast<size_t>(chosen[0]), static_cast<size_t>(chosen[1]), chosen[2] != 0};
+    hybridge_generated done{};
+    const hybridge_status status = hybridge_generate(
+        handle(session), ids.data(), ids.size(), &lengths, callback == nullptr ? nullptr : on_token,
+        const_cast<Callback*>(&taker), &done);
+    if (status == HYBRIDGE_OK && !env->ExceptionCheck()) {
+      std::vector<int64_t> counts;
+      for (size_t count : {done.tokens, done.proposed, done.accepted, done.verifies, done.rollbacks}) {
+        counts.push_back(static_cast<int64_t>(count));
+      }
+      put(env, generated, counts);
+    }
+    return status;
+  });
+}
+
+NATIVE(jint, cancel)(JNIEnv*, jclass, jlong session) { return hybridge_cancel(handle(session)); }

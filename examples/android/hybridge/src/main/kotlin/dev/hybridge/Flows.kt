@@ -1,0 +1,29 @@
+package dev.hybridge
+
+import kotlinx.coroutines.CancellationException
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.channels.awaitClose
+import kotlinx.coroutines.channels.trySendBlocking
+import kotlinx.coroutines.flow.Flow
+import kotlinx.coroutines.flow.callbackFlow
+import kotlinx.coroutines.launch
+
+/**
+ * The tokens of [HybridgeSession.generate]. Where the collector is cancelled, so is the generation, and the session's text ends
+ * before the last token that was given.
+ */
+public fun HybridgeSession.flow(
+    prompt: LongArray,
+    maxNewTokens: Int = 64,
+    promptLookup: Boolean = true,
+): Flow<Long> = callbackFlow {
+    launch(Dispatchers.IO) {
+        try {
+            generate(prompt, maxNewTokens, promptLookup) { token -> trySendBlocking(token).isSuccess }
+            close()
+        } catch (failure: HybridgeException) {
+            close(if (failure.status == Status.CANCELLED) CancellationException(failure.message, failure) else failure)
+        }
+    }
+    awaitClose { this@flow.cancel() }
+}

@@ -1,0 +1,25 @@
+package dev.hybridge
+
+/** hybridge_status of hybridge.h, in its order. */
+public enum class Status {
+    OK,
+    INVALID_ARGUMENT,
+    INVALID_HANDLE,
+    BUSY,
+    NO_ROOM,
+    INVALID_STATE,
+    INVALID_FILE,
+    FILE_ACCESS,
+    MISSING_OPERATOR,
+    OUT_OF_MEMORY,
+    INTERNAL,
+    CANCELLED,
+    ;
+
+    internal companion object {
+        fun of(code: Int): Status = entries.getOrElse(code) { INTERNAL }
+    }
+}
+
+/** A refused call. The session's state is as it was before it; a generation keeps the tokens that it had given. */
+public class HybridgeException(public val status: Status, message: String) : RuntimeException("$message ($status)")

@@ -1,0 +1,51 @@
+package dev.hybridge
+
+import java.io.File
+
+/** Lengths in tokens. */
+public data class ModelInfo(
+    val maxSeqLen: Int,
+    val vocabSize: Int,
+    val prefillChunk: Int,
+    val verifyLen: Int,
+    val snapshotSlots: Int,
+)
+
+/**
+ * An artifact's `model.pte`, mapped; its sessions share the weights and keep them as long as they need them.
+ *
+ * The file must be one of the file system's: copy an asset into `context.filesDir` first.
+ *
+ * @throws HybridgeException with [Status.FILE_ACCESS], [Status.INVALID_FILE] or [Status.MISSING_OPERATOR].
+ */
+public class HybridgeModel(file: File) : AutoCloseable {
+    private val handle = LongArray(1).also { made -> expectOk { Native.modelOpen(file.path.encodeToByteArray(), made) } }[0]
+
+    public val info: ModelInfo
+    /** The tokens behind which a generation ends. */
+    public val eosIds: Set<Long> = filled { ids, count -> Native.modelEosIds(handle, ids, count) }.toSet()
+
+    init {
+        val numbers = LongArray(5)
+        expectOk { Native.modelInfo(handle, numbers) }
+        val (maxSeqLen, vocabSize, prefillChunk, verifyLen, snapshotSlots) = numbers.map { it.toInt() }
+        info = ModelInfo(maxSeqLen, vocabSize, prefillChunk, verifyLen, snapshotSlots)
+    }
+
+    /** Returns an empty state over the weights; any number of them may be open. */
+    public fun openSession(): HybridgeSession {
+        val session = LongArray(1)
+        expectOk { Native.sessionOpen(handle, session) }
+        return HybridgeSession(session[0], info)
+    }
+
+    /** May come before the sessions'; a second one does nothing. */
+    override fun close() {
+        Native.modelClose(handle) // which refuses a handle that is closed
+    }
+
+    public companion object {
+        /** hybridge's version. */
+        public val version: String get() = Native.version()
+    }
+}

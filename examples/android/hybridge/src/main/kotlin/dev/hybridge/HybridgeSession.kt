@@ -1,0 +1,109 @@
+package dev.hybridge
+
+import java.io.File
+
+/** Takes a token of a generation; answers false to end it behind this one. */
+public fun interface OnToken {
+    public fun take(token: Long): Boolean
+}
+
+/** Counts of one generation: its tokens, draft tokens proposed and accepted, and blocks verified and not accepted whole. */
+public data class Generated(
+    val tokens: Int,
+    val proposed: Int,
+    val accepted: Int,
+    val verifies: Int,
+    val rollbacks: Int,
+)
+
+/**
+ * One conversation: a state that goes on, is kept and is rolled back. Tokens are ids; the app has the tokenizer.
+ *
+ * Calls block and may come from any thread: one that comes while another runs waits for it, as sessions of one model do for
+ * each other. So call them from `Dispatchers.IO`, or collect [HybridgeSession.flow]. [cancel] alone never waits.
+ *
+ * Every call throws [HybridgeException]: [Status.INVALID_ARGUMENT] for a token outside the vocabulary, [Status.NO_ROOM] where
+ * the context is full, [Status.BUSY] from the session's own callback, [Status.INVALID_HANDLE] behind [close].
+ */
+public class HybridgeSession internal constructor(private val handle: Long, private val info: ModelInfo) : AutoCloseable {
+    private val turn = Any()
+
+    /** The committed tokens. */
+    public val tokens: LongArray get() = synchronized(turn) { filled { text, count -> Native.tokens(handle, text, count) } }
+
+    /** Commits a prompt of any length; the logits after its last token. */
+    public fun prefill(prompt: LongArray): FloatArray = logits { Native.prefill(handle, prompt, it) }
+
+    /** Commits one token; the logits after it. */
+    public fun decode(token: Long): FloatArray = logits { Native.decode(handle, token, it) }
+
+    /** Returns the logits after each of 1 to [ModelInfo.verifyLen] tokens, one behind the other; none is committed. */
+    public fun verify(block: LongArray): FloatArray {
+        if (block.size > info.verifyLen) {
+            throw HybridgeException(Status.INVALID_ARGUMENT, "${block.size} tokens, and a block has at most ${info.verifyLen}")
+        }
+        return logits(block.size) { Native.verify(handle, block, it) }
+    }
+
+    /** Accepts the first [count] tokens of the verified block, or none of them. */
+    public fun commit(count: Int): Unit = call { Native.commit(handle, count.toLong()) }
+
+    /** Keeps the committed state in one of [ModelInfo.snapshotSlots] slots. */
+    public fun snapshot(slot: Int): Unit = call { Native.snapshot(handle, slot.toLong()) }
+
+    /** Goes back to what a slot keeps. */
+    public fun restore(slot: Int): Unit = call { Native.restore(handle, slot.toLong()) }
+
+    /** Empties the state and all slots. */
+    public fun reset(): Unit = call { Native.reset(handle) }
+
+    /** Writes the whole state, slots included; the file appears whole or not at all. */
+    public fun save(file: File): Unit = call { Native.save(handle, file.path.encodeToByteArray()) }
+
+    /** Goes on where [save] was called, bit for bit, in a session of the same model. */
+    public fun load(file: File): Unit = call { Native.load(handle, file.path.encodeToByteArray()) }
+
+    /**
+     * Continues [prompt] greedily and gives each token to [onToken], in this thread. The text is the same with and without
+     * [promptLookup], which drafts from the text so far. It ends behind one of the model's `eosIds`, where the context is full,
+     * where [onToken] answers false or throws (and is thrown on from here), and at a [cancel].
+     *
+     * @param blockLength most tokens that are verified at once; 0 for the model's.
+     * @throws HybridgeException with [Status.CANCELLED] where it was cancelled before its first token: nothing of it stays.
+     */
+    public fun generate(
+        prompt: LongArray,
+        maxNewTokens: Int = 64,
+        promptLookup: Boolean = true,
+        blockLength: Int = 0,
+        onToken: OnToken? = null,
+    ): Generated {
+        val options = longArrayOf(maxNewTokens.toLong(), blockLength.toLong(), if (promptLookup) 1 else 0)
+        val counts = LongArray(5)
+        call { Native.generate(handle, prompt, options, onToken, counts) }
+        val (tokens, proposed, accepted, verifies, rollbacks) = counts.map { it.toInt() }
+        return Generated(tokens, proposed, accepted, verifies, rollbacks)
+    }
+
+    /** Ends the generation that runs or waits in this session, behind its next token or between two chunks of its prompt. */
+    public fun cancel() {
+        Native.cancel(handle) // which refuses a handle that is closed
+    }
+
+    /** Cancels what runs, waits for its end and gives the state's memory back; a second one does nothing. */
+    override fun close() {
+        cancel()
+        synchronized(turn) {
+            val code = Native.sessionClose(handle)
+            if (Status.of(code) == Status.BUSY) expectOk { code } // from the session's own callback
+        }
+    }
+
+    private inline fun logits(count: Int = 1, body: (FloatArray) -> Int): FloatArray {
+        val logits = FloatArray(count * info.vocabSize)
+        call { body(logits) }
+        return logits
+    }
+
+    private inline fun call(body: () -> Int): Unit = synchronized(turn) { expectOk(body) }
+}

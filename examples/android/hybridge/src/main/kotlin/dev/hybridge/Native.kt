@@ -1,0 +1,69 @@
+package dev.hybridge
+
+/** The functions of hybridge_jni.cpp; each answers with a [Status]'s code and puts results into the arrays that it is given. */
+internal object Native {
+    init {
+        System.loadLibrary("hybridge_jni")
+    }
+
+    @JvmStatic external fun version(): String
+
+    @JvmStatic external fun statusText(status: Int): String
+
+    @JvmStatic external fun modelOpen(path: ByteArray, model: LongArray): Int
+
+    @JvmStatic external fun modelClose(model: Long): Int
+
+    @JvmStatic external fun modelInfo(model: Long, info: LongArray): Int
+
+    @JvmStatic external fun modelEosIds(model: Long, ids: LongArray?, count: LongArray): Int
+
+    @JvmStatic external fun sessionOpen(model: Long, session: LongArray): Int
+
+    @JvmStatic external fun sessionClose(session: Long): Int
+
+    @JvmStatic external fun tokens(session: Long, text: LongArray?, count: LongArray): Int
+
+    @JvmStatic external fun prefill(session: Long, prompt: LongArray, logits: FloatArray?): Int
+
+    @JvmStatic external fun decode(session: Long, token: Long, logits: FloatArray?): Int
+
+    @JvmStatic external fun verify(session: Long, block: LongArray, logits: FloatArray?): Int
+
+    @JvmStatic external fun commit(session: Long, count: Long): Int
+
+    @JvmStatic external fun snapshot(session: Long, slot: Long): Int
+
+    @JvmStatic external fun restore(session: Long, slot: Long): Int
+
+    @JvmStatic external fun reset(session: Long): Int
+
+    @JvmStatic external fun save(session: Long, path: ByteArray): Int
+
+    @JvmStatic external fun load(session: Long, path: ByteArray): Int
+
+    @JvmStatic external fun generate(
+        session: Long,
+        prompt: LongArray,
+        options: LongArray,
+        onToken: OnToken?,
+        generated: LongArray,
+    ): Int
+
+    @JvmStatic external fun cancel(session: Long): Int
+}
+
+/** Calls [body] and throws where it does not answer with [Status.OK]. */
+internal inline fun expectOk(body: () -> Int) {
+    val code = body()
+    if (code != 0) throw HybridgeException(Status.of(code), Native.statusText(code))
+}
+
+/** Returns an array that [body] fills, which tells its length where it is given none. */
+internal inline fun filled(body: (LongArray?, LongArray) -> Int): LongArray {
+    val count = LongArray(1)
+    expectOk { body(null, count) }
+    val values = LongArray(count[0].toInt())
+    expectOk { body(values, count) }
+    return values
+}

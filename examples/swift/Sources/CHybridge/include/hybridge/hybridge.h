@@ -1,0 +1,1 @@
+../../../../../../runtime/native/hybridge/hybridge.h

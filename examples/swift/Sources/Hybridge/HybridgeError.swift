@@ -1,0 +1,31 @@
+import CHybridge
+
+/// hybridge_status of hybridge.h.
+public enum Status: UInt32, Sendable {
+  case invalidArgument = 1, invalidHandle, busy, noRoom, invalidState, invalidFile, fileAccess, missingOperator, outOfMemory
+  case `internal`, cancelled
+}
+
+/// A refused call. The session's state is as it was before it; a generation keeps the tokens that it had given.
+public struct HybridgeError: Error, Equatable, CustomStringConvertible {
+  public let status: Status
+
+  public var description: String {
+    "\(String(cString: hybridge_status_text(hybridge_status(rawValue: .init(status.rawValue))))) (\(status))"
+  }
+}
+
+/// Throws where `status` is an error.
+func expectOK(_ status: hybridge_status) throws {
+  if status == HYBRIDGE_OK { return }
+  throw HybridgeError(status: Status(rawValue: UInt32(status.rawValue)) ?? .internal)
+}
+
+/// An array that `body` fills, which tells its length where it is given none.
+func filled(_ body: (UnsafeMutablePointer<Int64>?, Int, inout Int) -> hybridge_status) throws -> [Int64] {
+  var count = 0
+  try expectOK(body(nil, 0, &count))
+  var values = [Int64](repeating: 0, count: count)
+  try values.withUnsafeMutableBufferPointer { try expectOK(body($0.baseAddress, $0.count, &count)) }
+  return values
+}

@@ -1,0 +1,37 @@
+import CHybridge
+
+/// An artifact's `model.pte`, mapped; its sessions share the weights and keep them as long as they need them.
+public final class Model: Sendable {
+  /// Lengths in tokens.
+  public let maxSeqLen, vocabSize, prefillChunk, verifyLen, snapshotSlots: Int
+  /// The tokens behind which a generation ends.
+  public let eosIDs: Set<Int64>
+  let handle: hybridge_model
+
+  /// hybridge's version.
+  public static var version: String { String(cString: hybridge_version()) }
+
+  /// Throws `.fileAccess`, `.invalidFile`, `.missingOperator` or `.outOfMemory`.
+  public init(path: String) throws {
+    let handle = try Model.open(path)
+    do {
+      var info = hybridge_info()
+      try expectOK(hybridge_model_info(handle, &info))
+      (maxSeqLen, vocabSize, prefillChunk) = (Int(info.max_seq_len), Int(info.vocab_size), Int(info.prefill_chunk))
+      (verifyLen, snapshotSlots) = (Int(info.verify_len), Int(info.snapshot_slots))
+      eosIDs = try Set(filled { hybridge_model_eos_ids(handle, $0, $1, &$2) })
+    } catch {
+      hybridge_model_close(handle)
+      throw error
+    }
+    self.handle = handle
+  }
+
+  deinit { hybridge_model_close(handle) }
+
+  private static func open(_ path: String) throws -> hybridge_model {
+    var handle: hybridge_model = 0
+    try expectOK(hybridge_model_open(path, &handle))
+    return handle
+  }
+}

@@ -1,0 +1,137 @@
+import CHybridge
+import Foundation
+
+/// Counts of one generation: its tokens, draft tokens proposed and accepted, and blocks verified and not accepted whole.
+public struct Generated: Equatable, Sendable {
+  public let tokens, proposed, accepted, verifies, rollbacks: Int
+}
+
+/// One conversation: a state that goes on, is kept and is rolled back. Tokens are ids; the app has the tokenizer.
+///
+/// Calls block and may come from any thread: one that comes while another runs waits for it, as sessions of one model do for
+/// each other. `tokens(after:)` runs off the caller's thread. `cancel` alone never waits. The state's memory is given back when
+/// the last reference goes.
+///
+/// Every call throws `HybridgeError`: `.invalidArgument` for a token outside the vocabulary, `.noRoom` where the context is
+/// full, `.busy` from the session's own callback.
+public final class Session: @unchecked Sendable {  // the C functions may be called from any thread
+  private let handle: hybridge_session
+  private let model: Model
+  private let turn = NSRecursiveLock()
+
+  /// An empty state over the model's weights.
+  public init(_ model: Model) throws {
+    var handle: hybridge_session = 0
+    try expectOK(hybridge_session_open(model.handle, &handle))
+    (self.handle, self.model) = (handle, model)
+  }
+
+  deinit { hybridge_session_close(handle) }
+
+  /// The committed tokens.
+  public var committed: [Int64] {
+    get throws {
+      turn.lock()
+      defer { turn.unlock() }
+      return try filled { hybridge_tokens(handle, $0, $1, &$2) }
+    }
+  }
+
+  /// Commits a prompt of any length; the logits after its last token.
+  @discardableResult
+  public func prefill(_ prompt: [Int64]) throws -> [Float] {
+    try logits { hybridge_prefill(handle, prompt, prompt.count, $0) }
+  }
+
+  /// Commits one token; the logits after it.
+  @discardableResult
+  public func decode(_ token: Int64) throws -> [Float] {
+    try logits { hybridge_decode(handle, token, $0) }
+  }
+
+  /// The logits after each of 1 to `verifyLen` tokens, one behind the other; none of them is committed.
+  public func verify(_ block: [Int64]) throws -> [Float] {
+    guard block.count <= model.verifyLen else { throw HybridgeError(status: .invalidArgument) }
+    return try logits(block.count) { hybridge_verify(handle, block, block.count, $0) }
+  }
+
+  /// Accepts the first `count` tokens of the verified block, or none of them.
+  public func commit(_ count: Int) throws { try call { hybridge_commit(handle, Int64(count)) } }
+
+  /// Keeps the committed state in one of the model's `snapshotSlots`.
+  public func snapshot(_ slot: Int) throws { try call { hybridge_snapshot(handle, Int64(slot)) } }
+
+  /// Goes back to what a slot keeps.
+  public func restore(_ slot: Int) throws { try call { hybridge_restore(handle, Int64(slot)) } }
+
+  /// Empties the state and all slots.
+  public func reset() throws { try call { hybridge_reset(handle) } }
+
+  /// Writes the whole state, slots included; the file appears whole or not at all.
+  public func save(_ path: String) throws { try call { hybridge_save(handle, path) } }
+
+  /// Goes on where `save` was called, bit for bit, in a session of the same model.
+  public func load(_ path: String) throws { try call { hybridge_load(handle, path) } }
+
+  /// Ends the generation that runs or waits in this session, behind its next token or between two chunks of its prompt.
+  public func cancel() { hybridge_cancel(handle) }
+
+  /// Continues `prompt` greedily and gives each token to `onToken`, in this thread. The text is the same with and without
+  /// `promptLookup`, which drafts from the text so far. It ends behind one of the model's `eosIDs`, where the context is full,
+  /// where `onToken` answers false or throws (and is thrown on from here), and at a `cancel`: with `.cancelled` where that came
+  /// before the first token, and then nothing of the prompt stays.
+  ///
+  /// - Parameter blockLength: most tokens that are verified at once; 0 for the model's.
+  @discardableResult
+  public func generate(
+    _ prompt: [Int64], maxNewTokens: Int = 64, promptLookup: Bool = true, blockLength: Int = 0,
+    onToken: (Int64) throws -> Bool
+  ) throws -> Generated {
+    guard maxNewTokens > 0, blockLength >= 0 else { throw HybridgeError(status: .invalidArgument) }
+    var options = hybridge_generation(
+      max_new_tokens: maxNewTokens, block_length: blockLength, prompt_lookup: promptLookup ? 1 : 0)
+    var done = hybridge_generated()
+    try withoutActuallyEscaping(onToken) { onToken in
+      let taker = Taker(onToken)
+      try call {
+        hybridge_generate(handle, prompt, prompt.count, &options, take, Unmanaged.passUnretained(taker).toOpaque(), &done)
+      }
+      if let thrown = taker.thrown { throw thrown }
+    }
+    return Generated(
+      tokens: done.tokens, proposed: done.proposed, accepted: done.accepted, verifies: done.verifies,
+      rollbacks: done.rollbacks)
+  }
+
+  private func call(_ body: () -> hybridge_status) throws {
+    turn.lock()
+    defer { turn.unlock() }
+    try expectOK(body())
+  }
+
+  private func logits(_ count: Int = 1, _ body: (UnsafeMutablePointer<Float>) -> hybridge_status) throws -> [Float] {
+    guard count > 0 else { throw HybridgeError(status: .invalidArgument) }
+    return try [Float](unsafeUninitializedCapacity: count * model.vocabSize) { buffer, filled in
+      try call { body(buffer.baseAddress!) }
+      filled = buffer.count
+    }
+  }
+}
+
+/// Carries a closure through C, and what it throws around it.
+private final class Taker {
+  let body: (Int64) throws -> Bool
+  var thrown: Error?
+
+  init(_ body: @escaping (Int64) throws -> Bool) { self.body = body }
+}
+
+private func take(_ token: Int64, _ user: UnsafeMutableRawPointer?) -> Int32 {
+  let taker = Unmanaged<Taker>.fromOpaque(user!).takeUnretainedValue()
+  do {
+    return try taker.body(token) ? 1 : 0
+  } catch {
+    taker.thrown = error
+    return 0
+  }
+}

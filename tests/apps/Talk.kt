@@ -1,0 +1,124 @@
+// examples/android as an app calls it, on a computer.   Talk MODEL.pte FOLDER TOKEN ...
+
+package talk
+
+import dev.hybridge.HybridgeException
+import dev.hybridge.HybridgeModel
+import dev.hybridge.HybridgeSession
+import dev.hybridge.Status
+import dev.hybridge.flow
+import java.io.File
+import kotlin.concurrent.thread
+import kotlinx.coroutines.flow.take
+import kotlinx.coroutines.flow.toList
+import kotlinx.coroutines.runBlocking
+
+fun expect(right: Boolean, what: () -> String) {
+    if (!right) throw AssertionError(what())
+}
+
+fun refused(status: Status, body: () -> Unit) {
+    val seen = runCatching(body).exceptionOrNull()
+    expect(seen is HybridgeException && seen.status == status) { "$seen, and not $status" }
+}
+
+fun best(logits: FloatArray): Long = logits.indices.maxBy { logits[it] }.toLong()
+
+class Gone : RuntimeException()
+
+fun HybridgeSession.text(prompt: LongArray, most: Int, promptLookup: Boolean): List<Long> {
+    val text = mutableListOf<Long>()
+    reset()
+    val done = generate(prompt, most, promptLookup) { text.add(it) }
+    expect(done.tokens == text.size && (done.verifies == 0 || promptLookup)) { "$done" }
+    return text
+}
+
+fun endings(session: HybridgeSession, prompt: LongArray, plain: List<Long>) {
+    session.reset()
+    val three = mutableListOf<Long>()
+    session.generate(prompt) { three.add(it) && three.size < 3 }
+    expect(three == plain.take(3)) { "ended by its callback: $three" }
+
+    session.reset()
+    val thrown = runCatching { session.generate(prompt) { throw Gone() } }.exceptionOrNull()
+    expect(thrown is Gone) { "thrown by the callback: $thrown" }
+    expect(session.tokens.size == prompt.size) { "behind it: ${session.tokens.size}" }
+
+    session.reset()
+    refused(Status.BUSY) { session.generate(prompt) { session.decode(1); true } }
+    refused(Status.BUSY) { session.generate(longArrayOf(1)) { session.close(); true } }
+
+    session.reset()
+    var given = 0
+    session.generate(prompt, 50) { given++; thread { session.cancel() }.join(); true }
+    expect(given == 1) { "cancelled behind $given tokens" }
+
+    session.reset()
+    val collected = runBlocking { session.flow(prompt, 20).take(4).toList() }
+    expect(collected == plain.take(4)) { "collected $collected" }
+    session.reset()
+    val all = runBlocking { session.flow(prompt, 20).toList() }
+    expect(all == plain) { "collected $all" }
+}
+
+fun rollback(model: HybridgeModel, session: HybridgeSession, prompt: LongArray, plain: List<Long>, folder: File) {
+    val vocabulary = model.info.vocabSize
+    val saved = File(folder, "état 🦜") // a supplementary character: other bytes in JNI's strings
+    session.reset()
+    expect(best(session.prefill(prompt)) == plain[0]) { "prefill" }
+    session.snapshot(0)
+    val logits = session.verify(plain.take(2).toLongArray())
+    expect(best(logits.copyOfRange(vocabulary, 2 * vocabulary)) == plain[2]) { "verify" }
+    session.commit(1)
+    session.save(saved)
+    expect(saved.isFile) { "no ${saved.name} among ${folder.list()?.toList()}" }
+    session.restore(0)
+    expect(session.tokens.contentEquals(prompt)) { "restore" }
+    model.openSession().use { other ->
+        other.load(saved)
+        expect(other.tokens.contentEquals(prompt + plain[0])) { "load" }
+        expect(best(other.decode(plain[1])) == plain[2]) { "decode" }
+    }
+}
+
+fun refusals(model: HybridgeModel, session: HybridgeSession, folder: File) {
+    refused(Status.FILE_ACCESS) { HybridgeModel(File(folder, "none")) }
+    refused(Status.INVALID_ARGUMENT) { session.prefill(longArrayOf()) }
+    refused(Status.INVALID_ARGUMENT) { session.decode(-1) }
+    refused(Status.INVALID_ARGUMENT) { session.verify(LongArray(model.info.verifyLen + 1)) }
+    refused(Status.INVALID_ARGUMENT) { session.generate(longArrayOf(1), maxNewTokens = 0) }
+    refused(Status.INVALID_ARGUMENT) { session.generate(longArrayOf(1), maxNewTokens = -1) }
+    refused(Status.INVALID_STATE) { session.commit(1) }
+    refused(Status.NO_ROOM) { session.prefill(LongArray(model.info.maxSeqLen + 1)) }
+    refused(Status.FILE_ACCESS) { session.load(File(folder, "none")) }
+}
+
+fun main(arguments: Array<String>) {
+    val folder = File(arguments[1])
+    val prompt = arguments.drop(2).map { it.toLong() }.toLongArray()
+    val model = HybridgeModel(File(arguments[0]))
+    val session = model.openSession()
+    refusals(model, session, folder)
+    val plain = session.text(prompt, 20, promptLookup = false)
+    expect(session.text(prompt, 20, promptLookup = true) == plain) { "prompt lookup" }
+    endings(session, prompt, plain)
+    rollback(model, session, prompt, plain, folder)
+
+    // Threads wait for each other; a close ends what runs, and what is closed stays closed.
+    session.reset()
+    List(3) { thread { repeat(20) { session.prefill(longArrayOf(1)) } } }.forEach { it.join() }
+    expect(session.tokens.size == 60) { "${session.tokens.size} tokens of three threads" }
+    session.reset()
+    val closing = thread(start = false) { session.close() }
+    runCatching { session.generate(prompt, 60) { if (!closing.isAlive) closing.start(); Thread.sleep(1); true } }
+    closing.join()
+    refused(Status.INVALID_HANDLE) { session.reset() }
+    session.close()
+    model.close()
+    model.close()
+    refused(Status.INVALID_HANDLE) { model.openSession() }
+
+    println("version ${HybridgeModel.version}")
+    println(plain.joinToString(" "))
+}
