@@ -58,7 +58,8 @@ def value_rows(values: Tensor) -> Tensor:
 def quantize_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
     """Round rows [..., G, D] to int8 with float32 scales [..., G]: round(x / scale), scale = max |x| / 127 over a head.
 
-    A head with a number that is not finite becomes zeros with a scale of NaN; one below 4e-37, whose scale has no inverse, zeros.
+    A head with a number that is not finite becomes zeros with a scale of NaN. One below 4e-37, whose scale has no inverse,
+    becomes zeros.
     """
     largest = rows.abs().amax(-1, keepdim=True)
     inverse = 127.0 / largest

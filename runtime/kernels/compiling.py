@@ -54,7 +54,8 @@ def link_flags(*libraries: str) -> list[str]:
     All of them are loaded with what is linked, whether or not it names a symbol of theirs.
     """
     folder = library_folder()
-    return [*HERE.keep_libraries, f"-L{folder}", *(f"-l{name}" for name in (RUNTIME, THREADS, *libraries)), f"-Wl,-rpath,{folder}"]
+    names = [f"-l{name}" for name in (RUNTIME, THREADS, *libraries)]
+    return [*HERE.keep_libraries, f"-L{folder}", *names, f"-Wl,-rpath,{folder}"]
 
 
 def key(files: Sequence[Path], compiler: str | None, flags: Sequence[str]) -> str:

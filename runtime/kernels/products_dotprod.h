@@ -15,6 +15,15 @@ constexpr int offset(int bits) { return bits == 4 ? 8 : 0; }
 INLINE int8x16_t low(uint8x16_t both) { return vreinterpretq_s8_u8(vandq_u8(both, vdupq_n_u8(15))); }
 INLINE int8x16_t high(uint8x16_t both) { return vreinterpretq_s8_u8(vshrq_n_u8(both, 4)); }
 
+// Lines that will be read soon. Clang must not see how their addresses hang together with those of now: it would compute the
+// latter from the former, one by one.
+template <int Lines>
+INLINE void fetch_ahead(const uint8_t* w) {
+  w += AHEAD;
+  asm("" : "+r"(w));
+  UNROLLED for (int line = 0; line < Lines; ++line) __builtin_prefetch(w + 64 * line);
+}
+
 template <int Bits, int T>
 struct DotprodTile {
   static constexpr int ROWS = T > 1 ? 8 : 16, PARTS = ROWS / 4;
@@ -49,7 +58,7 @@ struct DotprodTile {
   INLINE void add_sixteen(const uint8_t* w, const int8_t* x) {
     int8x16_t tokens[T];
     UNROLLED for (int t = 0; t < T; ++t) tokens[t] = vld1q_s8(x + 16 * t);
-    UNROLLED for (int line = 0; line < Bits / 2; ++line) __builtin_prefetch(w + 64 * line + AHEAD);
+    fetch_ahead<Bits / 2>(w);
     add_half<0>(w, tokens);
     add_half<1>(w + 16 * Bits, tokens);
   }

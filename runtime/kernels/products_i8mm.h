@@ -33,7 +33,7 @@ struct PairTile {
   INLINE void add_eight(const uint8_t* w, const int8_t* x) {
     int8x16_t tokens[TOKENS];
     UNROLLED for (int t = 0; t < TOKENS; ++t) tokens[t] = vld1q_s8(x + 16 * t);
-    UNROLLED for (int line = 0; line < Bits / 4; ++line) __builtin_prefetch(w + 64 * line + AHEAD);
+    fetch_ahead<Bits / 4>(w);
     UNROLLED for (int pair = 0; pair < PAIRS; pair += 2) {  // four rows
       const uint8x16_t first = vld1q_u8(w + 8 * pair);
       int32x4_t left, right;  // columns 0..3 and 4..7 of each

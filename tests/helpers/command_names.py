@@ -76,7 +76,7 @@ def _literals(annotation: Any) -> Iterator[str]:
 def script_options(script: Path) -> Options:
     """What an argparse script names, and the arguments of a Typer one's ``main``; a shell script's are those of its Python."""
     options = Options({"--help": set()})
-    for path in (script, script.with_suffix(".py")):
+    for path in (script, script.with_name(f"{script.name.replace('-', '_')}.py")):
         if path.is_file() and b"bash" not in path.read_bytes().partition(b"\n")[0]:
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str) and OPTION.fullmatch(node.value):

@@ -1,0 +1,1 @@
+"""What scripts/on-aarch64 is made of."""

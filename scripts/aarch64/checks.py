@@ -1,0 +1,89 @@
+"""What is run in both places, and what of it is to be the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from aarch64.journal import ANSWER, Figures, StepError
+from aarch64.packages import CHECKOUT
+from aarch64.places import Place, There
+
+PROMPT = 'def open_file(name, mode="r"):'
+NEW_TOKENS = 64
+QUESTION = "how to read a file"
+TOKENS = ("5", "6", "7", "8", "9", "5", "6", "7", "8", "9", "5", "6")
+KNOWN = re.compile(r"No broken requirements|nvidia-cusparselt-\S+ \S+ is not supported on this platform")
+"""What pip may say: NVIDIA's wheel names another platform inside than its file does."""
+PROGRAMS = 5  # of 40 operations: 200
+
+
+def demo(place: Place) -> str:
+    """Return the text of ``hybridge run`` over the demo's artifact, with its draft model."""
+    options = ["--draft", place.folder / "demo-draft", "--max-new-tokens", str(NEW_TOKENS)]
+    return place.hybridge("run", place.folder / "demo", "--prompt", PROMPT, *options)
+
+
+def native_app(place: Place) -> str:
+    """Return what examples/native prints, built from the installed packages."""
+    place.copy(CHECKOUT / "examples/native", "native")
+    return place.run(_built(place, "native", "talk"), place.folder / "demo/model.pte", QUESTION)
+
+
+def c_program(place: Place) -> str:
+    """Return what the C program of our tests prints: it calls all of hybridge.h, and checks each answer."""
+    place.copy(CHECKOUT / "scripts/aarch64/c_api", "c_api")
+    place.copy(CHECKOUT / "tests/native/c_api.c", "c_api/c_api.c")
+    program = _built(place, "c_api", "c_api")
+    return place.run(program, place.folder / "demo/model.pte", place.folder / "c_api/state", *TOKENS)
+
+
+def _built(place: Place, name: str, target: str) -> Path:
+    """Configure and build a project of an app; returns its program."""
+    source, build = place.folder / name, place.folder / f"{name}/build"
+    prefix = place.hybridge("native", "--cmake-prefix").strip()
+    arch = ["-DHYBRIDGE_ARCH=armv8.2-a+dotprod+fp16"] if isinstance(place, There) else []
+    place.run(place.cmake, "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", *arch)
+    place.run(place.cmake, "--build", build, "--parallel", "2", "--target", target)
+    return build / target
+
+
+def kernels(place: Place) -> Figures:
+    """Compile the kernels for the place's processor."""
+    place.hybridge("kernels", "build", "--force")
+    return {}
+
+
+def validated(place: Place, artifact: str, *options: str) -> Figures:
+    """Return the figures of ``hybridge validate``, which fails where a logit or a token is wrong."""
+    words = ["--against", place.embedded, "--programs", str(PROGRAMS), "--json", *options]
+    report: dict[str, Any] = json.loads(place.hybridge("validate", place.folder / artifact, *words))
+    generation = report["generation"]
+    return {
+        "operations": sum(report["operations"].values()),
+        "worst error": f"{report['worst_relative']:.1e}",
+        "prompts": f"{generation['speculative_matches']} of {generation['prompts']}",
+    }
+
+
+def requirements(place: Place) -> Figures:
+    """Have pip look whether all that packages require is there, in the versions that they require, for this processor."""
+    shown = place.run("sh", "-c", "python3 -m pip check || true").splitlines()  # it fails where anything is found
+    if faults := [line for line in shown if not KNOWN.match(line)]:
+        raise StepError("\n".join(faults))
+    return {}
+
+
+def answer(run: Callable[[Place], str], place: Place) -> Figures:
+    """Return what ``run`` gives in a place."""
+    return {ANSWER: run(place)}
+
+
+def same(wanted: str, run: Callable[[Place], str], place: Place) -> Figures:
+    """Run the same in another place. Raises StepError where the answer is another one."""
+    if (given := run(place)) != wanted:
+        raise StepError(f"the answer is not the same.\nOn this machine:\n{wanted}\nOn ARM64:\n{given}")
+    return {"the same": "yes"}
