@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from hybridge.export.cli import app
 from hybridge.runtime import Session
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.native.command import FOLDER
-from hybridge.runtime.pinned import MACROS
+from hybridge.runtime.pinned import MACROS, executorch
 
 CHECKOUT = Path(__file__).parents[1]
 EXAMPLE, C_PROGRAM = CHECKOUT / "examples/native", CHECKOUT / "tests/native/c_api.c"
@@ -77,6 +78,26 @@ def test_cmake_builds_the_example_from_installed_packages(own_artifact: Path, tm
     program = tmp_path / "build/talk"
     assert not re.search(r"not found|lib(python|torch|c10)", listed := run("ldd", program)), listed
     assert text_of(run(program, own_artifact / "model.pte", QUESTION)) == expected(own_artifact)
+
+
+@pytest.mark.slow
+def test_an_installed_hybridge_is_found_without_its_sources(own_artifact: Path, tmp_path: Path) -> None:
+    """cmake --install, and the example against what came of it: a moved folder with no way back to where it was built."""
+    cmake, built, installed, moved = Path(sys.executable).with_name("cmake"), *(tmp_path / name for name in "bim")
+    flags = f"-DCMAKE_CXX_FLAGS={' '.join(STRICT)} -Wno-pedantic"
+    run(cmake, "-S", FOLDER, "-B", built, f"-DCMAKE_PREFIX_PATH={executorch()}", f"-DCMAKE_INSTALL_PREFIX={installed}", flags)
+    run(cmake, "--build", built, "--parallel", 2)
+    run(cmake, "--install", built)
+    shutil.rmtree(built)
+    installed.rename(moved)
+    assert not re.search(re.escape(str(tmp_path)), "".join(map(read, moved.rglob("*.cmake"))))
+    run(cmake, "-S", EXAMPLE, "-B", tmp_path / "app", f"-DCMAKE_PREFIX_PATH={moved};{executorch()}", flags)
+    run(cmake, "--build", tmp_path / "app")
+    assert text_of(run(tmp_path / "app/talk", own_artifact / "model.pte", QUESTION)) == expected(own_artifact)
+
+
+def read(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 def text_of(shown: str) -> list[str]:

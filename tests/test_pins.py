@@ -38,6 +38,7 @@ from hybridge.export.pinned.torch_export import (
 )
 from hybridge.export.profiling import instructions, parts
 from hybridge.runtime import pinned
+from hybridge.runtime.platforms import HERE
 
 aten = torch.ops.aten
 ROWS = 5
@@ -319,7 +320,7 @@ def test_the_wheel_has_the_files_that_are_linked_and_loaded() -> None:
         headers / "executorch/runtime/backend/options.h",
         c10 / "torch/headeronly/macros/Macros.h",
         *(
-            pinned.library_folder() / f"lib{name}.so"
+            pinned.library_folder() / HERE.library(name)
             for name in (pinned.RUNTIME, pinned.THREADS, *pinned.OPERATORS_AND_BACKENDS)
         ),
     ]
@@ -342,7 +343,7 @@ def test_the_headers_still_need_their_macro() -> None:
 def test_the_delegate_and_its_option_have_their_names() -> None:
     assert xnnpack_preprocess.XnnpackBackend.__name__ == pinned.XNNPACK, "programs name the delegate otherwise"
     assert pinned.XNNPACK in pinned.extension()._get_registered_backend_names(), "the runtime names the delegate otherwise"
-    library = (pinned.library_folder() / f"lib{pinned.XNNPACK_LIBRARY}.so").read_bytes()
+    library = (pinned.library_folder() / HERE.library(pinned.XNNPACK_LIBRARY)).read_bytes()
     assert b"weight_cache_enabled" in library, "XNNPACK packs weights for each method: see runtime/backends/xnnpack_cache.cpp"
 
 

@@ -33,6 +33,11 @@ CALLED = ["activation", "linear", "packed_linear", "permute"]  # the files of th
 Argument = Tensor | int | float | bool | str | Sequence[int] | None
 
 
+def zig(language: str, target: str = "aarch64-linux-musl") -> list[str]:
+    """Clang of the ``ziglang`` wheel; it brings the target's C and C++ libraries."""
+    return [sys.executable, "-m", "ziglang", language, "-target", target]
+
+
 @dataclass(frozen=True)
 class Target:
     """How to compile and link the kernels for one kind of processor: all instruction sets in one program."""
@@ -44,16 +49,12 @@ class Target:
 
 def arm() -> Target:
     """Clang of the ``ziglang`` wheel, which brings the C library's source."""
-    zig = [sys.executable, "-m", "ziglang"]
-    return Target("aarch64", [*zig, "c++", *ZIG], [*zig, "cc", *ZIG])
+    return Target("aarch64", zig("c++"), zig("cc"))
 
 
 def x86() -> Target:
     compiler = [compiling.compiler() or "g++"]
     return Target("x86_64", compiler, compiler)
-
-
-ZIG = ["-target", "aarch64-linux-musl"]
 
 
 def zig_flags(flags: Sequence[str]) -> list[str]:

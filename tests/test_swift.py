@@ -1,0 +1,74 @@
+"""examples/swift: its sources, names and versions are ours, and where a Swift compiler is, its own tests pass."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import hybridge
+from hybridge.runtime.kernels import library
+from hybridge.runtime.native.command import FOLDER
+from hybridge.runtime.pinned import executorch
+
+CHECKOUT = Path(__file__).parents[1]
+PACKAGE = CHECKOUT / "examples/swift"
+MANIFEST = (PACKAGE / "Package.swift").read_text(encoding="utf-8")
+SOURCES = PACKAGE / "Sources"
+
+
+def test_it_compiles_every_kernel() -> None:
+    """One that was left out would be missing in an app alone."""
+    listed = re.search(r"let kernels = \[(.*?)\]", MANIFEST, re.DOTALL)
+    assert listed
+    assert sorted(re.findall(r'"(\w+)"', listed[1])) == [path.stem for path in library.sources()]
+    assert (SOURCES / "CHybridge/kernels").resolve() == CHECKOUT / "runtime/kernels"
+    assert (SOURCES / "CHybridge/native").resolve() == CHECKOUT / "runtime/native"
+    assert (SOURCES / "CHybridge/include/hybridge/hybridge.h").resolve() == CHECKOUT / "runtime/native/hybridge/hybridge.h"
+
+
+def test_it_names_our_versions() -> None:
+    assert f'.define("HYBRIDGE_VERSION", to: "\\"{hybridge.__version__}\\"")' in MANIFEST
+    assert f'branch: "swiftpm-{version("executorch")}"' in MANIFEST
+
+
+def test_the_statuses_are_the_headers() -> None:
+    header = (FOLDER / "hybridge/hybridge.h").read_text(encoding="utf-8")
+    swift = (SOURCES / "Hybridge/HybridgeError.swift").read_text(encoding="utf-8")
+    cases = re.search(r"enum Status: UInt32, Sendable \{(.*?)\}", swift, re.DOTALL)
+    assert cases
+    named = [name.upper() for name in re.findall(r"(?:case|,)\s+`?(\w+)", cases[1])]
+    assert named == [name.replace("_", "") for name in re.findall(r"^  HYBRIDGE_(\w+) = [1-9]", header, re.MULTILINE)]
+    assert "case invalidArgument = 1" in cases[1]
+
+
+def test_each_c_function_is_called() -> None:
+    header = (FOLDER / "hybridge/hybridge.h").read_text(encoding="utf-8")
+    swift = "".join(path.read_text(encoding="utf-8") for path in (SOURCES / "Hybridge").glob("*.swift"))
+    functions = re.findall(r"^(?:hybridge_status|const char\*) (hybridge_\w+)\(", header, re.MULTILINE)
+    assert [name for name in functions if f"{name}(" not in swift] == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("swift") is None, reason="needs a Swift compiler, such as Debian 13's swiftlang")
+def test_its_own_tests_pass(own_artifact: Path, tmp_path: Path) -> None:
+    """A copy, because the link to ExecuTorch's package is the user's own."""
+    package = tmp_path / "examples/swift"
+    shutil.copytree(PACKAGE, package, symlinks=True, ignore=shutil.ignore_patterns(".build", "executorch"))
+    (package / "executorch").symlink_to(executorch())
+    (tmp_path / "runtime").symlink_to(CHECKOUT / "runtime")
+    done = subprocess.run(
+        ["swift", "test", "--package-path", str(package), "--scratch-path", str(tmp_path / "build")],
+        env=os.environ | {"HYBRIDGE_MODEL": str(own_artifact / "model.pte")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1800,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "Executed 7 tests, with 0 failures" in done.stdout + done.stderr
