@@ -3,7 +3,7 @@
 HybridgeError
 ├── UsageError             the caller asked for something that cannot be: exit code 2 on the command line
 │   ├── CapacityError      more tokens than the room that is left
-│   ├── TokenError         a token id outside the vocabulary, or no token at all
+│   ├── TokenError         a token id outside the vocabulary or not a whole number, or no token at all
 │   ├── CommitError        a commit without a verify, or of more tokens than were verified
 │   ├── SnapshotError      a slot out of range, never filled, or overwritten since
 │   └── DraftError         a drafter that does not fit this model
@@ -11,6 +11,7 @@ HybridgeError
 │   ├── UnsupportedModelError  a model, or a layer of one, that hybridge has no state for
 │   └── NotACheckpointError    something else than a checkpoint was named, such as an adapter: exit code 2
 ├── ArtifactError          an exported folder that cannot be trusted: truncated, altered or of another version
+├── NumericalError         a program that gave logits which are no numbers
 ├── StateFileError         a saved session that is damaged or of another artifact
 ├── KernelsError           hybridge's own kernels cannot be built or loaded on this machine
 ├── NativeError            the native harness cannot be built or started on this machine
@@ -39,7 +40,7 @@ class CapacityError(UsageError):
 
 
 class TokenError(UsageError):
-    """A token id is outside the vocabulary, or a call got no tokens."""
+    """A token id is outside the vocabulary or not a whole number, or a call got no tokens."""
 
 
 class CommitError(UsageError):
@@ -70,6 +71,13 @@ class NotACheckpointError(CheckpointError, UsageError):
 
 class ArtifactError(HybridgeError):
     """The artifact is damaged, altered, incomplete or of another format version."""
+
+
+class NumericalError(HybridgeError):
+    """A program gave NaN or infinite logits: the message says which method, and after which position.
+
+    Nothing can be drawn from them. They come of weights or a state that are NaN, or of numbers beyond float32.
+    """
 
 
 class StateFileError(HybridgeError):

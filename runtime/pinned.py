@@ -20,6 +20,13 @@ XNNPACK = "XnnpackBackend"
 SCALAR_TYPES: Mapping[int, str] = {1: "int8", 4: "int64", 6: "float32"}
 """ExecuTorch's scalar types by their number in a program and in a TensorInfo, as far as artifacts have them."""
 
+PROGRAM_PLANS, PLAN_NAME, PLAN_VALUES, VALUE_TYPE, VALUE, EXTRA_TENSOR_INFO, FULLY_QUALIFIED_NAME = 1, 0, 2, 0, 1, 9, 1
+"""Numbers of fields in a program's tables, as ``schema/program.fbs`` has them; a number never changes its meaning there."""
+HEADER_MAGIC = b"eh00"
+"""Bytes 8 to 12 of a program with a header, whose bytes 16 to 24 are the size of what stands before the weights."""
+TENSOR = 5
+"""The kind of a value that is a tensor, in the same file."""
+
 STOCK_OPERATORS: Mapping[str, str] = {
     "llama": "extension/llm/custom_ops/libcustom_ops_aot_lib.*",
     "quantized_decomposed": "kernels/quantized/libquantized_ops_aot_lib.*",

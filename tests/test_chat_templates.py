@@ -20,7 +20,7 @@ from hybridge.export.cli import main
 from hybridge.export.cli.chat_template import load_template, render
 from hybridge.export.cli.template_args import OURS, template_variables
 from hybridge.export.tokenizer.files import read_tokenizer
-from hybridge.runtime.artifacts.artifact import Artifact
+from hybridge.runtime.artifacts.artifact import Artifact, file_entry
 
 CONFIG: dict[str, Any] = {
     "add_bos_token": True,
@@ -65,7 +65,7 @@ def artifact_of(folder: Path, out: Path) -> Artifact:
     """What an export makes of the tokenizer in ``folder``."""
     out.mkdir(exist_ok=True)
     read_tokenizer(folder).write(out)
-    manifest: Any = SimpleNamespace(files={path.name: None for path in out.iterdir()})
+    manifest: Any = SimpleNamespace(files={path.name: file_entry(path) for path in out.iterdir()})
     return Artifact(folder=out, manifest=manifest)
 
 

@@ -9,7 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,14 +19,16 @@ from typer.testing import CliRunner
 
 from hybridge.cache.errors import KernelsError
 from hybridge.export.cli import app
-from hybridge.runtime.kernels import library
+from hybridge.runtime.files.private import hash_path
+from hybridge.runtime.kernels import compiling, library
 from hybridge.runtime.kernels.instruction_sets import instruction_sets
 
 
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path / "hybridge" / "kernels"
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "hybridge" / "kernels"
 
 
 @pytest.fixture(autouse=True)
@@ -54,11 +58,16 @@ def test_a_compiler_that_fails_leaves_nothing(
     assert not [path for path in empty_cache.rglob("*") if path.is_file()]
 
 
-def test_what_is_built_is_not_built_again(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    library.path().parent.mkdir(parents=True)
-    library.path().write_bytes(b"")
+def pretend(content: bytes = b"a library") -> Path:
+    """Build a library that is none, in no time."""
+    return compiling.built(library.path(), lambda unfinished: unfinished.write_bytes(content) and None)
 
-    def run(command: Sequence[str]) -> None:
+
+@pytest.mark.usefixtures("empty_cache")
+def test_what_is_built_is_not_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend()
+
+    def run(command: Sequence[str], folder: Path) -> None:
         raise AssertionError(command)
 
     monkeypatch.setattr(library, "_run", run)
@@ -122,11 +131,106 @@ def test_what_all_instruction_sets_share_needs_none() -> None:
 
 
 @pytest.mark.usefixtures("empty_cache")
-def test_a_damaged_library_is_refused() -> None:
-    library.path().parent.mkdir(parents=True)
-    library.path().write_bytes(b"not a library")
-    with pytest.raises(KernelsError, match="kernels build --force"):
+def test_what_is_no_library_is_refused() -> None:
+    pretend(b"not a library")
+    with pytest.raises(KernelsError, match=r"does not load .*kernels build --force"):
         library.load()
+
+
+# Who may have written it
+
+
+SPOILS: dict[str, tuple[str, Callable[[Path], object]]] = {
+    "a flipped bit": ("altered or damaged", lambda path: path.write_bytes(b"A library")),
+    "another hash": ("altered or damaged", lambda path: hash_path(path).write_text("0" * 64)),
+    "an empty hash": ("altered or damaged", lambda path: hash_path(path).write_text("")),
+    "a library that others may write": ("others may write .*kernels.so", lambda path: path.chmod(0o777)),
+    "a hash that others may write": ("others may write .*sha256", lambda path: hash_path(path).chmod(0o666)),
+    "a folder that others may write": ("others may write", lambda path: path.parent.chmod(0o777)),
+    "the folder above it": ("others may write", lambda path: path.parent.parent.chmod(0o770)),
+    "the folder of everything": ("others may write", lambda path: path.parents[2].chmod(0o777)),
+    "a place where folders may be renamed": ("anybody may rename", lambda path: path.parents[3].chmod(0o777)),
+    "a pipe": ("no regular file", lambda path: (path.unlink(), os.mkfifo(path, 0o600))),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILS)
+def test_what_others_may_have_written_is_not_run(empty_cache: Path, spoil: str) -> None:
+    """It once was loaded because its path existed."""
+    says, change = SPOILS[spoil]
+    path = pretend()
+    change(path)
+    with pytest.raises(KernelsError, match=f"{says}.*; it is not run"):
+        library.load()
+    path.parents[3].chmod(0o700)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's file")
+@pytest.mark.parametrize("which", [0, 1, 2, 3])
+def test_what_belongs_to_another_user_is_not_run(empty_cache: Path, which: int) -> None:
+    path = pretend()
+    os.chown([path, *path.parents][which], 12345, -1)
+    with pytest.raises(KernelsError, match="belongs to another user, of id 12345; it is not run"):
+        library.load()
+
+
+def test_the_folders_are_the_users_own(empty_cache: Path) -> None:
+    empty_cache.parent.mkdir(mode=0o775)
+    empty_cache.parent.chmod(0o775)
+    before = os.umask(0o002)
+    path = pretend()
+    os.umask(before)
+    assert [each.stat().st_mode & 0o777 for each in path.parents[:3]] == [0o700] * 3
+    assert library.build() == path
+
+
+def test_an_older_build_without_a_hash_is_built_again(empty_cache: Path) -> None:
+    library.path().parent.mkdir(parents=True)
+    library.path().write_bytes(b"")
+    assert not library.is_built()
+    pretend()
+    assert library.is_built()
+    assert library.path().read_bytes() == b"a library"
+
+
+def test_a_forced_build_mends_what_is_damaged(empty_cache: Path) -> None:
+    path = pretend()
+    path.write_bytes(b"damaged")
+    compiling.built(path, lambda unfinished: unfinished.write_bytes(b"a library") and None, again=True)
+    assert path.read_bytes() == b"a library"
+
+
+def test_what_killed_builds_left_is_removed_by_the_next(empty_cache: Path) -> None:
+    """26 files of 76 MB once stayed: those of the compiler are in the same folder now."""
+    for place in (library.path().parent, library.path().parent.with_name("an older key")):
+        leftover = place / ".libhybridge_kernels.so.partial"
+        leftover.mkdir(parents=True)
+        (leftover / "attention.o").write_bytes(bytes(1000))
+    compilers: list[str | None] = []
+
+    def make(unfinished: Path) -> None:
+        assert not compiling.errors_of(["sh", "-c", f"echo $TMPDIR > {unfinished}"], unfinished.parent)
+        compilers.append(unfinished.read_text().strip())
+        assert compilers == [str(unfinished.parent)]
+
+    compiling.built(library.path(), make)
+    left = sorted(path.name for path in empty_cache.rglob("*") if path.is_file())
+    assert left == ["libhybridge_kernels.so", "libhybridge_kernels.so.sha256"]
+    assert list(empty_cache.rglob(".*")) == []
+
+
+def test_one_builds_while_the_others_wait(empty_cache: Path) -> None:
+    builds: list[int] = []
+
+    def make(unfinished: Path) -> None:
+        builds.append(1)
+        time.sleep(0.2)
+        unfinished.write_bytes(b"a library")
+
+    with ThreadPoolExecutor(4) as pool:
+        paths = list(pool.map(lambda _: compiling.built(library.path(), make), range(4)))
+    assert paths == [library.path()] * 4
+    assert len(builds) == 1
 
 
 @pytest.mark.usefixtures("empty_cache")

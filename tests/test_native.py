@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import random
 import shutil
+import struct
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from forged_state import forge_native_state
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from saved_state import save_in_full
 from typer.testing import CliRunner
 
@@ -21,6 +29,7 @@ from hybridge.cache.errors import (
     CommitError,
     HybridgeError,
     NativeError,
+    NumericalError,
     OutputError,
     SnapshotError,
     StateFileError,
@@ -243,6 +252,157 @@ def test_a_damaged_state_is_refused(saved: Path, other: NativeSession, damage: s
     with pytest.raises(StateFileError):
         other.load_state(saved)
     assert other.length == len(PROMPT)
+
+
+def at(place: int, value: int) -> Callable[[bytearray], object]:
+    """Write a number into the texts, which stand behind the state's bytes: a length, tokens, a length, …"""
+
+    def change(content: bytearray) -> None:
+        texts = bytes(content).rfind(struct.pack("<13q", len(PROMPT), *PROMPT))
+        content[texts + 8 * place : texts + 8 * place + 8] = struct.pack("<q", value)
+
+    return change
+
+
+def everywhere(old: int, new: int) -> Callable[[bytearray], object]:
+    """Write a number into the state's bytes wherever another one stands, which nothing but a length is."""
+
+    def change(content: bytearray) -> None:
+        end = bytes(content).rfind(struct.pack("<13q", len(PROMPT), *PROMPT)) // 8
+        numbers = struct.unpack(f"<{end}q", content[: 8 * end])
+        assert old in numbers
+        content[: 8 * end] = struct.pack(f"<{end}q", *(new if number == old else number for number in numbers))
+
+    return change
+
+
+FORGED: dict[str, Callable[[bytearray], object]] = {
+    "a token beyond the vocabulary": at(1, 131),
+    "a negative token": at(3, -1),
+    "a text of another length": at(0, 11),
+    "a huge text": at(0, 2**62),
+    "a negative text": at(0, -1),
+    "a slot's text of another length": at(len(PROMPT) + 2, 3),
+    **{f"a state of length {new}": everywhere(len(PROMPT), new) for new in (-100000, -1, 0, 97, 2**63 - 1)},
+    **{f"a slot of length {new}": everywhere(4, new) for new in (-100000, -2, 0, 97, 2**63 - 1)},
+    "something behind it": lambda content: content.extend(bytes(8)),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGED)
+def test_a_forged_state_is_refused_and_changes_nothing(
+    saved: Path, session: NativeSession, other: NativeSession, forgery: str
+) -> None:
+    """With a checksum made anew, a length of -100000 once took the process down."""
+    forge_native_state(saved, FORGED[forgery])
+    for each in (session, other):
+        each.reset()
+        each.prefill(PROMPT)
+    with pytest.raises(StateFileError):
+        other.load_state(saved)
+    assert other.length == len(PROMPT)
+    assert torch.equal(session.decode(3), other.decode(3))
+
+
+@pytest.mark.slow
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(edits=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255) | st.integers(-(2**63), 2**63 - 1)), max_size=4))
+def test_whatever_a_state_says_it_is_loaded_or_refused(
+    session: NativeSession, tmp_path: Path, edits: list[tuple[int, int]]
+) -> None:
+    path = save_in_full(session, PROMPT, tmp_path / "a state")
+
+    def change(content: bytearray) -> None:
+        for place, value in edits:
+            start = place % (len(content) // 8) * 8
+            content[start : start + 8] = struct.pack("<q", value)
+
+    forge_native_state(path, change)
+    session.reset()
+    session.prefill([3, 3])
+    with suppress(StateFileError):
+        session.load_state(path)
+    assert 0 <= session.length <= session.max_seq_len
+    for call in (lambda: session.decode(1), lambda: session.restore(1), session.reset):
+        with suppress(NumericalError, SnapshotError):  # the numbers of the state itself may be anything
+            call()
+
+
+def test_a_state_that_is_saved_after_a_reset_holds_nothing_of_before(session: NativeSession, tmp_path: Path) -> None:
+    """Slots once kept their texts through a reset, and a saved state had them."""
+    session.prefill([77] * 5)
+    session.snapshot(0)
+    session.reset()
+    session.prefill(PROMPT)
+    session.save(tmp_path / "state")
+    assert struct.pack("<q", 77) not in (tmp_path / "state").read_bytes()
+
+
+def test_a_pipe_is_no_saved_state(session: NativeSession, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(StateFileError, match="AccessFailed"):
+            session.load_state(path)
+
+
+def test_what_a_killed_save_left_is_used_up_by_the_next(session: NativeSession, tmp_path: Path) -> None:
+    (tmp_path / "state.part").write_bytes(b"half" * 100_000)
+    save_in_full(session, PROMPT, tmp_path / "state")
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+    assert session.load_state(tmp_path / "state") == len(PROMPT)
+
+
+def test_a_state_of_nan_gives_an_error_and_no_token(session: NativeSession, python: Session, tmp_path: Path) -> None:
+    save_in_full(session, PROMPT, tmp_path / "state")
+    save_in_full(python, PROMPT, tmp_path / "another")
+    row = python.state()["layers.0.recurrent_state"][0, 0, 0, :8].numpy().tobytes()
+    forge_native_state(tmp_path / "state", lambda content: replace_bytes(content, row))
+    session.load_state(tmp_path / "state")
+    with pytest.raises(NumericalError, match="'verify'"):
+        session.verify([1, 2])
+    assert session.length == len(PROMPT)
+    with pytest.raises(CommitError):
+        session.commit(1)
+    with pytest.raises(NumericalError, match="'decode'"):
+        session.decode(1)
+    assert session.length == len(PROMPT) + 1, "the program committed it"
+    with pytest.raises(NumericalError):
+        session.generate([1], max_new_tokens=5)
+    assert session.restore(1) == 4
+    assert bool(session.decode(1).isfinite().all())
+
+
+def replace_bytes(content: bytearray, old: bytes) -> None:
+    """Put NaN where ``old`` stands, float32."""
+    place = content.find(old)
+    assert place >= 0
+    content[place : place + len(old)] = struct.pack("<f", math.nan) * (len(old) // 4)
+
+
+@pytest.mark.parametrize("tokens", [[1.5], ["7"], [True], [None], [[1]]], ids=repr)
+def test_what_is_no_token_is_refused(session: NativeSession, tokens: list[Any]) -> None:
+    for call in (session.prefill, session.verify, lambda given: session.generate(given)):
+        with pytest.raises(TokenError):
+            call(tokens)
+
+
+def test_the_harness_itself_reads_whole_numbers_alone(process: NativeProcess, session: NativeSession) -> None:
+    for line in ("0 prefill 1.5", "0 prefill 1 x", "0 decode 7seven", "0 commit 0x1", "99 decode 1", "", "0", "0 nothing 1"):
+        assert process.ask(line).refused == "Error::InvalidArgument"
+    assert session.length == 0
+
+
+@pytest.mark.slow
+def test_a_program_that_is_written_to_is_noticed(artifact: Path, tmp_path: Path) -> None:
+    """Cut off under an open session it once was SIGBUS, rewritten in place it silently gave other logits."""
+    for change in (lambda path: os.truncate(path, 100), lambda path: path.write_bytes(path.read_bytes())):
+        folder = shutil.copytree(artifact, tmp_path / "artifact", dirs_exist_ok=True)
+        with NativeProcess(open_artifact(folder)) as process:
+            session = NativeSession(process)
+            session.prefill(PROMPT)
+            change(folder / "model.pte")
+            with pytest.raises(ArtifactError, match="InvalidExternalData"):
+                session.decode(1)
 
 
 @pytest.mark.slow

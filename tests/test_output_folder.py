@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,9 +14,11 @@ import pytest
 from hybridge.cache.errors import ExportFailedError, HybridgeError, OutputError, UsageError
 from hybridge.export import formats
 from hybridge.export.cli.export import export_checkpoint
+from hybridge.export.output import output_folder as output_folder_module
 from hybridge.export.output.output_folder import output_folder
 from hybridge.runtime.artifacts.manifest import MANIFEST
 from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.files import durable
 
 REFUSED = {
     errno.EACCES: "no permission to write .*out; choose another -o",
@@ -62,6 +65,7 @@ def tree(folder: Path) -> dict[str, str]:
 def failing_rename(monkeypatch: pytest.MonkeyPatch, error: BaseException, fails: Callable[[Path, Path], bool]) -> None:
     """Renames that ``fails(source, target)`` picks raise ``error``."""
     rename = Path.rename
+    monkeypatch.setattr(output_folder_module, "exchange", lambda one, other: False)  # which has no moment between two renames
 
     def patched(source: Path, target: Path) -> Path:
         if fails(source, Path(target)):
@@ -197,6 +201,110 @@ def test_an_old_one_that_cannot_come_back_is_not_deleted(tmp_path: Path, old: Pa
     with pytest.raises(OutputError):
         replace(old)
     assert [path.read_text() for path in tmp_path.rglob("model.pte")] == ["old"]
+
+
+# Processes that were killed
+
+KILLED_ANYWHERE = """
+import os, sys
+from pathlib import Path
+from hybridge.cache.errors import UsageError
+from hybridge.export.output import output_folder as module
+
+target, steps, every = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+OURS = ("output_folder.py", "claim.py", "durable.py")
+
+def write(text):
+    with module.output_folder(target, force=True) as folder:
+        for name in ("manifest.json", "model.pte"):
+            (folder / name).write_text(text)
+
+def write_until(place):
+    now = 0
+    def strike(frame, event, argument):
+        nonlocal now
+        if not frame.f_code.co_filename.endswith(OURS):
+            return None
+        now += event == "line"
+        if now == place:
+            os.kill(os.getpid(), 9)
+        return strike
+    sys.settrace(strike)
+    write("new")
+
+def killed(place):
+    child = os.fork()
+    if child == 0:
+        write_until(place)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
+
+if steps == "two":
+    module.exchange = lambda one, other: False
+place, seen = 1, set()
+write("old")
+while killed(place):
+    if steps == "one":
+        seen.add(tuple((target / name).read_text() for name in ("manifest.json", "model.pte")))
+    try:  # the next run puts in order what two steps left
+        with module.output_folder(target, force=False):
+            raise AssertionError("there was nothing")
+    except UsageError:
+        seen.add(tuple((target / name).read_text() for name in ("manifest.json", "model.pte")))
+    write("old")
+    assert [path.name for path in target.parent.iterdir()] == [target.name], list(target.parent.iterdir())
+    place += every
+assert seen == {("old", "old"), ("new", "new")}, seen
+print(place)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", ["one", "two"])
+def test_a_killed_replacement_leaves_an_artifact_and_the_next_one_clears_up(tmp_path: Path, steps: str) -> None:
+    """The old one or the new one, wherever it was killed: 14 of 300 kills once left none, and 134 hidden folders."""
+    (tmp_path / "place").mkdir()
+    command = [sys.executable, "-c", KILLED_ANYWHERE, str(tmp_path / "place/out"), steps, "3"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 60
+
+
+def test_a_replacement_is_one_step_where_the_system_can_do_it(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_folder_module, "_replace_in_two_steps", None)
+    replace(old)
+    assert (old / MANIFEST).read_text() == "new"
+
+
+def test_another_system_does_it_in_two(tmp_path: Path, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable, "_renameat2", lambda: None)
+    replace(old)
+    assert tree(tmp_path) == {"out": "", f"out/{MANIFEST}": "new"}
+
+
+def test_two_writers_do_not_meet(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with output_folder(target, force=False) as folder:
+        (folder / MANIFEST).write_text("first")
+        with pytest.raises(OutputError, match="another process is writing"):
+            replace(target)
+        assert (folder / MANIFEST).read_text() == "first"
+    assert tree(tmp_path) == {"out": "", f"out/{MANIFEST}": "first"}
+
+
+def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path: Path, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut must not leave the name of what was not written yet."""
+    log: list[str] = []
+    fsync, change = os.fsync, durable.exchange
+
+    def synced(descriptor: int) -> None:
+        log.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(output_folder_module, "exchange", lambda *paths: (log.append("exchanged"), change(*paths))[1])
+    replace(old)
+    assert log == [MANIFEST, ".out.partial", "exchanged", tmp_path.name]
 
 
 # Places that cannot be written

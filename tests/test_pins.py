@@ -7,7 +7,9 @@ A test that fails after an update says what to look at. Those of transformers, o
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from torch._export import utils as export_utils
 from torch.fx import GraphModule
 from torch.fx.traceback import NodeSource
 
+from hybridge.cache.errors import ArtifactError
 from hybridge.cache.pinned import check
 from hybridge.export.lowering.lower import quiet
 from hybridge.export.lowering.partition import OnceStored, UntiedLinear
@@ -37,7 +40,9 @@ from hybridge.export.pinned.torch_export import (
     without_history,
 )
 from hybridge.export.profiling import instructions, parts
+from hybridge.export.profiling.program_file import ProgramFile
 from hybridge.runtime import pinned
+from hybridge.runtime.artifacts.buffer_names import HEAD_BYTES, buffer_names_of, plan_bytes
 from hybridge.runtime.platforms import HERE
 
 aten = torch.ops.aten
@@ -455,3 +460,30 @@ def test_operands_of_other_ranks_are_broadcast(shapes: tuple[tuple[int, ...], tu
 class Product(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return x * y
+
+
+FORMAT_2 = Path(__file__).parent / "artifacts/format-2/model.pte"
+
+
+def test_the_names_of_the_state_are_where_we_read_them() -> None:
+    """By ExecuTorch's own reader, of a program whose methods have no prefix."""
+    values = ProgramFile(FORMAT_2).plans["decode"].values
+    tensors = [each.val for each in values if isinstance(each.val, program_format.Tensor)]
+    names = [each.extra_tensor_info.fully_qualified_name for each in tensors if each.extra_tensor_info]
+    data = FORMAT_2.read_bytes()
+    assert buffer_names_of(data, "decode") == [name for name in names if name]
+    assert buffer_names_of(data[: plan_bytes(data[:HEAD_BYTES])], "decode")[:2] == ["state.cache.length", "state.cache.staged"]
+
+
+def test_a_damaged_plan_is_refused_or_read() -> None:
+    rng, data = random.Random(0), FORMAT_2.read_bytes()
+    plan = data[: plan_bytes(data[:HEAD_BYTES])]
+    for size in rng.sample(range(len(plan)), 40):
+        with pytest.raises(ArtifactError):
+            buffer_names_of(plan[:size] if size < 2000 else plan[:2000], "decode")
+    for _ in range(300):
+        damaged = bytearray(plan)
+        for place in rng.sample(range(len(plan)), 40):
+            damaged[place] = rng.randrange(256)
+        with suppress(ArtifactError):
+            assert all(isinstance(name, str) for name in buffer_names_of(bytes(damaged), "decode"))

@@ -1,6 +1,8 @@
 """What tokens are drawn from, against transformers' own processors."""
 
+import math
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -95,3 +97,30 @@ def test_noise_is_the_positions_own() -> None:
 def test_what_makes_no_distribution_is_refused(options: dict[str, float], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         Sampling(**options)  # type: ignore[arg-type]
+
+
+NO_DISTRIBUTION: list[dict[str, Any]] = [
+    *({"temperature": value} for value in (math.inf, math.nan, -1.0, 1e-320, 1e-7, 1e7, "1", None)),
+    *({"repetition_penalty": value} for value in (math.inf, math.nan, 0.0, -1.0, 1e-320, 1e7, "1", None)),
+    *({"top_p": value} for value in (math.nan, math.inf, 0.0, 1.5, "1")),
+    *({"min_p": value} for value in (math.nan, math.inf, -0.1, 1.5, "1")),
+    *({"top_k": value} for value in (-1, 1.5, "1", None)),
+    *({"seed": value} for value in (1.5, "1")),
+]
+
+
+@pytest.mark.parametrize("values", NO_DISTRIBUTION, ids=str)
+def test_values_that_make_no_distribution_are_refused(values: dict[str, Any]) -> None:
+    """An infinite temperature, and one that makes every logit infinite, once were accepted."""
+    with pytest.raises(UsageError, match=f"{next(iter(values))} is .*, but must"):
+        Sampling(**values)
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e6])
+@pytest.mark.parametrize("penalty", [1e-6, 1e6])
+def test_at_the_ends_of_what_is_allowed_it_is_a_distribution(temperature: float, penalty: float) -> None:
+    sampler = Sampler(Sampling(temperature=temperature, repetition_penalty=penalty, seed=0))
+    for logits in (torch.tensor([1.0, -2.0, 3e38, -3e38]), torch.zeros(4), torch.tensor([5.0, 4.0, 3.0, 2.0])):
+        p = sampler.distribution(logits, [0, 1, 2, 3])
+        assert float(p.sum()) == pytest.approx(1.0)
+        assert 0 <= sampler.draw(logits, [0, 1, 2, 3]) < 4

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from forgery import Content, forge
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime import Session, open_artifact
 from hybridge.runtime.artifacts.manifest import FORMAT_VERSION, MANIFEST, PROGRAM, read_manifest
+from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 
 FILES = [MANIFEST, PROGRAM, "tokenizer.json", "generation_config.json"]
 LOADED, REFUSED = 0, 1
@@ -222,6 +226,149 @@ def test_a_manifest_that_lies_about_the_program_is_refused(folder: Path, lie: st
     forge(folder, LIES[lie])
     with pytest.raises(ArtifactError):
         Session.load(folder)
+
+
+LARGE: dict[str, Callable[[Content], object]] = {
+    "verify lengths": lambda content: content["options"].update(shorter_verify_lens=list(range(1, 300_000))),
+    "tapped layers": lambda content: content["options"].update(tap_layers=[0] * 300_000),
+    "ends of text": lambda content: content.update(eos_ids=[1] * 300_000),
+    "operators": lambda content: content["methods"]["decode"].update(operators=["aten::add.out"] * 100_000),
+    "a name of an operator": lambda content: content["methods"]["decode"].update(operators=["x" * 1_000_000]),
+    "a name of a method": lambda content: content["methods"].update({"x" * 1_000_000: content["methods"]["reset"]}),
+    "a name of a file": lambda content: content["files"].update({"x" * 1_000_000: {"sha256": "0" * 64, "size": 1}}),
+    "dimensions": lambda content: first_buffer(content).update(shape=[1] * 100_000),
+    "a number": lambda content: content.update(vocab_size=10**4000),
+    "a length": lambda content: content["options"].update(max_seq_len=2**62),
+    "a chunk": lambda content: content["options"].update(prefill_chunk=2**40),
+    "slots": lambda content: content["options"].update(snapshot_slots=2**40),
+    "a negative size": lambda content: content["files"][PROGRAM].update(size=-1),
+    "a version": lambda content: content.update(format_version=[3] * 100_000),
+    "a side file": lambda content: content["files"]["tokenizer.json"].update(size=2**40),
+}
+
+
+@pytest.mark.parametrize("what", LARGE)
+def test_nothing_in_a_manifest_is_beyond_measure(folder: Path, what: str) -> None:
+    """3 million verify lengths once took 10 seconds, and a message of megabytes."""
+    forge(folder, LARGE[what])
+    began = time.process_time()
+    with pytest.raises(ArtifactError) as refused:
+        Session.load(folder)
+    assert len(str(refused.value)) < 1000
+    assert time.process_time() - began < 2
+
+
+def test_a_manifest_that_is_too_large_is_not_read(folder: Path) -> None:
+    os.truncate(folder / MANIFEST, 10**12)  # it takes no room on the disk
+    assert_refused(folder, "are the most there can be")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file_is_refused_at_once(folder: Path, name: str, kind: str) -> None:
+    """Opening once waited for ever for a pipe, and read /dev/zero to no end."""
+    (folder / name).unlink()
+    if kind == "pipe":
+        os.mkfifo(folder / name)
+    else:
+        (folder / name).symlink_to("/dev/zero")
+    assert_refused(folder, f"{name} cannot be read.*no regular file")
+
+
+def test_a_constant_method_is_no_method(folder: Path) -> None:
+    """It once was an IndexError."""
+    entry = {"inputs": [], "outputs": [{"shape": [1], "dtype": "int64"}], "operators": [], "delegates": {}}
+    for name in ("verify_len", "prefill_chunk", "taps"):
+        forge(folder, lambda content, name=name: content["methods"].update({name: entry}))
+        with pytest.raises(ArtifactError, match="which is no method"):
+            Session.load(folder)
+        forge(folder, lambda content, name=name: content["methods"].pop(name))
+    Session.load(folder)
+
+
+def swapped(content: Content, one: str, other: str, layer: int = 0) -> None:
+    """Exchange the names of two buffers, and leave their order."""
+    names = {one: other, other: one}
+    buffers = content["layers"][layer]["buffers"]
+    content["layers"][layer]["buffers"] = {names.get(name, name): entry for name, entry in buffers.items()}
+
+
+@pytest.mark.parametrize(
+    ("layer", "one", "other"),
+    [(0, "conv_state", "recurrent_state"), (0, "conv_state", "staged_conv"), (0, "recurrent_state", "conv_state_slots"),
+     (1, "keys", "values")],
+)  # fmt: skip
+def test_buffers_with_exchanged_names_are_refused(folder: Path, layer: int, one: str, other: str) -> None:
+    forge(folder, lambda content: swapped(content, one, other, layer))
+    with pytest.raises(ArtifactError, match="the program is not what the manifest says"):
+        Session.load(folder)
+
+
+# Programs that change after they were checked
+
+
+@pytest.fixture
+def opened(folder: Path) -> Session:
+    session = Session.load(folder)
+    session.prefill([1, 2, 3])
+    return session
+
+
+def other_weights(path: Path) -> bytes:
+    """The same program with a bit of a weight flipped."""
+    data = path.read_bytes()
+    return flipped(data, len(data) - 5000, 3)
+
+
+def test_a_program_that_is_replaced_goes_on_as_it_was(folder: Path, opened: Session, artifact: Path) -> None:
+    """What is loaded is the file that was checked, and not whatever has its name."""
+    (folder / "new").write_bytes(other_weights(folder / PROGRAM))
+    (folder / "new").replace(folder / PROGRAM)
+    same = Session.load(artifact)
+    same.prefill([1, 2, 3])
+    assert torch.equal(opened.decode(4), same.decode(4))
+
+
+def test_a_program_that_is_replaced_between_check_and_load_is_not_loaded(folder: Path, artifact: Path) -> None:
+    checked = open_artifact(folder)
+    (folder / "new").write_bytes(other_weights(folder / PROGRAM))
+    (folder / "new").replace(folder / PROGRAM)
+    session, same = Session.of(checked), Session.load(artifact)
+    assert torch.equal(session.prefill([1, 2, 3]), same.prefill([1, 2, 3]))
+
+
+@pytest.mark.parametrize("change", ["truncated", "rewritten", "longer"])
+def test_a_program_that_is_written_to_is_noticed(folder: Path, opened: Session, change: str) -> None:
+    """Truncated under an open session it once was SIGBUS, rewritten in place it silently gave other logits."""
+    data = other_weights(folder / PROGRAM)
+    with (folder / PROGRAM).open("r+b") as file:
+        if change == "truncated":
+            file.truncate(1000)
+        else:
+            file.write(data + b"x" * (change == "longer"))
+    for _ in range(2):
+        with pytest.raises(ArtifactError, match=r"was altered|has \d+ bytes, but the manifest says"):
+            opened.decode(4)
+
+
+def test_a_program_that_is_touched_and_not_changed_goes_on(folder: Path, opened: Session) -> None:
+    os.utime(folder / PROGRAM)
+    (folder / PROGRAM).chmod(0o600)
+    (folder / PROGRAM).unlink()
+    opened.decode(4)
+
+
+def test_a_private_copy_does_not_care(folder: Path, artifact: Path) -> None:
+    session, same = Session.load(folder, private_copy=True), Session.load(artifact)
+    os.truncate(folder / PROGRAM, 10)
+    assert torch.equal(session.prefill([1, 2, 3]), same.prefill([1, 2, 3]))
+
+
+def test_a_tokenizer_that_changes_after_the_check_is_not_read(folder: Path) -> None:
+    checked = open_artifact(folder)
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"tokenizer\.json has 2 bytes"):
+        tokenizer_of(checked)
 
 
 # Programs that were damaged, with a manifest that says so: ExecuTorch's own verification is all there is.

@@ -18,7 +18,7 @@ from hybridge.export.cli.figures import print_figures
 from hybridge.export.cli.profile import profile_parts
 from hybridge.export.cli.speculation_figures import BenchReport, Subject, measure
 from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.artifacts.tokenizer import load_tokenizer
+from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 from hybridge.runtime.backends.pte_program import set_threads
 from hybridge.runtime.checks.speculation_bench import PLAIN, Outcome
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
@@ -84,7 +84,7 @@ def load(artifact: Path, draft: Path | None) -> Subject:
         ways["draft model"] = DraftModel.load(draft, opened, session)
     if opened.manifest.options.mtp:
         ways["multi-token prediction"] = BlockDrafter(session)
-    prompts = code_prompts(load_tokenizer(opened.tokenizer), PROMPTS)
+    prompts = code_prompts(tokenizer_of(opened), PROMPTS)
     return Subject(session=session, ways=ways, prompts=prompts, draft=draft)
 
 

@@ -77,7 +77,7 @@ def _chosen(artifact: Artifact, templates: dict[str, str], *, tools: bool) -> st
 
 
 def _text(artifact: Artifact, name: str) -> str | None:
-    return (artifact.folder / name).read_text(encoding="utf-8") if name in artifact.manifest.files else None
+    return artifact.read(name).decode("utf-8") if name in artifact.manifest.files else None
 
 
 def _json(artifact: Artifact, name: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from hybridge.cache.errors import UsageError
 from hybridge.export.cli.common import table
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
-from hybridge.runtime.artifacts.tokenizer import load_tokenizer
+from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
 from hybridge.runtime.drafters.draft_model import DraftModel
 from hybridge.runtime.drafters.prompt_lookup import PromptLookup
@@ -54,7 +54,7 @@ def open_model(folder: Path, *, draft: Path | None, lookup: bool, mtp: bool, pla
     opened = open_artifact(folder)
     if opened.tokenizer is None:
         raise UsageError(f"{folder} has no tokenizer.json, so text cannot be turned into tokens; use Session from Python.")
-    tokenizer = load_tokenizer(opened.tokenizer)
+    tokenizer = tokenizer_of(opened)
     session = Session.of(opened)
     return Model(opened, session, tokenizer, _drafter(opened, session, draft, mtp, plain))
 

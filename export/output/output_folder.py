@@ -3,34 +3,40 @@
 from __future__ import annotations
 
 import errno
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from hybridge.cache.errors import OutputError, UsageError
 from hybridge.runtime.artifacts.manifest import MANIFEST
+from hybridge.runtime.files.claim import claim_folder, partial_path, remove_leftover
+from hybridge.runtime.files.durable import exchange, sync, sync_tree
 
 
 @contextmanager
 def output_folder(target: Path, *, force: bool) -> Iterator[Path]:
-    """Yield an empty folder beside ``target`` that takes its place once the body is done.
+    """Yield an empty folder beside ``target`` that takes its place once the body is done, and is then on the disk.
 
     Raises UsageError before the body where ``target`` exists (unless ``force`` and it is an artifact or empty), OutputError
-    where it cannot be written or the disk is full. Whatever happens, nothing half-written stays and nothing existing is lost.
+    where it cannot be written, the disk is full, or another process writes to it. Whatever happens, nothing half-written stays
+    and nothing existing is lost; what a process that was killed left behind is put in order first.
     """
+    staging = partial_path(target)
     with _explained(target):
+        _recover(target)
         check_target(target, force=force)
         target.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
+        claim = claim_folder(staging)
     try:
         with _explained(target):
             yield staging
             staging.chmod(0o755)
+            sync_tree(staging)
             _replace(target, staging)
+            sync(target.parent)
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        claim.release()
+        remove_leftover(staging)
 
 
 def check_target(target: Path, *, force: bool) -> None:
@@ -44,11 +50,16 @@ def check_target(target: Path, *, force: bool) -> None:
 
 
 def _replace(target: Path, staging: Path) -> None:
-    """Put ``staging`` in the place of ``target``; the old one is back, or still beside it, whatever interrupts this."""
+    """Put ``staging`` in the place of ``target``, in one step; what was there is then at ``staging``, or nothing."""
     if not target.exists():
         staging.rename(target)
-        return
-    old = staging.with_suffix(".old")
+    elif not exchange(staging, target):
+        _replace_in_two_steps(target, staging)
+
+
+def _replace_in_two_steps(target: Path, staging: Path) -> None:
+    """The same where the system cannot do it in one; what was there is back, or beside it, whatever interrupts this."""
+    old = _old(target)
     try:
         target.rename(old)
         staging.rename(target)
@@ -56,13 +67,30 @@ def _replace(target: Path, staging: Path) -> None:
         if old.exists() and not target.exists():
             old.rename(target)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    remove_leftover(old)
+
+
+def _recover(target: Path) -> None:
+    """Undo what a process that was killed between these two steps did."""
+    old = _old(target)
+    if not (old / MANIFEST).is_file():
+        return  # nothing, or nothing of ours
+    if target.exists() or target.is_symlink():
+        remove_leftover(old)
+    else:
+        old.rename(target)
+
+
+def _old(target: Path) -> Path:
+    return target.with_name(f".{target.name}.replaced")
 
 
 @contextmanager
 def _explained(target: Path) -> Iterator[None]:
     try:
         yield
+    except BlockingIOError as error:
+        raise OutputError(f"another process is writing {target}; wait for it, or choose another -o.") from error
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise OutputError(

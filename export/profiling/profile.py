@@ -20,7 +20,9 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.profiling.cut import Cut, Profile
 from hybridge.export.profiling.parts import POSITIONS, WHOLE
 from hybridge.export.profiling.program_file import ProgramFile
-from hybridge.runtime.artifacts.artifact import Artifact
+from hybridge.runtime.artifacts.artifact import Artifact, file_entry
+from hybridge.runtime.artifacts.checked_file import CheckedFile
+from hybridge.runtime.artifacts.manifest import PROGRAM
 from hybridge.runtime.backends.pte_program import Program
 from hybridge.runtime.sessions.session import Session
 
@@ -54,10 +56,11 @@ class Profiler:
         file = ProgramFile(artifact.program)
         vocabulary = artifact.manifest.vocab_size
         self._cuts = {name: Cut(name, file.plans[artifact.manifest.program_method(name)], vocabulary) for name in methods}
-        copied = Artifact(folder=folder, manifest=artifact.manifest)
+        path = folder / PROGRAM
         plans = [plan for cut in self._cuts.values() for plan in cut.plans]
-        file.write(copied.program, plans)
-        self.program = Program(copied)
+        file.write(path, plans)
+        opened = {PROGRAM: CheckedFile(path, file_entry(path))}
+        self.program = Program(Artifact(folder=folder, manifest=artifact.manifest, opened=opened))
         for plan in plans:
             self.program.load_method(plan.name)
         self.session = Session(self.program, artifact.manifest)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from hybridge.cache.errors import ArtifactError
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifacts.options import ExportOptions, check_limits
+from hybridge.runtime.files.regular import read_regular
 
 FORMAT_VERSION = 3
 READABLE_VERSIONS = (2, FORMAT_VERSION)
@@ -22,6 +23,12 @@ READABLE_VERSIONS = (2, FORMAT_VERSION)
 MANIFEST = "manifest.json"
 PROGRAM = "model.pte"
 ONNX_PROGRAM, ONNX_WEIGHTS, ONNX_COMMIT = "model.onnx", "model.onnx.data", "commit.onnx"
+LARGEST_MANIFEST = 8 << 20
+"""Bytes; a model of a hundred layers takes a tenth of it."""
+
+Size = Annotated[int, Field(ge=0, le=1 << 48)]
+Token = Annotated[int, Field(ge=0, le=1 << 31)]
+Name = Annotated[str, StringConstraints(max_length=255)]
 
 
 class Entry(BaseModel):
@@ -33,27 +40,27 @@ class Entry(BaseModel):
 class TensorEntry(Entry):
     """A tensor's fixed shape and dtype, such as ``float32``."""
 
-    shape: list[int]
-    dtype: str
+    shape: Annotated[list[Size], Field(max_length=8)]
+    dtype: Name
 
 
 class LayerEntry(Entry):
     """One cache layer: its kind, the shapes of its buffers by name, and their bytes by use."""
 
-    kind: str
-    buffers: dict[str, TensorEntry]
-    state_bytes: int
-    rollback_bytes: int
-    slot_bytes: int
+    kind: Name
+    buffers: Annotated[dict[Name, TensorEntry], Field(max_length=256)]
+    state_bytes: Size
+    rollback_bytes: Size
+    slot_bytes: Size
 
 
 class MethodEntry(Entry):
     """One method of the program, the operators it runs itself and the backends it hands parts to."""
 
-    inputs: list[TensorEntry]
-    outputs: list[TensorEntry]
-    operators: list[str]
-    delegates: dict[str, int] = Field(description="calls by backend name")
+    inputs: Annotated[list[TensorEntry], Field(max_length=8)]
+    outputs: Annotated[list[TensorEntry], Field(max_length=8)]
+    operators: Annotated[list[Name], Field(max_length=1024)]
+    delegates: Annotated[dict[Name, Size], Field(max_length=64, description="calls by backend name")]
 
 
 class OnnxStateEntry(TensorEntry):
@@ -63,7 +70,7 @@ class OnnxStateEntry(TensorEntry):
     [1, heads, max_seq_len, head dim], and are written in place; bounded ones come out whole.
     """
 
-    name: str
+    name: Name
     dtype: Literal["float32"]
     kind: Literal["positional", "bounded"]
 
@@ -71,17 +78,17 @@ class OnnxStateEntry(TensorEntry):
 class OnnxStaged(TensorEntry):
     """The output ``staged.{name}`` [1, T, …], which the commit graph needs of a block; the shape is that of T = verify_len."""
 
-    name: str
+    name: Name
     dtype: Literal["float32"]
 
 
 class OnnxEntry(Entry):
     """The part for onnxruntime; operators as ``com.microsoft::LinearAttention``."""
 
-    opset: int
-    contrib_operators: list[str]
-    states: list[OnnxStateEntry]
-    staged: list[OnnxStaged]
+    opset: Size
+    contrib_operators: Annotated[list[Name], Field(max_length=1024)]
+    states: Annotated[list[OnnxStateEntry], Field(max_length=4096)]
+    staged: Annotated[list[OnnxStaged], Field(max_length=16384)]
 
     @property
     def bounded(self) -> list[OnnxStateEntry]:
@@ -92,30 +99,31 @@ class OnnxEntry(Entry):
 class FileEntry(Entry):
     """A file of the folder."""
 
-    sha256: str
-    size: int
+    sha256: Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+    size: Size
 
 
 class Manifest(Entry):
     """The whole of ``manifest.json`` but for its own checksum."""
 
     format_version: int
-    model_type: str
-    vocab_size: int
-    bos_id: int | None
-    eos_ids: list[int]
-    weight_bytes: int
+    model_type: Name
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 31)]
+    bos_id: Token | None
+    eos_ids: Annotated[list[Token], Field(max_length=1024)]
+    weight_bytes: Size
     options: ExportOptions
-    layers: list[LayerEntry]
-    methods: dict[str, MethodEntry]
-    files: dict[str, FileEntry]
-    versions: dict[str, str]
+    layers: Annotated[list[LayerEntry], Field(max_length=1024)]
+    methods: Annotated[dict[Name, MethodEntry], Field(max_length=128)]
+    files: Annotated[dict[Name, FileEntry], Field(max_length=256)]
+    versions: Annotated[dict[Name, Name], Field(max_length=64)]
     onnx: OnnxEntry | None = None
 
     @model_validator(mode="after")
     def _says_what_its_format_needs(self) -> Self:
         if (self.options.format == "onnx") != (self.onnx is not None):
             raise ValueError("the section 'onnx' belongs to the format 'onnx' and to no other")
+        check_limits(self.options)
         return self
 
     def program_method(self, name: str) -> str:
@@ -162,17 +170,19 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_regular(path, LARGEST_MANIFEST).decode("utf-8"))
         if not isinstance(content, dict):
             raise ValueError("not an object")
     except FileNotFoundError:
         raise ArtifactError(f"{folder} is not an artifact: it has no {MANIFEST}. Make one with 'hybridge export'.") from None
     except (OSError, ValueError, RecursionError) as error:
-        raise ArtifactError(f"{path} cannot be read ({error}); export the model again.") from None
+        reason = (isinstance(error, OSError) and error.strerror) or str(error)
+        raise ArtifactError(f"{path} cannot be read ({reason}); export the model again.") from None
     version = content.get("format_version")
     if version not in READABLE_VERSIONS:
+        readable = " and ".join(map(str, READABLE_VERSIONS))
         raise ArtifactError(
-            f"{folder} has format version {version!r}, but this hybridge reads {' and '.join(map(str, READABLE_VERSIONS))}; "
+            f"{folder} has format version {shortened(version)}, but this hybridge reads {readable}; "
             "export the model again, or use the hybridge that made it."
         )
     if content.pop("checksum", None) != _checksum(content):
@@ -182,7 +192,13 @@ def read_manifest(folder: Path) -> Manifest:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise ArtifactError(f"{path} does not describe an artifact: {where}: {first['msg']}.") from None
+        raise ArtifactError(f"{path} does not describe an artifact: {where[:200]}: {first['msg'][:200]}.") from None
+
+
+def shortened(value: object, most: int = 200) -> str:
+    """Return a value as a message shows it, however large it is."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[:most]}… ({len(text)} characters)"
 
 
 def _checksum(content: dict[str, object]) -> str:

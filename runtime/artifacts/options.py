@@ -59,6 +59,31 @@ class ExportOptions:
         return self.format == "pte"
 
 
+LIMITS = {
+    "max_seq_len": (1, 1 << 20),
+    "prefill_chunk": (1, 4096),
+    "verify_len": (1, 512),
+    "snapshot_slots": (0, 1024),
+    "group_size": (1, 1 << 16),
+    "draft_len": (1, 512),
+}
+"""Lowest and highest value of each number, as ``hybridge.cache`` has them where it allocates by them."""
+MOST_LENGTHS = 64
+"""Verify methods, and tapped layers."""
+
+
+def check_limits(options: ExportOptions) -> None:
+    """Raises ValueError for numbers beyond what any export has, before anything is made of that size."""
+    for name, (lowest, highest) in LIMITS.items():
+        if not lowest <= (value := getattr(options, name)) <= highest:
+            raise ValueError(f"{name} is {value}, not {lowest} to {highest}")
+    if max(len(options.shorter_verify_lens), len(options.tap_layers)) > MOST_LENGTHS:
+        raise ValueError(f"shorter_verify_lens and tap_layers are lists of at most {MOST_LENGTHS}")
+    lens = options.verify_lens
+    if lens[0] < 1 or lens != sorted(set(lens)):
+        raise ValueError("shorter_verify_lens are not different lengths in order below verify_len")
+
+
 def shorter_verify(length: int) -> str:
     """Return the name of the verify method for blocks of ``length`` tokens, where that is not the longest."""
     return f"verify_{length}"

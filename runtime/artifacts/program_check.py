@@ -6,13 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hybridge.cache.errors import ArtifactError
-from hybridge.runtime.artifacts.manifest import Manifest, TensorEntry
-from hybridge.runtime.artifacts.options import shorter_verify
+from hybridge.runtime.artifacts.buffer_names import HEAD_BYTES, buffer_names_of, plan_bytes
+from hybridge.runtime.artifacts.checked_file import CheckedFile
+from hybridge.runtime.artifacts.manifest import Manifest, TensorEntry, shortened
+from hybridge.runtime.artifacts.options import ExportOptions, shorter_verify
 from hybridge.runtime.pinned import SCALAR_TYPES
 
-METHODS = ("prefill", "decode", "verify", "commit", "reset", "forward")
 SLOT_METHODS = ("snapshot", "restore")
 DRAFT_METHODS = ("draft", "draft_prefill")
+STATE = "state.cache."
+"""Qualified name of the cache in a program, before each buffer's own."""
+NUMBER = ("int64", [1])
 OWN_BUFFERS = ("length", "staged", "slot_length", "operations")
 """Buffers of the cache itself, which come before those of its layers."""
 
@@ -20,24 +24,50 @@ BOUNDED = "hybridge_bounded"
 """The constant method that lists, by their places in the state, the buffers that ``Methods.bounded`` gives."""
 
 
+Signature = list[tuple[str, list[int]]]
+"""Dtype and shape of each tensor."""
+
+
 def check_methods(manifest: Manifest) -> None:
-    """Raises ArtifactError where the manifest lacks a method that every session needs."""
-    wanted = METHODS + (SLOT_METHODS if manifest.options.snapshot_slots else ())
-    verifying = {shorter_verify(length): length for length in manifest.options.shorter_verify_lens}
-    wanted += (*verifying, *(DRAFT_METHODS if manifest.options.mtp else ()))
-    if missing := [name for name in wanted if name not in manifest.methods]:
+    """Raises ArtifactError where the manifest has other methods than its options ask for, or gives them other shapes."""
+    inputs, rows = expected_inputs(manifest.options), expected_rows(manifest.options)
+    if missing := [name for name in inputs if name not in manifest.methods]:
         raise ArtifactError(f"the manifest lists no method {', '.join(missing)}; export the model again.")
-    for name, length in verifying.items():
-        _same(f"{name} takes", _entries(manifest.methods[name].inputs), [("int64", [1, length])])
-    answers = 2 if manifest.options.tap_layers else 1
-    for name in ("prefill", "decode", "verify", *verifying):
-        _same(f"the number of {name}'s outputs is", len(manifest.methods[name].outputs), answers)
+    if unknown := [name for name in manifest.methods if name not in inputs]:
+        raise ArtifactError(f"the manifest lists {shortened(unknown[0])}, which is no method; export the model again.")
+    for name, method in manifest.methods.items():
+        if name not in DRAFT_METHODS:  # how wide hidden states are, the options do not say
+            _same(f"{name} takes", _entries(method.inputs), inputs[name])
+        if name in rows:
+            _same(f"{name} gives", _entries(method.outputs[:1]), [("float32", [1, rows[name], manifest.vocab_size])])
+            answers = 2 if manifest.options.tap_layers else 1
+            _same(f"the number of {name}'s outputs is", len(method.outputs), 1 if name == "forward" else answers)
+        elif name not in DRAFT_METHODS:
+            _same(f"{name} gives", _entries(method.outputs), [NUMBER])
 
 
-def check_program(manifest: Manifest, metas: Mapping[str, Any], constants: Mapping[str, Any]) -> None:
+def expected_inputs(options: ExportOptions) -> dict[str, Signature]:
+    """Return what each method takes that an artifact with these options has; of a drafter's the names alone."""
+    tokens = {"prefill": options.prefill_chunk, "decode": 1, "forward": 1} | _verifying(options)
+    inputs = {name: [("int64", [1, count])] for name, count in tokens.items()}
+    moves = ("commit", *(SLOT_METHODS if options.snapshot_slots else ()))
+    inputs |= {name: [*inputs.get(name, []), NUMBER] for name in ("prefill", "forward", *moves)}
+    return inputs | {"reset": []} | {name: [] for name in (DRAFT_METHODS if options.mtp else ())}
+
+
+def expected_rows(options: ExportOptions) -> dict[str, int]:
+    """Return how many rows of logits each method gives that gives any."""
+    return {"prefill": 1, "decode": 1, "forward": 1} | _verifying(options)
+
+
+def _verifying(options: ExportOptions) -> dict[str, int]:
+    return {"verify": options.verify_len} | {shorter_verify(length): length for length in options.shorter_verify_lens}
+
+
+def check_program(manifest: Manifest, metas: Mapping[str, Any], constants: Mapping[str, list[Any]]) -> None:
     """Raises ArtifactError where signatures, state or constants differ.
 
-    metas: the runtime's MethodMeta by method name; constants: what the constant methods answer.
+    metas: the runtime's MethodMeta by method name; constants: all that each constant method answers.
     """
     for name, method in manifest.methods.items():
         meta = metas[name]
@@ -48,20 +78,28 @@ def check_program(manifest: Manifest, metas: Mapping[str, Any], constants: Mappi
         _same(f"{name}() is", constants[name], value)
 
 
-def expected_constants(manifest: Manifest) -> dict[str, int]:
+def expected_constants(manifest: Manifest) -> dict[str, list[int]]:
     """Return the values that the manifest expects of the program's constant methods."""
     options = manifest.options
     return {
-        "get_max_seq_len": options.max_seq_len,
-        "get_vocab_size": manifest.vocab_size,
-        "hybridge_format_version": manifest.format_version,
-        "hybridge_prefill_chunk": options.prefill_chunk,
-        "hybridge_verify_len": options.verify_len,
-        "hybridge_verify_lens": options.verify_lens[0],  # of a list the runtime hands over the first here
-        "hybridge_snapshot_slots": options.snapshot_slots,
-        "hybridge_taps": len(options.tap_layers),
-        "hybridge_draft_len": options.draft_len if options.mtp else 0,
+        "get_max_seq_len": [options.max_seq_len],
+        "get_vocab_size": [manifest.vocab_size],
+        "get_bos_id": [-1 if manifest.bos_id is None else manifest.bos_id],
+        "get_eos_ids": manifest.eos_ids or [-1],
+        "hybridge_format_version": [manifest.format_version],
+        "hybridge_prefill_chunk": [options.prefill_chunk],
+        "hybridge_verify_len": [options.verify_len],
+        "hybridge_verify_lens": options.verify_lens,
+        "hybridge_snapshot_slots": [options.snapshot_slots],
+        "hybridge_taps": [len(options.tap_layers)],
+        "hybridge_draft_len": [options.draft_len if options.mtp else 0],
     }
+
+
+def check_buffers(manifest: Manifest, program: CheckedFile) -> None:
+    """Raises ArtifactError where the program has its buffers under other names, or in another order, than the manifest."""
+    names = buffer_names_of(program.first(plan_bytes(program.first(HEAD_BYTES))), manifest.program_method("decode"))
+    _same("the names of the state are", names, [STATE + name for name in buffer_names(manifest)])
 
 
 def buffer_names(manifest: Manifest) -> list[str]:
@@ -70,27 +108,42 @@ def buffer_names(manifest: Manifest) -> list[str]:
 
 
 def bounded_names(names: Sequence[str], places: Sequence[int]) -> list[str]:
-    """The names at these places of the state. Raises ArtifactError where there are none, or the length is not among them."""
-    if not all(0 <= place < len(names) for place in places) or names.index("length") not in places:
-        raise ArtifactError(f"the program's {BOUNDED}() is {list(places)}, of a state of {len(names)}; export the model again.")
-    return [names[place] for place in places]
+    """The names at these places of the state.
+
+    Raises ArtifactError where they are not the length and what has slots, if anything has: the places are the program's, the
+    names the manifest's.
+    """
+    if not all(isinstance(place, int) and 0 <= place < len(names) for place in places):
+        raise ArtifactError(f"the program's {BOUNDED}() is {shortened(places)}, of a state of {len(names)}; export it again.")
+    bounded = [names[place] for place in places]
+    kept = {name for name in names if f"{name}_slots" in names}
+    if "length" not in bounded or (kept and set(bounded) != {"length", *kept}):
+        raise ArtifactError(
+            f"the program's {BOUNDED}() are {shortened(bounded)} by the manifest's names: these are not the length and what "
+            "has slots; export the model again."
+        )
+    return bounded
 
 
-def _state(manifest: Manifest) -> list[tuple[str, list[int]]]:
+def _state(manifest: Manifest) -> Signature:
     own = [("int64", [1]), ("int64", [1]), ("int64", [max(1, manifest.options.snapshot_slots)]), ("int64", [1])]
     return own + [entry for layer in manifest.layers for entry in _entries(list(layer.buffers.values()))]
 
 
-def _entries(entries: list[TensorEntry]) -> list[tuple[str, list[int]]]:
+def _entries(entries: list[TensorEntry]) -> Signature:
     return [(entry.dtype, entry.shape) for entry in entries]
 
 
-def _tensors(count: int, meta: Any) -> list[tuple[str, list[int]]]:
-    return [(SCALAR_TYPES.get(meta(i).dtype(), "unknown"), list(meta(i).sizes())) for i in range(count)]
+def _tensors(count: int, meta: Any) -> Signature:
+    try:
+        return [(SCALAR_TYPES.get(meta(i).dtype(), "unknown"), list(meta(i).sizes())) for i in range(count)]
+    except (IndexError, RuntimeError):
+        raise ArtifactError("a method of the program takes or gives what is no tensor; export the model again.") from None
 
 
 def _same(what: str, actual: object, wanted: object) -> None:
     if actual != wanted:
         raise ArtifactError(
-            f"the program is not what the manifest says: {what} {actual}, not {wanted}. Export the model again."
+            f"the program is not what the manifest says: {what} {shortened(actual)}, not {shortened(wanted)}. "
+            "Export the model again."
         )

@@ -7,15 +7,28 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from hybridge.cache.errors import ArtifactError
+from hybridge.runtime.artifacts.artifact import LARGEST_SIDE_FILE, Artifact
+from hybridge.runtime.files.regular import read_regular
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
     """Read a ``tokenizer.json`` that encodes every text whole. Raises ArtifactError where it cannot be read."""
     try:
-        tokenizer = Tokenizer.from_file(str(path))
+        return _parse(read_regular(path, LARGEST_SIDE_FILE), path)
+    except OSError as error:
+        raise ArtifactError(f"{path} cannot be read as a tokenizer ({error.strerror}); export the model again.") from None
+
+
+def tokenizer_of(artifact: Artifact) -> Tokenizer:
+    """Return the tokenizer of an artifact that has one, of the bytes that were checked. Raises ArtifactError."""
+    return _parse(artifact.read("tokenizer.json"), artifact.folder / "tokenizer.json")
+
+
+def _parse(data: bytes, path: Path) -> Tokenizer:
+    try:
+        return whole_texts(Tokenizer.from_buffer(data))
     except Exception as error:  # the library has no error of its own
         raise ArtifactError(f"{path} cannot be read as a tokenizer ({error}); export the model again.") from None
-    return whole_texts(tokenizer)
 
 
 def whole_texts(tokenizer: Tokenizer) -> Tokenizer:

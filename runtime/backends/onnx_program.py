@@ -52,6 +52,9 @@ class OnnxProgram:
         self._commit_graph = OnnxGraph(artifact.folder / ONNX_COMMIT) if entry.bounded else None
         if self._commit_graph:
             check_commit(self._commit_graph, entry)
+        self._artifact = artifact
+        for file in artifact.opened.values():
+            file.check_loaded(file.path)
         self._state = OnnxState(entry, manifest.options.snapshot_slots)
         self._mask = torch.ones(1, self._max_seq_len, dtype=torch.long)
         self._staged = Buffers.zeros({each.name: each for each in entry.staged})
@@ -64,8 +67,14 @@ class OnnxProgram:
         }  # fmt: skip
 
     def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Run a method. Raises ArtifactError where onnxruntime fails; the state is then as it was."""
-        return (self._methods[name](*inputs),)
+        """Run a method. Raises ArtifactError where onnxruntime fails; the state is then as it was.
+
+        Likewise where the program's files are others by now.
+        """
+        self._artifact.check_unchanged()
+        outputs = (self._methods[name](*inputs),)
+        self._artifact.check_unchanged()
+        return outputs
 
     def state(self) -> Mapping[str, Tensor]:
         """Return every buffer of the state by name: the memory itself."""

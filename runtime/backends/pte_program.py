@@ -13,11 +13,13 @@ from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifacts.artifact import Artifact
-from hybridge.runtime.artifacts.manifest import Manifest
+from hybridge.runtime.artifacts.manifest import PROGRAM, Manifest
 from hybridge.runtime.artifacts.program_check import (
     BOUNDED,
+    STATE,
     bounded_names,
     buffer_names,
+    check_buffers,
     check_methods,
     check_program,
     expected_constants,
@@ -39,9 +41,6 @@ from hybridge.runtime.pinned import (
     start_threads,
 )
 
-STATE = "state.cache."
-"""Qualified name of the cache in the exported program, before each buffer's own."""
-
 _FIRST_USE = threading.Lock()
 """Held while ExecuTorch makes its threads: two first uses at once wait for each other for ever, one with Python's own lock."""
 
@@ -60,15 +59,19 @@ class Program:
         check_runtime(manifest, operator_names(runtime), backend_names(runtime))
         if any(XNNPACK in method.delegates for method in manifest.methods.values()):
             share_packed_weights()
+        self._file = artifact.opened[PROGRAM]
+        loadable = self._file.loadable
         try:
             with without_native_log():
-                self._program = load_program(runtime, artifact.program)
+                self._program = load_program(runtime, loadable)
                 self._methods = {name: self._program.load_method(manifest.program_method(name)) for name in manifest.methods}
         except RuntimeError as error:
             said = f"{artifact.program} does not load: {_first_line(error)}."
             raise ArtifactError(said + other_version(manifest)) from None
+        self._file.check_loaded(loadable)
         metas = {name: method.method_meta() for name, method in self._methods.items()}
-        check_program(manifest, metas, {name: self.constant(name) for name in expected_constants(manifest)})
+        check_program(manifest, metas, {name: self.constants(name) for name in expected_constants(manifest)})
+        check_buffers(manifest, self._file)
         names = buffer_names(manifest)
         self._state: dict[str, Tensor] = {name: self._methods["decode"].get_attribute(STATE + name) for name in names}
         self._bounded = {name: self._state[name] for name in bounded_names(names, self.constants(BOUNDED))}
@@ -79,20 +82,19 @@ class Program:
     def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run a method; the outputs are the caller's own copies, because the runtime reuses its memory.
 
-        Raises ArtifactError where the runtime itself fails.
+        Raises ArtifactError where the runtime itself fails, and where the program's file is another one by now.
         """
+        self._file.check_unchanged()
         try:
-            return tuple(output.clone() for output in self._methods[name].call(inputs))
+            outputs = tuple(output.clone() for output in self._methods[name].call(inputs))
         except RuntimeError as error:
             raise ArtifactError(f"the program failed in {name!r}: {_first_line(error)}.") from None
+        self._file.check_unchanged()
+        return outputs
 
     def load_method(self, name: str) -> None:
         """Make a method of the program that the manifest does not list callable too."""
         self._methods[name] = self._program.load_method(name)
-
-    def constant(self, name: str) -> Any:
-        """What a constant method of the program answers, the first of several values."""
-        return self.constants(name)[0]
 
     def constants(self, name: str) -> list[Any]:
         """All that a constant method of the program answers."""

@@ -36,23 +36,13 @@ def share_packed_weights() -> bool:
 def _library() -> Path:
     chosen = compiling.compiler()
     library = compiling.cache_folder("xnnpack") / compiling.key([SOURCE], chosen, FLAGS) / HERE.library("hybridge_xnnpack")
-    if not library.exists():
-        _compile(chosen, library)
-    return library
+    return compiling.built(library, lambda unfinished: _compile(chosen, unfinished))
 
 
 def _compile(compiler: str | None, library: Path) -> None:
     if compiler is None:
         raise KernelsError("there is no C++ compiler")
-    with compiling.appearing(library) as built:
-        command = [
-            compiler,
-            *FLAGS,
-            *compiling.include_flags(),
-            str(SOURCE),
-            "-o",
-            str(built),
-            *compiling.link_flags(XNNPACK_LIBRARY),
-        ]
-        if errors := compiling.errors_of(command):
-            raise KernelsError(f"the switch does not compile {errors}")
+    links = compiling.link_flags(XNNPACK_LIBRARY)
+    command = [compiler, *FLAGS, *compiling.include_flags(), str(SOURCE), "-o", str(library), *links]
+    if errors := compiling.errors_of(command, library.parent):
+        raise KernelsError(f"the switch does not compile {errors}")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hybridge.cache.errors import DraftError
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
-from hybridge.runtime.artifacts.tokenizer import load_tokenizer
+from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 from hybridge.runtime.generation.drafter import Context
 from hybridge.runtime.generation.sampling import Proposal
 from hybridge.runtime.sessions.session import Session
@@ -120,7 +120,7 @@ def check_tokenizer(draft: Artifact, target: Artifact) -> None:
         return  # tokens are then the caller's, who must know
     if draft.manifest.files["tokenizer.json"] == target.manifest.files["tokenizer.json"]:
         return
-    mine, other = (load_tokenizer(path).get_vocab() for path in (draft.tokenizer, target.tokenizer))
+    mine, other = (tokenizer_of(artifact).get_vocab() for artifact in (draft, target))
     if mine == other:
         return
     differing = sorted(name for name in mine.keys() | other.keys() if mine.get(name) != other.get(name))

@@ -6,11 +6,9 @@ Greedy output is the same with any drafter and without one. With a temperature t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from time import perf_counter
-
-from torch import Tensor
 
 from hybridge.cache.errors import TokenError, UsageError
 from hybridge.runtime.generation.drafter import Context, Drafter
@@ -18,6 +16,7 @@ from hybridge.runtime.generation.pace import Pace
 from hybridge.runtime.generation.sampling import Proposal, Sampler, Sampling
 from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.generation.target_session import TargetSession
+from hybridge.runtime.generation.token_ids import Tokens, token_ids
 
 Until = Callable[[int], bool]
 """Called with each new token; True makes it the last."""
@@ -25,7 +24,7 @@ Until = Callable[[int], bool]
 
 def generate(
     session: TargetSession,
-    tokens: Sequence[int] | Tensor,
+    tokens: Tokens,
     *,
     max_new_tokens: int,
     drafter: Drafter | None,
@@ -39,7 +38,8 @@ def generate(
 
     Starts from the session's state and stops early where the context is full. Leave the session alone while the generator
     waits; once it is closed or done, the session's text ends just before the last token that it has yielded, wherever that was.
-    Raises UsageError, TokenError and CapacityError before the first token.
+    Raises UsageError, TokenError and CapacityError before the first token. NumericalError may come at any: the session's text
+    then says whether the last token that was yielded is committed.
     """
     if max_new_tokens < 1:
         raise UsageError(f"max_new_tokens is {max_new_tokens}, but must be at least 1.")
@@ -48,7 +48,7 @@ def generate(
             "this artifact verifies one token at a time, which leaves no room for draft tokens; "
             "export with --verify-len 2 or more, or generate without a drafter."
         )
-    prompt = [int(token) for token in tokens]
+    prompt = token_ids(tokens)
     if not prompt:
         raise TokenError("the prompt is empty; give at least one token.")
     if block_length is not None and not 2 <= block_length <= session.verify_len:

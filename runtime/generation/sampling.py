@@ -6,11 +6,15 @@ import random
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from torch import Tensor
 
 from hybridge.cache.errors import UsageError
+
+SMALLEST, LARGEST = 1e-6, 1e6
+"""Of a temperature above 0 and of a penalty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,11 +33,21 @@ class Sampling:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        _check(self.temperature >= 0, f"temperature is {self.temperature}, but must be 0 (greedy) or more.")
-        _check(self.top_k >= 0, f"top_k is {self.top_k}, but must be 0 (all tokens) or more.")
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+            _check(isinstance(getattr(self, name), Real), f"{name} is {getattr(self, name)!r}, but must be a number.")
+        # Beyond these, what a logit is divided by makes it infinite, or all tokens alike.
+        _check(
+            self.temperature == 0 or SMALLEST <= self.temperature <= LARGEST,
+            f"temperature is {self.temperature}, but must be 0 (greedy) or lie between {SMALLEST} and {LARGEST:.0f}.",
+        )
+        _check(type(self.top_k) is int and self.top_k >= 0, f"top_k is {self.top_k!r}, but must be 0 (all tokens) or more.")
         _check(0 < self.top_p <= 1, f"top_p is {self.top_p}, but must be above 0 and at most 1.")
         _check(0 <= self.min_p <= 1, f"min_p is {self.min_p}, but must lie between 0 and 1.")
-        _check(self.repetition_penalty > 0, f"repetition_penalty is {self.repetition_penalty}, but must be above 0.")
+        _check(
+            SMALLEST <= self.repetition_penalty <= LARGEST,
+            f"repetition_penalty is {self.repetition_penalty}, but must lie between {SMALLEST} and {LARGEST:.0f}.",
+        )
+        _check(self.seed is None or type(self.seed) is int, f"seed is {self.seed!r}, but must be a whole number.")
 
 
 def _check(fine: bool, message: str) -> None:
@@ -117,7 +131,8 @@ class Sampler:
             return logits
         seen = torch.tensor(sorted(set(text)))
         scores = logits[seen]
-        return logits.index_put((seen,), torch.where(scores < 0, scores * penalty, scores / penalty))
+        penalized = torch.where(scores < 0, scores * penalty, scores / penalty).nan_to_num()  # beyond float32: its largest
+        return logits.index_put((seen,), penalized)
 
     def _pick(self, weights: Tensor, position: int, stream: str) -> int:
         """By the inverse of the cumulative weights, which need not sum to 1."""

@@ -7,12 +7,14 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from hybridge.cache.errors import KernelsError
+from hybridge.runtime.files.claim import claim_folder, claimed_file, partial_path, remove_leftover
+from hybridge.runtime.files.durable import sync
+from hybridge.runtime.files.private import distrust, hash_path, private_folder, write_hash
 from hybridge.runtime.pinned import RUNTIME, THREADS, executorch, include_folders, library_folder
 from hybridge.runtime.platforms import HERE
 
@@ -24,23 +26,85 @@ def compiler() -> str | None:
 
 def cache_folder(kind: str) -> Path:
     """Return where what was built is kept: ``hybridge/<kind>`` of the user's cache."""
+    return _top() / kind
+
+
+def is_built(path: Path) -> bool:
+    """Return whether something was built at ``path``; false too where nobody may look."""
+    return os.path.exists(path) and os.path.exists(hash_path(path))
+
+
+def built(path: Path, make: Callable[[Path], None], *, again: bool = False) -> Path:
+    """Return ``path`` once ``make`` has built it, at the path that it is given: by whoever comes first, while others wait.
+
+    It appears whole or not at all, with its hash beside it, in a folder of the user's own. What killed builds of its kind have
+    left is removed. Raises KernelsError where the cache cannot be written, or others may have written what was built there
+    before, and what ``make`` raises.
+    """
+    try:
+        if again or not is_built(path):
+            _build_alone(path, make, again)
+    except OSError as error:
+        raise KernelsError(
+            f"{path} cannot be written: {error.strerror or error}; let XDG_CACHE_HOME be a folder that you may write."
+        ) from error
+    _check(path)
+    return path
+
+
+def _build_alone(path: Path, make: Callable[[Path], None], again: bool) -> None:
+    private_folder(path.parent, _top())
+    lock = path.with_name(f".{path.name}.lock")
+    with claimed_file(lock):
+        try:
+            if again or not is_built(path):
+                _build(path, make)
+        finally:
+            lock.unlink()  # those who wait for it look whether it is still there
+
+
+def _build(path: Path, make: Callable[[Path], None]) -> None:
+    for leftover in path.parent.parent.glob("*/.*.partial"):
+        remove_leftover(leftover)
+    folder = partial_path(path)
+    claim = claim_folder(folder)
+    try:
+        unfinished = folder / path.name
+        make(unfinished)
+        unfinished.chmod(0o755)  # whatever the umask lets others do; the folder is closed to them
+        write_hash(unfinished)
+        for each in (hash_path(unfinished), unfinished):  # the library last: without it nothing is built
+            sync(each)
+            each.replace(path.with_name(each.name))
+        sync(path.parent)
+    finally:
+        claim.release()
+        remove_leftover(folder)
+
+
+def _check(path: Path) -> None:
+    try:
+        reason = distrust(path, _top())
+    except OSError as error:
+        reason = f"{error.filename or path} cannot be read: {error.strerror}"
+    if reason:
+        raise KernelsError(
+            f"{reason}; it is not run. Remove {path.parent} (for kernels 'hybridge kernels build --force' does), and let "
+            "XDG_CACHE_HOME be a folder that you alone may write."
+        )
+
+
+def _top() -> Path:
+    """The folder of everything that is built here."""
     root = os.environ.get("XDG_CACHE_HOME")
-    return (Path(root) if root else Path.home() / ".cache") / "hybridge" / kind
+    return (Path(root) if root else Path.home() / ".cache") / "hybridge"
 
 
-def errors_of(command: Sequence[str]) -> str | None:
-    """Run a compiler; the end of what it says where it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def errors_of(command: Sequence[str], folder: Path) -> str | None:
+    """Run a compiler, which keeps its own files in ``folder``; the end of what it says where it fails."""
+    environment = os.environ | {"TMPDIR": str(folder)}  # it is removed, whatever ends the compiler
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     return f"with {command[0]}:\n{done.stderr.strip()[-2000:]}" if done.returncode else None
-
-
-@contextmanager
-def appearing(path: Path) -> Iterator[Path]:
-    """Yield where to build what is to be at ``path``, which then appears whole or not at all: others may build the same."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        yield Path(folder) / path.name
-        (Path(folder) / path.name).replace(path)
 
 
 def include_flags() -> list[str]:

@@ -43,7 +43,8 @@ FLAGS = (
 def load() -> None:
     """Register the kernels with ExecuTorch's runtime in this process, building them if need be; once is enough.
 
-    Raises KernelsError where there is no compiler or it fails, UsageError where this processor has no ``$HYBRIDGE_ISA``.
+    Raises KernelsError where there is no compiler or it fails, and where others may have written what was built before;
+    UsageError where this processor has no ``$HYBRIDGE_ISA``.
     """
     instruction_set()
 
@@ -56,8 +57,8 @@ def instruction_set() -> str:
 def build(*, again: bool = False) -> Path:
     """Build the compiled library, or find it in the cache if it is not wanted ``again``. Raises KernelsError."""
     if again or not is_built():
-        _compile(path())
-    return path()
+        _compiler()
+    return compiling.built(path(), _compile, again=again)
 
 
 def path() -> Path:
@@ -67,7 +68,7 @@ def path() -> Path:
 
 def is_built() -> bool:
     """Return whether ``load`` would find the library without building it."""
-    return path().exists()
+    return compiling.is_built(path())
 
 
 def is_available() -> bool:
@@ -118,32 +119,40 @@ def _text(function: Any) -> str | None:
 
 
 def _compile(library: Path) -> None:
+    # A warning is what is shown where nobody has set up logging, and a silent minute would be worse.
+    LOG.warning("Compiling hybridge's kernels for each instruction set: once, about a minute")
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+
+        def run_all(commands: Sequence[Sequence[str]]) -> None:
+            list(pool.map(lambda each: _run(each, library.parent), commands))
+
+        command = [_compiler(), *FLAGS, *compiling.include_flags()]
+        # ExecuTorch's headers take longer than what the kernels do with them: they are read once for each instruction set.
+        headers = {each: str(library.with_name(f"{each.name}.h")) for each in instruction_sets()}
+        run_all([[*command, *each.flags, *_precompile(made)] for each, made in headers.items()])
+        units = [[*instruction_sets()[0].flags, str(source)] for source in dispatch_sources()]
+        units += [[*each.flags, "-include", made, str(source)] for each, made in headers.items() for source in sources()]
+        objects = [str(library.with_name(f"{number}.o")) for number in range(len(units))]
+        run_all([[*command, *unit, "-c", "-o", made] for unit, made in zip(units, objects, strict=True)])
+        run_all([[_compiler(), "-shared", *objects, "-o", str(library), *compiling.link_flags()]])
+
+
+def _compiler() -> str:
     chosen = compiler()
     if chosen is None:
         raise KernelsError(
             "hybridge's kernels are compiled at first use, but there is no C++ compiler here: install g++ or clang++, "
             "or set CXX. Artifacts that were exported with --kernels llm run without one."
         )
-    # A warning is what is shown where nobody has set up logging, and a silent minute would be worse.
-    LOG.warning("Compiling hybridge's kernels for each instruction set: once, about a minute")
-    with compiling.appearing(library) as built, ThreadPoolExecutor(os.cpu_count()) as pool:
-        command = [chosen, *FLAGS, *compiling.include_flags()]
-        # ExecuTorch's headers take longer than what the kernels do with them: they are read once for each instruction set.
-        headers = {each: str(built.with_name(f"{each.name}.h")) for each in instruction_sets()}
-        list(pool.map(_run, [[*command, *each.flags, *_precompile(made)] for each, made in headers.items()]))
-        units = [[*instruction_sets()[0].flags, str(source)] for source in dispatch_sources()]
-        units += [[*each.flags, "-include", made, str(source)] for each, made in headers.items() for source in sources()]
-        objects = [str(built.with_name(f"{number}.o")) for number in range(len(units))]
-        list(pool.map(_run, [[*command, *unit, "-c", "-o", made] for unit, made in zip(units, objects, strict=True)]))
-        _run([chosen, "-shared", *objects, "-o", str(built), *compiling.link_flags()])
+    return chosen
 
 
 def _precompile(header: str) -> list[str]:
     return ["-x", "c++-header", str(FOLDER / "kernel.h"), "-o", f"{header}.gch"]
 
 
-def _run(command: Sequence[str]) -> None:
-    if errors := compiling.errors_of(command):
+def _run(command: Sequence[str], folder: Path) -> None:
+    if errors := compiling.errors_of(command, folder):
         raise KernelsError(f"the kernels do not compile {errors}")
 
 

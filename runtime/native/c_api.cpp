@@ -84,6 +84,7 @@ hybridge_status status(Error error) {
     case Error::OperatorMissing:
     case Error::NotFound: return HYBRIDGE_MISSING_OPERATOR;
     case Error::MemoryAllocationFailed: return HYBRIDGE_OUT_OF_MEMORY;
+    case Error::NotSupported: return HYBRIDGE_NOT_FINITE;
     default: return HYBRIDGE_INTERNAL;
   }
 }
@@ -152,6 +153,7 @@ const char* hybridge_status_text(hybridge_status status) {
     case HYBRIDGE_OUT_OF_MEMORY: return "there is not enough memory";
     case HYBRIDGE_INTERNAL: return "the runtime failed inside a method";
     case HYBRIDGE_CANCELLED: return "the generation was cancelled before its first token";
+    case HYBRIDGE_NOT_FINITE: return "the logits are NaN or infinite; reset the session, or restore or load a state";
   }
   return "no status of hybridge";
 }

@@ -16,10 +16,10 @@ FLAGS = ("-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", *pinned.MACROS)
 
 
 def build() -> Path:
-    """Build the command, or find it in the cache. Raises NativeError."""
-    if not path().exists():
-        _compile(path())
-    return path()
+    """Build the command, or find it in the cache. Raises NativeError, and KernelsError for a cache that others may write."""
+    if not compiling.is_built(path()):
+        _compiler()
+    return compiling.built(path(), _compile)
 
 
 def path() -> Path:
@@ -38,17 +38,21 @@ def _key() -> str:
 
 
 def _compile(command: Path) -> None:
+    sources = [f"-I{FOLDER}", str(FOLDER / "replay.cpp")]
+    links = [*compiling.link_flags(*pinned.OPERATORS_AND_BACKENDS), "-ldl"]
+    words = [_compiler(), *FLAGS, *compiling.include_flags(), *sources, "-o", str(command), *links]
+    if errors := compiling.errors_of(words, command.parent):
+        raise NativeError(f"the native harness does not compile {errors}")
+
+
+def _compiler() -> str:
     chosen = compiling.compiler()
     if chosen is None:
         raise NativeError(
             "the native harness is compiled at first use, but there is no C++ compiler here: install g++ or clang++, "
             "or set CXX."
         )
-    with compiling.appearing(command) as built:
-        sources = [f"-I{FOLDER}", str(FOLDER / "replay.cpp")]
-        links = [*compiling.link_flags(*pinned.OPERATORS_AND_BACKENDS), "-ldl"]
-        if errors := compiling.errors_of([chosen, *FLAGS, *compiling.include_flags(), *sources, "-o", str(built), *links]):
-            raise NativeError(f"the native harness does not compile {errors}")
+    return chosen
 
 
 def operator_libraries(namespaces: Collection[str]) -> list[Path]:

@@ -24,7 +24,7 @@ Draft = Callable[[Sequence[int], int], Sequence[int]]
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The result of an operation: the session's length and its logits, flat, or ExecuTorch's error if it was refused.
+    """The result of an operation: the session's length and its logits, flat, and ExecuTorch's error if it was refused.
 
     generated: of a generation the counts of replay.cpp, and the tokens behind them.
     """
@@ -81,7 +81,7 @@ class NativeProcess:
         while True:
             kind, *rest = self._read()
             if kind == "refused":
-                return Answer(refused=rest[0])
+                return Answer(refused=rest[0], length=int(rest[1]))
             numbers = [int(word) for word in rest]
             if kind == "propose" and propose is not None:
                 self._write(" ".join(map(str, propose(numbers[1:], numbers[0]))))

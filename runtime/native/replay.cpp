@@ -11,7 +11,7 @@
 // and is answered by one line, behind which so many logits follow, float32 in this processor's byte order:
 //
 //   ok LENGTH LOGITS         the session's length afterwards
-//   refused Error::NAME      executorch::runtime::Error; a line that is no operation is refused as InvalidArgument
+//   refused Error::NAME LENGTH   executorch::runtime::Error; a line that is no operation is refused as InvalidArgument
 //   generated LENGTH PROPOSED ACCEPTED VERIFIES ROLLBACKS TOKEN ...
 //
 // A generation that asks for a proposal prints "propose LIMIT TOKEN ...", with the tokens of the text since it asked last, and
@@ -59,8 +59,11 @@ class Replay {
     say("ready\n");
     for (std::string line; std::getline(std::cin, line);) {
       std::istringstream in(line);
-      const Error error = play(in);
-      if (error != Error::Ok) say(std::string("refused ") + to_string(error) + "\n");
+      size_t index = 0;
+      const bool is_known = in >> index && index < sessions_.size();
+      const Error error = is_known ? play(*sessions_[index], in) : Error::InvalidArgument;
+      const int64_t length = is_known ? sessions_[index]->length() : 0;
+      if (error != Error::Ok) say(std::string("refused ") + to_string(error) + " " + std::to_string(length) + "\n");
     }
   }
 
@@ -76,14 +79,13 @@ class Replay {
   }
 
  private:
-  Error play(std::istream& in) {
-    size_t index = 0;
+  Error play(hybridge::Session& session, std::istream& in) {
     std::string name;
-    if (!(in >> index >> name) || index >= sessions_.size()) return Error::InvalidArgument;
-    hybridge::Session& session = *sessions_[index];
+    if (!(in >> name)) return Error::InvalidArgument;
     if (name == "save" || name == "load") return files(session, name, in);
     if (name == "generate") return generate(session, in);
     const Numbers values = numbers(in);
+    if (!in.eof()) return Error::InvalidArgument;  // something that is no whole number
     if (name == "prefill") return answer(session, session.prefill(values));
     if (name == "verify") return answer(session, session.verify(values));
     if (name == "reset") return answer(session, session.reset());

@@ -12,6 +12,7 @@ from hybridge.cache.errors import (
     CapacityError,
     CommitError,
     HybridgeError,
+    NumericalError,
     OutputError,
     SnapshotError,
     StateFileError,
@@ -20,10 +21,16 @@ from hybridge.cache.errors import (
 from hybridge.runtime.generation.drafter import Context, Drafter
 from hybridge.runtime.generation.sampling import Sampler, Sampling
 from hybridge.runtime.generation.stats import GenerationStats
+from hybridge.runtime.generation.token_ids import token_id, token_ids
 from hybridge.runtime.native.process import Answer, Draft, NativeProcess
 
 FAILED = ("Error::Internal", "Error::InvalidProgram")
 """What is no refusal: the runtime gave up inside a method."""
+
+NOT_FINITE = "Error::NotSupported"
+"""Its word for logits that are no numbers."""
+CHANGED = "Error::InvalidExternalData"
+"""Its word for a program that was written to since it was opened, and for a saved state that is none."""
 
 ERRORS: dict[str, type[HybridgeError]] = {
     "prefill": TokenError,
@@ -60,16 +67,19 @@ class NativeSession:
         return self.max_seq_len - self.length
 
     def prefill(self, tokens: Sequence[int]) -> Tensor:
-        """Commit tokens; logits [V] after the last. Raises TokenError and CapacityError."""
-        return self._ask("prefill", *tokens).logits
+        """Commit tokens; logits [V] after the last. Raises TokenError, CapacityError and NumericalError."""
+        return self._ask("prefill", *token_ids(tokens)).logits
 
     def decode(self, token: int) -> Tensor:
-        """Commit one token; logits [V] after it. Raises TokenError and CapacityError."""
-        return self._ask("decode", token).logits
+        """Commit one token; logits [V] after it. Raises TokenError, CapacityError and NumericalError."""
+        return self._ask("decode", token_id(token)).logits
 
     def verify(self, tokens: Sequence[int]) -> Tensor:
-        """Return logits [n, V] after each of n tokens, of which none is committed. Raises TokenError and CapacityError."""
-        return self._ask("verify", *tokens).logits.view(len(tokens), self.vocab_size)
+        """Return logits [n, V] after each of n tokens, of which none is committed.
+
+        Raises TokenError, CapacityError and NumericalError.
+        """
+        return self._ask("verify", *token_ids(tokens)).logits.view(len(tokens), self.vocab_size)
 
     def commit(self, count: int) -> int:
         """Accept the first ``count`` verified tokens; the new length. Raises CommitError."""
@@ -130,7 +140,7 @@ class NativeSession:
         stats: GenerationStats | None,
         propose: Draft | None = None,
     ) -> Iterator[int]:
-        answer = self._ask("generate", most, block_length or 0, drafter, *tokens, propose=propose)
+        answer = self._ask("generate", most, block_length or 0, drafter, *token_ids(tokens), propose=propose)
         proposed, accepted, verifies, rollbacks, *new = answer.generated
         if stats is not None:
             stats.prompt_tokens, stats.new_tokens = len(tokens), len(new)
@@ -139,14 +149,16 @@ class NativeSession:
 
     def _ask(self, operation: str, *words: int | str, propose: Draft | None = None) -> Answer:
         answer = self._process.ask(" ".join(map(str, (self._index, operation, *words))), propose)
+        self.length = answer.length
         if answer.refused:
             raise _error(operation, answer.refused)
-        self.length = answer.length
         return answer
 
 
 def _error(operation: str, reason: str) -> HybridgeError:
-    if reason in FAILED:
+    if reason == NOT_FINITE:
+        return NumericalError(f"the native harness gave logits in {operation!r} that are NaN or infinite.")
+    if reason in FAILED or (reason == CHANGED and operation != "load"):
         return ArtifactError(f"the program failed in {operation!r}: {reason}.")
     kind = CapacityError if reason == "Error::OutOfResources" else ERRORS[operation]
     return kind(f"the native harness refused {operation!r}: {reason}.")

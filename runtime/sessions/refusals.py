@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from hybridge.cache.errors import CapacityError, CommitError, SnapshotError, TokenError
+from hybridge.runtime.generation.token_ids import Tokens, token_ids
 
-Tokens = Sequence[int] | Tensor
 
-
-def token_ids(tokens: Tokens, vocab_size: int, length: int, max_seq_len: int) -> list[int]:
+def fitting(tokens: Tokens, vocab_size: int, length: int, max_seq_len: int) -> list[int]:
     """Return tokens that fit behind ``length`` others. Raises TokenError for none and unknown ones, CapacityError."""
-    ids = [int(token) for token in (tokens.tolist() if isinstance(tokens, Tensor) else tokens)]
+    ids = token_ids(tokens)
     if not ids:
         raise TokenError("got no tokens; give at least one.")
     if wrong := [token for token in ids if not 0 <= token < vocab_size]:
@@ -36,16 +35,16 @@ def check_commit(count: int, staged: Sequence[int]) -> None:
     """Raises CommitError where there is no block that waits, or one of fewer tokens."""
     if not staged:
         raise CommitError("commit needs a verified block: call verify first, and commit before anything else.")
-    if not 0 <= count <= len(staged):
-        raise CommitError(f"the verified block has {len(staged)} tokens, so commit takes 0 to {len(staged)}, not {count}.")
+    if not isinstance(count, int) or not 0 <= count <= len(staged):
+        raise CommitError(f"the verified block has {len(staged)} tokens, so commit takes 0 to {len(staged)}, not {count!r}.")
 
 
 def check_slot(slot: int, slots: int) -> None:
     """Raises SnapshotError for a slot that does not exist."""
     if not slots:
         raise SnapshotError("this artifact has no snapshot slots; export with --snapshot-slots.")
-    if not 0 <= slot < slots:
-        raise SnapshotError(f"slot {slot} does not exist; this artifact has slots 0 to {slots - 1}.")
+    if not isinstance(slot, int) or not 0 <= slot < slots:
+        raise SnapshotError(f"slot {slot!r} does not exist; this artifact has slots 0 to {slots - 1}.")
 
 
 def check_pairs(hidden: Tensor, following: Sequence[int]) -> None:

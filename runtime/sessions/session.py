@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hybridge.cache.errors import ArtifactError, CommitError, SnapshotError, UsageError
+from hybridge.cache.errors import ArtifactError, CommitError, NumericalError, SnapshotError, UsageError
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.backends.load import load_program
@@ -20,10 +20,12 @@ from hybridge.runtime.generation.pace import Pace
 from hybridge.runtime.generation.paces import Paces
 from hybridge.runtime.generation.sampling import Sampling
 from hybridge.runtime.generation.stats import GenerationStats
+from hybridge.runtime.generation.token_ids import Tokens, token_ids
 from hybridge.runtime.sessions.committed_text import Change, CommittedText
 from hybridge.runtime.sessions.one_thread import OneThread
-from hybridge.runtime.sessions.refusals import Tokens, check_block, check_commit, check_pairs, check_slot, token_ids
-from hybridge.runtime.sessions.state_file import SavedState, read_state, write_state
+from hybridge.runtime.sessions.refusals import check_block, check_commit, check_pairs, check_slot, fitting
+from hybridge.runtime.sessions.saved_state import SavedState
+from hybridge.runtime.sessions.state_file import read_state, write_state
 from hybridge.runtime.sessions.token_runner import TokenRunner
 from hybridge.runtime.sessions.unfinished import Calls, PutBack, Reset, Unfinished
 
@@ -57,12 +59,14 @@ class Session:
         self.reset()  # the runtime does not promise what fresh state memory holds
 
     @classmethod
-    def load(cls, folder: str | Path) -> Session:
+    def load(cls, folder: str | Path, *, private_copy: bool = False) -> Session:
         """Open an artifact after checking sizes, hashes and the program.
 
+        Its program is mapped: a change of the file is noticed at the next call, which raises ArtifactError. private_copy keeps
+        it in memory of its own instead, for folders that others may write to; see ``open_artifact``.
         Raises ArtifactError, saying what is wrong with the folder.
         """
-        return cls.of(open_artifact(folder))
+        return cls.of(open_artifact(folder, private_copy=private_copy))
 
     @classmethod
     def of(cls, artifact: Artifact) -> Session:
@@ -101,27 +105,31 @@ class Session:
     def prefill(self, tokens: Tokens) -> Tensor:
         """Commit any number of tokens ≥ 1; returns the logits [V] after the last.
 
-        Raises TokenError and CapacityError before anything is done.
+        Raises TokenError and CapacityError before anything is done, and NumericalError for logits that are NaN or infinite. The
+        state is then as it was, but for tokens that one call of the program committed: it says which of the two.
         """
         with self._alone:
             return self._extend(self._settled(), tokens)
 
     def decode(self, token: int) -> Tensor:
-        """Commit one token; returns the logits [V] after it. Raises TokenError and CapacityError."""
+        """Commit one token; returns the logits [V] after it. Raises TokenError, CapacityError and NumericalError."""
         with self._alone:
             return self._extend(self._settled(), [token])
 
     def verify(self, tokens: Tokens) -> Tensor:
         """Return logits [n, V] after each of n tokens, 1 ≤ n ≤ ``verify_len``, without committing any.
 
-        Raises TokenError for too many or none, CapacityError where they do not fit.
+        Raises TokenError for too many or none, CapacityError where they do not fit, NumericalError like ``prefill``.
         """
         with self._alone:
             text = self._settled()
-            ids = token_ids(tokens, self.vocab_size, len(text.tokens), self.max_seq_len)
+            ids = fitting(tokens, self.vocab_size, len(text.tokens), self.max_seq_len)
             check_block(ids, self.verify_len)
             self._begin(Change(base=len(text.tokens), staged=ids))
-            logits, self.hidden = self._runner.verify(self._program, ids)
+            try:
+                logits, self.hidden = self._runner.verify(self._program, ids, len(text.tokens))
+            except NumericalError as error:
+                raise self._taken_back(error, PutBack({}, replace(text, staged=[]))) from None
             self._end()
             return logits
 
@@ -202,6 +210,7 @@ class Session:
         hidden [n, F]: tapped hidden states of committed tokens since the last call, n ≥ 1; following: the token after each.
         Raises TokenError where the numbers differ. Answers with no tokens where the drafter's own context is full.
         """
+        following = token_ids(following)
         check_pairs(hidden, following)
         with self._alone:
             text = self._settled()
@@ -228,6 +237,7 @@ class Session:
         """
         with self._alone:
             saved = read_state(Path(path), self._identity(), self._saved_buffers())
+            saved.check(self.vocab_size, self.max_seq_len, self.snapshot_slots)
             self._unfinished = PutBack(saved.buffers, CommittedText(saved.tokens, saved.slots, note=saved.note))
             return len(self._settled().tokens)
 
@@ -263,19 +273,36 @@ class Session:
 
     def _extend(self, text: CommittedText, tokens: Tokens) -> Tensor:
         """Commit tokens in chunks; returns the logits [V] after the last."""
-        ids = token_ids(tokens, self.vocab_size, len(text.tokens), self.max_seq_len)
+        ids = fitting(tokens, self.vocab_size, len(text.tokens), self.max_seq_len)
         chunks = self._runner.chunks(ids)
-        calls = sum(map(self._runner.calls, chunks))
-        self._begin(Change(base=len(text.tokens), tokens=ids), calls, self._undo(text, len(chunks)) if calls > 1 else None)
-        answers = [self._runner.extend(self._program, chunk) for chunk in chunks]
+        calls, size = sum(map(self._runner.calls, chunks)), self.prefill_chunk
+        undo = self._undo(text, len(chunks), calls)
+        self._begin(Change(base=len(text.tokens), tokens=ids), calls, undo)
+        try:
+            starts = range(len(text.tokens), len(text.tokens) + len(ids), size)
+            answers = [self._runner.extend(self._program, *each) for each in zip(chunks, starts, strict=True)]
+        except NumericalError as error:
+            raise self._taken_back(error, undo) from None
         self._end()
         self.hidden = answers[0][1] if len(answers) == 1 else torch.cat([hidden for _, hidden in answers])
         return answers[-1][0][0]
 
-    def _undo(self, text: CommittedText, chunks: int) -> Unfinished:
-        """How to take back some chunks of a prefill: rows behind the length do not count, so bounded buffers are enough."""
+    def _taken_back(self, error: NumericalError, undo: Unfinished | None) -> NumericalError:
+        """Let ``undo`` be done next, where there is one; the error, saying how the state is left."""
+        if undo is None:
+            return NumericalError(f"{error} The tokens are committed: reset, restore a slot or load a state to go on.")
+        self._unfinished = undo
+        return NumericalError(f"{error} The state is as it was.")
+
+    def _undo(self, text: CommittedText, chunks: int, calls: int) -> Unfinished | None:
+        """How to take back some calls of a prefill: rows behind the length do not count, so bounded buffers are enough.
+
+        For a single call nothing is copied: that would cost every token that is decoded a copy of the state.
+        """
         if not text.tokens and not text.slots:
             return Reset()
+        if calls == 1:
+            return None
         kept = self._program.bounded() if chunks > 1 else {}  # a single chunk is verified and then committed at once
         return PutBack({name: buffer.clone() for name, buffer in kept.items()}, replace(text, staged=[]))
 

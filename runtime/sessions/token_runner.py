@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hybridge.runtime.artifacts.options import ExportOptions, shorter_verify
 from hybridge.runtime.backends.methods import Methods, number, padded
+from hybridge.runtime.sessions.outcomes import check_numbers, run
 
 Answer = tuple[Tensor, Tensor]
 """Logits [n, V], and tapped hidden states [n, F] where the program has taps, else [0, 0]."""
@@ -30,23 +31,34 @@ class TokenRunner:
         few = 1 < len(chunk) <= self.options.verify_len < self.options.prefill_chunk
         return 2 if few and self.options.fixed_shapes else 1
 
-    def extend(self, program: Methods, chunk: list[int]) -> Answer:
-        """Commit a chunk; logits [1, V] after its last token, hidden states of all."""
+    def extend(self, program: Methods, chunk: list[int], position: int) -> Answer:
+        """Commit a chunk, whose first token is at ``position``; logits [1, V] after its last token, hidden states of all.
+
+        Raises NumericalError, before the commit where there is one, and ArtifactError for a refusal.
+        """
         if self.calls(chunk) == 2:
-            logits, hidden = self.verify(program, chunk)
-            program.call("commit", number(len(chunk)))
+            logits, hidden = self.verify(program, chunk, position)
+            run(program, "commit", number(len(chunk)), tokens=len(chunk))
             return logits[-1:], hidden
         if len(chunk) == 1:
-            return _answer(program.call("decode", torch.tensor([chunk])), 1, 1)
-        inputs = (padded(chunk, self.options.prefill_chunk), number(len(chunk)))
-        return _answer(program.call("prefill", *inputs), 1, len(chunk))
+            name, inputs = "decode", [torch.tensor([chunk])]
+        else:
+            name, inputs = "prefill", [padded(chunk, self.options.prefill_chunk), number(len(chunk))]
+        answer = _answer(run(program, name, *inputs, tokens=len(chunk)), 1, len(chunk))
+        check_numbers(answer[0], name, position + len(chunk) - 1)
+        return answer
 
-    def verify(self, program: Methods, ids: list[int]) -> Answer:
-        """Stage at most ``verify_len`` tokens; logits and hidden states after each."""
+    def verify(self, program: Methods, ids: list[int], position: int) -> Answer:
+        """Stage at most ``verify_len`` tokens, the first at ``position``; logits and hidden states after each.
+
+        Raises NumericalError, and ArtifactError for a refusal.
+        """
         size = next(length for length in self.options.verify_lens if length >= len(ids))
         name = "verify" if size == self.options.verify_len else shorter_verify(size)
-        outputs = program.call(name, padded(ids, size if self.options.fixed_shapes else len(ids)))
-        return _answer(outputs, len(ids), len(ids))
+        tokens = padded(ids, size if self.options.fixed_shapes else len(ids))
+        answer = _answer(run(program, name, tokens, tokens=len(ids)), len(ids), len(ids))
+        check_numbers(answer[0], name, position)
+        return answer
 
     def draft_calls(self, pairs: int) -> int:
         """Methods that ``draft`` calls for so many pairs."""

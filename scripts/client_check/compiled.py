@@ -73,6 +73,7 @@ def cpp() -> str:
 def compile_with(*command: object) -> Path:
     """Run a compiler; returns what follows ``-o``. Raises ClientError."""
     words: Sequence[str] = list(map(str, command))
-    if errors := compiling.errors_of(words):
+    made = Path(words[words.index("-o") + 1])
+    if errors := compiling.errors_of(words, made.parent):
         raise ClientError(f"it does not compile {errors[-300:]}")
-    return Path(words[words.index("-o") + 1])
+    return made

@@ -20,7 +20,7 @@ DRIVER = Path(__file__).with_name("kernels.cpp")
 STUB = Path(__file__).parents[2] / "tests" / "cross" / "stub_runtime.h"
 SANITIZERS = "address,undefined,float-cast-overflow"
 FLAGS = [
-    *(flag for flag in library.FLAGS if flag not in ("-O3", "-march=native", "-fPIC", "-fvisibility=hidden")),
+    *(flag for flag in library.FLAGS if flag not in ("-O3", "-fPIC", "-fvisibility=hidden")),
     *("-O0", "-g1", f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all"),
     *("-include", str(STUB), f"-I{library.FOLDER}"),
 ]
@@ -69,23 +69,18 @@ def compiled(architecture: str) -> Path:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(lambda path: _object(compiler, path), [DRIVER, *library.sources()]))
     program = compiling.cache_folder("fuzz") / compiling.key(objects, compiler[0], compiler) / "kernels"
-    if not program.exists():
-        with compiling.appearing(program) as built:
-            _run([compiler[0], f"-fsanitize={SANITIZERS}", *map(str, objects), "-o", str(built)])
-    return program
+    link = [compiler[0], f"-fsanitize={SANITIZERS}", *map(str, objects), "-o"]
+    return compiling.built(program, lambda unfinished: _run(link, unfinished))
 
 
 def _object(compiler: Sequence[str], path: Path) -> Path:
     parts = [path, STUB, *sorted(library.FOLDER.glob("*.h"))]
     made = compiling.cache_folder("fuzz") / compiling.key(parts, compiler[0], compiler) / f"{path.stem}.o"
-    if not made.exists():
-        with compiling.appearing(made) as built:
-            _run([*compiler, "-c", str(path), "-o", str(built)])
-    return made
+    return compiling.built(made, lambda unfinished: _run([*compiler, "-c", str(path), "-o"], unfinished))
 
 
-def _run(command: Sequence[str]) -> None:
-    if errors := compiling.errors_of(command):
+def _run(command: Sequence[str], made: Path) -> None:
+    if errors := compiling.errors_of([*command, str(made)], made.parent):
         raise SystemExit(f"the kernels do not compile with sanitizers {errors}")
 
 

@@ -82,10 +82,7 @@ def cross_compile(target: Target) -> Path:
     ]
     key = compiling.key(files, target.compiler[0], [*target.compiler, *FLAGS])
     program = compiling.cache_folder("cross") / key / PROGRAM
-    if not program.exists():
-        with compiling.appearing(program) as built:
-            _build(target, built)
-    return program
+    return compiling.built(program, lambda unfinished: _build(target, unfinished))
 
 
 def _build(target: Target, program: Path) -> None:
@@ -99,12 +96,12 @@ def _build(target: Target, program: Path) -> None:
         for (each, path), made in zip(units, objects, strict=True)
     ]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(_run, commands))
-    _run([*target.linker, *objects, "-static", "-o", str(program)])
+        list(pool.map(lambda command: _run(command, program.parent), commands))
+    _run([*target.linker, *objects, "-static", "-o", str(program)], program.parent)
 
 
-def _run(command: Sequence[str]) -> None:
-    errors = compiling.errors_of(command)
+def _run(command: Sequence[str], folder: Path) -> None:
+    errors = compiling.errors_of(command, folder)
     assert errors is None, errors
 
 

@@ -8,8 +8,8 @@
 //   hybridge_snapshot(session, 0);                              // keep the state; hybridge_restore comes back to it
 //
 // Nothing throws and nothing prints. A call that answers anything but HYBRIDGE_OK leaves the state as it was; a generation
-// keeps the tokens that it had given. Handles are numbers that are never used again: one that is closed, 0 or made up is
-// answered with HYBRIDGE_INVALID_HANDLE. All functions may be called from any thread. Sessions of one model wait for each
+// keeps the tokens that it had given, and after HYBRIDGE_NOT_FINITE tokens may be committed: hybridge_tokens says. Handles are
+// numbers that are never used again: one that is closed, 0 or made up is answered with HYBRIDGE_INVALID_HANDLE. All functions may be called from any thread. Sessions of one model wait for each
 // other, but may be called from each other's callbacks; a session that is in a call answers HYBRIDGE_BUSY to every other call
 // but hybridge_cancel.
 #ifndef HYBRIDGE_H
@@ -32,12 +32,13 @@ typedef enum hybridge_status {
   HYBRIDGE_BUSY = 3,              // the session is in a call of another thread, or of its own callback
   HYBRIDGE_NO_ROOM = 4,           // the tokens do not fit into what is left of max_seq_len
   HYBRIDGE_INVALID_STATE = 5,     // no verified block to commit; a slot that keeps nothing
-  HYBRIDGE_INVALID_FILE = 6,      // no artifact of this format; a saved state that is damaged or of another model
+  HYBRIDGE_INVALID_FILE = 6,      // no artifact of this format, or changed since; a saved state that is damaged or another's
   HYBRIDGE_FILE_ACCESS = 7,       // a file that cannot be read or written
   HYBRIDGE_MISSING_OPERATOR = 8,  // the app links no kernel, or no backend, for an operator of the program
   HYBRIDGE_OUT_OF_MEMORY = 9,
   HYBRIDGE_INTERNAL = 10,         // the runtime failed inside a method
-  HYBRIDGE_CANCELLED = 11         // a generation that was cancelled before its first token
+  HYBRIDGE_CANCELLED = 11,        // a generation that was cancelled before its first token
+  HYBRIDGE_NOT_FINITE = 12        // logits that are NaN or infinite
 } hybridge_status;
 
 // What a model was exported with; lengths in tokens.

@@ -3,6 +3,7 @@
 #define HYBRIDGE_NATIVE_LOGITS_H
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -23,6 +24,15 @@ class Logits {
   const float* data_;
   size_t tokens_, vocabulary_;
 };
+
+// Whether all are numbers. By their bits, which no compiler's flag for fast arithmetic can argue away: a NaN and an infinity
+// have the largest exponent, so one largest value tells of all.
+inline bool are_finite(std::span<const float> logits) {
+  constexpr uint32_t MAGNITUDE = 0x7fffffff, INFINITE = 0x7f800000;
+  uint32_t largest = 0;
+  for (const float value : logits) largest = std::max(largest, std::bit_cast<uint32_t>(value) & MAGNITUDE);
+  return largest < INFINITE;
+}
 
 // The likeliest token, the first of them in a tie.
 inline int64_t best(std::span<const float> logits) {

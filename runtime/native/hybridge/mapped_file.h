@@ -4,13 +4,14 @@
 
 #include <executorch/runtime/core/data_loader.h>
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <memory>
+#include <utility>
+
+#include <hybridge/open_file.h>
 
 namespace hybridge {
 
@@ -21,17 +22,14 @@ class MappedFile final : public executorch::runtime::DataLoader {
   template <typename T>
   using Result = executorch::runtime::Result<T>;
 
-  // AccessFailed where the file cannot be read.
-  static Result<std::unique_ptr<executorch::runtime::DataLoader>> open(const char* path) {
-    const int file = ::open(path, O_RDONLY | O_CLOEXEC);
-    if (file < 0) return Error::AccessFailed;
-    struct stat status {};
-    const bool sized = ::fstat(file, &status) == 0 && status.st_size > 0;
-    const size_t size = sized ? static_cast<size_t>(status.st_size) : 0;
-    void* data = sized ? ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0) : MAP_FAILED;
-    ::close(file);  // the mapping stays
+  // AccessFailed where it is no file that can be read.
+  static Result<std::unique_ptr<MappedFile>> open(const char* path) {
+    auto file = OpenFile::regular(path);
+    if (!file.ok()) return file.error();
+    const auto size = static_cast<size_t>(file->status().st_size);
+    void* data = size > 0 ? ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file->descriptor(), 0) : MAP_FAILED;
     if (data == MAP_FAILED) return Error::AccessFailed;
-    return std::unique_ptr<executorch::runtime::DataLoader>(new MappedFile(static_cast<uint8_t*>(data), size));
+    return std::unique_ptr<MappedFile>(new MappedFile(static_cast<uint8_t*>(data), size, std::move(*file)));
   }
 
   ~MappedFile() override { ::munmap(data_, size_); }
@@ -51,13 +49,30 @@ class MappedFile final : public executorch::runtime::DataLoader {
 
   Result<size_t> size() const override { return size_; }
 
+  // Whether nobody has written to the file since: what is mapped changes with it, and ends where it was cut off.
+  bool is_unchanged() const {
+    const struct stat now = file_.status();
+    const timespec time = changed(now), before = changed(opened_);
+    return now.st_size == opened_.st_size && time.tv_sec == before.tv_sec && time.tv_nsec == before.tv_nsec;
+  }
+
  private:
-  MappedFile(uint8_t* data, size_t size) : data_(data), size_(size) {}
+  MappedFile(uint8_t* data, size_t size, OpenFile file)
+      : data_(data), size_(size), file_(std::move(file)), opened_(file_.status()) {}
+
+  // When the content was changed last.
+#ifdef __APPLE__
+  static timespec changed(const struct stat& status) { return status.st_mtimespec; }
+#else
+  static timespec changed(const struct stat& status) { return status.st_mtim; }
+#endif
 
   bool holds(size_t offset, size_t size) const { return offset <= size_ && size <= size_ - offset; }
 
   uint8_t* data_;
   size_t size_;
+  OpenFile file_;
+  struct stat opened_;
 };
 
 }  // namespace hybridge

@@ -81,6 +81,27 @@ class Methods {
     return found;
   }
 
+  // The names that the program has for them all, in its order.
+  std::vector<std::string> buffer_names(std::string_view method) const {
+    std::vector<std::string> names;
+    const auto found = methods_.find(method);
+    if (found == methods_.end()) return names;
+    const auto meta = found->second.method_meta();
+    for (size_t i = 0; i < meta.num_attributes(); ++i) {
+      const auto buffer = meta.attribute_tensor_meta(i);
+      if (buffer.ok()) names.emplace_back(buffer->name());
+    }
+    return names;
+  }
+
+  // One of them by its name; empty where there is none.
+  Span<uint8_t> buffer(std::string_view method, const std::string& name) {
+    const auto found = methods_.find(method);
+    if (found == methods_.end()) return {};
+    auto tensor = found->second.get_attribute(name);
+    return tensor.ok() ? Span<uint8_t>(tensor->mutable_data_ptr<uint8_t>(), tensor->nbytes()) : Span<uint8_t>();
+  }
+
   // One of these buffers, int64 [1], by the name that the program has for it; null where there is none.
   int64_t* number(std::string_view method, const char* buffer) {
     const auto found = methods_.find(method);

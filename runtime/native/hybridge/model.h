@@ -36,19 +36,12 @@ class Model {
   static Result<std::shared_ptr<const Model>> load(const char* path) {
     auto file = MappedFile::open(path);
     if (!file.ok()) return file.error();
-    return load(std::move(file.get()));
+    const MappedFile* mapped = file->get();
+    return load(std::move(file.get()), mapped);
   }
 
   // The same from anywhere. InvalidProgram for what is no artifact of this format version.
-  static Result<std::shared_ptr<const Model>> load(std::unique_ptr<DataLoader> file) {
-    executorch::runtime::runtime_init();
-    auto program = Program::load(file.get(), Program::Verification::InternalConsistency);
-    if (!program.ok()) return program.error();
-    const uint64_t fingerprint = ET_UNWRAP(sample(*file));
-    Facts facts = ET_UNWRAP(read(program.get()));
-    return std::shared_ptr<const Model>(
-        new Model(std::move(file), std::move(program.get()), std::move(facts), fingerprint));
-  }
+  static Result<std::shared_ptr<const Model>> load(std::unique_ptr<DataLoader> file) { return load(std::move(file), nullptr); }
 
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;
@@ -58,6 +51,9 @@ class Model {
 
   // Tells this file from others, so that no saved state meets another model's weights.
   uint64_t fingerprint() const { return fingerprint_; }
+
+  // Whether nobody has written to the file since it was mapped; of what was brought from elsewhere nothing is known.
+  bool is_unchanged() const { return mapped_ == nullptr || mapped_->is_unchanged(); }
 
   // The methods that a session needs.
   std::vector<std::string> methods() const {
@@ -72,8 +68,23 @@ class Model {
  private:
   static constexpr int64_t OLDEST_FORMAT = 2, NEWEST_FORMAT = 3;
 
-  Model(std::unique_ptr<DataLoader> file, Program program, Facts facts, uint64_t fingerprint)
-      : file_(std::move(file)), program_(std::move(program)), facts_(std::move(facts)), fingerprint_(fingerprint) {}
+  Model(
+      std::unique_ptr<DataLoader> file, const MappedFile* mapped, Program program, Facts facts, uint64_t fingerprint)
+      : file_(std::move(file)),
+        mapped_(mapped),
+        program_(std::move(program)),
+        facts_(std::move(facts)),
+        fingerprint_(fingerprint) {}
+
+  static Result<std::shared_ptr<const Model>> load(std::unique_ptr<DataLoader> file, const MappedFile* mapped) {
+    executorch::runtime::runtime_init();
+    auto program = Program::load(file.get(), Program::Verification::InternalConsistency);
+    if (!program.ok()) return program.error();
+    const uint64_t fingerprint = ET_UNWRAP(sample(*file));
+    Facts facts = ET_UNWRAP(read(program.get()));
+    return std::shared_ptr<const Model>(
+        new Model(std::move(file), mapped, std::move(program.get()), std::move(facts), fingerprint));
+  }
 
   static Result<Facts> read(const Program& program) {
     const int64_t format = ET_UNWRAP(constants(program, "hybridge_format_version")).front();
@@ -88,8 +99,11 @@ class Model {
         .bounded = ET_UNWRAP(constants(program, "hybridge_bounded")),
         .method_prefix = format == 2 ? "" : "hybridge_",
     };
-    const bool sane = facts.max_seq_len > 0 && facts.vocab_size > 0 && facts.prefill_chunk > 0 && facts.snapshot_slots >= 0 &&
-                      facts.verify_lens.front() > 0 && std::is_sorted(facts.verify_lens.begin(), facts.verify_lens.end());
+    const auto within = [](int64_t value, int64_t lowest, int64_t highest) { return lowest <= value && value <= highest; };
+    const bool sane = within(facts.max_seq_len, 1, 1 << 20) && within(facts.vocab_size, 1, int64_t(1) << 31) &&
+                      within(facts.prefill_chunk, 1, 4096) && within(facts.snapshot_slots, 0, 1024) &&
+                      within(facts.verify_lens.front(), 1, 512) && within(facts.verify_lens.back(), 1, 512) &&
+                      std::is_sorted(facts.verify_lens.begin(), facts.verify_lens.end());
     if (!sane) return Error::InvalidProgram;
     return facts;
   }
@@ -122,6 +136,7 @@ class Model {
   }
 
   std::unique_ptr<DataLoader> file_;  // outlives the program, which reads from it
+  const MappedFile* mapped_;          // the same, where it is one of ours
   Program program_;
   Facts facts_;
   uint64_t fingerprint_;

@@ -12,13 +12,15 @@
 // Greedy generation with draft tokens from the text is in hybridge/speculative.h. All is in these headers; what is linked is
 // ExecuTorch's runtime with the backend and the operators that the artifact was exported for (../CMakeLists.txt).
 //
-// Nothing throws: a call answers with a value, or with an Error and leaves the state as it was.
+// Nothing throws: a call answers with a value, or with an Error and leaves the state as it was, but for NotSupported (below).
 //
 //   InvalidArgument   a token outside the vocabulary, none or too many of them; a count or slot out of range
 //   OutOfResources    the tokens do not fit into what is left of max_seq_len
 //   InvalidState      no verified block to commit; a slot that was never filled or has been overwritten since; a prefill that
 //                     was cancelled
-//   InvalidExternalData   a saved state that is damaged or of another model
+//   InvalidExternalData   a saved state that is damaged or of another model; a model.pte that was written to since it was mapped
+//   NotSupported      logits that are NaN or infinite; what one call of the program had committed by then stays committed
+//   InvalidProgram    the program refused tokens that fit by its own account
 //   AccessFailed      a file that cannot be read or written
 //   Internal          the runtime failed inside a method
 //
@@ -39,6 +41,7 @@
 #include <hybridge/methods.h>
 #include <hybridge/model.h>
 #include <hybridge/state_file.h>
+#include <hybridge/state_layout.h>
 
 namespace hybridge {
 
@@ -51,7 +54,7 @@ class Session {
     auto methods = Methods::load(model->program(), model->methods(), model->facts().method_prefix);
     if (!methods.ok()) return methods.error();
     std::unique_ptr<Session> session(new Session(std::move(model), std::move(methods.get())));
-    if (session->operations_ == nullptr || session->bounded_.size() != session->facts().bounded.size()) {
+    if (session->operations_ == nullptr || !session->layout_.is_whole() || session->bounded_.size() != session->facts().bounded.size()) {
       return Error::InvalidProgram;
     }
     ET_UNWRAP(session->reset());  // a slot that was never filled is one that was emptied
@@ -71,7 +74,7 @@ class Session {
   Result<Logits> prefill(Tokens tokens, const std::atomic<bool>* cancelled = nullptr) {
     ET_CHECK_OK_OR_RETURN_ERROR(check(tokens));
     if (cancelled != nullptr && *cancelled) return Error::InvalidState;
-    if (tokens.size() <= static_cast<size_t>(facts().prefill_chunk)) return extend(tokens);
+    if (tokens.size() <= static_cast<size_t>(facts().prefill_chunk)) return extend_or_reset(tokens);
     const auto kept = keep();
     auto logits = extend_in_chunks(tokens, cancelled);
     if (!logits.ok()) take_back(kept);
@@ -81,7 +84,7 @@ class Session {
   // Commits one token; logits [1, V] after it.
   Result<Logits> decode(int64_t token) {
     ET_CHECK_OK_OR_RETURN_ERROR(check({&token, 1}));
-    return extend({&token, 1});
+    return extend_or_reset({&token, 1});
   }
 
   // Logits [n, V] after each of n tokens, 1 ≤ n ≤ verify_len, of which none is committed. What runs or moves the state next,
@@ -131,6 +134,7 @@ class Session {
     ET_UNWRAP(methods_->call("reset"));
     text_.clear();
     staged_.clear();
+    for (auto& slot : slots_) slot.clear();  // a saved state is not to hold what was said before
     has_slots_ = false;
     return length();
   }
@@ -146,8 +150,10 @@ class Session {
   // Goes on where `save` was called, bit for bit; the length. A block that waited for commit then is dropped.
   Result<int64_t> load(const std::string& path) {
     const auto state = methods_->state();
-    auto saved = read_state(path, model_->fingerprint(), state.size(), 1 + slots_.size());
+    const auto longest = static_cast<size_t>(facts().max_seq_len);
+    auto saved = read_state(path, model_->fingerprint(), state.size(), 1 + slots_.size(), longest);
     if (!saved.ok()) return saved.error();
+    if (!layout_.allows(*saved, facts())) return Error::InvalidExternalData;
     std::copy(saved->bytes.begin(), saved->bytes.end(), state.begin());
     text_ = std::move(saved->texts.front());
     slots_.assign(saved->texts.begin() + 1, saved->texts.end());
@@ -162,6 +168,7 @@ class Session {
       : model_(std::move(model)),
         methods_(std::move(methods)),
         operations_(methods_->number("decode", "state.cache.operations")),
+        layout_(*methods_),
         bounded_(methods_->buffers("decode", facts().bounded)),
         slots_(static_cast<size_t>(facts().snapshot_slots)) {}
 
@@ -217,10 +224,17 @@ class Session {
     if (count > 1 && count <= facts().verify_len() && facts().verify_len() < facts().prefill_chunk) {
       return extend_by_verify(tokens);
     }
-    const Logits logits = ET_UNWRAP(
-        count == 1 ? run("decode", 1, {padded(tokens, 1)})
-                   : run("prefill", 1, {padded(tokens, facts().prefill_chunk), {count}}));
-    text_.insert(text_.end(), tokens.begin(), tokens.end());
+    auto logits = count == 1 ? run("decode", 1, {padded(tokens, 1)})
+                             : run("prefill", 1, {padded(tokens, facts().prefill_chunk), {count}});
+    if (logits.ok() || logits.error() == NOT_FINITE) text_.insert(text_.end(), tokens.begin(), tokens.end());
+    return logits;
+  }
+
+  // The same; where nothing was committed before, logits that are no numbers are taken back for nothing.
+  Result<Logits> extend_or_reset(Tokens tokens) {
+    const bool is_empty = text_.empty() && !has_slots_;
+    auto logits = extend(tokens);
+    if (is_empty && !logits.ok()) (void)reset();
     return logits;
   }
 
@@ -236,23 +250,35 @@ class Session {
   Result<Logits> run(const std::string& name, size_t rows, std::initializer_list<Methods::Numbers> inputs) {
     staged_.clear();
     const int64_t before = *operations_;
-    const auto* method = ET_UNWRAP(methods_->call(name, inputs));
-    if (*operations_ != before + 1) return Error::InvalidState;  // NaN is the program's refusal, and no result
+    const auto* method = ET_UNWRAP(call(name, inputs));
+    if (*operations_ != before + 1) return Error::InvalidProgram;  // NaN is the program's refusal, and no result
     const auto& output = method->get_output(0).toTensor();
     const auto width = static_cast<size_t>(facts().vocab_size);
     const bool fits = output.scalar_type() == executorch::aten::ScalarType::Float &&
                       static_cast<size_t>(output.numel()) >= rows * width;
     if (!fits) return Error::InvalidProgram;
-    return Logits(output.const_data_ptr<float>(), rows, width);
+    const Logits logits(output.const_data_ptr<float>(), rows, width);
+    if (!are_finite(logits.all())) return NOT_FINITE;
+    return logits;
+  }
+
+  // A method over a program that is still the one that was opened.
+  Result<const Methods::Method*> call(const std::string& name, std::initializer_list<Methods::Numbers> inputs) {
+    if (!model_->is_unchanged()) return Error::InvalidExternalData;
+    const auto* method = ET_UNWRAP(methods_->call(name, inputs));
+    if (!model_->is_unchanged()) return Error::InvalidExternalData;
+    return method;
   }
 
   // A method that answers with a length, or with -1 where it refuses.
   Result<int64_t> move(const char* name, int64_t argument) {
-    const auto* method = ET_UNWRAP(methods_->call(name, {{argument}}));
+    const auto* method = ET_UNWRAP(call(name, {{argument}}));
     const int64_t length = method->get_output(0).toTensor().const_data_ptr<int64_t>()[0];
     if (length < 0) return Error::InvalidState;
     return length;
   }
+
+  static constexpr Error NOT_FINITE = Error::NotSupported;
 
   static Methods::Numbers padded(Tokens tokens, int64_t size) {
     Methods::Numbers row(tokens.begin(), tokens.end());
@@ -263,6 +289,7 @@ class Session {
   std::shared_ptr<const Model> model_;  // outlives the methods
   std::unique_ptr<Methods> methods_;
   int64_t* operations_;  // in the state: how many calls changed it
+  StateLayout layout_;
   std::vector<executorch::runtime::Span<uint8_t>> bounded_;
   std::vector<int64_t> text_, staged_;
   bool has_slots_ = false;

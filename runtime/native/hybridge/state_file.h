@@ -4,22 +4,20 @@
 
 #include <executorch/runtime/core/result.h>
 
+#include <sys/file.h>
+
 #include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <hybridge/fnv1a.h>
+#include <hybridge/open_file.h>
 
 namespace hybridge {
-
-using executorch::runtime::Error;
-using executorch::runtime::Result;
 
 // texts: the committed tokens, then those of each snapshot slot.
 struct SavedState {
@@ -68,11 +66,34 @@ inline Result<SavedState> decode_state(std::span<const uint8_t> content, size_t 
     text.resize(whole ? length : 0);
     whole = whole && read_bytes(content, text.data(), text.size() * sizeof(int64_t));
   }
-  if (!whole) return Error::InvalidExternalData;
+  if (!whole || !content.empty()) return Error::InvalidExternalData;
   return state;
 }
 
-// The file appears whole or not at all: AccessFailed where it cannot be written.
+// An empty file at `path` for this process's user, which no other writer has meanwhile. What a killed one has left there is
+// used up. Not open where it cannot be had.
+inline OpenFile claim(const std::string& path) {
+  while (true) {
+    OpenFile file(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (!file.is_open()) return file;
+    const struct stat found = file.status();
+    if (found.st_uid != ::geteuid() || found.st_nlink != 1) {  // put there to read along, or to be written through
+      if (std::remove(path.c_str()) != 0) return OpenFile("", O_RDONLY);
+      continue;
+    }
+    (void)::fchmod(file.descriptor(), 0600);
+    while (::flock(file.descriptor(), LOCK_EX) != 0 && errno == EINTR) {
+    }
+    struct stat there {};
+    const struct stat mine = file.status();
+    const bool is_there = ::lstat(path.c_str(), &there) == 0 && there.st_dev == mine.st_dev && there.st_ino == mine.st_ino;
+    if (!is_there) continue;  // who had it has renamed it
+    if (!S_ISREG(mine.st_mode) || ::ftruncate(file.descriptor(), 0) != 0) return OpenFile("", O_RDONLY);
+    return file;
+  }
+}
+
+// The file appears whole or not at all, and is on the disk then: AccessFailed where it cannot be written.
 inline Error write_state(const std::string& path, uint64_t model, const SavedState& state) {
   const std::vector<uint8_t> content = encode_state(state);
   const StateHeader header{
@@ -82,22 +103,30 @@ inline Error write_state(const std::string& path, uint64_t model, const SavedSta
       .texts = state.texts.size(),
   };
   const std::string unfinished = path + ".part";
-  std::ofstream file(unfinished, std::ios::binary);
-  file.write(reinterpret_cast<const char*>(&header), sizeof(header));
-  file.write(reinterpret_cast<const char*>(content.data()), static_cast<std::streamsize>(content.size()));
-  file.close();
-  if (file.good() && std::rename(unfinished.c_str(), path.c_str()) == 0) return Error::Ok;
-  std::remove(unfinished.c_str());
-  return Error::AccessFailed;
+  const OpenFile file = claim(unfinished);
+  if (!file.is_open()) return Error::AccessFailed;
+  const bool written = file.write_all({reinterpret_cast<const uint8_t*>(&header), sizeof(header)}) &&
+                       file.write_all(content) && file.sync() && std::rename(unfinished.c_str(), path.c_str()) == 0;
+  if (!written) {
+    std::remove(unfinished.c_str());
+    return Error::AccessFailed;
+  }
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  return OpenFile(folder.c_str(), O_RDONLY).sync() ? Error::Ok : Error::AccessFailed;
 }
 
 // AccessFailed where it cannot be read; InvalidExternalData where it is damaged, or not of this model with so many bytes and
-// texts.
-inline Result<SavedState> read_state(const std::string& path, uint64_t model, size_t bytes, size_t texts) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Error::AccessFailed;
-  const std::vector<char> all((std::istreambuf_iterator<char>(file)), {});
-  std::span content(reinterpret_cast<const uint8_t*>(all.data()), all.size());
+// texts, none longer than `longest`.
+inline Result<SavedState> read_state(
+    const std::string& path, uint64_t model, size_t bytes, size_t texts, size_t longest) {
+  const auto file = OpenFile::regular(path.c_str());
+  if (!file.ok()) return file.error();
+  const auto size = static_cast<uint64_t>(file->status().st_size);
+  if (size > sizeof(StateHeader) + bytes + texts * sizeof(int64_t) * (1 + longest)) return Error::InvalidExternalData;
+  std::vector<uint8_t> all(size);
+  if (!file->read_all(all)) return Error::AccessFailed;
+  std::span<const uint8_t> content(all);
   StateHeader header;
   const bool is_ours = read_bytes(content, &header, sizeof(header)) && header.format == StateHeader::FORMAT &&
                        header.model == model && header.bytes == bytes && header.texts == texts &&

@@ -3,7 +3,7 @@ import CHybridge
 /// hybridge_status of hybridge.h.
 public enum Status: UInt32, Sendable {
   case invalidArgument = 1, invalidHandle, busy, noRoom, invalidState, invalidFile, fileAccess, missingOperator, outOfMemory
-  case `internal`, cancelled
+  case `internal`, cancelled, notFinite
 }
 
 /// A refused call. The session's state is as it was before it; a generation keeps the tokens that it had given.

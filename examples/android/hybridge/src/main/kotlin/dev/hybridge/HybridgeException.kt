@@ -14,6 +14,7 @@ public enum class Status {
     OUT_OF_MEMORY,
     INTERNAL,
     CANCELLED,
+    NOT_FINITE,
     ;
 
     internal companion object {

@@ -1,0 +1,1 @@
+"""Files: read without trust, written so that they last, kept where nobody else may write."""

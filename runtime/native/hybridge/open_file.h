@@ -1,0 +1,77 @@
+// A file by its descriptor. For POSIX systems.
+#ifndef HYBRIDGE_NATIVE_OPEN_FILE_H
+#define HYBRIDGE_NATIVE_OPEN_FILE_H
+
+#include <executorch/runtime/core/result.h>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+namespace hybridge {
+
+using executorch::runtime::Error;
+using executorch::runtime::Result;
+
+class OpenFile {
+ public:
+  // A regular file to read. AccessFailed for what is none: a pipe, a device or a folder is neither waited for nor read.
+  static Result<OpenFile> regular(const char* path) {
+    OpenFile file(path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    struct stat status {};
+    if (!file.is_open() || ::fstat(file.descriptor(), &status) != 0 || !S_ISREG(status.st_mode)) return Error::AccessFailed;
+    return file;
+  }
+
+  OpenFile(const char* path, int flags, mode_t mode = 0) : descriptor_(::open(path, flags | O_CLOEXEC, mode)) {}
+  OpenFile(OpenFile&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  OpenFile& operator=(OpenFile&&) = delete;
+  ~OpenFile() {
+    if (is_open()) ::close(descriptor_);
+  }
+
+  bool is_open() const { return descriptor_ >= 0; }
+  int descriptor() const { return descriptor_; }
+
+  struct stat status() const {
+    struct stat status {};
+    (void)::fstat(descriptor_, &status);
+    return status;
+  }
+
+  bool write_all(std::span<const uint8_t> data) const {
+    while (!data.empty()) {
+      const ssize_t written = ::write(descriptor_, data.data(), data.size());
+      if (written < 0 && errno == EINTR) continue;
+      if (written <= 0) return false;
+      data = data.subspan(static_cast<size_t>(written));
+    }
+    return true;
+  }
+
+  bool read_all(std::span<uint8_t> data) const {
+    while (!data.empty()) {
+      const ssize_t got = ::read(descriptor_, data.data(), data.size());
+      if (got < 0 && errno == EINTR) continue;
+      if (got <= 0) return false;
+      data = data.subspan(static_cast<size_t>(got));
+    }
+    return true;
+  }
+
+  // Waits until its content, or the names in a folder, are on the disk; where a file system has no such thing, it does not.
+  bool sync() const { return ::fsync(descriptor_) == 0 || errno == EINVAL; }
+
+ private:
+  int descriptor_;
+};
+
+}  // namespace hybridge
+
+#endif
