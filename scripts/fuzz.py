@@ -7,7 +7,10 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 
+from fuzzing import files
 from fuzzing.driver import Report, fuzz
 from fuzzing.kernels import Kernels
 from fuzzing.target import Target
@@ -16,6 +19,7 @@ BASELINE = "x86-64" if platform.machine() == "x86_64" else "armv8-a"  # a proces
 TARGETS: Mapping[str, Callable[[], Target]] = {
     "kernels": Kernels,
     "kernels-baseline": lambda: Kernels("kernels-baseline", BASELINE),
+    **{each.name: partial(replace, each) for each in files.TARGETS},
 }
 
 
@@ -30,8 +34,10 @@ def arguments() -> argparse.Namespace:
     options = parser.parse_args()
     if options.minutes is not None and options.count is not None:
         parser.error("give --minutes or --count, not both")
-    if min(options.minutes or 1, options.count or 1) <= 0 or options.seed < 0 or options.first < 0:
-        parser.error("--minutes and --count are more than 0, --seed and --first at least 0")
+    if (options.minutes is not None and options.minutes <= 0) or (options.count is not None and options.count <= 0):
+        parser.error("--minutes and --count are more than 0")
+    if options.seed < 0 or options.first < 0:
+        parser.error("--seed and --first are at least 0")
     return options
 
 

@@ -266,8 +266,8 @@ def test_the_same_seed_gives_the_same_text_with_any_drafter(seed: int, noise: fl
     [
         ([], {}, TokenError, "empty"),
         ([1], {"max_new_tokens": 0}, UsageError, "at least 1"),
-        ([1], {"temperature": -0.1}, UsageError, "0 (greedy) or more"),
-        ([1], {"temperature": float("nan")}, UsageError, "0 (greedy) or more"),
+        ([1], {"temperature": -0.1}, UsageError, "0 (greedy) or lie between"),
+        ([1], {"temperature": float("nan")}, UsageError, "0 (greedy) or lie between"),
         ([1] * 61, {}, CapacityError, "do not fit"),
         ([1], {"drafter": PromptLookup(), "block_length": 5}, UsageError, "between 2 and"),
     ],

@@ -24,6 +24,9 @@ TEXT, BLOCK = [1, 2, 3, 1, 2], [3, 1, 2]
 LONG = [3, 1, 4, 1, 5, 2, 3, 1, 4, 2, 2, 3]  # two chunks and a few tokens more
 OPTIONS = ExportOptions(max_seq_len=40, prefill_chunk=5, verify_len=4, shorter_verify_lens=(2,), snapshot_slots=2)
 
+# A file that was just opened when the interrupt came is closed when it is forgotten, at once.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+
 Make = Callable[[], Session]
 
 

@@ -21,8 +21,6 @@ import on_aarch64  # noqa: E402
 from aarch64 import debian, needs, packages, processor  # noqa: E402
 from aarch64.journal import Journal, StepError  # noqa: E402
 
-from hybridge.runtime.kernels import compiling  # noqa: E402
-
 
 def test_a_step_is_done_once_for_a_key(tmp_path: Path) -> None:
     calls: list[int] = []
@@ -133,12 +131,6 @@ def test_the_mirror_is_that_of_apt(monkeypatch: pytest.MonkeyPatch) -> None:
     assert debian.mirror() is None
     monkeypatch.setattr(shutil, "which", lambda _: None)
     assert debian.mirror() is None
-
-
-def test_a_described_processor_is_what_the_kernels_cache_goes_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = processor.cpuinfo(["fp", "asimd", "asimddp"])
-    monkeypatch.setattr(Path, "read_text", lambda *_, **__: shown)
-    assert compiling._features() == "Features\t: fp asimd asimddp"
 
 
 def test_the_bits_of_a_processor_have_linux_names() -> None:

@@ -46,8 +46,17 @@ def test_a_missing_resized_or_altered_file_is_named(copied: Path, name: str) -> 
     refused(copied, f"{name} is missing")
 
 
+def other_vocabulary(content: Content) -> None:
+    content.update(vocab_size=130)
+    for method in content["methods"].values():
+        for output in method["outputs"]:
+            if output["dtype"] == "float32":
+                output["shape"][-1] = 130
+
+
 FORGERIES: dict[str, tuple[Callable[[Content], object], str]] = {
-    "another vocabulary": (lambda c: c.update(vocab_size=130), "gives something else .* logits"),
+    "another vocabulary": (lambda c: c.update(vocab_size=130), "prefill gives"),
+    "another vocabulary in all places": (lambda c: other_vocabulary(c), "gives something else .* logits"),
     "another state": (lambda c: c["onnx"]["states"][1]["shape"].reverse(), "past_key_values.0.recurrent_state"),
     "a state less": (lambda c: c["onnx"]["states"].pop(), "past_key_values.1.value is .* not there"),
     "another staged tensor": (lambda c: c["onnx"]["staged"][0].update(name="0.q"), "staged.0.conv_input"),

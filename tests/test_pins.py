@@ -153,8 +153,8 @@ def test_operators_are_looked_up_by_one_function_that_returns_nothing() -> None:
 # ExecuTorch's lowering
 
 
-@pytest.fixture(scope="module")
 def edge_program() -> Any:
+    """A new one: ``to_executorch`` changes the graphs that it is given."""
     programs = {
         name: torch.export.export(Counter(step), (torch.ones(ROWS),)) for name, step in {"up": 1.0, "down": -1.0}.items()
     }
@@ -164,16 +164,16 @@ def edge_program() -> Any:
 
 
 @pytest.fixture(scope="module")
-def program(edge_program: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("pins") / "model.pte"
     with quiet():
-        path.write_bytes(edge_program.to_executorch(backend_config()).buffer)
+        path.write_bytes(edge_program().to_executorch(backend_config()).buffer)
     return path
 
 
 @pytest.mark.slow
-def test_a_clone_has_its_name_in_the_edge_dialect(edge_program: Any) -> None:
-    targets = {node.target for node in edge_program.exported_program("up").graph.nodes}
+def test_a_clone_has_its_name_in_the_edge_dialect() -> None:
+    targets = {node.target for node in edge_program().exported_program("up").graph.nodes}
     assert CLONE in targets, "clones are called otherwise: copies would stay in programs (CLONE in export/pinned/executorch.py)"
     assert edge.aten.mul.Tensor in targets, "operators of the edge dialect are others than ops.edge's"
 

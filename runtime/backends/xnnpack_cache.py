@@ -35,13 +35,13 @@ def share_packed_weights() -> bool:
 
 def _library() -> Path:
     chosen = compiling.compiler()
+    if chosen is None:
+        raise KernelsError("there is no C++ compiler")
     library = compiling.cache_folder("xnnpack") / compiling.key([SOURCE], chosen, FLAGS) / HERE.library("hybridge_xnnpack")
     return compiling.built(library, lambda unfinished: _compile(chosen, unfinished))
 
 
-def _compile(compiler: str | None, library: Path) -> None:
-    if compiler is None:
-        raise KernelsError("there is no C++ compiler")
+def _compile(compiler: str, library: Path) -> None:
     links = compiling.link_flags(XNNPACK_LIBRARY)
     command = [compiler, *FLAGS, *compiling.include_flags(), str(SOURCE), "-o", str(library), *links]
     if errors := compiling.errors_of(command, library.parent):

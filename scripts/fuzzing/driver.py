@@ -16,7 +16,9 @@ from dataclasses import dataclass, field
 
 from fuzzing.target import Input, Target
 
-BATCH, HANG_SECONDS, KEPT_OUTPUT = 500, 10.0, 4000
+BATCH, KEPT_OUTPUT = 500, 4000
+HANG_SECONDS, START_SECONDS = 10.0, 120.0
+"""For an answer, and for the first one of a child, which imports before it."""
 
 
 @dataclass(frozen=True)
@@ -87,10 +89,11 @@ def _answers(target: Target, inputs: Sequence[Input]) -> Iterator[tuple[str, str
         feeder = threading.Thread(target=_feed, args=(child, inputs), daemon=True)
         feeder.start()
         try:
-            for _ in inputs:
-                line = _line(child, HANG_SECONDS)
+            for number, _ in enumerate(inputs):
+                seconds = HANG_SECONDS if number else START_SECONDS
+                line = _line(child, seconds)
                 if line is None:
-                    yield "hang", f"no answer in {HANG_SECONDS:.0f} s"
+                    yield "hang", f"no answer in {seconds:.0f} s"
                     return
                 if not line:
                     child.wait()

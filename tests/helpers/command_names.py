@@ -111,7 +111,7 @@ class Commands:
                 yield f"there is no command hybridge {name}"
                 return
             yield from self.hybridge[name].faults(words)
-        elif words[0].startswith("scripts/"):
+        elif words[0].startswith("scripts/") and "." not in words[0]:  # others are files
             if words[0] not in self.scripts:
                 yield f"there is no script {words[0]}"
                 return

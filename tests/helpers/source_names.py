@@ -27,6 +27,8 @@ class SourceNames:
             self.modules[module_name(path.relative_to(root))] = set(_top_level(tree))
             self._take(tree)
         self.cpp = "\n".join(path.read_text(encoding="utf-8") for path in (root / "runtime").rglob("*.[ch]*"))
+        apps = (path for path in (root / "examples").rglob("*") if path.suffix in (".kt", ".swift", ".kts", ".cpp"))
+        self.identifiers.update(*(re.findall(r"\w+", path.read_text(encoding="utf-8")) for path in apps))
         cmake = "".join(path.read_text(encoding="utf-8") for path in (root / "runtime").rglob("CMakeLists.txt"))
         self.cmake_targets = set(re.findall(r"add_library\(hybridge::(\w+) ALIAS", cmake))
 

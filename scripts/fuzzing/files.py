@@ -1,0 +1,162 @@
+"""Files that hybridge opens: artifacts, state files, tokenizers, checkpoints. Hashes are made to fit where they are checked."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import random
+import shutil
+import struct
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuzzing.mutations import INTEGERS, changed_bytes, changed_json, changed_text
+from fuzzing.target import Input
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parents[1] / "tests" / "helpers"))
+
+from forged_state import forge_native_state, forge_state  # noqa: E402
+
+EMBEDDED = HERE.parents[1] / "export" / "embedded"
+SIZES = {"max_seq_len": 48, "prefill_chunk": 9, "verify_len": 3, "snapshot_slots": 1}
+
+
+@dataclass(frozen=True)
+class Files:
+    """See ``Target``: one file of a folder is changed, and ``file_child.py`` opens the folder. child: what it does there."""
+
+    name: str
+    child: str
+    base: Callable[[], Path]
+    file: str
+    change: Callable[[random.Random, bytes], bytes]
+
+    def prepare(self) -> None:
+        self.base()
+
+    def command(self) -> Sequence[str]:
+        return [sys.executable, "-m", "fuzzing.file_child", self.child, str(self.base()), self.file]
+
+    def environment(self) -> Mapping[str, str]:
+        # By its module's name: beside the file lies kernels.py, which transformers would take for a library of that name.
+        path = os.pathsep.join([str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+        return {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": path}
+
+    def make(self, seed: int, index: int) -> Input:
+        """One input of twenty is the file as it is, which must be taken."""
+        rng = random.Random(f"{self.name} {seed} {index}")
+        good = (self.base() / self.file).read_bytes()
+        data = good if index % 20 == 0 else self.change(rng, good)
+        return Input(data, f"{self.file}, {len(data)} bytes{' as they are' * (data == good)}")
+
+
+@cache
+def work() -> Path:
+    """Return a folder for this run."""
+    folder = Path(tempfile.mkdtemp(prefix="hybridge-fuzz-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@cache
+def artifact(kind: str) -> Path:
+    """Return an artifact of the embedded model: ``hybridge``, ``llm`` or ``onnx``, with a saved state beside its files."""
+    from saved_state import save_in_full
+
+    from hybridge.export.api import export_model
+    from hybridge.runtime.artifacts.artifact import open_artifact
+    from hybridge.runtime.artifacts.options import ExportOptions
+    from hybridge.runtime.native import NativeProcess, NativeSession
+    from hybridge.runtime.sessions.session import Session
+
+    options = ExportOptions(**SIZES, **{"format": "onnx"} if kind == "onnx" else {"kernels": kind})  # type: ignore[arg-type]
+    folder = work() / kind
+    export_model(EMBEDDED, folder, options)
+    session = Session.load(folder)
+    session.prefill(list(range(20)))
+    session.snapshot(0)
+    session.decode(20)
+    session.save(folder / "saved")
+    if kind == "hybridge":
+        with NativeProcess(open_artifact(folder)) as process:
+            save_in_full(NativeSession(process), list(range(20)), folder / "saved-native")
+    return folder
+
+
+@cache
+def checkpoint() -> Path:
+    """Return a copy of the embedded checkpoint."""
+    return Path(shutil.copytree(EMBEDDED, work() / "checkpoint"))
+
+
+def changed_program(rng: random.Random, data: bytes) -> bytes:
+    """Return a .pte with its flatbuffer changed, not its weights: those may be anything."""
+    from hybridge.export.pinned.program_format import HEAD_BYTES, read_header
+
+    header = read_header(data[:HEAD_BYTES])
+    return changed_bytes(rng, data, end=header.program_size if header else len(data))
+
+
+def changed_safetensors(rng: random.Random, data: bytes) -> bytes:
+    """Return a safetensors file with its header changed: by structure, or as bytes."""
+    (size,) = struct.unpack("<Q", data[:8])
+    if rng.random() < 0.3:
+        return changed_bytes(rng, data, end=min(len(data), 8 + size))
+    header = json.dumps(changed_json(rng, json.loads(data[8 : 8 + size]))).encode()
+    return struct.pack("<Q", len(header)) + header + data[8 + size :]
+
+
+def changed_state(rng: random.Random, data: bytes) -> bytes:
+    """Return a state file with a right checksum: with other texts, other lengths and positions, or another header."""
+    if rng.random() < 0.2:
+        return changed_safetensors(rng, data)
+    path = work() / "forged"
+    path.write_bytes(data)
+    forge_state(path, lambda content: _change_state(rng, content))
+    return path.read_bytes()
+
+
+def _change_state(rng: random.Random, content: dict[str, Any]) -> None:
+    if rng.random() < 0.6:
+        content["texts"] = json.dumps(changed_json(rng, json.loads(content["texts"])))
+        return
+    buffer = rng.choice([each for each in content["buffers"].values() if not each.is_floating_point()]).view(-1)
+    low, high = torch.iinfo(buffer.dtype).min, torch.iinfo(buffer.dtype).max
+    chosen = rng.choice(INTEGERS) * rng.choice((1, -1))
+    buffer[rng.randrange(len(buffer))] = max(low, min(high, chosen))
+
+
+def changed_native_state(rng: random.Random, data: bytes) -> bytes:
+    """Return a state file of the native harness with a right checksum, and now and then another header."""
+    if rng.random() < 0.2:
+        return changed_bytes(rng, data, end=64)
+    path = work() / "forged-native"
+    path.write_bytes(data)
+
+    def change(content: bytearray) -> None:
+        content[:] = changed_bytes(rng, bytes(content), end=min(len(content), 512))
+
+    forge_native_state(path, change)
+    return path.read_bytes()
+
+
+TARGETS = (
+    Files("programs", "artifact", lambda: artifact("hybridge"), "model.pte", changed_program),
+    Files("stock-programs", "artifact", lambda: artifact("llm"), "model.pte", changed_program),
+    Files("graphs", "artifact", lambda: artifact("onnx"), "model.onnx", changed_bytes),
+    Files("manifests", "artifact", lambda: artifact("hybridge"), "manifest.json", changed_text),
+    Files("tokenizers", "tokenizer", lambda: artifact("hybridge"), "tokenizer.json", changed_text),
+    Files("states", "state", lambda: artifact("hybridge"), "saved", changed_state),
+    Files("native-states", "native-state", lambda: artifact("hybridge"), "saved-native", changed_native_state),
+    Files("configs", "checkpoint", checkpoint, "config.json", changed_text),
+    Files("weights", "checkpoint", checkpoint, "model.safetensors", changed_safetensors),
+)
