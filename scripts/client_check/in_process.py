@@ -37,7 +37,7 @@ def rows(folder: Path, checkpoint: Path) -> Iterator[Row]:
         yield Row(f"{name}, prompt lookup", lambda stack, at=artifact: of_native(stack, at, speculative=True))
     yield Row("`hybridge.load(…).generate`", lambda _: of_loaded(folder / "hybridge"), turns=None)
     yield Row("transformers' `generate` with `HybridCache`", lambda _: of_transformers(checkpoint))
-    yield Row("onnxruntime-genai", lambda _: Genai(folder / "onnx"), turns="behind")
+    yield Row("onnxruntime-genai", lambda _: Genai(folder / "onnx"))
 
 
 def of_session(artifact: Path, *, speculative: bool) -> Client:
