@@ -96,9 +96,9 @@ def test_every_number_of_a_checkpoint_is_counted_once(tmp_path: Path) -> None:
 def test_tables_say_what_failed_and_why_once() -> None:
     missing = {"verify": "only decode", "prefill": "only decode"}
     measured = row("hybridge", samples("decode", [0.01]), missing=missing)
-    run = run_of(measured, row("llama.cpp Q4_0", failed=peers.HOW))
+    run = run_of(measured, row("llama.cpp Q4_0", failed=peers.how()))
     text = tables.shape(run)
-    assert f"- llama.cpp Q4_0: {peers.HOW}" in text
+    assert f"- llama.cpp Q4_0: {peers.how()}" in text
     assert "- hybridge: no verify, prefill: only decode" in text
     assert "| hybridge | 100 | – |" in text
     widths = {line.count("|") for line in tables.speeds(run, run.rows, "float32", 1).splitlines()}

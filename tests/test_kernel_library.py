@@ -124,7 +124,9 @@ def test_what_all_instruction_sets_share_needs_none() -> None:
         ["objdump", "-dC", "--no-show-raw-insn", library.build()], capture_output=True, text=True, check=True
     )
     functions = re.findall(r"^[0-9a-f]+ <(.*)>:\n((?:.+\n)*)", listed.stdout, flags=re.MULTILINE)
-    shared = [(name, body) for name, body in functions if "hybridge::" not in name or "register_kernel" in name]
+    # Where a name is too long for objdump it stays as the linker has it.
+    own = re.compile("hybridge::(?!register_kernel)|8hybridge(?!15register_kernel)")
+    shared = [(name, body) for name, body in functions if not own.search(name)]
     assert len(shared) > 10
     assert any(name.startswith("_GLOBAL__sub_I_") for name, _ in shared)
     assert not [name for name, body in shared if re.search(r"%[yz]mm|\tv[a-z]", body)]

@@ -23,7 +23,7 @@ from hybridge.export.profiling.program_file import ProgramFile
 from hybridge.runtime import Session, pinned
 from hybridge.runtime.artifacts.artifact import file_entry, open_artifact
 from hybridge.runtime.artifacts.runtime_check import installed
-from hybridge.runtime.backends import pte_program
+from hybridge.runtime.backends import threads
 from hybridge.runtime.native import NativeProcess
 
 CHECKOUT = Path(__file__).parents[1]
@@ -125,14 +125,14 @@ def without_executorch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     def extension() -> Any:
         raise ImportError("cannot import name '_C' from 'executorch.extension.pybindings'")
 
-    pte_program._runtime.cache_clear()
-    monkeypatch.setattr(pte_program, "extension", extension)
+    threads.executorch_runtime.cache_clear()
+    monkeypatch.setattr(threads, "extension", extension)
     yield
-    pte_program._runtime.cache_clear()
+    threads.executorch_runtime.cache_clear()
 
 
 def test_another_executorch_in_the_environment_is_named(without_executorch: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pte_program, "installed", lambda library: "1.4.1")
+    monkeypatch.setattr(threads, "installed", lambda library: "1.4.1")
     with pytest.raises(ArtifactError, match=r"^a .pte runs in ExecuTorch 1.5.1, and 1.4.1 is installed here .*pip install"):
         Session.load(OLDER)
 

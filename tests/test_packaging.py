@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import subprocess
 import sys
 import tarfile
@@ -12,6 +14,9 @@ from typing import Any
 from zipfile import ZipFile
 
 import pytest
+
+import hybridge
+from hybridge.runtime.platforms import HERE
 
 CHECKOUT = Path(__file__).parents[1]
 PACKAGES = ("cache", "export", "runtime")
@@ -55,7 +60,7 @@ def python(code: str, *arguments: object, **environment: str) -> Any:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the source distribution and the wheel that is built from it."""
     folder = tmp_path_factory.mktemp("built")
-    output_of(sys.executable, "-m", "build", "--outdir", folder, CHECKOUT)
+    output_of(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, CHECKOUT)
     return folder
 
 
@@ -79,9 +84,49 @@ def checkout_files() -> set[str]:
     return names | {"hybridge/__init__.py", "hybridge/py.typed", REGISTRATION}
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_the_package_compiled_kernels_and_nothing_else(wheel: Path) -> None:
     names = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert names == checkout_files()
+    compiled = {f"hybridge/runtime/kernels/prebuilt/{HERE.library(name)}" for name in ("hybridge_kernels", "hybridge_xnnpack")}
+    assert names == checkout_files() | compiled
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of Linux's names")
+def test_the_wheel_is_for_the_c_library_that_it_needs(wheel: Path) -> None:
+    found = re.fullmatch(rf"hybridge-[\d.]+-py3-none-manylinux_2_(\d+)_{platform.machine()}\.whl", wheel.name)
+    assert found, wheel.name
+    assert int(found[1]) <= 28  # as ExecuTorch's own
+
+
+def test_a_wheel_without_compiled_kernels_is_for_every_platform(tmp_path: Path) -> None:
+    output_of(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path, CHECKOUT, HYBRIDGE_PREBUILT="0")
+    assert [path.name for path in tmp_path.iterdir()] == [f"hybridge-{hybridge.__version__}-py3-none-any.whl"]
+
+
+@pytest.mark.slow
+def test_the_installed_kernels_run_without_a_compiler(installed: Path, own_artifact: Path, tmp_path: Path) -> None:
+    """On a machine that has none, and has compiled nothing before."""
+    without = {"PATH": "", "CXX": "", "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(installed)}
+    facts = json.loads(output_of(sys.executable, installed / "bin" / "hybridge", "kernels", "info", "--json", **without))
+    assert facts["built"]
+    assert facts["compiler"] is None
+    assert Path(facts["library"]).is_relative_to(installed)
+    assert python(RUN, own_artifact, **without)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_the_installed_switch_of_xnnpack_needs_no_compiler(installed: Path, tmp_path: Path) -> None:
+    code = """
+import json
+from hybridge.runtime.backends.threads import executorch_runtime
+from hybridge.runtime.backends.xnnpack_cache import library, share_packed_weights
+
+executorch_runtime()
+print(json.dumps([share_packed_weights(), str(library())]))
+"""
+    shared, library = python(code, PATH="", CXX="", XDG_CACHE_HOME=str(tmp_path), PYTHONPATH=str(installed))
+    assert shared
+    assert Path(library).is_relative_to(installed)
 
 
 def test_the_wheel_holds_the_embedded_model_and_the_license(wheel: Path) -> None:

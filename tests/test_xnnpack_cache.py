@@ -13,7 +13,7 @@ from memory import measured
 
 from hybridge.cache.quiet import quiet
 from hybridge.export.lowering.partition import OnceStored
-from hybridge.runtime.backends.pte_program import _runtime
+from hybridge.runtime.backends.threads import executorch_runtime
 from hybridge.runtime.backends.xnnpack_cache import share_packed_weights
 from hybridge.runtime.kernels import compiling
 
@@ -66,7 +66,7 @@ def test_a_compiler_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch, t
 
 
 def load(program: Path) -> dict[str, Any]:
-    runtime = _runtime()
+    runtime = executorch_runtime()
     opened = runtime._load_program(str(program))
     return {name: opened.load_method(name) for name in METHODS}
 

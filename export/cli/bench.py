@@ -15,11 +15,12 @@ from hybridge.cache.errors import UsageError, ValidationError
 from hybridge.export.cli.common import JsonOption, app, err, out, print_json, table
 from hybridge.export.cli.embedded import code_prompts, export_embedded
 from hybridge.export.cli.figures import print_figures
+from hybridge.export.cli.generating import ThreadsOption
 from hybridge.export.cli.profile import profile_parts
 from hybridge.export.cli.speculation_figures import BenchReport, Subject, measure
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
-from hybridge.runtime.backends.pte_program import set_threads
+from hybridge.runtime.backends.threads import set_threads
 from hybridge.runtime.checks.speculation_bench import PLAIN, Outcome
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
 from hybridge.runtime.drafters.draft_model import DraftModel
@@ -38,7 +39,7 @@ def bench(
     draft: Annotated[Path | None, typer.Option("--draft", help="The artifact of a draft model.")] = None,
     tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate and compare, over all drafters.")] = 100_000,
     samples: Annotated[int, typer.Option(min=300, help="Tokens to draw for each test of the sampling.")] = 200_000,
-    threads: Annotated[int | None, typer.Option(min=1, help="Of the runtime; as many as cores if left out.")] = None,
+    threads: ThreadsOption = None,
     profiled: Annotated[
         bool, typer.Option("--profile", help="Instead, where a decode, a verify and a prefill spend their time.")
     ] = False,

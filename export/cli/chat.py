@@ -26,6 +26,7 @@ from hybridge.export.cli.generating import (
     SeedOption,
     StopOption,
     TemperatureOption,
+    ThreadsOption,
     TopKOption,
     TopPOption,
     open_model,
@@ -67,6 +68,7 @@ def chat(
     repetition_penalty: PenaltyOption = 1.0,
     seed: SeedOption = None,
     stop: StopOption = None,
+    threads: ThreadsOption = None,
     json: JsonOption = False,
 ) -> None:
     """Talk with a model: one line is one message; /help lists the commands. Answers go to stdout."""
@@ -74,7 +76,7 @@ def chat(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed
     )
     variables = template_variables(template_arg or ())
-    model = open_model(artifact, draft=draft, lookup=lookup, mtp=mtp, plain=plain)
+    model = open_model(artifact, draft=draft, lookup=lookup, mtp=mtp, plain=plain, threads=threads)
     settings = Settings(drafter=model.drafter, sampling=sampling, stop=tuple(stop or ()), max_new_tokens=max_new_tokens)
     opening = [{"role": "system", "content": text} for text in system or ()]
     conversation = Conversation(model.session, model.tokenizer, load_template(model.artifact, variables), settings, opening)

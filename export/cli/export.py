@@ -43,10 +43,10 @@ def export_command(
     ] = None,
     dtype: Annotated[Literal["float32"], typer.Option(help="Of weights and state.")] = "float32",
     kernels: Annotated[
-        Literal["llm", "hybridge", "aten"] | None,
+        Literal["hybridge", "llm", "aten"] | None,
         typer.Option(
-            help="hybridge's own (fastest), the stock runtime's llama:: ones, or core operators that any build has; "
-            "left out, hybridge's where they are built ('hybridge kernels build'), else llm.",
+            help="hybridge's own (fastest; left out, these), the stock runtime's llama:: ones, or core operators that any "
+            "build has.",
             show_default=False,
         ),
     ] = None,
@@ -91,7 +91,7 @@ def export_command(
         format=format_,
         backend=backend or "xnnpack",
         dtype=dtype,
-        kernels=kernels or ("hybridge" if format_ == "pte" and library.is_built() else "llm"),
+        kernels=kernels or "hybridge",
         quantize=quantize,
         group_size=group_size,
         embedding_quantize=embedding_quantize,
@@ -100,6 +100,12 @@ def export_command(
         mtp=mtp,
         draft_len=draft_len,
     )
+    if format_ == "pte" and options.kernels == "hybridge" and not library.is_available():
+        err.print(
+            "[yellow]Here the artifact will not run:[/] hybridge's kernels are not compiled, and there is no C++ compiler. "
+            "Install g++ or clang++, or give --kernels llm.",
+            highlight=False,
+        )
     manifest = export_checkpoint(checkpoint, output, options, force=force, validate=validate)
     if json:
         print_json({"output": str(output), **manifest.model_dump(mode="json")})

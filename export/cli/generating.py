@@ -14,6 +14,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.cli.common import table
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
+from hybridge.runtime.backends.threads import set_threads
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
 from hybridge.runtime.drafters.draft_model import DraftModel
 from hybridge.runtime.drafters.prompt_lookup import PromptLookup
@@ -32,6 +33,9 @@ TopPOption = Annotated[float, typer.Option("--top-p", help="Draw from the fewest
 MinPOption = Annotated[float, typer.Option("--min-p", help="Drop tokens below this share of the best one's probability.")]
 PenaltyOption = Annotated[float, typer.Option("--repetition-penalty", help="Above 1: tokens that were there become rarer.")]
 SeedOption = Annotated[int | None, typer.Option("--seed", help="Of the sampling; drawn if left out.")]
+ThreadsOption = Annotated[
+    int | None, typer.Option("--threads", min=1, help="To compute on; one for each fast core if left out.")
+]
 StopOption = Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be given several times.")]
 
 PLAIN_STEPS = 16
@@ -47,7 +51,7 @@ class Model:
     drafter: Drafter | None
 
 
-def open_model(folder: Path, *, draft: Path | None, lookup: bool, mtp: bool, plain: bool) -> Model:
+def open_model(folder: Path, *, draft: Path | None, lookup: bool, mtp: bool, plain: bool, threads: int | None) -> Model:
     """Open an artifact and its drafter. Raises UsageError for two drafters at once, and what opening them raises."""
     if sum((draft is not None, lookup, mtp, plain)) > 1:
         raise UsageError("--draft, --prompt-lookup, --mtp and --no-speculation exclude each other; give one of them.")
@@ -55,6 +59,8 @@ def open_model(folder: Path, *, draft: Path | None, lookup: bool, mtp: bool, pla
     if opened.tokenizer is None:
         raise UsageError(f"{folder} has no tokenizer.json, so text cannot be turned into tokens; use Session from Python.")
     tokenizer = tokenizer_of(opened)
+    if threads is not None:
+        set_threads(threads)
     session = Session.of(opened)
     return Model(opened, session, tokenizer, _drafter(opened, session, draft, mtp, plain))
 

@@ -22,6 +22,7 @@ from hybridge.export.cli.generating import (
     SeedOption,
     StopOption,
     TemperatureOption,
+    ThreadsOption,
     TopKOption,
     TopPOption,
     open_model,
@@ -50,6 +51,7 @@ def run(
     repetition_penalty: PenaltyOption = 1.0,
     seed: SeedOption = None,
     stop: StopOption = None,
+    threads: ThreadsOption = None,
     stats: Annotated[bool, typer.Option("--stats", help="Say on stderr what was accepted and how fast it was.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -57,7 +59,7 @@ def run(
     sampling = Sampling(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed
     )
-    model = open_model(artifact, draft=draft, lookup=lookup, mtp=mtp, plain=plain)
+    model = open_model(artifact, draft=draft, lookup=lookup, mtp=mtp, plain=plain, threads=threads)
     gc.freeze()
     done, text = GenerationStats(), TextStream(model.tokenizer, stop or [])
     written = _continue(model, prompt, max_new_tokens, sampling, text, done, silent=json)

@@ -33,7 +33,7 @@ class ExportOptions:
     format: Literal["pte", "onnx"] = "pte"
     backend: Literal["xnnpack", "portable"] = "xnnpack"
     dtype: Literal["float32"] = "float32"
-    kernels: Literal["llm", "hybridge", "aten"] = "llm"
+    kernels: Literal["hybridge", "llm", "aten"] = "hybridge"
     quantize: Literal["none", "8da4w", "4w", "8w"] = "none"
     group_size: int = 32
     embedding_quantize: Literal["none", "4w", "8w"] = "none"

@@ -91,3 +91,8 @@ def _write(content: bytes) -> None:
     with suppress(OSError):
         while content:
             content = content[os.write(2, content) :]
+
+
+def first_line(error: Exception) -> str:
+    """Return what a native error says, without the lines about where it was raised."""
+    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__

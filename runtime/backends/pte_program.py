@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +22,19 @@ from hybridge.runtime.artifacts.program_check import (
     check_program,
     expected_constants,
 )
-from hybridge.runtime.artifacts.runtime_check import check_runtime, installed, other_version
-from hybridge.runtime.backends.native_log import without_native_log
+from hybridge.runtime.artifacts.runtime_check import check_runtime, other_version
+from hybridge.runtime.backends.native_log import first_line, without_native_log
+from hybridge.runtime.backends.threads import executorch_runtime
 from hybridge.runtime.backends.xnnpack_cache import share_packed_weights
 from hybridge.runtime.backends.zero_pages import release_pages
 from hybridge.runtime.kernels import library
 from hybridge.runtime.pinned import (
-    EXECUTORCH,
     XNNPACK,
     backend_names,
-    extension,
     load_program,
     operator_libraries,
     operator_names,
-    reset_threads,
-    start_threads,
 )
-
-_FIRST_USE = threading.Lock()
-"""Held while ExecuTorch makes its threads: two first uses at once wait for each other for ever, one with Python's own lock."""
 
 
 class Program:
@@ -50,7 +42,7 @@ class Program:
 
     def __init__(self, artifact: Artifact) -> None:
         """Raises ArtifactError where the program does not load here or is not what the manifest says."""
-        runtime = _runtime()
+        runtime = executorch_runtime()
         manifest = artifact.manifest
         check_methods(manifest)
         if needs_kernels(manifest):
@@ -66,7 +58,7 @@ class Program:
                 self._program = load_program(runtime, loadable)
                 self._methods = {name: self._program.load_method(manifest.program_method(name)) for name in manifest.methods}
         except RuntimeError as error:
-            said = f"{artifact.program} does not load: {_first_line(error)}."
+            said = f"{artifact.program} does not load: {first_line(error)}."
             raise ArtifactError(said + other_version(manifest)) from None
         self._file.check_loaded(loadable)
         metas = {name: method.method_meta() for name, method in self._methods.items()}
@@ -88,7 +80,7 @@ class Program:
         try:
             outputs = tuple(output.clone() for output in self._methods[name].call(inputs))
         except RuntimeError as error:
-            raise ArtifactError(f"the program failed in {name!r}: {_first_line(error)}.") from None
+            raise ArtifactError(f"the program failed in {name!r}: {first_line(error)}.") from None
         self._file.check_unchanged()
         return outputs
 
@@ -101,7 +93,7 @@ class Program:
         try:
             return list(self._program.load_method(name).call(()))
         except RuntimeError as error:
-            raise ArtifactError(f"the program does not answer {name}(): {_first_line(error)}.") from None
+            raise ArtifactError(f"the program does not answer {name}(): {first_line(error)}.") from None
 
     def state(self) -> dict[str, Tensor]:
         """Return every buffer of the state by name, as views of the runtime's own memory: look, and write with care."""
@@ -126,38 +118,7 @@ def namespaces(manifest: Manifest) -> set[str]:
     return {name.partition("::")[0] for name in manifest.operators}
 
 
-def set_threads(count: int) -> None:
-    """Let every program that this process loads from now on compute on so many threads.
-
-    Do not run those that were loaded before: XNNPACK keeps the threads that it found then, which are gone. onnxruntime fixes
-    its number at load, too.
-    """
-    with without_native_log():
-        reset_threads(_runtime(), count)
-    torch.set_num_threads(count)
-
-
-@cache
-def _runtime() -> Any:
-    """ExecuTorch's extension module, with its threads."""
-    with _FIRST_USE, without_native_log():
-        try:
-            runtime = extension()
-        except ImportError as error:
-            raise ArtifactError(
-                f"a .pte runs in ExecuTorch {EXECUTORCH}, and {installed('executorch')} is installed here "
-                f"({_first_line(error)}): pip install executorch=={EXECUTORCH}."
-            ) from None
-        # The threads are made at their first use, which logs what was read about the processor: here, not in a method's call.
-        start_threads(runtime)
-    return runtime
-
-
 def _load_operators(libraries: Iterable[Path]) -> None:
     with without_native_log():
         for path in libraries:
             torch.ops.load_library(str(path))
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__

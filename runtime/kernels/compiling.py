@@ -1,7 +1,11 @@
-"""C++ that is compiled at first use, against the ExecuTorch that is installed; what was built stays in the user's cache."""
+"""C++ that is compiled at first use, against the ExecuTorch that is installed; what was built stays in the user's cache.
+
+A wheel brings what would be compiled, for its platform and the pinned ExecuTorch (hatch_build.py).
+"""
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import platform
@@ -15,8 +19,10 @@ from hybridge.cache.errors import KernelsError
 from hybridge.runtime.files.claim import claim_folder, claimed_file, partial_path, remove_leftover
 from hybridge.runtime.files.durable import sync
 from hybridge.runtime.files.private import distrust, hash_path, private_folder, write_hash
-from hybridge.runtime.pinned import RUNTIME, THREADS, executorch, include_folders, library_folder
+from hybridge.runtime.pinned import EXECUTORCH, RUNTIME, THREADS, executorch, include_folders, library_folder
 from hybridge.runtime.platforms import HERE
+
+PREBUILT = Path(__file__).parent / "prebuilt"
 
 
 def compiler() -> str | None:
@@ -27,6 +33,12 @@ def compiler() -> str | None:
 def cache_folder(kind: str) -> Path:
     """Return where what was built is kept: ``hybridge/<kind>`` of the user's cache."""
     return _top() / kind
+
+
+def prebuilt(name: str) -> Path | None:
+    """Return the library that our wheel brought, as much to be trusted as its Python; none for another ExecuTorch."""
+    path = PREBUILT / name
+    return path if path.exists() and version("executorch") == EXECUTORCH else None
 
 
 def is_built(path: Path) -> bool:
@@ -113,13 +125,24 @@ def include_flags() -> list[str]:
 
 
 def link_flags(*libraries: str) -> list[str]:
-    """Return the flags that link to ExecuTorch's runtime and more of its ``libraries``, and find them where they are.
+    """Return the flags that link a program to ExecuTorch's runtime and more of its ``libraries``, and find them where they are.
 
     All of them are loaded with what is linked, whether or not it names a symbol of theirs.
     """
-    folder = library_folder()
+    return [*plugin_flags(*libraries), f"-Wl,-rpath,{library_folder()}"]
+
+
+def plugin_flags(*libraries: str) -> list[str]:
+    """Return the flags for what is loaded into a process that has these libraries: it names them, and not where they are."""
     names = [f"-l{name}" for name in (RUNTIME, THREADS, *libraries)]
-    return [*HERE.keep_libraries, f"-L{folder}", *names, f"-Wl,-rpath,{folder}"]
+    return [*HERE.keep_libraries, f"-L{library_folder()}", *names]
+
+
+def load_plugin(path: Path, *libraries: str) -> ctypes.CDLL:
+    """Load what was linked with ``plugin_flags`` of the same libraries. Raises OSError."""
+    for name in (RUNTIME, THREADS, *libraries):
+        ctypes.CDLL(str(library_folder() / HERE.library(name)))
+    return ctypes.CDLL(str(path))
 
 
 def key(files: Sequence[Path], compiler: str | None, flags: Sequence[str]) -> str:

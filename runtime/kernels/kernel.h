@@ -7,6 +7,7 @@
 #include <executorch/runtime/kernel/thread_parallel_interface.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 
@@ -19,18 +20,24 @@ using executorch::aten::Tensor;
 using executorch::runtime::Error;
 using executorch::runtime::KernelRuntimeContext;
 
-// Work of so many bytes or operations is worth a thread of its own.
-constexpr int64_t WORTH_A_THREAD = 64 << 10;
+// In bytes or operations: what is worth waking other threads for, and the least that a thread takes at a time.
+constexpr int64_t WORTH_THREADS = 256 << 10, WORTH_TAKING = 32 << 10;
+
+// Into so many pieces work is cut at most. A thread takes the next one when it is done with its own, so that a phone's slow
+// cores do not hold up its fast ones; equal parts for all would be done when the slowest is.
+constexpr int64_t PIECES = 32;
 
 // f(begin, end) over parts of 0..count; `each` is what one of them costs, in bytes read or operations.
 template <typename F>
 void parallel(int64_t count, int64_t each, const F& f) {
-  const int64_t grain = std::max<int64_t>(1, WORTH_A_THREAD / std::max<int64_t>(1, each));
-  if (count <= grain) {
-    f(int64_t(0), count);
-  } else {
-    executorch::extension::parallel_for(0, count, grain, f);
-  }
+  each = std::max<int64_t>(1, each);
+  if (count < 2 || count <= WORTH_THREADS / each) return f(int64_t(0), count);
+  const int64_t piece = std::max({int64_t(1), WORTH_TAKING / each, (count + PIECES - 1) / PIECES});
+  std::atomic<int64_t> next = 0;
+  // As many calls as there are threads, or pieces if these are fewer.
+  executorch::extension::parallel_for(0, (count + piece - 1) / piece, 1, [&](int64_t, int64_t) {
+    for (int64_t begin; (begin = next.fetch_add(piece, std::memory_order_relaxed)) < count;) f(begin, std::min(begin + piece, count));
+  });
 }
 
 // Memory for one call; freed with it. Null where there is none, and the call has failed.

@@ -1,4 +1,7 @@
-"""Compile and load the kernels: once for each set of sources, compiler and ExecuTorch; the result stays in a cache.
+"""Load the kernels: those that the wheel brought, or compiled here.
+
+They are compiled once for each set of sources, compiler and ExecuTorch; the result stays in a cache, and comes before the
+wheel's.
 
 The library has the kernels for every instruction set of instruction_sets.py. It chooses the best that the processor has when it
 is loaded, or the one that ``$HYBRIDGE_ISA`` names.
@@ -22,6 +25,7 @@ from hybridge.runtime.pinned import MACROS
 from hybridge.runtime.platforms import HERE
 
 FOLDER = Path(__file__).parent
+NAME = HERE.library("hybridge_kernels")
 CHOICE = "HYBRIDGE_ISA"
 compiler = compiling.compiler
 LOG = logging.getLogger(__name__)
@@ -55,20 +59,23 @@ def instruction_set() -> str:
 
 
 def build(*, again: bool = False) -> Path:
-    """Build the compiled library, or find it in the cache if it is not wanted ``again``. Raises KernelsError."""
+    """Compile the library, or find it if it is not wanted ``again``. Raises KernelsError."""
+    if not again and path() == compiling.prebuilt(NAME):
+        return path()
     if again or not is_built():
         _compiler()
-    return compiling.built(path(), _compile, again=again)
+    return compiling.built(_compiled(), _compile, again=again)
 
 
 def path() -> Path:
-    """Return where the compiled library of these sources is or would be."""
-    return cache_folder() / _key() / HERE.library("hybridge_kernels")
+    """Return where the library is, or would be compiled."""
+    own = _compiled()
+    return own if compiling.is_built(own) else compiling.prebuilt(NAME) or own
 
 
 def is_built() -> bool:
-    """Return whether ``load`` would find the library without building it."""
-    return compiling.is_built(path())
+    """Return whether ``load`` would find the library without compiling it."""
+    return compiling.is_built(_compiled()) or compiling.prebuilt(NAME) is not None
 
 
 def is_available() -> bool:
@@ -99,7 +106,7 @@ def dispatch_sources() -> list[Path]:
 @functools.cache
 def _load(library: str) -> str:
     try:
-        loaded = ctypes.CDLL(library)
+        loaded = compiling.load_plugin(Path(library))
     except OSError as error:
         raise KernelsError(
             f"{library} does not load ({error}); build it again with 'hybridge kernels build --force'."
@@ -110,6 +117,11 @@ def _load(library: str) -> str:
             f"{CHOICE} is {os.environ.get(CHOICE)}; this processor has {there}. Set it to one of them, or not at all."
         )
     return chosen
+
+
+def _compiled() -> Path:
+    """Where the library of these sources is once it is compiled."""
+    return cache_folder() / _key() / NAME
 
 
 def _text(function: Any) -> str | None:
@@ -134,7 +146,7 @@ def _compile(library: Path) -> None:
         units += [[*each.flags, "-include", made, str(source)] for each, made in headers.items() for source in sources()]
         objects = [str(library.with_name(f"{number}.o")) for number in range(len(units))]
         run_all([[*command, *unit, "-c", "-o", made] for unit, made in zip(units, objects, strict=True)])
-        run_all([[_compiler(), "-shared", *objects, "-o", str(library), *compiling.link_flags()]])
+        run_all([[_compiler(), "-shared", *objects, "-o", str(library), *compiling.plugin_flags()]])
 
 
 def _compiler() -> str:

@@ -11,12 +11,15 @@
 
 #include <hybridge/hybridge.h>
 #include <hybridge/speculative.h>
+#include <hybridge/threads.h>
 
 namespace {
 
 using hybridge::Error;
 using hybridge::Logits;
 using hybridge::Result;
+
+constexpr size_t MOST_THREADS = 1024;
 
 struct OpenModel {
   std::shared_ptr<const hybridge::Model> model;
@@ -156,6 +159,14 @@ const char* hybridge_status_text(hybridge_status status) {
     case HYBRIDGE_NOT_FINITE: return "the logits are NaN or infinite; reset the session, or restore or load a state";
   }
   return "no status of hybridge";
+}
+
+hybridge_status hybridge_set_threads(size_t count) {
+  if (count > MOST_THREADS) return HYBRIDGE_INVALID_ARGUMENT;
+  return guarded([&] {
+    hybridge::set_threads(count);
+    return HYBRIDGE_OK;
+  });
 }
 
 hybridge_status hybridge_model_open(const char* path, hybridge_model* model) {

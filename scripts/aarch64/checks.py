@@ -10,7 +10,7 @@ from typing import Any
 
 from aarch64.journal import ANSWER, Figures, StepError
 from aarch64.packages import CHECKOUT
-from aarch64.places import Place, There
+from aarch64.places import Place
 
 PROMPT = 'def open_file(name, mode="r"):'
 NEW_TOKENS = 64
@@ -45,8 +45,7 @@ def _built(place: Place, name: str, target: str) -> Path:
     """Configure and build a project of an app; returns its program."""
     source, build = place.folder / name, place.folder / f"{name}/build"
     prefix = place.hybridge("native", "--cmake-prefix").strip()
-    arch = ["-DHYBRIDGE_ARCH=armv8.2-a+dotprod+fp16"] if isinstance(place, There) else []
-    place.run(place.cmake, "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", *arch)
+    place.run(place.cmake, "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}")
     place.run(place.cmake, "--build", build, "--parallel", "2", "--target", target)
     return build / target
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import sys
 import tempfile
@@ -50,10 +51,10 @@ def unpack(target: Path, journal: Journal) -> None:
 
 
 def wheel(folder: Path, journal: Journal) -> Path:
-    """Build hybridge's wheel of this checkout."""
+    """Build hybridge's wheel of this checkout, without what is compiled for this machine."""
     shutil.rmtree(folder, ignore_errors=True)
     build = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, CHECKOUT]
-    journal.run(build)
+    journal.run(build, env=os.environ | {"HYBRIDGE_PREBUILT": "0"})
     return next(folder.glob("hybridge-*.whl"))
 
 

@@ -10,7 +10,7 @@ from benchmarks.engine import VERIFY, tokens
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.backends.load import load_program
 from hybridge.runtime.backends.methods import number, padded
-from hybridge.runtime.backends.pte_program import set_threads
+from hybridge.runtime.backends.threads import set_threads
 from hybridge.runtime.sessions.session import Session
 
 

@@ -23,13 +23,17 @@ LOAD_LIMIT, PTE_LIMIT = 900.0, 600.0
 
 @dataclass(frozen=True)
 class Workplace:
-    """The folder of one shape's files, and how long things may take. context: the longest that is measured."""
+    """The folder of one shape's files, and how long things may take.
+
+    context: the longest that is measured. isa: a name of ``peers.INSTRUCTION_SETS``.
+    """
 
     work: Path
     folder: Path
     context: int
     export_limit: float
     keep: bool
+    isa: str = ""
 
     @property
     def checkpoint(self) -> Path:
@@ -126,9 +130,9 @@ def _pte(variant: Variant, place: Workplace, row: Row) -> Built:
 
 
 def _llama(variant: Variant, place: Workplace, row: Row) -> Built:
-    if not peers.installed(place.work):
-        raise CannotRunError(peers.HOW)
-    python, (kind, kv) = peers.python_of(place.work), variant.options
+    if not peers.installed(place.work, place.isa):
+        raise CannotRunError(peers.how(place.isa))
+    python, (kind, kv) = peers.python_of(place.work, place.isa), variant.options
     path = place.folder / f"{kind}.gguf"
     if not path.exists():
         command = [str(python), "-m", "benchmarks.gguf_file", str(place.checkpoint), str(path), kind]

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from hybridge.export.reference.eager import eager_session
     from hybridge.export.transformers_api.causal_lm import CausalLM
     from hybridge.runtime.artifacts.options import ExportOptions
+    from hybridge.runtime.backends.threads import set_threads
     from hybridge.runtime.generation.drafter import Drafter
     from hybridge.runtime.sessions.session import Session
 
-__all__ = ["ExportOptions", "HybridCache", "Session", "eager_session", "errors", "export_model", "load"]
+__all__ = ["ExportOptions", "HybridCache", "Session", "eager_session", "errors", "export_model", "load", "set_threads"]
 __version__ = "0.1.0"
 
 _MODULES = {
@@ -30,6 +31,7 @@ _MODULES = {
     "eager_session": "hybridge.export.reference.eager",
     "errors": "hybridge.cache",
     "export_model": "hybridge.export.api",
+    "set_threads": "hybridge.runtime.backends.threads",
 }
 
 

@@ -38,13 +38,13 @@ def given_back() -> dict[str, int]:
 
 def packed_weights(program: str, *methods: str) -> dict[str, int]:
     """Growth by the first load of ``methods``, which packs the weights, and by the second."""
-    from hybridge.runtime.backends.pte_program import _runtime
+    from hybridge.runtime.backends.threads import executorch_runtime
     from hybridge.runtime.backends.xnnpack_cache import share_packed_weights
 
     assert share_packed_weights()
     bytes_, loaded = [own_bytes()], []
     for _ in range(2):
-        opened = _runtime()._load_program(program)
+        opened = executorch_runtime()._load_program(program)
         loaded.append([opened.load_method(name) for name in methods])
         bytes_.append(own_bytes())
     return {"first": bytes_[1] - bytes_[0], "second": bytes_[2] - bytes_[1]}

@@ -141,6 +141,9 @@ int main(int argc, char** argv) {
   hybridge_model model;
   hybridge_session session, other;
   hybridge_info info;
+  CHECK(hybridge_set_threads(1025), HYBRIDGE_INVALID_ARGUMENT);
+  OK(hybridge_set_threads(2));
+  OK(hybridge_set_threads(0));
   OK(hybridge_model_open(argv[1], &model));
   OK(hybridge_model_info(model, &info));
   OK(hybridge_session_open(model, &session));

@@ -23,8 +23,6 @@ android {
                 arguments += listOf(
                     "-DANDROID_STL=c++_static", // nothing of C++ crosses the library's border
                     "-DEXECUTORCH_SOURCE=$executorchSource",
-                    // Phones since about 2018. Without dot products the kernels are right, but several times slower.
-                    "-DHYBRIDGE_ARCH=armv8.2-a+dotprod+fp16",
                 )
             }
         }

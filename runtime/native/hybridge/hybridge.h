@@ -65,6 +65,10 @@ typedef int (*hybridge_on_token)(int64_t token, void* user);
 const char* hybridge_version(void);
 const char* hybridge_status_text(hybridge_status status);
 
+// How many threads all sessions compute on, up to 1024; 0: one for each fast core, as it is where nobody chooses. Before a model
+// is opened: what is loaded keeps the threads that it finds then.
+hybridge_status hybridge_set_threads(size_t count);
+
 // A model may be closed before its sessions, which keep the weights as long as they need them.
 hybridge_status hybridge_model_open(const char* path, hybridge_model* model);
 hybridge_status hybridge_model_close(hybridge_model model);

@@ -13,6 +13,7 @@
 #include <hybridge/fnv1a.h>
 #include <hybridge/mapped_file.h>
 #include <hybridge/methods.h>
+#include <hybridge/threads.h>
 
 namespace hybridge {
 
@@ -78,6 +79,7 @@ class Model {
 
   static Result<std::shared_ptr<const Model>> load(std::unique_ptr<DataLoader> file, const MappedFile* mapped) {
     executorch::runtime::runtime_init();
+    set_default_threads();
     auto program = Program::load(file.get(), Program::Verification::InternalConsistency);
     if (!program.ok()) return program.error();
     const uint64_t fingerprint = ET_UNWRAP(sample(*file));

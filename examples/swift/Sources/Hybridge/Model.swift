@@ -11,6 +11,12 @@ public final class Model: Sendable {
   /// hybridge's version.
   public static var version: String { String(cString: hybridge_version()) }
 
+  /// Lets all sessions compute on `count` threads, up to 1024; 0: one for each fast core, as it is where nobody chooses. Call it
+  /// before a model is opened.
+  public static func setThreads(_ count: Int) throws {
+    try expectOK(count < 0 ? HYBRIDGE_INVALID_ARGUMENT : hybridge_set_threads(count))
+  }
+
   /// Throws `.fileAccess`, `.invalidFile`, `.missingOperator` or `.outOfMemory`.
   public init(path: String) throws {
     let handle = try Model.open(path)

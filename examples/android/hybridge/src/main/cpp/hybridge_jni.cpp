@@ -104,6 +104,10 @@ NATIVE(jstring, statusText)(JNIEnv* env, jclass, jint status) {
   return env->NewStringUTF(hybridge_status_text(static_cast<hybridge_status>(status)));
 }
 
+NATIVE(jint, setThreads)(JNIEnv*, jclass, jint count) {
+  return count < 0 ? HYBRIDGE_INVALID_ARGUMENT : hybridge_set_threads(static_cast<size_t>(count));
+}
+
 NATIVE(jint, modelOpen)(JNIEnv* env, jclass, jbyteArray path, jlongArray model) {
   return guarded([&] {
     hybridge_model opened = 0;

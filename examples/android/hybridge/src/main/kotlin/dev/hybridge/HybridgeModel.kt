@@ -47,5 +47,13 @@ public class HybridgeModel(file: File) : AutoCloseable {
     public companion object {
         /** hybridge's version. */
         public val version: String get() = Native.version()
+
+        /**
+         * Lets all sessions compute on [count] threads, up to 1024; 0: one for each fast core, as it is where nobody chooses.
+         * Call it before a model is opened.
+         */
+        public fun setThreads(count: Int) {
+            expectOk { Native.setThreads(count) }
+        }
     }
 }

@@ -10,6 +10,8 @@ internal object Native {
 
     @JvmStatic external fun statusText(status: Int): String
 
+    @JvmStatic external fun setThreads(count: Int): Int
+
     @JvmStatic external fun modelOpen(path: ByteArray, model: LongArray): Int
 
     @JvmStatic external fun modelClose(model: Long): Int

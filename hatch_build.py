@@ -1,0 +1,70 @@
+"""Put the compiled kernels into a wheel, for the platform that it is built on, so that its users need no compiler.
+
+Without a compiler, or with ``HYBRIDGE_PREBUILT=0``, they are left out: the wheel is for every platform then, and what it needs
+is compiled at first use.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import sysconfig
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+PREBUILT = "hybridge/runtime/kernels/prebuilt"
+
+
+class PrebuiltKernels(BuildHookInterface):  # type: ignore[type-arg]
+    """Called by hatchling for each wheel."""
+
+    def dependencies(self) -> list[str]:
+        """Return what is compiled against, in the version that our users install."""
+        if not wanted():
+            return []
+        with (Path(self.root) / "pyproject.toml").open("rb") as file:
+            project = tomllib.load(file)["project"]
+        return [name for name in project["dependencies"] if name.startswith("executorch==")]
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile the libraries, or take them from the cache, and name the platform that they are for."""
+        if not wanted() or version == "editable":
+            return
+        libraries = compiled(Path(self.root))
+        if not libraries:
+            self.app.display_warning("There is no C++ compiler: the wheel is without compiled kernels. Set CXX to one.")
+            return
+        build_data["force_include"].update({str(path): f"{PREBUILT}/{path.name}" for path in libraries})
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{platform_tag(libraries)}"
+
+
+def wanted() -> bool:
+    """Return whether the wheel is to have compiled libraries."""
+    return os.environ.get("HYBRIDGE_PREBUILT") != "0"
+
+
+def compiled(root: Path) -> list[Path]:
+    """Return the libraries of the checkout in ``root``, none without a compiler. Raises KernelsError where it fails."""
+    # The packages without their __init__, which imports PyTorch: it takes no part in this, and is not here.
+    for name, folder in {"hybridge": root, "hybridge.cache": root / "cache", "hybridge.runtime": root / "runtime"}.items():
+        package = sys.modules[name] = ModuleType(name)
+        package.__path__ = [str(folder)]
+    from hybridge.runtime.backends import xnnpack_cache
+    from hybridge.runtime.kernels import library
+
+    return [library.build(), xnnpack_cache.library()] if library.compiler() else []
+
+
+def platform_tag(libraries: list[Path]) -> str:
+    """Return the platform of a wheel with these libraries: on Linux the oldest C library that they run with (PEP 600)."""
+    platform = re.sub(r"\W", "_", sysconfig.get_platform())
+    if not platform.startswith("linux"):
+        return platform
+    versions = [int(minor) for path in libraries for minor in re.findall(rb"GLIBC_2\.(\d+)", path.read_bytes())]
+    return platform.replace("linux", f"manylinux_2_{max(versions)}")
