@@ -19,8 +19,8 @@ T = TypeVar("T")
 class CacheSizes:
     """Sizes that fix every buffer, in tokens but for ``batch_size`` and ``snapshot_slots``.
 
-    dtype is that of keys, values and conv windows; recurrent states are float32 always, as in every reference. quantized_keys:
-    keys and values of full attention have 8 bits.
+    dtype is that of keys, values and conv windows; recurrent states are float32 always, as in every reference. kv_dtype,
+    float16 or int8, is what keys and values of full attention are rounded to; none leaves them.
     """
 
     max_seq_len: int
@@ -29,7 +29,7 @@ class CacheSizes:
     snapshot_slots: int = 0
     batch_size: int = 1
     dtype: torch.dtype = torch.float32
-    quantized_keys: bool = False
+    kv_dtype: torch.dtype | None = None
 
     @property
     def rows(self) -> int:

@@ -69,14 +69,14 @@ class HybridCache(TransformersCacheApi, nn.Module):
         snapshot_slots: int = 0,
         batch_size: int = 1,
         dtype: torch.dtype | None = None,
-        quantized_keys: bool = False,
+        kv_dtype: torch.dtype | None = None,
         kernels: Kernels | None = None,
     ) -> HybridCache:
         """Return the cache that ``config`` (a model's, or its text model's) asks for.
 
         max_seq_len is in tokens; left out it is 2048 with a warning, never ``config.max_position_embeddings``, which is ten
         million for some models. dtype, of keys, values and conv windows, is the config's where it is left out;
-        quantized_keys keeps those of full attention in 8 bits.
+        kv_dtype, float16 or int8, is what those of full attention are rounded to.
         Raises UsageError for a size below 1 and UnsupportedModelError for an unknown layer.
         """
         if max_seq_len is None:
@@ -89,7 +89,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
             snapshot_slots=snapshot_slots,
             batch_size=batch_size,
             dtype=dtype or config_dtype(config),
-            quantized_keys=quantized_keys,
+            kv_dtype=kv_dtype,
         )
         check_sizes(sizes)
         return cls(build_layers(config, sizes, kernels or CoreKernels()), sizes)

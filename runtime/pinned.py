@@ -17,7 +17,7 @@ EXECUTORCH = "1.5.1"
 XNNPACK = "XnnpackBackend"
 """What plans and the runtime call the delegate. ``xnnpack_cache.cpp`` has this name and the option ``weight_cache_enabled``."""
 
-SCALAR_TYPES: Mapping[int, str] = {1: "int8", 4: "int64", 6: "float32"}
+SCALAR_TYPES: Mapping[int, str] = {1: "int8", 4: "int64", 5: "float16", 6: "float32"}
 """ExecuTorch's scalar types by their number in a program and in a TensorInfo, as far as artifacts have them."""
 
 PROGRAM_PLANS, PLAN_NAME, PLAN_VALUES, VALUE_TYPE, VALUE, EXTRA_TENSOR_INFO, FULLY_QUALIFIED_NAME = 1, 0, 2, 0, 1, 9, 1

@@ -123,7 +123,9 @@ def validate(there: There, journal: Journal, key: str, artifacts: dict[str, tupl
 
 
 def compare(here: Here, there: There, journal: Journal, key: str) -> None:
-    """Run the same in both places. Raises StepError where the answers differ."""
+    """Build the native SDK and run the same in both places. Raises StepError where the answers differ."""
+    journal.step("C++ library, on this machine", key, checks.sdk, here)
+    journal.step(f"C++ library, {there.cpu}", digest(key, there.cpu), checks.sdk, there)
     for name, run in SAME.items():
         kept = journal.step(f"{name}, on this machine", key, checks.answer, run, here)
         journal.step(f"{name}, {there.cpu}", digest(key, there.cpu), checks.same, kept[ANSWER], run, there)

@@ -31,22 +31,23 @@ def threads(request: pytest.FixtureRequest) -> None:
     set_threads(request.param)
 
 
-def case(name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def case(name: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Query, keys, values and start, with NaN in the rows that nothing was written to."""
     torch.manual_seed(0)
     c = CASES[name]
     query = torch.randn(1, c["T"], c["H"], c["D"])
     keys, values = torch.randn(1, c["R"], c["G"], c["D"]), torch.randn(1, c["R"], c["G"], c["V"])
     keys[:, c["start"] + c["T"] :], values[:, c["start"] + c["T"] :] = NAN, NAN
-    return query, keys, values, torch.tensor([c["start"]])
+    return query, keys.to(dtype), values.to(dtype), torch.tensor([c["start"]])
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("softcap", [0.0, 3.0])
-def test_attention(name: str, softcap: float) -> None:
-    query, keys, values, start = case(name)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_attention(name: str, softcap: float, dtype: torch.dtype) -> None:
+    query, keys, values, start = case(name, dtype)
     sinks = torch.randn(query.shape[2]) if softcap else None
     run = KernelProgram(
         lambda q, s, keys, values, sinks=None: ops.attention(q, keys, values, s, None, sinks, 0.3, softcap, 0, 0, False),
@@ -117,9 +118,10 @@ def test_attention_sees_what_a_mask_says() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", ["verify of 5", "many rows in parts", "heads side by side, in parts"])
-def test_nan_in_a_key_that_a_token_sees_makes_its_output_nan(name: str) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_nan_in_a_key_that_a_token_sees_makes_its_output_nan(name: str, dtype: torch.dtype) -> None:
     """Such a row weighed nothing, and the output was a number; in a verify, tokens before the row still have theirs."""
-    query, keys, values, start = case(name)
+    query, keys, values, start = case(name, dtype)
     keys[:, start + query.shape[1] // 2, 0, 1] = NAN
     run = KernelProgram(
         lambda q, s, keys, values: ops.attention(q, keys, values, s, None, None, 0.3, 0.0, 0, 0, False),
@@ -170,15 +172,19 @@ def test_rounding_to_int8_is_defined_for_every_number() -> None:
 
 
 @pytest.mark.slow
-def test_rows_are_written_in_place() -> None:
-    rows, buffer, start = torch.randn(1, 3, 2, 5), torch.zeros(1, 9, 2, 5), torch.tensor([4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("dim", [5, 16, 41])
+def test_rows_are_written_in_place(dtype: torch.dtype, dim: int) -> None:
+    """float16 rounds to the nearest, to the even one of two; what is too large becomes infinite, and NaN stays."""
+    rows, buffer, start = torch.randn(1, 3, 2, dim), torch.zeros(1, 9, 2, dim, dtype=dtype), torch.tensor([4])
+    rows.view(-1)[:8] = torch.tensor([2049.0, 2051.0, -65520.0, 65519.0, 1e30, NAN, 1e-7, 3e-8])
 
     def write(rows: Tensor, start: Tensor, buffer: Tensor) -> Tensor:
         ops.write_rows(rows, buffer, start)
         return buffer * 1
 
     (written,) = KernelProgram(write, [rows, start], buffer=buffer)(rows, start)
-    assert written[:, 4:7].equal(rows)
+    torch.testing.assert_close(written[:, 4:7], rows.to(dtype), rtol=0, atol=0, equal_nan=True)
     assert bool((written[:, [0, 1, 2, 3, 7, 8]] == 0).all())
 
 

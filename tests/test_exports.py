@@ -30,11 +30,11 @@ CASES = {
     ),
     "tied embeddings, stored once": (
         "qwen3", {"num_hidden_layers": 1, "vocab_size": 12_000, "tie_word_embeddings": True}, torch.float32,
-        ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3),
+        ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3, kernels="llm"),
     ),
     "smallest sizes": (
         "llama", {"num_hidden_layers": 1}, torch.float32,
-        ExportOptions(max_seq_len=1, prefill_chunk=1, verify_len=1, snapshot_slots=0),
+        ExportOptions(max_seq_len=1, prefill_chunk=1, verify_len=1, snapshot_slots=0, kernels="llm"),
     ),
     "hybridge's kernels, float32": (
         "qwen3_5_text", HYBRID, torch.float32,
@@ -46,11 +46,15 @@ CASES = {
     ),
     "stock kernels, weights of 4 bits": (
         "qwen3_5_text", HYBRID | {"hidden_size": 96, "intermediate_size": 320, "tie_word_embeddings": True}, torch.float32,
-        ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3, quantize="8da4w", embedding_quantize="4w"),
+        ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3, kernels="llm", quantize="8da4w", embedding_quantize="4w"),
     ),
     "stock kernels, an embedding of 8 bits": (
         "lfm2", {"hidden_size": 64, "tie_word_embeddings": False}, torch.float32,
-        ExportOptions(max_seq_len=64, prefill_chunk=5, verify_len=2, embedding_quantize="8w"),
+        ExportOptions(max_seq_len=64, prefill_chunk=5, verify_len=2, kernels="llm", embedding_quantize="8w"),
+    ),
+    "keys of 16 bits": (
+        "qwen3_5_text", HYBRID, torch.float32,
+        ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=3, kernels="hybridge", kv_cache="float16"),
     ),
     "weights of 4 bits, keys and activations of 8": (
         "qwen3_5_text", HYBRID | {"tie_word_embeddings": True}, torch.float32,

@@ -1,8 +1,10 @@
-"""Keys and values of 8 bits: sessions against the uncached model with rounded ones, refusals, and transformers' own forward."""
+"""Keys and values of 8 and 16 bits: sessions against the uncached model with rounded ones, refusals, transformers' forward."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -37,16 +39,17 @@ FAMILIES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", FAMILIES)
-def test_a_session_is_the_model_with_rounded_keys_and_values(what: str) -> None:
-    model = lively(tiny_model(tiny_config(FAMILIES[what])))
-    session = eager_session(model, OPTIONS)
+@pytest.mark.parametrize("kv_cache", ["int8", "float16"])
+def test_a_session_is_the_model_with_rounded_keys_and_values(what: str, kv_cache: Literal["int8", "float16"]) -> None:
+    model, options = lively(tiny_model(tiny_config(FAMILIES[what]))), replace(OPTIONS, kv_cache=kv_cache)
+    session = eager_session(model, options)
     original = uncached(model)(range(40))
-    round_keys(model, OPTIONS)
+    round_keys(model, options)
     oracle = uncached(model)
     report = validate(session, oracle, programs=3, prompts=1, new_tokens=8, seed=0, notify=lambda done, total: None)
     assert report.passed, report
     assert report.mean_relative < 2e-5, report
-    assert not torch.allclose(oracle(range(40)), original, rtol=1e-4), "nothing was rounded"
+    assert not torch.allclose(oracle(range(40)), original, rtol=1e-6, atol=1e-6), "nothing was rounded"
 
 
 @pytest.mark.parametrize("family", ["mamba2", "recurrent_gemma"])
@@ -114,13 +117,14 @@ def test_what_lies_behind_the_length_is_not_seen() -> None:
 
 
 @torch.no_grad()
-def test_transformers_own_forward_takes_them() -> None:
+@pytest.mark.parametrize("kv_cache", ["int8", "float16"])
+def test_transformers_own_forward_takes_them(kv_cache: Literal["int8", "float16"]) -> None:
     model = lively(tiny_model(tiny_config("qwen3")))
-    cache = HybridCache.from_config(model.config, max_seq_len=61, quantized_keys=True)
+    cache = HybridCache.from_config(model.config, max_seq_len=61, kv_dtype=getattr(torch, kv_cache))
     text, got, start = torch.arange(40)[None] * 7 % 131, [], 0
     for tokens in (5, 1, 17, 2, 15):
         got.append(model(text[:, start : start + tokens], past_key_values=cache).logits)
         start += tokens
-    round_keys(model, OPTIONS)
+    round_keys(model, replace(OPTIONS, kv_cache=kv_cache))
     want = uncached(model)(text[0].tolist())
     torch.testing.assert_close(torch.cat(got, dim=1)[0], want, rtol=0, atol=2e-3 * float(want.abs().max()))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families.family import Config, Family, LayerBuilder
@@ -21,8 +23,9 @@ def full_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: i
 
 def unwindowed(sizes: CacheSizes, kernels: Kernels, *, kv_heads: int, head_dim: int) -> AttentionLayer:
     """Return full attention in the precision that was asked for."""
-    layer = QuantizedAttentionLayer if sizes.quantized_keys else FullAttentionLayer
-    return layer(sizes, kernels, kv_heads=kv_heads, head_dim=head_dim)
+    if sizes.kv_dtype == torch.int8:
+        return QuantizedAttentionLayer(sizes, kernels, kv_heads=kv_heads, head_dim=head_dim)
+    return FullAttentionLayer(sizes, kernels, kv_heads=kv_heads, head_dim=head_dim, dtype=sizes.kv_dtype)
 
 
 def sliding_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:

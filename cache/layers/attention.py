@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block, CacheSizes
@@ -55,8 +56,8 @@ class SharedAttentionLayer(AttentionLayer):
         self.source = source
 
     @property
-    def is_quantized(self) -> bool:
-        return self._source.is_quantized
+    def rounded_to(self) -> torch.dtype | None:
+        return self._source.rounded_to
 
     def connect(self, layers: Sequence[CacheLayer]) -> None:
         self._sources = (layers[self.source],)  # in a tuple, for not to own it

@@ -32,9 +32,9 @@ class CacheLayer(nn.Module):
     kind: ClassVar[str]
 
     @property
-    def is_quantized(self) -> bool:
-        """Return whether it keeps keys and values in 8 bits."""
-        return False
+    def rounded_to(self) -> torch.dtype | None:
+        """Return what it rounds keys and values to, float16 or int8; none where it keeps them as they are, or has none."""
+        return None
 
     def __init__(self, sizes: CacheSizes, kernels: Kernels) -> None:
         super().__init__()

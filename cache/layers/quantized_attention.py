@@ -40,8 +40,8 @@ class QuantizedAttentionLayer(AttentionLayer):
             self.add_positional(name, kv_heads, BLOCK, rows=blocks)
 
     @property
-    def is_quantized(self) -> bool:
-        return True
+    def rounded_to(self) -> torch.dtype:
+        return torch.int8
 
     @property
     def rows(self) -> QuantizedRows:

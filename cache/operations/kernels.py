@@ -166,7 +166,7 @@ class CoreKernels(CoreRecurrences):
 
     def write_ring(self, buffer: Tensor, rows: Tensor, slots: Tensor) -> None:
         # One flat index on one dimension is the form that runtimes do in place.
-        torch.ops.aten.index_put_(buffer, [None, slots], rows)
+        torch.ops.aten.index_put_(buffer, [None, slots], rows.to(buffer.dtype))
 
     def write_window(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
         ring = buffer.shape[1]
@@ -183,6 +183,7 @@ class CoreKernels(CoreRecurrences):
     ) -> Tensor:
         B, T, H, D = query.shape
         R, G = keys.shape[1:3]
+        keys, values = keys.to(query.dtype), values.to(query.dtype)
         visible = visible or causal(block, R)
         # Rows that nothing was written to may hold anything, NaN included: a weight of 0 alone would not hide them.
         seen = block.shared("seen", lambda: visible.mask.any(0)[:, None, None], of=visible)

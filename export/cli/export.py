@@ -13,7 +13,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.cli.common import JsonOption, app, err, megabytes, numbers, print_json
 from hybridge.export.cli.steps import ConsoleProgress
 from hybridge.runtime.artifacts.manifest import Manifest
-from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifacts.options import LONG_TEXT, ExportOptions
 from hybridge.runtime.kernels import library
 
 
@@ -59,8 +59,12 @@ def export_command(
         Literal["none", "4w", "8w"], typer.Option(help="The embedding, and the output layer where it is tied to it.")
     ] = "none",
     kv_cache: Annotated[
-        Literal["float32", "int8"], typer.Option(help="Keys and values of full attention; int8 makes long contexts cheap.")
-    ] = "float32",
+        Literal["auto", "float32", "float16", "int8"],
+        typer.Option(
+            help="Keys and values of full attention; fewer bits make long contexts cheap. auto: float16 for quantized weights "
+            f"and more than {LONG_TEXT} tokens, else float32."
+        ),
+    ] = "auto",
     tap_layers: Annotated[
         str,
         typer.Option(

@@ -94,7 +94,7 @@ def build_manifest(
     """Return the manifest of what was written to ``folder``."""
     return manifest_of(
         checkpoint,
-        replace(options, backend=options.lowered_to),
+        replace(options, backend=options.lowered_to, kv_cache=options.kv_dtype),
         folder,
         weights=weights,
         layers=[_layer(layer) for layer in cache.cache_layers()],

@@ -49,13 +49,13 @@ def build_cache(config: Any, options: ExportOptions) -> HybridCache:
 
 
 def check_kv_cache(cache: HybridCache, options: ExportOptions) -> None:
-    """Raises UsageError where nothing would have the 8 bits that were asked for."""
+    """Raises UsageError where nothing would be kept as it was asked for."""
     parts = cache.leaves()
-    if options.kv_cache == "int8" and not any(part.is_quantized for part in parts):
+    if options.kv_cache not in ("auto", "float32") and not any(part.rounded_to for part in parts):
         kinds = ", ".join(sorted({part.kind for part in parts}))
         raise UsageError(
-            f"--kv-cache int8 is for full attention, and this model has none that it could be for: its layers are {kinds}. "
-            "Export without it."
+            f"--kv-cache {options.kv_cache} is for full attention, and this model has none that it could be for: its layers "
+            f"are {kinds}. Export without it."
         )
 
 
@@ -68,7 +68,7 @@ def _cache(config: Any, options: ExportOptions) -> HybridCache:
         verify_len=options.verify_len,
         snapshot_slots=options.snapshot_slots,
         dtype=getattr(torch, options.dtype),
-        quantized_keys=options.kv_cache == "int8",
+        kv_dtype=None if options.kv_dtype == "float32" else getattr(torch, options.kv_dtype),
         kernels=kernels,
     )
     if options.mtp:

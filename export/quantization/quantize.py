@@ -16,7 +16,7 @@ from hybridge.runtime.artifacts.options import ExportOptions
 
 def check_quantization(options: ExportOptions) -> None:
     """Raises UsageError for options that go together with no kernels."""
-    if options.kv_cache != "float32" and options.kernels != "hybridge":
+    if options.kv_dtype != "float32" and options.kernels != "hybridge":
         raise UsageError(f"--kv-cache {options.kv_cache} needs --kernels hybridge, not {options.kernels}.")
     if not is_quantized(options):
         return
@@ -33,7 +33,7 @@ def is_quantized(options: ExportOptions) -> bool:
 
 def is_lossy(options: ExportOptions) -> bool:
     """Return whether an artifact with ``options`` is another model than its checkpoint, if only a little."""
-    return is_quantized(options) or options.kv_cache != "float32"
+    return is_quantized(options) or options.kv_dtype != "float32"
 
 
 def quantize(model: PreTrainedModel, options: ExportOptions) -> None:

@@ -47,7 +47,7 @@ def round_as(checkpoint: Checkpoint, options: ExportOptions) -> None:
     """Round weights, keys and values of the model as an export with ``options`` does."""
     if is_quantized(options):
         quantize(checkpoint.model, options)
-    if options.kv_cache == "int8":
+    if options.kv_dtype != "float32":
         round_keys(checkpoint.model, options)
 
 
@@ -63,12 +63,12 @@ def uncached(model: PreTrainedModel) -> Oracle:
 
 
 def round_keys(model: PreTrainedModel, options: ExportOptions) -> None:
-    """Let the layers whose keys and values an artifact keeps in 8 bits attend over rounded ones, else as transformers does."""
+    """Let the layers whose keys and values an artifact rounds attend over rounded ones, else as transformers does."""
     layers = build_cache(model.config, options).cache_layers()
     for module in model.modules():
         index = getattr(module, "layer_idx", None)
         if index is not None:
-            module.keeps_8_bits = any(part.is_quantized for part in layers[index].leaves())
+            module.keys_rounded_to = next((part.rounded_to for part in layers[index].leaves() if part.rounded_to), None)
     chosen = chosen_attention(model)
     AttentionInterface.register(f"{ROUNDED}_{chosen}", functools.partial(_attend_rounded, chosen))
     AttentionMaskInterface.register(f"{ROUNDED}_{chosen}", mask_function(chosen))
@@ -77,8 +77,10 @@ def round_keys(model: PreTrainedModel, options: ExportOptions) -> None:
 
 def _attend_rounded(chosen: str, module: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Any:
     """transformers' attention function ``chosen``, after rounding key and value [B, G, T, D] row by row."""
-    if module.keeps_8_bits:
+    if module.keys_rounded_to == torch.int8:
         key, value = (steps.unsqueeze(-1) * quanta for quanta, steps in map(quantize_rows, (key, value)))
+    elif module.keys_rounded_to:
+        key, value = (rows.to(module.keys_rounded_to).to(rows.dtype) for rows in (key, value))
     plain = sys.modules[type(module).__module__]  # what a model's own file calls plain attention knows its caps and sinks
     attend = attention_function(chosen, getattr(plain, "eager_attention_forward", None))
     return attend(module, query, key, value, *args, **options)

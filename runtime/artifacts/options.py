@@ -9,6 +9,8 @@ from pydantic.dataclasses import dataclass
 
 from hybridge.cache.errors import UsageError
 
+LONG_TEXT = 4096
+"""Tokens at which a decode of LFM2-350M reads 100 MB of float32 keys and values beside 200 MB of weights of 4 bits."""
 STRICT = ConfigDict(extra="forbid", strict=True)
 
 
@@ -18,12 +20,12 @@ class ExportOptions:
 
     format says who runs it: ExecuTorch (pte) or onnxruntime; backend and kernels are for the first alone. hybridge's kernels
     leave no backend anything to compute: see ``lowered_to``.
-    max_seq_len, prefill_chunk and the verify lengths are in tokens. quantize is for linear layers, embedding_quantize for the
-    embedding and a head that is tied to it; group_size columns share a scale. kv_cache is for keys and values of full
-    attention. shorter_verify_lens, ascending and below verify_len, are further verify methods for shorter blocks. tap_layers
-    are indices into transformers' ``hidden_states`` (0 the embeddings, i after i layers, -1 the last, after the final norm),
-    put out beside the logits. mtp: with the drafter of the checkpoint's ``mtp.*`` weights, which proposes draft_len tokens at
-    once.
+    max_seq_len, prefill_chunk and the verify lengths are in tokens. quantize is for linear layers, embedding_quantize for
+    the embedding and a head that is tied to it; group_size columns share a scale. kv_cache is for keys and values of full
+    attention, see ``kv_dtype``. shorter_verify_lens, ascending and below verify_len, are further verify methods for shorter
+    blocks. tap_layers are indices into transformers' ``hidden_states`` (0 the embeddings, i after i layers, -1 the last,
+    after the final norm), put out beside the logits. mtp: with the drafter of the checkpoint's ``mtp.*`` weights, which
+    proposes draft_len tokens at once.
     """
 
     max_seq_len: int = 2048
@@ -37,7 +39,7 @@ class ExportOptions:
     quantize: Literal["none", "8da4w", "4w", "8w"] = "none"
     group_size: int = 32
     embedding_quantize: Literal["none", "4w", "8w"] = "none"
-    kv_cache: Literal["float32", "int8"] = "float32"
+    kv_cache: Literal["auto", "float32", "float16", "int8"] = "auto"
     shorter_verify_lens: tuple[int, ...] = ()
     tap_layers: tuple[int, ...] = ()
     mtp: bool = False
@@ -52,6 +54,14 @@ class ExportOptions:
     def lowered_to(self) -> Literal["xnnpack", "portable"]:
         """The backend that has the dense parts; portable where ExecuTorch's own loop runs every operator, hybridge's too."""
         return "portable" if self.kernels == "hybridge" else self.backend
+
+    @property
+    def kv_dtype(self) -> Literal["float32", "float16", "int8"]:
+        """What keys and values are kept in: by itself float16 where a text may be long and the weights are rounded as well."""
+        if self.kv_cache != "auto":
+            return self.kv_cache
+        is_rounded = self.format == "pte" and self.kernels == "hybridge" and self.quantize != "none"
+        return "float16" if is_rounded and self.max_seq_len > LONG_TEXT else "float32"
 
     @property
     def fixed_shapes(self) -> bool:

@@ -61,7 +61,7 @@ def tolerance(options: ExportOptions) -> float:
     """Return how far an artifact with ``options`` may be from the eager model with the same quantized weights."""
     if options.quantize == "8da4w":
         return ROUNDED_ACTIVATIONS_TOLERANCE
-    return ROUNDED_KEYS_TOLERANCE if options.kv_cache == "int8" else TOLERANCE
+    return TOLERANCE if options.kv_dtype == "float32" else ROUNDED_KEYS_TOLERANCE
 
 
 def compare(report: ValidationReport, program: int, run: RandomProgram, oracle: Oracle) -> None:

@@ -1,24 +1,28 @@
-// Attention over float32 rows (attention.h).
+// Attention over float32 or float16 rows (attention.h), T of which is either.
 #include "attention.h"
 #include "checks.h"
 
 namespace hybridge {
 namespace {
 
+template <typename T>
 struct Rows {
-  const float *keys, *values;  // [R, G, D] and [R, G, V]
+  const T *keys, *values;  // [R, G, D] and [R, G, V]
 };
 
+inline f32x16 numbers(const float* row) { return keep(load<f32x16>(row)); }
+inline f32x16 numbers(const half* row) { return to_float(load<f16x16>(row)); }
+
 // scores[query][row] of N rows and Q queries. `next`, as far apart as the rows, is what will be read after them.
-template <int Q, int N>
-void dot_tile(const float* rows, const float* next, int64_t stride, const float* query, int64_t D, float* scores) {
+template <int Q, int N, typename T>
+void dot_tile(const T* rows, const T* next, int64_t stride, const float* query, int64_t D, float* scores) {
   f32x16 acc[N][Q] = {};
   int64_t d = 0;
   for (; d + LANES <= D; d += LANES) {
     f32x16 q[Q];
     for (int i = 0; i < Q; ++i) q[i] = keep(load<f32x16>(query + i * D + d));
     for (int n = 0; n < N; ++n) {
-      const f32x16 row = keep(load<f32x16>(rows + n * stride + d));
+      const f32x16 row = numbers(rows + n * stride + d);
       if (next) __builtin_prefetch(next + n * stride + d);
       for (int i = 0; i < Q; ++i) acc[n][i] += row * q[i];
     }
@@ -26,13 +30,13 @@ void dot_tile(const float* rows, const float* next, int64_t stride, const float*
   for (int n = 0; n < N; ++n)
     for (int i = 0; i < Q; ++i) {
       float total = sum(acc[n][i]);
-      for (int64_t rest = d; rest < D; ++rest) total += rows[n * stride + rest] * query[i * D + rest];
+      for (int64_t rest = d; rest < D; ++rest) total += float(rows[n * stride + rest]) * query[i * D + rest];
       scores[i * ROWS + n] = total;
     }
 }
 
-template <int Q>
-void dot_rows(const float* rows, const float* next, int64_t count, int64_t stride, const float* query, int64_t D, float* scores) {
+template <int Q, typename T>
+void dot_rows(const T* rows, const T* next, int64_t count, int64_t stride, const float* query, int64_t D, float* scores) {
   const auto after = [&](int64_t n) { return next ? next + n * stride : next; };
   int64_t n = 0;
   for (; n + TILE <= count; n += TILE) dot_tile<Q, TILE>(rows + n * stride, after(n), stride, query, D, scores + n);
@@ -40,15 +44,15 @@ void dot_rows(const float* rows, const float* next, int64_t count, int64_t strid
 }
 
 // sums[query][v] += weights[query][row] * rows[row][v], for Q queries and N vectors of v.
-template <int Q, int N>
-void weigh_tile(const float* rows, const float* next, int64_t count, int64_t stride, const float* weights, float* sums, int64_t width) {
+template <int Q, int N, typename T>
+void weigh_tile(const T* rows, const T* next, int64_t count, int64_t stride, const float* weights, float* sums, int64_t width) {
   f32x16 acc[Q][N];
   for (int i = 0; i < Q; ++i)
     for (int n = 0; n < N; ++n) acc[i][n] = load<f32x16>(sums + i * width + n * LANES);
   for (int64_t row = 0; row < count; ++row) {
     f32x16 value[N];
     for (int n = 0; n < N; ++n) {
-      value[n] = keep(load<f32x16>(rows + row * stride + n * LANES));
+      value[n] = numbers(rows + row * stride + n * LANES);
       if (next) __builtin_prefetch(next + row * stride + n * LANES);
     }
     for (int i = 0; i < Q; ++i)
@@ -58,15 +62,15 @@ void weigh_tile(const float* rows, const float* next, int64_t count, int64_t str
     for (int n = 0; n < N; ++n) store(sums + i * width + n * LANES, acc[i][n]);
 }
 
-template <int Q>
-void weigh_rows(const float* rows, const float* next, int64_t count, int64_t stride, const float* weights, float* sums, int64_t V, int64_t width) {
+template <int Q, typename T>
+void weigh_rows(const T* rows, const T* next, int64_t count, int64_t stride, const float* weights, float* sums, int64_t V, int64_t width) {
   const auto after = [&](int64_t v) { return next ? next + v : next; };
   int64_t v = 0;
   for (; v + TILE * LANES <= V; v += TILE * LANES) weigh_tile<Q, TILE>(rows + v, after(v), count, stride, weights, sums + v, width);
   for (; v + LANES <= V; v += LANES) weigh_tile<Q, 1>(rows + v, after(v), count, stride, weights, sums + v, width);
   for (; v < V; ++v)
     for (int i = 0; i < Q; ++i)
-      for (int64_t row = 0; row < count; ++row) sums[i * width + v] += rows[row * stride + v] * weights[i * ROWS + row];
+      for (int64_t row = 0; row < count; ++row) sums[i * width + v] += float(rows[row * stride + v]) * weights[i * ROWS + row];
 }
 
 // Narrows begin..end to rows that some query of the unit sees and that follow each other; the others are not touched. Returns
@@ -123,42 +127,54 @@ void soften(const Attention& a, const Unit& u, float* all_scores, int64_t begin,
 
 // Scores of a block. Rows are read in the order of memory, all heads of a few, where each has few queries; else a head's queries
 // stay in the cache.
-void score(const Attention& a, const Unit& u, const float* keys, const float* values, int64_t count, const float* query, float* scores) {
+template <typename T>
+void score(const Attention& a, const Unit& u, const T* keys, const T* values, int64_t count, const float* query, float* scores) {
   const int64_t step = u.count > TILE ? ROWS : TILE;
   for (int64_t n = 0; n < count; n += step)
     for (int64_t h = 0; h < u.heads; ++h)
       in_tiles(u.count, [&](int64_t i, auto q) {
         const int64_t at = h * u.count + i, row = n * a.G + h;
-        const float* next = i || a.D != a.V ? nullptr : values + row * a.V;
+        const T* next = i || a.D != a.V ? nullptr : values + row * a.V;
         dot_rows<q()>(keys + row * a.D, next, std::min(step, count - n), a.G * a.D, query + at * a.D, a.D, scores + at * ROWS + n);
       });
 }
 
 // Adds a block's weighted values to the sums.
-void weigh(const Attention& a, const Unit& u, const float* values, const float* next_keys, int64_t count, const float* weights) {
+template <typename T>
+void weigh(const Attention& a, const Unit& u, const T* values, const T* next_keys, int64_t count, const float* weights) {
   const int64_t width = a.columns() + 2;
   for (int64_t h = 0; h < u.heads; ++h)
     in_tiles(u.count, [&](int64_t i, auto q) {
       const int64_t at = h * u.count + i;
-      const float* next = i || !next_keys ? nullptr : next_keys + h * a.D;
+      const T* next = i || !next_keys ? nullptr : next_keys + h * a.D;
       weigh_rows<q()>(values + h * a.V, next, count, a.G * a.V, weights + at * ROWS, u.sums + at * width, a.V, width);
     });
 }
 
-void run(const Attention& a, const Rows& rows, const Unit& u, float* query, float* scores) {
+template <typename T>
+void run(const Attention& a, const Rows<T>& rows, const Unit& u, float* query, float* scores) {
   for (int64_t i = 0; i < u.queries(); ++i)
     for (int64_t d = 0; d < a.D; ++d) query[i * a.D + d] = u.query(a, i)[d] * a.scale;
   for (int64_t begin = u.begin, end; begin < u.end; begin = end) {
     const bool all = narrow(a, u, begin, end);
     if (begin == end) break;
-    const float* keys = rows.keys + (a.row(begin) * a.G + u.head) * a.D;
-    const float* values = rows.values + (a.row(begin) * a.G + u.head) * a.V;
+    const T* keys = rows.keys + (a.row(begin) * a.G + u.head) * a.D;
+    const T* values = rows.values + (a.row(begin) * a.G + u.head) * a.V;
     // Memory is slow to begin: while keys are multiplied their values are fetched, and with those the next keys.
     score(a, u, keys, values, end - begin, query, scores);
     soften(a, u, scores, begin, end - begin, all);
-    const float* next = begin + 2 * ROWS <= u.end && a.D == a.V ? keys + ROWS * a.G * a.D : nullptr;
+    const T* next = begin + 2 * ROWS <= u.end && a.D == a.V ? keys + ROWS * a.G * a.D : nullptr;
     weigh(a, u, values, next, end - begin, scores);
   }
+}
+
+template <typename T>
+bool attend_over(KernelRuntimeContext& context, const Attention& a, const Rows<T>& rows) {
+  const int64_t memory = QUERIES * (a.D + ROWS) * sizeof(float);
+  return attend(context, a, memory, (a.D + a.V) * sizeof(T) / 4, [&](const Unit& unit, void* own) {
+    float* query = static_cast<float*>(own);
+    run(a, rows, unit, query, query + QUERIES * a.D);
+  });
 }
 
 Tensor& attention_out(KernelRuntimeContext& context, const Tensor& query, const Tensor& keys, const Tensor& values, const Tensor& start,
@@ -167,8 +183,10 @@ Tensor& attention_out(KernelRuntimeContext& context, const Tensor& query, const 
   Size T, H, D, R, G, V;
   int64_t first;
   REQUIRE(is<float>(query, 1, T, H, D));
-  REQUIRE(is<float>(keys, 1, R, G, D) && H % G == 0);
-  REQUIRE(is<float>(values, 1, R, G, V));
+  const bool halved = keys.scalar_type() == ScalarType::Half;
+  REQUIRE(halved ? is<half>(keys, 1, R, G, D) : is<float>(keys, 1, R, G, D));
+  REQUIRE(halved ? is<half>(values, 1, R, G, V) : is<float>(values, 1, R, G, V));
+  REQUIRE(H % G == 0);
   REQUIRE(is<float>(out, 1, T, H, V));
   REQUIRE(is_rows<bool>(mask, T, R));
   REQUIRE(holds<float>(sinks, H));
@@ -177,12 +195,8 @@ Tensor& attention_out(KernelRuntimeContext& context, const Tensor& query, const 
   REQUIRE(ring ? !mask && window > 0 && fits(window, T - 1, R) && (R == ring || R - T == ring) : mask || fits(first, T, R));
   const Attention a{data<float>(query), sinks ? data<float>(*sinks) : nullptr, data<float>(out), T, H, D, R, G, V, first, float(scale),
       float(softcap), mask ? data<uint8_t>(*mask) : nullptr, ring, window, chunked};
-  const Rows rows{data<float>(keys), data<float>(values)};
-  const int64_t memory = QUERIES * (a.D + ROWS) * sizeof(float);
-  const bool done = attend(context, a, memory, (a.D + a.V) * sizeof(float) / 4, [&](const Unit& unit, void* own) {
-    float* query = static_cast<float*>(own);
-    run(a, rows, unit, query, query + QUERIES * a.D);
-  });
+  const bool done = halved ? attend_over<half>(context, a, {data<half>(keys), data<half>(values)})
+                           : attend_over<float>(context, a, {data<float>(keys), data<float>(values)});
   ET_KERNEL_CHECK(context, done, MemoryAllocationFailed, out);
   return out;
 }

@@ -1,4 +1,4 @@
-"""Attention over cached rows, and the writing of rows, in float32 and int8.
+"""Attention over cached rows, and the writing of rows, in float32, float16 and int8.
 
 Axes: T tokens, R rows of a buffer, H query heads, G key/value heads, D head dim, V value dim; one sequence.
 """
@@ -30,7 +30,7 @@ def attention(
     window: int = 0,
     chunked: bool = False,
 ) -> Tensor:
-    """Attend with query [1, T, H, D] over keys [1, R, G, D] and values [1, R, G, V]; [1, T, H, V].
+    """Attend with query [1, T, H, D] over keys [1, R, G, D] and values [1, R, G, V], both float32 or float16; [1, T, H, V].
 
     mask, bool [T, R], says which rows a token sees; without it these are the rows up to ``start`` (int64 [1]) + t, or the
     ``Ring``'s where ``ring``, its size, is not 0. softcap 0 is none; sinks [H].
@@ -63,8 +63,11 @@ def quantized_attention(
 
 
 def write_rows(rows: Tensor, buffer: Tensor, start: Tensor) -> Tensor:
-    """Put rows [1, T, ...] into buffer [1, R, ...] in place, from row ``start`` (int64 [1]) on. Returns nothing of use."""
-    buffer.index_copy_(1, start + torch.arange(rows.shape[1]), rows)
+    """Put rows [1, T, ...] into buffer [1, R, ...] in place, from row ``start`` (int64 [1]) on. Returns nothing of use.
+
+    A float16 buffer rounds float32 rows; else both have one dtype.
+    """
+    buffer.index_copy_(1, start + torch.arange(rows.shape[1]), rows.to(buffer.dtype))
     return rows.new_empty(1)
 
 

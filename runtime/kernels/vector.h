@@ -136,6 +136,29 @@ inline f32x16 to_float(f16x16 v) {
 #endif
 }
 
+// To the nearest, to the even one of two; infinite where it is too large.
+inline f16x16 to_half(f32x16 v) {
+#if defined(__AVX512F__)
+  return (f16x16)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif defined(__aarch64__)
+  f16x16 narrow;
+  for (int i = 0; i < LANES; i += 4) {
+    const float16x4_t part = vcvt_f16_f32(vld1q_f32((const float*)&v + i));
+    std::memcpy((half*)&narrow + i, &part, sizeof part);
+  }
+  return narrow;
+#elif defined(__F16C__)
+  f16x16 narrow;
+  for (int i = 0; i < LANES; i += 8) {
+    const __m128i part = _mm256_cvtps_ph(load<__m256>((const float*)&v + i), _MM_FROUND_TO_NEAREST_INT);
+    std::memcpy((half*)&narrow + i, &part, sizeof part);
+  }
+  return narrow;
+#else
+  return __builtin_convertvector(v, f16x16);
+#endif
+}
+
 // acc[lane] += the four products of the lane's unsigned bytes (0..127) with the four signed bytes at `quad` (-127..127).
 inline i32x16 dot4(i32x16 acc, u8x64 bytes, const int8_t* quad) {
 #if defined(__AVX512VNNI__)

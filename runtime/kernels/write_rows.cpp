@@ -2,6 +2,7 @@
 #include "checks.h"
 #include "kernel.h"
 #include "quantized_rows.h"
+#include "vector.h"
 
 #include <bit>
 #include <cmath>
@@ -11,20 +12,35 @@
 namespace hybridge {
 namespace {
 
-// rows [1, T, ...] and buffer [1, R, ...] of any dtype, a row of either as large as one of the other.
-bool agree(const Tensor& rows, const Tensor& buffer) {
-  const auto is_sequence = [](const Tensor& x) { return x.dim() > 1 && x.size(0) == 1 && x.numel() > 0 && is_dense(x); };
-  return rows.scalar_type() == buffer.scalar_type() && is_sequence(rows) && is_sequence(buffer) &&
-      rows.numel() / rows.size(1) == buffer.numel() / buffer.size(1);
+bool is_sequence(const Tensor& x) { return x.dim() > 1 && x.size(0) == 1 && x.numel() > 0 && is_dense(x); }
+
+// rows [1, T, ...] and buffer [1, R, ...], a row of either with as many numbers as one of the other.
+bool fit(const Tensor& rows, const Tensor& buffer) {
+  return is_sequence(rows) && is_sequence(buffer) && rows.numel() / rows.size(1) == buffer.numel() / buffer.size(1);
 }
 
-// buffer[start + t] = rows[t].
+// They have one dtype, any.
+bool agree(const Tensor& rows, const Tensor& buffer) { return rows.scalar_type() == buffer.scalar_type() && fit(rows, buffer); }
+
+void round_to(half* to, const float* from, int64_t count) {
+  int64_t i = 0;
+  for (; i + LANES <= count; i += LANES) store(to + i, to_half(load<f32x16>(from + i)));
+  for (; i < count; ++i) to[i] = half(from[i]);
+}
+
+// buffer[start + t] = rows[t], which a float16 buffer rounds.
 Tensor& write_rows_out(KernelRuntimeContext& context, const Tensor& rows, Tensor& buffer, const Tensor& start, Tensor& out) {
   int64_t first;
-  REQUIRE(agree(rows, buffer));
+  const bool rounds = is_dense_of<float>(rows) && is_dense_of<half>(buffer);
+  REQUIRE(rounds ? fit(rows, buffer) : agree(rows, buffer));
   REQUIRE(reads(start, first) && fits(first, rows.size(1), buffer.size(1)));
-  const int64_t width = rows.nbytes() / rows.size(1);
-  std::memmove(static_cast<uint8_t*>(buffer.mutable_data_ptr()) + first * width, rows.const_data_ptr(), rows.nbytes());
+  const int64_t width = rows.numel() / rows.size(1);
+  if (rounds) {
+    round_to(data<half>(buffer) + first * width, data<float>(rows), rows.numel());
+  } else {
+    const int64_t bytes = rows.nbytes() / rows.size(1);
+    std::memmove(static_cast<uint8_t*>(buffer.mutable_data_ptr()) + first * bytes, rows.const_data_ptr(), rows.nbytes());
+  }
   return out;
 }
 

@@ -27,8 +27,19 @@ def demo(place: Place) -> str:
     return place.hybridge("run", place.folder / "demo", "--prompt", PROMPT, *options)
 
 
+def sdk(place: Place) -> Figures:
+    """Compile and install hybridge for C and C++, which the apps then link to."""
+    found = place.hybridge("native", "--cmake-prefix").strip()
+    build, here = place.folder / "sdk/build", place.folder / "sdk/installed"
+    options = [f"-DCMAKE_PREFIX_PATH={found}", f"-DCMAKE_INSTALL_PREFIX={here}", "-DCMAKE_BUILD_TYPE=Release"]
+    place.run(place.cmake, "-S", found.split(";")[0], "-B", build, *options)
+    place.run(place.cmake, "--build", build, "--parallel", "2")
+    place.run(place.cmake, "--install", build)
+    return {}
+
+
 def native_app(place: Place) -> str:
-    """Return what examples/native prints, built from the installed packages."""
+    """Return what examples/native prints, over the installed hybridge."""
     place.copy(CHECKOUT / "examples/native", "native")
     return place.run(_built(place, "native", "talk"), place.folder / "demo/model.pte", QUESTION)
 
@@ -44,8 +55,8 @@ def c_program(place: Place) -> str:
 def _built(place: Place, name: str, target: str) -> Path:
     """Configure and build a project of an app; returns its program."""
     source, build = place.folder / name, place.folder / f"{name}/build"
-    prefix = place.hybridge("native", "--cmake-prefix").strip()
-    place.run(place.cmake, "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}")
+    executorch = place.hybridge("native", "--cmake-prefix").strip().split(";")[1]
+    place.run(place.cmake, "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={place.folder / 'sdk/installed'};{executorch}")
     place.run(place.cmake, "--build", build, "--parallel", "2", "--target", target)
     return build / target
 

@@ -61,6 +61,11 @@ def floats(rng: Rng, *shape: int) -> Array:
     return Array(rng.standard_normal(shape).astype(np.float32))
 
 
+def halves(rng: Rng, *shape: int) -> Array:
+    """The same, float16."""
+    return Array(rng.standard_normal(shape).astype(np.float16))
+
+
 def whole(rng: Rng, low: int, high: int, *shape: int, dtype: type = np.int64) -> Array:
     """Numbers of low..high."""
     return Array(rng.integers(low, high + 1, shape).astype(dtype))

@@ -20,6 +20,7 @@ from fuzzing.kernel_arguments import (
     Rng,
     call,
     floats,
+    halves,
     maybe,
     number,
     out,
@@ -57,7 +58,8 @@ def _attention(rng: Rng) -> Call:
         ring = window + T - 1 + int(rng.integers(0, 4))
         R = ring + (T if rng.random() < 0.5 else 0)
         start, mask = int(rng.integers(0, 3 * ring)), Maybe(None)
-    keys, values, sinks = floats(rng, 1, R, G, D), floats(rng, 1, R, G, V), maybe(rng, floats(rng, H))
+    numbers = halves if rng.random() < 0.3 else floats
+    keys, values, sinks = numbers(rng, 1, R, G, D), numbers(rng, 1, R, G, V), maybe(rng, floats(rng, H))
     softcap, chunked = float(rng.choice([0.0, 5.0])), int(rng.integers(2))
     rest: Call = [mask, sinks, D**-0.5, softcap, ring, window, chunked, out(1, T, H, V)]
     return [floats(rng, 1, T, H, D), keys, values, number(start), *rest]
@@ -104,8 +106,8 @@ def _write_quantized_rows(rng: Rng) -> Call:
 @call("write_rows")
 def _write_rows(rng: Rng) -> Call:
     T, row = size(rng), (size(rng), size(rng))
-    R = T + size(rng)
-    return [floats(rng, 1, T, *row), floats(rng, 1, R, *row), number(int(rng.integers(0, R - T + 1))), out(1)]
+    R, numbers = T + size(rng), halves if rng.random() < 0.5 else floats
+    return [floats(rng, 1, T, *row), numbers(rng, 1, R, *row), number(int(rng.integers(0, R - T + 1))), out(1)]
 
 
 @call("write_window")
