@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,9 +22,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from hybridge.runtime.kernels.instruction_sets import instruction_sets
+
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / ".conformance"
 REPORT = ROOT / "docs" / "conformance.md"
+INSTRUCTION_SETS = [each.name for each in instruction_sets()]
 SOURCES = ("cache", "export", "runtime", "tests/helpers", "scripts/conformance_case.py")
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
@@ -33,15 +36,16 @@ err = Console(stderr=True)
 
 @dataclass(frozen=True)
 class Case:
-    """One export: a family, which of its configs, and the kernels."""
+    """One export: a family, which of its configs, the kernels, and for which instruction set; the best if it is empty."""
 
     family: str
     variant: int
     kernels: str
+    isa: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.family} {self.variant + 1} {self.kernels}"
+        return f"{self.family} {self.variant + 1} {self.kernels} {self.isa}".rstrip()
 
     @property
     def result(self) -> Path:
@@ -53,6 +57,9 @@ def main(
     operations: Annotated[int, typer.Option(min=1, help="Random operations for each case.")] = 320,
     jobs: Annotated[int, typer.Option(min=1, help="Cases at a time.")] = 2,
     fresh: Annotated[bool, typer.Option("--fresh", help="Run again what has a result.")] = False,
+    isa: Annotated[
+        list[str] | None, typer.Option(help="Instead, hybridge's kernels of this instruction set; may be given several times.")
+    ] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Also use results of other code than this; the report says how many.")
     ] = False,
@@ -63,9 +70,12 @@ def main(
     if unknown := set(families or []) - set(VARIANTS):
         err.print(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(sorted(VARIANTS))}.")
         raise typer.Exit(2)
+    if unknown := set(isa or []) - set(INSTRUCTION_SETS):
+        err.print(f"unknown: {', '.join(sorted(unknown))}; this kind of processor has {', '.join(INSTRUCTION_SETS)}.")
+        raise typer.Exit(2)
     RESULTS.mkdir(exist_ok=True)
     every = list(cases(sorted(VARIANTS)))
-    wanted = [case for case in every if not families or case.family in families]
+    wanted = [case for case in every if (not families or case.family in families) and case.isa in (isa or [""])]
     print_of_sources = fingerprint()
     todo = [case for case in wanted if fresh or not is_done(case, print_of_sources, keep)]
     run_all(todo, operations, jobs, print_of_sources)
@@ -82,6 +92,8 @@ def cases(families: list[str]) -> Iterator[Case]:
     """All families once before any a second time: an interrupted run has seen them all."""
     for first in product((0, 1), ("hybridge", "llm", "aten")):
         yield from (Case(family, *first) for family in families)
+    for isa in INSTRUCTION_SETS:
+        yield from (Case(family, 0, "hybridge", isa) for family in families)
 
 
 def fingerprint() -> str:
@@ -120,9 +132,9 @@ def run_all(todo: list[Case], operations: int, jobs: int, sources: str) -> None:
 def run(case: Case, operations: int, sources: str) -> dict[str, Any]:
     """Run a case in its own process, and keep what came of it."""
     script = str(ROOT / "scripts" / "conformance_case.py")
-    command = [sys.executable, script, *map(str, asdict(case).values()), str(operations)]
-    threads = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | threads, check=False)
+    command = [sys.executable, script, case.family, str(case.variant), case.kernels, str(operations)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HYBRIDGE_ISA": case.isa}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     lines = done.stdout.strip().splitlines()
     if done.returncode == 0 and lines:
         result = json.loads(lines[-1])
@@ -149,6 +161,7 @@ def report(results: dict[Case, dict[str, Any]], sources: str) -> str:
         f"{passed} of {len(families)} families passed every case; {len(results)} cases, "
         f"{sum(r.get('operations', 0) for r in results.values())} operations." + older(results, sources),
         "",
+        *by_instruction_set(results),
         "| family | layers | cases | nodes of decode (a layer) | export, s | .pte, kB | state, kB | worst error | top-1 |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
@@ -156,6 +169,14 @@ def report(results: dict[Case, dict[str, Any]], sources: str) -> str:
         mine = {case: result for case, result in results.items() if case.family == family}
         lines.append(line(family, list(mine.values())))
     return "\n".join(lines) + "\n"
+
+
+def by_instruction_set(results: dict[Case, dict[str, Any]]) -> list[str]:
+    """How many cases passed with each that was chosen."""
+    chosen = [isa for isa in INSTRUCTION_SETS if any(case.isa == isa for case in results)]
+    passed = {isa: [bool(r.get("passed")) for case, r in results.items() if case.isa == isa] for isa in chosen}
+    said = ", ".join(f"{isa} {sum(each)} of {len(each)}" for isa, each in passed.items())
+    return [f"Of these with one instruction set of hybridge's kernels (`--isa`): {said}.", ""] if said else []
 
 
 def older(results: dict[Case, dict[str, Any]], sources: str) -> str:
