@@ -110,7 +110,7 @@ def test_layers_without_operators_are_named(family: str, kind: str) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "says"),
     [
-        ("kernels", "hybridge", "--kernels hybridge is for --format pte"),
+        ("kernels", "llm", "--kernels llm is for --format pte"),
         ("backend", "portable", "--backend portable"),
         ("kv_cache", "int8", "--kv-cache int8"),
         ("embedding_quantize", "8w", "--embedding-quantize 8w"),

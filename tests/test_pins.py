@@ -205,9 +205,14 @@ def test_a_stock_operator_takes_what_it_took(name: str) -> None:
 
 def test_every_scalar_type_has_its_size_and_number() -> None:
     kinds = program_format.ScalarType
-    names = {kinds.CHAR: "int8", kinds.LONG: "int64", kinds.FLOAT: "float32"}
+    names = {kinds.CHAR: "int8", kinds.LONG: "int64", kinds.HALF: "float16", kinds.FLOAT: "float32"}
     assert {int(kind): name for kind, name in names.items()} == pinned.SCALAR_TYPES, "scalar types are numbered anew"
-    assert {name: instructions.SIZES[kind] for kind, name in names.items()} == {"int8": 1, "int64": 8, "float32": 4}
+    assert {name: instructions.SIZES[kind] for kind, name in names.items()} == {
+        "int8": 1,
+        "int64": 8,
+        "float16": 2,
+        "float32": 4,
+    }
 
 
 # ExecuTorch's program file

@@ -49,7 +49,7 @@ def test_an_embedding_finds_rows(bits: int) -> None:
 
 def test_a_tied_head_has_the_numbers_of_its_embedding() -> None:
     model = tied()
-    quantize(model, ExportOptions(**FOUR_BITS))
+    quantize(model, ExportOptions(kernels="llm", **FOUR_BITS))
     head: Any = model.get_output_embeddings()
     everything = torch.arange(model.config.vocab_size)
     torch.testing.assert_close(model.get_input_embeddings()(everything), numbers(head))
@@ -57,7 +57,7 @@ def test_a_tied_head_has_the_numbers_of_its_embedding() -> None:
 
 def test_a_tied_head_stays_stored_once_where_its_embedding_has_32_bits() -> None:
     model = tied()
-    quantize(model, ExportOptions(**EIGHT_BITS))
+    quantize(model, ExportOptions(kernels="llm", **EIGHT_BITS))
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
     left = [module for module in model.modules() if type(module) is nn.Linear]
     assert all(layer.out_features * 16 <= layer.in_features or layer is model.get_output_embeddings() for layer in left)
@@ -81,7 +81,7 @@ def test_weights_count_as_a_program_has_them() -> None:
 )
 def test_what_the_stock_runtime_cannot_run_is_refused(chosen: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
-        check_quantization(ExportOptions(**chosen))
+        check_quantization(ExportOptions(**({"kernels": "llm"} | chosen)))
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_models_that_it_cannot_run_are_refused(
     family: str, sizes: dict[str, Any], chosen: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(UsageError, match=re.escape(message)):
-        quantize(tiny_model(tiny_config(family, **sizes)), ExportOptions(**chosen))
+        quantize(tiny_model(tiny_config(family, **sizes)), ExportOptions(**({"kernels": "llm"} | chosen)))
 
 
 def test_a_program_needs_the_libraries_of_its_operators() -> None:

@@ -38,7 +38,7 @@ class Checker:
 
     def __init__(self, root: Path = ROOT) -> None:
         self.root, self.names, self.commands = root, SourceNames(root), Commands(root)
-        self.files = {path.name for top in TOP for path in (root / top).rglob("*")}
+        self.files = {path.name for top in TOP for path in (root / top).rglob("*")} | {path.name for path in root.iterdir()}
 
     def faults(self, document: Document) -> list[str]:
         found = [*self._links(document), *self._paths(document), *self._names(document)]
