@@ -81,6 +81,11 @@ def start_threads(runtime: Any) -> None:
     runtime._threadpool_get_thread_count()
 
 
+def thread_count(runtime: Any) -> int:
+    """Return the number of threads in the process's pool."""
+    return int(runtime._threadpool_get_thread_count())
+
+
 def reset_threads(runtime: Any, count: int) -> None:
     """Replace the process's pool of threads; what was loaded before may still hold the old one and must not run."""
     runtime._unsafe_reset_threadpool(count)

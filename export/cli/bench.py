@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from hybridge.cache.errors import UsageError, ValidationError
 from hybridge.export.cli.common import JsonOption, app, err, out, print_json, table
+from hybridge.export.cli.device import bench_device
 from hybridge.export.cli.embedded import code_prompts, export_embedded
 from hybridge.export.cli.figures import print_figures
 from hybridge.export.cli.generating import ThreadsOption
@@ -43,10 +44,15 @@ def bench(
     profiled: Annotated[
         bool, typer.Option("--profile", help="Instead, where a decode, a verify and a prefill spend their time.")
     ] = False,
-    context: Annotated[int, typer.Option(min=1, help="Tokens before them, for --profile.")] = 128,
+    device: Annotated[
+        bool, typer.Option("--device", help="Instead, how fast this device is, as a row for the table of devices in docs/.")
+    ] = False,
+    context: Annotated[int, typer.Option(min=1, help="Tokens before them, for --profile and --device.")] = 128,
     json: JsonOption = False,
 ) -> None:
     """Measure what speculative decoding brings, interleaved with plain decoding, and check that it changes no text."""
+    if profiled and device:
+        raise UsageError("--profile and --device exclude each other; give one of them.")
     if profiled:
         if artifact is None:
             raise UsageError("--profile needs an artifact: hybridge bench OUT --profile.")
@@ -60,6 +66,9 @@ def bench(
             export_embedded(artifact, draft)
         if threads is not None:
             set_threads(threads)
+        if device:
+            bench_device(artifact, context, json=json)
+            return
         subject = load(artifact, draft)
         gc.freeze()  # what is loaded stays: the collector need not look at it between two tokens
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -11,12 +11,13 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
 from hybridge.cache.errors import UsageError
+from hybridge.export.profiling.bandwidth import Bandwidth, Clock
 from hybridge.export.profiling.cut import Cut, Profile
 from hybridge.export.profiling.parts import POSITIONS, WHOLE
 from hybridge.export.profiling.program_file import ProgramFile
@@ -25,8 +26,6 @@ from hybridge.runtime.artifacts.checked_file import CheckedFile
 from hybridge.runtime.artifacts.manifest import PROGRAM
 from hybridge.runtime.backends.pte_program import Program
 from hybridge.runtime.sessions.session import Session
-
-Clock = Callable[[], float]
 
 READ = 2**26
 """Numbers of 4 bytes to measure the bandwidth with: far beyond the last cache."""
@@ -66,7 +65,7 @@ class Profiler:
         self.session = Session(self.program, artifact.manifest)
         shapes = {name: [each.shape for each in artifact.manifest.methods[name].inputs] for name in methods}
         self._inputs = {name: _inputs(*each) for name, each in shapes.items()}
-        self._numbers = torch.ones(READ, dtype=torch.int32)
+        self._memory = Bandwidth(READ)
 
     def run(self, method: str, context: int, rounds: int, clock: Clock = time.perf_counter) -> Profile:
         """Time a method after ``context`` tokens: medians of ``rounds`` rounds, in each of which every part runs once.
@@ -78,7 +77,7 @@ class Profiler:
         bandwidth: list[float] = []
         times: dict[str, list[float]] = {name: [] for name in cut.names}
         for _ in range(rounds):
-            bandwidth.append(self._read_bandwidth(clock))
+            bandwidth.append(self._memory.measure(clock=clock))
             self.session.reset()
             self.session.prefill([0] * context)
             self.program.call(cut.method(WHOLE), *inputs)  # the first call after a pause is slower than the others
@@ -89,12 +88,6 @@ class Profiler:
                 measured.append(clock() - start)
         medians = {name: statistics.median(measured) for name, measured in times.items()}
         return cut.profile(medians, context, statistics.median(bandwidth))
-
-    def _read_bandwidth(self, clock: Clock) -> float:
-        """Bytes per second of one pass over memory that no cache holds, on PyTorch's threads."""
-        start = clock()
-        self._numbers.max()
-        return self._numbers.nbytes / (clock() - start)
 
 
 def _inputs(tokens: Sequence[int], *counts: Sequence[int]) -> tuple[torch.Tensor, ...]:

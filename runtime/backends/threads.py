@@ -19,7 +19,7 @@ import torch
 from hybridge.cache.errors import ArtifactError, UsageError
 from hybridge.runtime.artifacts.runtime_check import installed
 from hybridge.runtime.backends.native_log import first_line, without_native_log
-from hybridge.runtime.pinned import EXECUTORCH, extension, reset_threads, start_threads
+from hybridge.runtime.pinned import EXECUTORCH, extension, reset_threads, start_threads, thread_count
 
 _FIRST_USE = threading.Lock()
 """Held while ExecuTorch makes its threads: two first uses at once wait for each other for ever, one with Python's own lock."""
@@ -41,6 +41,11 @@ def set_threads(count: int | None = None) -> None:
     with without_native_log():
         reset_threads(executorch_runtime(), wanted)
     torch.set_num_threads(wanted)
+
+
+def threads() -> int:
+    """Return how many threads programs compute on. Raises ArtifactError without ExecuTorch."""
+    return thread_count(executorch_runtime())
 
 
 @cache

@@ -58,6 +58,12 @@ def instruction_set() -> str:
     return _load(str(build()))
 
 
+def available_instruction_sets() -> list[str]:
+    """Return those that this processor has, a better one behind a worse, after ``load``. Raises what ``load`` raises."""
+    instruction_set()
+    return (_text(compiling.load_plugin(path()).hybridge_instruction_sets) or "").split()
+
+
 def build(*, again: bool = False) -> Path:
     """Compile the library, or find it if it is not wanted ``again``. Raises KernelsError."""
     if not again and path() == compiling.prebuilt(NAME):

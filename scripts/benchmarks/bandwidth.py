@@ -1,27 +1,19 @@
-"""Measure how fast this machine reads memory: the limit of decoding, which reads every weight once."""
+"""Measure how fast this machine reads memory, with as many threads as the engines that are measured beside it."""
 
 from __future__ import annotations
 
-import time
-
 import torch
 
-NUMBERS = 2**27
-"""Of 4 bytes: 512 MB, far beyond the last cache."""
+from hybridge.export.profiling import bandwidth
 
 
 class Bandwidth:
     """Measured again in every round, so that it sees the same noise as the engines."""
 
     def __init__(self) -> None:
-        self.buffer = torch.ones(NUMBERS, dtype=torch.int32)
+        self._memory = bandwidth.Bandwidth()
 
-    def measure(self, threads: int, times: int = 3) -> float:
-        """Bytes per second of the largest number of the buffer, the median of ``times``."""
+    def measure(self, threads: int) -> float:
+        """Bytes per second, the median of three."""
         torch.set_num_threads(threads)
-        rates = []
-        for _ in range(times):
-            start = time.perf_counter()
-            self.buffer.max()
-            rates.append(self.buffer.nbytes / (time.perf_counter() - start))
-        return sorted(rates)[times // 2]
+        return self._memory.measure(times=3)
