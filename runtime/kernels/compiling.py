@@ -85,6 +85,7 @@ def _build(path: Path, make: Callable[[Path], None]) -> None:
         make(unfinished)
         unfinished.chmod(0o755)  # whatever the umask lets others do; the folder is closed to them
         write_hash(unfinished)
+        path.unlink(missing_ok=True)  # an older one beside a newer hash would be refused as damaged
         for each in (hash_path(unfinished), unfinished):  # the library last: without it nothing is built
             sync(each)
             each.replace(path.with_name(each.name))

@@ -1,0 +1,104 @@
+"""Kill a writer at any moment of its work, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+from faulting.writers import Broken, Writer, leftovers
+
+
+def campaign(writer: Writer, work: Path, kills: int, seed: int) -> tuple[Counter[str], list[str]]:
+    """Return what was found how often after a kill, and what was wrong. Every kill is of a writer over the old."""
+    rng, span = random.Random(f"{seed} {writer.name}"), duration(writer, work)
+    outcomes: Counter[str] = Counter()
+    wrong: list[str] = []
+    for number in range(kills):
+        folder = fresh(work)
+        writer.before(folder)
+        expected = writer.found(folder)
+        killed = kill(writer, folder, rng.uniform(0.0, 2.0 * span))
+        try:
+            outcome = writer.check(folder, expected)
+            if not killed and outcome != "new":
+                raise Broken("it was written to its end, and is not there")
+            outcomes[outcome if killed else "finished"] += 1
+            writer.write(folder)
+            if writer.found(folder) != "new" or leftovers(writer, folder):
+                raise Broken(f"the next writer leaves {leftovers(writer, folder) or writer.found(folder)}")
+        except Broken as error:
+            wrong.append(f"{writer.name}, kill {number}: {error}")
+    return outcomes, wrong
+
+
+def duration(writer: Writer, work: Path) -> float:
+    """Return the seconds of a write that nobody disturbs."""
+    folder = fresh(work)
+    writer.before(folder)
+    start = time.perf_counter()
+    writer.write(folder)
+    return time.perf_counter() - start
+
+
+def kill(writer: Writer, folder: Path, after: float) -> bool:
+    """Write in a child, and kill it ``after`` seconds; False where it was done before."""
+    child = os.fork()
+    if child == 0:
+        try:
+            writer.write(folder)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    time.sleep(after)
+    os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status):
+        raise Broken("the writer failed by itself")
+    return os.WIFSIGNALED(status)
+
+
+def two_writers(writer: Writer, work: Path, rounds: int, seed: int) -> tuple[Counter[str], list[str]]:
+    """Return the same of two writers at once in one place, one of which is killed."""
+    rng, span = random.Random(f"{seed} two {writer.name}"), duration(writer, work)
+    outcomes: Counter[str] = Counter()
+    wrong: list[str] = []
+    for number in range(rounds):
+        folder = fresh(work)
+        writer.before(folder)
+        expected = writer.found(folder)
+        children = [_start(writer, folder) for _ in range(2)]
+        time.sleep(rng.uniform(0.0, 2.0 * span))
+        os.kill(children[0], signal.SIGKILL)
+        for child in children:
+            os.waitpid(child, 0)
+        try:
+            outcomes[writer.check(folder, expected)] += 1
+            writer.write(folder)
+            if writer.found(folder) != "new" or leftovers(writer, folder):
+                raise Broken(f"the next writer leaves {leftovers(writer, folder) or writer.found(folder)}")
+        except Broken as error:
+            wrong.append(f"{writer.name}, two writers {number}: {error}")
+    return outcomes, wrong
+
+
+def _start(writer: Writer, folder: Path) -> int:
+    """A child that may be told that another one writes there."""
+    child = os.fork()
+    if child == 0:
+        try:
+            writer.write(folder)
+        finally:
+            os._exit(0)
+    return child
+
+
+def fresh(work: Path) -> Path:
+    """Return an empty folder."""
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    return work
