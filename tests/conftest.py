@@ -84,7 +84,7 @@ def own_artifact(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="session")
 def exported(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The ONNX artifact of ``checkpoint``, with the sizes of ``artifact``."""
-    return export_once(checkpoint, tmp_path_factory, replace(SIZES, format="onnx"))
+    return export_once(checkpoint, tmp_path_factory, replace(SIZES, format="onnx", kernels="hybridge"))
 
 
 @pytest.fixture(scope="session")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hybridge.export.cli.common import err, out, print_json, table
-from hybridge.export.profiling.device import DeviceReport, measure_device
 from hybridge.runtime.artifacts.artifact import open_artifact
+
+if TYPE_CHECKING:
+    from hybridge.export.profiling.device import DeviceReport
 
 
 def bench_device(artifact: Path, context: int, *, json: bool) -> None:
     """Measure and show what this device does with an artifact. Raises what opening and measuring it raise."""
+    from hybridge.export.profiling.device import measure_device  # it reads programs with the exporter's libraries
+
     with err.status("Measuring decode, verify, commit, prefill and memory"):
         report = measure_device(open_artifact(artifact), context)
     if json:
