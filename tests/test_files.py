@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridge.runtime.files import durable
+from hybridge.runtime.files import claim, durable
 from hybridge.runtime.files.claim import ClaimedFolder, claim_folder, claimed_file, partial_path, remove_leftover
 from hybridge.runtime.files.durable import exchange, replace_file, sync_tree
 from hybridge.runtime.files.private import distrust, private_folder, write_hash
@@ -79,6 +79,25 @@ def test_writers_of_one_file_wait_and_never_mix(tmp_path: Path) -> None:
         each.join()
     assert path.read_bytes() in texts
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_that_goes_while_it_is_claimed_is_claimed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a name it was taken for a stranger's, and its name removed, which is gone, or another writer's."""
+    path, opened = tmp_path / "file", claim._for_the_owner
+    gone: list[str] = []
+
+    def open_and_lose(name: str, flags: int) -> int:
+        descriptor = opened(name, flags)
+        if not gone:
+            gone.append(name)
+            os.unlink(name)
+        return descriptor
+
+    monkeypatch.setattr(claim, "_for_the_owner", open_and_lose)
+    with claimed_file(path) as file:
+        file.write(b"1")
+    assert gone == [str(path)]
+    assert path.read_bytes() == b"1"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's file")

@@ -26,6 +26,7 @@ CHECKOUT = Path(__file__).parents[1]
 EXAMPLE, C_PROGRAM = CHECKOUT / "examples/native", CHECKOUT / "tests/native/c_api.c"
 STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
 SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
+ONE_SET = "-DHYBRIDGE_INSTRUCTION_SETS=plain"  # four take two minutes of processor time
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
 QUESTION = "how to read a file"
 STARTS = ("def ", "import ")
@@ -73,11 +74,24 @@ def test_cmake_builds_the_example_from_installed_packages(own_artifact: Path, tm
     cmake = Path(sys.executable).with_name("cmake")
     prefix = CliRunner().invoke(app, ["native", "--cmake-prefix"]).stdout.strip()
     flags = f"-DCMAKE_CXX_FLAGS={' '.join(STRICT)} -Wno-pedantic"
-    run(cmake, "-S", EXAMPLE, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}", flags, "-DHYBRIDGE_REPLAY=ON")
+    run(cmake, "-S", EXAMPLE, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}", flags, "-DHYBRIDGE_REPLAY=ON", ONE_SET)
     run(cmake, "--build", tmp_path / "build", "--parallel", 2, "--target", "talk", "hybridge_replay")
     program = tmp_path / "build/talk"
     assert not re.search(r"not found|lib(python|torch|c10)", listed := run("ldd", program)), listed
     assert text_of(run(program, own_artifact / "model.pte", QUESTION)) == expected(own_artifact)
+    chosen = os.environ | {"HYBRIDGE_ISA": "avx2"}
+    answer = subprocess.run(
+        [program, own_artifact / "model.pte", QUESTION], env=chosen, capture_output=True, text=True, check=False
+    )
+    assert "HYBRIDGE_ISA is avx2, but this processor has plain; no kernels" in answer.stderr
+
+
+@pytest.mark.slow
+def test_an_instruction_set_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    words = [Path(sys.executable).with_name("cmake"), "-S", FOLDER, "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={executorch()}"]
+    done = subprocess.run([*words, "-DHYBRIDGE_INSTRUCTION_SETS=plain;avx3"], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert re.search(r"there is no avx3\s+for\s+\S+;\s+see\s+\S+instruction_sets.txt", done.stderr)
 
 
 @pytest.mark.slow

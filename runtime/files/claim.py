@@ -34,8 +34,11 @@ def claimed_file(path: Path) -> Iterator[BinaryIO]:
     """
     while True:
         with open(path, "ab", opener=_for_the_owner) as file:
-            if not _is_mine(file.fileno()):
-                path.unlink()
+            status = os.fstat(file.fileno())
+            if status.st_nlink == 0:  # who had it has just removed it
+                continue
+            if status.st_uid != os.geteuid() or status.st_nlink > 1:
+                path.unlink(missing_ok=True)
                 continue
             os.fchmod(file.fileno(), 0o600)
             _lock(file.fileno(), wait=True)
@@ -111,12 +114,6 @@ def _clear(folder: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
-
-
-def _is_mine(descriptor: int) -> bool:
-    """Return whether a file is this user's and has no other name."""
-    status = os.fstat(descriptor)
-    return status.st_uid == os.geteuid() and status.st_nlink == 1
 
 
 def _lock(descriptor: int, *, wait: bool) -> None:

@@ -79,13 +79,28 @@ constexpr InstructionSet SETS[] = {
 #endif
 };
 
+// Whether this library has kernels for it: all of the above, unless an app's build has chosen some.
+bool is_compiled(const char* name) {
+#ifdef HYBRIDGE_INSTRUCTION_SETS
+  for (const char* set : {HYBRIDGE_INSTRUCTION_SETS})
+    if (!std::strcmp(set, name)) return true;
+  return false;
+#else
+  return name != nullptr;
+#endif
+}
+
+bool can_run(const InstructionSet& set) { return is_compiled(set.name) && set.is_there(); }
+
 const char* choose() {
   const char* given = std::getenv("HYBRIDGE_ISA");
   const auto is_wanted = [given](const char* name) { return !given || !*given || !std::strcmp(name, given); };
   const char* best = nullptr;
   for (const InstructionSet& set : SETS)
-    if (is_wanted(set.name) && set.is_there()) best = set.name;
-  if (!best) std::fprintf(stderr, "hybridge: HYBRIDGE_ISA is %s, but this processor has %s; no kernels.\n", given, hybridge_instruction_sets());
+    if (is_wanted(set.name) && can_run(set)) best = set.name;
+  if (!best && given && *given)
+    std::fprintf(stderr, "hybridge: HYBRIDGE_ISA is %s, but this processor has %s; no kernels.\n", given, hybridge_instruction_sets());
+  if (!best && !(given && *given)) std::fprintf(stderr, "hybridge: the kernels are for other processors than this; no kernels.\n");
   return best;
 }
 
@@ -107,6 +122,6 @@ const char* hybridge_instruction_sets() {
   static char names[64];  // only ever filled with the same
   char* end = names;
   for (const auto& set : hybridge::SETS)
-    if (set.is_there()) end += std::sprintf(end, end == names ? "%s" : " %s", set.name);
+    if (hybridge::can_run(set)) end += std::sprintf(end, end == names ? "%s" : " %s", set.name);
   return names;
 }

@@ -77,8 +77,9 @@ inline OpenFile claim(const std::string& path) {
     OpenFile file(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (!file.is_open()) return file;
     const struct stat found = file.status();
-    if (found.st_uid != ::geteuid() || found.st_nlink != 1) {  // put there to read along, or to be written through
-      if (std::remove(path.c_str()) != 0) return OpenFile("", O_RDONLY);
+    if (found.st_nlink == 0) continue;  // who had it has just removed it, and the name may be another writer's by now
+    if (found.st_uid != ::geteuid() || found.st_nlink > 1) {  // put there to read along, or to be written through
+      if (std::remove(path.c_str()) != 0 && errno != ENOENT) return OpenFile("", O_RDONLY);
       continue;
     }
     (void)::fchmod(file.descriptor(), 0600);
