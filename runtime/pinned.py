@@ -76,6 +76,12 @@ def load_program(runtime: Any, path: Path) -> Any:
     return runtime._load_program(str(path), program_verification=runtime.Verification.InternalConsistency)
 
 
+def call_method(method: Any, inputs: tuple[Any, ...]) -> list[Any]:
+    """Return a method's outputs where the program has them, until its next call. Raises RuntimeError."""
+    outputs: list[Any] = method.call(inputs, clone_outputs=False)
+    return outputs
+
+
 def start_threads(runtime: Any) -> None:
     """Make the process's pool of threads, which a program else does at its first call."""
     runtime._threadpool_get_thread_count()

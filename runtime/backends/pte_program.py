@@ -24,6 +24,7 @@ from hybridge.runtime.artifacts.program_check import (
 )
 from hybridge.runtime.artifacts.runtime_check import check_runtime, other_version
 from hybridge.runtime.backends.native_log import first_line, without_native_log
+from hybridge.runtime.backends.one_thread import copied
 from hybridge.runtime.backends.threads import executorch_runtime
 from hybridge.runtime.backends.xnnpack_cache import share_packed_weights
 from hybridge.runtime.backends.zero_pages import release_pages
@@ -31,6 +32,7 @@ from hybridge.runtime.kernels import library
 from hybridge.runtime.pinned import (
     XNNPACK,
     backend_names,
+    call_method,
     load_program,
     operator_libraries,
     operator_names,
@@ -78,7 +80,7 @@ class Program:
         """
         self._file.check_unchanged()
         try:
-            outputs = tuple(output.clone() for output in self._methods[name].call(inputs))
+            outputs = tuple(map(copied, call_method(self._methods[name], inputs)))
         except RuntimeError as error:
             raise ArtifactError(f"the program failed in {name!r}: {first_line(error)}.") from None
         self._file.check_unchanged()

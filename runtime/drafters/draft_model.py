@@ -9,6 +9,7 @@ from torch import Tensor
 from hybridge.cache.errors import DraftError
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
+from hybridge.runtime.backends.one_thread import best
 from hybridge.runtime.generation.drafter import Context
 from hybridge.runtime.generation.sampling import Proposal
 from hybridge.runtime.sessions.session import Session
@@ -62,7 +63,7 @@ class DraftModel:
             text = context.tokens + proposed if sampled else []
             if sampled:
                 probabilities.append(context.sampler.distribution(logits, text))
-            proposed.append(context.sampler.draw(logits, text, "draft") if sampled else int(logits.argmax()))
+            proposed.append(context.sampler.draw(logits, text, "draft") if sampled else best(logits[None])[0])
             if len(proposed) == limit:
                 return Proposal(proposed, probabilities if sampled else None)
             logits = self.session.decode(proposed[-1])

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.errors import UsageError
+from hybridge.runtime.backends.one_thread import best
 
 SMALLEST, LARGEST = 1e-6, 1e6
 """Of a temperature above 0 and of a penalty."""
@@ -90,7 +91,7 @@ class Sampler:
     def draw(self, logits: Tensor, text: Sequence[int], stream: str = "draw") -> int:
         """Draw the token after ``text`` by its logits [V]. Another stream is other noise for the same position."""
         if self.greedy:
-            return int(self._penalized(logits, text).argmax())
+            return best(self._penalized(logits, text)[None])[0]
         return self._pick(self.distribution(logits, text), len(text), stream)
 
     def accept(self, logits: Tensor, proposal: Proposal, text: Sequence[int]) -> list[int]:
@@ -101,8 +102,8 @@ class Sampler:
         a certain drafter that is the same as drawing from p and comparing.
         """
         if self.greedy and self.sampling.repetition_penalty == 1:
-            best: list[int] = logits.argmax(-1).tolist()
-            return best[: _agreeing(best, proposal.tokens) + 1]
+            tokens = best(logits)
+            return tokens[: _agreeing(tokens, proposal.tokens) + 1]
         new: list[int] = []
         for i, token in enumerate(proposal.tokens):
             new.append(self._judge(logits[i], token, proposal.drawn_from(i), [*text, *new]))

@@ -4,13 +4,12 @@
 
 #include <executorch/extension/kernel_util/make_boxed_from_unboxed_functor.h>
 #include <executorch/runtime/kernel/kernel_includes.h>
-#include <executorch/runtime/kernel/thread_parallel_interface.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <optional>
 
+#include "dispatch/pool.h"
 #include "dispatch/register_kernel.h"
 
 namespace hybridge::inline INSTRUCTION_SET {
@@ -32,12 +31,9 @@ template <typename F>
 void parallel(int64_t count, int64_t each, const F& f) {
   each = std::max<int64_t>(1, each);
   if (count < 2 || count <= WORTH_THREADS / each) return f(int64_t(0), count);
-  const int64_t piece = std::max({int64_t(1), WORTH_TAKING / each, (count + PIECES - 1) / PIECES});
-  std::atomic<int64_t> next = 0;
-  // As many calls as there are threads, or pieces if these are fewer.
-  executorch::extension::parallel_for(0, (count + piece - 1) / piece, 1, [&](int64_t, int64_t) {
-    for (int64_t begin; (begin = next.fetch_add(piece, std::memory_order_relaxed)) < count;) f(begin, std::min(begin + piece, count));
-  });
+  const int64_t size = std::max({int64_t(1), WORTH_TAKING / each, (count + PIECES - 1) / PIECES});
+  const auto piece = [&](int64_t index) { f(index * size, std::min((index + 1) * size, count)); };
+  run_pieces((count + size - 1) / size, [](void* run, int64_t index) { (*static_cast<decltype(piece)*>(run))(index); }, (void*)&piece);
 }
 
 // Memory for one call; freed with it. Null where there is none, and the call has failed.
