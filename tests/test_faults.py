@@ -119,11 +119,12 @@ def test_a_build_that_is_killed_between_two_names_is_built_again(tmp_path: Path,
     assert writer.found(tmp_path) == "new"
 
 
-def test_a_library_beside_the_hash_of_another_is_found(tmp_path: Path) -> None:
+def test_a_library_beside_the_hash_of_another_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Compile()
     writer.before(tmp_path)
     next(tmp_path.rglob("library.so")).write_bytes(b"another")
     with pytest.raises(Broken, match="the library is refused"):
         writer.found(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(KernelsError, match="altered or damaged"):
         compiling.built(next(tmp_path.rglob("library.so")), lambda path: None)

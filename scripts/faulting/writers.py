@@ -8,6 +8,7 @@ import os
 import shutil
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
@@ -145,15 +146,15 @@ class Compile(Writer):
         self._build(folder, b"new " * 100_000)
 
     def _build(self, folder: Path, content: bytes) -> None:
-        os.environ["XDG_CACHE_HOME"] = str(folder)
-        compiling.built(_library(folder), lambda path: path.write_bytes(content) and None, again=True)
+        with _cache_in(folder):
+            compiling.built(_library(folder), lambda path: path.write_bytes(content) and None, again=True)
 
     def found(self, folder: Path) -> str:
-        os.environ["XDG_CACHE_HOME"] = str(folder)
         if not compiling.is_built(_library(folder)):
             return "nothing"
         try:
-            content = compiling.built(_library(folder), lambda path: None).read_bytes()
+            with _cache_in(folder):
+                content = compiling.built(_library(folder), lambda path: None).read_bytes()
         except HybridgeError as error:
             raise Broken(f"the library is refused: {error}") from None
         for name in ("old", "new"):
@@ -180,6 +181,19 @@ def _saved(session: Session) -> list[Tensor]:
 
 def _library(folder: Path) -> Path:
     return folder / "hybridge" / "kernels" / "key" / "library.so"
+
+
+@contextlib.contextmanager
+def _cache_in(folder: Path) -> Iterator[None]:
+    """Let the user's cache be there."""
+    before = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ["XDG_CACHE_HOME"]
+        if before is not None:
+            os.environ["XDG_CACHE_HOME"] = before
 
 
 def _artifact(path: Path, identities: dict[str, str | None]) -> str:
