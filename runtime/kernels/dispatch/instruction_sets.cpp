@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 
 #if defined(__aarch64__) && defined(__APPLE__)
 #include <sys/sysctl.h>
