@@ -82,13 +82,8 @@ def call_method(method: Any, inputs: tuple[Any, ...]) -> list[Any]:
     return outputs
 
 
-def start_threads(runtime: Any) -> None:
-    """Make the process's pool of threads, which a program else does at its first call."""
-    runtime._threadpool_get_thread_count()
-
-
 def thread_count(runtime: Any) -> int:
-    """Return the number of threads in the process's pool."""
+    """Return the number of threads in the process's pool, which the first call makes; else a program does at its own first."""
     return int(runtime._threadpool_get_thread_count())
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.cli import app
-from hybridge.export.profiling import device
+from hybridge.export.profiling import device, processor
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.kernels.instruction_sets import instruction_sets
 
@@ -84,9 +84,9 @@ def test_an_onnx_artifact_is_refused(small: Path) -> None:
 )
 def test_the_processor_has_a_name(cpuinfo: str, board: str, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {"/proc/cpuinfo": cpuinfo, "/proc/device-tree/model": board}
-    monkeypatch.setattr(device, "_read", texts.__getitem__)
-    monkeypatch.setattr(device, "_apple_name", str)
-    assert device.processor_name() == wanted
+    monkeypatch.setattr(processor, "_read", texts.__getitem__)
+    monkeypatch.setattr(processor, "_apple_name", str)
+    assert processor.processor_name() == wanted
 
 
 def test_two_kinds_of_figures_at_once_are_refused(own_artifact: Path) -> None:

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import platform
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -18,6 +14,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.profiling.bandwidth import Bandwidth
 from hybridge.export.profiling.instructions import read_instructions
 from hybridge.export.profiling.parts import bytes_moved
+from hybridge.export.profiling.processor import processor_name
 from hybridge.export.profiling.program_file import ProgramFile
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.backends.pte_program import needs_kernels
@@ -129,33 +126,6 @@ def decode_bytes(artifact: Artifact, context: int) -> int:
     """Return the bytes that a decode after ``context`` tokens reads and writes, as its instructions say."""
     plan = ProgramFile(artifact.program).plans[artifact.manifest.program_method("decode")]
     return sum(bytes_moved(each, context) for each in read_instructions(plan))
-
-
-def processor_name() -> str:
-    """Return what the system calls the processor, or the board that it is on."""
-    return next(filter(None, (ask() for ask in (_linux_name, _board_name, _apple_name))), platform.machine())
-
-
-def _linux_name() -> str:
-    fields = (line.partition(":") for line in _read("/proc/cpuinfo").splitlines())
-    return next((value.strip() for name, _, value in fields if name.strip() in ("model name", "Hardware")), "")
-
-
-def _board_name() -> str:
-    return _read("/proc/device-tree/model").strip("\0\n ")
-
-
-def _apple_name() -> str:
-    command = shutil.which("sysctl")
-    asked = [command or "", "-n", "machdep.cpu.brand_string"]
-    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip() if command else ""  # noqa: S603
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _decodes(session: Session, context: int, room: int) -> list[float]:

@@ -19,7 +19,7 @@ import torch
 from hybridge.cache.errors import ArtifactError, UsageError
 from hybridge.runtime.artifacts.runtime_check import installed
 from hybridge.runtime.backends.native_log import first_line, without_native_log
-from hybridge.runtime.pinned import EXECUTORCH, extension, reset_threads, start_threads, thread_count
+from hybridge.runtime.pinned import EXECUTORCH, extension, reset_threads, thread_count
 
 _FIRST_USE = threading.Lock()
 """Held while ExecuTorch makes its threads: two first uses at once wait for each other for ever, one with Python's own lock."""
@@ -60,7 +60,7 @@ def executorch_runtime() -> Any:
                 f"({first_line(error)}): pip install executorch=={EXECUTORCH}."
             ) from None
         # The threads are made at their first use, which logs what was read about the processor: here, not in a method's call.
-        start_threads(module)
+        thread_count(module)
         reset_threads(module, fast_cores())
     return module
 

@@ -8,22 +8,35 @@ import shutil
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from faulting.writers import Broken, Writer, leftovers
 
+Disturb = Callable[[Writer, Path, float], bool]
+"""Writes in a child and disturbs it so many seconds later; False where it was done before."""
+
 
 def campaign(writer: Writer, work: Path, kills: int, seed: int) -> tuple[Counter[str], list[str]]:
     """Return what was found how often after a kill, and what was wrong. Every kill is of a writer over the old."""
-    rng, span = random.Random(f"{seed} {writer.name}"), duration(writer, work)
+    return _repeat("kill", kill, writer, work, kills, f"{seed} {writer.name}")
+
+
+def two_writers(writer: Writer, work: Path, rounds: int, seed: int) -> tuple[Counter[str], list[str]]:
+    """Return the same of two writers at once in one place, one of which is killed."""
+    return _repeat("two writers", kill_one_of_two, writer, work, rounds, f"{seed} two {writer.name}")
+
+
+def _repeat(what: str, disturb: Disturb, writer: Writer, work: Path, times: int, seed: str) -> tuple[Counter[str], list[str]]:
+    rng, span = random.Random(seed), duration(writer, work)
     outcomes: Counter[str] = Counter()
     wrong: list[str] = []
-    for number in range(kills):
+    for number in range(times):
         folder = fresh(work)
         writer.before(folder)
         expected = writer.found(folder)
-        killed = kill(writer, folder, rng.uniform(0.0, 2.0 * span))
         try:
+            killed = disturb(writer, folder, rng.uniform(0.0, 2.0 * span))
             outcome = writer.check(folder, expected)
             if not killed and outcome != "new":
                 raise Broken("it was written to its end, and is not there")
@@ -32,7 +45,7 @@ def campaign(writer: Writer, work: Path, kills: int, seed: int) -> tuple[Counter
             if writer.found(folder) != "new" or leftovers(writer, folder):
                 raise Broken(f"the next writer leaves {leftovers(writer, folder) or writer.found(folder)}")
         except Broken as error:
-            wrong.append(f"{writer.name}, kill {number}: {error}")
+            wrong.append(f"{writer.name}, {what} {number}: {error}")
     return outcomes, wrong
 
 
@@ -62,28 +75,14 @@ def kill(writer: Writer, folder: Path, after: float) -> bool:
     return os.WIFSIGNALED(status)
 
 
-def two_writers(writer: Writer, work: Path, rounds: int, seed: int) -> tuple[Counter[str], list[str]]:
-    """Return the same of two writers at once in one place, one of which is killed."""
-    rng, span = random.Random(f"{seed} two {writer.name}"), duration(writer, work)
-    outcomes: Counter[str] = Counter()
-    wrong: list[str] = []
-    for number in range(rounds):
-        folder = fresh(work)
-        writer.before(folder)
-        expected = writer.found(folder)
-        children = [_start(writer, folder) for _ in range(2)]
-        time.sleep(rng.uniform(0.0, 2.0 * span))
-        os.kill(children[0], signal.SIGKILL)
-        for child in children:
-            os.waitpid(child, 0)
-        try:
-            outcomes[writer.check(folder, expected)] += 1
-            writer.write(folder)
-            if writer.found(folder) != "new" or leftovers(writer, folder):
-                raise Broken(f"the next writer leaves {leftovers(writer, folder) or writer.found(folder)}")
-        except Broken as error:
-            wrong.append(f"{writer.name}, two writers {number}: {error}")
-    return outcomes, wrong
+def kill_one_of_two(writer: Writer, folder: Path, after: float) -> bool:
+    """Write in two children at once, and kill one of them; True, because neither need have come to its end."""
+    children = [_start(writer, folder) for _ in range(2)]
+    time.sleep(after)
+    os.kill(children[0], signal.SIGKILL)
+    for child in children:
+        os.waitpid(child, 0)
+    return True
 
 
 def _start(writer: Writer, folder: Path) -> int:
