@@ -9,41 +9,42 @@
 namespace hybridge::inline INSTRUCTION_SET {
 
 struct Sigmoid {
-  static f32x16 of(f32x16 x) { return 1.0f / (1.0f + exp(-x)); }
+  INLINE static f32x16 of(f32x16 x) { return 1.0f / (1.0f + exp(-x)); }
 };
 
 struct Silu {
-  static f32x16 of(f32x16 x) { return x / (1.0f + exp(-x)); }
+  INLINE static f32x16 of(f32x16 x) { return x / (1.0f + exp(-x)); }
 };
 
 struct Relu {
-  static f32x16 of(f32x16 x) { return x < 0.0f ? splat(0.0f) : x; }
+  INLINE static f32x16 of(f32x16 x) { return select(x < 0.0f, splat(0.0f), x); }
 };
 
 // x / 2 (1 + tanh(u)) = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3). Source: Hendrycks and Gimpel (arXiv:1606.08415).
 struct TanhGelu {
-  static f32x16 of(f32x16 x) { return x / (1.0f + exp(x * (x * x * -0.0713548162726f - 1.59576912160573f))); }
+  INLINE static f32x16 of(f32x16 x) { return x / (1.0f + exp(x * (x * x * -0.0713548162726f - 1.59576912160573f))); }
 };
 
 struct Gelu {
-  static f32x16 of(f32x16 x) {
-    f32x16 y;
-    for (int i = 0; i < LANES; ++i) y[i] = 0.5f * x[i] * (1.0f + std::erf(x[i] * 0.707106781186548f));
-    return y;
+  INLINE static f32x16 of(f32x16 x) {
+    float numbers[LANES];
+    store(numbers, x);
+    for (float& y : numbers) y = 0.5f * y * (1.0f + std::erf(y * 0.707106781186548f));
+    return load<f32x16>(numbers);
   }
 };
 
 struct Tanh {
-  static f32x16 of(f32x16 x) { return tanh(x); }
+  INLINE static f32x16 of(f32x16 x) { return tanh(x); }
 };
 
 struct Identity {
-  static f32x16 of(f32x16 x) { return x; }
+  INLINE static f32x16 of(f32x16 x) { return x; }
 };
 
 // log(1 + e^x), without an e^x that overflows.
 struct Softplus {
-  static f32x16 of(f32x16 x) { return Relu::of(x) + log1p_of_fraction(exp(x > 0.0f ? -x : x)); }
+  INLINE static f32x16 of(f32x16 x) { return Relu::of(x) + log1p_of_fraction(exp(select(x > 0.0f, -x, x))); }
 };
 
 // Calls f with the activation of that name; false where there is none.

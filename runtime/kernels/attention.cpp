@@ -10,19 +10,23 @@ struct Rows {
   const T *keys, *values;  // [R, G, D] and [R, G, V]
 };
 
-inline f32x16 numbers(const float* row) { return keep(load<f32x16>(row)); }
-inline f32x16 numbers(const half* row) { return to_float(load<f16x16>(row)); }
+INLINE f32xr numbers(const float* row) { return keep(load<f32xr>(row)); }
+INLINE f32xr numbers(const half* row) { return to_float(load<f16xr>(row)); }
+
+// How many vectors of rows go with Q queries, so that sums fill half of the registers.
+template <int Q>
+constexpr int AT_ONCE = std::min(TILE, REGISTERS / 2 / Q);
 
 // scores[query][row] of N rows and Q queries. `next`, as far apart as the rows, is what will be read after them.
 template <int Q, int N, typename T>
 void dot_tile(const T* rows, const T* next, int64_t stride, const float* query, int64_t D, float* scores) {
-  f32x16 acc[N][Q] = {};
+  f32xr acc[N][Q] = {};
   int64_t d = 0;
-  for (; d + LANES <= D; d += LANES) {
-    f32x16 q[Q];
-    for (int i = 0; i < Q; ++i) q[i] = keep(load<f32x16>(query + i * D + d));
+  for (; d + REGISTER_LANES <= D; d += REGISTER_LANES) {
+    f32xr q[Q];
+    for (int i = 0; i < Q; ++i) q[i] = keep(load<f32xr>(query + i * D + d));
     for (int n = 0; n < N; ++n) {
-      const f32x16 row = numbers(rows + n * stride + d);
+      const f32xr row = numbers(rows + n * stride + d);
       if (next) __builtin_prefetch(next + n * stride + d);
       for (int i = 0; i < Q; ++i) acc[n][i] += row * q[i];
     }
@@ -39,35 +43,36 @@ template <int Q, typename T>
 void dot_rows(const T* rows, const T* next, int64_t count, int64_t stride, const float* query, int64_t D, float* scores) {
   const auto after = [&](int64_t n) { return next ? next + n * stride : next; };
   int64_t n = 0;
-  for (; n + TILE <= count; n += TILE) dot_tile<Q, TILE>(rows + n * stride, after(n), stride, query, D, scores + n);
+  for (; n + AT_ONCE<Q> <= count; n += AT_ONCE<Q>) dot_tile<Q, AT_ONCE<Q>>(rows + n * stride, after(n), stride, query, D, scores + n);
   for (; n < count; ++n) dot_tile<Q, 1>(rows + n * stride, after(n), stride, query, D, scores + n);
 }
 
 // sums[query][v] += weights[query][row] * rows[row][v], for Q queries and N vectors of v.
 template <int Q, int N, typename T>
 void weigh_tile(const T* rows, const T* next, int64_t count, int64_t stride, const float* weights, float* sums, int64_t width) {
-  f32x16 acc[Q][N];
+  f32xr acc[Q][N];
   for (int i = 0; i < Q; ++i)
-    for (int n = 0; n < N; ++n) acc[i][n] = load<f32x16>(sums + i * width + n * LANES);
+    for (int n = 0; n < N; ++n) acc[i][n] = load<f32xr>(sums + i * width + n * REGISTER_LANES);
   for (int64_t row = 0; row < count; ++row) {
-    f32x16 value[N];
+    f32xr value[N];
     for (int n = 0; n < N; ++n) {
-      value[n] = numbers(rows + row * stride + n * LANES);
-      if (next) __builtin_prefetch(next + row * stride + n * LANES);
+      value[n] = numbers(rows + row * stride + n * REGISTER_LANES);
+      if (next) __builtin_prefetch(next + row * stride + n * REGISTER_LANES);
     }
     for (int i = 0; i < Q; ++i)
       for (int n = 0; n < N; ++n) acc[i][n] += value[n] * weights[i * ROWS + row];
   }
   for (int i = 0; i < Q; ++i)
-    for (int n = 0; n < N; ++n) store(sums + i * width + n * LANES, acc[i][n]);
+    for (int n = 0; n < N; ++n) store(sums + i * width + n * REGISTER_LANES, acc[i][n]);
 }
 
 template <int Q, typename T>
 void weigh_rows(const T* rows, const T* next, int64_t count, int64_t stride, const float* weights, float* sums, int64_t V, int64_t width) {
   const auto after = [&](int64_t v) { return next ? next + v : next; };
   int64_t v = 0;
-  for (; v + TILE * LANES <= V; v += TILE * LANES) weigh_tile<Q, TILE>(rows + v, after(v), count, stride, weights, sums + v, width);
-  for (; v + LANES <= V; v += LANES) weigh_tile<Q, 1>(rows + v, after(v), count, stride, weights, sums + v, width);
+  constexpr int N = AT_ONCE<Q>;
+  for (; v + N * REGISTER_LANES <= V; v += N * REGISTER_LANES) weigh_tile<Q, N>(rows + v, after(v), count, stride, weights, sums + v, width);
+  for (; v + REGISTER_LANES <= V; v += REGISTER_LANES) weigh_tile<Q, 1>(rows + v, after(v), count, stride, weights, sums + v, width);
   for (; v < V; ++v)
     for (int i = 0; i < Q; ++i)
       for (int64_t row = 0; row < count; ++row) sums[i * width + v] += float(rows[row * stride + v]) * weights[i * ROWS + row];
@@ -95,10 +100,10 @@ bool narrow(const Attention& a, const Unit& u, int64_t& begin, int64_t& end) {
 
 // Which of the positions begin + 0..15 a token sees.
 i32x16 seen_rows(const Attention& a, int64_t token, int64_t begin, int64_t count) {
-  if (!a.mask) return (LANE >= int32_t(a.first(token) - begin)) & (LANE < int32_t(std::min(a.end(token) - begin, count)));
-  i32x16 seen{};
-  for (int64_t lane = 0; lane < std::min<int64_t>(LANES, count); ++lane) seen[lane] = a.mask[token * a.R + begin + lane] ? -1 : 0;
-  return seen;
+  if (!a.mask) return (lane() >= int32_t(a.first(token) - begin)) & (lane() < int32_t(std::min(a.end(token) - begin, count)));
+  int32_t seen[LANES] = {};
+  for (int64_t row = 0; row < std::min<int64_t>(LANES, count); ++row) seen[row] = a.mask[token * a.R + begin + row] ? -1 : 0;
+  return load<i32x16>(seen);
 }
 
 // Scores [QUERIES, ROWS] to weights. A row that is not seen, and NaN in it, weighs 0; NaN of one that is seen stays NaN.
@@ -110,14 +115,14 @@ void soften(const Attention& a, const Unit& u, float* all_scores, int64_t begin,
     for (int64_t r = 0; r < count; r += LANES) {
       f32x16 score = load<f32x16>(scores + r);
       if (a.softcap > 0.0f) score = capped(score, a.softcap);
-      if (!all || count - r < LANES) score = seen_rows(a, u.token(a, i), begin + r, count - r) ? score : splat(NEVER);
+      if (!all || count - r < LANES) score = select(seen_rows(a, u.token(a, i), begin + r, count - r), score, splat(NEVER));
       tops = larger(tops, score);
       store(scores + r, score);
     }
     running.raise(largest(tops));
     f32x16 weights{};
     for (int64_t r = 0; r < count; r += LANES) {
-      const f32x16 score = load<f32x16>(scores + r), one = score == splat(NEVER) ? splat(0.0f) : exp(score - running.top);
+      const f32x16 score = load<f32x16>(scores + r), one = select(score == splat(NEVER), splat(0.0f), exp(score - running.top));
       weights += one;
       store(scores + r, one);
     }

@@ -83,9 +83,13 @@ struct Running {
   }
 };
 
-inline f32x16 capped(f32x16 score, float cap) { return cap * (1.0f - 2.0f / (exp(score * (2.0f / cap)) + 1.0f)); }
+INLINE f32x16 capped(f32x16 score, float cap) { return cap * (1.0f - 2.0f / (exp(score * (2.0f / cap)) + 1.0f)); }
 
-constexpr i32x16 LANE = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+// The number of each lane.
+inline i32x16 lane() {
+  static constexpr int32_t NUMBERS[LANES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return load<i32x16>(NUMBERS);
+}
 
 // f(first, count as a constant) over `count` in tiles.
 template <typename F>

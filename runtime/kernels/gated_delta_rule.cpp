@@ -22,11 +22,7 @@
 namespace hybridge {
 namespace {
 
-#if defined(__AVX512F__)
-constexpr int ACCUMULATORS = 16;
-#else
-constexpr int ACCUMULATORS = 8;
-#endif
+constexpr int ACCUMULATORS = REGISTERS / 2;
 constexpr int MOST = ACCUMULATORS / 2;  // tokens at a time: each has a key and a query
 
 inline int64_t padded(int64_t K) { return (K + LANES - 1) / LANES * LANES; }
@@ -103,7 +99,7 @@ void read_gates(Tokens& tokens, int64_t t, const Gates& gates, const Shape& shap
     const f32x16 log = log_decay_of(splat(gates.decay[at * shape.heads + head] + gates.bias[head]), rate, gates.floor);
     for (int64_t k = 0; k < tokens.stride; k += LANES) store(logs + k, log);
   }
-  tokens.beta[t] = Sigmoid::of(splat(gates.beta[at * shape.heads + head]))[0] * gates.strength;
+  tokens.beta[t] = of_one(Sigmoid::of, gates.beta[at * shape.heads + head]) * gates.strength;
 }
 
 // The logarithms' exponentials; where a head has one decay, it is computed once.
@@ -165,9 +161,12 @@ void fade_from_start(Tokens& tokens, int64_t K) {
       const int64_t group = t / MOST * MOST, width = std::min<int64_t>(MOST, tokens.T - group);
       float* left = tokens.left + 2 * group * K + t - group;
       const f32x16 key = load<f32x16>(tokens.key + t * stride + k) * since, query = load<f32x16>(tokens.query + t * stride + k) * since;
+      float keys[LANES], queries[LANES];
+      store(keys, key);
+      store(queries, query);
       for (int64_t lane = 0; lane < std::min<int64_t>(LANES, K - k); ++lane) {
-        left[(k + lane) * 2 * width] = key[lane];
-        left[(k + lane) * 2 * width + width] = query[lane];
+        left[(k + lane) * 2 * width] = keys[lane];
+        left[(k + lane) * 2 * width + width] = queries[lane];
       }
     }
   }
@@ -180,7 +179,9 @@ void fade_to_end(Tokens& tokens, int64_t K) {
     f32x16 until = splat(1.0f);
     for (int64_t s = T - 1; s >= 0; --s) {
       const f32x16 key = load<f32x16>(tokens.key + s * stride + k) * until * tokens.beta[s];
-      for (int64_t lane = 0; lane < std::min<int64_t>(LANES, K - k); ++lane) tokens.right[(k + lane) * T + s] = key[lane];
+      float keys[LANES];
+      store(keys, key);
+      for (int64_t lane = 0; lane < std::min<int64_t>(LANES, K - k); ++lane) tokens.right[(k + lane) * T + s] = keys[lane];
       until *= load<f32x16>(tokens.decay + s * stride + k);
     }
     store(tokens.total + k, until);
@@ -205,13 +206,13 @@ struct Columns {
 };
 
 template <bool Whole>
-inline f32x16 get(const float* from, int64_t width) {
-  if constexpr (Whole) return load<f32x16>(from);
-  return load_first(from, width);
+inline f32xr get(const float* from, int64_t width) {
+  if constexpr (Whole) return load<f32xr>(from);
+  return load_first<f32xr>(from, width);
 }
 
 template <bool Whole>
-inline void put(float* to, f32x16 v, int64_t width) {
+inline void put(float* to, f32xr v, int64_t width) {
   if constexpr (Whole) return store(to, v);
   store_first(to, v, width);
 }
@@ -219,13 +220,13 @@ inline void put(float* to, f32x16 v, int64_t width) {
 // e and out of T tokens, which follow `first` others.
 template <int T, int V, bool Whole>
 void answer(const Tokens& tokens, int64_t first, int64_t K, const Columns& c) {
-  f32x16 acc[2 * T][V] = {};
+  f32xr acc[2 * T][V] = {};
   const float *left = tokens.left + 2 * first * K, *state = c.state;
   for (int64_t k = 0; k < K; ++k, left += 2 * T, state += c.state_stride) {
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) {
-      const f32x16 row = get<Whole>(state + v * LANES, c.width);
-      if constexpr (T > 1) __builtin_prefetch(state + v * LANES + K * c.state_stride);  // of the next head: no processor guesses it
+      const f32xr row = get<Whole>(state + v * REGISTER_LANES, c.width);
+      if constexpr (T > 1) __builtin_prefetch(state + v * REGISTER_LANES + K * c.state_stride);  // of the next head: no processor guesses it
 #pragma GCC unroll 16
       for (int i = 0; i < 2 * T; ++i) acc[i][v] += row * left[i];
     }
@@ -236,16 +237,16 @@ void answer(const Tokens& tokens, int64_t first, int64_t K, const Columns& c) {
     const float *on_error = tokens.on_error + at * tokens.T, *on_output = tokens.on_output + at * tokens.T;
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) {
-      f32x16 error = get<Whole>(c.value + at * c.value_stride + v * LANES, c.width) - acc[t][v], out = acc[T + t][v];
+      f32xr error = get<Whole>(c.value + at * c.value_stride + v * REGISTER_LANES, c.width) - acc[t][v], out = acc[T + t][v];
       for (int64_t s = 0; s < first; ++s) {
-        const f32x16 before = get<Whole>(c.error + s * c.error_stride + v * LANES, c.width);
+        const f32xr before = get<Whole>(c.error + s * c.error_stride + v * REGISTER_LANES, c.width);
         error -= before * on_error[s], out += before * on_output[s];
       }
 #pragma GCC unroll 8
       for (int s = 0; s < t; ++s) error -= acc[s][v] * on_error[first + s], out += acc[s][v] * on_output[first + s];
       acc[t][v] = error;
-      put<Whole>(c.error + at * c.error_stride + v * LANES, error, c.width);
-      put<Whole>(c.out + at * c.out_stride + v * LANES, out + error * on_output[at], c.width);
+      put<Whole>(c.error + at * c.error_stride + v * REGISTER_LANES, error, c.width);
+      put<Whole>(c.out + at * c.out_stride + v * REGISTER_LANES, out + error * on_output[at], c.width);
     }
   }
 }
@@ -253,18 +254,18 @@ void answer(const Tokens& tokens, int64_t first, int64_t K, const Columns& c) {
 // S <- total S + right e.
 template <int T, int V, bool Whole>
 void advance(const Tokens& tokens, int64_t K, const Columns& c) {
-  f32x16 error[T][V];
+  f32xr error[T][V];
   for (int t = 0; t < T; ++t)
-    for (int v = 0; v < V; ++v) error[t][v] = get<Whole>(c.error + t * c.error_stride + v * LANES, c.width);
+    for (int v = 0; v < V; ++v) error[t][v] = get<Whole>(c.error + t * c.error_stride + v * REGISTER_LANES, c.width);
   const float* right = tokens.right;
   float* state = c.state;
   for (int64_t k = 0; k < K; ++k, right += T, state += c.state_stride) {
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) {
-      f32x16 row = get<Whole>(state + v * LANES, c.width) * tokens.total[k];
+      f32xr row = get<Whole>(state + v * REGISTER_LANES, c.width) * tokens.total[k];
 #pragma GCC unroll 8
       for (int t = 0; t < T; ++t) row += error[t][v] * right[t];
-      put<Whole>(state + v * LANES, row, c.width);
+      put<Whole>(state + v * REGISTER_LANES, row, c.width);
     }
   }
 }
@@ -283,8 +284,8 @@ void columns(const Tokens& tokens, int64_t first, const Shape& shape, const Colu
   // A commit does little with a row: it keeps its sums alone in registers, and reads the state as it lies in memory.
   constexpr int V = F == Form::COMMIT ? ACCUMULATORS / 2 : ACCUMULATORS / 2 / T ? ACCUMULATORS / 2 / T : 1;
   int64_t at = 0;
-  for (; at + V * LANES <= shape.V; at += V * LANES) tile<F, T, V, true>(tokens, first, shape.K, c.from(at, LANES));
-  for (; at + LANES <= shape.V; at += LANES) tile<F, T, 1, true>(tokens, first, shape.K, c.from(at, LANES));
+  for (; at + V * REGISTER_LANES <= shape.V; at += V * REGISTER_LANES) tile<F, T, V, true>(tokens, first, shape.K, c.from(at, REGISTER_LANES));
+  for (; at + REGISTER_LANES <= shape.V; at += REGISTER_LANES) tile<F, T, 1, true>(tokens, first, shape.K, c.from(at, REGISTER_LANES));
   if (at < shape.V) tile<F, T, 1, false>(tokens, first, shape.K, c.from(at, shape.V - at));
 }
 

@@ -1,6 +1,6 @@
 // y = x W^T + b with W in float32, as it lies in the checkpoint: [N, K], nothing packed, so that an embedding can be the same tensor.
 //
-// A tile is ROWS rows of W by TOKENS rows of x, summed along K in sixteen lanes each; only the ends of the sums cross lanes.
+// A tile is ROWS rows of W by TOKENS rows of x, summed along K in a register each; only the ends of the sums cross lanes.
 #include "checks.h"
 #include "kernel.h"
 #include "vector.h"
@@ -9,7 +9,7 @@ namespace hybridge {
 namespace {
 
 constexpr int ROWS = 4;
-constexpr int TOKENS = 4;
+constexpr int TOKENS = REGISTERS / 8;
 
 struct Linear {
   const float* x;
@@ -21,15 +21,15 @@ struct Linear {
 
 template <int R, int T>
 void tile(const Linear& l, int64_t t0, int64_t n0) {
-  f32x16 acc[R][T] = {};
+  f32xr acc[R][T] = {};
   const float* x = l.x + t0 * l.K;
   const float* w = l.weight + n0 * l.K;
   int64_t k = 0;
-  for (; k + LANES <= l.K; k += LANES) {
-    f32x16 row[R];
-    for (int r = 0; r < R; ++r) row[r] = load<f32x16>(w + r * l.K + k);
+  for (; k + REGISTER_LANES <= l.K; k += REGISTER_LANES) {
+    f32xr row[R];
+    for (int r = 0; r < R; ++r) row[r] = load<f32xr>(w + r * l.K + k);
     for (int t = 0; t < T; ++t) {
-      const f32x16 token = load<f32x16>(x + t * l.K + k);
+      const f32xr token = load<f32xr>(x + t * l.K + k);
       for (int r = 0; r < R; ++r) acc[r][t] += row[r] * token;
     }
   }
@@ -45,8 +45,10 @@ template <int R>
 void rows_of(const Linear& l, int64_t n) {
   int64_t t = 0;
   for (; t + TOKENS <= l.T; t += TOKENS) tile<R, TOKENS>(l, t, n);
-  if (l.T - t == 3) tile<R, 3>(l, t, n);
-  if (l.T - t == 2) tile<R, 2>(l, t, n);
+  if constexpr (TOKENS > 2) {
+    if (l.T - t == 3) tile<R, 3>(l, t, n);
+    if (l.T - t == 2) tile<R, 2>(l, t, n);
+  }
   if (l.T - t == 1) tile<R, 1>(l, t, n);
 }
 

@@ -38,7 +38,7 @@ struct Gates {
   std::optional<double> high;
   float step(int64_t t, int64_t head) const {
     if (!raw) return 1.0f;
-    const float step = std::max(Softplus::of(splat(raw[t * stride + head] + (bias ? bias[head] : 0.0f)))[0], low);
+    const float step = std::max(of_one(Softplus::of, raw[t * stride + head] + (bias ? bias[head] : 0.0f)), low);
     return high ? std::min(step, float(*high)) : step;
   }
 };
@@ -68,7 +68,7 @@ void copy_row(float* to, const float* from, int64_t count, int64_t stride) {
 
 void set_step(Tokens& tokens, int64_t t, float step, float rate) {
   tokens.step[t] = step;
-  tokens.decay[t] = exp(splat(step * rate))[0];
+  tokens.decay[t] = of_one(exp, step * rate);
 }
 
 void read_tokens(Tokens& tokens, const float* mixed, const Gates& gates, const Shape& s, int64_t head, int64_t first, int64_t T) {
@@ -118,20 +118,20 @@ template <Form F, int T>
 void state_rows(const Tokens& tokens, int64_t first, const Shape& s, const float* value, int64_t value_stride, float* state) {
   const float *key = tokens.key + first * tokens.stride, *faded = tokens.faded + first * tokens.stride;
   for (int64_t p = 0; p < s.P; ++p, state += s.N) {
-    f32x16 acc[T] = {};
+    f32xr acc[T] = {};
     float scaled[T];
     for (int t = 0; t < T; ++t) scaled[t] = F == Form::VERIFY ? 0.0f : tokens.to_end[t] * value[t * value_stride + p];
-    for (int64_t n = 0; n < s.N; n += LANES) {
-      const int64_t count = std::min<int64_t>(LANES, s.N - n);
-      f32x16 row = load_up_to(state + n, count);
+    for (int64_t n = 0; n < s.N; n += REGISTER_LANES) {
+      const int64_t count = s.N - n;
+      f32xr row = load_up_to<f32xr>(state + n, count);
       if constexpr (F != Form::COMMIT)
 #pragma GCC unroll 8
-        for (int t = 0; t < T; ++t) acc[t] += row * load<f32x16>(faded + t * tokens.stride + n);
+        for (int t = 0; t < T; ++t) acc[t] += row * load<f32xr>(faded + t * tokens.stride + n);
       if constexpr (F != Form::VERIFY) {
         row *= tokens.total;
 #pragma GCC unroll 8
-        for (int t = 0; t < T; ++t) row += load<f32x16>(key + t * tokens.stride + n) * scaled[t];
-        count == LANES ? store(state + n, row) : store_first(state + n, row, count);
+        for (int t = 0; t < T; ++t) row += load<f32xr>(key + t * tokens.stride + n) * scaled[t];
+        store_up_to(state + n, row, count);
       }
     }
     if constexpr (F != Form::COMMIT)
@@ -153,7 +153,7 @@ void answer(const Tokens& tokens, const Shape& s, const float* value, int64_t va
       const auto get = [&](const float* row) { return load_up_to(row + p, count); };
       f32x16 total = get(tokens.sums + t * s.P) + get(value + t * value_stride) * skip;
       for (int64_t before = 0; before <= t; ++before) total += get(value + before * value_stride) * tokens.mixing[t * tokens.T + before];
-      count == LANES ? store(out + t * out_stride + p, total) : store_first(out + t * out_stride + p, total, count);
+      store_up_to(out + t * out_stride + p, total, count);
     }
 }
 

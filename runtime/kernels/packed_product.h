@@ -59,9 +59,9 @@ inline int32_t quantize(const float* x, int64_t count, int8_t* quanta, int64_t t
   i32x16 total = {};
   for (int64_t k = 0; k < count; k += LANES) {
     const i32x16 whole = rounded(part(k) * inverse);
-    const i8x16 bytes = __builtin_convertvector(whole, i8x16);
-    for (int64_t j = 0; j < std::min<int64_t>(LANES, count - k); j += 4)
-      std::memcpy(quanta + at(k + j, t, T, count), reinterpret_cast<const int8_t*>(&bytes) + j, 4);
+    int8_t bytes[LANES];
+    store_bytes(bytes, whole);
+    for (int64_t j = 0; j < std::min<int64_t>(LANES, count - k); j += 4) std::memcpy(quanta + at(k + j, t, T, count), bytes + j, 4);
     total += whole;
   }
   *step = top * (1.0f / 127.0f) + sum(nothing);
@@ -101,7 +101,7 @@ void integer_tile(const Product& p, int64_t panel, int64_t t0, float* out) {
 }
 
 // The j-th of the four columns of a block of signed bytes.
-inline f32x16 column(u8x64 block, int j) { return to_float(((i32x16)block << (24 - 8 * j)) >> 24); }
+INLINE f32x16 column(u8x64 block, int j) { return to_float(((i32x16)block << (24 - 8 * j)) >> 24); }
 
 // acc[t] += sixteen rows times T tokens over one group of columns; x is at the group's first.
 template <int Bits, int T>

@@ -33,12 +33,14 @@ struct Memory {
 
 // Sixteen numbers up to LARGEST as digits, 0 for NaN, four to a quad: quad i of them to quads[i * stride] and behind it. Returns
 // them rounded.
-i32x16 put_digits(f32x16 numbers, int32_t* quads, int64_t stride, int64_t count = 4) {
+INLINE i32x16 put_digits(f32x16 numbers, int32_t* quads, int64_t stride, int64_t count = 4) {
   const f32x16 magic = splat(12582912.0f);  // 1.5 * 2^23: adding it leaves the nearest whole number in the low bits
   const i32x16 whole = (i32x16)(convertible(numbers) + magic) - (i32x16)magic, high = (whole + 64) >> 7, low = whole - (high << 7);
+  int8_t bytes[2][LANES];
+  store_bytes(bytes[0], high);
+  store_bytes(bytes[1], low);
   int32_t digits[2][4];
-  store(digits[0], __builtin_convertvector(high, i8x16));
-  store(digits[1], __builtin_convertvector(low, i8x16));
+  std::memcpy(digits, bytes, sizeof digits);
   for (int64_t i = 0; i < count; ++i)
     for (int d = 0; d < 2; ++d) quads[i * stride + d] = digits[d][i];
   return whole;
@@ -62,53 +64,60 @@ void put_query(const Attention& a, const Unit& u, int64_t i, int32_t* quads, int
 }
 
 // Whole sums without their offset, which may have taken them past 32 bits.
-inline i32x16 less(i32x16 sums, int32_t offset) { return (i32x16)((u32x16)sums - uint32_t(offset)); }
+INLINE i32x16 less(i32x16 sums, int32_t offset) { return (i32x16)((u32x16)sums - uint32_t(offset)); }
 
 inline const int8_t* bytes_of(const int32_t* quad) { return reinterpret_cast<const int8_t*>(quad); }
 
-// out[panel][query] of N panels of vectors, `apart` bytes from each other, and Q queries: the sums of K quads of products.
+// The same for a register's share of the lanes.
 template <int Q, int N>
-inline void products(const int8_t* panels, const int8_t* next, int64_t apart, const int32_t* quads, int64_t K, i32x16 (&out)[N][Q]) {
-  i32x16 high[N][Q] = {}, low[N][Q] = {};
+INLINE void register_products(const int8_t* panels, const int8_t* next, int64_t apart, const int32_t* quads, int64_t K, int32_t (&out)[N][Q][LANES], int lane) {
+  i32xr high[N][Q] = {}, low[N][Q] = {};
   for (int64_t k = 0; k < K; ++k, panels += 64, quads += 2 * Q)
-    for (int n = 0; n < N; ++n) {
-      const u8x64 bytes = load<u8x64>(panels + n * apart);
+    UNROLLED for (int n = 0; n < N; ++n) {
+      const u8xr bytes = load<u8xr>(panels + n * apart);
       if (next) __builtin_prefetch(next + k * 64 + n * apart);
-      for (int i = 0; i < Q; ++i) {
+      UNROLLED for (int i = 0; i < Q; ++i) {
         high[n][i] = dot4_signed(high[n][i], bytes, bytes_of(quads + 2 * i));
         low[n][i] = dot4_signed(low[n][i], bytes, bytes_of(quads + 2 * i + 1));
       }
     }
   for (int n = 0; n < N; ++n)
     // What is past 32 bits is gone again when the offset is taken off.
-    for (int i = 0; i < Q; ++i) out[n][i] = (i32x16)((u32x16)(high[n][i] << 7) + (u32x16)low[n][i]);
+    for (int i = 0; i < Q; ++i) store(out[n][i] + lane, (u32xr)(high[n][i] << 7) + (u32xr)low[n][i]);
 }
 
-// As many panels at once as make enough independent sums.
+// out[panel][query] of N panels of vectors, `apart` bytes from each other, and Q queries: the sums of K quads of products.
+template <int Q, int N>
+void products(const int8_t* panels, const int8_t* next, int64_t apart, const int32_t* quads, int64_t K, int32_t (&out)[N][Q][LANES]) {
+  for (int lane = 0; lane < LANES; lane += REGISTER_LANES)
+    register_products<Q, N>(panels + 4 * lane, lane ? nullptr : next, apart, quads, K, out, lane);
+}
+
+// As many panels at once as make enough independent sums, and as registers hold.
 template <int Q>
-constexpr int AT_ONCE = Q == 1 ? 4 : 2;
+constexpr int AT_ONCE = Q == 1 ? (REGISTERS > 16 ? 4 : 2) : Q == 4 && REGISTERS == 16 ? 1 : 2;
 
 // Whole scores of a tile of Q queries for the ROWS rows from a panel on.
 template <int Q>
 void dot_rows(const int8_t* keys, const int8_t* next, const int32_t* query, int64_t K, float* scores) {
   constexpr int N = AT_ONCE<Q>;
   for (int64_t r = 0; r < ROWS; r += N * LANES) {
-    i32x16 out[N][Q];
+    int32_t out[N][Q][LANES];
     products<Q, N>(keys + r * K, next ? next + r * K : next, K * LANES, query, K / 4, out);
     for (int n = 0; n < N; ++n)
-      for (int i = 0; i < Q; ++i) store(scores + i * ROWS + r + n * LANES, out[n][i]);
+      for (int i = 0; i < Q; ++i) std::memcpy(scores + i * ROWS + r + n * LANES, out[n][i], sizeof out[n][i]);
   }
 }
 
 // Adds the block's weighted values to the sums of a tile of Q queries.
 template <int Q, int N>
 void weigh_tiles(const int8_t* values, const int8_t* next, const int32_t* weights, const float* steps, const int32_t* offsets, float* sums, int64_t width) {
-  i32x16 out[N][Q];
+  int32_t out[N][Q][LANES];
   products<Q, N>(values, next, ROWS * LANES, weights, ROWS / 4, out);
   for (int n = 0; n < N; ++n)
     for (int i = 0; i < Q; ++i) {
       float* sum = sums + i * width + n * LANES;
-      store(sum, load<f32x16>(sum) + to_float(less(out[n][i], offsets[i])) * steps[i]);
+      store(sum, load<f32x16>(sum) + to_float(less(load<i32x16>(out[n][i]), offsets[i])) * steps[i]);
     }
 }
 
@@ -137,7 +146,7 @@ Worth soften(const Attention& a, const QuantizedRows& rows, const Unit& u, int64
   for (int64_t r = 0; r < ROWS; r += LANES) {
     f32x16 score = to_float(less(load<i32x16>(scores + r), m.offsets[i])) * (load<f32x16>(rows.key_scales + block + r) * m.steps[i]);
     if (a.softcap > 0.0f) score = capped(score, a.softcap);
-    score = LANE + int32_t(r) < int32_t(seen) ? score : splat(NEVER);
+    score = select(lane() < int32_t(seen - r), score, splat(NEVER));
     tops = larger(tops, score);
     store(scores + r, score);
   }
@@ -145,8 +154,8 @@ Worth soften(const Attention& a, const QuantizedRows& rows, const Unit& u, int64
   f32x16 weights{};
   tops = f32x16{};
   for (int64_t r = 0; r < ROWS; r += LANES) {
-    const f32x16 score = load<f32x16>(scores + r), one = score == splat(NEVER) ? splat(0.0f) : exp(score - running.top);
-    const f32x16 scaled = score == splat(NEVER) ? splat(0.0f) : one * load<f32x16>(rows.value_scales + block + r);
+    const f32x16 score = load<f32x16>(scores + r), one = select(score == splat(NEVER), splat(0.0f), exp(score - running.top));
+    const f32x16 scaled = select(score == splat(NEVER), splat(0.0f), one * load<f32x16>(rows.value_scales + block + r));
     weights += one + scaled * 0.0f;  // NaN for a row of NaN, which no digit says
     tops = larger(tops, scaled);
     store(scores + r, scaled);

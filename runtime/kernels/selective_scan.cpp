@@ -35,7 +35,7 @@ void scan(const Scan& s, int64_t n, int64_t c, int64_t at, int64_t count, const 
     h = exp(rate * step) * h + get(s.key + row) * scaled;
     if (s.query) out[t * s.C + c] += sum(h * get(s.query + row));
   }
-  if (after) count == LANES ? store(after + c * s.N + at, h) : store_first(after + c * s.N + at, h, count);
+  if (after) store_up_to(after + c * s.N + at, h, count);
 }
 
 void scan_channels(const Scan& s, int64_t n, int64_t begin, int64_t end, const float* steps, int64_t stride, const float* before, float* after, float* out) {

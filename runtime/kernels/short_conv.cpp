@@ -30,7 +30,7 @@ void outputs(const Conv& conv, const float* window, float* out, int64_t t, int64
     f32x16 sum = conv.bias ? get(conv.bias) : f32x16{};
     for (int64_t w = 0; w <= conv.W; ++w) sum += get(conv.taps + w * conv.C) * get(input(conv, window, t + w));
     sum = Activation::of(sum);
-    count == LANES ? store(out + c, sum) : store_first(out + c, sum, count);
+    store_up_to(out + c, sum, count);
   }
 }
 

@@ -1,10 +1,7 @@
-// Sixteen lanes whatever the processor: the compiler's vector types, and the few instructions that it does not find by itself.
+// What the processor has instructions for and the compiler does not find by itself, over sixteen lanes (lanes.h).
 #pragma once
 
-#include <cstdint>
-#include <cstring>
-
-#include "instruction_set.h"
+#include "lanes.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -14,205 +11,187 @@
 
 namespace hybridge::inline INSTRUCTION_SET {
 
-// A loop whose index has to be a constant: arrays stay in registers only where each element has a name, so to speak. For a
-// function's arguments and members to stay there the function has to be INLINE.
-#define UNROLLED _Pragma("GCC unroll 16")
-#define INLINE [[gnu::always_inline]] inline
-
-constexpr int LANES = 16;
-
-using f32x16 = float __attribute__((vector_size(64)));
-using i32x16 = int32_t __attribute__((vector_size(64)));
-using u32x16 = uint32_t __attribute__((vector_size(64)));
-using i8x16 = int8_t __attribute__((vector_size(16)));
-using u8x64 = uint8_t __attribute__((vector_size(64)));
-#if defined(__aarch64__)
-using half = __fp16;
-#else
-using half = _Float16;
-#endif
-using f16x16 = half __attribute__((vector_size(32)));
-
-template <typename V, typename T>
-inline V load(const T* from) {
-  V v;
-  std::memcpy(&v, from, sizeof(V));
-  return v;
-}
-
-template <typename V, typename T>
-inline void store(T* to, V v) {
-  std::memcpy(to, &v, sizeof(V));
-}
-
 // Keeps what was loaded in its register: compilers load it again for each product, and loads are what is scarce.
-inline f32x16 keep(f32x16 v) {
+template <typename V>
+INLINE V keep(V v) {
 #if defined(__AVX512F__)
   asm("" : "+v"(v));
 #endif
   return v;
 }
 
-inline f32x16 splat(float x) { return f32x16{} + x; }
+template <typename V>
+INLINE V larger(V a, V b) {
+  return select(a > b, a, b);
+}
 
-inline float largest(f32x16 v) {
+// All lanes put together two by two by f, which takes vectors and numbers.
+template <typename F, typename V>
+INLINE auto together_by(const F& f, V v) {
+  if constexpr (!IS_REGISTER<V>) {
+    return together_by(f, f(v.low, v.high));
+  } else {
+    constexpr int COUNT = sizeof(V) / sizeof(v[0]);
+    if constexpr (COUNT == 2) {
+      return f(v[0], v[1]);
+    } else {
+      using Half = typename Vector<typename NumberOf<V>::type, 1, COUNT / 2>::type;
+      typename NumberOf<V>::type numbers[COUNT];
+      store(numbers, v);
+      return together_by(f, f(load<Half>(numbers), load<Half>(numbers + COUNT / 2)));
+    }
+  }
+}
+
+INLINE float largest(f32x16 v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_max_ps((__m512)v);
 #else
-  float top = v[0];
-  for (int i = 1; i < LANES; ++i) top = v[i] > top ? v[i] : top;
-  return top;
+  const auto larger_of = [](auto a, auto b) {
+    if constexpr (std::is_arithmetic_v<decltype(a)>) return a > b ? a : b;
+    else return larger(a, b);
+  };
+  return together_by(larger_of, v);
 #endif
 }
 
-inline float sum(f32x16 v) {
+template <typename V>
+INLINE auto sum(V v) {
 #if defined(__AVX512F__)
-  return _mm512_reduce_add_ps((__m512)v);
-#else
-  float total = 0.0f;
-  for (int i = 0; i < LANES; ++i) total += v[i];
-  return total;
+  if constexpr (std::is_same_v<V, f32x16>) return _mm512_reduce_add_ps((__m512)v);
+  else if constexpr (std::is_same_v<V, i32x16>) return _mm512_reduce_add_epi32((__m512i)v);
+  else
 #endif
+    return together_by([](auto a, auto b) { return a + b; }, v);
 }
 
-inline int32_t sum(i32x16 v) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_add_epi32((__m512i)v);
-#else
-  int32_t total = 0;
-  for (int i = 0; i < LANES; ++i) total += v[i];
-  return total;
-#endif
-}
-
-inline f32x16 magnitude(f32x16 v) { return (f32x16)((i32x16)v & 0x7fffffff); }
+INLINE f32x16 magnitude(f32x16 v) { return (f32x16)((i32x16)v & 0x7fffffff); }
 
 // v, with 0 for NaN and for what is too large: no processor agrees with another, or C++ with any, on the whole number of those.
-inline f32x16 convertible(f32x16 v) { return magnitude(v) < 4194304.0f ? v : f32x16{}; }
+INLINE f32x16 convertible(f32x16 v) { return select(magnitude(v) < 4194304.0f, v, f32x16{}); }
 
 // To the nearest whole number, to the even one of two; see convertible().
-inline i32x16 rounded(f32x16 v) {
-  v = convertible(v);
+INLINE i32x16 rounded(f32x16 v) {
+  return by_register([](f32xr part) {
 #if defined(__AVX512F__)
-  return (i32x16)_mm512_cvtps_epi32((__m512)v);
+    return (i32xr)_mm512_cvtps_epi32((__m512)part);
 #elif defined(__AVX2__)
-  i32x16 whole;
-  for (int i = 0; i < LANES; i += 8) {
-    const __m256i part = _mm256_cvtps_epi32(load<__m256>((const float*)&v + i));
-    std::memcpy((int32_t*)&whole + i, &part, sizeof part);
-  }
-  return whole;
+    return (i32xr)_mm256_cvtps_epi32((__m256)part);
 #elif defined(__aarch64__)
-  i32x16 whole;
-  for (int i = 0; i < LANES; i += 4) vst1q_s32((int32_t*)&whole + i, vcvtnq_s32_f32(vld1q_f32((const float*)&v + i)));
-  return whole;
+    return (i32xr)vcvtnq_s32_f32((float32x4_t)part);
 #else
-  const f32x16 magic = splat(12582912.0f);  // 1.5 * 2^23: adding it leaves the nearest whole number in the low bits
-  return (i32x16)(v + magic) - (i32x16)magic;
+    const f32xr magic = splat<f32xr>(12582912.0f);  // 1.5 * 2^23: adding it leaves the nearest whole number in the low bits
+    return (i32xr)(part + magic) - (i32xr)magic;
+#endif
+  }, convertible(v));
+}
+
+// Writes numbers of -128..127 as sixteen bytes.
+INLINE void store_bytes(int8_t* to, i32x16 v) {
+#if defined(__AVX512F__)
+  _mm_storeu_si128((__m128i*)to, _mm512_cvtepi32_epi8((__m512i)v));
+#elif defined(__AVX2__)
+  const __m256i pairs = _mm256_packs_epi32((__m256i)v.low, (__m256i)v.high);  // of lanes 0..3 and 8..11, then 4..7 and 12..15
+  const __m256i words = _mm256_permute4x64_epi64(pairs, 0xd8);
+  _mm_storeu_si128((__m128i*)to, _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+#elif defined(__x86_64__)
+  const __m128i low = _mm_packs_epi32((__m128i)v.low.low, (__m128i)v.low.high);
+  _mm_storeu_si128((__m128i*)to, _mm_packs_epi16(low, _mm_packs_epi32((__m128i)v.high.low, (__m128i)v.high.high)));
+#elif defined(__aarch64__)
+  const auto words = [](auto half) { return vcombine_s16(vmovn_s32((int32x4_t)half.low), vmovn_s32((int32x4_t)half.high)); };
+  vst1q_s8(to, vcombine_s8(vmovn_s16(words(v.low)), vmovn_s16(words(v.high))));
+#else
+  int32_t numbers[LANES];
+  store(numbers, v);
+  for (int lane = 0; lane < LANES; ++lane) to[lane] = int8_t(numbers[lane]);
 #endif
 }
 
-inline f32x16 larger(f32x16 a, f32x16 b) { return a > b ? a : b; }
-
-inline f32x16 to_float(i32x16 v) { return __builtin_convertvector(v, f32x16); }
-
-inline f32x16 to_float(f16x16 v) {
+// Whole numbers or float16 as float32.
+template <typename V>
+INLINE auto to_float(V v) {
+  return by_register([](auto part) {
+    if constexpr (std::is_same_v<typename NumberOf<V>::type, half>) {
 #if defined(__AVX512F__)
-  return (f32x16)_mm512_cvtph_ps((__m256i)v);
-#elif defined(__aarch64__)
-  union { f16x16 whole; float16x4_t part[4]; } a{v};
-  union { float32x4_t part[4]; f32x16 whole; } b;
-  for (int i = 0; i < 4; ++i) b.part[i] = vcvt_f32_f16(a.part[i]);
-  return b.whole;
+      return (f32xr)_mm512_cvtph_ps((__m256i)part);
 #elif defined(__F16C__)
-  f32x16 wide;
-  for (int i = 0; i < LANES; i += 8) {
-    const __m256 part = _mm256_cvtph_ps(load<__m128i>((const half*)&v + i));
-    std::memcpy((float*)&wide + i, &part, sizeof part);
-  }
-  return wide;
-#else
-  return __builtin_convertvector(v, f32x16);
+      return (f32xr)_mm256_cvtph_ps((__m128i)part);
+#elif defined(__aarch64__)
+      return (f32xr)vcvt_f32_f16((float16x4_t)part);
 #endif
+    }
+    return __builtin_convertvector(part, f32xr);
+  }, v);
 }
 
 // To the nearest, to the even one of two; infinite where it is too large.
-inline f16x16 to_half(f32x16 v) {
+INLINE f16x16 to_half(f32x16 v) {
+  return by_register([](f32xr part) {
 #if defined(__AVX512F__)
-  return (f16x16)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-#elif defined(__aarch64__)
-  f16x16 narrow;
-  for (int i = 0; i < LANES; i += 4) {
-    const float16x4_t part = vcvt_f16_f32(vld1q_f32((const float*)&v + i));
-    std::memcpy((half*)&narrow + i, &part, sizeof part);
-  }
-  return narrow;
+    return (f16xr)_mm512_cvtps_ph((__m512)part, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #elif defined(__F16C__)
-  f16x16 narrow;
-  for (int i = 0; i < LANES; i += 8) {
-    const __m128i part = _mm256_cvtps_ph(load<__m256>((const float*)&v + i), _MM_FROUND_TO_NEAREST_INT);
-    std::memcpy((half*)&narrow + i, &part, sizeof part);
-  }
-  return narrow;
+    return (f16xr)_mm256_cvtps_ph((__m256)part, _MM_FROUND_TO_NEAREST_INT);
+#elif defined(__aarch64__)
+    return (f16xr)vcvt_f16_f32((float32x4_t)part);
 #else
-  return __builtin_convertvector(v, f16x16);
+    return __builtin_convertvector(part, f16xr);
 #endif
+  }, v);
 }
 
+#if !defined(__AVX2__) && !defined(__ARM_FEATURE_DOTPROD)
+// The same as below, by products of 16 bits.
+INLINE i32xr dot4_in_words(i32xr acc, u8xr bytes, const int8_t* quad) {
+#if defined(__x86_64__)
+  const auto words = [](__m128i doubled) { return _mm_srai_epi16(doubled, 8); };
+  const __m128i all = (__m128i)bytes, four = _mm_set1_epi32(load<int32_t>(quad)), q = words(_mm_unpacklo_epi8(four, four));
+  const __m128 low = (__m128)_mm_madd_epi16(words(_mm_unpacklo_epi8(all, all)), q);  // of each lane the sums of two and two
+  const __m128 high = (__m128)_mm_madd_epi16(words(_mm_unpackhi_epi8(all, all)), q);
+  return acc + (i32xr)_mm_shuffle_ps(low, high, 0x88) + (i32xr)_mm_shuffle_ps(low, high, 0xdd);
+#elif defined(__aarch64__)
+  const int8x16_t all = (int8x16_t)bytes;
+  const int8x8_t q = vreinterpret_s8_s32(vdup_n_s32(load<int32_t>(quad)));
+  const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(all), q)), high = vpaddlq_s16(vmull_s8(vget_high_s8(all), q));
+  return acc + (i32xr)vpaddq_s32(low, high);
+#else
+  for (int lane = 0; lane < REGISTER_LANES; ++lane)
+    for (int j = 0; j < 4; ++j) acc[lane] += int32_t(int8_t(bytes[4 * lane + j])) * quad[j];
+  return acc;
+#endif
+}
+#endif
+
 // acc[lane] += the four products of the lane's unsigned bytes (0..127) with the four signed bytes at `quad` (-127..127).
-inline i32x16 dot4(i32x16 acc, u8x64 bytes, const int8_t* quad) {
+INLINE i32xr dot4(i32xr acc, u8xr bytes, const int8_t* quad) {
 #if defined(__AVX512VNNI__)
   // The compiler would load the quad by an instruction of its own; half of them would then be loads.
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(bytes), "m"(*reinterpret_cast<const int8_t(*)[4]>(quad)));
   return acc;
 #elif defined(__AVXVNNI__)
-  union { i32x16 whole; __m256i half[2]; } a{acc};
-  union { u8x64 whole; __m256i half[2]; } b{bytes};
-  const __m256i q = _mm256_set1_epi32(load<int32_t>(quad));
-  for (int i = 0; i < 2; ++i) a.half[i] = _mm256_dpbusd_avx_epi32(a.half[i], b.half[i], q);
-  return a.whole;
+  return (i32xr)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)bytes, _mm256_set1_epi32(load<int32_t>(quad)));
 #elif defined(__AVX2__)
-  union { i32x16 whole; __m256i half[2]; } a{acc};
-  union { u8x64 whole; __m256i half[2]; } b{bytes};
-  const __m256i q = _mm256_set1_epi32(load<int32_t>(quad)), ones = _mm256_set1_epi16(1);
-  for (int i = 0; i < 2; ++i)
-    a.half[i] = _mm256_add_epi32(a.half[i], _mm256_madd_epi16(_mm256_maddubs_epi16(b.half[i], q), ones));
-  return a.whole;
+  const __m256i pairs = _mm256_maddubs_epi16((__m256i)bytes, _mm256_set1_epi32(load<int32_t>(quad)));
+  return acc + (i32xr)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 #elif defined(__ARM_FEATURE_DOTPROD)
-  union { i32x16 whole; int32x4_t part[4]; } a{acc};
-  union { u8x64 whole; int8x16_t part[4]; } b{bytes};
-  const int8x16_t q = vreinterpretq_s8_s32(vdupq_n_s32(load<int32_t>(quad)));
-  for (int i = 0; i < 4; ++i) a.part[i] = vdotq_s32(a.part[i], b.part[i], q);
-  return a.whole;
+  return (i32xr)vdotq_s32((int32x4_t)acc, (int8x16_t)bytes, vreinterpretq_s8_s32(vdupq_n_s32(load<int32_t>(quad))));
 #else
-  for (int lane = 0; lane < LANES; ++lane)
-    for (int j = 0; j < 4; ++j) acc[lane] += int32_t(bytes[4 * lane + j]) * quad[j];
-  return acc;
+  return dot4_in_words(acc, bytes, quad);
 #endif
 }
 
 // The same for signed bytes, up to SIGNED_OFFSET times the sum of the quad, which the caller takes off.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 constexpr int SIGNED_OFFSET = 128;
-inline i32x16 dot4_signed(i32x16 acc, u8x64 bytes, const int8_t* quad) { return dot4(acc, bytes ^ uint8_t(0x80), quad); }
+INLINE i32xr dot4_signed(i32xr acc, u8xr bytes, const int8_t* quad) { return dot4(acc, bytes ^ uint8_t(0x80), quad); }
 #else
 constexpr int SIGNED_OFFSET = 0;
-inline i32x16 dot4_signed(i32x16 acc, u8x64 bytes, const int8_t* quad) {
+INLINE i32xr dot4_signed(i32xr acc, u8xr bytes, const int8_t* quad) {
 #if defined(__AVX2__)
-  union { i32x16 whole; __m256i half[2]; } a{acc};
-  union { u8x64 whole; __m256i half[2]; } b{bytes};
-  const __m256i q = _mm256_set1_epi32(load<int32_t>(quad)), size = _mm256_abs_epi8(q), ones = _mm256_set1_epi16(1);
-  for (int i = 0; i < 2; ++i) {
-    const __m256i products = _mm256_maddubs_epi16(size, _mm256_sign_epi8(b.half[i], q));
-    a.half[i] = _mm256_add_epi32(a.half[i], _mm256_madd_epi16(products, ones));
-  }
-  return a.whole;
-#elif defined(__ARM_FEATURE_DOTPROD)
-  return dot4(acc, bytes, quad);  // its bytes are signed already
+  const __m256i q = _mm256_set1_epi32(load<int32_t>(quad)), size = _mm256_abs_epi8(q);
+  const __m256i pairs = _mm256_maddubs_epi16(size, _mm256_sign_epi8((__m256i)bytes, q));
+  return acc + (i32xr)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
 #else
-  for (int lane = 0; lane < LANES; ++lane)
-    for (int j = 0; j < 4; ++j) acc[lane] += int32_t(int8_t(bytes[4 * lane + j])) * quad[j];
-  return acc;
+  return dot4(acc, bytes, quad);  // its bytes are signed already
 #endif
 }
 #endif

@@ -7,9 +7,9 @@ namespace hybridge::inline INSTRUCTION_SET {
 
 // e^x to 2 units in the last place; 0 below -104, infinite above 88.73, NaN for NaN.
 // Source: the Cephes library's expf: e^x = 2^n e^r with |r| <= ln 2 / 2, and a polynomial for e^r.
-inline f32x16 exp(f32x16 x) {
-  x = x > 89.0f ? splat(89.0f) : x;
-  x = x < -105.0f ? splat(-105.0f) : x;
+INLINE f32x16 exp(f32x16 x) {
+  x = select(x > 89.0f, splat(89.0f), x);
+  x = select(x < -105.0f, splat(-105.0f), x);
   const f32x16 magic = splat(12582912.0f);  // 1.5 * 2^23: adding it leaves the nearest whole number in the low bits
   const f32x16 shifted = x * 1.44269504088896341f + magic, whole = shifted - magic;
   const f32x16 r = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;
@@ -25,7 +25,7 @@ inline f32x16 exp(f32x16 x) {
 }
 
 // log(1 + y) for y of 0..1, as 2 artanh(y / (2 + y)), to 2 units in the last place.
-inline f32x16 log1p_of_fraction(f32x16 y) {
+INLINE f32x16 log1p_of_fraction(f32x16 y) {
   const f32x16 z = y / (y + 2.0f), zz = z * z;
   f32x16 p = zz * (1.0f / 15) + 1.0f / 13;
   p = p * zz + 1.0f / 11;
@@ -37,26 +37,48 @@ inline f32x16 log1p_of_fraction(f32x16 y) {
 }
 
 // tanh x to 2 units in the last place. Source: the Cephes library's tanhf: a polynomial near 0, 1 - 2 / (e^2x + 1) elsewhere.
-inline f32x16 tanh(f32x16 x) {
+INLINE f32x16 tanh(f32x16 x) {
   const f32x16 zz = x * x;
   f32x16 p = zz * -5.70498872745e-3f + 2.06390887954e-2f;
   p = p * zz - 5.37397155531e-2f;
   p = p * zz + 1.33314422036e-1f;
   p = p * zz - 3.33332819422e-1f;
   const f32x16 near = x + x * zz * p, far = 1.0f - 2.0f / (exp(x * 2.0f) + 1.0f);
-  return zz < 0.390625f ? near : far;
+  return select(zz < 0.390625f, near, far);
 }
 
-// The first `count` < 16 numbers of `from`, zeros behind them.
-inline f32x16 load_first(const float* from, int64_t count) {
-  f32x16 v = {};
-  std::memcpy(&v, from, count * sizeof(float));
-  return v;
+// The first `count` numbers of `from`, fewer than a vector has, zeros behind them.
+template <typename V = f32x16>
+inline V load_first(const float* from, int64_t count) {
+  float numbers[sizeof(V) / sizeof(float)] = {};
+  std::memcpy(numbers, from, count * sizeof(float));
+  return load<V>(numbers);
 }
 
-// The same for up to all sixteen.
-inline f32x16 load_up_to(const float* from, int64_t count) { return count >= LANES ? load<f32x16>(from) : load_first(from, count); }
+template <typename V>
+inline void store_first(float* to, V v, int64_t count) {
+  float numbers[sizeof(V) / sizeof(float)];
+  store(numbers, v);
+  std::memcpy(to, numbers, count * sizeof(float));
+}
 
-inline void store_first(float* to, f32x16 v, int64_t count) { std::memcpy(to, &v, count * sizeof(float)); }
+// The same for up to all numbers of a vector.
+template <typename V = f32x16>
+INLINE V load_up_to(const float* from, int64_t count) {
+  return count >= int64_t(sizeof(V) / sizeof(float)) ? load<V>(from) : load_first<V>(from, count);
+}
+
+template <typename V>
+INLINE void store_up_to(float* to, V v, int64_t count) {
+  count >= int64_t(sizeof(V) / sizeof(float)) ? store(to, v) : store_first(to, v, count);
+}
+
+// f of one number, which all lanes have.
+template <typename F>
+INLINE float of_one(const F& f, float x) {
+  float numbers[LANES];
+  store(numbers, f(splat(x)));
+  return numbers[0];
+}
 
 }  // namespace hybridge::inline INSTRUCTION_SET
