@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -45,9 +46,12 @@ def unpack(target: Path, journal: Journal) -> None:
     """Put the versions of requirements.lock for Linux on ARM64 into ``target``, whole or not at all. Raises StepError."""
     lock = CHECKOUT / "requirements.lock"
     with tempfile.TemporaryDirectory() as built:
-        pinned = [line for line in lock.read_text(encoding="utf-8").splitlines() if line.split("==")[0] in SOURCES]
-        journal.run([sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", built, *pinned])
-        _install(target, journal, "--find-links", built, "--constraint", str(lock), *requirements(), *TOOLS)
+        pinned = re.findall(r"(?m)^\S+==\S+", lock.read_text(encoding="utf-8"))
+        sources = [each for each in pinned if each.split("==")[0] in SOURCES]
+        journal.run([sys.executable, "-m", "pip", "wheel", "--no-deps", "--wheel-dir", built, *sources])
+        versions = Path(built, "versions.txt")  # without hashes: what is built here has another
+        versions.write_text("\n".join(pinned))
+        _install(target, journal, "--find-links", built, "--constraint", str(versions), *requirements(), *TOOLS)
 
 
 def wheel(folder: Path, journal: Journal) -> Path:

@@ -1,0 +1,1 @@
+"""Which lines and branches of the product the tests reach."""
