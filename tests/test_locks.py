@@ -14,8 +14,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-import write_locks
-from write_locks import PLATFORMS, Locked, read
+import lock as lock_script
+from lock import PLATFORMS, Locked, read
 
 CHECKOUT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -95,16 +95,16 @@ def test_a_library_that_one_python_alone_needs_is_no_line() -> None:
 
 def test_pytorch_without_cuda_is_locked_by_its_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And stays locked where they are not at hand, until there is a newer PyTorch."""
-    monkeypatch.setattr(write_locks, "ROOT", tmp_path)
+    monkeypatch.setattr(lock_script, "ROOT", tmp_path)
     (tmp_path / "torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl").write_bytes(b"")
     (tmp_path / "torch-2.12.0+cpu-cp311-cp311-linux_x86_64.whl").write_bytes(b"older")
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     torch = Locked("torch", "2.13.0", frozenset(PLATFORMS), ("0" * 64,))
-    found = write_locks.without_cuda([torch], [tmp_path])
+    found = lock_script.without_cuda([torch], [tmp_path])
     assert found == [Locked("torch", "2.13.0+cpu", frozenset(PLATFORMS), (empty,))]
-    write_locks.write("requirements-cpu", "PyTorch", found)
-    assert write_locks.without_cuda([torch], []) == found
-    assert write_locks.without_cuda([Locked("torch", "2.14.0", torch.where, torch.hashes)], [tmp_path]) == []
+    lock_script.write("requirements-cpu", "PyTorch", found)
+    assert lock_script.without_cuda([torch], []) == found
+    assert lock_script.without_cuda([Locked("torch", "2.14.0", torch.where, torch.hashes)], [tmp_path]) == []
 
 
 def test_pytorch_without_cuda_is_the_version_that_is_locked() -> None:
