@@ -27,9 +27,7 @@ class PackedWeight:
 
     def __init__(self, weight: Tensor, bits: int, group: int) -> None:
         self.rows, self.columns = weight.shape
-        panels = max(1, CHUNK // (self.columns * kernels.LANES)) * kernels.LANES
-        with _one_thread():
-            parts = [_pack(rows, bits, group) for rows in weight.detach().split(panels)]
+        parts = [_pack(rows, bits, group) for rows in float_rows(weight)]
         self.packed = constant(torch.cat([packed for packed, _ in parts]))
         self.scales = constant(torch.cat([scales for _, scales in parts if scales is not None])) if bits < 32 else None
 
@@ -101,6 +99,14 @@ def rounded(weight: Tensor, bits: int, group: int, scale: torch.dtype = torch.fl
     low = -8 if bits == 4 else -high  # -128 has no positive twin, which some processors' products need
     scales = symmetric_scales(weight, group, low, high).to(scale).clamp(min=SMALLEST_SCALE).float()
     return quantize(weight, scales, group, low, high), scales.view(weight.shape[0], -1)
+
+
+def float_rows(weight: Tensor) -> Iterator[Tensor]:
+    """Yield a weight [N, K] in float32, some rows at a time: whole panels, but for the last ones."""
+    panels = max(1, CHUNK // (weight.shape[1] * kernels.LANES)) * kernels.LANES
+    with _one_thread():
+        for rows in weight.detach().split(panels):
+            yield rows.float()
 
 
 def constant(values: Tensor) -> nn.Parameter:

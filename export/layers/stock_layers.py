@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybridge.export.layers.packed_layers import WithoutWeight, constant, rounded
+from hybridge.export.layers.packed_layers import WithoutWeight, constant, float_rows, rounded
 from hybridge.export.pinned.stock_operators import quantized as ops
 
 GROUPS = 32
@@ -26,8 +26,9 @@ class StockWeight:
     """A weight [N, K] as int8 [N, K] of 4 or 8 bits and float32 scales [N, K / group], which bfloat16 holds exactly."""
 
     def __init__(self, weight: Tensor, bits: int, group: int) -> None:
-        quanta, scales = rounded(weight.detach(), bits, group, torch.bfloat16)
-        self.quanta, self.scales = constant(quanta), constant(scales)
+        parts = [rounded(rows, bits, group, torch.bfloat16) for rows in float_rows(weight)]
+        quanta, scales = zip(*parts, strict=True)
+        self.quanta, self.scales = constant(torch.cat(quanta)), constant(torch.cat(scales))
         self.bits, self.group = bits, group
 
 
