@@ -54,7 +54,7 @@ def export_model(
         with steps.step("Laying out the state"):
             cache = writer.build_cache(config, options)
         with steps.step("Reading the checkpoint"):
-            loaded = load_checkpoint(source)
+            loaded = load_checkpoint(source, writer.reader(options))
         manifest = writer.export(loaded, cache, folder, options, steps)
         if validate:
             report = validate_session(folder, source, steps, programs=DEFAULT_PROGRAMS, seed=0)

@@ -10,23 +10,30 @@ from typing import Any
 from hybridge.cache.errors import UsageError
 from hybridge.export.checkpoint.loading import Checkpoint
 from hybridge.export.output.progress import ExportProgress
+from hybridge.export.pinned.transformers_loading import Reader
 from hybridge.export.pte.exporter import export
 from hybridge.export.pte.state_cache import build_cache
+from hybridge.export.quantization.while_reading import packer
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """build_cache: the state of a config, after checking the options; export: write the artifact of a checkpoint with it."""
+    """What writes artifacts.
+
+    build_cache: the state of a config, after checking the options; reader: what works on weights as they are read, if anything
+    does; export: write the artifact of a checkpoint with them.
+    """
 
     build_cache: Callable[[Any, ExportOptions], Any]
+    reader: Callable[[ExportOptions], Reader | None]
     export: Callable[[Checkpoint, Any, Path, ExportOptions, ExportProgress], Manifest]
 
 
 def format_of(options: ExportOptions) -> Format:
     """Return the writer of what the options ask for. Raises UsageError if its libraries are not installed."""
-    return _onnx() if options.format == "onnx" else Format(build_cache=build_cache, export=export)
+    return _onnx() if options.format == "onnx" else Format(build_cache=build_cache, reader=packer, export=export)
 
 
 def _onnx() -> Format:
@@ -38,4 +45,4 @@ def _onnx() -> Format:
     from hybridge.export.onnx.exporter import export_onnx
     from hybridge.export.onnx.options import build_cache as build_traced_cache
 
-    return Format(build_cache=build_traced_cache, export=export_onnx)
+    return Format(build_cache=build_traced_cache, reader=lambda _: None, export=export_onnx)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from executorch.backends.xnnpack import _passes, xnnpack_preprocess
-from executorch.exir import to_edge_transform_and_lower
+from executorch.exir import to_edge, to_edge_transform_and_lower
 from executorch.exir.backend.canonical_partitioners.config_partitioner import format_target_name
 from torch import Tensor, nn
 from torch._export import utils as export_utils
@@ -359,13 +359,24 @@ def test_the_delegate_and_its_option_have_their_names() -> None:
 
 def test_the_passes_that_are_left_out_are_there() -> None:
     names = [each.__name__ for each in _passes.XNNPACKPassManager(None).passes]
-    gone = xnnpack.POINTLESS_PASSES - set(names)
-    assert not gone, f"XNNPACK has no passes {gone}: look at {names} for their new names in POINTLESS_PASSES"
+    gone = (xnnpack.POINTLESS_PASSES | xnnpack.SOUGHT.keys()) - set(names)
+    assert not gone, f"XNNPACK has no passes {gone}: look at {names} for their new names in POINTLESS_PASSES and SOUGHT"
+    joined = to_edge(traced(lambda x: torch.cat([x, x]), torch.ones(2))).exported_program()
     with xnnpack.fewer_passes():
-        left = [each.__name__ for each in xnnpack_preprocess.XNNPACKPassManager(None).passes]
-    assert left == [name for name in names if name not in xnnpack.POINTLESS_PASSES]
+        left = [each.__name__ for each in xnnpack_preprocess.XNNPACKPassManager(joined).passes]
+    idle = xnnpack.POINTLESS_PASSES | (xnnpack.SOUGHT.keys() - {"DecomposeConcatenate"})
+    assert left == [name for name in names if name not in idle]
     looked_up = xnnpack_preprocess.XnnpackBackend.preprocess.__code__.co_names
     assert "XNNPACKPassManager" in looked_up, "the preprocess makes its passes elsewhere: fewer_passes() patches nothing"
+
+
+@pytest.mark.parametrize("name", sorted(xnnpack.SOUGHT))
+def test_a_pass_that_may_be_left_out_names_what_it_seeks(name: str) -> None:
+    """Its source has every operator that is in the table, and no other that it would begin to change with."""
+    made = next(each for each in _passes.XNNPACKPassManager(None).passes if each.__name__ == name)
+    source = inspect.getsource(inspect.getmodule(made) or made)
+    for operator in xnnpack.SOUGHT[name] - {"dim_order_ops._to_dim_order_copy.default"}:
+        assert operator in source, f"{name} does not look for {operator} any more: see SOUGHT in export/pinned/xnnpack.py"
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,12 +18,14 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 
 import hybridge.export.checkpoint.glm5_next_text  # noqa: F401  lets transformers load a text model that it has no class for
-from hybridge.cache.errors import CheckpointError
+from hybridge.cache.errors import CheckpointError, HybridgeError
 from hybridge.cache.families import text_config
 from hybridge.cache.families.checks import ADVICE
 from hybridge.export.checkpoint.config_file import read_config
+from hybridge.export.checkpoint.finite import CheckedReader, broken_weights
 from hybridge.export.checkpoint.text_model import text_model
 from hybridge.export.checkpoint.weight_files import loadable
+from hybridge.export.pinned.transformers_loading import Reader, read_one_by_one
 from hybridge.export.source.checkpoint_path import find_checkpoint
 from hybridge.export.source.hub_cache import download_again
 from hybridge.export.source.reading import check_files, first_line
@@ -81,17 +84,19 @@ def logits_width(config: Any) -> int:
     return width
 
 
-def load_checkpoint(checkpoint: str | Path) -> Checkpoint:
-    """Config and weights of what ``checkpoint`` names, in float32.
+def load_checkpoint(checkpoint: str | Path, reader: Reader | None = None) -> Checkpoint:
+    """Config and weights of what ``checkpoint`` names, in float32 but for what ``reader`` made of them as they were read.
 
-    Raises CheckpointError where weights are missing, misshapen, damaged or not finite, and what ``read_config`` raises.
+    Raises CheckpointError where weights are missing, misshapen, damaged or not finite, and what ``read_config`` and ``reader``
+    raise.
     """
     folder = find_checkpoint(checkpoint)
     config = read_config(folder)
     check_files(folder, (TOKENIZER, *COPIED_FILES))
-    with loadable(folder) as place:
+    checked = CheckedReader(reader) if reader else None
+    with loadable(folder) as place, read_one_by_one(checked) if checked else nullcontext():
         model, info = _load_weights(folder, place, config)
-    _check_weights(folder, model, info)
+    _check_weights(folder, info, checked.broken if checked else broken_weights(model))
     return Checkpoint(folder=folder, model=text_model(model).eval().requires_grad_(False))
 
 
@@ -110,6 +115,8 @@ def _load_weights(folder: Path, place: Path, config: Any) -> tuple[PreTrainedMod
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # so that they are listed; they are refused below
         )
+    except HybridgeError:
+        raise  # the reader's
     except Exception as error:  # whatever a damaged file or an impossible size makes transformers run into
         raise CheckpointError(_obstacle(folder, config, error)) from error
     return model, info
@@ -131,7 +138,7 @@ def _class_for(config: Any) -> Any:
     return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
 
 
-def _check_weights(folder: Path, model: PreTrainedModel, info: dict[str, Any]) -> None:
+def _check_weights(folder: Path, info: dict[str, Any], broken: list[str]) -> None:
     if missing := sorted(info["missing_keys"]):
         raise CheckpointError(f"{folder} lacks {_some(missing)}; the checkpoint is incomplete: {download_again(folder)}.")
     if mismatched := sorted(info["mismatched_keys"]):
@@ -140,7 +147,7 @@ def _check_weights(folder: Path, model: PreTrainedModel, info: dict[str, Any]) -
             f"{name} in {folder} has shape {list(found)}, but config.json asks for {list(expected)}"
             + (f" (and {len(mismatched) - 1} more)." if len(mismatched) > 1 else ".")
         )
-    if broken := [name for name, weight in model.named_parameters() if not bool(weight.isfinite().all())]:
+    if broken:
         raise CheckpointError(f"{_some(broken)} in {folder} is not finite (NaN or infinity); the weights are damaged.")
 
 

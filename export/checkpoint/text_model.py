@@ -13,7 +13,7 @@ from hybridge.export.pinned.transformers import build_empty
 
 def text_model(model: PreTrainedModel) -> PreTrainedModel:
     """Return the causal language model in ``model``, with its own weights and without those for pictures and sounds."""
-    decoder = _text_decoder(model)
+    decoder = text_decoder(model)
     if model.config is text_config(model.config):
         return model
     text = build_empty(decoder.config)
@@ -24,7 +24,7 @@ def text_model(model: PreTrainedModel) -> PreTrainedModel:
     return text.eval()
 
 
-def _text_decoder(model: PreTrainedModel) -> Any:
-    """The decoder over whose config and layers a multimodal model generates text."""
+def text_decoder(model: PreTrainedModel) -> Any:
+    """Return the decoder over whose config and layers a multimodal model generates text."""
     decoder: Any = model.get_decoder()
     return getattr(decoder, "language_model", decoder)

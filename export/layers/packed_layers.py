@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import hybridge.runtime.kernels.experts  # noqa: F401  registers the operator
 import hybridge.runtime.kernels.linear as kernels
 from hybridge.export.pinned.torchao import quantize, symmetric_scales
+from hybridge.export.pinned.transformers_loading import initialized
 
 CHUNK = 1 << 18
 """Elements that are packed at once: they stay in the processor's cache, which makes it ten times faster."""
@@ -37,8 +38,11 @@ class WithoutWeight(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Return an empty tensor of the type that is computed in: some models ask a layer's weight for its type or device."""
-        return torch.empty(0)
+        """Return an empty tensor of the type that is computed in: some models ask a layer's weight for its type or device.
+
+        Others initialize it once they are read, unless it is marked.
+        """
+        return initialized(torch.empty(0))
 
 
 class _Packed(WithoutWeight):

@@ -10,8 +10,9 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hybridge.export.pinned.torch_export import known_operators, late_code, without_history
-from hybridge.export.pinned.xnnpack import fewer_passes, weights_held_once
+from hybridge.export.pinned.emission import constants_in_place
+from hybridge.export.pinned.torch_export import fewer_decompositions, known_operators, late_code, without_history
+from hybridge.export.pinned.xnnpack import fewer_passes, quick_merges, weights_held_once
 
 NEVER = 1_000_000
 """Collections of the younger objects before one of all."""
@@ -19,8 +20,18 @@ NEVER = 1_000_000
 
 @contextmanager
 def quick_lowering() -> Iterator[None]:
-    """Inside, nodes carry no history, graphs have no code, XNNPACK skips what finds nothing here and holds each weight once."""
-    with without_history(), late_code(), known_operators(), fewer_passes(), weights_held_once(), _young_garbage_collection():
+    """Inside, nodes carry no history, graphs have no code, XNNPACK skips what finds nothing here, each weight is held once."""
+    with (
+        without_history(),
+        late_code(),
+        known_operators(),
+        fewer_decompositions(),
+        fewer_passes(),
+        quick_merges(),
+        weights_held_once(),
+        constants_in_place(),
+        _young_garbage_collection(),
+    ):
         yield
 
 

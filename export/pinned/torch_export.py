@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 from unittest import mock
 
 import torch
 from torch._export import utils as export_utils
+from torch.export import ExportedProgram
 from torch.fx import GraphModule, traceback
+from torch.fx import config as fx_config
 
 Operator: TypeAlias = torch._ops.OpOverload
 """The class of the targets of an exported graph's calls, but for ``getitem`` and arithmetic on sizes."""
@@ -38,9 +41,11 @@ def overload(operator: Operator) -> str:
 def without_history() -> Iterator[None]:
     """Let nodes carry no history from pass to pass, which would be copied with every node: a sixth of the lowering.
 
-    Patches ``NodeSource.__init__``, which every pass calls for every node, to set the same attributes without the copy.
+    Patches ``NodeSource.__init__``, which every pass calls for every node, to set the same attributes without the copy. Nor do
+    traces say where in the source a node came from.
     """
-    with mock.patch.object(traceback.NodeSource, "__init__", _without_copy):
+    silent = mock.patch.object(fx_config, "do_not_emit_stack_traces", new=True)
+    with mock.patch.object(traceback.NodeSource, "__init__", _without_copy), silent:
         yield
 
 
@@ -83,3 +88,31 @@ def known_operators() -> Iterator[None]:
     export_utils._materialize_cpp_cia_ops()
     with mock.patch.object(export_utils, "_materialize_cpp_cia_ops", return_value=None):
         yield
+
+
+@contextmanager
+def fewer_decompositions() -> Iterator[None]:
+    """Trace a program anew only where something is left to decompose: a sixth of the lowering.
+
+    ExecuTorch has each decomposed three times, and the first time only made functional, which every decomposition does. Patches
+    ``ExportedProgram.run_decompositions``.
+    """
+    functional: weakref.WeakSet[ExportedProgram] = weakref.WeakSet()
+
+    def decomposed(self: ExportedProgram, table: Any = None, *args: Any, **options: Any) -> ExportedProgram:
+        if table is not None and not table:
+            return self
+        if self in functional and table is not None and not _calls_any(self.graph_module, table):
+            return self
+        made = run(self, table, *args, **options)
+        functional.add(made)
+        return made
+
+    run = ExportedProgram.run_decompositions
+    with mock.patch.object(ExportedProgram, "run_decompositions", decomposed):
+        yield
+
+
+def _calls_any(module: GraphModule, operators: Container[Any]) -> bool:
+    graphs = [each.graph for each in module.modules() if isinstance(each, GraphModule)]
+    return any(node.target in operators for graph in graphs for node in graph.nodes)

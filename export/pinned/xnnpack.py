@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 from unittest import mock
@@ -11,6 +11,8 @@ from executorch.backends.xnnpack import _passes, xnnpack_preprocess
 from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS, gemm_configs, generic_node_configs
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir._serialize._named_data_store import NamedDataStore
+from executorch.exir.backend.canonical_partitioners.group_partitioner import GroupBasedPartitioner
+from torch.fx.passes.utils.fuser_utils import validate_partition
 
 Partitioner: TypeAlias = XnnpackPartitioner
 """Takes a list of configs, one class for each operator. ``ops_to_not_decompose`` gives operators and a filter of nodes."""
@@ -33,6 +35,17 @@ POINTLESS_PASSES = frozenset(
 )
 """Classes of XNNPACK's passes that find nothing in a language model, by name; each walks every graph all the same."""
 
+SOUGHT: Mapping[str, frozenset[str]] = {
+    "ConvertToLinearPass": frozenset({"aten.mm.default", "aten.addmm.default", "aten.bmm.default"}),
+    "FuseActivationPass": frozenset({"aten.relu.default", "aten.hardtanh.default"}),
+    "DecomposeConcatenate": frozenset({"aten.cat.default"}),
+    "RemoveGetItemPass": frozenset({"aten.max_pool2d_with_indices.default", "aten.max.dim"}),
+    "InsertPadQDQPass": frozenset({"aten.constant_pad_nd.default"}),
+    "Conv1dUnsqueezePass": frozenset({"aten.convolution.default"}),
+    "RemoveRedundantCopyPass": frozenset({"aten._to_copy.default", "dim_order_ops._to_dim_order_copy.default"}),
+}
+"""What other classes of its passes change, by name: without such operators they only trace the graph once more."""
+
 
 def configs(linear: type[LinearConfig]) -> list[Any]:
     """Return all configs with ``linear`` in place of XNNPACK's own for linear layers, and without that for products."""
@@ -43,7 +56,7 @@ def configs(linear: type[LinearConfig]) -> list[Any]:
 
 @contextmanager
 def fewer_passes() -> Iterator[None]:
-    """Let XNNPACK skip ``POINTLESS_PASSES``: a third of the lowering.
+    """Let XNNPACK skip ``POINTLESS_PASSES``, and of ``SOUGHT`` those with nothing to do: a third of the lowering.
 
     Patches the name of the pass manager where ``XnnpackBackend.preprocess`` looks it up; it runs what is in ``passes``.
     """
@@ -70,4 +83,26 @@ def weights_held_once() -> Iterator[None]:
 class _ShorterPassManager(_passes.XNNPACKPassManager):  # type: ignore[misc]  # untyped upstream
     def __init__(self, exported_program: Any, passes: Any = None) -> None:
         super().__init__(exported_program, passes)
-        self.passes: list[Any] = [each for each in self.passes if each.__name__ not in POINTLESS_PASSES]
+        there = {str(getattr(node.target, "__name__", "")) for node in exported_program.graph.nodes}
+        self.passes: list[Any] = [each for each in self.passes if _may_change(each.__name__, there)]
+
+
+def _may_change(name: str, operators: set[str]) -> bool:
+    return name not in POINTLESS_PASSES and (name not in SOUGHT or not SOUGHT[name].isdisjoint(operators))
+
+
+@contextmanager
+def quick_merges() -> Iterator[None]:
+    """Ask of two islands whether they can be one by whole sets of nodes, and not node by node: a tenth of the lowering.
+
+    Patches ``GroupBasedPartitioner._can_merge_partitions``, to the same answers.
+    """
+    with mock.patch.object(GroupBasedPartitioner, "_can_merge_partitions", _can_merge):
+        yield
+
+
+def _can_merge(self: Any, first: int, second: int, partitions: Mapping[int, Any]) -> bool:
+    nodes = {*partitions[first].nodes, *partitions[second].nodes}
+    users = {user for node in nodes for user in node.users if user not in nodes}
+    apart = all(nodes.isdisjoint(self.dependency_viewer.downstreams_of(user)) for user in users)
+    return apart and bool(validate_partition(list(nodes)))

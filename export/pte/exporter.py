@@ -19,7 +19,7 @@ from hybridge.export.output.description import manifest_of, weight_bytes, write_
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.pte.methods import State, build_methods
 from hybridge.export.pte.mtp_drafter import MtpDrafter
-from hybridge.export.quantization.quantize import is_quantized, quantize
+from hybridge.export.quantization.quantize import is_packed, quantize
 from hybridge.runtime.artifacts.manifest import (
     FORMAT_VERSION,
     MANIFEST,
@@ -40,7 +40,7 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
     cache is what ``build_cache`` made of the same config and options. Raises ExportFailedError and OSError.
     """
     write_tokenizer(checkpoint, folder, steps)
-    if options.kernels == "hybridge" or is_quantized(options):
+    if is_packed(options):
         with steps.step("Packing the weights"):
             quantize(checkpoint.model, options)
     drafter = MtpDrafter(load_mtp(checkpoint), cache, options.draft_len) if options.mtp else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.export.layers.experts import EXPERTS, projections
@@ -21,15 +21,25 @@ def pack_weights(model: PreTrainedModel, options: ExportOptions) -> None:
 
     Raises UsageError where the group size does not divide a layer's columns, or an embedding cannot be quantized.
     """
-    integer, group = options.quantize == "8da4w", options.group_size
-    _pack_embedding(model, BITS[options.embedding_quantize], group, integer=integer)
+    integer = options.quantize == "8da4w"
+    _pack_embedding(model, BITS[options.embedding_quantize], options.group_size, integer=integer)
     for name, layer in list(linears(model)):
-        weight = _packed(name, layer.weight, BITS[options.quantize], group)
-        model.set_submodule(name, PackedLinear(weight, layer.bias, integer=integer))
+        pack_linear(model, name, layer, options)
     for name, module in list(model.named_modules()):
-        for projection in projections(module):
-            _pack_experts(f"{name}.{projection}", module, projection, BITS[options.quantize], group, integer=integer)
+        pack_experts(name, module, options)
     choose_experts(model, EXPERTS)  # which knows packed ones
+
+
+def pack_linear(model: PreTrainedModel, name: str, layer: nn.Linear, options: ExportOptions) -> None:
+    """Replace linear layer ``name`` of ``model``. Raises UsageError where the group size does not divide its columns."""
+    weight = _packed(name, layer.weight, BITS[options.quantize], options.group_size)
+    model.set_submodule(name, PackedLinear(weight, layer.bias, integer=options.quantize == "8da4w"))
+
+
+def pack_experts(name: str, module: nn.Module, options: ExportOptions) -> None:
+    """Replace the weights in ``module``, if it has experts. Raises what ``pack_linear`` does."""
+    for projection in projections(module):
+        _pack_projection(f"{name}.{projection}", module, projection, options)
 
 
 def _pack_embedding(model: PreTrainedModel, bits: int, group: int, *, integer: bool) -> None:
@@ -45,14 +55,15 @@ def _pack_embedding(model: PreTrainedModel, bits: int, group: int, *, integer: b
         model.set_output_embeddings(PackedLinear(weight, head.bias, integer=integer and bits < 32))
 
 
-def _pack_experts(name: str, module: Any, projection: str, bits: int, group: int, *, integer: bool) -> None:
+def _pack_projection(name: str, module: Any, projection: str, options: ExportOptions) -> None:
     stored = getattr(module, projection).detach()
     weight = stored.transpose(1, 2) if module.is_transposed else stored  # [E, N, K]
     rows = weight.shape[1]
     flat = F.pad(weight, (0, 0, 0, -rows % LANES)).flatten(0, 1)  # each expert has panels of its own
     bias = getattr(module, f"{projection}_bias").detach() if module.has_bias else None
     delattr(module, projection)
-    setattr(module, projection, PackedExperts(_packed(name, flat, bits, group), rows, bias, integer=integer))
+    packed = _packed(name, flat, BITS[options.quantize], options.group_size)
+    setattr(module, projection, PackedExperts(packed, rows, bias, integer=options.quantize == "8da4w"))
 
 
 def _packed(name: str, weight: Tensor, bits: int, group: int) -> PackedWeight:

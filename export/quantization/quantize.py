@@ -6,11 +6,16 @@
 
 from __future__ import annotations
 
+from torch import nn
 from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.quantization.packing import pack_weights
-from hybridge.export.quantization.stock_quantization import check_stock_quantization, quantize_for_stock
+from hybridge.export.quantization.packing import pack_linear, pack_weights
+from hybridge.export.quantization.stock_quantization import (
+    check_stock_quantization,
+    quantize_for_stock,
+    quantize_linear_for_stock,
+)
 from hybridge.runtime.artifacts.options import ExportOptions
 
 
@@ -36,7 +41,27 @@ def is_lossy(options: ExportOptions) -> bool:
     return is_quantized(options) or options.kv_dtype != "float32"
 
 
+def is_packed(options: ExportOptions) -> bool:
+    """Return whether a .pte with ``options`` has other layers than its checkpoint, if only in another order."""
+    return options.kernels == "hybridge" or is_quantized(options)
+
+
+def is_own(options: ExportOptions) -> bool:
+    """Return whether layers become hybridge's own; onnxruntime has the same numbers."""
+    return options.kernels == "hybridge" or options.format == "onnx"
+
+
 def quantize(model: PreTrainedModel, options: ExportOptions) -> None:
-    """Replace layers of ``model`` in place by those that the artifact has. Raises UsageError for what they are not for."""
-    own = options.kernels == "hybridge" or options.format == "onnx"  # which has the same numbers
-    (pack_weights if own else quantize_for_stock)(model, options)
+    """Replace layers of ``model`` in place by those that the artifact has; those that were replaced before stay.
+
+    Raises UsageError for what they are not for.
+    """
+    (pack_weights if is_own(options) else quantize_for_stock)(model, options)
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):  # in the type of its file, should it have waited to be replaced
+            module.weight.data = module.weight.data.float()
+
+
+def replace_linear(model: PreTrainedModel, name: str, layer: nn.Linear, options: ExportOptions) -> None:
+    """Replace linear layer ``name`` of ``model``, as ``quantize`` would."""
+    (pack_linear if is_own(options) else quantize_linear_for_stock)(model, name, layer, options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
@@ -43,8 +43,13 @@ def quantize_for_stock(model: PreTrainedModel, options: ExportOptions) -> None:
     if options.quantize == "none":
         return
     for name, layer in list(untied_linears(model)):
-        weight = _weight(name, layer.weight, BITS[options.quantize], options.group_size)
-        model.set_submodule(name, StockLinear(weight, layer.bias))
+        quantize_linear_for_stock(model, name, layer, options)
+
+
+def quantize_linear_for_stock(model: PreTrainedModel, name: str, layer: nn.Linear, options: ExportOptions) -> None:
+    """Replace linear layer ``name`` of ``model``. Raises UsageError where the group size does not divide its columns."""
+    weight = _weight(name, layer.weight, BITS[options.quantize], options.group_size)
+    model.set_submodule(name, StockLinear(weight, layer.bias))
 
 
 def _quantize_embedding(model: PreTrainedModel, options: ExportOptions) -> None:

@@ -30,6 +30,15 @@ QWEN3_5: dict[str, Any] = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 10_000_000.0, "partial_rotary_factor": 0.25},
     "tie_word_embeddings": True,
 }
+QWEN3_5_4B = QWEN3_5 | {
+    "hidden_size": 2560,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "linear_num_value_heads": 32,
+}
+QWEN3_5_9B = QWEN3_5_4B | {"hidden_size": 4096, "intermediate_size": 12288, "tie_word_embeddings": False}
 LFM2: dict[str, Any] = {
     "vocab_size": 65536,
     "hidden_size": 1024,
@@ -93,6 +102,8 @@ SHAPES = {
     "granite-4-h-350m": Shape("granitemoehybrid", GRANITE),
     "embedded": Shape("qwen3_5_text", {}, EMBEDDED),
     "qwen3.5-8l": Shape("qwen3_5_text", QWEN3_5 | {"num_hidden_layers": 8, "vocab_size": 32768}),
+    "qwen3.5-4b": Shape("qwen3_5_text", QWEN3_5_4B),
+    "qwen3.5-9b": Shape("qwen3_5_text", QWEN3_5_9B),
     "tiny": Shape("qwen3_5_text", TINY),
 }
 

@@ -1,0 +1,85 @@
+"""transformers 5.23: how ``from_pretrained`` puts weights into a model, and a patch that lets each be worked on as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
+from unittest import mock
+
+import safetensors
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, core_model_loading, modeling_utils
+
+
+class Reader(Protocol):
+    """Is told of each weight of a model that is being read."""
+
+    def keeps(self, model: PreTrainedModel, name: str) -> bool:
+        """Return whether weight ``name`` stays in the type that its file has, rather than become the model's."""
+        ...
+
+    def loaded(self, model: PreTrainedModel, name: str) -> None:
+        """Take notice that weight ``name`` is in its place; its module may be replaced by another."""
+        ...
+
+
+@contextmanager
+def read_one_by_one(reader: Reader) -> Iterator[None]:
+    """Inside, ``from_pretrained`` reads one weight after the other, in the type of its file, and tells ``reader`` of each.
+
+    Else its threads read ahead, and everything is in memory in the model's type before anyone sees it. Patches what its loop
+    calls for each weight: ``_materialize_copy`` reads one, ``set_param_for_module`` puts it into its place, and
+    ``is_env_variable_true`` says whether to do without threads. Files are read, not mapped: a mapped file stays resident.
+    """
+    place = core_model_loading.set_param_for_module
+
+    def set_and_tell(model: PreTrainedModel, name: str, value: Tensor, *others: Any) -> None:
+        if not reader.keeps(model, name):
+            value = _like(value, weight_of(model, name))
+        place(model, name, value, *others)
+        reader.loaded(model, name)
+
+    with (
+        mock.patch.object(core_model_loading, "set_param_for_module", set_and_tell),
+        mock.patch.object(core_model_loading, "_materialize_copy", _as_it_is),
+        mock.patch.object(core_model_loading, "is_env_variable_true", return_value=True),
+        mock.patch.object(modeling_utils, "safe_open", _open_to_read),
+    ):
+        yield
+
+
+def weight_of(model: PreTrainedModel, name: str) -> Any:
+    """Return the parameter or buffer ``name`` of a model, on the meta device before it has been read."""
+    path, _, own = name.rpartition(".")
+    return getattr(model.get_submodule(path), own)
+
+
+def tied_weights(model: PreTrainedModel) -> set[str]:
+    """Return the names of weights that may be tied to others once all have been read, and of those they are tied to."""
+    tied = model.all_tied_weights_keys
+    return {*tied, *tied.values()}
+
+
+Initialized = TypeVar("Initialized", Tensor, nn.Module)
+
+
+def initialized(made: Initialized) -> Initialized:
+    """Mark a tensor or a module, but not what is in it, as one that needs no random numbers, though no file has it."""
+    made._is_hf_initialized = True  # type: ignore[union-attr, assignment]  # transformers' own mark
+    return made
+
+
+def _as_it_is(tensor: Any, device: Any = None, dtype: Any = None) -> Tensor:
+    read: Tensor = tensor[...]
+    both_float = dtype is not None and dtype.is_floating_point and read.is_floating_point()
+    return read if both_float else read.to(device=device, dtype=dtype)
+
+
+def _like(value: Tensor, meta: Any) -> Tensor:
+    return value.to(meta.dtype) if isinstance(meta, torch.Tensor) else value
+
+
+def _open_to_read(*args: Any, **options: Any) -> Any:
+    return safetensors.safe_open(*args, **options | {"backend": "pread"})
