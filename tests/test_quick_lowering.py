@@ -1,9 +1,11 @@
-"""Patches that make a lowering faster and smaller: each leaves every byte of a program as it is, and does what it is for."""
+"""Patches that make a lowering faster and smaller: they leave every byte of a program as it is, and do what they are for."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -14,16 +16,23 @@ from executorch.exir.backend.canonical_partitioners.group_partitioner import Gro
 from executorch.exir.emit import _emitter
 from executorch.exir.pass_base import ExportPass
 from torch import Tensor, nn
-from torch.export import ExportedProgram
 
 from hybridge.cache.quiet import quiet
 from hybridge.export.layers.stock_layers import StockLinear, StockWeight
 from hybridge.export.lowering.partition import OnceStored
 from hybridge.export.lowering.quick_lowering import quick_lowering
-from hybridge.export.pinned import emission, torch_export, xnnpack
+from hybridge.export.pinned.emission import StoredTensor
 from hybridge.export.pinned.executorch import backend_config, edge_config
+from hybridge.export.pinned.torch_export import without_history
 
-Patch = Callable[[], AbstractContextManager[None]]
+COUNTED: dict[str, Any] = {
+    "_decompose_exported_program": torch.export.exported_program,
+    "call": ExportPass,
+    "_can_merge_partitions": GroupBasedPartitioner,
+    "_save_new_const_tensor": _emitter._Emitter,
+    "_tensor_spec_to_evalue": _emitter._Emitter,
+}
+"""Functions that patches spare calls of, and where they are."""
 
 
 class Mixer(nn.Module):
@@ -47,78 +56,62 @@ class Mixer(nn.Module):
         return out
 
 
-@pytest.fixture(scope="module")
-def methods() -> dict[str, ExportedProgram]:
+def lowered(patch: Callable[[], AbstractContextManager[None]]) -> tuple[bytes, Counter[str]]:
+    """A program of two methods, and how often the functions in ``COUNTED`` were called for it."""
+    counts: Counter[str] = Counter()
+
+    def counted(name: str, original: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            counts[name] += 1
+            return original(*args, **options)
+
+        return call
+
     mixer = Mixer()
-    return {
-        name: torch.export.export(mixer, (torch.arange(count),), strict=False) for name, count in (("decode", 4), ("verify", 7))
-    }
-
-
-def program(methods: dict[str, ExportedProgram], patch: Patch) -> bytes:
-    with quiet(), torch.no_grad(), patch():
+    with quiet(), torch.no_grad(), ExitStack() as patches:
+        methods = {
+            name: torch.export.export(mixer, (torch.arange(size),), strict=False)
+            for name, size in (("decode", 4), ("verify", 7))
+        }
+        for name, owner in COUNTED.items():
+            patches.enter_context(mock.patch.object(owner, name, counted(name, getattr(owner, name))))
+        patches.enter_context(patch())
         edge = to_edge_transform_and_lower(
-            dict(methods), partitioner={name: [OnceStored()] for name in methods}, compile_config=edge_config()
+            methods, partitioner={name: [OnceStored()] for name in methods}, compile_config=edge_config()
         )
-        return bytes(edge.to_executorch(backend_config()).buffer)
+        return bytes(edge.to_executorch(backend_config()).buffer), counts
 
 
 @pytest.fixture(scope="module")
-def plain(methods: dict[str, ExportedProgram]) -> bytes:
-    return program(methods, nullcontext)
+def plain() -> tuple[bytes, Counter[str]]:
+    return lowered(without_history)  # whose numbers for debuggers come from histories
+
+
+@pytest.fixture(scope="module")
+def quick() -> tuple[bytes, Counter[str]]:
+    return lowered(quick_lowering)
+
+
+def test_every_byte_stays_as_it_is(plain: tuple[bytes, Any], quick: tuple[bytes, Any]) -> None:
+    assert quick[0] == plain[0]
 
 
 @pytest.mark.parametrize(
-    "patch",
-    [
-        torch_export.without_history,
-        torch_export.late_code,
-        torch_export.known_operators,
-        torch_export.fewer_decompositions,
-        xnnpack.fewer_passes,
-        xnnpack.quick_merges,
-        xnnpack.weights_held_once,
-        emission.constants_in_place,
-        quick_lowering,
-    ],
-    ids=lambda patch: patch.__name__,
+    ("name", "at_most"),
+    [("_decompose_exported_program", 0.5), ("call", 0.9), ("_can_merge_partitions", 0.0), ("_tensor_spec_to_evalue", 0.98)],
 )
-def test_a_patch_leaves_every_byte_as_it_is(methods: dict[str, ExportedProgram], plain: bytes, patch: Patch) -> None:
-    assert program(methods, patch) == plain
+def test_calls_are_spared(name: str, at_most: float, plain: tuple[Any, Counter[str]], quick: tuple[Any, Counter[str]]) -> None:
+    assert plain[1][name] > 0, f"{name} is not what is called any more"
+    assert quick[1][name] <= at_most * plain[1][name]
 
 
-def calls(owner: Any, name: str, methods: dict[str, ExportedProgram], patch: Patch) -> int:
-    """How often a method is called in a lowering."""
-    count, original = 0, getattr(owner, name)
-
-    def counted(*args: Any, **options: Any) -> Any:
-        nonlocal count
-        count += 1
-        return original(*args, **options)
-
-    with mock.patch.object(owner, name, counted):
-        program(methods, patch)
-    return count
+def test_a_constant_is_stored_as_often_as_before(plain: tuple[Any, Counter[str]], quick: tuple[Any, Counter[str]]) -> None:
+    assert quick[1]["_save_new_const_tensor"] == plain[1]["_save_new_const_tensor"] > 0
 
 
-@pytest.mark.parametrize(
-    ("patch", "owner", "name", "at_most"),
-    [
-        (torch_export.fewer_decompositions, ExportedProgram, "run_decompositions", 0.7),
-        (xnnpack.fewer_passes, ExportPass, "call", 0.9),
-        (xnnpack.quick_merges, GroupBasedPartitioner, "_can_merge_partitions", 0.0),
-        (emission.constants_in_place, _emitter._Emitter, "_tensor_spec_to_evalue", 0.95),
-    ],
-)
-def test_a_patch_spares_calls(methods: dict[str, ExportedProgram], patch: Patch, owner: Any, name: str, at_most: float) -> None:
-    before, after = calls(owner, name, methods, nullcontext), calls(owner, name, methods, patch)
-    assert before > 0, f"{name} is not what is called any more"
-    assert after <= at_most * before
-
-
-def test_a_constant_is_not_copied_and_writes_itself(tmp_path: Any) -> None:
+def test_a_constant_is_not_copied_and_writes_itself(tmp_path: Path) -> None:
     weight = torch.arange(100, dtype=torch.float32)
-    stored = emission.StoredTensor(weight.untyped_storage())
+    stored = StoredTensor(weight.untyped_storage())
     weight[0] = 7.0
     with (tmp_path / "file").open("wb") as file:
         stored.write_to_file(file)
