@@ -104,7 +104,7 @@ def fewer_decompositions() -> Iterator[None]:
             return self
         if self in functional and table is not None and not _calls_any(self.graph_module, table):
             return self
-        made = run(self, table, *args, **options)
+        made: ExportedProgram = run(self, table, *args, **options)
         functional.add(made)
         return made
 

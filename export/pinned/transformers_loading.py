@@ -67,7 +67,7 @@ Initialized = TypeVar("Initialized", Tensor, nn.Module)
 
 def initialized(made: Initialized) -> Initialized:
     """Mark a tensor or a module, but not what is in it, as one that needs no random numbers, though no file has it."""
-    made._is_hf_initialized = True  # type: ignore[union-attr, assignment]  # transformers' own mark
+    setattr(made, "_is_hf_initialized", True)  # noqa: B010  transformers' own mark, which no tensor declares
     return made
 
 
