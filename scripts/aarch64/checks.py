@@ -18,6 +18,15 @@ QUESTION = "how to read a file"
 TOKENS = ("5", "6", "7", "8", "9", "5", "6", "7", "8", "9", "5", "6")
 KNOWN = re.compile(r"No broken requirements|nvidia-cusparselt-\S+ \S+ is not supported on this platform")
 """What pip may say: NVIDIA's wheel names another platform inside than its file does."""
+PRODUCTS = """
+import torch
+torch.manual_seed(0)
+weight = torch.randn(96, 256)
+for rows in (1, 3, 8, 17, 64):
+    x = torch.randn(rows, 256)
+    error = (torch.nn.functional.linear(x, weight) - x.double() @ weight.double().T).abs().max().item()
+    assert error < 1e-3, f"PyTorch multiplies {rows} rows wrongly on this processor (error {error:.2g}): choose another --cpu"
+"""
 PROGRAMS = 5  # of 40 operations: 200
 
 
@@ -59,6 +68,12 @@ def _built(place: Place, name: str, target: str) -> Path:
     place.run(place.cmake, "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={place.folder / 'sdk/installed'};{executorch}")
     place.run(place.cmake, "--build", build, "--parallel", "2", "--target", target)
     return build / target
+
+
+def products(place: Place) -> Figures:
+    """Hold PyTorch's linear layers of a few rows against sums in float64. Raises StepError where they differ."""
+    place.run("python3", "-c", PRODUCTS)
+    return {}
 
 
 def kernels(place: Place) -> Figures:
