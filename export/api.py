@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from hybridge.export.checkpoint.config_file import read_config
@@ -9,6 +10,9 @@ from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.export.formats import format_of
 from hybridge.export.output.output_folder import output_folder
 from hybridge.export.output.progress import ExportProgress
+from hybridge.export.quantization.bits import with_recipe
+from hybridge.export.quantization.calibration import calibrate as calibrate_on
+from hybridge.export.quantization.quantize import check_calibration
 from hybridge.export.reference.validate import validate_session
 from hybridge.export.source.checkpoint_path import find_checkpoint
 from hybridge.export.source.folder_kinds import ignored_parts
@@ -24,6 +28,7 @@ def export_model(
     *,
     force: bool = False,
     validate: bool = False,
+    calibrate: str | Path | None = None,
     progress: ExportProgress | None = None,
 ) -> Manifest:
     """Export ``checkpoint`` to the folder ``out`` and return its manifest.
@@ -39,13 +44,17 @@ def export_model(
         session = hybridge.Session.load("OUT")
 
     checkpoint: a folder with config.json and *.safetensors, or the id of a model in the hub's local cache. force: replace an
-    artifact that is in ``out``. validate: hold it against the eager model before it appears. progress: is told of the steps,
+    artifact that is in ``out``. validate: hold it against the eager model before it appears. calibrate: a file of text that
+    weights are rounded for, or "self" for texts that the model makes itself. progress: is told of the steps,
     of warnings and of the validation's report; ``hybridge.export.output.progress.ExportProgress``.
 
     Raises UsageError for impossible options or an ``out`` that exists, CheckpointError or one of its kinds for what cannot be
     read or is not supported, ExportFailedError, ValidationError, and OutputError where ``out`` cannot be written.
     """
-    options, steps = options or ExportOptions(), progress or ExportProgress()
+    options, steps = with_recipe(options or ExportOptions()), progress or ExportProgress()
+    if calibrate is not None:
+        options = replace(options, calibrate="self" if calibrate == "self" else "text")
+        check_calibration(options)
     writer, source = format_of(options), find_checkpoint(checkpoint)
     config = read_config(source)
     for text in ignored_parts(source):
@@ -54,8 +63,12 @@ def export_model(
         with steps.step("Laying out the state"):
             cache = writer.build_cache(config, options)
         with steps.step("Reading the checkpoint"):
-            loaded = load_checkpoint(source, writer.reader(options))
-        manifest = writer.export(loaded, cache, folder, options, steps)
+            loaded = load_checkpoint(source, None if calibrate is not None else writer.reader(options))
+        calibrated = None
+        if calibrate is not None:
+            with steps.step("Calibrating"):
+                calibrated = calibrate_on(loaded, options, calibrate)
+        manifest = writer.export(loaded, cache, folder, options, steps, calibrated)
         if validate:
             report = validate_session(folder, source, steps, programs=DEFAULT_PROGRAMS, seed=0)
             steps.validated(report)

@@ -13,6 +13,7 @@ from hybridge.export.output.progress import ExportProgress
 from hybridge.export.pinned.transformers_loading import Reader
 from hybridge.export.pte.exporter import export
 from hybridge.export.pte.state_cache import build_cache
+from hybridge.export.quantization.calibration import Calibrated
 from hybridge.export.quantization.while_reading import packer
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.artifacts.options import ExportOptions
@@ -28,7 +29,7 @@ class Format:
 
     build_cache: Callable[[Any, ExportOptions], Any]
     reader: Callable[[ExportOptions], Reader | None]
-    export: Callable[[Checkpoint, Any, Path, ExportOptions, ExportProgress], Manifest]
+    export: Callable[[Checkpoint, Any, Path, ExportOptions, ExportProgress, Calibrated | None], Manifest]
 
 
 def format_of(options: ExportOptions) -> Format:

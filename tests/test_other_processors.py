@@ -14,6 +14,7 @@ from hybridge.export.layers.packed_layers import PackedWeight
 from hybridge.runtime.kernels.linear import packed_linear
 from tests.helpers.cross_compiled import CrossCompiled, Target, arm, cross_compile, emulator, has_zig, x86
 from tests.helpers.once import once
+from tests.helpers.packed_weight import packed_weight
 
 IS_X86 = platform.machine() == "x86_64"
 needs_arm = pytest.mark.skipif(
@@ -58,7 +59,7 @@ def product(kernels: CrossCompiled, weight: PackedWeight, x: Tensor, bias: Tenso
 @pytest.mark.parametrize(("bits", "integer"), [(4, True), (8, True), (4, False), (8, False), (32, False)])
 def test_packed_linear(kernels: CrossCompiled, bits: int, integer: bool) -> None:
     torch.manual_seed(0)
-    weight, x, bias = PackedWeight(torch.randn(37, 48), bits, 16), torch.randn(1, 13, 48), torch.randn(37)
+    weight, x, bias = packed_weight(torch.randn(37, 48), bits, 16), torch.randn(1, 13, 48), torch.randn(37)
     out = product(kernels, weight, x, bias, 37, integer)
     want = packed_linear(x, weight.packed, weight.scales, bias, 37, integer)
     torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-5)
@@ -69,7 +70,7 @@ def test_packed_linear(kernels: CrossCompiled, bits: int, integer: bool) -> None
 def test_whole_numbers_are_exact(kernels: CrossCompiled, bits: int, columns: int, group: int) -> None:
     """One to 17 tokens meet every size of tile, the groups every tail; some sums are the largest that there can be."""
     torch.manual_seed(bits)
-    x, weight = whole_numbers(17, columns, group), PackedWeight(torch.randn(19, columns), bits, group)
+    x, weight = whole_numbers(17, columns, group), packed_weight(torch.randn(19, columns), bits, group)
     assert weight.scales is not None
     weight.scales.data.fill_(0.5)
     weight.packed.data[0, :, :16] = 0xFF if bits == 4 else -127  # the first four rows
@@ -94,7 +95,7 @@ def test_linear(kernels: CrossCompiled) -> None:
 
 def test_packed_embedding(kernels: CrossCompiled) -> None:
     table, tokens, out = torch.randn(35, 24), torch.tensor([[0, 34, 16]]), torch.full((1, 3, 24), float("nan"))
-    packed = PackedWeight(table, 32, 8).packed.data
+    packed = packed_weight(table, 32, 8).packed.data
     assert kernels("packed_embedding.out", tokens, packed, None, 35, 24, out)[-1].equal(table[tokens])
 
 

@@ -7,12 +7,13 @@ import copy
 import pytest
 import torch
 
-from hybridge.export.layers.packed_layers import PackedExperts, PackedWeight
+from hybridge.export.layers.packed_layers import PackedExperts
 from hybridge.export.quantization.packing import pack_weights
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.backends.threads import set_threads
 from hybridge.runtime.kernels.experts import packed_experts
 from tests.helpers.kernel_program import KernelProgram
+from tests.helpers.packed_weight import packed_weight
 from tests.helpers.tiny import tiny_config, tiny_model
 from tests.helpers.zoo import VARIANTS
 
@@ -26,7 +27,7 @@ CHOICES = {
 def experts(bits: int, rows: int, columns: int, *, integer: bool, bias: bool) -> PackedExperts:
     torch.manual_seed(bits)
     weight = torch.nn.functional.pad(torch.randn(6, rows, columns), (0, 0, 0, -rows % 16)).flatten(0, 1)
-    return PackedExperts(PackedWeight(weight, bits, 8), rows, torch.randn(6, rows) if bias else None, integer=integer)
+    return PackedExperts(packed_weight(weight, bits, 8), rows, torch.randn(6, rows) if bias else None, integer=integer)
 
 
 @pytest.mark.slow

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.layers.packed_layers import PackedEmbedding, PackedLinear, PackedWeight
+from hybridge.export.layers.packed_layers import PackedEmbedding, PackedLinear
 from hybridge.export.quantization.packing import pack_weights
 from hybridge.export.quantization.quantize import check_quantization
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.backends.threads import set_threads
 from hybridge.runtime.kernels.linear import pack, packed_linear, unpack, weights
 from tests.helpers.kernel_program import KernelProgram
+from tests.helpers.packed_weight import packed_weight
 from tests.helpers.tiny import tiny_config, tiny_model
 
 SIZES = [(1, 8, 8), (17, 24, 8), (40, 64, 32), (131, 136, 8)]
@@ -34,7 +35,7 @@ def test_unpack_undoes_pack(bits: int, rows: int, blocks: int) -> None:
 @pytest.mark.parametrize(("bits", "step"), [(4, 1 / 7.5), (8, 1 / 127)])
 def test_a_packed_weight_is_off_by_half_a_step_at_most(bits: int, step: float) -> None:
     weight = torch.randn(37, 64)
-    packed = PackedWeight(weight, bits, 16)
+    packed = packed_weight(weight, bits, 16)
     error = (weights(packed.packed, packed.scales, 37) - weight).abs().unflatten(1, (4, 16)).amax(-1)
     largest = weight.abs().unflatten(1, (4, 16)).amax(-1)
     # The largest positive value lies half a step beyond the largest whole number, and float16 rounds the step.
@@ -48,7 +49,7 @@ def test_kernel_is_its_reference(bits: int, integer: bool, threads: int) -> None
     set_threads(threads)
     torch.manual_seed(bits)
     for (rows, columns, group), tokens in zip(SIZES, (1, 5, 17, 13), strict=True):
-        weight, x = PackedWeight(torch.randn(rows, columns), bits, group), torch.randn(1, tokens, columns)
+        weight, x = packed_weight(torch.randn(rows, columns), bits, group), torch.randn(1, tokens, columns)
         bias = torch.randn(rows) if tokens % 2 else None
         layer = PackedLinear(weight, bias, integer=integer)
         program = KernelProgram(layer, [x])
@@ -63,7 +64,7 @@ def test_nan_stays_nan(bits: int, integer: bool, column: int) -> None:
     """A refused call says so with NaN."""
     x = torch.randn(1, 2, 24)
     x[0, 1, column] = float("nan")
-    layer = PackedLinear(PackedWeight(torch.randn(17, 24), bits, 24), None, integer=integer)
+    layer = PackedLinear(packed_weight(torch.randn(17, 24), bits, 24), None, integer=integer)
     for out in (KernelProgram(layer, [x])(x)[0], layer(x)):
         assert out[0, 1].isnan().all()
         assert not out[0, 0].isnan().any()
@@ -71,7 +72,7 @@ def test_nan_stays_nan(bits: int, integer: bool, column: int) -> None:
 
 def test_rounded_activations_are_within_half_a_step() -> None:
     x = torch.randn(1, 3, 64) * torch.logspace(-3, 3, 64)
-    weight = PackedWeight(torch.eye(64), 8, 32)
+    weight = packed_weight(torch.eye(64), 8, 32)
     out = packed_linear(x, weight.packed, weight.scales, None, 64, True)
     step = x.unflatten(-1, (2, 32)).abs().amax(-1, keepdim=True) / 127
     error = (out - packed_linear(x, weight.packed, weight.scales, None, 64, False)).abs().unflatten(-1, (2, 32))
@@ -89,7 +90,7 @@ def test_float_kernel_over_rows(tokens: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("bits", [4, 8, 32])
 def test_embedding_kernel_finds_rows(bits: int) -> None:
-    weight = PackedWeight(torch.randn(35, 24), bits, 8)
+    weight = packed_weight(torch.randn(35, 24), bits, 8)
     tokens = torch.tensor([[0, 34, 16, 15]])
     table = weights(weight.packed, weight.scales, 35)
     out = KernelProgram(PackedEmbedding(weight, 2.0), [tokens])(tokens)[0]
@@ -98,7 +99,7 @@ def test_embedding_kernel_finds_rows(bits: int) -> None:
 
 @pytest.mark.slow
 def test_a_token_out_of_range_is_refused() -> None:
-    program = KernelProgram(PackedEmbedding(PackedWeight(torch.randn(35, 24), 4, 8), 1.0), [torch.tensor([[0]])])
+    program = KernelProgram(PackedEmbedding(packed_weight(torch.randn(35, 24), 4, 8), 1.0), [torch.tensor([[0]])])
     with pytest.raises(RuntimeError):
         program(torch.tensor([[35]]))
 

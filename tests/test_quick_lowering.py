@@ -18,12 +18,14 @@ from executorch.exir.pass_base import ExportPass
 from torch import Tensor, nn
 
 from hybridge.cache.quiet import quiet
+from hybridge.export.layers.rounded_weight import Grid
 from hybridge.export.layers.stock_layers import StockLinear, StockWeight
 from hybridge.export.lowering.partition import OnceStored
 from hybridge.export.lowering.quick_lowering import quick_lowering
 from hybridge.export.pinned.emission import StoredTensor
 from hybridge.export.pinned.executorch import backend_config, edge_config
 from hybridge.export.pinned.torch_export import without_history
+from hybridge.export.quantization.rounding import round_to_nearest
 
 COUNTED: dict[str, Any] = {
     "_decompose_exported_program": torch.export.exported_program,
@@ -42,7 +44,8 @@ class Mixer(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.conv = nn.Conv1d(32, 32, 3, groups=32, bias=False)
-        self.up, self.down = nn.Linear(32, 64), StockLinear(StockWeight(torch.randn(32, 64), 4, 32), None)
+        rounded = StockWeight(round_to_nearest("", torch.randn(32, 64), Grid(bits=4, group=32, scale=torch.bfloat16)))
+        self.up, self.down = nn.Linear(32, 64), StockLinear(rounded, None)
         self.table, self.norm = nn.Embedding(16, 32), nn.RMSNorm(32)
         self.register_buffer("total", torch.zeros(32))
         self.requires_grad_(False)

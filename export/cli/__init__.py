@@ -13,10 +13,25 @@ from types import FrameType
 from rich.markup import escape
 
 from hybridge.cache.errors import HybridgeError
-from hybridge.export.cli import bench, chat, demo, export, inspect, kernels, native, run, validate
+from hybridge.export.cli import bench, chat, demo, evaluate, export, inspect, kernels, native, run, validate
 from hybridge.export.cli.common import app, err
 
-__all__ = ["app", "bench", "chat", "demo", "ended", "export", "fail", "inspect", "kernels", "main", "native", "run", "validate"]
+__all__ = [
+    "app",
+    "bench",
+    "chat",
+    "demo",
+    "ended",
+    "evaluate",
+    "export",
+    "fail",
+    "inspect",
+    "kernels",
+    "main",
+    "native",
+    "run",
+    "validate",
+]
 
 
 def fail(message: str, exit_code: int) -> None:

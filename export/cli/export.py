@@ -12,6 +12,7 @@ from hybridge.cache import DEFAULT_MAX_SEQ_LEN
 from hybridge.cache.errors import UsageError
 from hybridge.export.cli.common import JsonOption, app, err, megabytes, numbers, print_json
 from hybridge.export.cli.steps import ConsoleProgress
+from hybridge.export.quantization.bits import parse_bits
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.artifacts.options import LONG_TEXT, ExportOptions
 from hybridge.runtime.kernels import library
@@ -58,6 +59,24 @@ def export_command(
     embedding_quantize: Annotated[
         Literal["none", "4w", "8w"], typer.Option(help="The embedding, and the output layer where it is tied to it.")
     ] = "none",
+    rounding: Annotated[
+        Literal["nearest", "search"],
+        typer.Option(help="How scales of 4-bit weights are found: by the least error, or by the largest number alone."),
+    ] = "search",
+    calibrate: Annotated[
+        str | None,
+        typer.Option(help="Round weights for this file of text, or 'self' for texts that the model makes itself; slower."),
+    ] = None,
+    recipe: Annotated[
+        Literal["none", "small", "balanced", "quality"],
+        typer.Option(help="Bits by what their rounding costs; implies --quantize 8da4w and bits of the embedding."),
+    ] = "none",
+    bits: Annotated[
+        str,
+        typer.Option(
+            help="Bits (4, 8 or 32) of weights by patterns of their names, such as 'out_proj=8,self_attn.*=8'; the last counts."
+        ),
+    ] = "",
     kv_cache: Annotated[
         Literal["auto", "float32", "float16", "int8"],
         typer.Option(
@@ -99,6 +118,9 @@ def export_command(
         quantize=quantize,
         group_size=group_size,
         embedding_quantize=embedding_quantize,
+        rounding=rounding,
+        recipe=recipe,
+        bits=parse_bits(bits),
         kv_cache=kv_cache,
         tap_layers=taps(tap_layers, mtp),
         mtp=mtp,
@@ -110,7 +132,7 @@ def export_command(
             "Install g++ or clang++, or give --kernels llm.",
             highlight=False,
         )
-    manifest = export_checkpoint(checkpoint, output, options, force=force, validate=validate)
+    manifest = export_checkpoint(checkpoint, output, options, force=force, validate=validate, calibrate=calibrate)
     if json:
         print_json({"output": str(output), **manifest.model_dump(mode="json")})
     else:
@@ -128,11 +150,21 @@ def taps(text: str, mtp: bool) -> tuple[int, ...]:
     return tuple(layers if not mtp or -1 in layers else [*layers, -1])
 
 
-def export_checkpoint(checkpoint: str | Path, output: Path, options: ExportOptions, *, force: bool, validate: bool) -> Manifest:
+def export_checkpoint(
+    checkpoint: str | Path,
+    output: Path,
+    options: ExportOptions,
+    *,
+    force: bool,
+    validate: bool,
+    calibrate: str | None = None,
+) -> Manifest:
     """``export_model`` that shows its steps on stderr."""
     from hybridge.export.api import export_model
 
-    return export_model(checkpoint, output, options, force=force, validate=validate, progress=ConsoleProgress(err))
+    return export_model(
+        checkpoint, output, options, force=force, validate=validate, calibrate=calibrate, progress=ConsoleProgress(err)
+    )
 
 
 def print_summary(output: Path, manifest: Manifest) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rich.markup import escape
 
 from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, megabytes, out, print_json, table
@@ -19,6 +21,7 @@ def inspect(artifact: ArtifactArgument, json: JsonOption = False) -> None:
         return
     _print_summary(opened)
     _print_layers(opened.manifest)
+    _print_bits(opened.manifest)
     _print_methods(opened.manifest)
     _print_operators(opened.manifest)
     if opened.manifest.onnx is not None:
@@ -32,7 +35,7 @@ def _print_summary(artifact: Artifact) -> None:
     grid.add_row("model type", manifest.model_type)
     grid.add_row("vocabulary", f"{manifest.vocab_size} tokens, bos {manifest.bos_id}, eos {manifest.eos_ids}")
     for name, value in _options(manifest).items():
-        grid.add_row(name, ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else f"{value}")
+        grid.add_row(name, escape(_shown(value)))
     for name, file in manifest.files.items():
         grid.add_row(name, f"{megabytes(file.size)}  sha256 {file.sha256[:16]}…")
     grid.add_row("weights", megabytes(manifest.weight_bytes))
@@ -45,6 +48,13 @@ def _print_summary(artifact: Artifact) -> None:
             f"Format version {manifest.format_version}: the stock runners of ExecuTorch 1.5 give wrong text with it. "
             "Export the model again for them."
         )
+
+
+def _shown(value: object) -> str:
+    """Return an option's value as its command line has it."""
+    if not isinstance(value, tuple):
+        return str(value)
+    return ", ".join("=".join(map(str, each)) if isinstance(each, tuple) else str(each) for each in value) or "none"
 
 
 def _options(manifest: Manifest) -> dict[str, object]:
@@ -64,6 +74,19 @@ def _print_layers(manifest: Manifest) -> None:
     rollback, slots = (sum(getattr(layer, name) for layer in manifest.layers) for name in ("rollback_bytes", "slot_bytes"))
     grid.add_section()
     grid.add_row("all", "", "", f"{state_bytes:,}", f"{rollback:,} ({rollback / state_bytes:.1%})", f"{slots:,}")
+    out.print(grid)
+
+
+def _print_bits(manifest: Manifest) -> None:
+    """How many weights of each kind have how many bits; kinds are names without the numbers of layers."""
+    if not manifest.bits:
+        return
+    kinds = Counter(
+        (".".join(part for part in name.split(".") if not part.isdigit()), bits) for name, bits in manifest.bits.items()
+    )
+    grid = table("Weights of fewer bits; all others are float32", "weight", "bits", "layers")
+    for (kind, bits), count in sorted(kinds.items()):
+        grid.add_row(escape(kind), f"{bits}", f"{count}")
     out.print(grid)
 
 

@@ -1,11 +1,11 @@
 """Linear layers and embeddings over weights in panels, as our kernels read them (``runtime/kernels/panels.h``).
 
-Weights of 4 and 8 bits are symmetric whole numbers with one float16 scale for each group of columns, by torchao's recipe.
+Weights of 4 and 8 bits are symmetric whole numbers with one float16 scale for each group of columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -13,28 +13,41 @@ from torch import Tensor, nn
 
 import hybridge.runtime.kernels.experts  # noqa: F401  registers the operator
 import hybridge.runtime.kernels.linear as kernels
-from hybridge.export.pinned.torchao import quantize, symmetric_scales
+from hybridge.export.layers.rounded_weight import RoundedWeight
 from hybridge.export.pinned.transformers_loading import initialized
 
 CHUNK = 1 << 18
-"""Elements that are packed at once: they stay in the processor's cache, which makes it ten times faster."""
-
-SMALLEST_SCALE = 2.0**-24
-"""Of float16 numbers above 0."""
+"""Elements that are worked on at once: they stay in the processor's cache, which makes it ten times faster."""
 
 
 class PackedWeight:
     """A weight [N, K] as panels of 4, 8 or 32 bits; scales are None for 32."""
 
-    def __init__(self, weight: Tensor, bits: int, group: int) -> None:
-        self.rows, self.columns = weight.shape
-        parts = [_pack(rows, bits, group) for rows in float_rows(weight)]
-        self.packed = constant(torch.cat([packed for packed, _ in parts]))
-        self.scales = constant(torch.cat([scales for _, scales in parts if scales is not None])) if bits < 32 else None
+    def __init__(self, packed: Tensor, scales: Tensor | None, shape: tuple[int, int], bits: int) -> None:
+        self.rows, self.columns = shape
+        self.bits = bits
+        self.packed = constant(packed)
+        self.scales = None if scales is None else constant(kernels.pack_scales(scales))
+
+    @classmethod
+    def exact(cls, weight: Tensor) -> PackedWeight:
+        """Pack numbers as they are, in float32."""
+        rows, columns = weight.shape
+        return cls(torch.cat([kernels.pack(part, 32) for part in float_rows(weight)]), None, (rows, columns), 32)
+
+    @classmethod
+    def of(cls, weight: RoundedWeight) -> PackedWeight:
+        """Pack whole numbers and their scales, which become float16."""
+        rows, columns = weight.quanta.shape
+        with one_thread():
+            packed = torch.cat([kernels.pack(part, weight.bits) for part in _chunks(weight.quanta)])
+        return cls(packed, weight.scales, (rows, columns), weight.bits)
 
 
 class WithoutWeight(nn.Module):
-    """A layer that keeps its numbers otherwise."""
+    """A layer that keeps its numbers otherwise, in ``bits`` bits."""
+
+    bits: int
 
     @property
     def weight(self) -> Tensor:
@@ -50,7 +63,7 @@ class _Packed(WithoutWeight):
 
     def __init__(self, weight: PackedWeight, out_features: int, bias: Tensor | None, *, integer: bool) -> None:
         super().__init__()
-        self.packed, self.scales, self.out_features = weight.packed, weight.scales, out_features
+        self.packed, self.scales, self.bits, self.out_features = weight.packed, weight.scales, weight.bits, out_features
         self.bias = None if bias is None else constant(bias)
         self.integer = integer
 
@@ -82,35 +95,24 @@ class PackedEmbedding(WithoutWeight):
 
     def __init__(self, weight: PackedWeight, factor: float) -> None:
         super().__init__()
-        self.packed, self.scales, self.shape = weight.packed, weight.scales, (weight.rows, weight.columns)
-        self.factor = factor
+        self.packed, self.scales, self.bits = weight.packed, weight.scales, weight.bits
+        self.shape, self.factor = (weight.rows, weight.columns), factor
 
     def forward(self, tokens: Tensor) -> Tensor:
         out: Tensor = torch.ops.hybridge.packed_embedding(tokens, self.packed, self.scales, *self.shape)
         return out if self.factor == 1.0 else out * self.factor
 
 
-def _pack(weight: Tensor, bits: int, group: int) -> tuple[Tensor, Tensor | None]:
-    if bits == 32:
-        return kernels.pack(weight, bits), None
-    quanta, scales = rounded(weight, bits, group)
-    return kernels.pack(quanta, bits), kernels.pack_scales(scales)
-
-
-def rounded(weight: Tensor, bits: int, group: int, scale: torch.dtype = torch.float16) -> tuple[Tensor, Tensor]:
-    """Round a weight [N, K] to int8 [N, K] with float32 scales [N, K / group], which the type ``scale`` holds exactly."""
-    high = (1 << (bits - 1)) - 1
-    low = -8 if bits == 4 else -high  # -128 has no positive twin, which some processors' products need
-    scales = symmetric_scales(weight, group, low, high).to(scale).clamp(min=SMALLEST_SCALE).float()
-    return quantize(weight, scales, group, low, high), scales.view(weight.shape[0], -1)
-
-
 def float_rows(weight: Tensor) -> Iterator[Tensor]:
     """Yield a weight [N, K] in float32, some rows at a time: whole panels, but for the last ones."""
-    panels = max(1, CHUNK // (weight.shape[1] * kernels.LANES)) * kernels.LANES
-    with _one_thread():
-        for rows in weight.detach().split(panels):
+    with one_thread():
+        for rows in _chunks(weight.detach()):
             yield rows.float()
+
+
+def _chunks(weight: Tensor) -> Sequence[Tensor]:
+    chunks: Sequence[Tensor] = weight.split(max(1, CHUNK // (weight.shape[1] * kernels.LANES)) * kernels.LANES)
+    return chunks
 
 
 def constant(values: Tensor) -> nn.Parameter:
@@ -119,7 +121,7 @@ def constant(values: Tensor) -> nn.Parameter:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Threads that wait for each other at every chunk cost far more than they bring."""
     count = torch.get_num_threads()
     torch.set_num_threads(1)

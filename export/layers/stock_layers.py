@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybridge.export.layers.packed_layers import WithoutWeight, constant, float_rows, rounded
+from hybridge.export.layers.packed_layers import WithoutWeight, constant
+from hybridge.export.layers.rounded_weight import RoundedWeight
 from hybridge.export.pinned.stock_operators import quantized as ops
 
 GROUPS = 32
@@ -25,11 +26,9 @@ INT4 = (-8, 7, torch.int8)
 class StockWeight:
     """A weight [N, K] as int8 [N, K] of 4 or 8 bits and float32 scales [N, K / group], which bfloat16 holds exactly."""
 
-    def __init__(self, weight: Tensor, bits: int, group: int) -> None:
-        parts = [rounded(rows, bits, group, torch.bfloat16) for rows in float_rows(weight)]
-        quanta, scales = zip(*parts, strict=True)
-        self.quanta, self.scales = constant(torch.cat(quanta)), constant(torch.cat(scales))
-        self.bits, self.group = bits, group
+    def __init__(self, weight: RoundedWeight) -> None:
+        self.quanta, self.scales = constant(weight.quanta), constant(weight.scales)
+        self.bits, self.group = weight.bits, weight.group
 
 
 class StockLinear(WithoutWeight):
@@ -37,7 +36,8 @@ class StockLinear(WithoutWeight):
 
     def __init__(self, weight: StockWeight, bias: Tensor | None) -> None:
         super().__init__()
-        self.quanta, self.scales, self.group = weight.quanta, weight.scales, weight.group
+        self.quanta, self.scales = weight.quanta, weight.scales
+        self.bits, self.group = weight.bits, weight.group
         self.zeros = constant(torch.zeros_like(weight.scales, dtype=torch.int8))
         self.bias = None if bias is None else constant(bias)
 

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 from torch import nn
 
 import hybridge
 from hybridge.export.checkpoint.loading import Checkpoint
+from hybridge.export.layers.packed_layers import WithoutWeight
 from hybridge.export.output.progress import ExportProgress
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.manifest import (
     FORMAT_VERSION,
+    CalibrationEntry,
     LayerEntry,
     Manifest,
     MethodEntry,
@@ -45,6 +48,12 @@ def weight_bytes(*models: nn.Module) -> int:
     return sum(stored.values())
 
 
+def rounded_bits(model: nn.Module) -> dict[str, Literal[4, 8]]:
+    """Return the bits of each weight of ``model`` that has fewer than 32, by the name of its layer."""
+    layers = ((name, module) for name, module in model.named_modules() if isinstance(module, WithoutWeight))
+    return {name: 4 if layer.bits == 4 else 8 for name, layer in layers if layer.bits < 32}
+
+
 def manifest_of(
     checkpoint: Checkpoint,
     options: ExportOptions,
@@ -54,6 +63,8 @@ def manifest_of(
     layers: list[LayerEntry],
     methods: dict[str, MethodEntry],
     libraries: Sequence[str],
+    bits: dict[str, Literal[4, 8]],
+    calibration: CalibrationEntry | None = None,
     onnx: OnnxEntry | None = None,
 ) -> Manifest:
     """Return the manifest of the files in ``folder``, whatever their format, with the installed versions of ``libraries``."""
@@ -69,5 +80,7 @@ def manifest_of(
         methods=methods,
         files={path.name: file_entry(path) for path in sorted(folder.iterdir())},
         versions={name: version(name) for name in libraries} | {"hybridge": hybridge.__version__},
+        bits=bits,
+        calibration=calibration,
         onnx=onnx,
     )

@@ -45,6 +45,14 @@ def read_program(flatbuffer: bytes) -> Any:
     return _flatbuffer_to_program(flatbuffer)
 
 
+def constant_offsets(program: Any, header: Any) -> list[tuple[int, int]]:
+    """Return where in the file each constant begins, and how many bytes there are up to the next one."""
+    segment = program.segments[program.constant_segment.segment_index]
+    starts = sorted(program.constant_segment.offsets[1:])  # the first one stands for no constant
+    base = header.segment_base_offset + segment.offset
+    return [(base + start, end - start) for start, end in zip(starts, [*starts[1:], segment.size], strict=True)]
+
+
 def write_program(program: Any, segment_bytes: int) -> bytes:
     """Return what stands before the segments, which take ``segment_bytes``: a flatbuffer with its header, padded."""
     built = _program_to_flatbuffer(program, constant_tensor_alignment=ALIGNMENT)

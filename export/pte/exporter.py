@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from executorch.exir import ExecutorchProgramManager
 from torch import Tensor
@@ -15,15 +15,17 @@ from hybridge.cache.layers.layer import CacheLayer
 from hybridge.export.checkpoint.loading import Checkpoint
 from hybridge.export.checkpoint.mtp_weights import load_mtp
 from hybridge.export.lowering.lower import calls, lower, outputs
-from hybridge.export.output.description import manifest_of, weight_bytes, write_tokenizer
+from hybridge.export.output.description import manifest_of, rounded_bits, weight_bytes, write_tokenizer
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.pte.methods import State, build_methods
 from hybridge.export.pte.mtp_drafter import MtpDrafter
+from hybridge.export.quantization.calibration import Calibrated
 from hybridge.export.quantization.quantize import is_packed, quantize
 from hybridge.runtime.artifacts.manifest import (
     FORMAT_VERSION,
     MANIFEST,
     PROGRAM,
+    CalibrationEntry,
     LayerEntry,
     Manifest,
     MethodEntry,
@@ -34,7 +36,14 @@ from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.artifacts.program_check import BOUNDED
 
 
-def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: ExportOptions, steps: ExportProgress) -> Manifest:
+def export(
+    checkpoint: Checkpoint,
+    cache: HybridCache,
+    folder: Path,
+    options: ExportOptions,
+    steps: ExportProgress,
+    calibrated: Calibrated | None = None,
+) -> Manifest:
     """Write the artifact of ``checkpoint`` into the existing, empty ``folder``; the model is adapted in place.
 
     cache is what ``build_cache`` made of the same config and options. Raises ExportFailedError and OSError.
@@ -42,9 +51,10 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
     write_tokenizer(checkpoint, folder, steps)
     if is_packed(options):
         with steps.step("Packing the weights"):
-            quantize(checkpoint.model, options)
+            quantize(checkpoint.model, options, calibrated.rounder if calibrated else None)
     drafter = MtpDrafter(load_mtp(checkpoint), cache, options.draft_len) if options.mtp else None
     weights = weight_bytes(checkpoint.model, *([drafter] if drafter else []))  # before the adaptation takes the model apart
+    bits, calibration = rounded_bits(checkpoint.model), calibrated.entry(checkpoint.model) if calibrated else None
     state = State(checkpoint.model, cache, options.tap_layers, drafter)
     methods = build_methods(state, options.shorter_verify_lens)
     constants = constant_methods(checkpoint, cache, options)
@@ -53,7 +63,15 @@ def export(checkpoint: Checkpoint, cache: HybridCache, folder: Path, options: Ex
     with steps.step(f"Writing {PROGRAM}"), (folder / PROGRAM).open("wb") as file:
         program.write_to_file(file)
     manifest = build_manifest(
-        checkpoint, cache, options, program, folder, weights, {name: args for name, (_, args) in methods.items()}
+        checkpoint,
+        cache,
+        options,
+        program,
+        folder,
+        weights,
+        bits,
+        calibration,
+        {name: args for name, (_, args) in methods.items()},
     )
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return manifest
@@ -89,6 +107,8 @@ def build_manifest(
     program: ExecutorchProgramManager,
     folder: Path,
     weights: int,
+    bits: dict[str, Literal[4, 8]],
+    calibration: CalibrationEntry | None,
     inputs: Mapping[str, tuple[Tensor, ...]],
 ) -> Manifest:
     """Return the manifest of what was written to ``folder``."""
@@ -97,6 +117,8 @@ def build_manifest(
         replace(options, backend=options.lowered_to, kv_cache=options.kv_dtype),
         folder,
         weights=weights,
+        bits=bits,
+        calibration=calibration,
         layers=[_layer(layer) for layer in cache.cache_layers()],
         methods={name: _method(name, args, program) for name, args in inputs.items()},
         libraries=("torch", "executorch", "transformers"),

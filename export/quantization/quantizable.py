@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
+from hybridge.export.layers.experts import projections
 
-BITS: Mapping[str, int] = {"none": 32, "8da4w": 4, "4w": 4, "8w": 8}
+GATES = frozenset({"in_proj_a", "in_proj_b", "in_proj_ba", "b_proj", "f_a_proj", "f_b_proj", "x_proj"})
+"""Layers that make decays, steps and betas of recurrences, whose errors add up over a text."""
 
 READ_DIRECTLY = frozenset({"kv_b_proj", "dt_proj", "router", "gate"})
 """Layers whose weight is not only multiplied with, or decides between experts, where a rounding error is a wrong choice."""
@@ -24,7 +26,7 @@ def linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
     """Return the linear layers that fewer bits are for, and their names."""
     for name, module in model.named_modules():
         wide = type(module) is nn.Linear and module.out_features * NARROW > module.in_features
-        if wide and name.rpartition(".")[2] not in READ_DIRECTLY:
+        if wide and name.rpartition(".")[2] not in GATES | READ_DIRECTLY:
             yield name, module
 
 
@@ -38,6 +40,19 @@ def untied_linears(model: PreTrainedModel) -> Iterator[tuple[str, nn.Linear]]:
     """Return ``linears`` without an output layer that is tied: its weight is stored once, and a table of 32 bits."""
     tied = model.get_output_embeddings() if has_tied_head(model) else None
     return ((name, layer) for name, layer in linears(model) if layer is not tied)
+
+
+def embedding_names(model: PreTrainedModel) -> list[str]:
+    """Return the names of the embedding and of a head that is tied to it."""
+    tied = [model.get_output_embeddings()] if has_tied_head(model) else []
+    shared = [model.get_input_embeddings(), *tied]
+    return [name for name, module in model.named_modules() if any(module is each for each in shared)]
+
+
+def rounded_names(model: PreTrainedModel) -> list[str]:
+    """Return the names of all weights that may be rounded: linear layers, experts, the embedding."""
+    experts = [f"{name}.{each}" for name, module in model.named_modules() for each in projections(module)]
+    return list(dict.fromkeys([*(name for name, _ in linears(model)), *experts, *embedding_names(model)]))
 
 
 def check_columns(name: str, weight: Tensor, group: int, smallest: int = 8) -> None:

@@ -6,17 +6,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import nn
 from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
+from hybridge.export.layers.packed_layers import WithoutWeight
+from hybridge.export.layers.rounded_weight import Rounder
+from hybridge.export.quantization.bits import check_patterns
 from hybridge.export.quantization.packing import pack_linear, pack_weights
+from hybridge.export.quantization.quantizable import rounded_names
+from hybridge.export.quantization.rounding import round_to_nearest
+from hybridge.export.quantization.scale_search import round_by_search
 from hybridge.export.quantization.stock_quantization import (
     check_stock_quantization,
     quantize_for_stock,
     quantize_linear_for_stock,
 )
 from hybridge.runtime.artifacts.options import ExportOptions
+
+ROUNDERS: Mapping[str, Rounder] = {"nearest": round_to_nearest, "search": round_by_search}
+"""By the option ``rounding``."""
+
+
+def rounder_of(options: ExportOptions) -> Rounder:
+    """Return how weights are rounded without data."""
+    return ROUNDERS[options.rounding]
 
 
 def check_quantization(options: ExportOptions) -> None:
@@ -31,9 +47,18 @@ def check_quantization(options: ExportOptions) -> None:
         raise UsageError(f"--group-size {options.group_size} is not a multiple of 8; 32, 64 and 128 are usual.")
 
 
+def check_calibration(options: ExportOptions) -> None:
+    """Raises UsageError where there is nothing to calibrate, or no way to read the rounded weights back for a validation."""
+    if not is_quantized(options):
+        raise UsageError("--calibrate is for rounded weights; give --quantize, --recipe or --bits too.")
+    if options.format != "pte" or options.kernels != "hybridge":
+        other = "--format onnx" if options.format != "pte" else f"--kernels {options.kernels}"
+        raise UsageError(f"--calibrate needs --format pte and --kernels hybridge, not {other}; leave one of them out.")
+
+
 def is_quantized(options: ExportOptions) -> bool:
     """Return whether any weight has fewer than 32 bits."""
-    return options.quantize != "none" or options.embedding_quantize != "none"
+    return options.quantize != "none" or options.embedding_quantize != "none" or bool(options.bits)
 
 
 def is_lossy(options: ExportOptions) -> bool:
@@ -51,17 +76,20 @@ def is_own(options: ExportOptions) -> bool:
     return options.kernels == "hybridge" or options.format == "onnx"
 
 
-def quantize(model: PreTrainedModel, options: ExportOptions) -> None:
+def quantize(model: PreTrainedModel, options: ExportOptions, rounder: Rounder | None = None) -> None:
     """Replace layers of ``model`` in place by those that the artifact has; those that were replaced before stay.
 
-    Raises UsageError for what they are not for.
+    rounder rounds weights, without data where it is left out. Raises UsageError for what layers are not for, and for a pattern
+    of bits that is for no weight.
     """
-    (pack_weights if is_own(options) else quantize_for_stock)(model, options)
+    replaced = (name for name, module in model.named_modules() if isinstance(module, WithoutWeight))
+    check_patterns([*rounded_names(model), *replaced], options)
+    (pack_weights if is_own(options) else quantize_for_stock)(model, options, rounder or rounder_of(options))
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Embedding):  # in the type of its file, should it have waited to be replaced
             module.weight.data = module.weight.data.float()
 
 
 def replace_linear(model: PreTrainedModel, name: str, layer: nn.Linear, options: ExportOptions) -> None:
-    """Replace linear layer ``name`` of ``model``, as ``quantize`` would."""
-    (pack_linear if is_own(options) else quantize_linear_for_stock)(model, name, layer, options)
+    """Replace linear layer ``name`` of ``model``, as ``quantize`` would without data."""
+    (pack_linear if is_own(options) else quantize_linear_for_stock)(model, name, layer, options, rounder_of(options))

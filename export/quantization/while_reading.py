@@ -17,7 +17,7 @@ from hybridge.export.layers.experts import projections
 from hybridge.export.pinned.transformers_loading import Reader, initialized, tied_weights
 from hybridge.export.quantization.packing import pack_experts
 from hybridge.export.quantization.quantizable import linears
-from hybridge.export.quantization.quantize import is_own, is_packed, replace_linear
+from hybridge.export.quantization.quantize import is_own, is_packed, replace_linear, rounder_of
 from hybridge.runtime.artifacts.options import ExportOptions
 
 
@@ -58,7 +58,7 @@ class PackedWhileRead:
             assert isinstance(module, nn.Linear)
             replace_linear(model, path, module, self.options)
         else:
-            pack_experts(path, module, self.options)
+            pack_experts(path, module, self.options, rounder_of(self.options))
         for each in model.get_submodule(path).modules():
             initialized(each)
 

@@ -15,6 +15,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from hybridge.cache.errors import UsageError
 from hybridge.cache.operations.quantized_rows import quantize_rows
 from hybridge.export.checkpoint.loading import Checkpoint, load_checkpoint
+from hybridge.export.layers.rounded_weight import Rounder
 from hybridge.export.pinned.transformers import attention_function, chosen_attention, mask_function
 from hybridge.export.pte.state_cache import build_cache
 from hybridge.export.quantization.quantize import is_quantized, quantize
@@ -24,15 +25,18 @@ from hybridge.runtime.checks.checked_session import Oracle
 ROUNDED = "hybridge_rounded"
 
 
-def load_oracle(checkpoint: str | Path, manifest: Description) -> Oracle:
-    """Return a function from tokens to logits [T, V]. Raises CheckpointError, and UsageError if the model is another."""
+def load_oracle(checkpoint: str | Path, manifest: Description, rounder: Rounder | None = None) -> Oracle:
+    """Return a function from tokens to logits [T, V]; ``rounder`` has the weights of a calibrated artifact.
+
+    Raises CheckpointError, and UsageError if the model is another.
+    """
     original = load_original(checkpoint, manifest)
-    round_as(original, manifest.options)
+    round_as(original, manifest.options, rounder)
     return uncached(original.model)
 
 
 def load_original(checkpoint: str | Path, manifest: Description) -> Checkpoint:
-    """Load the checkpoint in float32, as it is. Raises what ``load_oracle`` does."""
+    """Load the checkpoint in float32, as it is. Raises CheckpointError, and UsageError if the model is another."""
     loaded = load_checkpoint(checkpoint)
     config = loaded.config
     if (config.model_type, loaded.vocab_size) != (manifest.model_type, manifest.vocab_size):
@@ -43,10 +47,10 @@ def load_original(checkpoint: str | Path, manifest: Description) -> Checkpoint:
     return loaded
 
 
-def round_as(checkpoint: Checkpoint, options: ExportOptions) -> None:
+def round_as(checkpoint: Checkpoint, options: ExportOptions, rounder: Rounder | None = None) -> None:
     """Round weights, keys and values of the model as an export with ``options`` does."""
     if is_quantized(options):
-        quantize(checkpoint.model, options)
+        quantize(checkpoint.model, options, rounder)
     if options.kv_dtype != "float32":
         round_keys(checkpoint.model, options)
 

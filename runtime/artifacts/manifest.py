@@ -29,6 +29,9 @@ LARGEST_MANIFEST = 8 << 20
 Size = Annotated[int, Field(ge=0, le=1 << 48)]
 Token = Annotated[int, Field(ge=0, le=1 << 31)]
 Name = Annotated[str, StringConstraints(max_length=255)]
+Hash = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+MOST_WEIGHTS = 1 << 15
+"""Weights of fewer bits: a thousand layers have so many."""
 
 
 class Entry(BaseModel):
@@ -99,8 +102,27 @@ class OnnxEntry(Entry):
 class FileEntry(Entry):
     """A file of the folder."""
 
-    sha256: Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+    sha256: Hash
     size: Size
+
+
+class StoredEntry(Entry):
+    """A weight as the program has it: SHA-256 and size of its whole numbers and of its scales."""
+
+    numbers: FileEntry
+    scales: FileEntry
+
+
+class CalibrationEntry(Entry):
+    """What a model was rounded for: texts of ``tokens`` tokens together, whose ids have the SHA-256 ``sha256``.
+
+    stored: the rounded weights by name, which no other calibration can make again bit for bit.
+    """
+
+    source: Literal["self", "text"]
+    tokens: Size
+    sha256: Hash
+    stored: Annotated[dict[Name, StoredEntry], Field(max_length=MOST_WEIGHTS)]
 
 
 class Manifest(Entry):
@@ -118,6 +140,10 @@ class Manifest(Entry):
     files: Annotated[dict[Name, FileEntry], Field(max_length=256)]
     versions: Annotated[dict[Name, Name], Field(max_length=64)]
     onnx: OnnxEntry | None = None
+    bits: Annotated[
+        dict[Name, Literal[4, 8]], Field(max_length=MOST_WEIGHTS, description="bits of each weight that was rounded")
+    ] = Field(default_factory=dict)
+    calibration: CalibrationEntry | None = None
 
     @model_validator(mode="after")
     def _says_what_its_format_needs(self) -> Self:
@@ -187,6 +213,8 @@ def read_manifest(folder: Path) -> Manifest:
         )
     if content.pop("checksum", None) != _checksum(content):
         raise ArtifactError(f"{path} was altered: its checksum does not match. Export the model again.")
+    if isinstance(options := content.get("options"), dict):
+        options.setdefault("rounding", "nearest")  # as all artifacts were before it was an option
     try:
         return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:

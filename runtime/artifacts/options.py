@@ -12,6 +12,8 @@ from hybridge.cache.errors import UsageError
 LONG_TEXT = 4096
 """Tokens at which a decode of LFM2-350M reads 100 MB of float32 keys and values beside 200 MB of weights of 4 bits."""
 STRICT = ConfigDict(extra="forbid", strict=True)
+Bits = tuple[tuple[str, int], ...]
+"""Patterns of weights' names with the bits that those have."""
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -20,12 +22,13 @@ class ExportOptions:
 
     format says who runs it: ExecuTorch (pte) or onnxruntime; backend and kernels are for the first alone. hybridge's kernels
     leave no backend anything to compute: see ``lowered_to``.
-    max_seq_len, prefill_chunk and the verify lengths are in tokens. quantize is for linear layers, embedding_quantize for
-    the embedding and a head that is tied to it; group_size columns share a scale. kv_cache is for keys and values of full
-    attention, see ``kv_dtype``. shorter_verify_lens, ascending and below verify_len, are further verify methods for shorter
-    blocks. tap_layers are indices into transformers' ``hidden_states`` (0 the embeddings, i after i layers, -1 the last,
-    after the final norm), put out beside the logits. mtp: with the drafter of the checkpoint's ``mtp.*`` weights, which
-    proposes draft_len tokens at once.
+    max_seq_len, prefill_chunk and the verify lengths are in tokens. quantize is for linear layers, embedding_quantize for the
+    embedding and a head that is tied to it; group_size columns share a scale. rounding says how a weight's scales are found
+    without data, calibrate on what texts it was rounded instead: the model's own or somebody's. recipe and bits give weights
+    other bits by their names. kv_cache is for keys and values of full attention, see ``kv_dtype``. shorter_verify_lens,
+    ascending and below verify_len, are further verify methods for shorter blocks. tap_layers are indices into transformers'
+    ``hidden_states`` (0 the embeddings, i after i layers, -1 the last, after the final norm), put out beside the logits. mtp:
+    with the drafter of the checkpoint's ``mtp.*`` weights, which proposes draft_len tokens at once.
     """
 
     max_seq_len: int = 2048
@@ -39,6 +42,10 @@ class ExportOptions:
     quantize: Literal["none", "8da4w", "4w", "8w"] = "none"
     group_size: int = 32
     embedding_quantize: Literal["none", "4w", "8w"] = "none"
+    rounding: Literal["nearest", "search"] = "search"
+    calibrate: Literal["none", "self", "text"] = "none"
+    recipe: Literal["none", "small", "balanced", "quality"] = "none"
+    bits: Bits = ()
     kv_cache: Literal["auto", "float32", "float16", "int8"] = "auto"
     shorter_verify_lens: tuple[int, ...] = ()
     tap_layers: tuple[int, ...] = ()
@@ -60,7 +67,7 @@ class ExportOptions:
         """What keys and values are kept in: by itself float16 where a text may be long and the weights are rounded as well."""
         if self.kv_cache != "auto":
             return self.kv_cache
-        is_rounded = self.format == "pte" and self.kernels == "hybridge" and self.quantize != "none"
+        is_rounded = self.format == "pte" and self.kernels == "hybridge" and (self.quantize != "none" or bool(self.bits))
         return "float16" if is_rounded and self.max_seq_len > LONG_TEXT else "float32"
 
     @property
@@ -80,6 +87,8 @@ LIMITS = {
 """Lowest and highest value of each number, as ``hybridge.cache`` has them where it allocates by them."""
 MOST_LENGTHS = 64
 """Verify methods, and tapped layers."""
+MOST_PATTERNS = 256
+"""Of ``bits``."""
 
 
 def check_limits(options: ExportOptions) -> None:
@@ -89,6 +98,8 @@ def check_limits(options: ExportOptions) -> None:
             raise ValueError(f"{name} is {value}, not {lowest} to {highest}")
     if max(len(options.shorter_verify_lens), len(options.tap_layers)) > MOST_LENGTHS:
         raise ValueError(f"shorter_verify_lens and tap_layers are lists of at most {MOST_LENGTHS}")
+    if len(options.bits) > MOST_PATTERNS or any(len(name) > 255 or bits not in (4, 8, 32) for name, bits in options.bits):
+        raise ValueError(f"bits are at most {MOST_PATTERNS} patterns of names with 4, 8 or 32")
     lens = options.verify_lens
     if lens[0] < 1 or lens != sorted(set(lens)):
         raise ValueError("shorter_verify_lens are not different lengths in order below verify_len")

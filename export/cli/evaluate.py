@@ -1,0 +1,52 @@
+"""``hybridge evaluate``"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, check_writable_file, err, out, print_json
+from hybridge.export.cli.evaluation_table import print_comparison, print_costs
+from hybridge.export.cli.steps import ConsoleProgress
+
+
+@app.command()
+def evaluate(
+    artifact: ArtifactArgument,
+    against: Annotated[str, typer.Option("--against", help="The checkpoint that it was exported from.")],
+    text: Annotated[Path | None, typer.Option("--text", help="A file of text, to be cut into windows.")] = None,
+    prompts: Annotated[
+        Path | None, typer.Option("--prompts", help="A file with a prompt on each line, which the artifact answers first.")
+    ] = None,
+    window: Annotated[int, typer.Option(min=2, help="Tokens of each text; at most what the artifact can hold.")] = 512,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens of all texts together.")] = 4096,
+    seed: Annotated[int, typer.Option(help="Of what the artifact samples: answers, or whole texts where none are given.")] = 0,
+    layers: Annotated[
+        bool, typer.Option("--layers", help="Also round each weight by itself: which ones cost how much. A forward for each.")
+    ] = False,
+    report: Annotated[Path | None, typer.Option("--report", help="Also write the report to this file, as JSON.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure what rounding costs: KL divergence from the checkpoint in float32, agreement, perplexity of both, by position.
+
+    The divergence is the figure to decide by: a rounded model's perplexity may be lower than the original's by chance.
+    """
+    if report is not None:
+        check_writable_file(report)
+    from hybridge.export.reference.evaluate import Texts
+    from hybridge.export.reference.evaluate import evaluate as compare
+
+    texts = Texts(text=text, prompts=prompts, window=window, tokens=tokens, seed=seed)
+    result = compare(artifact, against, texts, ConsoleProgress(err), layers=layers)
+    if report is not None:
+        import json as json_module
+
+        report.write_text(json_module.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
+    if json:
+        print_json(result.to_dict())
+    else:
+        print_comparison(result.comparison, out)
+        if result.layers is not None:
+            print_costs(result.layers, out)

@@ -1,0 +1,15 @@
+"""Weights in panels, rounded to nearest."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from hybridge.export.layers.packed_layers import PackedWeight
+from hybridge.export.layers.rounded_weight import Grid
+from hybridge.export.quantization.rounding import round_to_nearest
+
+
+def packed_weight(weight: Tensor, bits: int, group: int) -> PackedWeight:
+    if bits == 32:
+        return PackedWeight.exact(weight)
+    return PackedWeight.of(round_to_nearest("", weight, Grid(bits=bits, group=group)))

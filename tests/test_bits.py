@@ -1,0 +1,98 @@
+"""Bits by recipe and pattern: what gets how many, what stays float32, what is refused."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from hybridge.cache.errors import UsageError
+from hybridge.export.output.description import rounded_bits
+from hybridge.export.quantization.bits import RECIPES, bits_of, parse_bits, with_recipe
+from hybridge.export.quantization.quantizable import rounded_names
+from hybridge.export.quantization.quantize import check_quantization, quantize
+from hybridge.runtime.artifacts.options import ExportOptions
+from tests.helpers.tiny import tiny_config, tiny_model
+
+FLOAT = {"in_proj_a", "in_proj_b", "in_proj_ba", "b_proj", "f_a_proj", "f_b_proj", "dt_proj", "x_proj", "gate", "router"}
+
+
+def bits(family: str, **choices: Any) -> dict[str, int]:
+    model = tiny_model(tiny_config(family))
+    quantize(model, with_recipe(ExportOptions(group_size=8, **choices)))
+    return dict(rounded_bits(model))
+
+
+def test_the_last_pattern_decides() -> None:
+    options = ExportOptions(quantize="8da4w", bits=(("*_proj", 8), ("mlp.down_proj", 32), ("layers.0.mlp.down_proj", 4)))
+    names = ("model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj", "model.layers.0.mlp.down_proj", "lm_head")
+    assert [bits_of(name, options) for name in names] == [8, 32, 4, 4]
+
+
+def test_a_pattern_is_for_whole_parts_of_a_name() -> None:
+    options = ExportOptions(quantize="4w", bits=(("proj", 8), ("attn.k_proj", 8)))
+    assert bits_of("model.layers.0.self_attn.k_proj", options) == 4
+
+
+def test_patterns_reach_the_weights_of_a_model() -> None:
+    found = bits("qwen3_5_text", quantize="4w", bits=(("out_proj", 8), ("self_attn.*", 32), ("embed_tokens", 8)))
+    assert {bits for name, bits in found.items() if name.endswith("out_proj")} == {8}
+    assert not any("self_attn" in name for name in found)
+    assert {bits for name, bits in found.items() if "mlp" in name} == {4}
+    assert found["model.embed_tokens"] == 8
+
+
+def test_patterns_alone_round_what_they_name() -> None:
+    assert set(bits("qwen3", bits=(("mlp.up_proj", 8),)).values()) == {8}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_implies_the_kind_of_quantization_and_gives_the_embedding_bits(recipe: Any) -> None:
+    options = with_recipe(ExportOptions(recipe=recipe))
+    assert (options.quantize, options.embedding_quantize) == ("8da4w", RECIPES[recipe].embedding)
+    assert with_recipe(ExportOptions(recipe=recipe, quantize="4w")).quantize == "4w"
+    assert with_recipe(ExportOptions(recipe=recipe, embedding_quantize="4w")).embedding_quantize == "4w"
+
+
+def test_recipes_spend_more_from_small_to_quality() -> None:
+    spent = [sum(bits("qwen3_5_text", recipe=recipe).values()) for recipe in RECIPES]
+    assert spent == sorted(set(spent))
+
+
+@pytest.mark.parametrize("family", ["qwen3_5_text", "kimi_linear", "mamba2", "jamba", "recurrent_gemma", "lfm2", "minimax"])
+def test_gates_convolutions_and_norms_stay_float32(family: str) -> None:
+    names = rounded_names(tiny_model(tiny_config(family)))
+    assert names
+    assert not {name.rpartition(".")[2] for name in names} & FLOAT
+    assert not any("norm" in name or "conv1d" in name for name in names)
+
+
+@pytest.mark.parametrize("pattern", ["no_such_proj", "conv1d", "input_layernorm", "in_proj_a"])
+def test_a_pattern_that_is_for_no_weight_is_refused(pattern: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"--bits {pattern}=8 is for no weight that can have fewer bits")):
+        bits("qwen3_5_text", quantize="4w", bits=((pattern, 8),))
+
+
+@pytest.mark.parametrize("text", ["out_proj", "out_proj=5", "=8", "a=8,,b=4", "a=8;b=4", "out_proj=8bits"])
+def test_what_is_no_list_of_patterns_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="expected patterns of names and 4, 8 or 32 bits"):
+        parse_bits(text)
+
+
+def test_patterns_are_parsed() -> None:
+    assert parse_bits("") == ()
+    assert parse_bits("out_proj=8, self_attn.*=32") == (("out_proj", 8), ("self_attn.*", 32))
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"recipe": "balanced", "kernels": "llm"}, "--recipe balanced needs --kernels hybridge, not llm"),
+        ({"bits": (("out_proj", 8),), "quantize": "8da4w", "kernels": "llm"}, "--bits with 8 needs --kernels hybridge"),
+        ({"recipe": "quality", "quantize": "8w"}, "--recipe quality gives most weights 4 bits, --quantize 8w gives all 8"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(choices: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        check_quantization(with_recipe(ExportOptions(**choices)))

@@ -1,0 +1,111 @@
+"""Calibrated exports: less error than rounding without data, weights that a validation finds again, and what is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from tiny import save_tokenizer, tiny_config
+
+from hybridge.cache.errors import UsageError
+from hybridge.export.api import export_model
+from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.layers.rounded_weight import Grid
+from hybridge.export.output.progress import ExportProgress
+from hybridge.export.quantization.calibration import calibrate, round_on
+from hybridge.export.quantization.calibration_text import LENGTH, WINDOWS, sampled_tokens
+from hybridge.export.quantization.quantizable import untied_linears
+from hybridge.export.quantization.quantize import quantize
+from hybridge.export.quantization.scale_search import round_by_search
+from hybridge.export.reference.validate import validate_session
+from hybridge.runtime.artifacts.manifest import read_manifest
+from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.checks.comparison import divergence
+from tests.helpers.tiny import lively, save_lively_checkpoint, tiny_model
+from tests.helpers.zoo import VARIANTS
+
+SIZES = {"hidden_size": 64, "intermediate_size": 96}
+LAYERS = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
+TEXT = "for each in range(10):\n    print(each, end=' ')\n" * (WINDOWS * LENGTH // 40)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("calibrated") / "checkpoint"
+    save_lively_checkpoint(folder, tiny_config("qwen3_5_text", **SIZES, **LAYERS))
+    save_tokenizer(folder)
+    (folder.parent / "text.txt").write_text(TEXT)
+    return folder
+
+
+def test_calibrated_weights_are_nearer_on_texts_like_those(checkpoint: Path) -> None:
+    loaded, options = load_checkpoint(checkpoint), ExportOptions(quantize="4w")
+    calibrated = calibrate(loaded, options, checkpoint.parent / "text.txt")
+    tokens = calibrated.tokens[:4]
+    before = [weight.clone() for weight in loaded.model.parameters()]
+    want = loaded.model(tokens, use_cache=False).logits
+    assert all(weight.equal(kept) for weight, kept in zip(loaded.model.parameters(), before, strict=True))
+    found = []
+    for rounder in (calibrated.rounder, round_by_search):
+        model = load_checkpoint(checkpoint).model
+        quantize(model, options, rounder)
+        found.append(float(divergence(want, model(tokens, use_cache=False).logits).mean()))
+    assert found[0] < 0.7 * found[1]
+
+
+@pytest.mark.parametrize(
+    "family", ["qwen3_5_text", "kimi_linear", "mamba2", "jamba", "lfm2", "recurrent_gemma", "minimax", "falcon_h1"]
+)
+def test_every_linear_layer_is_reached_whatever_the_family(family: str) -> None:
+    assert family in VARIANTS
+    model = lively(tiny_model(tiny_config(family)))
+    grids = {
+        name: Grid(bits=4, group=8, signed_scales=True) for name, layer in untied_linears(model) if layer.in_features % 8 == 0
+    }
+    tokens = torch.randint(0, model.config.vocab_size, (2, 12), generator=torch.Generator().manual_seed(0))
+    assert set(round_on(model, tokens, grids)) == set(grids)
+
+
+def test_a_model_makes_the_same_texts_every_time(checkpoint: Path) -> None:
+    loaded = load_checkpoint(checkpoint)
+    made = sampled_tokens(loaded)
+    assert made.equal(sampled_tokens(loaded))
+    assert made.shape[0] == WINDOWS
+    assert len({tuple(row) for row in made.tolist()}) == WINDOWS
+
+
+@pytest.mark.slow
+def test_an_artifact_validates_against_the_weights_that_it_holds(checkpoint: Path, tmp_path: Path) -> None:
+    options = ExportOptions(
+        max_seq_len=96, prefill_chunk=17, verify_len=5, quantize="4w", embedding_quantize="8w", bits=(("o_proj", 8),)
+    )
+    manifest = export_model(checkpoint, tmp_path / "out", options, calibrate=checkpoint.parent / "text.txt")
+    assert read_manifest(tmp_path / "out") == manifest
+    assert manifest.options.calibrate == "text"
+    assert manifest.calibration is not None
+    assert set(manifest.calibration.stored) == set(manifest.bits) - {"model.embed_tokens"}
+    report = validate_session(tmp_path / "out", checkpoint, ExportProgress(), programs=4, seed=0)
+    report.check()
+    assert report.worst_relative < 2e-5
+
+
+@pytest.mark.parametrize(
+    ("options", "text", "message"),
+    [
+        (ExportOptions(), TEXT, "--calibrate is for rounded weights; give --quantize, --recipe or --bits too"),
+        (ExportOptions(quantize="8da4w", kernels="llm"), TEXT, "--calibrate needs --format pte and --kernels hybridge"),
+        (ExportOptions(quantize="4w"), "short", f"has 5 tokens, and one window is {LENGTH}; give a longer text."),
+        (ExportOptions(quantize="4w"), None, "cannot be read"),
+        (ExportOptions(quantize="4w", group_size=40), TEXT, "groups of 40 do not divide"),
+    ],
+)
+def test_what_cannot_be_calibrated_is_refused(
+    options: ExportOptions, text: str | None, message: str, checkpoint: Path, tmp_path: Path
+) -> None:
+    if text is not None:
+        (tmp_path / "text.txt").write_text(text)
+    with pytest.raises(UsageError, match=re.escape(message)):
+        export_model(checkpoint, tmp_path / "out", options, calibrate=tmp_path / "text.txt")
+    assert not (tmp_path / "out").exists()
