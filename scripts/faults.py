@@ -15,14 +15,28 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from faulting import disks, kills, power
-from faulting.writers import CHECKPOINT, OPTIONS, Compile, Export, Replace, SaveFirst, SaveOver, Writer, other_options
+from faulting import ctrl_c, disks, kills, power
+from faulting.writers import (
+    CHECKPOINT,
+    OPTIONS,
+    Compile,
+    Export,
+    Replace,
+    SaveChat,
+    SaveFirst,
+    SaveNative,
+    SaveOver,
+    Writer,
+    other_options,
+)
 
 Outcome = tuple[Counter[str], list[str]]
-CAMPAIGNS = ("kill -9", "two writers, one killed", "full disk", "power cut")
+CAMPAIGNS = ("kill -9", "two writers, one killed", "full disk", "power cut", "Ctrl-C")
 WRITERS: dict[str, Callable[[Path, Path], Writer]] = {
     "save": lambda one, other: SaveOver(one),
     "first save": lambda one, other: SaveFirst(one),
+    "chat save": lambda one, other: SaveChat(one),
+    "native save": lambda one, other: SaveNative(one),
     "kernel build": lambda one, other: Compile(),
     "replace an artifact": Replace,
     "export": Export,
@@ -31,11 +45,12 @@ WRITERS: dict[str, Callable[[Path, Path], Writer]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """How often each writer meets each fault. exports: of whole ones, which take seconds."""
+    """How often each writer meets each fault. exports: of whole ones, which take seconds. lines: where Ctrl-C is pressed."""
 
     kills: int
     exports: int
     disks: int
+    lines: int
     seed: int
 
 
@@ -45,6 +60,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=300, help="of each writer but whole exports (default: 300)")
     parser.add_argument("--exports", type=int, default=30, help="whole exports to kill (default: 30)")
     parser.add_argument("--disks", type=int, default=40, help="sizes of a disk to try (default: 40)")
+    parser.add_argument("--lines", type=int, default=5000, help="most lines to press Ctrl-C at (default: 5000)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments (default: 0)")
     parser.add_argument("--only", choices=CAMPAIGNS, action="append", help="a kind of fault; all without this")
     parser.add_argument("--writer", choices=WRITERS, action="append", help="a writer; all without this")
@@ -52,8 +68,8 @@ def arguments() -> argparse.Namespace:
         "--write", nargs=3, type=Path, help=argparse.SUPPRESS
     )  # what the recorder runs: two artifacts, a folder
     options = parser.parse_args()
-    if min(options.kills, options.exports, options.disks) < 0:
-        parser.error("--kills, --exports and --disks are 0 or more")
+    if min(options.kills, options.exports, options.disks, options.lines) < 0:
+        parser.error("--kills, --exports, --disks and --lines are 0 or more")
     return options
 
 
@@ -63,9 +79,10 @@ def main() -> int:
     names = options.writer or list(WRITERS)
     if options.write:
         one, other, folder = options.write
-        WRITERS[names[0]](one, other).write(folder)
+        writer = WRITERS[names[0]](one, other)
+        writer.write_once(folder) if isinstance(writer, SaveNative) else writer.write(folder)
         return 0
-    plan = Plan(options.kills, options.exports, options.disks, options.seed)
+    plan = Plan(options.kills, options.exports, options.disks, options.lines, options.seed)
     failed = False
     with tempfile.TemporaryDirectory(prefix="hybridge-faults-") as scratch:
         one, other = artifacts(Path(scratch))
@@ -102,6 +119,8 @@ def campaigns(name: str, one: Path, other: Path, work: Path, plan: Plan) -> Iter
     is_long = isinstance(writer, Export)
     count = plan.exports if is_long else plan.kills
     yield "kill -9", lambda: kills.campaign(writer, work, count, plan.seed)
+    if not isinstance(writer, SaveNative):  # there are no lines of Python in it
+        yield "Ctrl-C", lambda: ctrl_c.campaign(writer, work, min(count, plan.lines) if is_long else plan.lines, plan.seed)
     if is_long:
         return
     yield "two writers, one killed", lambda: kills.two_writers(writer, work, count // 3, plan.seed)

@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-from faulting import disks, kills, power
+from faulting import ctrl_c, disks, kills, power
 from faulting.writers import Broken, Compile, SaveOver, Writer
 
 from hybridge.cache.errors import KernelsError, OutputError
@@ -128,3 +128,29 @@ def test_a_library_beside_the_hash_of_another_is_found(tmp_path: Path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(KernelsError, match="altered or damaged"):
         compiling.built(next(tmp_path.rglob("library.so")), lambda path: None)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a strike where a forgotten claim is released
+def test_a_build_survives_ctrl_c_at_every_line(tmp_path: Path) -> None:
+    """Struck behind the claim of its folder, it kept the folder from every later build of the process."""
+    outcomes, wrong = ctrl_c.campaign(Compile(), tmp_path, 5000, seed=0)
+    assert wrong == []
+    assert outcomes["old"] > 10
+    assert outcomes["new"] > 0
+
+
+class InPlace(Text):
+    """Ends before its file is whole, and says that it was interrupted."""
+
+    def write(self, folder: Path) -> None:
+        (folder / "file").write_text("new")
+        compiling.is_built(folder / "library.so")
+        (folder / "file").write_text("new" * 1000)
+
+
+def test_a_write_in_place_that_is_interrupted_is_found(tmp_path: Path) -> None:
+    outcomes, wrong = ctrl_c.campaign(InPlace(), tmp_path, 5000, seed=0)
+    assert outcomes.total() == 0
+    assert wrong
+    assert all("neither old nor new" in line for line in wrong)

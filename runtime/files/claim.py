@@ -49,7 +49,9 @@ def claimed_file(path: Path) -> Iterator[BinaryIO]:
 
 
 class ClaimedFolder:
-    """A folder that nobody else writes until it is released; see ``claim_folder``."""
+    """A folder that nobody else writes until it is released, or forgotten by an interrupt; see ``claim_folder``."""
+
+    _descriptor = -1
 
     def __init__(self, path: Path) -> None:
         """Raises FileNotFoundError, BlockingIOError where another process has it, and other OSErrors."""
@@ -67,8 +69,11 @@ class ClaimedFolder:
     def release(self) -> None:
         """Let others have it, under whatever name it has by now."""
         if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+            os.close(self.__dict__.pop("_descriptor"))  # one line, behind which it is neither open nor closed a second time
+
+    def __del__(self) -> None:
+        """Release it where Ctrl-C came between the claim and whoever would have."""
+        self.release()
 
 
 def claim_folder(path: Path) -> ClaimedFolder:

@@ -43,9 +43,9 @@ class NativeProcess:
         self.artifact = artifact
         kernels = [library.build()] if needs_kernels(artifact.manifest) else []
         operators = [*command.operator_libraries(namespaces(artifact.manifest)), *kernels]
-        words = [str(word) for word in (command.build(), artifact.program, sessions, *operators)]
+        self.command = [str(word) for word in (command.build(), artifact.program, sessions, *operators)]
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed with the process
-        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
+        self._process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
         self._asking = False
         self._read()
 

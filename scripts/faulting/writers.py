@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from hybridge.cache.errors import HybridgeError
@@ -21,7 +22,9 @@ from hybridge.export.output.output_folder import output_folder
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.manifest import MANIFEST, PROGRAM
 from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.chat.conversation import Conversation, Settings
 from hybridge.runtime.kernels import compiling
+from hybridge.runtime.native import NativeProcess, NativeSession
 from hybridge.runtime.sessions.session import Session
 
 CHECKPOINT = Path(__file__).parents[2] / "export" / "embedded" / "draft"
@@ -42,6 +45,9 @@ class Writer(ABC):
     may_vanish: ClassVar[bool] = False
     """Whether there may be nothing where there was the old: of a cache, which is then filled again."""
 
+    says_full: ClassVar[bool] = True
+    """Whether its error says that a disk is full: the native harness has one word for all that goes wrong with files."""
+
     @abstractmethod
     def before(self, folder: Path) -> None:
         """Put there what was there before."""
@@ -49,6 +55,10 @@ class Writer(ABC):
     @abstractmethod
     def write(self, folder: Path) -> None:
         """Write the new. Raises HybridgeError where it cannot."""
+
+    def write_until_killed(self, folder: Path) -> None:
+        """Write in a process that ends with it; more than once where one write is short beside what it takes to begin."""
+        self.write(folder)
 
     @abstractmethod
     def found(self, folder: Path) -> str:
@@ -99,6 +109,91 @@ class SaveFirst(SaveOver):
 
     def before(self, folder: Path) -> None:
         pass
+
+
+class SaveChat(SaveOver):
+    """``/save`` of a chat over an earlier one: a state with the conversation in its note."""
+
+    name = "chat save"
+
+    def __init__(self, artifact: Path) -> None:
+        super().__init__(artifact)
+        tokenizer = Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))
+        self.talks = {
+            name: Conversation(session, tokenizer, "\n".join, Settings(), [{"role": "system", "content": name}])  # type: ignore[arg-type]
+            for name, session in (("old", self.old), ("new", self.new), ("reader", self.reader))
+        }
+
+    def before(self, folder: Path) -> None:
+        self.talks["old"].save(folder / "talk.state")
+
+    def write(self, folder: Path) -> None:
+        self.talks["new"].save(folder / "talk.state")
+
+    def found(self, folder: Path) -> str:
+        outcome = super().found(folder)
+        if outcome != "nothing":
+            self.talks["reader"].load(folder / "talk.state")
+            if (said := self.talks["reader"].messages[0]["content"]) != outcome:
+                raise Broken(f"the state is the {outcome} one, and the conversation the {said} one")
+        return outcome
+
+
+class SaveNative(Writer):
+    """``hybridge::Session::save`` over an earlier save, by the C++ harness."""
+
+    name, leaves, says_full = "native save", frozenset({"talk.state"}), False
+
+    def __init__(self, artifact: Path) -> None:
+        self.process = NativeProcess(open_artifact(artifact), 3)
+        self.old, self.new, self.reader = (NativeSession(self.process, index) for index in range(3))
+        self.old.prefill(OLD)
+        self.new.prefill(NEW)
+        self.after = {}
+        for name, session in (("old", self.old), ("new", self.new)):
+            session.snapshot(0)
+            self.after[name] = session.decode(1)
+            session.restore(0)
+
+    def before(self, folder: Path) -> None:
+        self.old.save(folder / "talk.state")
+
+    def write(self, folder: Path) -> None:
+        self.new.save(folder / "talk.state")
+
+    def write_until_killed(self, folder: Path) -> None:
+        """Take the place of this process: one that saves the old and the new in turns, the new last."""
+        path, operations = folder / "talk.state", folder.with_name("operations")
+        texts = (f"{index} prefill {' '.join(map(str, tokens))}" for index, tokens in enumerate((OLD, NEW)))
+        operations.write_text("\n".join([*texts, *[f"0 save {path}", f"1 save {path}"] * 100, ""]))
+        self._become(operations)
+
+    def write_once(self, folder: Path) -> None:
+        """Take the place of this process, for a recorder of its files: one save of the new."""
+        operations = folder.with_name("operations")
+        operations.write_text(f"0 prefill {' '.join(map(str, NEW))}\n0 save {folder / 'talk.state'}\n")
+        self._become(operations)
+
+    def _become(self, operations: Path) -> None:
+        os.dup2(os.open(operations, os.O_RDONLY), 0)
+        for number in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        words = self.process.command
+        os.execv(words[0], words)
+
+    def found(self, folder: Path) -> str:
+        path = folder / "talk.state"
+        if not path.exists():
+            return "nothing"
+        try:
+            self.reader.load_state(path)
+        except HybridgeError as error:
+            raise Broken(f"the state does not load: {error}") from None
+        logits = self.reader.decode(1)
+        for name, expected in self.after.items():
+            if torch.equal(logits, expected):
+                return name
+        raise Broken(f"the state is another one, of {self.reader.length - 1} tokens")
 
 
 class Replace(Writer):
