@@ -137,7 +137,9 @@ def test_what_exists_is_kept_unless_it_is_to_be_replaced(
     with pytest.raises(UsageError, match="exists already; it was kept"):
         hybridge.export_model(checkpoint, out, OPTIONS)
 
-    def copied(loaded: object, cache: object, folder: Path, options: ExportOptions, steps: ExportProgress) -> Manifest:
+    def copied(
+        loaded: object, cache: object, folder: Path, options: ExportOptions, steps: ExportProgress, calibrated: object
+    ) -> Manifest:
         shutil.copytree(artifact, folder, dirs_exist_ok=True)
         (folder / "new").touch()
         return read_manifest(folder)
@@ -159,7 +161,9 @@ def test_a_validation_comes_before_the_folder_appears(
     divergence = Divergence(program=0, operations=["decode"], position=0, error=1.0)
     report = ValidationReport(seed=0, tolerance=1e-5, first_divergence=divergence if spoilt else None)
 
-    def copied(loaded: object, cache: object, folder: Path, options: ExportOptions, steps: ExportProgress) -> Manifest:
+    def copied(
+        loaded: object, cache: object, folder: Path, options: ExportOptions, steps: ExportProgress, calibrated: object
+    ) -> Manifest:
         shutil.copytree(artifact, folder, dirs_exist_ok=True)
         return read_manifest(folder)
 

@@ -59,7 +59,9 @@ class PackedWhileRead:
             replace_linear(model, path, module, self.options)
         else:
             pack_experts(path, module, self.options, rounder_of(self.options))
-        for each in model.get_submodule(path).modules():
+        packed = model.get_submodule(path)
+        # Its tensors too: a module around it may give them first values (RecurrentGemma's its linear layers' biases).
+        for each in (*packed.modules(), *packed.parameters(), *packed.buffers()):
             initialized(each)
 
     def layout(self, model: PreTrainedModel) -> Layout:
