@@ -9,7 +9,7 @@ import pytest
 import safetensors
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import save_checkpoint, tiny_config
+from tiny import save_checkpoint, save_lively_checkpoint, tiny_config
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from zoo import VARIANTS
@@ -57,6 +57,12 @@ def test_every_family_is_packed_alike(family: str, tmp_path: Path) -> None:
     save_checkpoint(tmp_path, tiny_config(family), torch.bfloat16)
     for options in (OWN, OWN_8_BITS):
         assert_same(tmp_path, options)
+
+
+def test_what_was_read_gets_no_first_values(tmp_path: Path) -> None:
+    """RecurrentGemma's blocks give the biases of their linear layers first values, after those were packed."""
+    save_lively_checkpoint(tmp_path, tiny_config("recurrent_gemma"))
+    assert_same(tmp_path, OWN)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
