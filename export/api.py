@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hybridge.cache.families import text_config
 from hybridge.export.checkpoint.config_file import read_config
 from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.export.formats import format_of
@@ -16,6 +18,7 @@ from hybridge.export.quantization.quantize import check_calibration
 from hybridge.export.reference.validate import validate_session
 from hybridge.export.source.checkpoint_path import find_checkpoint
 from hybridge.export.source.folder_kinds import ignored_parts
+from hybridge.export.source.named import Named
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.checks.validation import DEFAULT_PROGRAMS
@@ -26,6 +29,8 @@ def export_model(
     out: str | Path,
     options: ExportOptions | None = None,
     *,
+    adapters: Sequence[str | Path] = (),
+    tokenizer: str | Path | None = None,
     force: bool = False,
     validate: bool = False,
     calibrate: str | Path | None = None,
@@ -43,10 +48,11 @@ def export_model(
         print(manifest.model_type, sorted(manifest.methods))
         session = hybridge.Session.load("OUT")
 
-    checkpoint: a folder with config.json and *.safetensors, or the id of a model in the hub's local cache. force: replace an
-    artifact that is in ``out``. validate: hold it against the eager model before it appears. calibrate: a file of text that
-    weights are rounded for, or "self" for texts that the model makes itself. progress: is told of the steps,
-    of warnings and of the validation's report; ``hybridge.export.output.progress.ExportProgress``.
+    checkpoint: a folder with config.json and *.safetensors, a GGUF file, or the id of a model on the hub. adapters: folders of
+    LoRA adapters to merge into it, in this order. tokenizer: a folder whose tokenizer and chat template take the place of the
+    checkpoint's. force: replace an artifact that is in ``out``. validate: hold it against the eager model before it appears.
+    calibrate: a file of text that weights are rounded for, or "self" for texts that the model makes itself. progress: is told
+    of the steps, of warnings and of the validation's report; ``hybridge.export.output.progress.ExportProgress``.
 
     Raises UsageError for impossible options or an ``out`` that exists, CheckpointError or one of its kinds for what cannot be
     read or is not supported, ExportFailedError, ValidationError, and OutputError where ``out`` cannot be written.
@@ -55,10 +61,15 @@ def export_model(
     if calibrate is not None:
         options = replace(options, calibrate="self" if calibrate == "self" else "text")
         check_calibration(options)
-    writer, source = format_of(options), find_checkpoint(checkpoint)
+    writer, place = format_of(options), find_checkpoint(checkpoint)
+    source = Named(
+        checkpoint=place, adapters=tuple(map(Path, adapters)), tokenizer=Path(tokenizer) if tokenizer is not None else None
+    )
     config = read_config(source)
-    for text in ignored_parts(source):
+    for text in ignored_parts(place):
         steps.warn(text)
+    if text_config(config) is not config:
+        steps.warn(f"{place} is a multimodal model: its text model is exported, pictures and sounds are left out.")
     with output_folder(Path(out), force=force) as folder:
         with steps.step("Laying out the state"):
             cache = writer.build_cache(config, options)

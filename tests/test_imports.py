@@ -26,6 +26,7 @@ DOCUMENTED = frozenset(
         *("transformers", "transformers.utils", "transformers.modeling_outputs"),
         *("executorch.exir", "safetensors", "safetensors.torch", "tokenizers", "sentencepiece"),
         *("onnx", "onnx_ir", "onnx_ir.passes.common", "onnxruntime", "onnxscript", "numpy"),
+        *("gguf", "huggingface_hub", "huggingface_hub.errors", "peft"),
         *("jinja2", "pydantic", "pydantic.dataclasses", "typer"),
         *("rich.console", "rich.markup", "rich.progress", "rich.table", "rich.text"),
         *("optimum.commands.base", "optimum.commands.export.base"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,32 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families import FAMILIES, plan, text_config
 from hybridge.cache.families.family import summarize
+from hybridge.export.checkpoint.forms.recognize import quantization_of
+from hybridge.export.checkpoint.gguf.checkpoint import is_gguf, write_folder
 from hybridge.export.checkpoint.recognize import what_is_missing
 from hybridge.export.source.checkpoint_path import find_checkpoint
 from hybridge.export.source.folder_kinds import EXPECTED
-from hybridge.export.source.foreign_quantization import check_quantization_config
 from hybridge.export.source.hub_cache import download_again
+from hybridge.export.source.named import Named, named
 from hybridge.export.source.reading import check_files, first_line
 
 
-def read_config(checkpoint: str | Path) -> Any:
+def read_config(checkpoint: str | Path | Named) -> Any:
     """The config of the checkpoint that ``checkpoint`` names, once it is known to be of a supported family.
 
     Raises what ``find_checkpoint`` does, CheckpointError where config.json is damaged, UnsupportedModelError where hybridge
     cannot run the model.
     """
-    folder = find_checkpoint(checkpoint)
+    place = find_checkpoint(named(checkpoint).checkpoint)
+    if not is_gguf(place):
+        return config_in(place)
+    with tempfile.TemporaryDirectory(prefix="hybridge-gguf-") as folder:
+        write_folder(place, Path(folder), tokenizer=False)
+        return config_in(Path(folder))
+
+
+def config_in(folder: Path) -> Any:
+    """The config in ``folder``. Raises what ``read_config`` does."""
     path = folder / "config.json"
     check_files(folder, [path.name])
     content = _read_object(path)
@@ -37,9 +49,10 @@ def read_config(checkpoint: str | Path) -> Any:
     text = content.get("text_config")
     if {model_type, text.get("model_type") if isinstance(text, dict) else None}.isdisjoint(known_model_types()):
         raise _unsupported(folder, model_type, content)
-    check_quantization_config(folder, content)
+    quantization_of(folder, content)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        _forget_quantization(config)  # its weights are dequantized as they are read, before transformers sees them
         types = plan(text_config(config))
     except CheckpointError:
         raise
@@ -48,6 +61,12 @@ def read_config(checkpoint: str | Path) -> Any:
     if text_config(config).model_type not in FAMILIES:
         raise _unsupported(folder, model_type, {"layer_types": types})
     return config
+
+
+def _forget_quantization(config: Any) -> None:
+    for part in (config, text_config(config)):
+        for name in ("quantization_config", "compression_config"):
+            vars(part).pop(name, None)
 
 
 def known_model_types() -> set[str]:

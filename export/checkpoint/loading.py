@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-from dataclasses import dataclass
+import shutil
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
@@ -13,32 +17,47 @@ from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
+    GenerationConfig,
     PreTrainedModel,
 )
 from transformers.utils import logging as transformers_logging
 
 import hybridge.export.checkpoint.glm5_next_text  # noqa: F401  lets transformers load a text model that it has no class for
-from hybridge.cache.errors import CheckpointError, HybridgeError
+from hybridge.cache.errors import CheckpointError, HybridgeError, UsageError
 from hybridge.cache.families import text_config
 from hybridge.cache.families.checks import ADVICE
-from hybridge.export.checkpoint.config_file import read_config
+from hybridge.export.checkpoint.adapters import check_adapters, merge_adapters
+from hybridge.export.checkpoint.config_file import config_in
 from hybridge.export.checkpoint.finite import CheckedReader, broken_weights
+from hybridge.export.checkpoint.forms.recognize import quantization_of
+from hybridge.export.checkpoint.gguf.checkpoint import is_gguf, weights_of, write_folder
+from hybridge.export.checkpoint.gguf.file import open_gguf
+from hybridge.export.checkpoint.stored_tensors import stored_tensors
 from hybridge.export.checkpoint.text_model import text_model
 from hybridge.export.checkpoint.weight_files import loadable
+from hybridge.export.pinned.transformers import model_class
 from hybridge.export.pinned.transformers_loading import Reader, read_one_by_one
 from hybridge.export.source.checkpoint_path import find_checkpoint
-from hybridge.export.source.hub_cache import download_again
-from hybridge.export.source.reading import check_files, first_line
+from hybridge.export.source.hub_cache import download_again, origin_of
+from hybridge.export.source.named import Named, named
+from hybridge.export.source.reading import check_files, first_line, read_object
 from hybridge.export.tokenizer.end_of_text import EndOfText, end_of_text, named_ends
 from hybridge.export.tokenizer.files import COPIED_FILES, TOKENIZER, TokenizerFiles, read_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A loaded text model in float32, ready to run uncached, and the folder it came from."""
+    """A loaded text model in float32, ready to run uncached, and the folder it came from.
+
+    own_tokenizer: a folder whose tokenizer is taken instead; note: what people should be told of the tokenizer; source: model
+    and commit on the hub. A folder that stands for a file is there as long as the model.
+    """
 
     folder: Path
     model: PreTrainedModel
+    own_tokenizer: Path | None = None
+    note: str = ""
+    source: str | None = None
 
     @property
     def config(self) -> Any:
@@ -57,8 +76,17 @@ class Checkpoint:
 
     @cached_property
     def tokenizer(self) -> TokenizerFiles:
-        """The tokenizer beside the weights. Raises CheckpointError where a file of it is damaged."""
-        return read_tokenizer(self.folder)
+        """The tokenizer beside the weights, or the one that was given.
+
+        Raises CheckpointError where a file of it is damaged, UsageError where it is of a larger vocabulary.
+        """
+        found = read_tokenizer(self.own_tokenizer or self.folder)
+        if self.own_tokenizer and found.tokenizer and found.tokenizer.get_vocab_size() > self.config.vocab_size:
+            raise UsageError(
+                f"the tokenizer in {self.own_tokenizer} has {found.tokenizer.get_vocab_size()} tokens, but the model "
+                f"{self.config.vocab_size}: it is another model's. Give the one that the model was trained with."
+            )
+        return replace(found, note=self.note) if self.note else found
 
     @cached_property
     def end_of_text(self) -> EndOfText:
@@ -84,29 +112,58 @@ def logits_width(config: Any) -> int:
     return width
 
 
-def load_checkpoint(checkpoint: str | Path, reader: Reader | None = None) -> Checkpoint:
-    """Config and weights of what ``checkpoint`` names, in float32 but for what ``reader`` made of them as they were read.
+def load_checkpoint(checkpoint: str | Path | Named, reader: Reader | None = None) -> Checkpoint:
+    """Config and weights of what ``checkpoint`` names, with its adapters merged.
 
-    Raises CheckpointError where weights are missing, misshapen, damaged or not finite, and what ``read_config`` and ``reader``
-    raise.
+    In float32 but for what ``reader`` made of them as they were read; adapters are merged into whole weights, so that a reader
+    is not asked where there are any.
+    Raises CheckpointError where weights are missing, misshapen, damaged or not finite, and what ``read_config``,
+    ``merge_adapters`` and ``reader`` raise.
     """
-    folder = find_checkpoint(checkpoint)
-    config = read_config(folder)
-    check_files(folder, (TOKENIZER, *COPIED_FILES))
-    checked = CheckedReader(reader) if reader else None
-    with loadable(folder) as place, read_one_by_one(checked) if checked else nullcontext():
-        model, info = _load_weights(folder, place, config)
-    _check_weights(folder, info, checked.broken if checked else broken_weights(model))
-    return Checkpoint(folder=folder, model=text_model(model).eval().requires_grad_(False))
+    wanted = named(checkpoint)
+    place = find_checkpoint(wanted.checkpoint)
+    check_adapters(wanted.adapters)
+    checked = CheckedReader(reader) if reader and not wanted.adapters else None
+    with ExitStack() as unless_loaded:
+        folder, note = place, ""
+        if is_gguf(place):
+            folder = Path(mkdtemp(prefix="hybridge-gguf-"))
+            unless_loaded.callback(shutil.rmtree, folder, ignore_errors=True)
+            note = write_folder(place, folder, tokenizer=wanted.tokenizer is None)
+        config = config_in(folder)
+        check_files(wanted.tokenizer or folder, (TOKENIZER, *COPIED_FILES))
+        with _weights(place) as where, read_one_by_one(checked) if checked else nullcontext():
+            model, info = _load_weights(place, where, config)
+        _check_weights(place, info, checked.broken if checked else broken_weights(model))
+        text = merge_adapters(text_model(model).eval().requires_grad_(False), wanted.adapters)
+        weakref.finalize(text, unless_loaded.pop_all().close)
+    return Checkpoint(folder=folder, model=text, own_tokenizer=wanted.tokenizer, note=note, source=origin_of(place))
 
 
-def _load_weights(folder: Path, place: Path, config: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
+@contextmanager
+def _weights(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield where transformers finds the weights: in a folder, or in tensors that are decoded as it reads them."""
+    if is_gguf(folder):
+        yield {"pretrained_model_name_or_path": None, "state_dict": weights_of(open_gguf(folder))}
+        return
+    quantized = quantization_of(folder, read_object(folder / "config.json"))
+    if quantized is None:
+        with loadable(folder) as place:
+            yield {"pretrained_model_name_or_path": place}
+        return
+    with stored_tensors(folder) as stored:
+        weights = stored.dequantized(quantized.method, quantized.quantization)
+        yield {"pretrained_model_name_or_path": None, "state_dict": weights}
+
+
+def _load_weights(folder: Path, where: dict[str, Any], config: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
     # Its log tells of reference kernels and of what it loads; what matters of that is checked below.
     transformers_logging.set_verbosity(transformers_logging.CRITICAL)
     transformers_logging.disable_progress_bar()
     try:
-        model, info = _class_for(config).from_pretrained(
-            place,
+        kind, config = model_class(_class_for(config), config)
+        model, info = kind.from_pretrained(
+            **where,
             config=config,
             dtype=torch.float32,
             use_safetensors=True,
@@ -116,10 +173,19 @@ def _load_weights(folder: Path, place: Path, config: Any) -> tuple[PreTrainedMod
             ignore_mismatched_sizes=True,  # so that they are listed; they are refused below
         )
     except HybridgeError:
-        raise  # the reader's
+        raise  # the reader's, or those of a form
     except Exception as error:  # whatever a damaged file or an impossible size makes transformers run into
         raise CheckpointError(_obstacle(folder, config, error)) from error
+    if "state_dict" in where and (folder / "generation_config.json").is_file():  # transformers has looked into no folder
+        model.generation_config = _generation_config(folder)
     return model, info
+
+
+def _generation_config(folder: Path) -> GenerationConfig:
+    try:
+        return GenerationConfig.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # transformers' config classes raise whatever their checks ran into
+        raise CheckpointError(f"{folder / 'generation_config.json'} cannot be read ({first_line(error)}).") from None
 
 
 def _obstacle(folder: Path, config: Any, error: Exception) -> str:

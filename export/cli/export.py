@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,10 +24,18 @@ def export_command(
     checkpoint: Annotated[
         str,
         typer.Argument(
-            help="A transformers checkpoint: a folder with config.json and *.safetensors, or a model in the hub's cache."
+            help="A transformers checkpoint: a folder with config.json and *.safetensors, or a model in the hub's cache; or a "
+            "GGUF file."
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write; appears whole or not at all.")],
+    adapter: Annotated[
+        list[Path] | None,
+        typer.Option("--adapter", help="A folder with a LoRA adapter to merge into the checkpoint; may be repeated."),
+    ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="A folder whose tokenizer and chat template to take instead of the checkpoint's.")
+    ] = None,
     max_seq_len: Annotated[
         int | None, typer.Option(min=1, help=f"Tokens that the state can hold; {DEFAULT_MAX_SEQ_LEN} if left out.")
     ] = None,
@@ -132,7 +141,16 @@ def export_command(
             "Install g++ or clang++, or give --kernels llm.",
             highlight=False,
         )
-    manifest = export_checkpoint(checkpoint, output, options, force=force, validate=validate, calibrate=calibrate)
+    manifest = export_checkpoint(
+        checkpoint,
+        output,
+        options,
+        force=force,
+        validate=validate,
+        calibrate=calibrate,
+        adapters=adapter or (),
+        tokenizer=tokenizer,
+    )
     if json:
         print_json({"output": str(output), **manifest.model_dump(mode="json")})
     else:
@@ -158,12 +176,22 @@ def export_checkpoint(
     force: bool,
     validate: bool,
     calibrate: str | None = None,
+    adapters: Sequence[Path] = (),
+    tokenizer: Path | None = None,
 ) -> Manifest:
     """``export_model`` that shows its steps on stderr."""
     from hybridge.export.api import export_model
 
     return export_model(
-        checkpoint, output, options, force=force, validate=validate, calibrate=calibrate, progress=ConsoleProgress(err)
+        checkpoint,
+        output,
+        options,
+        adapters=adapters,
+        tokenizer=tokenizer,
+        force=force,
+        validate=validate,
+        calibrate=calibrate,
+        progress=ConsoleProgress(err),
     )
 
 

@@ -33,6 +33,8 @@ def _print_summary(artifact: Artifact) -> None:
     grid = table(escape(str(artifact.folder)), "", "")
     grid.add_row("format version", f"{manifest.format_version}")
     grid.add_row("model type", manifest.model_type)
+    if manifest.source is not None:
+        grid.add_row("made of", manifest.source)
     grid.add_row("vocabulary", f"{manifest.vocab_size} tokens, bos {manifest.bos_id}, eos {manifest.eos_ids}")
     for name, value in _options(manifest).items():
         grid.add_row(name, escape(_shown(value)))

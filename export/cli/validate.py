@@ -17,6 +17,9 @@ from hybridge.runtime.checks.validation import DEFAULT_PROGRAMS
 def validate(
     artifact: ArtifactArgument,
     against: Annotated[str, typer.Option("--against", help="The checkpoint that it was exported from.")],
+    adapter: Annotated[
+        list[Path] | None, typer.Option("--adapter", help="The adapters that were merged into it, in their order.")
+    ] = None,
     programs: Annotated[int, typer.Option(min=0, help="Random programs of 40 operations each.")] = DEFAULT_PROGRAMS,
     seed: Annotated[int, typer.Option(help="Of the random programs and prompts.")] = 0,
     runtime: Annotated[
@@ -31,9 +34,11 @@ def validate(
     from hybridge.export.reference.validate import validate_native, validate_session
     from hybridge.export.source.checkpoint_path import find_checkpoint
     from hybridge.export.source.folder_kinds import ignored_parts
+    from hybridge.export.source.named import Named
 
     steps, check = ConsoleProgress(err), validate_native if runtime == "native" else validate_session
-    result = check(artifact, against, steps, programs=programs, seed=seed)
+    source = Named(checkpoint=against, adapters=tuple(adapter or ()))
+    result = check(artifact, source, steps, programs=programs, seed=seed)
     for text in ignored_parts(find_checkpoint(against)):
         steps.warn(text)
     if report is not None:

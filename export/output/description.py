@@ -83,4 +83,5 @@ def manifest_of(
         bits=bits,
         calibration=calibration,
         onnx=onnx,
+        source=checkpoint.source,
     )

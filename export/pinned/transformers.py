@@ -16,9 +16,12 @@ from transformers.conversion_mapping import get_checkpoint_conversion_mapping, r
 from transformers.core_model_loading import PrefixChange
 from transformers.generation import BaseStreamer
 from transformers.initialization import no_init_weights
+from transformers.integrations.gguf import reader as gguf_reader
+from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer, get_gguf_tokenizer
 from transformers.integrations.moe import ExpertsInterface, batched_mm_experts_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.auto.auto_factory import _get_model_class
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -131,6 +134,16 @@ def build_empty(config: Any) -> PreTrainedModel:
     return model
 
 
+def model_class(auto: Any, config: Any) -> tuple[Any, Any]:
+    """Return the class that ``auto`` loads for ``config``, and the config that it takes: of the text alone where that is all.
+
+    For tensors without a file: ``auto.from_pretrained`` looks for an adapter where the file would be.
+    """
+    found = _get_model_class(config, auto._model_mapping)
+    text = config.sub_configs.get("text_config")
+    return found, config.get_text_config() if text is not None and found.config_class == text else config
+
+
 def register_text_model(kind: type, configs: Collection[type], like: str, prefix: str) -> None:
     """Let ``AutoModelForCausalLM`` load ``kind`` for ``configs``, with the names of weights that model type ``like`` has.
 
@@ -168,3 +181,24 @@ def render_chat(template: str, messages: list[Any], variables: Mapping[str, Any]
     rendered, _ = function([messages], chat_template=template, add_generation_prompt=True, **variables)
     text: str = rendered[0]
     return text
+
+
+def read_gguf(path: str) -> tuple[dict[str, Any], list[tuple[str, tuple[int, ...], int, int]], int]:
+    """Return a GGUF file's metadata, its tensors (name, shape in torch's order, type, offset) and where their data begin.
+
+    Arrays of strings are their length. Raises ValueError, ``struct.error`` or IndexError for a file that is none or damaged.
+    """
+    data = gguf_reader._mapped(path)
+    metadata, count, place = gguf_reader._read_metadata(data, path)
+    tensors, end = gguf_reader._read_tensor_table(data, count, place)
+    alignment = metadata.get("general.alignment", 32)
+    return metadata, tensors, -(-end // alignment) * alignment
+
+
+def gguf_tokenizer(path: str) -> tuple[Any, dict[str, Any]]:
+    """Return the tokenizer (of the tokenizers library) in a GGUF file, and its options: named tokens and chat template.
+
+    Raises ValueError or KeyError for a tokenizer that transformers does not know.
+    """
+    architecture, content, options = get_gguf_tokenizer(path)
+    return convert_gguf_tokenizer(architecture, content)[0], options

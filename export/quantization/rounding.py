@@ -2,17 +2,50 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
+from hybridge.export.layers.grids import grid_scales
 from hybridge.export.layers.packed_layers import float_rows
-from hybridge.export.layers.rounded_weight import Grid, RoundedWeight
+from hybridge.export.layers.rounded_weight import Grid, RoundedWeight, Rounder
 from hybridge.export.pinned.torchao import quantize, symmetric_scales
 
 SMALLEST_SCALE = 2.0**-24
 """Of float16 numbers above 0."""
 
 
+def keeping_grids(rounder: Rounder) -> Rounder:
+    """Return ``rounder``, but groups that somebody has quantized to as few bits before keep their numbers exactly."""
+
+    @functools.wraps(rounder)
+    def kept(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
+        rounded = rounder(name, weight, grid)
+        parts = [_on_grids(rows, grid) for rows in float_rows(weight)]
+        if not any(scales.any() for _, scales in parts):
+            return rounded
+        quanta, scales = (torch.cat(each) for each in zip(*parts, strict=True))
+        on_grid = scales != 0
+        spread = on_grid.repeat_interleave(grid.group, dim=1)
+        return replace(
+            rounded,
+            quanta=torch.where(spread, quanta, rounded.quanta),
+            scales=torch.where(on_grid, scales, rounded.scales),
+        )
+
+    return kept
+
+
+def _on_grids(weight: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+    """Whole numbers int8 [N, K] and scales [N, K / group], which are 0 for groups that are on no grid."""
+    scales = grid_scales(weight, grid.group, grid.bits, grid.scale, signed=grid.signed_scales)
+    steps = torch.where(scales == 0, torch.inf, scales).unsqueeze(-1)
+    return (weight.unflatten(1, (-1, grid.group)) / steps).round().flatten(1).to(torch.int8), scales
+
+
+@keeping_grids
 def round_to_nearest(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
     """Round each number of a weight [N, K] to the nearest multiple of its group's scale, by which the largest just fits.
 

@@ -19,13 +19,14 @@ from hybridge.export.layers.rounded_weight import Rounder
 from hybridge.export.pinned.transformers import attention_function, chosen_attention, mask_function
 from hybridge.export.pte.state_cache import build_cache
 from hybridge.export.quantization.quantize import is_quantized, quantize
+from hybridge.export.source.named import Named
 from hybridge.runtime.artifacts.options import Description, ExportOptions
 from hybridge.runtime.checks.checked_session import Oracle
 
 ROUNDED = "hybridge_rounded"
 
 
-def load_oracle(checkpoint: str | Path, manifest: Description, rounder: Rounder | None = None) -> Oracle:
+def load_oracle(checkpoint: str | Path | Named, manifest: Description, rounder: Rounder | None = None) -> Oracle:
     """Return a function from tokens to logits [T, V]; ``rounder`` has the weights of a calibrated artifact.
 
     Raises CheckpointError, and UsageError if the model is another.
@@ -35,7 +36,7 @@ def load_oracle(checkpoint: str | Path, manifest: Description, rounder: Rounder 
     return uncached(original.model)
 
 
-def load_original(checkpoint: str | Path, manifest: Description) -> Checkpoint:
+def load_original(checkpoint: str | Path | Named, manifest: Description) -> Checkpoint:
     """Load the checkpoint in float32, as it is. Raises CheckpointError, and UsageError if the model is another."""
     loaded = load_checkpoint(checkpoint)
     config = loaded.config

@@ -9,6 +9,7 @@ from hybridge.export.output.progress import ExportProgress
 from hybridge.export.quantization.quantize import is_lossy
 from hybridge.export.quantization.stored_weights import stored_rounder
 from hybridge.export.reference.oracle import load_oracle, load_original, uncached
+from hybridge.export.source.named import Named
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.checks.checked_session import CheckedSession, Oracle
 from hybridge.runtime.checks.drift import measure_drift
@@ -21,7 +22,7 @@ PROMPTS, NEW_TOKENS = 20, 200
 
 
 def validate_session(
-    artifact: Path, checkpoint: str | Path, steps: ExportProgress, *, programs: int, seed: int
+    artifact: Path, checkpoint: str | Path | Named, steps: ExportProgress, *, programs: int, seed: int
 ) -> ValidationReport:
     """Compare an artifact in Python's harness with the eager model; ``report.check()`` then raises where it failed."""
     opened = open_artifact(artifact)
@@ -35,7 +36,7 @@ def validate_session(
 
 
 def validate_native(
-    artifact: Path, checkpoint: str | Path, steps: ExportProgress, *, programs: int, seed: int
+    artifact: Path, checkpoint: str | Path | Named, steps: ExportProgress, *, programs: int, seed: int
 ) -> ValidationReport:
     """Validate the native harness likewise, but for the drift, which belongs to the artifact and not to what runs it."""
     with NativeProcess(open_artifact(artifact)) as process:

@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 from hybridge.cache.errors import CheckpointError, UsageError
-from hybridge.export.source.folder_kinds import EXPECTED, check_file, check_folder
-from hybridge.export.source.hub_cache import cached_entry, hub_cache, is_entry, model_id, snapshot_of
+from hybridge.export.source.folder_kinds import EXPECTED, GGUF, check_file, check_folder, has_weights
+from hybridge.export.source.hub_cache import MAIN, HubModel, cached_entry, cached_revision, hub_model, is_entry, snapshot_of
+from hybridge.export.source.hub_download import download
 
 
 def find_checkpoint(named: str | Path) -> Path:
-    """Return the folder with config.json that ``named`` means.
+    """Return the folder with config.json, or the GGUF file, that ``named`` means.
 
     Raises UsageError for an empty name, NotACheckpointError where something else than a checkpoint is there, CheckpointError
     where nothing is or it cannot be read.
@@ -20,6 +21,8 @@ def find_checkpoint(named: str | Path) -> Path:
         raise UsageError(f"the checkpoint's name is empty. {EXPECTED}")
     try:
         folder = _folder(str(named))
+        if folder.is_file():
+            return folder
         os.listdir(folder)  # glob takes a folder that may not be read for an empty one
         check_folder(folder)
     except PermissionError:
@@ -31,15 +34,30 @@ def find_checkpoint(named: str | Path) -> Path:
 
 def _folder(named: str) -> Path:
     path = _expanded(Path(named))
+    if not path.exists() and (model := hub_model(named)):
+        return _of_hub(model)
     if not path.exists() and (entry := cached_entry(named)):
         path = entry
     if is_entry(path):
         return snapshot_of(path)
     if path.is_dir():
         return path
+    if path.suffix.lower() == GGUF and path.is_file():
+        return path
     if path.exists():
         check_file(path)
-    raise _nothing_there(named)
+    raise CheckpointError(f"{named} is not a folder. {EXPECTED}")
+
+
+def _of_hub(model: HubModel) -> Path:
+    """The snapshot in the hub's cache, or a file in it; downloaded first where it is not there."""
+    entry = cached_entry(model.id)
+    found = cached_revision(entry, model.revision) if entry else None
+    if entry and found is None and model.revision == MAIN:
+        found = snapshot_of(entry)
+    if found is None or not ((found / model.file).exists() if model.file else has_weights(found)):
+        found = download(model)
+    return found / model.file if model.file else found
 
 
 def _expanded(path: Path) -> Path:
@@ -48,13 +66,3 @@ def _expanded(path: Path) -> Path:
         return path if path.exists() else path.expanduser()
     except RuntimeError:
         raise CheckpointError(f"{path} is not a folder: there is no user {path.parts[0]}. {EXPECTED}") from None
-
-
-def _nothing_there(named: str) -> CheckpointError:
-    name = model_id(named)
-    if name is None:
-        return CheckpointError(f"{named} is not a folder. {EXPECTED}")
-    return CheckpointError(
-        f"{named} is not a folder, and the hub's cache {hub_cache()} has no model {name}. hybridge uses no network: "
-        f"download it with 'hf download {name}' and try again, or give the folder that it is in."
-    )

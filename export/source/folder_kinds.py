@@ -10,7 +10,8 @@ from pathlib import Path
 
 from hybridge.cache.errors import CheckpointError, NotACheckpointError
 
-EXPECTED = "Give a local checkpoint: a folder with config.json and *.safetensors."
+EXPECTED = "Give a local checkpoint: a folder with config.json and *.safetensors, or a GGUF file."
+GGUF = ".gguf"
 ADAPTER = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model*.safetensors"
 
@@ -26,6 +27,10 @@ class Kind:
 
 def _original(_: Path) -> str:
     return "Give the checkpoint that it was made from: a folder with config.json and *.safetensors."
+
+
+def _itself(path: Path) -> str:
+    return f"Give the file itself: {path}"
 
 
 def _language_models_only(_: Path) -> str:
@@ -62,7 +67,7 @@ WEIGHTS_OF_OTHERS = (
     Kind(files=(ADAPTER,), name="the config of an adapter (LoRA), not of a whole model", advice=_merge),
     Kind(files=("model_index.json",), name="the index of a diffusers pipeline", advice=_language_models_only),
     Kind(files=("*.pte",), name="a program for ExecuTorch, such as 'hybridge export' writes", advice=_original),
-    Kind(files=("*.gguf",), name="a GGUF file, llama.cpp's format", advice=_original),
+    Kind(files=("*.gguf",), name="a GGUF file, llama.cpp's format", advice=_itself),
     Kind(files=("*.onnx", "onnx/*.onnx"), name="an ONNX graph", advice=_original),
     Kind(files=("*.npz",), name="a file of MLX weights", advice=_original),
     Kind(files=("openvino_*.xml",), name="an OpenVINO graph", advice=_original),

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from hybridge.cache.errors import CheckpointError, NotACheckpointError
 
 PREFIX = "models--"
-ID = re.compile(r"(?:https?:/+[^/]+/)?([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:/tree/.*)?/?")
+MAIN = "main"
+NAME = r"[A-Za-z0-9][\w.-]*"
+ID = re.compile(
+    rf"(?:https?:/+[^/]+/)?(?P<id>{NAME}/{NAME})"
+    rf"(?:/(?P<file>(?:{NAME}/)*{NAME}\.gguf)|(?:/tree/(?P<tree>[\w.-]+))?/?)(?:@(?P<revision>[\w./-]+))?"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubModel:
+    """A model on a hub. file: one of its files that is wanted alone; revision: a branch, tag or commit."""
+
+    id: str
+    file: str | None
+    revision: str
 
 
 def hub_cache() -> Path:
@@ -20,16 +35,38 @@ def hub_cache() -> Path:
     return Path(os.path.expandvars(given or f"{home}/hub")).expanduser()
 
 
-def model_id(named: str) -> str | None:
-    """``ORG/NAME`` where ``named`` may be a model on a hub, by its id or its web address; else None."""
+def hub_model(named: str) -> HubModel | None:
+    """The model on a hub that ``named`` may be, by its id or its web address; else None.
+
+    ``ORG/NAME``, with ``@REVISION`` behind it or a file of it, ``ORG/NAME/FILE.gguf``.
+    """
     found = ID.fullmatch(named)
-    return found[1] if found else None
+    if found is None:
+        return None
+    return HubModel(id=found["id"], file=found["file"], revision=found["revision"] or found["tree"] or MAIN)
 
 
 def cached_entry(named: str) -> Path | None:
     """The cache's folder of the model ``named``, where it has been downloaded."""
-    entry = hub_cache() / f"{PREFIX}{(model_id(named) or named).replace('/', '--')}"
+    model = hub_model(named)
+    entry = hub_cache() / f"{PREFIX}{(model.id if model else named).replace('/', '--')}"
     return entry if is_entry(entry) else None
+
+
+def cached_revision(entry: Path, revision: str) -> Path | None:
+    """The snapshot of a revision, a branch or tag that was downloaded under that name or a commit; None where there is none."""
+    ref = entry / "refs" / revision
+    commit = ref.read_text(encoding="utf-8", errors="replace").strip() if ref.is_file() else revision
+    found = entry / "snapshots" / Path(commit).name
+    return found if found.is_dir() else None
+
+
+def origin_of(path: Path) -> str | None:
+    """``ORG/NAME@COMMIT`` where ``path`` is a snapshot of the hub's cache, or a file in one; else None."""
+    for place in (path.absolute(), *path.absolute().parents):
+        if place.parent.name == "snapshots" and place.parent.parent.name.startswith(PREFIX):
+            return f"{place.parent.parent.name.removeprefix(PREFIX).replace('--', '/', 1)}@{place.name}"
+    return None
 
 
 def is_entry(folder: Path) -> bool:

@@ -144,6 +144,7 @@ class Manifest(Entry):
         dict[Name, Literal[4, 8]], Field(max_length=MOST_WEIGHTS, description="bits of each weight that was rounded")
     ] = Field(default_factory=dict)
     calibration: CalibrationEntry | None = None
+    source: Annotated[Name | None, Field(description="model and commit on the hub, ORG/NAME@COMMIT")] = None
 
     @model_validator(mode="after")
     def _says_what_its_format_needs(self) -> Self:

@@ -1,0 +1,116 @@
+"""A GGUF file: what it says of itself, and its tensors, read when they are wanted."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
+from hybridge.export.pinned.transformers import read_gguf
+from hybridge.export.source.reading import first_line
+
+FLOATS: Mapping[int, torch.dtype] = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
+"""The types whose numbers need no decoding."""
+
+LARGEST = 1 << 40
+"""Elements of a tensor that anybody has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GgufTensor:
+    """A tensor of a file. kind: GGML's number of its type; begin, size: its bytes."""
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    kind: int
+    begin: int
+    size: int
+
+    def read(self) -> Tensor:
+        """Return its numbers in float32. Q4_0, Q8_0 and the other types of whole numbers and scales are exact."""
+        data = np.memmap(self.path, mode="r", offset=self.begin, shape=(self.size,), dtype=np.uint8)
+        if self.kind in FLOATS:
+            return torch.from_numpy(np.array(data)).view(FLOATS[self.kind]).float().view(self.shape)
+        from hybridge.export.pinned.checkpoints import decoded
+
+        return decoded(np.asarray(data).reshape(prod(self.shape[:-1]), -1), self.kind).view(self.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GgufFile:
+    """metadata: by its names, arrays of strings as their length; tensors: by name."""
+
+    path: Path
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, GgufTensor]
+
+    @property
+    def architecture(self) -> str:
+        """Return what llama.cpp calls the model's family."""
+        return str(self.metadata["general.architecture"])
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return what the file says of the model by a name without the architecture before it."""
+        return self.metadata.get(f"{self.architecture}.{name}", default)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the same. Raises CheckpointError where the file does not say it."""
+        value = self.get(name)
+        if value is None:
+            raise CheckpointError(f"{self.path} lacks {self.architecture}.{name}; convert it again with llama.cpp of today.")
+        return value
+
+
+def open_gguf(path: Path) -> GgufFile:
+    """Return the file at ``path``.
+
+    Raises CheckpointError where it is damaged or only a part of it is there, UnsupportedModelError for a type of tensors that
+    cannot be read, UsageError where the package for its types is not installed.
+    """
+    try:
+        metadata, entries, begin = read_gguf(str(path))
+    except (ValueError, struct.error, IndexError, KeyError, OverflowError, MemoryError, TypeError) as error:
+        raise CheckpointError(f"{path} cannot be read as GGUF ({first_line(error)}); download it again.") from None
+    if int(metadata.get("split.count") or 0) > 1:
+        raise UnsupportedModelError(
+            f"{path} is one of {metadata['split.count']} parts of a model. Make one file of them with llama.cpp's "
+            "'llama-gguf-split --merge', and export that."
+        )
+    size = path.stat().st_size
+    tensors = [_tensor(path, *entry, begin=begin, end=size) for entry in entries]
+    return GgufFile(path=path, metadata=metadata, tensors={tensor.name: tensor for tensor in tensors})
+
+
+def _tensor(path: Path, name: str, shape: tuple[int, ...], kind: int, offset: int, *, begin: int, end: int) -> GgufTensor:
+    elements, per_block, block_bytes = prod(shape), *_block(path, name, kind)
+    if not 1 <= len(shape) <= 4 or not 0 < elements <= LARGEST or shape[-1] % per_block:
+        raise CheckpointError(f"{path} cannot be read as GGUF ({name} has shape {list(shape)}); download it again.")
+    size = elements // per_block * block_bytes
+    if begin + offset + size > end:
+        raise CheckpointError(f"{path} is only there in part: {name} ends behind its {end:,} bytes; download it again.")
+    return GgufTensor(path=path, name=name, shape=shape, kind=kind, begin=begin + offset, size=size)
+
+
+def _block(path: Path, name: str, kind: int) -> tuple[int, int]:
+    """Elements and bytes of a block of a type."""
+    if kind in FLOATS:
+        return 1, FLOATS[kind].itemsize
+    try:
+        from hybridge.export.pinned.checkpoints import block_of, name_of
+    except ImportError:
+        raise UsageError(f"{path} needs the package gguf: pip install 'hybridge[checkpoints]'.") from None
+    if block := block_of(kind):
+        return block
+    raise UnsupportedModelError(
+        f"{path} has tensors of GGML's type {name_of(kind)}, such as {name}, which hybridge does not read. "
+        "Take a file of Q4_0, Q8_0, K or IQ types, or the checkpoint that it was made from."
+    )

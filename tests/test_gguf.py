@@ -1,0 +1,185 @@
+"""GGUF files are read as the checkpoints that they were made from, and their 4 and 8 bits stay as they are."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import gguf
+import pytest
+import torch
+from gguf_files import MODELS, TYPES, dequantized_linears, random_model, save_gguf
+from tiny import save_tokenizer
+from torch import Tensor
+
+from hybridge.cache.errors import CheckpointError, HybridgeError, NotACheckpointError, UnsupportedModelError, UsageError
+from hybridge.export.checkpoint.config_file import read_config
+from hybridge.export.checkpoint.gguf.checkpoint import ARCHITECTURES
+from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.cli.export import export_checkpoint
+from hybridge.export.layers.packed_layers import PackedLinear
+from hybridge.export.quantization.packing import pack_weights
+from hybridge.export.reference.oracle import uncached
+from hybridge.export.source.named import Named
+from hybridge.runtime import Session
+from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifacts.tokenizer import load_tokenizer
+from hybridge.runtime.kernels.linear import weights
+
+
+def test_every_architecture_has_a_file() -> None:
+    assert ARCHITECTURES.keys() == MODELS.keys()
+
+
+@pytest.mark.parametrize("architecture", MODELS)
+def test_a_file_is_the_model_that_it_was_made_from(tmp_path: Path, architecture: str) -> None:
+    model = random_model(architecture)
+    save_gguf(tmp_path / "model.gguf", architecture, model)
+    loaded = load_checkpoint(tmp_path / "model.gguf").model
+    tokens = [5, 6, 7, 8, 100, 101, 12, 3] * 3
+    want, got = uncached(model)(tokens), uncached(loaded)(tokens)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4 * float(want.abs().max()))
+    assert loaded.config.model_type == model.config.model_type
+
+
+def kept(layer: PackedLinear) -> Tensor:
+    return weights(layer.packed, layer.scales, layer.out_features)
+
+
+@pytest.mark.parametrize(("kind", "quantize"), [(TYPES.Q4_0, "4w"), (TYPES.Q8_0, "8w")])
+@pytest.mark.parametrize("architecture", ["llama", "qwen35", "lfm2"])
+def test_few_bits_are_kept_bit_for_bit(tmp_path: Path, architecture: str, kind: TYPES, quantize: str) -> None:
+    """Rows of queries and value heads change their places; the numbers in them do not."""
+    save_gguf(tmp_path / "model.gguf", architecture, random_model(architecture), kind)
+    model = load_checkpoint(tmp_path / "model.gguf").model
+    numbers = {name: each.clone() for name, each in model.state_dict().items()}
+    pack_weights(model, ExportOptions(quantize=quantize, group_size=32))
+    layers = {name: each for name, each in model.named_modules() if isinstance(each, PackedLinear) and "lm_head" not in name}
+    assert layers
+    for name, layer in layers.items():
+        assert kept(layer).equal(numbers[f"{name}.weight"]), name
+
+
+def test_numbers_are_those_that_the_gguf_package_reads(tmp_path: Path) -> None:
+    save_gguf(tmp_path / "model.gguf", "qwen3", random_model("qwen3"), TYPES.Q4_0)
+    ours, theirs = load_checkpoint(tmp_path / "model.gguf").model, dequantized_linears(tmp_path / "model.gguf")
+    for name in ("gate", "up", "down"):
+        got = ours.get_submodule(f"model.layers.1.mlp.{name}_proj").weight
+        assert got.equal(torch.from_numpy(theirs[f"blk.1.ffn_{name}.weight"]))
+
+
+@pytest.mark.slow
+def test_a_file_exports_validates_and_has_its_tokenizer(tmp_path: Path) -> None:
+    model = random_model("qwen35", vocab_size=262)
+    save_gguf(tmp_path / "model.gguf", "qwen35", model, TYPES.Q4_0)
+    options = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, quantize="4w", group_size=32)
+    export_checkpoint(tmp_path / "model.gguf", tmp_path / "artifact", options, force=False, validate=True)
+    session = Session.load(tmp_path / "artifact")
+    assert session.manifest.eos_ids == [257, 258]
+    assert load_tokenizer(tmp_path / "artifact" / "tokenizer.json").encode("<|im_end|>").ids == [258]
+    assert (tmp_path / "artifact" / "chat_template.jinja").read_text().endswith("<|im_end|>")
+
+
+def test_a_tokenizer_of_ones_own_is_taken(tmp_path: Path) -> None:
+    save_gguf(tmp_path / "model.gguf", "qwen3", random_model("qwen3"))
+    (tmp_path / "own").mkdir()
+    save_tokenizer(tmp_path / "own")
+    loaded = load_checkpoint(Named(checkpoint=tmp_path / "model.gguf", tokenizer=tmp_path / "own"))
+    assert loaded.tokenizer.folder == tmp_path / "own"
+    tokens = random_model("qwen3", vocab_size=99)
+    save_gguf(tmp_path / "small.gguf", "qwen3", tokens)
+    small = load_checkpoint(Named(checkpoint=tmp_path / "small.gguf", tokenizer=tmp_path / "own"))
+    with pytest.raises(UsageError, match=r"has 131 tokens, but the model 99: it is another model's"):
+        _ = small.tokenizer
+
+
+# Bad input
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    save_gguf(tmp_path / "model.gguf", "qwen3", random_model("qwen3"), TYPES.Q4_0)
+    return tmp_path / "model.gguf"
+
+
+def refusal(path: Path, kind: type[HybridgeError] = CheckpointError) -> str:
+    with pytest.raises(kind) as refused:
+        load_checkpoint(path)
+    assert refused.type is kind
+    return str(refused.value)
+
+
+def test_an_architecture_that_is_not_read_is_named(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "t5")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    said = refusal(tmp_path / "model.gguf", UnsupportedModelError)
+    assert "is of llama.cpp's architecture 't5', which hybridge does not read. It reads falcon-h1, gemma3, gpt-oss," in said
+
+
+def test_a_type_of_tensors_that_is_not_read_is_named(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    at = data.index(b"blk.0.attn_q.weight") + len(b"blk.0.attn_q.weight") + 4 + 16
+    data[at : at + 4] = struct.pack("<I", 36)
+    file.write_bytes(data)
+    said = refusal(file, UnsupportedModelError)
+    assert "has tensors of GGML's type" in said
+    assert "blk.0.attn_q.weight, which hybridge does not read. Take a file of Q4_0" in said
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.6, 0.99])
+def test_a_part_of_a_file_is_told(file: Path, share: float) -> None:
+    data = file.read_bytes()
+    file.write_bytes(data[: int(len(data) * share)])
+    assert "download it again" in refusal(file)
+
+
+@pytest.mark.parametrize("count", [1 << 20, 1 << 62])
+@pytest.mark.parametrize("place", [8, 16, 24], ids=["tensors", "entries", "length of a name"])
+def test_hostile_counts_are_refused_at_once(file: Path, place: int, count: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[place : place + 8] = struct.pack("<Q", count)
+    file.write_bytes(data)
+    assert "cannot be read as GGUF" in refusal(file)
+
+
+def test_hostile_sizes_are_refused_at_once(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    at = data.index(b"blk.0.attn_q.weight") + len(b"blk.0.attn_q.weight") + 4
+    data[at : at + 8] = struct.pack("<Q", 1 << 61)
+    file.write_bytes(data)
+    assert "blk.0.attn_q.weight has shape" in refusal(file)
+
+
+def test_a_tensor_without_a_place_is_told(tmp_path: Path, file: Path) -> None:
+    file.write_bytes(file.read_bytes().replace(b"blk.0.attn_q_norm", b"blk.0.attn_x_norm"))
+    assert "has tensors that hybridge knows no place for, such as blk.0.attn_x_norm.weight (1 in all)" in refusal(
+        file, UnsupportedModelError
+    )
+
+
+def test_a_size_that_is_missing_is_named(file: Path) -> None:
+    file.write_bytes(file.read_bytes().replace(b"qwen3.attention.head_count_kv", b"qwen3.attention.head_count_xx"))
+    assert "lacks qwen3.attention.head_count_kv" in refusal(file)
+
+
+def test_a_file_that_is_no_gguf_is_told(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"\x80\x04N." * 30)
+    assert "cannot be read as GGUF" in refusal(tmp_path / "model.gguf")
+
+
+def test_a_folder_with_a_file_says_to_give_it(file: Path) -> None:
+    assert f"is a GGUF file, llama.cpp's format. Give the file itself: {file}" in refusal(file.parent, NotACheckpointError)
+
+
+def test_nothing_is_left_behind(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tempfile
+
+    (tmp_path / "views").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "views"))
+    read_config(file)
+    loaded = load_checkpoint(file)
+    assert list((tmp_path / "views").iterdir()) == [loaded.folder]
+    del loaded
+    assert list((tmp_path / "views").iterdir()) == []

@@ -1,0 +1,145 @@
+"""Checkpoints that others quantized are read as the very numbers that they stand for; four bits of theirs stay in ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from quantized_folders import FORMS, SIZES, add_to_config, save_mxfp4, save_quantized
+from safetensors.torch import load_file, save_file
+from tiny import save_checkpoint, save_tokenizer, tiny_config
+from torch import Tensor
+
+from hybridge.cache.errors import CheckpointError, UnsupportedModelError
+from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.cli.export import export_checkpoint
+from hybridge.export.layers.packed_layers import PackedLinear
+from hybridge.export.quantization.packing import pack_weights
+from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.kernels.linear import weights
+
+FITS_4_BITS = {"gptq sym", "auto-round", "int4"}
+FITS_8_BITS = FITS_4_BITS | {"gptq", "awq", "auto-round awq", "int4 asymmetric"}
+
+
+def assert_numbers(folder: Path, numbers: dict[str, Tensor]) -> None:
+    model = load_checkpoint(folder).model
+    ours = model.state_dict()
+    assert numbers.keys() <= ours.keys()
+    for name, weight in numbers.items():
+        torch.testing.assert_close(ours[name], weight, rtol=1e-6, atol=0)  # for the order of two products
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_form_is_read_as_the_numbers_it_stands_for(tmp_path: Path, form: str) -> None:
+    assert_numbers(tmp_path, save_quantized(tmp_path, form))
+
+
+def test_gpt_oss_is_read_as_it_is_published(tmp_path: Path) -> None:
+    assert_numbers(tmp_path, save_mxfp4(tmp_path))
+
+
+def test_torchao_is_read_with_its_metadata(tmp_path: Path) -> None:
+    from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
+    from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+    model = save_checkpoint(tmp_path, tiny_config("qwen3", **SIZES))
+    quantize_(model, Int8WeightOnlyConfig(version=2))
+    numbers = {name: getattr(each, "dequantize", lambda each=each: each)() for name, each in model.state_dict().items()}
+    stored, metadata = flatten_tensor_state_dict({name: each.detach() for name, each in model.state_dict().items()})
+    save_file(stored, tmp_path / "model.safetensors", metadata={**metadata, "format": "pt"})
+    add_to_config(tmp_path, quantization_config={"quant_method": "torchao", "quant_type": {"default": {}}})
+    assert any(name.endswith("_weight_qdata") for name in stored)
+    assert_numbers(tmp_path, numbers)
+
+
+@pytest.mark.parametrize(("quantize", "fits"), [("4w", FITS_4_BITS), ("8w", FITS_8_BITS)])
+def test_numbers_of_few_bits_stay_as_they_are(tmp_path: Path, quantize: str, fits: set[str]) -> None:
+    """But for FP8 and NF4, which are on no grid of 8 bits."""
+    for form in [*sorted(fits), "fp8", "nf4"]:
+        numbers = save_quantized(tmp_path / form, form)
+        model = load_checkpoint(tmp_path / form).model
+        pack_weights(model, ExportOptions(quantize=quantize, group_size=32))
+        layers = {name: each for name, each in model.named_modules() if isinstance(each, PackedLinear) and "_proj" in name}
+        assert len(layers) == 14
+        for name, layer in layers.items():
+            kept = weights(layer.packed, layer.scales, layer.out_features).equal(numbers[f"{name}.weight"])
+            assert kept == (form in fits), (form, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["int4", "fp8"])
+def test_a_form_exports_and_validates(tmp_path: Path, form: str) -> None:
+    save_quantized(tmp_path / "checkpoint", form)
+    options = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, quantize="4w")
+    export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", options, force=False, validate=True)
+
+
+# Bad input
+
+
+def refusal(folder: Path, kind: type[Exception] = UnsupportedModelError) -> str:
+    with pytest.raises(kind) as refused:
+        load_checkpoint(folder)
+    return str(refused.value)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save_checkpoint(tmp_path, tiny_config("qwen3"))
+    save_tokenizer(tmp_path)
+    return tmp_path
+
+
+def test_a_method_that_is_not_read_is_named(folder: Path) -> None:
+    add_to_config(folder, quantization_config={"quant_method": "aqlm", "in_group_size": 8})
+    said = refusal(folder)
+    assert f"the weights in {folder} are quantized already, by aqlm, which hybridge does not read" in said
+    assert "Take the unquantized checkpoint, in float32, float16 or bfloat16" in said
+
+
+@pytest.mark.parametrize(
+    ("form", "changes", "message"),
+    [
+        ("awq", {"version": "gemv"}, "by AWQ in its layout 'gemv'"),
+        ("gptq", {"bits": 3}, "by GPTQ in 3 bits, of which hybridge reads 2, 4 and 8"),
+        ("gptq", {"bits": "four"}, "says bits = 'four', expected a whole number"),
+        ("int4", {"format": "marlin-24"}, "in its format 'marlin-24'"),
+        ("nvfp4", {"quant_algo": "W4A8_AWQ"}, "NVIDIA ModelOpt's W4A8_AWQ, of which hybridge reads FP8 and NVFP4"),
+    ],
+)
+def test_a_variant_that_is_not_read_is_named(tmp_path: Path, form: str, changes: dict[str, object], message: str) -> None:
+    save_quantized(tmp_path, form)
+    add_to_config(tmp_path, quantization_config={**FORMS[form].config, **changes})
+    said = refusal(tmp_path)
+    assert message in said
+    assert "Take the unquantized checkpoint" in said
+
+
+@pytest.mark.parametrize("form", ["gptq", "int4", "fp8", "nf4"])
+def test_a_part_that_is_missing_or_misshapen_is_told(tmp_path: Path, form: str) -> None:
+    save_quantized(tmp_path, form)
+    path = tmp_path / "model.safetensors"
+    stored = load_file(path)
+    scales = [name for name in stored if name.endswith((".scales", ".weight_scale", "_scale_inv", ".absmax"))]
+    part = max(scales, key=lambda name: len(stored[name]))
+    marker = next(name for name in stored if name.endswith(("qweight", "_packed", ".weight", "bitsandbytes__nf4")))
+    for changed in ({part: None}, {part: stored[part][:1].clone()}, {marker: stored[marker][:1].clone()}):
+        content = {name: each for name, each in (stored | changed).items() if each is not None}
+        save_file(content, path, metadata={"format": "pt"})
+        assert any(word in refusal(tmp_path, CheckpointError) for word in ("stored as", "shape", "lacks"))
+
+
+def test_an_old_config_of_bitsandbytes_is_known(tmp_path: Path) -> None:
+    numbers = save_quantized(tmp_path, "llm.int8")
+    add_to_config(tmp_path, quantization_config={"load_in_8bit": True})
+    assert_numbers(tmp_path, numbers)
+
+
+def test_modelopts_own_file_is_read(tmp_path: Path) -> None:
+    numbers = save_quantized(tmp_path, "modelopt fp8")
+    add_to_config(tmp_path, quantization_config=None)
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}))
+    assert_numbers(tmp_path, numbers)
