@@ -116,8 +116,8 @@ NOT_VALID = r"config\.json is not a valid 'qwen3_5_text' config: .*{}"
         ({"text_config": []}, NOT_VALID.format("'list' object")),
         ({"pad_token_id": 1000}, CANNOT_BUILD.format("AssertionError: Padding_idx")),
         (
-            {"quantization_config": {"quant_method": "gptq", "bits": 4}},
-            r"are quantized already, by GPTQ.*Give the original checkpoint",
+            {"quantization_config": {"quant_method": "aqlm", "bits": 4}},
+            r"are quantized already, by aqlm.*Take the unquantized checkpoint",
         ),
     ],
     ids=str,

@@ -52,8 +52,8 @@ def config_in(folder: Path) -> Any:
     quantization_of(folder, content)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        _forget_quantization(config)  # its weights are dequantized as they are read, before transformers sees them
         types = plan(text_config(config))
+        _forget_quantization(config)  # its weights are dequantized as they are read, before transformers sees them
     except CheckpointError:
         raise
     except Exception as error:  # transformers' config classes raise whatever their checks ran into
