@@ -25,6 +25,7 @@ from hybridge.export.quantization.bits import bits_of, grid_of
 from hybridge.export.quantization.calibration_text import calibration_tokens
 from hybridge.export.quantization.gptq import LayerInputs, layer_inputs, round_by_gptq
 from hybridge.export.quantization.quantizable import check_columns, linears, untied_linears
+from hybridge.export.quantization.rounding import keeping_grids
 from hybridge.export.quantization.scale_search import round_by_search
 from hybridge.export.quantization.stored_weights import stored_entries
 from hybridge.runtime.artifacts.manifest import CalibrationEntry
@@ -64,6 +65,7 @@ def calibrate(checkpoint: Checkpoint, options: ExportOptions, source: str | Path
             grids[name] = grid_of(bits, options)
     rounded = round_on(checkpoint.model, tokens, grids)
 
+    @keeping_grids
     def rounder(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
         return rounded[name] if name in rounded else round_by_search(name, weight, grid)
 
