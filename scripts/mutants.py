@@ -1,0 +1,155 @@
+"""Change one thing of the product at a time, and look whether a test notices. Prints those that no test noticed.
+
+A mutant is tried on the test files that reach its line, by the data of ``scripts/test-coverage``, the quickest first. What was
+tried is kept, and not tried again as long as its module stays: an interrupted run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import coverage
+from mutating.mutations import Mutant, mutants
+from mutating.runner import Runner
+
+ROOT = Path(__file__).parent.parent
+MODULES = ("cache/**/*.py", "runtime/sessions/*.py", "runtime/generation/*.py", "runtime/files/*.py")
+WANTED = 0.85
+"""Of the mutants, to be noticed."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What came of a mutant. by: the test file that noticed it; outcome: failed, no end, passed, or no test."""
+
+    key: str
+    module: str
+    line: int
+    change: str
+    outcome: str
+    by: str = ""
+    seconds: float = 0.0
+
+
+def arguments() -> argparse.Namespace:
+    """Parse the arguments; exits with 2 for wrong ones."""
+    parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
+    parser.add_argument("modules", nargs="*", help="beginnings of paths such as runtime/sessions; all if left out")
+    parser.add_argument("--count", type=int, default=200, help="mutants, drawn from all (default: 200)")
+    parser.add_argument("--minutes", type=float, default=600, help="how long at most (default: 600)")
+    parser.add_argument("--seconds", type=float, default=120, help="tests of one mutant at most (default: 120)")
+    parser.add_argument("--seed", type=int, default=0, help="of the draw (default: 0)")
+    parser.add_argument("--data", type=Path, default=ROOT / ".coverage-data", help="what scripts/test-coverage left")
+    parser.add_argument("--journal", type=Path, default=ROOT / ".mutants" / "journal.jsonl", help="what was tried")
+    options = parser.parse_args()
+    if min(options.count, options.minutes, options.seconds) <= 0:
+        parser.error("--count, --minutes and --seconds are more than 0")
+    if not (options.data / "data").exists():
+        parser.error(f"{options.data} has no data: run scripts/test-coverage first")
+    return options
+
+
+def main() -> int:
+    """Try the mutants; exit code 1 where fewer are noticed than should be."""
+    options = arguments()
+    tests = Tests(options.data)
+    chosen = draw(options.modules, options.count, options.seed)
+    options.journal.parent.mkdir(parents=True, exist_ok=True)
+    before = {each.key: each for each in read(options.journal)}
+    found, end = list[Tried](), time.monotonic() + 60 * options.minutes
+    with tempfile.TemporaryDirectory(prefix="hybridge-mutants-") as scratch:
+        runner = Runner(ROOT, Path(scratch) / "checkout")
+        for module, mutant in chosen:
+            if time.monotonic() > end:
+                break
+            source = (ROOT / module).read_text(encoding="utf-8")
+            names = tests.that_reach(module, mutant)
+            key = hashlib.sha256(repr([source, mutant, names, options.seconds]).encode()).hexdigest()[:16]
+            tried = before.get(key) or attempt(runner, key, module, mutant, source, names, options.seconds)
+            found.append(tried)
+            if key not in before:
+                with options.journal.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(asdict(tried), ensure_ascii=False) + "\n")
+            print(f"{len(found)}/{len(chosen)} {tried.outcome} {tried.by} {module}:{tried.line}", file=sys.stderr, flush=True)
+    return summary(found)
+
+
+class Tests:
+    """Which test files reach a line, and how long each takes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._data = coverage.CoverageData(str(folder / "data"))
+        self._data.read()
+        self._seconds: dict[str, float] = json.loads((folder / "seconds.json").read_text(encoding="utf-8"))
+        self._measured = {path.removeprefix(str(Path(json.loads((folder / "checkout.json").read_text())))).lstrip("/"): path
+                          for path in self._data.measured_files()}  # fmt: skip
+
+    def that_reach(self, module: str, mutant: Mutant) -> list[str]:
+        """Return test files, the quickest first."""
+        path = self._measured.get(module)
+        if path is None:
+            return []
+        by_line = self._data.contexts_by_lineno(path)
+        lines = range(mutant.line, mutant.end_line + 1)
+        names = {name for line in lines for name in by_line.get(line, []) if (ROOT / "tests" / name).is_file()}
+        return sorted(names, key=lambda name: self._seconds.get(name, 1e9))
+
+
+def draw(beginnings: list[str], count: int, seed: int) -> list[tuple[str, Mutant]]:
+    """Return so many mutants of the modules, in an order of the seed."""
+    paths = sorted({str(path.relative_to(ROOT)) for pattern in MODULES for path in ROOT.glob(pattern)})
+    named = [path for path in paths if not beginnings or path.startswith(tuple(beginnings))]
+    every = [(path, each) for path in named for each in mutants((ROOT / path).read_text(encoding="utf-8"))]
+    return random.Random(seed).sample(every, min(count, len(every)))
+
+
+def attempt(runner: Runner, key: str, module: str, mutant: Mutant, source: str, names: list[str], seconds: float) -> Tried:
+    """Run the tests of a mutant until one notices it, or its time is up."""
+    change = mutant.describe(source)
+    spent = 0.0
+    for name in names:
+        if spent >= seconds:
+            break
+        if not runner.passes(name, seconds):
+            continue
+        start = time.monotonic()
+        with runner.mutated(module, mutant.apply(source)):
+            outcome = runner.outcome([name], seconds)
+        spent += time.monotonic() - start
+        if outcome != "passed":
+            return Tried(key, module, mutant.line, change, outcome, name, spent)
+    return Tried(key, module, mutant.line, change, "passed" if names else "no test", seconds=spent)
+
+
+def read(journal: Path) -> Iterator[Tried]:
+    """Yield what was tried before."""
+    if journal.exists():
+        for line in journal.read_text(encoding="utf-8").splitlines():
+            yield Tried(**json.loads(line))
+
+
+def summary(found: list[Tried]) -> int:
+    """Print a table by folder, and every mutant that nothing noticed."""
+    print("| folder | mutants | noticed | of them by a test that does not end | not noticed |\n|---|---|---|---|---|")
+    for folder in [*sorted({str(Path(each.module).parent) for each in found}), "all"]:
+        here = [each for each in found if folder in ("all", str(Path(each.module).parent))]
+        noticed, endless = (sum(each.outcome in kinds for each in here) for kinds in (("failed", "no end"), ("no end",)))
+        share = f"{noticed / len(here):.0%}" if here else "—"
+        print(f"| {folder} | {len(here)} | {noticed} ({share}) | {endless} | {len(here) - noticed} |")
+    left = [each for each in found if each.outcome not in ("failed", "no end")]
+    for each in left:
+        print(f"{each.module}:{each.line}: {each.change}  ({each.outcome})")
+    return 1 if len(left) > (1 - WANTED) * len(found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Small changes of the product, each of which a test should notice."""
