@@ -9,6 +9,8 @@ from pathlib import Path
 from hybridge.cache.families import text_config
 from hybridge.export.checkpoint.config_file import read_config
 from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.drafters.draft_vocabulary import DraftVocabulary
+from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.formats import format_of
 from hybridge.export.output.output_folder import output_folder
 from hybridge.export.output.progress import ExportProgress
@@ -31,6 +33,8 @@ def export_model(
     *,
     adapters: Sequence[str | Path] = (),
     tokenizer: str | Path | None = None,
+    drafter: str | Path | None = None,
+    draft_vocab: DraftVocabulary | None = None,
     force: bool = False,
     validate: bool = False,
     calibrate: str | Path | None = None,
@@ -50,7 +54,9 @@ def export_model(
 
     checkpoint: a folder with config.json and *.safetensors, a GGUF file, or the id of a model on the hub. adapters: folders of
     LoRA adapters to merge into it, in this order. tokenizer: a folder whose tokenizer and chat template take the place of the
-    checkpoint's. force: replace an artifact that is in ``out``. validate: hold it against the eager model before it appears.
+    checkpoint's. drafter: a folder or id with the checkpoint of a DFlash, DFlash 2, DSpark or EAGLE-3 drafter of this very
+    model, which becomes a part of the artifact. draft_vocab: the tokens that it may propose, so many of the first or those of a
+    text. force: replace an artifact that is in ``out``. validate: hold it against the eager model before it appears.
     calibrate: a file of text that weights are rounded for, or "self" for texts that the model makes itself. progress: is told
     of the steps, of warnings and of the validation's report; ``hybridge.export.output.progress.ExportProgress``.
 
@@ -66,20 +72,22 @@ def export_model(
         checkpoint=place, adapters=tuple(map(Path, adapters)), tokenizer=Path(tokenizer) if tokenizer is not None else None
     )
     config = read_config(source)
+    plan, options = plan_drafter(config, options, drafter, draft_vocab)
     for text in ignored_parts(place):
         steps.warn(text)
     if text_config(config) is not config:
         steps.warn(f"{place} is a multimodal model: its text model is exported, pictures and sounds are left out.")
     with output_folder(Path(out), force=force) as folder:
         with steps.step("Laying out the state"):
-            cache = writer.build_cache(config, options)
+            cache = writer.build_cache(config, options, plan)
         with steps.step("Reading the checkpoint"):
-            loaded = load_checkpoint(source, None if calibrate is not None else writer.reader(options))
+            whole = calibrate is not None or (plan is not None and plan.reads_target)
+            loaded = load_checkpoint(source, None if whole else writer.reader(options))
         calibrated = None
         if calibrate is not None:
             with steps.step("Calibrating"):
                 calibrated = calibrate_on(loaded, options, calibrate)
-        manifest = writer.export(loaded, cache, folder, options, steps, calibrated)
+        manifest = writer.export(loaded, cache, folder, options, steps, calibrated, plan)
         if validate:
             report = validate_session(folder, source, steps, programs=DEFAULT_PROGRAMS, seed=0)
             steps.validated(report)

@@ -9,6 +9,7 @@ from typing import Any
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.checkpoint.loading import Checkpoint
+from hybridge.export.drafters.plan import DrafterPlan
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.pinned.transformers_loading import Reader
 from hybridge.export.pte.exporter import export
@@ -27,9 +28,9 @@ class Format:
     does; export: write the artifact of a checkpoint with them.
     """
 
-    build_cache: Callable[[Any, ExportOptions], Any]
+    build_cache: Callable[[Any, ExportOptions, DrafterPlan | None], Any]
     reader: Callable[[ExportOptions], Reader | None]
-    export: Callable[[Checkpoint, Any, Path, ExportOptions, ExportProgress, Calibrated | None], Manifest]
+    export: Callable[[Checkpoint, Any, Path, ExportOptions, ExportProgress, Calibrated | None, DrafterPlan | None], Manifest]
 
 
 def format_of(options: ExportOptions) -> Format:

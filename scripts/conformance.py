@@ -28,7 +28,11 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / ".conformance"
 REPORT = ROOT / "docs" / "conformance.md"
 INSTRUCTION_SETS = [each.name for each in instruction_sets()]
-SOURCES = ("cache", "export", "runtime", "tests/helpers", "scripts/conformance_case.py")
+SOURCES = ("cache", "export", "runtime", "tests/helpers", "scripts/conformance_case.py", "scripts/conformance_drafter_case.py")
+DRAFTERS, DRAFTED_FAMILIES = ("dflash", "dflash2", "dspark", "eagle3"), ("falcon_h1", "lfm2", "qwen3_5_text")
+"""Kinds of drafters, and the targets that each is tried on: of Mamba-2, short convolutions and the delta rule."""
+DRAFTED_BLOCKS = 50
+"""Blocks of each such case that are held against the definition."""
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 err = Console(stderr=True)
@@ -36,16 +40,20 @@ err = Console(stderr=True)
 
 @dataclass(frozen=True)
 class Case:
-    """One export: a family, which of its configs, the kernels, and for which instruction set; the best if it is empty."""
+    """One export: a family, which of its configs, the kernels, and for which instruction set; the best if it is empty.
+
+    drafter: the kind of the artifact's drafter, which is then what is held against its definition.
+    """
 
     family: str
     variant: int
     kernels: str
     isa: str = ""
+    drafter: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.family} {self.variant + 1} {self.kernels} {self.isa}".rstrip()
+        return " ".join(filter(None, (self.family, f"{self.variant + 1}", self.kernels, self.isa, self.drafter)))
 
     @property
     def result(self) -> Path:
@@ -92,6 +100,8 @@ def cases(families: list[str]) -> Iterator[Case]:
     """All families once before any a second time: an interrupted run has seen them all."""
     for first in product((0, 1), ("hybridge", "llm", "aten")):
         yield from (Case(family, *first) for family in families)
+    for kernels, drafter in product(("hybridge", "llm"), DRAFTERS):
+        yield from (Case(family, 0, kernels, drafter=drafter) for family in families if family in DRAFTED_FAMILIES)
     for isa in INSTRUCTION_SETS:
         yield from (Case(family, 0, "hybridge", isa) for family in families)
 
@@ -124,15 +134,17 @@ def run_all(todo: list[Case], operations: int, jobs: int, sources: str) -> None:
         running = {pool.submit(run, case, operations, sources): case for case in todo}
         for done in concurrent.futures.as_completed(running):
             result = done.result()
-            outcome = f"worst {result['worst']:.1e}" if result.get("passed") else f"[red]{result.get('error')}[/]"
+            good = f"worst {result['worst']:.1e}" if "worst" in result else f"{result.get('blocks')} blocks"
+            outcome = good if result.get("passed") else f"[red]{result.get('error')}[/]"
             progress.console.print(f"{running[done].name}: {outcome}", highlight=False)
             progress.advance(task)
 
 
 def run(case: Case, operations: int, sources: str) -> dict[str, Any]:
     """Run a case in its own process, and keep what came of it."""
-    script = str(ROOT / "scripts" / "conformance_case.py")
-    command = [sys.executable, script, case.family, str(case.variant), case.kernels, str(operations)]
+    script = str(ROOT / "scripts" / ("conformance_drafter_case.py" if case.drafter else "conformance_case.py"))
+    asked = [str(DRAFTED_BLOCKS), case.drafter] if case.drafter else [str(operations)]
+    command = [sys.executable, script, case.family, str(case.variant), case.kernels, *asked]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HYBRIDGE_ISA": case.isa}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     lines = done.stdout.strip().splitlines()
@@ -146,7 +158,9 @@ def run(case: Case, operations: int, sources: str) -> dict[str, Any]:
 
 
 def report(results: dict[Case, dict[str, Any]], sources: str) -> str:
-    """The page: one line a family, of its worst case."""
+    """The page: one line a family, of its worst case, and one for each kind of drafter."""
+    drafted = {case: result for case, result in results.items() if case.drafter}
+    results = {case: result for case, result in results.items() if not case.drafter}
     families = sorted({case.family for case in results})
     passed = sum(all(results[c].get("passed") for c in results if c.family == family) for family in families)
     lines = [
@@ -168,7 +182,32 @@ def report(results: dict[Case, dict[str, Any]], sources: str) -> str:
     for family in families:
         mine = {case: result for case, result in results.items() if case.family == family}
         lines.append(line(family, list(mine.values())))
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *by_drafter(drafted)]) + "\n"
+
+
+def by_drafter(results: dict[Case, dict[str, Any]]) -> list[str]:
+    """The table of the drafters' kinds; nothing where none was run."""
+    if not results:
+        return []
+    lines = [
+        "",
+        "## Drafters",
+        "",
+        "Each kind of drafter inside the artifact, with random weights of odd sizes, on targets of three kinds of state and",
+        "with two kernel sets. In random programs with rollbacks, snapshots, restores and windows every proposed block must be",
+        "that of the published definition, which starts from the beginning each time; and the text that of plain decoding.",
+        "",
+        "| drafter | targets | cases | blocks as by the definition | tokens as without it |",
+        "|---|---|---|---|---|",
+    ]
+    for kind in DRAFTERS:
+        mine = {case: result for case, result in results.items() if case.drafter == kind}
+        good = [result for result in mine.values() if result.get("passed")]
+        targets = ", ".join(sorted({case.family for case in mine}))
+        failed = "" if len(good) == len(mine) else " **failed**"
+        blocks, tokens = (sum(result[name] for result in good) for name in ("blocks", "tokens"))
+        lines.append(f"| {kind} | {targets} | {len(good)} of {len(mine)}{failed} | {blocks} | {tokens} |")
+    return lines
 
 
 def by_instruction_set(results: dict[Case, dict[str, Any]]) -> list[str]:

@@ -22,6 +22,7 @@ import hybridge
 from hybridge.cache.errors import CheckpointError, HybridgeError, UsageError, ValidationError
 from hybridge.export import formats
 from hybridge.export.output.progress import ExportProgress
+from hybridge.export.source.named import Named
 from hybridge.runtime.artifacts.manifest import Manifest, read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.checks.validation_report import Divergence, ValidationReport
@@ -138,7 +139,13 @@ def test_what_exists_is_kept_unless_it_is_to_be_replaced(
         hybridge.export_model(checkpoint, out, OPTIONS)
 
     def copied(
-        loaded: object, cache: object, folder: Path, options: ExportOptions, steps: ExportProgress, calibrated: object
+        loaded: object,
+        cache: object,
+        folder: Path,
+        options: ExportOptions,
+        steps: ExportProgress,
+        calibrated: object,
+        plan: object,
     ) -> Manifest:
         shutil.copytree(artifact, folder, dirs_exist_ok=True)
         (folder / "new").touch()
@@ -162,14 +169,20 @@ def test_a_validation_comes_before_the_folder_appears(
     report = ValidationReport(seed=0, tolerance=1e-5, first_divergence=divergence if spoilt else None)
 
     def copied(
-        loaded: object, cache: object, folder: Path, options: ExportOptions, steps: ExportProgress, calibrated: object
+        loaded: object,
+        cache: object,
+        folder: Path,
+        options: ExportOptions,
+        steps: ExportProgress,
+        calibrated: object,
+        plan: object,
     ) -> Manifest:
         shutil.copytree(artifact, folder, dirs_exist_ok=True)
         return read_manifest(folder)
 
-    def validated(folder: Path, source: Path, steps: ExportProgress, **options: Any) -> ValidationReport:
+    def validated(folder: Path, source: Named, steps: ExportProgress, **options: Any) -> ValidationReport:
         assert not (tmp_path / "out").exists()
-        assert source == checkpoint
+        assert source.checkpoint == checkpoint
         return report
 
     monkeypatch.setattr(formats, "export", copied)

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from hybridge.cache.errors import CheckpointError, SnapshotError, UnsupportedModelError, UsageError
 from hybridge.export.checkpoint.loading import Checkpoint, load_checkpoint
-from hybridge.export.checkpoint.mtp_weights import MtpWeights, load_mtp
 from hybridge.export.cli.export import export_checkpoint
+from hybridge.export.drafters.mtp_weights import MtpWeights, load_mtp
+from hybridge.export.drafters.plan import MtpPlan, plan_drafter
 from hybridge.export.pte.methods import State, build_methods
-from hybridge.export.pte.mtp_drafter import MtpDrafter
 from hybridge.export.pte.state_cache import build_cache
-from hybridge.export.reference.eager import eager_session
+from hybridge.export.reference.eager import LoadedDrafter, eager_session
 from hybridge.runtime import Context, ExportOptions, Sampler, Sampling, Session
+from hybridge.runtime.artifacts.drafter_description import DrafterDescription
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
 
 OPTIONS = ExportOptions(
@@ -74,7 +75,8 @@ class Methods:
         self.cache = build_cache(model.config, OPTIONS)
         for buffer in self.cache.buffers():
             buffer.fill_(float("nan") if buffer.is_floating_point() else -(2**40))
-        state = State(model, self.cache, OPTIONS.tap_layers, MtpDrafter(weights, self.cache, OPTIONS.draft_len))
+        drafter = MtpPlan(model.config, OPTIONS.draft_len).build(weights, self.cache)
+        state = State(model, self.cache, OPTIONS.tap_layers, drafter)
         self.methods = {name: method for name, (method, _) in build_methods(state, OPTIONS.shorter_verify_lens).items()}
 
     @torch.no_grad()
@@ -94,6 +96,7 @@ class Methods:
 
 class Description:
     model_type, eos_ids, options, identity = "tiny", [], OPTIONS, None
+    drafter = DrafterDescription(kind="mtp", taps=(-1,), blocks=(4,))
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
@@ -279,22 +282,28 @@ def test_experts_that_are_stored_one_by_one_are_stacked(tmp_path: Path) -> None:
         load_mtp(load_checkpoint(tmp_path))
 
 
+def loaded(checkpoint: Checkpoint) -> LoadedDrafter:
+    plan, _ = plan_drafter(checkpoint.config, OPTIONS)
+    assert plan is not None
+    return LoadedDrafter(plan, plan.load(checkpoint))
+
+
 def test_an_eager_session_has_it_too(tmp_path: Path) -> None:
     checkpoint = save(tmp_path)
     weights = load_mtp(checkpoint)
-    session = eager_session(checkpoint.model, OPTIONS, weights)
+    session = eager_session(checkpoint.model, OPTIONS, loaded(checkpoint))
     logits = session.prefill(TOKENS[:6])
-    guesses = session.draft(session.hidden, [*TOKENS[1:6], int(logits.argmax())])
+    guesses = session.draft(session.hidden, [*TOKENS[1:6], int(logits.argmax())]).tokens
     checkpoint.model.config._attn_implementation = "eager"
     assert guesses == Reference(checkpoint.model, weights).chain([*TOKENS[:6], int(logits.argmax())], 3)
-    with pytest.raises(UsageError, match="go together"):
+    with pytest.raises(UsageError, match="needs its drafter"):
         eager_session(checkpoint.model, OPTIONS)
 
 
 @pytest.mark.slow
 def test_an_interrupted_draft_happened_or_did_not(tmp_path: Path) -> None:
     checkpoint = save(tmp_path)
-    session = eager_session(checkpoint.model, OPTIONS, load_mtp(checkpoint))
+    session = eager_session(checkpoint.model, OPTIONS, loaded(checkpoint))
     logits, rng = session.prefill(TOKENS[:12]), random.Random(0)
     hidden, following = session.hidden, [*TOKENS[1:12], int(logits.argmax())]
     session.snapshot(0)

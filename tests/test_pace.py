@@ -124,3 +124,37 @@ def test_a_drafter_that_cannot_be_referred_to_weakly_is_measured_anew() -> None:
 
     drafter, paces = Slotted(), Paces(LENGTHS)
     assert paces.of(drafter) is not paces.of(drafter)  # type: ignore[arg-type]
+
+
+def measured() -> Pace:
+    """A pace that knows what rounds cost: 1 for a decode, 0.3 of which a proposal takes besides."""
+    pace = Pace((4, 8))
+    for length, seconds in ((4, 1.6), (8, 2.4), (1, 1.0)):
+        for _ in range(60):
+            pace.round_done(length, length - 1, length - 1, seconds, drafting=0.3 if length > 1 else 0.0)
+    return pace
+
+
+@pytest.mark.parametrize(
+    ("chances", "wanted"),
+    [([0.99] * 7, 7), ([0.95, 0.95, 0.95, 0.1, 0.9, 0.9, 0.9], 3), ([0.02] * 7, 0), ([0.9, 0.9], 2), ([], 0)],
+)
+def test_as_much_of_a_block_is_verified_as_its_chances_are_worth(chances: list[float], wanted: int) -> None:
+    assert measured().cut(chances) == wanted
+
+
+def test_a_fixed_length_is_verified_whole() -> None:
+    assert Pace((4, 8), 8).cut([0.0] * 7) == 7
+
+
+def test_proposals_that_are_slower_than_decoding_are_left_out_until_some_are_right() -> None:
+    pace = measured()
+    assert pace.choose(100) == 8
+    for _ in range(30):
+        pace.round_done(1, 0, 0, 1.3, drafting=0.3)  # proposed, and thought better of
+    assert pace.cost[1] == pytest.approx(1.0, abs=0.05), "what the proposal took is no part of a decode"
+    assert pace.choose(100) == 1
+    for _ in range(40):
+        pace.shadow([1], 0.0)
+        pace.compare(1)
+    assert pace.choose(100) == 8

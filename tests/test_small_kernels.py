@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hybridge.runtime.backends.threads import set_threads
 from hybridge.runtime.kernels.activation import ACTIVATIONS, activation, gated
+from hybridge.runtime.kernels.choose import best_candidates, draw, top_chance
 from hybridge.runtime.kernels.norm import layer_norm, rms_norm
 from hybridge.runtime.kernels.permute import permute
 from hybridge.runtime.kernels.rotary import rotary
@@ -172,3 +173,36 @@ def test_where(shapes: tuple[tuple[int, ...], ...]) -> None:
         )
 
     check(all_sizes(ops.where), all_sizes(where), condition, x, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 5, 64, 1027, 5000])
+def test_draft_tokens_are_chosen_by_their_scores(count: int) -> None:
+    scores, noise = normal(1, 7, count) * 3, torch.rand(1, 7, generator=torch.Generator().manual_seed(1))
+    kept = min(count, 16)
+    for heat in (0.0, 0.7, 3.0):
+        check(
+            lambda scores, noise, heat: (
+                ops.draw(scores, noise, heat),
+                ops.top_chance(scores),
+                ops.best_candidates(scores, kept),
+            ),
+            lambda x, noise, heat: (draw(x, noise, heat), top_chance(x), best_candidates(x, kept)),
+            scores,
+            noise,
+            torch.tensor([heat]),
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fill", [float("nan"), float("-inf"), 0.0])
+def test_scores_that_say_nothing_choose_something(fill: float) -> None:
+    scores = torch.full((1, 2, 70), fill)
+    program = KernelProgram(
+        lambda scores, noise, heat: (ops.draw(scores, noise, heat), ops.best_candidates(scores, 3)),
+        (scores, torch.tensor([[0.0, 0.999]]), torch.tensor([1.0])),
+    )
+    for heat in (0.0, 1.0):
+        drawn, best = program(scores, torch.tensor([[0.0, 0.999]]), torch.tensor([heat]))
+        assert bool(((drawn >= 0) & (drawn < 70)).all())
+        assert bool(((best >= 0) & (best < 70)).all())

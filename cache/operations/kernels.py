@@ -18,6 +18,7 @@ from torch import Tensor
 from hybridge.cache.block import Block
 from hybridge.cache.operations.conv_window import ShortConvolution
 from hybridge.cache.operations.core_recurrences import CoreRecurrences
+from hybridge.cache.operations.drafting import CoreDrafting, DraftingKernels
 from hybridge.cache.operations.quantized_rows import QuantizedRows
 from hybridge.cache.operations.ring import Ring, newest_rows
 from hybridge.cache.recurrences.delta_gates import DeltaGates, DeltaStaged
@@ -122,7 +123,7 @@ class RecurrentKernels(Protocol):
         """Commit what ``fading_sum`` staged."""
 
 
-class Kernels(RecurrentKernels, Protocol):
+class Kernels(RecurrentKernels, DraftingKernels, Protocol):
     """State operations; every method may assume contiguous buffers."""
 
     def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
@@ -158,7 +159,7 @@ class Kernels(RecurrentKernels, Protocol):
         """Fill state with zeros where ``when`` holds, whatever the memory held before, NaN included."""
 
 
-class CoreKernels(CoreRecurrences):
+class CoreKernels(CoreRecurrences, CoreDrafting):
     """Core operators only: any backend, any build."""
 
     def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:

@@ -92,8 +92,9 @@ def load(artifact: Path, draft: Path | None) -> Subject:
     ways: dict[str, Drafter | None] = {PLAIN: None, "prompt lookup": PromptLookup()}
     if draft is not None:
         ways["draft model"] = DraftModel.load(draft, opened, session)
-    if opened.manifest.options.mtp:
-        ways["multi-token prediction"] = BlockDrafter(session)
+    if opened.manifest.drafter is not None:
+        kind = opened.manifest.drafter.kind
+        ways["multi-token prediction" if kind == "mtp" else kind] = BlockDrafter(session)
     prompts = code_prompts(tokenizer_of(opened), PROMPTS)
     return Subject(session=session, ways=ways, prompts=prompts, draft=draft)
 

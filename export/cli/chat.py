@@ -19,8 +19,8 @@ from hybridge.export.cli.generating import (
     DraftOption,
     LookupOption,
     MinPOption,
-    MtpOption,
     NewTokensOption,
+    OwnDrafterOption,
     PenaltyOption,
     PlainOption,
     SeedOption,
@@ -59,7 +59,7 @@ def chat(
     max_new_tokens: NewTokensOption = 512,
     draft: DraftOption = None,
     lookup: LookupOption = False,
-    mtp: MtpOption = False,
+    own: OwnDrafterOption = False,
     plain: PlainOption = False,
     temperature: TemperatureOption = 0.0,
     top_k: TopKOption = 0,
@@ -76,7 +76,7 @@ def chat(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed
     )
     variables = template_variables(template_arg or ())
-    model = open_model(artifact, draft=draft, lookup=lookup, mtp=mtp, plain=plain, threads=threads)
+    model = open_model(artifact, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads)
     settings = Settings(drafter=model.drafter, sampling=sampling, stop=tuple(stop or ()), max_new_tokens=max_new_tokens)
     opening = [{"role": "system", "content": text} for text in system or ()]
     conversation = Conversation(model.session, model.tokenizer, load_template(model.artifact, variables), settings, opening)

@@ -101,6 +101,28 @@ def export_command(
     ] = "",
     mtp: Annotated[bool, typer.Option("--mtp", help="With the drafter that the checkpoint's mtp.* weights are.")] = False,
     draft_len: Annotated[int, typer.Option(min=1, help="Tokens that this drafter proposes at once.")] = 4,
+    drafter: Annotated[
+        str | None,
+        typer.Option(help="With this drafter of the model: a folder with a DFlash, DFlash 2, DSpark or EAGLE-3 checkpoint."),
+    ] = None,
+    draft_block: Annotated[
+        str,
+        typer.Option(
+            help="Tokens of its blocks, the text's last one included; 4,8 gives shorter ones methods of their own. "
+            "Left out, the drafter's own length, as far as a verify takes it.",
+            show_default=False,
+        ),
+    ] = "",
+    draft_vocab: Annotated[
+        str | None,
+        typer.Option(
+            help="Tokens that it may propose, for a smaller output layer: a number of the first ones, or a file with a text.",
+            metavar="FILE|N",
+        ),
+    ] = None,
+    draft_quantize: Annotated[
+        Literal["same", "none", "8da4w", "4w", "8w"], typer.Option(help="A drafter's linear layers; same: as --quantize.")
+    ] = "same",
     validate: Annotated[bool, typer.Option("--validate", help="Validate against the checkpoint before it is kept.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing artifact.")] = False,
     json: JsonOption = False,
@@ -134,6 +156,8 @@ def export_command(
         tap_layers=taps(tap_layers, mtp),
         mtp=mtp,
         draft_len=draft_len,
+        draft_blocks=tuple(numbers(draft_block, "--draft-block", "4,8", lowest=2)) if draft_block else (),
+        draft_quantize=draft_quantize,
     )
     if format_ == "pte" and options.kernels == "hybridge" and not library.is_available():
         err.print(
@@ -150,6 +174,8 @@ def export_command(
         calibrate=calibrate,
         adapters=adapter or (),
         tokenizer=tokenizer,
+        drafter=drafter,
+        draft_vocab=draft_vocab,
     )
     if json:
         print_json({"output": str(output), **manifest.model_dump(mode="json")})
@@ -178,16 +204,21 @@ def export_checkpoint(
     calibrate: str | None = None,
     adapters: Sequence[Path] = (),
     tokenizer: Path | None = None,
+    drafter: str | Path | None = None,
+    draft_vocab: str | None = None,
 ) -> Manifest:
     """``export_model`` that shows its steps on stderr."""
     from hybridge.export.api import export_model
 
+    vocabulary = None if draft_vocab is None else int(draft_vocab) if draft_vocab.isdecimal() else Path(draft_vocab)
     return export_model(
         checkpoint,
         output,
         options,
         adapters=adapters,
         tokenizer=tokenizer,
+        drafter=drafter,
+        draft_vocab=vocabulary,
         force=force,
         validate=validate,
         calibrate=calibrate,

@@ -24,7 +24,9 @@ from hybridge.runtime.sessions.session import Session
 
 DraftOption = Annotated[Path | None, typer.Option("--draft", help="Draft with this model, an artifact too.")]
 LookupOption = Annotated[bool, typer.Option("--prompt-lookup", help="Draft from what the text has already (the default).")]
-MtpOption = Annotated[bool, typer.Option("--mtp", help="Draft with the artifact's own drafter, if it was exported with one.")]
+OwnDrafterOption = Annotated[
+    bool, typer.Option("--drafter", "--mtp", help="Draft with the artifact's own drafter, if it was exported with one.")
+]
 PlainOption = Annotated[bool, typer.Option("--no-speculation", help="Decode plainly, without a drafter.")]
 NewTokensOption = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Stop after this many tokens.")]
 TemperatureOption = Annotated[float, typer.Option("--temperature", help="0 is greedy.")]
@@ -51,10 +53,10 @@ class Model:
     drafter: Drafter | None
 
 
-def open_model(folder: Path, *, draft: Path | None, lookup: bool, mtp: bool, plain: bool, threads: int | None) -> Model:
+def open_model(folder: Path, *, draft: Path | None, lookup: bool, own: bool, plain: bool, threads: int | None) -> Model:
     """Open an artifact and its drafter. Raises UsageError for two drafters at once, and what opening them raises."""
-    if sum((draft is not None, lookup, mtp, plain)) > 1:
-        raise UsageError("--draft, --prompt-lookup, --mtp and --no-speculation exclude each other; give one of them.")
+    if sum((draft is not None, lookup, own, plain)) > 1:
+        raise UsageError("--draft, --prompt-lookup, --drafter and --no-speculation exclude each other; give one of them.")
     opened = open_artifact(folder)
     if opened.tokenizer is None:
         raise UsageError(f"{folder} has no tokenizer.json, so text cannot be turned into tokens; use Session from Python.")
@@ -62,13 +64,13 @@ def open_model(folder: Path, *, draft: Path | None, lookup: bool, mtp: bool, pla
     if threads is not None:
         set_threads(threads)
     session = Session.of(opened)
-    return Model(opened, session, tokenizer, _drafter(opened, session, draft, mtp, plain))
+    return Model(opened, session, tokenizer, _drafter(opened, session, draft, own, plain))
 
 
-def _drafter(opened: Artifact, session: Session, draft: Path | None, mtp: bool, plain: bool) -> Drafter | None:
+def _drafter(opened: Artifact, session: Session, draft: Path | None, own: bool, plain: bool) -> Drafter | None:
     if draft is not None:
         return DraftModel.load(draft, opened, session)
-    if mtp:
+    if own:
         return BlockDrafter(session)
     # An artifact that verifies one token at a time has no use for a drafter; only who asks for one is told.
     return None if plain or session.verify_len < 2 else PromptLookup()

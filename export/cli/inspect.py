@@ -8,6 +8,7 @@ from rich.markup import escape
 
 from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, megabytes, out, print_json, table
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
+from hybridge.runtime.artifacts.drafter_description import DrafterDescription
 from hybridge.runtime.artifacts.manifest import Manifest, OnnxEntry, TensorEntry
 from hybridge.runtime.artifacts.runtime_check import other_version
 
@@ -41,6 +42,8 @@ def _print_summary(artifact: Artifact) -> None:
     for name, file in manifest.files.items():
         grid.add_row(name, f"{megabytes(file.size)}  sha256 {file.sha256[:16]}…")
     grid.add_row("weights", megabytes(manifest.weight_bytes))
+    if manifest.drafter is not None:
+        grid.add_row("drafter", _drafter(manifest.drafter))
     grid.add_row("made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items()))
     out.print(grid)
     if note := other_version(manifest):
@@ -63,6 +66,13 @@ def _options(manifest: Manifest) -> dict[str, object]:
     """Return the options by name, as far as they mean something for this format."""
     pte_only = ("backend", "kernels") if manifest.onnx else ()
     return {name: value for name, value in vars(manifest.options).items() if name not in pte_only}
+
+
+def _drafter(drafter: DrafterDescription) -> str:
+    """Return what kind it is, what it reads and how much it proposes."""
+    blocks, taps = ("/".join(map(str, each)) for each in (drafter.blocks, drafter.taps))
+    drawn = "best or drawn" if drafter.samples else "best"
+    return f"{drafter.kind}: {drawn} tokens in blocks of {blocks}, from the hidden states {taps}"
 
 
 def _print_layers(manifest: Manifest) -> None:

@@ -15,8 +15,8 @@ from hybridge.export.cli.generating import (
     LookupOption,
     MinPOption,
     Model,
-    MtpOption,
     NewTokensOption,
+    OwnDrafterOption,
     PenaltyOption,
     PlainOption,
     SeedOption,
@@ -42,7 +42,7 @@ def run(
     max_new_tokens: NewTokensOption = 128,
     draft: DraftOption = None,
     lookup: LookupOption = False,
-    mtp: MtpOption = False,
+    own: OwnDrafterOption = False,
     plain: PlainOption = False,
     temperature: TemperatureOption = 0.0,
     top_k: TopKOption = 0,
@@ -59,7 +59,7 @@ def run(
     sampling = Sampling(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed
     )
-    model = open_model(artifact, draft=draft, lookup=lookup, mtp=mtp, plain=plain, threads=threads)
+    model = open_model(artifact, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads)
     gc.freeze()
     done, text = GenerationStats(), TextStream(model.tokenizer, stop or [])
     written = _continue(model, prompt, max_new_tokens, sampling, text, done, silent=json)

@@ -10,13 +10,14 @@ import hybridge.runtime.kernels.slots  # noqa: F401  registers the operators
 from hybridge.cache.block import Block
 from hybridge.cache.operations.kernels import CoreKernels, Scoring, Visible
 from hybridge.cache.operations.quantized_rows import QuantizedRows
+from hybridge.export.kernel_sets.drafting import HybridgeDrafting
 from hybridge.export.kernel_sets.llm import LlmKernels
 from hybridge.export.kernel_sets.recurrences import HybridgeRecurrences
 
 ops = torch.ops.hybridge
 
 
-class HybridgeKernels(HybridgeRecurrences, LlmKernels):
+class HybridgeKernels(HybridgeDrafting, HybridgeRecurrences, LlmKernels):
     """See ``hybridge.cache.operations.kernels.Kernels``."""
 
     def keep_state(self, state: Tensor, slots: Tensor, slot: Tensor, when: Tensor) -> None:

@@ -41,6 +41,7 @@ def export_onnx(
     options: ExportOptions,
     steps: ExportProgress,
     calibrated: Calibrated | None = None,
+    drafter: object = None,
 ) -> Manifest:
     """Write the ONNX artifact of ``checkpoint`` into the existing, empty ``folder``; the model is adapted in place.
 

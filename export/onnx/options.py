@@ -9,10 +9,10 @@ from hybridge.export.onnx.quantized import check_quantization
 from hybridge.export.onnx.traced_cache import TracedCache
 from hybridge.runtime.artifacts.options import ExportOptions, check_verify_lens
 
-PTE_ONLY = ("backend", "kernels", "embedding_quantize", "kv_cache", "tap_layers", "mtp")
+PTE_ONLY = ("backend", "kernels", "embedding_quantize", "kv_cache", "tap_layers", "mtp", "draft_blocks", "draft_quantize")
 
 
-def build_cache(config: Any, options: ExportOptions) -> TracedCache:
+def build_cache(config: Any, options: ExportOptions, drafter: object = None) -> TracedCache:
     """Return the cache that stands for the state of an ONNX export.
 
     Raises UsageError for options that only a .pte has, UnsupportedModelError for layers that onnxruntime has no operators for.

@@ -15,6 +15,7 @@ from hybridge.export.checkpoint.loading import Checkpoint
 from hybridge.export.layers.packed_layers import WithoutWeight
 from hybridge.export.output.progress import ExportProgress
 from hybridge.runtime.artifacts.artifact import file_entry
+from hybridge.runtime.artifacts.drafter_description import DrafterDescription
 from hybridge.runtime.artifacts.manifest import (
     FORMAT_VERSION,
     CalibrationEntry,
@@ -66,6 +67,7 @@ def manifest_of(
     bits: dict[str, Literal[4, 8]],
     calibration: CalibrationEntry | None = None,
     onnx: OnnxEntry | None = None,
+    drafter: DrafterDescription | None = None,
 ) -> Manifest:
     """Return the manifest of the files in ``folder``, whatever their format, with the installed versions of ``libraries``."""
     return Manifest(
@@ -84,4 +86,5 @@ def manifest_of(
         calibration=calibration,
         onnx=onnx,
         source=checkpoint.source,
+        drafter=drafter,
     )

@@ -13,14 +13,14 @@ from torch import Tensor
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.export.checkpoint.loading import Checkpoint
-from hybridge.export.checkpoint.mtp_weights import load_mtp
+from hybridge.export.drafters.drafter import ArtifactDrafter
+from hybridge.export.drafters.plan import DrafterPlan, plan_drafter
 from hybridge.export.lowering.lower import calls, lower, outputs
 from hybridge.export.output.description import manifest_of, rounded_bits, weight_bytes, write_tokenizer
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.pte.methods import State, build_methods
-from hybridge.export.pte.mtp_drafter import MtpDrafter
 from hybridge.export.quantization.calibration import Calibrated
-from hybridge.export.quantization.quantize import is_packed, quantize
+from hybridge.export.quantization.quantize import is_packed, quantize, quantize_drafter
 from hybridge.runtime.artifacts.manifest import (
     FORMAT_VERSION,
     MANIFEST,
@@ -43,21 +43,26 @@ def export(
     options: ExportOptions,
     steps: ExportProgress,
     calibrated: Calibrated | None = None,
+    plan: DrafterPlan | None = None,
 ) -> Manifest:
     """Write the artifact of ``checkpoint`` into the existing, empty ``folder``; the model is adapted in place.
 
-    cache is what ``build_cache`` made of the same config and options. Raises ExportFailedError and OSError.
+    cache is what ``build_cache`` made of the same config, options and drafter. Raises ExportFailedError and OSError.
     """
     write_tokenizer(checkpoint, folder, steps)
+    plan = plan or plan_drafter(checkpoint.config, options)[0]
+    drafter_weights = plan.load(checkpoint) if plan else None
     if is_packed(options):
         with steps.step("Packing the weights"):
             quantize(checkpoint.model, options, calibrated.rounder if calibrated else None)
-    drafter = MtpDrafter(load_mtp(checkpoint), cache, options.draft_len) if options.mtp else None
+    if drafter_weights is not None:
+        quantize_drafter(drafter_weights, options)
+    drafter = plan.build(drafter_weights, cache) if plan else None
     weights = weight_bytes(checkpoint.model, *([drafter] if drafter else []))  # before the adaptation takes the model apart
     bits, calibration = rounded_bits(checkpoint.model), calibrated.entry(checkpoint.model) if calibrated else None
     state = State(checkpoint.model, cache, options.tap_layers, drafter)
     methods = build_methods(state, options.shorter_verify_lens)
-    constants = constant_methods(checkpoint, cache, options)
+    constants = constant_methods(checkpoint, cache, options, drafter)
     named = {program_method(name): method for name, method in methods.items()}
     program = lower(named, options=options, constants=constants, step=steps.step)
     with steps.step(f"Writing {PROGRAM}"), (folder / PROGRAM).open("wb") as file:
@@ -72,12 +77,15 @@ def export(
         bits,
         calibration,
         {name: args for name, (_, args) in methods.items()},
+        drafter,
     )
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return manifest
 
 
-def constant_methods(checkpoint: Checkpoint, cache: HybridCache, options: ExportOptions) -> dict[str, Any]:
+def constant_methods(
+    checkpoint: Checkpoint, cache: HybridCache, options: ExportOptions, drafter: ArtifactDrafter | None
+) -> dict[str, Any]:
     """Return the program's constants: the stock runner's names, and ours for a harness that reads no manifest."""
     bounded = cache.bounded_buffers()
     return {
@@ -95,7 +103,7 @@ def constant_methods(checkpoint: Checkpoint, cache: HybridCache, options: Export
         "hybridge_verify_lens": options.verify_lens,
         "hybridge_snapshot_slots": options.snapshot_slots,
         "hybridge_taps": len(options.tap_layers),
-        "hybridge_draft_len": options.draft_len if options.mtp else 0,
+        "hybridge_draft_len": drafter.description.blocks[-1] - 1 if drafter else 0,
         BOUNDED: [place for place, (name, _) in enumerate(cache.named_buffers()) if name in bounded],
     }
 
@@ -110,6 +118,7 @@ def build_manifest(
     bits: dict[str, Literal[4, 8]],
     calibration: CalibrationEntry | None,
     inputs: Mapping[str, tuple[Tensor, ...]],
+    drafter: ArtifactDrafter | None = None,
 ) -> Manifest:
     """Return the manifest of what was written to ``folder``."""
     return manifest_of(
@@ -122,6 +131,7 @@ def build_manifest(
         layers=[_layer(layer) for layer in cache.cache_layers()],
         methods={name: _method(name, args, program) for name, args in inputs.items()},
         libraries=("torch", "executorch", "transformers"),
+        drafter=drafter.description if drafter else None,
     )
 
 

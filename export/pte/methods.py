@@ -7,15 +7,18 @@ as it was; by arithmetic, because lowering drops every assertion.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.cache.block import Block
+from hybridge.cache.errors import UnsupportedModelError
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.export.adaptation.adapt import AdaptedModel
-from hybridge.export.pte.mtp_drafter import MtpDrafter
+from hybridge.export.drafters.drafter import ArtifactDrafter, Target
+from hybridge.export.quantization.quantizable import table_factor
 from hybridge.runtime.artifacts.options import shorter_verify
 
 Outputs = Tensor | tuple[Tensor, ...]
@@ -25,12 +28,14 @@ class State(nn.Module):
     """The model and its cache, the one holder that every method wraps."""
 
     def __init__(
-        self, model: PreTrainedModel, cache: HybridCache, tap_layers: Sequence[int] = (), drafter: MtpDrafter | None = None
+        self, model: PreTrainedModel, cache: HybridCache, tap_layers: Sequence[int] = (), drafter: ArtifactDrafter | None = None
     ) -> None:
         super().__init__()
+        embedding = model.get_input_embeddings()
         self.model = AdaptedModel(model, cache, tap_layers)
         self.cache = cache
         self.drafter = drafter
+        self._shared = Shared(embedding, model.get_output_embeddings()) if drafter else None
         self.requires_grad_(False)
 
     def hidden(self, tokens: Tensor, block: Block) -> Tensor:
@@ -48,9 +53,31 @@ class State(nn.Module):
         # Before the head and not behind it: the vocabulary is hundreds of times wider.
         return self.model.logits(torch.where(block.count > 0, last, float("nan"))), hidden
 
+    @property
+    def target(self) -> Target:
+        """Return what the drafter shares with the model."""
+        shared = self._shared
+        assert shared is not None
+        return Target(decoder=self.model.decoder, logits=self.model.logits, embed=shared.embed, head=shared.head)
+
     def tapped(self, logits: Tensor, hidden: Tensor) -> Outputs:
         """Return logits, and the tapped hidden states of the run that ended with ``hidden`` if there are taps."""
         return (logits, self.model.taps.collect(hidden)) if self.model.taps.places else logits
+
+
+class Shared:
+    """The embedding's rows as they are stored, and the head; raises UnsupportedModelError where an embedding is no table."""
+
+    def __init__(self, embedding: Any, head: Any) -> None:
+        self.embedding, self.head = embedding, head
+        self.factor = getattr(embedding, "factor", None) or table_factor(embedding)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return rows [1, T, H] of tokens [1, T]."""
+        if self.factor is None:
+            raise UnsupportedModelError("this model's embedding is more than a table, so no drafter can share it.")
+        rows: Tensor = self.embedding(tokens)
+        return rows if self.factor == 1.0 else rows * (1.0 / self.factor)
 
 
 class Method(nn.Module):
@@ -123,27 +150,34 @@ class Forward(Method):
         return self.state.extend(tokens, expected)[0]
 
 
-class Draft(Method):
-    """hidden [1, S, H], tokens [1, S], n [1] -> draft tokens int64 [1, K] and their probabilities [1, K]; -1 where refused.
+class DraftMethod(Method):
+    """A method of the drafter, over pairs of tapped hidden states [1, T, F] and the tokens [1, T] that followed them."""
 
-    Takes in the first n pairs of a hidden state after the final norm and the token that followed it, then proposes.
+    @property
+    def drafter(self) -> ArtifactDrafter:
+        assert self.state.drafter is not None
+        return self.state.drafter
+
+
+class Draft(DraftMethod):
+    """hidden [1, S, F], tokens [1, S], n [1] and what decides draws -> draft tokens, chances, scores and candidates.
+
+    Takes in the first n pairs, then proposes ``guesses`` tokens behind the last one; -1 where refused. See ``ArtifactDrafter``.
     """
 
-    def forward(self, hidden: Tensor, tokens: Tensor, n: Tensor) -> Outputs:
-        drafter, model = self.state.drafter, self.state.model
-        assert drafter is not None
-        g, block, length = drafter.read(model.decoder, hidden, tokens, n, ahead=drafter.draft_len)
-        proposed, chances = drafter.propose(model.decoder, model.logits, g, block)
-        return torch.where(length >= 0, proposed, -1), chances
+    def __init__(self, state: State, guesses: int) -> None:
+        super().__init__(state)
+        self.guesses = guesses
+
+    def forward(self, hidden: Tensor, tokens: Tensor, n: Tensor, *draws: Tensor) -> Outputs:
+        return self.drafter.draft(self.state.target, self.guesses, hidden, tokens, n, *draws)
 
 
-class DraftPrefill(Method):
-    """hidden [1, C, H], tokens [1, C], n [1] -> the drafter's length [1]; takes in the first n pairs. -1 where refused."""
+class DraftPrefill(DraftMethod):
+    """hidden [1, C, F], tokens [1, C], n [1] -> the drafter's length [1]; takes in the first n pairs. -1 where refused."""
 
     def forward(self, hidden: Tensor, tokens: Tensor, n: Tensor) -> Tensor:
-        drafter = self.state.drafter
-        assert drafter is not None
-        return drafter.read(self.state.model.decoder, hidden, tokens, n)[2]
+        return self.drafter.read(self.state.target, hidden, tokens, n)
 
 
 def build_methods(state: State, shorter_verify_lens: Sequence[int] = ()) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:
@@ -162,13 +196,22 @@ def build_methods(state: State, shorter_verify_lens: Sequence[int] = ()) -> Mapp
     if sizes.snapshot_slots:
         methods |= {"snapshot": (SnapshotSlot(state), (one,)), "restore": (RestoreSlot(state), (one,))}
     if state.drafter is not None:
-        width = state.drafter.weights.fc.out_features
-        for name, method, tokens in (
-            ("draft", Draft(state), sizes.verify_len),
-            ("draft_prefill", DraftPrefill(state), sizes.prefill_chunk),
-        ):
-            methods[name] = (method, (torch.zeros(1, tokens, width), blank_tokens(tokens), one))
+        methods |= draft_methods(state, state.drafter)
     return methods
+
+
+def draft_methods(state: State, drafter: ArtifactDrafter) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:
+    """Return the methods of the drafter, with example inputs."""
+
+    def pairs(tokens: int) -> tuple[Tensor, ...]:
+        return torch.zeros(1, tokens, drafter.width), blank_tokens(tokens), torch.ones(1, dtype=torch.long)
+
+    sizes = state.cache.sizes
+    proposing = {
+        name: (Draft(state, guesses), (*pairs(sizes.verify_len), *drafter.draws(guesses)))
+        for name, guesses in drafter.description.methods.items()
+    }
+    return {**proposing, "draft_prefill": (DraftPrefill(state), pairs(sizes.prefill_chunk))}
 
 
 def blank_tokens(count: int) -> Tensor:

@@ -9,12 +9,10 @@ import torch
 
 from hybridge.cache.errors import UsageError
 from hybridge.cache.families import text_config
-from hybridge.cache.families.attention import head_dim, kv_heads
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.cache.layers.drafter_attention import DrafterAttentionLayer
 from hybridge.cache.operations.kernels import CoreKernels, Kernels
 from hybridge.export.adaptation.taps import check_taps
-from hybridge.export.checkpoint.mtp_weights import check_mtp
+from hybridge.export.drafters.plan import DrafterPlan, plan_drafter
 from hybridge.export.kernel_sets.hybridge import HybridgeKernels
 from hybridge.export.kernel_sets.llm import LlmKernels
 from hybridge.export.pte.memory import memory_bytes
@@ -24,26 +22,26 @@ from hybridge.runtime.artifacts.options import ExportOptions, check_verify_lens
 KERNELS: Mapping[str, type[Kernels]] = {"llm": LlmKernels, "hybridge": HybridgeKernels, "aten": CoreKernels}
 
 
-def build_cache(config: Any, options: ExportOptions) -> HybridCache:
+def build_cache(config: Any, options: ExportOptions, drafter: DrafterPlan | None = None) -> HybridCache:
     """The cache that an export with ``options`` of a model, or of its text model, of ``config`` carries.
 
+    drafter: what ``plan_drafter`` made of the same options; one of the model's own weights if it is left out.
     Raises UsageError for impossible sizes and UnsupportedModelError for layers that there is no state for.
     """
     config = text_config(config)
+    drafter = drafter or plan_drafter(config, options)[0]
     with torch.device("meta"):
-        size = _cache(config, options).state_bytes()
+        size = _cache(config, options, drafter).state_bytes()
     check_verify_lens(options)
     check_quantization(options)
     check_taps(options.tap_layers, config.num_hidden_layers)
-    if options.mtp:
-        check_mtp(config, options)
     memory = memory_bytes()
     if size > memory // 2:
         raise UsageError(
             f"the state would take {size / 1e9:.1f} GB of the {memory / 1e9:.1f} GB that this process may have; "
             "lower --max-seq-len or --snapshot-slots."
         )
-    cache = _cache(config, options)
+    cache = _cache(config, options, drafter)
     check_kv_cache(cache, options)
     return cache
 
@@ -59,7 +57,7 @@ def check_kv_cache(cache: HybridCache, options: ExportOptions) -> None:
         )
 
 
-def _cache(config: Any, options: ExportOptions) -> HybridCache:
+def _cache(config: Any, options: ExportOptions, drafter: DrafterPlan | None) -> HybridCache:
     kernels = KERNELS[options.kernels]()
     cache = HybridCache.from_config(
         config,
@@ -71,7 +69,5 @@ def _cache(config: Any, options: ExportOptions) -> HybridCache:
         kv_dtype=None if options.kv_dtype == "float32" else getattr(torch, options.kv_dtype),
         kernels=kernels,
     )
-    if options.mtp:
-        shape = {"kv_heads": kv_heads(config), "head_dim": head_dim(config)}
-        cache.layers.append(DrafterAttentionLayer(cache.sizes, kernels, **shape))
+    cache.layers.extend(drafter.layers(cache.sizes, kernels) if drafter else [])
     return cache

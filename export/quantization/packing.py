@@ -39,7 +39,7 @@ def pack_weights(model: PreTrainedModel, options: ExportOptions, rounder: Rounde
     choose_experts(model, EXPERTS)  # which knows packed ones
 
 
-def pack_linear(model: PreTrainedModel, name: str, layer: nn.Linear, options: ExportOptions, rounder: Rounder) -> None:
+def pack_linear(model: nn.Module, name: str, layer: nn.Linear, options: ExportOptions, rounder: Rounder) -> None:
     """Replace linear layer ``name`` of ``model``. Raises UsageError where the group size does not divide its columns."""
     weight = _packed(name, layer.weight, bits_of(name, options), options, rounder)
     model.set_submodule(name, PackedLinear(weight, layer.bias, integer=options.quantize == "8da4w"))
@@ -49,6 +49,16 @@ def pack_experts(name: str, module: nn.Module, options: ExportOptions, rounder: 
     """Replace the weights in ``module``, if it has experts. Raises what ``pack_linear`` does."""
     for projection in projections(module):
         _pack_projection(f"{name}.{projection}", module, projection, options, rounder)
+
+
+def pack_tables(model: nn.Module, options: ExportOptions, rounder: Rounder) -> None:
+    """Replace the embeddings of a drafter in place, by 8 bits where its linear layers have fewer than 32.
+
+    Their rows are read one by one, so that 4 bits would save no time.
+    """
+    for name, table in list(model.named_modules()):
+        if options.quantize != "none" and type(table) is nn.Embedding:
+            model.set_submodule(name, PackedEmbedding(_packed(name, table.weight, 8, options, rounder), 1.0))
 
 
 def _pack_embedding(model: PreTrainedModel, options: ExportOptions, rounder: Rounder) -> None:

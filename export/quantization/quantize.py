@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -15,8 +16,8 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.layers.packed_layers import WithoutWeight
 from hybridge.export.layers.rounded_weight import Rounder
 from hybridge.export.quantization.bits import check_patterns
-from hybridge.export.quantization.packing import pack_linear, pack_weights
-from hybridge.export.quantization.quantizable import rounded_names
+from hybridge.export.quantization.packing import pack_linear, pack_tables, pack_weights
+from hybridge.export.quantization.quantizable import linears, rounded_names
 from hybridge.export.quantization.rounding import round_to_nearest
 from hybridge.export.quantization.scale_search import round_by_search
 from hybridge.export.quantization.stock_quantization import (
@@ -90,6 +91,20 @@ def quantize(model: PreTrainedModel, options: ExportOptions, rounder: Rounder | 
             module.weight.data = module.weight.data.float()
 
 
-def replace_linear(model: PreTrainedModel, name: str, layer: nn.Linear, options: ExportOptions) -> None:
+def quantize_drafter(drafter: nn.Module, options: ExportOptions) -> None:
+    """Replace a drafter's linear layers and tables in place by those that the artifact has. Raises UsageError likewise."""
+    bits = options.quantize if options.draft_quantize == "same" else options.draft_quantize
+    options = replace(options, quantize=bits, recipe="none", bits=())  # which name the target's weights
+    if not is_own(options):
+        if bits == "none":
+            return
+        check_stock_quantization(options)
+    for name, layer in list(linears(drafter)):
+        replace_linear(drafter, name, layer, options)
+    if is_own(options):
+        pack_tables(drafter, options, rounder_of(options))
+
+
+def replace_linear(model: nn.Module, name: str, layer: nn.Linear, options: ExportOptions) -> None:
     """Replace linear layer ``name`` of ``model``, as ``quantize`` would without data."""
     (pack_linear if is_own(options) else quantize_linear_for_stock)(model, name, layer, options, rounder_of(options))

@@ -60,9 +60,7 @@ def quantize_for_stock(model: PreTrainedModel, options: ExportOptions, rounder: 
         quantize_linear_for_stock(model, name, layer, options, rounder)
 
 
-def quantize_linear_for_stock(
-    model: PreTrainedModel, name: str, layer: nn.Linear, options: ExportOptions, rounder: Rounder
-) -> None:
+def quantize_linear_for_stock(model: nn.Module, name: str, layer: nn.Linear, options: ExportOptions, rounder: Rounder) -> None:
     """Replace linear layer ``name`` of ``model``, unless it keeps 32 bits.
 
     Raises UsageError where the group size does not divide its columns.

@@ -13,16 +13,17 @@ from itertools import chain
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.export.checkpoint.loading import logits_width
-from hybridge.export.checkpoint.mtp_weights import MtpWeights
+from hybridge.export.drafters.drafter import ArtifactDrafter
+from hybridge.export.drafters.plan import DrafterPlan
 from hybridge.export.pte.methods import State, build_methods
-from hybridge.export.pte.mtp_drafter import MtpDrafter
 from hybridge.export.pte.state_cache import build_cache
+from hybridge.runtime.artifacts.drafter_description import DrafterDescription
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.sessions.session import Session
 
@@ -35,6 +36,7 @@ class EagerDescription:
     vocab_size: int
     eos_ids: list[int]
     options: ExportOptions
+    drafter: DrafterDescription | None = None
     identity: str | None = None
 
 
@@ -42,10 +44,9 @@ class EagerMethods:
     """The methods of an artifact, run in PyTorch; see ``hybridge.runtime.backends.methods.Methods``."""
 
     def __init__(
-        self, model: PreTrainedModel, cache: HybridCache, options: ExportOptions, mtp: MtpWeights | None = None
+        self, model: PreTrainedModel, cache: HybridCache, options: ExportOptions, drafter: ArtifactDrafter | None = None
     ) -> None:
         self.cache = cache
-        drafter = MtpDrafter(mtp, cache, options.draft_len) if mtp else None
         methods = build_methods(State(model, cache, options.tap_layers, drafter), options.shorter_verify_lens)
         self._methods = {name: module for name, (module, _) in methods.items()}
         self._bounded, self._positional = cache.bounded_buffers(), cache.positional_names()
@@ -85,21 +86,29 @@ class EagerMethods:
         self._before = None
 
 
-def eager_session(model: PreTrainedModel, options: ExportOptions | None = None, mtp: MtpWeights | None = None) -> Session:
+@dataclass(frozen=True)
+class LoadedDrafter:
+    """A drafter of ``plan_drafter`` and the weights that its plan loaded."""
+
+    plan: DrafterPlan
+    weights: nn.Module
+
+
+def eager_session(
+    model: PreTrainedModel, options: ExportOptions | None = None, drafter: LoadedDrafter | None = None
+) -> Session:
     """Return a Session over ``model``, which stays as it is; its weights are shared, not copied.
 
-    mtp: the weights of the drafter that ``options.mtp`` asks for, of the same model, from
-    ``hybridge.export.checkpoint.mtp_weights.load_mtp``.
+    drafter: the model's drafter, which ``hybridge.export.drafters.plan.plan_drafter`` made of the same options.
     Raises UnsupportedModelError for a family or a layer that is not supported, UsageError for impossible sizes.
     """
     options = options or ExportOptions()
-    if options.mtp != (mtp is not None):
-        raise UsageError(
-            "options.mtp and the drafter's weights go together: eager_session(model, options, load_mtp(checkpoint))."
-        )
+    if options.mtp and drafter is None:
+        raise UsageError("options.mtp needs its drafter: eager_session(model, options, LoadedDrafter(plan, weights)).")
     config: Any = model.config.get_text_config()
-    cache = build_cache(config, options)
-    tensors = (chain(each.parameters(), each.buffers()) for each in (model, mtp) if each is not None)
+    plan, own = (drafter.plan, drafter.weights) if drafter else (None, None)
+    cache = build_cache(config, options, plan)
+    tensors = (chain(each.parameters(), each.buffers()) for each in (model, own) if each is not None)
     weights = {id(each): each for each in chain.from_iterable(tensors)}
     eos = config.eos_token_id
     description = EagerDescription(
@@ -107,6 +116,7 @@ def eager_session(model: PreTrainedModel, options: ExportOptions | None = None, 
         vocab_size=logits_width(config),
         eos_ids=[] if eos is None else eos if isinstance(eos, list) else [eos],
         options=options,
+        drafter=plan.description if plan else None,
     )
-    model, mtp = copy.deepcopy((model, mtp), weights)  # at once, because they share a config
-    return Session(EagerMethods(model, cache, options, mtp), description)
+    model, own = copy.deepcopy((model, own), weights)  # at once, because they may share a config
+    return Session(EagerMethods(model, cache, options, plan.build(own, cache) if plan else None), description)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from hybridge.cache.errors import ArtifactError
+from hybridge.runtime.artifacts.drafter_description import DrafterDescription, check_drafter
 from hybridge.runtime.artifacts.options import ExportOptions, check_limits
 from hybridge.runtime.files.regular import read_regular
 
@@ -145,12 +146,15 @@ class Manifest(Entry):
     ] = Field(default_factory=dict)
     calibration: CalibrationEntry | None = None
     source: Annotated[Name | None, Field(description="model and commit on the hub, ORG/NAME@COMMIT")] = None
+    drafter: DrafterDescription | None = None
 
     @model_validator(mode="after")
     def _says_what_its_format_needs(self) -> Self:
         if (self.options.format == "onnx") != (self.onnx is not None):
             raise ValueError("the section 'onnx' belongs to the format 'onnx' and to no other")
         check_limits(self.options)
+        if self.drafter is not None:
+            check_drafter(self.drafter, self.options.tap_layers, self.options.verify_len)
         return self
 
     def program_method(self, name: str) -> str:
@@ -217,11 +221,21 @@ def read_manifest(folder: Path) -> Manifest:
     if isinstance(options := content.get("options"), dict):
         options.setdefault("rounding", "nearest")  # as all artifacts were before it was an option
     try:
-        return Manifest.model_validate_json(json.dumps(content))
+        return Manifest.model_validate_json(json.dumps(_with_drafter(content)))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ArtifactError(f"{path} does not describe an artifact: {where[:200]}: {first['msg'][:200]}.") from None
+
+
+def _with_drafter(content: dict[str, Any]) -> dict[str, Any]:
+    """The manifest with its drafter: earlier ones have only those of multi-token prediction, and their options say all."""
+    options = content.get("options")
+    if content.get("drafter") is not None or not isinstance(options, dict) or options.get("mtp") is not True:
+        return content
+    length = options.get("draft_len", 4)
+    blocks = [length + 1] if type(length) is int else []
+    return {**content, "drafter": {"kind": "mtp", "taps": [-1], "blocks": blocks}}
 
 
 def shortened(value: object, most: int = 200) -> str:

@@ -8,6 +8,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from hybridge.cache.errors import UsageError
+from hybridge.runtime.artifacts.drafter_description import DrafterDescription
 
 LONG_TEXT = 4096
 """Tokens at which a decode of LFM2-350M reads 100 MB of float32 keys and values beside 200 MB of weights of 4 bits."""
@@ -28,7 +29,9 @@ class ExportOptions:
     other bits by their names. kv_cache is for keys and values of full attention, see ``kv_dtype``. shorter_verify_lens,
     ascending and below verify_len, are further verify methods for shorter blocks. tap_layers are indices into transformers'
     ``hidden_states`` (0 the embeddings, i after i layers, -1 the last, after the final norm), put out beside the logits. mtp:
-    with the drafter of the checkpoint's ``mtp.*`` weights, which proposes draft_len tokens at once.
+    with the drafter of the checkpoint's ``mtp.*`` weights, which proposes draft_len tokens at once. draft_blocks: lengths of
+    the blocks that a drafter of its own checkpoint proposes, the text's last token included, ascending. draft_quantize: the
+    drafter's linear layers; as quantize says if it is same.
     """
 
     max_seq_len: int = 2048
@@ -51,6 +54,8 @@ class ExportOptions:
     tap_layers: tuple[int, ...] = ()
     mtp: bool = False
     draft_len: int = 4
+    draft_blocks: tuple[int, ...] = ()
+    draft_quantize: Literal["same", "none", "8da4w", "4w", "8w"] = "same"
 
     @property
     def verify_lens(self) -> list[int]:
@@ -131,6 +136,8 @@ class Description(Protocol):
     def eos_ids(self) -> list[int]: ...
     @property
     def options(self) -> ExportOptions: ...
+    @property
+    def drafter(self) -> DrafterDescription | None: ...
     @property
     def identity(self) -> str | None:
         """Return what tells it from every other model; none if nothing does."""

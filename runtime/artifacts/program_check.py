@@ -8,12 +8,11 @@ from typing import Any
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifacts.buffer_names import HEAD_BYTES, buffer_names_of, plan_bytes
 from hybridge.runtime.artifacts.checked_file import CheckedFile
-from hybridge.runtime.artifacts.manifest import Manifest, TensorEntry, shortened
+from hybridge.runtime.artifacts.manifest import Manifest, MethodEntry, TensorEntry, shortened
 from hybridge.runtime.artifacts.options import ExportOptions, shorter_verify
 from hybridge.runtime.pinned import SCALAR_TYPES
 
 SLOT_METHODS = ("snapshot", "restore")
-DRAFT_METHODS = ("draft", "draft_prefill")
 STATE = "state.cache."
 """Qualified name of the cache in a program, before each buffer's own."""
 NUMBER = ("int64", [1])
@@ -30,29 +29,68 @@ Signature = list[tuple[str, list[int]]]
 
 def check_methods(manifest: Manifest) -> None:
     """Raises ArtifactError where the manifest has other methods than its options ask for, or gives them other shapes."""
-    inputs, rows = expected_inputs(manifest.options), expected_rows(manifest.options)
+    inputs, rows = expected_inputs(manifest), expected_rows(manifest.options)
     if missing := [name for name in inputs if name not in manifest.methods]:
         raise ArtifactError(f"the manifest lists no method {', '.join(missing)}; export the model again.")
     if unknown := [name for name in manifest.methods if name not in inputs]:
         raise ArtifactError(f"the manifest lists {shortened(unknown[0])}, which is no method; export the model again.")
     for name, method in manifest.methods.items():
-        if name not in DRAFT_METHODS:  # how wide hidden states are, the options do not say
-            _same(f"{name} takes", _entries(method.inputs), inputs[name])
+        _same(f"{name} takes", _entries(method.inputs), inputs[name])
         if name in rows:
             _same(f"{name} gives", _entries(method.outputs[:1]), [("float32", [1, rows[name], manifest.vocab_size])])
             answers = 2 if manifest.options.tap_layers else 1
             _same(f"the number of {name}'s outputs is", len(method.outputs), 1 if name == "forward" else answers)
-        elif name not in DRAFT_METHODS:
+        elif (guesses := proposing(manifest).get(name)) is not None:
+            _same(f"{name} gives", _entries(method.outputs[:2]), [("int64", [1, guesses]), ("float32", [1, guesses])])
+            _check_scores(name, manifest, method, guesses)
+        else:
             _same(f"{name} gives", _entries(method.outputs), [NUMBER])
 
 
-def expected_inputs(options: ExportOptions) -> dict[str, Signature]:
-    """Return what each method takes that an artifact with these options has; of a drafter's the names alone."""
+def proposing(manifest: Manifest) -> dict[str, int]:
+    """Return the methods of the artifact's drafter that propose, and how many tokens each gives."""
+    return manifest.drafter.methods if manifest.drafter is not None else {}
+
+
+def _check_scores(name: str, manifest: Manifest, method: MethodEntry, guesses: int) -> None:
+    """Raises ArtifactError where a drafter that samples gives no scores, or scores of tokens that nothing tells."""
+    samples = manifest.drafter is not None and manifest.drafter.samples
+    others = _entries(method.outputs[2:])
+    width = others[0][1][-1] if others and others[0][1] else 0
+    rows = others[1][1][1:2] if len(others) > 1 else []  # of candidates: one for all draft tokens, or one for each
+    scores: Signature = [("float32", [1, guesses, width])]
+    if width != manifest.vocab_size or rows:
+        scores.append(("int64", [1, 1 if rows == [1] else guesses, width]))
+    _same(f"{name} gives scores", others, scores if samples else [])
+
+
+def expected_inputs(manifest: Manifest) -> dict[str, Signature]:
+    """Return what each method of the artifact takes."""
+    options = manifest.options
     tokens = {"prefill": options.prefill_chunk, "decode": 1, "forward": 1} | _verifying(options)
     inputs = {name: [("int64", [1, count])] for name, count in tokens.items()}
     moves = ("commit", *(SLOT_METHODS if options.snapshot_slots else ()))
     inputs |= {name: [*inputs.get(name, []), NUMBER] for name in ("prefill", "forward", *moves)}
-    return inputs | {"reset": []} | {name: [] for name in (DRAFT_METHODS if options.mtp else ())}
+    return inputs | {"reset": []} | _drafting_inputs(manifest)
+
+
+def _drafting_inputs(manifest: Manifest) -> dict[str, Signature]:
+    """What the drafter's methods take: as many hidden states as the target puts out for its taps, and the tokens after them."""
+    drafter, options = manifest.drafter, manifest.options
+    if drafter is None:
+        return {}
+    tapped = manifest.methods["verify"].outputs[1:] if "verify" in manifest.methods else []
+    width = tapped[0].shape[-1] // len(options.tap_layers) * len(drafter.taps) if tapped and tapped[0].shape else 0
+
+    def pairs(tokens: int) -> Signature:
+        return [("float32", [1, tokens, width]), ("int64", [1, tokens]), NUMBER]
+
+    draws = {
+        name: [("float32", [1, count]), ("float32", [1])] if drafter.samples else [] for name, count in drafter.methods.items()
+    }
+    return {name: pairs(options.verify_len) + each for name, each in draws.items()} | {
+        "draft_prefill": pairs(options.prefill_chunk)
+    }
 
 
 def expected_rows(options: ExportOptions) -> dict[str, int]:
@@ -92,7 +130,7 @@ def expected_constants(manifest: Manifest) -> dict[str, list[int]]:
         "hybridge_verify_lens": options.verify_lens,
         "hybridge_snapshot_slots": [options.snapshot_slots],
         "hybridge_taps": [len(options.tap_layers)],
-        "hybridge_draft_len": [options.draft_len if options.mtp else 0],
+        "hybridge_draft_len": [max(proposing(manifest).values(), default=0)],
     }
 
 

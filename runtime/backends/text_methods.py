@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from hybridge.runtime.artifacts.drafter_description import DrafterDescription
 from hybridge.runtime.artifacts.options import ExportOptions
 
 Logits = Callable[[tuple[int, ...]], Tensor]
@@ -27,6 +28,7 @@ class TextDescription:
     options: ExportOptions
     eos_ids: list[int] = field(default_factory=list)
     model_type: str = "text"
+    drafter: DrafterDescription | None = None
     identity: str | None = None
 
 

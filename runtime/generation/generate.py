@@ -63,11 +63,15 @@ def generate(
 
 @dataclass(frozen=True)
 class Round:
-    """Tokens that came of one round, how many draft tokens were verified for them, and the seconds until they were there."""
+    """Tokens that came of one round, how many draft tokens were verified for them, and the seconds until they were there.
+
+    drafting: of these seconds, those of a proposal that could have been left out.
+    """
 
     new: list[int]
     proposed: int = 0
     seconds: float = 0.0
+    drafting: float = 0.0
 
 
 class Engine:
@@ -79,6 +83,7 @@ class Engine:
         self.session, self.drafter, self.sampler, self.pace, self.stats = session, drafter, sampler, pace, stats
         self.context = Context([], sampler)
         self._unread = True
+        self._drafting = 0.0
 
     def read(self, prompt: list[int]) -> int:
         """Prefill; returns the first new token."""
@@ -113,10 +118,10 @@ class Engine:
         """Propose and verify a block of at most ``most`` tokens, or decode one."""
         if self._unread:
             self._read_prompt()
-        began = perf_counter()
+        began, self._drafting = perf_counter(), 0.0
         proposal = self._worthwhile(most)
         new = self._verify(proposal) if proposal.tokens else self._decode()
-        return Round(new, len(proposal.tokens), perf_counter() - began)
+        return Round(new, len(proposal.tokens), perf_counter() - began, self._drafting)
 
     def _worthwhile(self, most: int) -> Proposal:
         """Propose for a block of at most ``most`` tokens, as many as pay."""
@@ -125,12 +130,25 @@ class Engine:
         if not self.drafter.is_free:
             length = self.pace.choose(most)
             self._propose_in_shadow(decoding=length == 1)
-            return self._propose(length - 1)
+            return self._cut(self._asked(length - 1))
         proposal = self._propose(min(most, self.session.verify_len) - 1)
         if not proposal.tokens:
             return proposal
         length = self.pace.choose(len(proposal.tokens) + 1, proposal.chance)
         return replace(proposal, tokens=proposal.tokens[: length - 1])
+
+    def _asked(self, limit: int) -> Proposal:
+        """Propose, and note how long it took."""
+        began = perf_counter()
+        proposal = self._propose(limit)
+        self._drafting = perf_counter() - began if proposal.tokens else 0.0
+        return proposal
+
+    def _cut(self, proposal: Proposal) -> Proposal:
+        """Keep of a proposal what is likely enough to be verified, where the drafter says how likely each token is."""
+        if not proposal.chances or not proposal.tokens:
+            return proposal
+        return replace(proposal, tokens=proposal.tokens[: self.pace.cut(proposal.chances)])
 
     def _propose(self, limit: int) -> Proposal:
         if self.drafter is None or limit < 1:
@@ -177,7 +195,7 @@ class Engine:
         if done.seconds:
             seconds = done.seconds + perf_counter() - began
             self.stats.new_seconds += seconds
-            self.pace.round_done(1 + done.proposed, done.proposed, len(done.new) - 1, seconds)
+            self.pace.round_done(1 + done.proposed, done.proposed, len(done.new) - 1, seconds, done.drafting)
 
     def _add_hidden(self, count: int) -> None:
         """Let the context have the hidden states of the last call's first ``count`` tokens, now committed."""

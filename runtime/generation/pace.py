@@ -30,8 +30,31 @@ EVERY = 50
 PATIENCE = 4
 """Plain rounds from one weighing to the next."""
 
+YIELD_FORGET, YIELD_ROUNDS = 0.85, 3.0
+"""Weight of a round with a proposal once one more was done, and how many must have been slower than plain decoding to stop."""
+
 FIRST_STEP = 0.15
 """Cost of one more token in a block, in decodes, while no block was measured."""
+
+
+class Yield:
+    """What the last rounds with a proposal brought: the average of draft tokens may promise more than they keep."""
+
+    def __init__(self) -> None:
+        self._tokens = self._seconds = self._rounds = 0.0
+
+    def add(self, tokens: int, seconds: float) -> None:
+        """Account for a round."""
+        self._tokens, self._seconds = YIELD_FORGET * self._tokens + tokens, YIELD_FORGET * self._seconds + seconds
+        self._rounds = YIELD_FORGET * self._rounds + 1
+
+    def doubt(self) -> None:
+        """Trust it less: a draft token that was only compared was right."""
+        self._rounds *= YIELD_FORGET
+
+    def is_slower_than(self, decode: float) -> bool:
+        """Return whether enough rounds were slower than plain decoding, in which a token takes ``decode`` seconds."""
+        return self._rounds >= YIELD_ROUNDS and self._tokens * decode < self._seconds
 
 
 class Pace:
@@ -44,6 +67,8 @@ class Pace:
         self._right, self._judged = 1.4, 2.0  # a first estimate: 70 %, worth two tries
         self._plain_rounds = self._since_plain = self._patience = 0
         self._elapsed = self._shadowing = self._shadow_cost = 0.0
+        self._drafting = 0.0  # seconds of a proposal
+        self._drafted = Yield()
         self._shadow: list[int] = []
 
     @property
@@ -63,14 +88,37 @@ class Pace:
         if chance is None and self._patience:
             self._patience -= 1
             return 1  # weighing takes time too, and little changes from one plain round to the next
+        if chance is None and self._drafted.is_slower_than(self.cost[1]):
+            return 1
         lengths = [1, *(min(length, room) for length in self.lengths if min(length, room) > 1)]
         a, margin = (self.acceptance, MARGIN) if chance is None else (chance, 1.0)
         best = max(lengths, key=lambda length: expected(length, a) / self._cost(length) / (margin if length > 1 else 1.0))
         self._patience = PATIENCE if best == 1 else 0
         return best
 
-    def round_done(self, length: int, proposed: int, accepted: int, seconds: float) -> None:
-        """Account for a round: ``length`` tokens ran, ``accepted`` of the ``proposed`` ones in it were right."""
+    def cut(self, chances: Sequence[float]) -> int:
+        """Return how many draft tokens to verify of those whose chances are given: each is right if those before it are.
+
+        What proposing them has cost is spent, whatever is verified; 0 is to decode.
+        """
+        if self.fixed is not None or 1 not in self.cost:
+            return len(chances)
+        yields, reached = [1.0], 1.0  # tokens of a round, by how many draft tokens are verified
+        for chance in chances:
+            reached *= chance
+            yields.append(yields[-1] + reached)
+        counts = sorted({0, *(min(length - 1, len(chances)) for length in self.lengths)})
+        return max(counts, key=lambda count: yields[count] / self._drafted_cost(count + 1))
+
+    def round_done(self, length: int, proposed: int, accepted: int, seconds: float, drafting: float = 0.0) -> None:
+        """Account for a round: ``length`` tokens ran, ``accepted`` of the ``proposed`` ones in it were right.
+
+        drafting: how many of the seconds a proposal took that could have been left out.
+        """
+        if drafting:
+            self._drafting = drafting if self._drafting == 0.0 else self._drafting + 0.1 * (drafting - self._drafting)
+            self._drafted.add(accepted + 1, seconds)
+            seconds -= drafting if length == 1 else 0.0  # what is left is a decode
         length = next((each for each in self.lengths if each >= length), length) if length > 1 else 1
         self._shadow = self._shadow if length == 1 else []
         self._plain_rounds += length == 1
@@ -105,6 +153,7 @@ class Pace:
             self._judge(1, int(right))
             if right:
                 self._patience = 0
+                self._drafted.doubt()
             else:
                 self._shadow = []
 
@@ -112,6 +161,10 @@ class Pace:
         """Judge draft tokens up to the first wrong one; those that follow it were not verified."""
         for right in [1] * accepted + [0] * (accepted < proposed):
             self._right, self._judged = FORGET * self._right + right, FORGET * self._judged + 1
+
+    def _drafted_cost(self, length: int) -> float:
+        """Seconds of a round that verifies ``length`` tokens of a proposal, or decodes in spite of it."""
+        return self._cost(length) + (self._drafting if length == 1 else 0.0)
 
     def _cost(self, length: int) -> float:
         """Seconds of a round, measured or by the nearest that was."""

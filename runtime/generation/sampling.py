@@ -60,13 +60,15 @@ def _check(fine: bool, message: str) -> None:
 class Proposal:
     """Draft tokens. probabilities, [V] for each, are what they were drawn from; none where the drafter is certain.
 
-    chance is the drafter's own estimate that a token is right if those before it are, where it has one. It decides how many are
-    verified, so it must not depend on tokens that were drawn: that would leave another distribution than ``probabilities``.
+    chance is the drafter's own estimate that a token is right if those before it are, where it has one; chances, where it has
+    one for each token. They decide how many are verified, so they must not depend on tokens that were drawn: that would leave
+    another distribution than ``probabilities``.
     """
 
     tokens: list[int]
     probabilities: Sequence[Tensor] | None = None
     chance: float | None = None
+    chances: Sequence[float] | None = None
 
     def drawn_from(self, i: int) -> Tensor | None:
         """Return what draft token ``i`` was drawn from, if it was."""
@@ -121,7 +123,7 @@ class Sampler:
         if q is None or self.greedy:
             return self.draw(logits, text)
         p = self.distribution(logits, text)
-        if self._noise(len(text), "accept") * float(q[token]) < float(p[token]):
+        if self.noise(len(text), "accept") * float(q[token]) < float(p[token]):
             return token
         return self._pick((p - q).clamp(min=0), len(text), "draw")
 
@@ -138,10 +140,11 @@ class Sampler:
     def _pick(self, weights: Tensor, position: int, stream: str) -> int:
         """By the inverse of the cumulative weights, which need not sum to 1."""
         total = weights.cumsum(-1)
-        place = torch.searchsorted(total, self._noise(position, stream) * total[-1], right=True)
+        place = torch.searchsorted(total, self.noise(position, stream) * total[-1], right=True)
         return int(place.clamp(max=int(weights.nonzero()[-1])))  # rounding may not reach a token that cannot come
 
-    def _noise(self, position: int, stream: str) -> float:
+    def noise(self, position: int, stream: str) -> float:
+        """Return a number in [0, 1) that belongs to a position of the text; another stream has other ones."""
         return random.Random(f"{self.seed} {position} {stream}").random()
 
 

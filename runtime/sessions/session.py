@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hybridge.cache.errors import ArtifactError, CommitError, NumericalError, SnapshotError, UsageError
+from hybridge.cache.errors import ArtifactError, CommitError, DraftError, NumericalError, SnapshotError, UsageError
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.backends.load import load_program
@@ -22,6 +22,7 @@ from hybridge.runtime.generation.sampling import Sampling
 from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.generation.token_ids import Tokens, token_ids
 from hybridge.runtime.sessions.committed_text import Change, CommittedText
+from hybridge.runtime.sessions.draft_runner import Drafted, DraftRunner, Draws
 from hybridge.runtime.sessions.one_thread import OneThread
 from hybridge.runtime.sessions.refusals import check_block, check_commit, check_pairs, check_slot, fitting
 from hybridge.runtime.sessions.saved_state import SavedState
@@ -53,6 +54,7 @@ class Session:
         self._paces = Paces(options.verify_lens)
         self._program = program
         self._runner = TokenRunner(options)
+        self._drafts = DraftRunner(options, manifest.drafter) if manifest.drafter is not None else None
         self._text = CommittedText()
         self._unfinished: Unfinished | None = None
         self._alone = OneThread()
@@ -204,22 +206,31 @@ class Session:
             stats=stats if stats is not None else GenerationStats(),
         )
 
-    def draft(self, hidden: Tensor, following: Sequence[int]) -> list[int]:
+    def draft(
+        self, hidden: Tensor, following: Sequence[int], *, limit: int | None = None, draws: Draws | None = None
+    ) -> Drafted:
         """Propose tokens to come after ``following``, tokens that followed ``hidden``, by the artifact's own drafter.
 
         hidden [n, F]: tapped hidden states of committed tokens since the last call, n ≥ 1; following: the token after each.
-        Raises TokenError where the numbers differ. Answers with no tokens where the drafter's own context is full.
+        limit: most draft tokens; as many as the drafter proposes if it is left out. draws: how they are drawn by a drafter that
+        samples; left out, they are its best.
+        Raises TokenError where the numbers differ, DraftError without a drafter. Answers with no tokens where the drafter's own
+        context is full.
         """
         following = token_ids(following)
         check_pairs(hidden, following)
+        if self._drafts is None:
+            raise DraftError("this artifact has no drafter of its own; export it with --drafter or --mtp.")
         with self._alone:
             text = self._settled()
-            kept = {name: each.clone() for name, each in self._program.bounded().items() if name.endswith("drafted_length")}
+            calls = self._drafts.calls(len(following))
+            # A single call happens as a whole, so nothing needs to be taken back.
+            kept = {name: each.clone() for name, each in self._program.bounded().items() if calls > 1 and name != "length"}
             change = Change(base=len(text.tokens), staged=text.staged)
-            self._begin(change, self._runner.draft_calls(len(following)), PutBack(kept, replace(text)))
-            draft_tokens = self._runner.draft(self._program, hidden, following)
+            self._begin(change, calls, PutBack(kept, replace(text)))
+            drafted = self._drafts.draft(self._program, hidden, following, limit, draws)
             self._unfinished = None  # a drafter that is full refuses, and keeps what it has read
-            return draft_tokens
+            return drafted
 
     def save(self, path: str | Path, note: str = "") -> None:
         """Write the whole state, slots included, and ``note`` to ``path``; a staged block is not part of it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -60,33 +60,7 @@ class TokenRunner:
         check_numbers(answer[0], name, position)
         return answer
 
-    def draft_calls(self, pairs: int) -> int:
-        """Methods that ``draft`` calls for so many pairs."""
-        return 1 + sum(1 for _ in self._early(pairs))
-
-    def draft(self, program: Methods, hidden: Tensor, following: Sequence[int]) -> list[int]:
-        """Let the drafter read pairs of tapped hidden states [n, F] and the tokens after them; its draft tokens, or none."""
-        taps = self.options.tap_layers
-        last = hidden.unflatten(-1, (len(taps), -1))[:, taps.index(-1)]
-        ids, end = list(following), 0
-        for start, end in self._early(len(ids)):
-            _read_pairs(program, "draft_prefill", self.options.prefill_chunk, last[start:end], ids[start:end])
-        tokens = _read_pairs(program, "draft", self.options.verify_len, last[end:], ids[end:])[0].tolist()
-        return [] if tokens[0] < 0 else tokens
-
-    def _early(self, pairs: int) -> Iterator[tuple[int, int]]:
-        """Begin and end of each chunk of pairs in front of those that the last call reads."""
-        early = max(0, pairs - self.options.verify_len)
-        for start in range(0, early, self.options.prefill_chunk):
-            yield start, min(start + self.options.prefill_chunk, early)
-
 
 def _answer(outputs: Sequence[Tensor], rows: int, tokens: int) -> Answer:
     logits, *hidden = outputs
     return logits[0, :rows], hidden[0][0, :tokens] if hidden else torch.empty(0, 0)
-
-
-def _read_pairs(program: Methods, name: str, size: int, hidden: Tensor, ids: list[int]) -> Tensor:
-    rows = torch.zeros(1, size, hidden.shape[-1])
-    rows[0, : len(ids)] = hidden
-    return program.call(name, rows, padded(ids, size), number(len(ids)))[0]

@@ -170,6 +170,27 @@ def _layer_norm(rng: Rng) -> Call:
     return [floats(rng, *shape), maybe(rng, floats(rng, shape[-1])), maybe(rng, floats(rng, shape[-1])), 1e-6, out(*shape)]
 
 
+@call("draw")
+def _draw(rng: Rng) -> Call:
+    N, C = size(rng), size(rng, 3000)
+    temperature = np.array([rng.choice([0.0, 0.5, 2.0])], np.float32)
+    noise = rng.random((1, N), dtype=np.float32)
+    return [floats(rng, 1, N, C), Array(noise), Array(temperature), Array(np.zeros((1, N), np.int64))]
+
+
+@call("top_chance")
+def _top_chance(rng: Rng) -> Call:
+    N, C = size(rng), size(rng, 200)
+    return [floats(rng, 1, N, C), out(1, N)]
+
+
+@call("best_candidates")
+def _best_candidates(rng: Rng) -> Call:
+    N, C = size(rng), size(rng, 200)
+    kept = int(rng.integers(1, C + 1))
+    return [floats(rng, 1, N, C), kept, Array(np.zeros((1, N, kept), np.int64))]
+
+
 @call("permute")
 def _permute(rng: Rng) -> Call:
     shape = [size(rng) for _ in range(rng.integers(1, 6))]

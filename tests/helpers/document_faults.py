@@ -29,6 +29,9 @@ NOT_OURS = {
     "kernels_optimized": "the same",
     "llama.cpp": "a project, not a file",
     "verify_4": "runtime.manifest.shorter_verify makes these names",
+    "draft_4": "runtime.artifacts.drafter_description.shorter_draft makes these names",
+    "llama_eagle3.py": "vLLM's, a drafter's source",
+    "qwen3_5_mtp.py": "the same",
 }
 """All that documents may name although our sources do not, and what it is."""
 

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from zoo import VARIANTS
 
 from hybridge.export.checkpoint.loading import load_checkpoint
-from hybridge.export.checkpoint.mtp_weights import MtpWeights
+from hybridge.export.drafters.mtp_weights import MtpWeights
 
 CHAT_TEMPLATES = Path(__file__).parent / "chat_templates"
 VISION: dict[str, Any] = {

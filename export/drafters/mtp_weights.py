@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
-import safetensors
 import torch
 from torch import Tensor, nn
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.checkpoint.decoder import decoder_of
 from hybridge.export.checkpoint.loading import Checkpoint
+from hybridge.export.drafters.tensors import fill, read_tensors
 from hybridge.runtime.artifacts.options import ExportOptions
 
 FAMILIES = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
@@ -47,16 +46,19 @@ def load_mtp(checkpoint: Checkpoint) -> MtpWeights:
     are missing, misshapen or not finite.
     """
     check_family(checkpoint.config)
-    weights = fused_experts(_read(checkpoint.folder))
+    weights = fused_experts(read_tensors(checkpoint.folder, _own_name))
     if not weights:
         raise CheckpointError(f"{checkpoint.folder} has no {PREFIX}* weights to make a drafter of; export it without --mtp.")
     if deeper := [name for name in weights if name.startswith("layers.") and not name.startswith("layers.0.")]:
         raise UnsupportedModelError(f"{PREFIX}{deeper[0]}: drafters of several layers are not supported; export without --mtp.")
     with torch.device("meta"):
         drafter = MtpWeights(decoder_of(checkpoint.model))
-    _check(checkpoint.folder, drafter, weights)
-    drafter.load_state_dict(weights, assign=True)
-    return drafter.eval().requires_grad_(False)
+    fill(drafter, weights, checkpoint.folder, prefix=PREFIX, advice="its drafter cannot be exported, leave out --mtp.")
+    return drafter
+
+
+def _own_name(name: str) -> str | None:
+    return name.removeprefix(PREFIX) if name.startswith(PREFIX) else None
 
 
 def check_family(config: Any) -> None:
@@ -66,18 +68,6 @@ def check_family(config: Any) -> None:
             f"{config.model_type!r} models have no multi-token-prediction drafter that hybridge knows "
             f"(it knows those of {', '.join(FAMILIES)}); export without --mtp."
         )
-
-
-def _read(folder: Path) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            with safetensors.safe_open(path, framework="pt") as file:
-                names = [name for name in file.keys() if name.startswith(PREFIX)]  # noqa: SIM118  not a dict
-                found |= {name.removeprefix(PREFIX): file.get_tensor(name).float() for name in names}
-        except (OSError, safetensors.SafetensorError) as error:
-            raise CheckpointError(f"{path} cannot be read ({error}); the checkpoint is damaged.") from None
-    return found
 
 
 def fused_experts(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -102,20 +92,6 @@ def _stacked(weights: list[Tensor | None]) -> Tensor | None:
     there = [each for each in weights if each is not None]
     alike = len(there) == len(weights) and len({each.shape for each in there}) == 1
     return torch.stack(there) if alike else None
-
-
-def _check(folder: Path, drafter: MtpWeights, weights: dict[str, Tensor]) -> None:
-    wanted = {name: tuple(each.shape) for name, each in drafter.state_dict().items()}
-    for what, names in (("lacks", wanted.keys() - weights.keys()), ("has the unknown", weights.keys() - wanted.keys())):
-        if names:
-            raise CheckpointError(f"{folder} {what} {PREFIX}{min(names)}; its drafter cannot be exported, leave out --mtp.")
-    for name, each in weights.items():
-        if tuple(each.shape) != wanted[name]:
-            raise CheckpointError(
-                f"{PREFIX}{name} in {folder} has shape {list(each.shape)}, but should have {list(wanted[name])}."
-            )
-        if not bool(each.isfinite().all()):
-            raise CheckpointError(f"{PREFIX}{name} in {folder} is not finite (NaN or infinity); the weights are damaged.")
 
 
 def check_mtp(config: Any, options: ExportOptions) -> None:

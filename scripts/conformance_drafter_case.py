@@ -1,0 +1,85 @@
+"""One case of ``scripts/conformance``: FAMILY VARIANT KERNELS BLOCKS DRAFTER; prints its result as one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
+
+import torch
+from drafter_programs import compare_blocks, definition_of
+from drafter_twins import (
+    EagleTwin,
+    Twin,
+    dflash2_config,
+    dflash_config,
+    dspark_config,
+    eagle_config,
+    eagle_tensors,
+    random_tensors,
+    save_drafter,
+)  # fmt: skip
+from tiny import save_lively_checkpoint, tiny_config
+
+from hybridge.export.api import export_model
+from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.drafters.block_drafter import BlockDrafter
+from hybridge.runtime.sessions.session import Session
+
+SIZES = {"max_seq_len": 67, "prefill_chunk": 17, "verify_len": 6, "snapshot_slots": 2, "draft_blocks": (2, 4, 6)}
+LAYERS = ["sliding_attention", "full_attention"]
+KINDS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "dflash": lambda target: dflash_config(target, LAYERS, [1, 0]),
+    "dflash2": lambda target: dflash2_config(target, LAYERS, [0, 1]),
+    "dspark": lambda target: dspark_config(target, LAYERS, [0, 1]),
+    "eagle3": lambda target: eagle_config(target, target.vocab_size // 2),
+}
+OPERATIONS, NEW_TOKENS = 40, 30
+
+
+def main(family: str, variant: int, kernels: str, blocks: int, kind: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        target = tiny_config(family, variant)
+        save_lively_checkpoint(folder / "target", target, seed=variant)
+        config = KINDS[kind](target)
+        tensors = eagle_tensors(config, 2) if kind == "eagle3" else random_tensors(config)
+        save_drafter(folder / "drafter", config, tensors)
+        options = ExportOptions(**SIZES, kernels=kernels)  # type: ignore[arg-type]
+        export_model(folder / "target", folder / "artifact", options, drafter=folder / "drafter")
+        model, session = load_checkpoint(folder / "target").model, Session.load(folder / "artifact")
+        embedding, head = (each.weight.detach() for each in (model.get_input_embeddings(), model.get_output_embeddings()))
+        twin = EagleTwin(config, tensors, embedding) if kind == "eagle3" else Twin(config, tensors, embedding, head)
+        compared = seed = 0
+        while compared < blocks:
+            compared, seed = compared + compare_blocks(session, definition_of(twin, model), seed, OPERATIONS), seed + 1
+        return {"passed": True, "blocks": compared, "tokens": tokens_as_plain(session)}
+
+
+def tokens_as_plain(session: Session) -> int:
+    """How many tokens were the same with the drafter as without. Raises AssertionError where one was not."""
+    prompt, count = [3, 1, 4, 1, 5, 9, 2, 6], 0
+    session.reset()
+    plain = list(session.generate(prompt, max_new_tokens=NEW_TOKENS, eos_ids=()))
+    for block in session.manifest.drafter.blocks:  # type: ignore[union-attr]  # it was exported with one
+        session.reset()
+        drafted = session.generate(
+            prompt, max_new_tokens=NEW_TOKENS, drafter=BlockDrafter(session), block_length=block, eos_ids=()
+        )
+        assert list(drafted) == plain
+        count += len(plain)
+    return count
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    family, variant, kernels, blocks, kind = sys.argv[1:]
+    print(json.dumps(main(family, int(variant), kernels, int(blocks), kind)))

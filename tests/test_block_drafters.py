@@ -1,0 +1,158 @@
+"""Block drafters against their published definition, over random programs with rollbacks, snapshots, restores and windows."""
+
+import copy
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from drafter_programs import compare_blocks, definition_of, hidden_states
+from drafter_twins import Twin, dflash2_config, dflash_config, dspark_config, random_tensors, save_drafter
+from tiny import lively, tiny_config, tiny_model
+from torch import Tensor
+
+from hybridge.export.checkpoint.loading import Checkpoint
+from hybridge.export.drafters.drafter import ArtifactDrafter
+from hybridge.export.drafters.plan import plan_drafter
+from hybridge.export.reference.eager import EagerMethods, LoadedDrafter, eager_session
+from hybridge.runtime import Context, ExportOptions, Sampler, Sampling
+from hybridge.runtime.drafters.block_drafter import BlockDrafter
+
+OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, shorter_verify_lens=(3,), draft_blocks=(2, 4, 6))
+FULL, SLIDING = "full_attention", "sliding_attention"
+KINDS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "dflash": lambda target: dflash_config(target, [FULL, FULL], [0, 1]),
+    "dflash windows": lambda target: dflash_config(target, [SLIDING, FULL, SLIDING], [1, 0]),
+    "dflash2": lambda target: dflash2_config(target, [SLIDING, FULL], [0, 1]),
+    "dflash2 causal": lambda target: dflash2_config(target, [FULL, SLIDING], [1], is_causal=True),
+    "dspark": lambda target: dspark_config(target, [FULL, FULL], [0, 1]),
+    "dspark windows": lambda target: dspark_config(target, [SLIDING, SLIDING], [0], enable_confidence_head=False),
+}
+FAMILIES = ["qwen3_5_text", "lfm2", "falcon_h1", "gemma3_text"]
+
+
+class Subject:
+    """A session with a drafter, and the model and the definition that it is held against."""
+
+    def __init__(self, folder: Path, family: str, kind: str, vocabulary: int | None = None) -> None:
+        self.model = lively(tiny_model(tiny_config(family)))
+        config = self.model.config.get_text_config()
+        drafter = KINDS[kind](config)
+        tensors = random_tensors(drafter)
+        embedding, head = self.model.get_input_embeddings(), self.model.get_output_embeddings()
+        self.twin = Twin(drafter, tensors, embedding.weight.detach(), head.weight.detach())
+        plan, self.options = plan_drafter(config, OPTIONS, save_drafter(folder, drafter, tensors), vocabulary)
+        assert plan is not None
+        loaded = LoadedDrafter(plan, plan.load(Checkpoint(folder=folder, model=copy.deepcopy(self.model))))
+        self.session = eager_session(self.model, self.options, loaded)
+
+    def definition(self, tokens: list[int], count: int) -> tuple[list[int], Tensor, Tensor]:
+        """Guesses behind ``tokens``, of which the last is not committed."""
+        return self.twin.guess(self.twin.taps(hidden_states(self.model, tokens[:-1])), tokens[-1], count)
+
+
+PAIRS = [*((FAMILIES[0], kind) for kind in KINDS), *((family, "dflash2") for family in FAMILIES[1:])]
+
+
+@pytest.fixture(scope="module", params=PAIRS)
+def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Subject:
+    return Subject(tmp_path_factory.mktemp("drafter"), *request.param)
+
+
+def test_proposals_are_those_of_the_definition(subject: Subject) -> None:
+    definition = definition_of(subject.twin, subject.model)
+    assert sum(compare_blocks(subject.session, definition, seed, operations=25) for seed in range(3)) > 30
+
+
+@pytest.mark.parametrize("kind", ["dflash", "dflash2", "dspark"])
+def test_a_part_of_the_vocabulary_may_be_proposed(tmp_path: Path, kind: str) -> None:
+    subject = Subject(tmp_path, FAMILIES[0], kind, vocabulary=70)
+    ids = torch.tensor([*range(70), *([subject.model.config.eos_token_id] if subject.model.config.eos_token_id else [])])
+    subject.twin.allowed = ids
+    assert compare_blocks(subject.session, definition_of(subject.twin, subject.model), seed=0, operations=25) > 10
+    session, context = subject.session, Context([], Sampler(Sampling(temperature=1.0)))
+    session.reset()
+    session.prefill([4, 5, 6])
+    context.add_hidden(session.hidden)
+    context.tokens = [*session.tokens, 8]
+    proposal = BlockDrafter(session).propose(context, 5)
+    assert {*proposal.tokens} <= {*ids.tolist()}
+    assert proposal.probabilities is not None
+    assert all(float(q[ids].sum()) == pytest.approx(1.0) for q in proposal.probabilities)
+
+
+def test_text_is_plain_decodings(subject: Subject) -> None:
+    session, prompt = subject.session, [5, 6, 7, 8, 9, 5, 6, 7]
+    texts = []
+    for drafter, block in ((None, None), (BlockDrafter(session), 6), (BlockDrafter(session), 2), (BlockDrafter(session), None)):
+        session.reset()
+        texts.append(list(session.generate(prompt, max_new_tokens=37, drafter=drafter, block_length=block, eos_ids=())))
+    assert texts[1:] == texts[:1] * 3
+    assert len(texts[0]) == 37, "the context is full within a block"
+
+
+def test_drawn_tokens_come_from_the_distribution_that_is_given(subject: Subject) -> None:
+    session, heat = subject.session, 1.7
+    session.reset()
+    sampler = Sampler(Sampling(temperature=heat))
+    drafter, context = BlockDrafter(session), Context([], sampler)
+    session.prefill([4, 5, 6, 7])
+    context.add_hidden(session.hidden)
+    context.tokens = [*session.tokens, 8]
+    proposal = drafter.propose(context, 5)
+    assert proposal.probabilities is not None
+    assert proposal.chances is None, "they may follow from what was drawn"
+    hidden = hidden_states(subject.model, [4, 5, 6, 7])
+    _, scores, _ = subject.twin.guess(subject.twin.taps(hidden), 8, 5, drawn=proposal.tokens)
+    for i, (token, q) in enumerate(zip(proposal.tokens, proposal.probabilities, strict=True)):
+        assert torch.allclose(q, (scores[i].double() / heat).softmax(-1), atol=1e-4)
+        assert float(q[token]) > 0
+        if bool(scores[i].isfinite().all()):  # candidates have an order of their own
+            assert float(q[:token].sum()) - 1e-4 <= sampler.noise(5 + i, "draft") <= float(q[: token + 1].sum()) + 1e-4
+
+
+def test_a_seed_makes_it_propose_its_best(subject: Subject) -> None:
+    session = subject.session
+    session.reset()
+    drafter, context = BlockDrafter(session), Context([], Sampler(Sampling(temperature=1.0, seed=3)))
+    session.prefill([4, 5, 6, 7])
+    context.add_hidden(session.hidden)
+    context.tokens = [*session.tokens, 8]
+    proposal = drafter.propose(context, 3)
+    assert proposal.probabilities is None
+    assert proposal.tokens == subject.definition([4, 5, 6, 7, 8], 3)[0]
+
+
+def test_chances_are_the_drafters_own(subject: Subject) -> None:
+    session = subject.session
+    session.reset()
+    session.prefill([4, 5, 6, 7])
+    drafted = session.draft(session.hidden, [5, 6, 7, 8], limit=3)
+    assert torch.allclose(torch.tensor(drafted.chances), subject.definition([4, 5, 6, 7, 8], 3)[2], atol=1e-4)
+
+
+def test_the_prompt_may_be_longer_than_a_call(subject: Subject) -> None:
+    session, rng = subject.session, random.Random(1)
+    session.reset()
+    tokens = [rng.randrange(100) for _ in range(31)]
+    session.prefill(tokens[:-1])
+    assert session.draft(session.hidden, tokens[1:], limit=5).tokens == subject.definition(tokens, 5)[0]
+
+
+@pytest.mark.parametrize("kind", ["dflash", "dflash2", "dspark"])
+def test_a_drafter_that_is_broken_breaks_nothing(tmp_path: Path, kind: str) -> None:
+    subject = Subject(tmp_path, FAMILIES[0], kind)
+    session, program = subject.session, subject.session._program
+    assert isinstance(program, EagerMethods)
+    plain = list(session.generate([5, 6, 7], max_new_tokens=20, eos_ids=()))
+    drafter = program._methods["draft"].drafter
+    assert isinstance(drafter, ArtifactDrafter)
+    drafter.get_submodule("weights.backbone.norm").weight.fill_(float("nan"))
+    for sampling in (Sampling(), Sampling(temperature=1.0, seed=1), Sampling(temperature=1.0)):
+        session.reset()
+        drafted = session.generate([5, 6, 7], max_new_tokens=20, drafter=BlockDrafter(session), sampling=sampling, eos_ids=())
+        tokens = list(drafted)
+        assert len(tokens) == 20
+        assert sampling.temperature or tokens == plain
