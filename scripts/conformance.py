@@ -31,7 +31,7 @@ INSTRUCTION_SETS = [each.name for each in instruction_sets()]
 SOURCES = ("cache", "export", "runtime", "tests/helpers", "scripts/conformance_case.py", "scripts/conformance_drafter_case.py")
 DRAFTERS, DRAFTED_FAMILIES = ("dflash", "dflash2", "dspark", "eagle3"), ("falcon_h1", "lfm2", "qwen3_5_text")
 """Kinds of drafters, and the targets that each is tried on: of Mamba-2, short convolutions and the delta rule."""
-DRAFTED_BLOCKS = 50
+DRAFTED_BLOCKS = 350
 """Blocks of each such case that are held against the definition."""
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
@@ -68,6 +68,9 @@ def main(
     isa: Annotated[
         list[str] | None, typer.Option(help="Instead, hybridge's kernels of this instruction set; may be given several times.")
     ] = None,
+    drafter: Annotated[
+        list[str] | None, typer.Option(help="Instead, drafters of this kind; may be given several times.")
+    ] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Also use results of other code than this; the report says how many.")
     ] = False,
@@ -81,9 +84,13 @@ def main(
     if unknown := set(isa or []) - set(INSTRUCTION_SETS):
         err.print(f"unknown: {', '.join(sorted(unknown))}; this kind of processor has {', '.join(INSTRUCTION_SETS)}.")
         raise typer.Exit(2)
+    if unknown := set(drafter or []) - set(DRAFTERS):
+        err.print(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(DRAFTERS)}.")
+        raise typer.Exit(2)
     RESULTS.mkdir(exist_ok=True)
     every = list(cases(sorted(VARIANTS)))
-    wanted = [case for case in every if (not families or case.family in families) and case.isa in (isa or [""])]
+    mine = [case for case in every if not families or case.family in families]
+    wanted = [case for case in mine if case.isa in (isa or [""]) and (not drafter or case.drafter in drafter)]
     print_of_sources = fingerprint()
     todo = [case for case in wanted if fresh or not is_done(case, print_of_sources, keep)]
     run_all(todo, operations, jobs, print_of_sources)

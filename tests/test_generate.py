@@ -236,7 +236,7 @@ def test_the_distribution_check_notices_a_broken_acceptance_rule(monkeypatch: py
         p = self.distribution(logits, text)
         chance = float(p[guess]) / float(q[guess]) * (1.3 if rule == "accepts too much" else 1.0)
         return (
-            guess if self._noise(len(text), "accept") < chance else self._pick((p - q).clamp(min=0) if chance > 1 else p, 0, "")
+            guess if self.noise(len(text), "accept") < chance else self._pick((p - q).clamp(min=0) if chance > 1 else p, 0, "")
         )
 
     monkeypatch.setattr(Sampler, "_judge", broken)
