@@ -240,6 +240,18 @@ def test_a_conversation_reads_only_what_is_new(model: CausalLM, inputs: Any) -> 
     assert second.tolist() == model.generate(longer, max_new_tokens=10).tolist()
 
 
+def test_an_earlier_text_that_a_prompt_begins_like_is_not_read_again(model: CausalLM, inputs: Any) -> None:
+    first = model.generate(**inputs, max_new_tokens=10)
+    model.generate(torch.tensor([[10, 11, 12]]), max_new_tokens=3)
+    second = model.generate(torch.cat([first, torch.tensor([[10, 32, 32]])], dim=1), max_new_tokens=10)
+    assert model.stats.prompt_tokens == 4
+    model.session.reset()
+    model.checkpoints.clear()
+    longer = torch.cat([first, torch.tensor([[10, 32, 32]])], dim=1)
+    assert second.tolist() == model.generate(longer, max_new_tokens=10).tolist()
+    assert model.stats.prompt_tokens == longer.shape[1]
+
+
 @pytest.mark.parametrize("length", [20, None])
 def test_optimums_text_generation(model: CausalLM, tokenizer: Any, length: int | None) -> None:
     ids = tokenizer(PROMPTS[0], return_tensors="pt")["input_ids"]

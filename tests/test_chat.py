@@ -26,6 +26,7 @@ from hybridge.runtime import ExportOptions, GenerationStats, Session, open_artif
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
 from hybridge.runtime.chat.conversation import Conversation, Message, Settings
+from hybridge.runtime.sessions.prefix_cache import PrefixCache
 
 SCRIPT = Path(sys.executable).parent / "hybridge"
 BYTES = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
@@ -47,9 +48,10 @@ def fresh_session(slots: int = 2, max_seq_len: int = 600, ends: bool = True) -> 
     return Session(TextMethods(babble), TextDescription(vocab_size=260, options=options, eos_ids=[END] if ends else []))
 
 
-def talk(slots: int = 2, max_seq_len: int = 600, **options: Any) -> Conversation:
-    settings = Settings(**({"max_new_tokens": 25} | options))
-    return Conversation(fresh_session(slots, max_seq_len), BYTES, lambda messages: render(TEMPLATE, messages, {}), settings)
+def talk(slots: int = 2, max_seq_len: int = 600, cache_bytes: int = 10**6, **options: Any) -> Conversation:
+    settings, session = Settings(**({"max_new_tokens": 25} | options)), fresh_session(slots, max_seq_len)
+    cache = PrefixCache(cache_bytes)
+    return Conversation(session, BYTES, lambda messages: render(TEMPLATE, messages, {}), settings, checkpoints=cache)
 
 
 def said(conversation: Conversation, text: str) -> str:
@@ -72,9 +74,9 @@ steps = st.lists(st.sampled_from(["say", "say", "undo", "retry", "stop early"]),
 
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None)
-@given(steps=steps, slots=st.sampled_from([0, 1, 2, 4]))
-def test_whatever_is_undone_the_next_answer_is_that_of_a_fresh_session(steps: list[str], slots: int) -> None:
-    conversation = talk(slots)
+@given(steps=steps, slots=st.sampled_from([0, 2, 4]), cache_bytes=st.sampled_from([0, 500, 3000, 10**6]))
+def test_whatever_is_undone_the_next_answer_is_that_of_a_fresh_session(steps: list[str], slots: int, cache_bytes: int) -> None:
+    conversation = talk(slots, cache_bytes=cache_bytes)
     for i, step in enumerate(steps):
         if step in ("undo", "retry") and not conversation.turns:
             with pytest.raises(UsageError, match="no message"):
@@ -125,8 +127,20 @@ def test_taking_back_reads_nothing_again() -> None:
     assert conversation.read_again == 0
 
 
-def test_without_slots_the_conversation_is_read_again_and_says_so() -> None:
+def test_going_back_many_turns_reads_only_what_is_new() -> None:
     conversation = talk(slots=0)
+    for i in range(8):
+        said(conversation, f"message {i}")
+    for _ in range(6):
+        conversation.undo()
+    began = conversation.session.length
+    assert began >= len(conversation.tokens) - 1, "the last answer's last token at most is not read"
+    said(conversation, "another way")
+    assert conversation.read_again == 0
+
+
+def test_without_checkpoints_the_conversation_is_read_again_and_says_so() -> None:
+    conversation = talk(slots=0, cache_bytes=0)
     said(conversation, "one")
     said(conversation, "two")
     again(conversation)
@@ -212,7 +226,7 @@ def test_a_saved_conversation_goes_on_and_can_still_be_undone(talking: Path, tmp
     assert other.session.tokens == one.session.tokens
     other.undo()
     one.undo()
-    assert other.read_again == 0
+    assert other.session.length == one.session.length > 0, "what the file's slots keep is not read again"
     assert said(other, "again") == said(one, "again")
 
 

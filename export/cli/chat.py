@@ -16,6 +16,7 @@ from hybridge.cache.errors import HybridgeError, UsageError
 from hybridge.export.cli.chat_template import load_template
 from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, err, print_json
 from hybridge.export.cli.generating import (
+    CacheBytesOption,
     DraftOption,
     LookupOption,
     MinPOption,
@@ -36,6 +37,7 @@ from hybridge.export.cli.template_args import TemplateArgOption, template_variab
 from hybridge.runtime.chat.conversation import Conversation, Message, Settings
 from hybridge.runtime.generation.sampling import Sampling
 from hybridge.runtime.generation.stats import GenerationStats
+from hybridge.runtime.sessions.prefix_cache import DEFAULT_BYTES, PrefixCache
 
 HELP = """/undo         take the last message and its answer back
 /retry        another answer to the last message
@@ -68,6 +70,7 @@ def chat(
     repetition_penalty: PenaltyOption = 1.0,
     seed: SeedOption = None,
     stop: StopOption = None,
+    cache_bytes: CacheBytesOption = DEFAULT_BYTES,
     threads: ThreadsOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -79,7 +82,9 @@ def chat(
     model = open_model(artifact, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads)
     settings = Settings(drafter=model.drafter, sampling=sampling, stop=tuple(stop or ()), max_new_tokens=max_new_tokens)
     opening = [{"role": "system", "content": text} for text in system or ()]
-    conversation = Conversation(model.session, model.tokenizer, load_template(model.artifact, variables), settings, opening)
+    template = load_template(model.artifact, variables)
+    checkpoints = PrefixCache(cache_bytes)
+    conversation = Conversation(model.session, model.tokenizer, template, settings, opening, checkpoints)
     if load is not None:
         conversation.load(load)
     gc.freeze()
@@ -142,7 +147,7 @@ class Terminal:
         else:
             self._write("\n")
         if self.conversation.read_again:
-            err.print(f"[dim]{self.conversation.read_again} tokens were read again: no snapshot was left to go back to[/]")
+            err.print(f"[dim]{self.conversation.read_again} tokens were read again: no checkpoint was left to go back to[/]")
         if self.conversation.session.room == 0:
             err.print("[yellow]The context is full:[/] /undo, /reset, or export with a larger --max-seq-len.")
 
@@ -171,7 +176,7 @@ class Terminal:
     def _reset(self, _: str) -> None:
         old = self.conversation
         old.session.reset()
-        self.conversation = Conversation(old.session, old.tokenizer, old.render, old.settings, self.opening)
+        self.conversation = Conversation(old.session, old.tokenizer, old.render, old.settings, self.opening, old.checkpoints)
 
     def _stats(self, _: str) -> None:
         err.print(stats_table(self.stats, None))

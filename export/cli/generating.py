@@ -38,6 +38,10 @@ SeedOption = Annotated[int | None, typer.Option("--seed", help="Of the sampling;
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", min=1, help="To compute on; one for each fast core if left out.")
 ]
+CacheBytesOption = Annotated[
+    int,
+    typer.Option("--cache-bytes", min=0, help="Memory for checkpoints of what was read, to which going back is instant."),
+]
 StopOption = Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be given several times.")]
 
 PLAIN_STEPS = 16

@@ -27,6 +27,8 @@ from hybridge.export.transformers_api.generation_options import (
 )
 from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.stats import GenerationStats
+from hybridge.runtime.sessions.prefix_cache import PrefixCache
+from hybridge.runtime.sessions.reading import go_back, keep
 from hybridge.runtime.sessions.session import Session
 
 
@@ -35,7 +37,7 @@ class CausalLM:
 
     generation_config: what holds where a call says nothing, from the artifact's generation_config.json. drafter: proposes,
     which changes the time and not the text; may be set at any time. stats: of the last generation. session: for what
-    transformers has no word for.
+    transformers has no word for. checkpoints: of the texts that were read; ``checkpoints.budget`` is in bytes.
     """
 
     device = torch.device("cpu")
@@ -43,6 +45,7 @@ class CausalLM:
     def __init__(self, session: Session, generation_config: GenerationConfig, drafter: Drafter | None = None) -> None:
         self.session, self.generation_config, self.drafter = session, generation_config, drafter
         self.stats = GenerationStats()
+        self.checkpoints = PrefixCache()
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, drafter: Drafter | None = None) -> CausalLM:
@@ -64,9 +67,9 @@ class CausalLM:
     ) -> Tensor:
         """Return prompt and new tokens, int64 [1, T + N], of a prompt [1, T] that is given as ``inputs`` or ``input_ids``.
 
-        overrides are names of GenerationConfig. Where the prompt goes on from the last generation's text, only what is new is
-        read. Ends early where the context is full. Stopping criteria get no scores. Raises UsageError for options that are not
-        supported, TokenError for several sequences, padding or no tokens, CapacityError for a prompt that does not fit.
+        overrides are names of GenerationConfig. Of a prompt that begins like an earlier text, only what is new is read. Ends
+        early where the context is full. Stopping criteria get no scores. Raises UsageError for options that are not supported,
+        TokenError for several sequences, padding or no tokens, CapacityError for a prompt that does not fit.
         """
         prompt = one_sequence(inputs if input_ids is None else input_ids, attention_mask)
         config = resolve(generation_config, self.generation_config, overrides)
@@ -97,12 +100,11 @@ class CausalLM:
         return str(tokenizer.decode([*(ids if echo else []), *new], skip_special_tokens=True))
 
     def _unread(self, prompt: list[int]) -> list[int]:
-        """Return what the session has not read of ``prompt``; all, after a reset, if it holds any other text."""
-        known = self.session.tokens
-        if len(known) < len(prompt) and prompt[: len(known)] == known:
-            return prompt[len(known) :]
-        self.session.reset()
-        return prompt
+        """Return what the session has not read of ``prompt``, which it goes back for if it holds any other text."""
+        if self.session.length:
+            keep(self.session, self.checkpoints)
+        go_back(self.session, prompt[:-1], self.checkpoints)
+        return prompt[self.session.length :]
 
     def _new_stats(self) -> GenerationStats:
         self.stats = GenerationStats()

@@ -1,4 +1,4 @@
-"""A conversation over one session: the state stays between turns, and going back is a snapshot."""
+"""A conversation over one session: the state stays between turns, and going back is a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from hybridge.runtime.chat.text_stream import TextStream
 from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.sampling import Sampling
 from hybridge.runtime.generation.stats import GenerationStats
+from hybridge.runtime.sessions.prefix_cache import PrefixCache
+from hybridge.runtime.sessions.reading import bring_to, go_back, keep
 from hybridge.runtime.sessions.session import Session
 
 Message = dict[str, str]
@@ -45,16 +47,24 @@ class Conversation:
     """Messages, the tokens that they are, and the session whose state follows them.
 
     The tokens are the truth: what was read and generated stays as it is, and a new message is only encoded by what the template
-    adds to the text so far. Each turn keeps the state before it and before its answer in two of the session's snapshot slots,
-    in a ring, so that the latest turns can be undone at once; going back further reads the tokens again.
+    adds to the text so far. A checkpoint before each message and before its answer makes going back instant, as far as the
+    bytes of ``checkpoints`` go; what is not there any more is read again. The same states are in two of the session's snapshot
+    slots, in a ring, so that they are saved with it.
     """
 
     def __init__(
-        self, session: Session, tokenizer: Tokenizer, render: Render, settings: Settings, opening: Sequence[Message] = ()
+        self,
+        session: Session,
+        tokenizer: Tokenizer,
+        render: Render,
+        settings: Settings,
+        opening: Sequence[Message] = (),
+        checkpoints: PrefixCache | None = None,
     ) -> None:
         """opening: messages that stand before the conversation, such as those of the system."""
         self.session, self.tokenizer, self.render, self.settings = session, tokenizer, render, settings
         self.messages: list[Message] = list(opening)
+        self.checkpoints = PrefixCache() if checkpoints is None else checkpoints
         self.turns: list[Turn] = []
         self.tokens: list[int] = []
         self.read_again = 0
@@ -90,7 +100,7 @@ class Conversation:
         self.messages.pop()
         self.turns.pop()
         self.tokens = self.tokens[: turn.start]
-        self._go_back(self.tokens)
+        go_back(self.session, self.tokens, self.checkpoints)
 
     def save(self, path: Path) -> None:
         """Write the state and the conversation to one file. Raises what ``Session.save`` does."""
@@ -110,6 +120,7 @@ class Conversation:
             raise StateFileError(
                 f"{path} holds a session's state but no conversation; give a file that a chat saved."
             ) from None
+        self._keep_slots()
 
     def _answer(self, stats: GenerationStats) -> Iterator[str]:
         """Generate from the conversation's last token; its tokens so far stay in it, however the answer ends."""
@@ -152,32 +163,25 @@ class Conversation:
     # The state
 
     def _reach(self, tokens: list[int]) -> None:
-        """Bring the session to ``tokens``: going on from where it is, or from the latest snapshot on the way, or anew."""
+        """Bring the session to ``tokens``: going on from where it is, or from the latest checkpoint on the way, or anew."""
         began = self.session.length
-        self._go_back(tokens)
-        self.read_again = max(0, min(began, len(tokens)) - self.session.length)
-        if missing := tokens[self.session.length :]:
-            self.session.prefill(missing)
-
-    def _go_back(self, tokens: list[int]) -> None:
-        """Leave the session at the latest beginning of ``tokens`` that its state or a snapshot is of."""
-        if _begins(tokens, self.session.tokens):
-            return
-        kept = {slot: text for slot, text in self.session.slots.items() if _begins(tokens, text)}
-        for slot in sorted(kept, key=lambda slot: len(kept[slot]), reverse=True):
-            try:
-                self.session.restore(slot)
-            except SnapshotError:
-                continue  # overwritten since
-            return
-        self.session.reset()
+        known = bring_to(self.session, tokens, self.checkpoints)
+        self.read_again = max(0, min(began, len(tokens)) - known)
 
     def _keep(self, place: int) -> None:
-        """Snapshot the state into the ring's place of that number, in pairs: before a message, before its answer."""
+        """Keep the state, also in the ring's place of that number, in pairs: before a message, before its answer."""
+        keep(self.session, self.checkpoints)
         ring = self.session.snapshot_slots // 2 * 2
         if ring:
             self.session.snapshot(place % ring)
 
-
-def _begins(text: list[int], beginning: list[int]) -> bool:
-    return text[: len(beginning)] == beginning
+    def _keep_slots(self) -> None:
+        """Make checkpoints of what the slots of a loaded state keep."""
+        loaded = self.session.checkpoint()
+        for slot in self.session.slots:
+            try:
+                self.session.restore(slot)
+            except SnapshotError:
+                continue  # overwritten since
+            keep(self.session, self.checkpoints)
+        self.session.resume(loaded)

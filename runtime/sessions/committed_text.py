@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
+from hybridge.runtime.sessions.checkpoint import Lineage
+
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """What a text becomes by a call: the first ``base`` tokens stay, and ``tokens`` follow them.
 
-    staged: the verified block that then waits for a commit; slot: the snapshot slot that then keeps the text, if any.
+    staged: the verified block that then waits for a commit; slot: the snapshot slot that then keeps the text, if any. back_to:
+    where the text goes back, how many tokens have the rows by position that they had.
     """
 
     base: int
     tokens: Sequence[int] = ()
     staged: Sequence[int] = ()
     slot: int | None = None
+    back_to: int | None = None
 
     @property
     def length(self) -> int:
@@ -28,16 +32,20 @@ class Change:
 class CommittedText:
     """tokens: committed so far; slots: those that each snapshot slot was filled with; staged: those that wait for a commit.
 
-    note: what was noted in the state that was loaded last. Both methods may be interrupted and called again.
+    note: what was noted in the state that was loaded last. lineage: the checkpoints' rows that the state has. Both methods may
+    be interrupted and called again.
     """
 
     tokens: list[int] = field(default_factory=list)
     slots: dict[int, list[int]] = field(default_factory=dict)
     staged: list[int] = field(default_factory=list)
     note: str = ""
+    lineage: Lineage = field(default_factory=Lineage)
 
     def take(self, change: Change) -> None:
         """Make the change."""
+        if change.back_to is not None:
+            self.lineage = self.lineage.until(change.back_to)
         self.tokens[change.base :] = change.tokens
         if change.slot is not None:
             self.slots[change.slot] = self.tokens.copy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,14 +21,16 @@ from hybridge.runtime.generation.paces import Paces
 from hybridge.runtime.generation.sampling import Sampling
 from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.generation.token_ids import Tokens, token_ids
+from hybridge.runtime.sessions.checkpoint import Checkpoint, Lineage, make_checkpoint
 from hybridge.runtime.sessions.committed_text import Change, CommittedText
 from hybridge.runtime.sessions.draft_runner import Drafted, DraftRunner, Draws
 from hybridge.runtime.sessions.one_thread import OneThread
 from hybridge.runtime.sessions.refusals import check_block, check_commit, check_pairs, check_slot, fitting
+from hybridge.runtime.sessions.row_buffers import RowBuffer, row_buffers
 from hybridge.runtime.sessions.saved_state import SavedState
 from hybridge.runtime.sessions.state_file import read_state, write_state
 from hybridge.runtime.sessions.token_runner import TokenRunner
-from hybridge.runtime.sessions.unfinished import Calls, PutBack, Reset, Unfinished
+from hybridge.runtime.sessions.unfinished import Calls, PutBack, Reset, Resume, Unfinished
 
 
 class Session:
@@ -166,12 +168,45 @@ class Session:
                 f"slot {slot} keeps nothing to restore: it was never filled, or tokens were written below its length since "
                 "(an earlier snapshot was restored and another way taken)."
             )
-            return self._move("restore", slot, Change(base=0, tokens=text.slots.get(slot, [])), refused)
+            tokens = text.slots.get(slot, [])
+            # A drafter's rows may be others than those of the slot: which ones it had is known to no one.
+            back_to = len(tokens) if self.manifest.drafter is None else 0
+            return self._move("restore", slot, Change(base=0, tokens=tokens, back_to=back_to), refused)
 
     def reset(self) -> int:
         """Empty the state and all slots; returns 0."""
         with self._alone:
             self._unfinished = Reset()
+            return len(self._settled().tokens)
+
+    def checkpoint(self) -> Checkpoint:
+        """Return the committed state, in memory of its own: valid whatever comes after, and for other sessions too.
+
+        Rows by position are copied only from the last checkpoint on that this session made or resumed on its way here, if that
+        is still kept. A staged block is not part of it, and goes on waiting.
+        """
+        with self._alone:
+            text = self._settled()
+            state, bounded = self._program.state(), self._program.bounded()
+            buffers, parent = self._row_buffers(state, bounded), text.lineage.last()
+            made = make_checkpoint(self._model(), text.tokens, state, bounded, buffers, parent)
+            text.lineage = Lineage(made.segment.chain())
+            return made
+
+    def resume(self, checkpoint: Checkpoint) -> int:
+        """Go on where ``checkpoint`` was made, bit for bit; returns the length. Slots are empty then.
+
+        Rows by position that the state still has are not written again. Raises UsageError for a checkpoint of another model.
+        """
+        with self._alone:
+            text = self._settled()
+            model = self._model()
+            if checkpoint.model is not model and (self.manifest.identity is None or checkpoint.model != model):
+                raise UsageError("this checkpoint is of another model; resume it in a session over the one that made it.")
+            last, ours = text.lineage.last(), set(checkpoint.segment.chain())
+            common = [each for each in (last.chain() if last is not None else ()) if each in ours]
+            buffers = self._row_buffers(self._program.state(), self._program.bounded())
+            self._unfinished = Resume(checkpoint, common[-1] if common else None, buffers)
             return len(self._settled().tokens)
 
     def generate(
@@ -325,6 +360,13 @@ class Session:
         if answer != change.length:
             raise ArtifactError(f"the program answered a {name} with {answer}, not {change.length}; export the model again.")
         return answer
+
+    def _model(self) -> object:
+        """Return what checkpoints belong to: the artifact, however often it was opened, else this very model."""
+        return self.manifest.identity or self.manifest
+
+    def _row_buffers(self, state: Mapping[str, Tensor], bounded: Mapping[str, Tensor]) -> Mapping[str, RowBuffer]:
+        return row_buffers(state, bounded, self.manifest.options)
 
     def _identity(self) -> str:
         """Return what a saved state belongs to."""

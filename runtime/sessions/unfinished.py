@@ -14,7 +14,9 @@ from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.backends.methods import Methods, number
+from hybridge.runtime.sessions.checkpoint import Checkpoint, Lineage, RowSegment, write_rows
 from hybridge.runtime.sessions.committed_text import Change, CommittedText
+from hybridge.runtime.sessions.row_buffers import RowBuffer
 
 
 class Unfinished(Protocol):
@@ -79,3 +81,28 @@ class PutBack:
         for name, buffer in self.buffers.items():
             state[name].copy_(buffer)
         text.become(self.text)
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Become what ``checkpoint`` is of; all is written again where it was interrupted, and no slot keeps anything then.
+
+    shared: the longest segment of the checkpoint whose rows the state has already; buffers: where rows lie.
+    """
+
+    checkpoint: Checkpoint
+    shared: RowSegment | None
+    buffers: Mapping[str, RowBuffer]
+
+    def settle(self, program: Methods, text: CommittedText) -> None:
+        program.call("commit", number(0))  # drops a block that waits, and is refused without one
+        state, segments = program.state(), self.checkpoint.segment.chain()
+        for name, buffer in state.items():
+            if name == "slot_length" or (name.startswith("slots.") and name.endswith(".length")):
+                buffer.fill_(-1)
+        missing = segments if self.shared is None else segments[segments.index(self.shared) + 1 :]
+        write_rows(missing, self.buffers)
+        for name, buffer in self.checkpoint.bounded.items():
+            state[name].copy_(buffer)
+        state["length"].fill_(self.checkpoint.length)
+        text.become(CommittedText(self.checkpoint.tokens, note=text.note, lineage=Lineage(segments)))
