@@ -49,6 +49,7 @@ LFM2: dict[str, Any] = {
     "full_attn_idxs": [2, 5, 8, 10, 12, 14],
     "tie_word_embeddings": True,
 }
+LFM2_5_1_2B = LFM2 | {"hidden_size": 2048, "intermediate_size": 12288, "num_attention_heads": 32}
 GRANITE: dict[str, Any] = {
     "vocab_size": 100352,
     "hidden_size": 768,
@@ -104,6 +105,7 @@ SHAPES = {
     "qwen3.5-8l": Shape("qwen3_5_text", QWEN3_5 | {"num_hidden_layers": 8, "vocab_size": 32768}),
     "qwen3.5-4b": Shape("qwen3_5_text", QWEN3_5_4B),
     "qwen3.5-9b": Shape("qwen3_5_text", QWEN3_5_9B),
+    "lfm2.5-1.2b": Shape("lfm2", LFM2_5_1_2B),
     "tiny": Shape("qwen3_5_text", TINY),
 }
 

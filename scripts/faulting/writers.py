@@ -72,6 +72,16 @@ class Writer(ABC):
         raise Broken(f"there was {before}, and now there is {outcome}")
 
 
+def loads(reader: Session | NativeSession, path: Path) -> bool:
+    """Load the state in ``path``; whether there is one. Raises Broken where it is none."""
+    if path.exists():
+        try:
+            reader.load_state(path)
+        except HybridgeError as error:
+            raise Broken(f"the state does not load: {error}") from None
+    return path.exists()
+
+
 class SaveOver(Writer):
     """``Session.save`` over an earlier save."""
 
@@ -89,13 +99,8 @@ class SaveOver(Writer):
         self.new.save(folder / "talk.state")
 
     def found(self, folder: Path) -> str:
-        path = folder / "talk.state"
-        if not path.exists():
+        if not loads(self.reader, folder / "talk.state"):
             return "nothing"
-        try:
-            self.reader.load_state(path)
-        except HybridgeError as error:
-            raise Broken(f"the state does not load: {error}") from None
         for name, session in (("old", self.old), ("new", self.new)):
             if self.reader.tokens == session.tokens and all(map(torch.equal, _saved(self.reader), _saved(session))):
                 return name
@@ -182,13 +187,8 @@ class SaveNative(Writer):
         os.execv(words[0], words)
 
     def found(self, folder: Path) -> str:
-        path = folder / "talk.state"
-        if not path.exists():
+        if not loads(self.reader, folder / "talk.state"):
             return "nothing"
-        try:
-            self.reader.load_state(path)
-        except HybridgeError as error:
-            raise Broken(f"the state does not load: {error}") from None
         logits = self.reader.decode(1)
         for name, expected in self.after.items():
             if torch.equal(logits, expected):
