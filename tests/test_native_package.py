@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from app_links import app_links
+from demo import demo_folder
 from typer.testing import CliRunner
 
 import hybridge
@@ -60,6 +61,15 @@ def test_a_c_program_does_all_that_a_session_can(own_artifact: Path, tmp_path: P
     assert version == f"version {hybridge.__version__}"
     assert [int(token) for token in eos.split()[1:]] == list(Session.load(own_artifact).manifest.eos_ids)
     assert [int(token) for token in tokens.split()] == list(Session.load(own_artifact).generate(PROMPT, max_new_tokens=20))
+
+
+@pytest.mark.slow
+def test_a_c_program_drafts_with_the_models_own_drafter(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+    """The program compares its text with plain decoding's."""
+    demo = demo_folder(tmp_path_factory) / "hybridge-demo"
+    program = compiled(tmp_path, [C_PROGRAM, FOLDER / "c_api.cpp"], SANITIZED)
+    *_, tokens = run(program, demo / "model.pte", tmp_path / "state", *PROMPT).splitlines()
+    assert [int(token) for token in tokens.split()] == list(Session.load(demo).generate(PROMPT, max_new_tokens=20))
 
 
 @pytest.mark.slow

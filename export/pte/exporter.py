@@ -21,6 +21,7 @@ from hybridge.export.output.progress import ExportProgress
 from hybridge.export.pte.methods import State, build_methods
 from hybridge.export.quantization.calibration import Calibrated
 from hybridge.export.quantization.quantize import is_packed, quantize, quantize_drafter
+from hybridge.runtime.artifacts.drafter_description import drafter_constants
 from hybridge.runtime.artifacts.manifest import (
     FORMAT_VERSION,
     MANIFEST,
@@ -104,6 +105,7 @@ def constant_methods(
         "hybridge_snapshot_slots": options.snapshot_slots,
         "hybridge_taps": len(options.tap_layers),
         "hybridge_draft_len": drafter.description.blocks[-1] - 1 if drafter else 0,
+        **(drafter_constants(drafter.description, options.tap_layers) if drafter else {}),
         BOUNDED: [place for place, (name, _) in enumerate(cache.named_buffers()) if name in bounded],
     }
 

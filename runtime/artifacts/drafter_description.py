@@ -43,6 +43,14 @@ def shorter_draft(block: int) -> str:
     return f"draft_{block}"
 
 
+def drafter_constants(drafter: DrafterDescription, tap_layers: tuple[int, ...]) -> dict[str, list[int]]:
+    """Return what the program itself says of its drafter, for a harness that reads no manifest, by constant method.
+
+    The lengths of its blocks, and the places of its hidden states among those that are tapped.
+    """
+    return {"hybridge_draft_blocks": [*drafter.blocks], "hybridge_draft_taps": [tap_layers.index(tap) for tap in drafter.taps]}
+
+
 def check_drafter(drafter: DrafterDescription, tap_layers: tuple[int, ...], verify_len: int) -> None:
     """Raises ValueError where an artifact with these taps and this verify length cannot have ``drafter``."""
     blocks = list(drafter.blocks)

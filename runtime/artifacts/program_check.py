@@ -8,6 +8,7 @@ from typing import Any
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifacts.buffer_names import HEAD_BYTES, buffer_names_of, plan_bytes
 from hybridge.runtime.artifacts.checked_file import CheckedFile
+from hybridge.runtime.artifacts.drafter_description import drafter_constants
 from hybridge.runtime.artifacts.manifest import Manifest, MethodEntry, TensorEntry, shortened
 from hybridge.runtime.artifacts.options import ExportOptions, shorter_verify
 from hybridge.runtime.pinned import SCALAR_TYPES
@@ -118,7 +119,7 @@ def check_program(manifest: Manifest, metas: Mapping[str, Any], constants: Mappi
 
 def expected_constants(manifest: Manifest) -> dict[str, list[int]]:
     """Return the values that the manifest expects of the program's constant methods."""
-    options = manifest.options
+    options, drafter = manifest.options, manifest.drafter
     return {
         "get_max_seq_len": [options.max_seq_len],
         "get_vocab_size": [manifest.vocab_size],
@@ -131,6 +132,7 @@ def expected_constants(manifest: Manifest) -> dict[str, list[int]]:
         "hybridge_snapshot_slots": [options.snapshot_slots],
         "hybridge_taps": [len(options.tap_layers)],
         "hybridge_draft_len": [max(proposing(manifest).values(), default=0)],
+        **(drafter_constants(drafter, options.tap_layers) if drafter else {}),
     }
 
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <hybridge/hybridge.h>
+#include <hybridge/block_drafter.h>
 #include <hybridge/speculative.h>
 #include <hybridge/threads.h>
 
@@ -191,7 +192,8 @@ hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info) {
     const auto open = models().find(model);
     if (open == nullptr) return HYBRIDGE_INVALID_HANDLE;
     const hybridge::Facts& facts = open->model->facts();
-    *info = {facts.max_seq_len, facts.vocab_size, facts.prefill_chunk, facts.verify_len(), facts.snapshot_slots};
+    *info = {facts.max_seq_len, facts.vocab_size, facts.prefill_chunk, facts.verify_len(), facts.snapshot_slots,
+             facts.has_drafter() ? facts.draft_blocks.back() - 1 : 0};
     return HYBRIDGE_OK;
   });
 }
@@ -283,7 +285,7 @@ hybridge_status hybridge_load(hybridge_session session, const char* path) {
 hybridge_status hybridge_generate(
     hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options,
     hybridge_on_token on_token, void* user, hybridge_generated* generated) {
-  const hybridge_generation chosen = options == nullptr ? hybridge_generation{64, 0, 1} : *options;
+  const hybridge_generation chosen = options == nullptr ? hybridge_generation{64, 0, HYBRIDGE_PROMPT_LOOKUP} : *options;
   return in(session, [&](OpenSession& open) {
     bool started = false;
     const auto wanted = [&](int64_t token) {
@@ -291,10 +293,16 @@ hybridge_status hybridge_generate(
       return on_token == nullptr || on_token(token, user) != 0;
     };
     const hybridge::Generation lengths = {chosen.max_new_tokens, chosen.block_length, &open.cancelled};
-    const auto run = [&](auto drafter) {
+    const auto run = [&](auto&& drafter) {
       return hybridge::generate(*open.session, span(prompt, count), lengths, drafter, wanted);
     };
-    const auto done = chosen.prompt_lookup != 0 ? run(hybridge::PromptLookup()) : run(hybridge::NoDrafter());
+    const auto drafted = [&]() -> Result<hybridge::Generated> {
+      if (chosen.drafter == HYBRIDGE_NO_DRAFTER) return run(hybridge::NoDrafter());
+      if (chosen.drafter == HYBRIDGE_PROMPT_LOOKUP) return run(hybridge::PromptLookup());
+      const bool has_own = chosen.drafter == HYBRIDGE_OWN_DRAFTER && open.session->facts().has_drafter();
+      return has_own ? run(hybridge::BlockDrafter(*open.session)) : Error::InvalidArgument;
+    };
+    const auto done = drafted();
     if (done.ok() && generated != nullptr) {
       *generated = {done->tokens.size(), done->proposed, done->accepted, done->verifies, done->rollbacks};
     }

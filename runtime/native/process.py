@@ -26,7 +26,7 @@ Draft = Callable[[Sequence[int], int], Sequence[int]]
 class Answer:
     """The result of an operation: the session's length and its logits, flat, and ExecuTorch's error if it was refused.
 
-    generated: of a generation the counts of replay.cpp, and the tokens behind them.
+    generated: of a generation the counts of replay.cpp, and the tokens behind them; draft tokens.
     """
 
     length: int = 0
@@ -85,7 +85,7 @@ class NativeProcess:
             numbers = [int(word) for word in rest]
             if kind == "propose" and propose is not None:
                 self._write(" ".join(map(str, propose(numbers[1:], numbers[0]))))
-            elif kind == "generated":
+            elif kind in ("generated", "drafted"):
                 return Answer(length=numbers[0], generated=numbers[1:])
             else:
                 return Answer(length=numbers[0], logits=self._floats(numbers[1]))

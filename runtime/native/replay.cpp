@@ -6,12 +6,14 @@
 //
 //   0 prefill TOKEN ...      0 decode TOKEN       0 verify TOKEN ...      0 commit COUNT
 //   0 snapshot SLOT          0 restore SLOT       0 reset                 0 save PATH      0 load PATH
-//   0 generate MOST BLOCK plain|lookup|ask TOKEN ...
+//   0 generate MOST BLOCK plain|lookup|own|ask TOKEN ...
+//   0 keep 0|1               0 draft TOKEN LIMIT      of the drafter in the program
 //
 // and is answered by one line, behind which so many logits follow, float32 in this processor's byte order:
 //
 //   ok LENGTH LOGITS         the session's length afterwards
 //   refused Error::NAME LENGTH   executorch::runtime::Error; a line that is no operation is refused as InvalidArgument
+//   drafted LENGTH TOKEN ...
 //   generated LENGTH PROPOSED ACCEPTED VERIFIES ROLLBACKS TOKEN ...
 //
 // A generation that asks for a proposal prints "propose LIMIT TOKEN ...", with the tokens of the text since it asked last, and
@@ -29,6 +31,7 @@
 #include <utility>
 #include <vector>
 
+#include <hybridge/block_drafter.h>
 #include <hybridge/speculative.h>
 
 namespace {
@@ -89,7 +92,9 @@ class Replay {
     if (name == "prefill") return answer(session, session.prefill(values));
     if (name == "verify") return answer(session, session.verify(values));
     if (name == "reset") return answer(session, session.reset());
+    if (name == "draft") return draft(session, values);
     if (values.size() != 1) return Error::InvalidArgument;
+    if (name == "keep") return session.keep_hidden(values[0] != 0), answer(session, Result<int64_t>(session.length()));
     if (name == "decode") return answer(session, session.decode(values[0]));
     if (name == "commit") return answer(session, session.commit(values[0]));
     if (name == "snapshot") return answer(session, session.snapshot(values[0]));
@@ -115,6 +120,10 @@ class Replay {
     told_ = 0;
     if (drafter == "plain") return generate(session, prompt, options, none);
     if (drafter == "lookup") return generate(session, prompt, options, lookup);
+    if (drafter == "own" && session.facts().has_drafter()) {
+      hybridge::BlockDrafter own(session);
+      return generate(session, prompt, options, own);
+    }
     if (drafter == "ask") return generate(session, prompt, options, *this);
     return Error::InvalidArgument;
   }
@@ -128,6 +137,16 @@ class Replay {
          << done->rollbacks;
     for (int64_t token : done->tokens) line << ' ' << token;
     say(line.str() + "\n");
+    return Error::Ok;
+  }
+
+  Error draft(hybridge::Session& session, const Numbers& values) {
+    if (values.size() != 2 || values[1] < 1) return Error::InvalidArgument;
+    const auto drafted = session.draft(values[0], static_cast<size_t>(values[1]));
+    if (!drafted.ok()) return drafted.error();
+    std::string line = "drafted " + std::to_string(session.length());
+    for (int64_t token : *drafted) line += " " + std::to_string(token);
+    say(line + "\n");
     return Error::Ok;
   }
 

@@ -11,6 +11,7 @@ from hybridge.cache.errors import (
     ArtifactError,
     CapacityError,
     CommitError,
+    DraftError,
     HybridgeError,
     NumericalError,
     OutputError,
@@ -37,6 +38,7 @@ ERRORS: dict[str, type[HybridgeError]] = {
     "decode": TokenError,
     "verify": TokenError,
     "generate": TokenError,
+    "draft": DraftError,
     "commit": CommitError,
     "snapshot": SnapshotError,
     "restore": SnapshotError,
@@ -85,6 +87,14 @@ class NativeSession:
         """Accept the first ``count`` verified tokens; the new length. Raises CommitError."""
         return self._ask("commit", count).length
 
+    def keep_hidden(self, wanted: bool) -> None:
+        """Keep the hidden states of what is committed from now on, for ``draft``."""
+        self._ask("keep", int(wanted))
+
+    def draft(self, following: int, limit: int) -> Sequence[int]:
+        """Propose at most ``limit`` tokens behind ``following``, by the artifact's own drafter. Raises DraftError."""
+        return self._ask("draft", following, limit).generated
+
     def snapshot(self, slot: int) -> int:
         """Keep the committed state; its length. Raises SnapshotError."""
         return self._ask("snapshot", slot).length
@@ -130,6 +140,17 @@ class NativeSession:
     ) -> Iterator[int]:
         """Generate likewise with the native harness's own prompt lookup."""
         return self._generate("lookup", tokens, max_new_tokens, None, stats)
+
+    def generate_by_own(
+        self,
+        tokens: Sequence[int],
+        *,
+        max_new_tokens: int,
+        block_length: int | None = None,
+        stats: GenerationStats | None = None,
+    ) -> Iterator[int]:
+        """Generate likewise with the artifact's own drafter, run over there."""
+        return self._generate("own", tokens, max_new_tokens, block_length, stats)
 
     def _generate(
         self,

@@ -156,13 +156,21 @@ int main(int argc, char** argv) {
   // Plain, speculative, cancelled and ended by the callback: the same tokens.
   Given plain = {.session = session}, looked_up = {.session = session}, cancelled = {.session = other}, ended = {.stop_after = 3};
   hybridge_generated done;
-  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 0, 0}, take, &plain, &done));
+  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 0, HYBRIDGE_NO_DRAFTER}, take, &plain, &done));
   if (done.tokens != plain.count || done.verifies != 0) return 1;
   OK(hybridge_reset(session));
-  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 0, 1}, take, &looked_up, &done));
-  OK(hybridge_generate(other, prompt, count, &(hybridge_generation){NEW, 0, 0}, cancel_it, &cancelled, NULL));
+  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 0, HYBRIDGE_PROMPT_LOOKUP}, take, &looked_up, &done));
+  // The drafter inside the model, where it has one.
+  const hybridge_generation own = {NEW, 0, HYBRIDGE_OWN_DRAFTER};
+  Given drafted = {.session = session};
+  OK(hybridge_reset(session));
+  const hybridge_status by_own = hybridge_generate(session, prompt, count, &own, take, &drafted, NULL);
+  if (by_own != (info.draft_len > 0 ? HYBRIDGE_OK : HYBRIDGE_INVALID_ARGUMENT)) return 1;
+  if (by_own == HYBRIDGE_OK && memcmp(plain.tokens, drafted.tokens, plain.count * sizeof *prompt) != 0) return 1;
+  if (by_own == HYBRIDGE_OK && drafted.count != plain.count) return 1;
+  OK(hybridge_generate(other, prompt, count, &(hybridge_generation){NEW, 0, HYBRIDGE_NO_DRAFTER}, cancel_it, &cancelled, NULL));
   OK(hybridge_reset(other));
-  OK(hybridge_generate(other, prompt, count, &(hybridge_generation){NEW, 0, 1}, take, &ended, NULL));
+  OK(hybridge_generate(other, prompt, count, &(hybridge_generation){NEW, 0, HYBRIDGE_PROMPT_LOOKUP}, take, &ended, NULL));
   if (cancelled.count != 1 || ended.count != 3 || looked_up.count != plain.count) return 1;
   if (memcmp(plain.tokens, looked_up.tokens, plain.count * sizeof *prompt) != 0) return 1;
   if (memcmp(plain.tokens, ended.tokens, 3 * sizeof *prompt) != 0) return 1;

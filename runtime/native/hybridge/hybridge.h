@@ -41,16 +41,24 @@ typedef enum hybridge_status {
   HYBRIDGE_NOT_FINITE = 12        // logits that are NaN or infinite
 } hybridge_status;
 
-// What a model was exported with; lengths in tokens.
+// What a model was exported with; lengths in tokens. draft_len: most draft tokens of the drafter inside it, 0 without one.
 typedef struct hybridge_info {
-  int64_t max_seq_len, vocab_size, prefill_chunk, verify_len, snapshot_slots;
+  int64_t max_seq_len, vocab_size, prefill_chunk, verify_len, snapshot_slots, draft_len;
 } hybridge_info;
 
-// max_new_tokens ≥ 1; block_length: most tokens that are verified at once, 0 for the model's verify_len; prompt_lookup: 0 for
-// plain decoding. The tokens are the same for every choice.
+// Where draft tokens come from: nowhere, which is plain decoding; the text so far; or the drafter inside the model, where a
+// draft_len of 0 makes that HYBRIDGE_INVALID_ARGUMENT.
+typedef enum hybridge_drafter {
+  HYBRIDGE_NO_DRAFTER = 0,
+  HYBRIDGE_PROMPT_LOOKUP = 1,
+  HYBRIDGE_OWN_DRAFTER = 2
+} hybridge_drafter;
+
+// max_new_tokens ≥ 1; block_length: most tokens that are verified at once, 0 for the model's verify_len. The tokens are the same
+// for every choice.
 typedef struct hybridge_generation {
   size_t max_new_tokens, block_length;
-  int prompt_lookup;
+  hybridge_drafter drafter;
 } hybridge_generation;
 
 // proposed and accepted count draft tokens, rollbacks the blocks that were not accepted whole.

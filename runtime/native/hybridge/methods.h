@@ -1,4 +1,4 @@
-// Methods of one program over the same memory, called by name with whole numbers.
+// Methods of one program over the same memory, called by name.
 #ifndef HYBRIDGE_NATIVE_METHODS_H
 #define HYBRIDGE_NATIVE_METHODS_H
 
@@ -25,6 +25,18 @@ namespace hybridge {
 using executorch::runtime::Error;
 using executorch::runtime::Result;
 
+// What goes into a method, a view for as long as the call lasts: numbers of the shape that the method was exported with.
+struct Input {
+  Input(const std::vector<int64_t>& values)  // NOLINT: what is handed over is the vector
+      : type(executorch::aten::ScalarType::Long), data(values.data()), count(values.size()) {}
+  Input(const std::vector<float>& values)  // NOLINT
+      : type(executorch::aten::ScalarType::Float), data(values.data()), count(values.size()) {}
+
+  executorch::aten::ScalarType type;
+  const void* data;
+  size_t count;
+};
+
 class Methods {
  public:
   using Method = executorch::runtime::Method;
@@ -47,18 +59,23 @@ class Methods {
   Methods(const Methods&) = delete;
   Methods& operator=(const Methods&) = delete;
 
-  // Runs a method on int64 tensors of the shapes that it was exported with; its outputs lie in memory that the next call
-  // reuses.
+  // Runs a method; its outputs lie in memory that the next call reuses.
   // Internal for whatever fails in there, so that nobody takes it for a refusal; the runtime has then logged what it was.
-  Result<const Method*> call(std::string_view name, std::initializer_list<Numbers> inputs = {}) {
+  Result<const Method*> call(std::string_view name, std::initializer_list<Input> inputs = {}) {
     const auto found = methods_.find(name);
     if (found == methods_.end()) return Error::NotFound;
     size_t index = 0;
-    for (const Numbers& input : inputs) {
+    for (const Input& input : inputs) {
       if (set(found->second, index++, input) != Error::Ok) return Error::Internal;
     }
     if (found->second.execute() != Error::Ok) return Error::Internal;
     return &found->second;
+  }
+
+  // How many inputs a method takes; 0 where there is no such method.
+  size_t inputs(std::string_view name) const {
+    const auto found = methods_.find(name);
+    return found == methods_.end() ? 0 : found->second.inputs_size();
   }
 
   // The buffers that methods keep between calls: export plans them into one arena that is the same for all.
@@ -151,15 +168,14 @@ class Methods {
     return Error::Ok;
   }
 
-  static Error set(Method& method, size_t index, const Numbers& values) {
+  static Error set(Method& method, size_t index, const Input& input) {
     const auto meta = method.method_meta().input_tensor_meta(index);
     if (!meta.ok()) return meta.error();
     std::vector<int32_t> shape(meta->sizes().begin(), meta->sizes().end());
     const size_t count = std::accumulate(shape.begin(), shape.end(), size_t(1), std::multiplies<>());
-    if (count != values.size()) return Error::InvalidArgument;
+    if (count != input.count || meta->scalar_type() != input.type) return Error::InvalidArgument;
     executorch::aten::TensorImpl tensor(
-        executorch::aten::ScalarType::Long, static_cast<ssize_t>(shape.size()), shape.data(),
-        const_cast<int64_t*>(values.data()));
+        input.type, static_cast<ssize_t>(shape.size()), shape.data(), const_cast<void*>(input.data));
     return method.set_input(executorch::runtime::EValue(executorch::aten::Tensor(&tensor)), index);
   }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,9 +24,13 @@ struct Facts {
   std::vector<int64_t> verify_lens;  // of each verify method, ascending
   std::vector<int64_t> eos_ids;      // -1 for none
   std::vector<int64_t> bounded;      // places of the buffers without which a longer text cannot be cut back
+  std::vector<int64_t> draft_blocks;  // of the drafter in the program, the text's last token included, ascending; none
+  int64_t taps;                       // hidden states of each token that are put out
+  std::vector<int64_t> draft_taps;    // places of the hidden states that it reads, among those that are put out
   std::string method_prefix;         // of the methods' names in the program: none in format 2
 
   int64_t verify_len() const { return verify_lens.back(); }
+  bool has_drafter() const { return !draft_blocks.empty(); }
 };
 
 class Model {
@@ -62,6 +67,10 @@ class Model {
     for (int64_t length : facts_.verify_lens) {
       if (length < facts_.verify_len()) names.push_back("verify_" + std::to_string(length));
     }
+    for (int64_t block : facts_.draft_blocks) {
+      names.push_back(block < facts_.draft_blocks.back() ? "draft_" + std::to_string(block) : "draft");
+    }
+    if (facts_.has_drafter()) names.push_back("draft_prefill");
     if (facts_.snapshot_slots > 0) names.insert(names.end(), {"snapshot", "restore"});
     return names;
   }
@@ -99,6 +108,9 @@ class Model {
         .verify_lens = ET_UNWRAP(constants(program, "hybridge_verify_lens")),
         .eos_ids = ET_UNWRAP(constants(program, "get_eos_ids")),
         .bounded = ET_UNWRAP(constants(program, "hybridge_bounded")),
+        .draft_blocks = ET_UNWRAP(constants_if_any(program, "hybridge_draft_blocks")),
+        .taps = ET_UNWRAP(constants(program, "hybridge_taps")).front(),
+        .draft_taps = ET_UNWRAP(constants_if_any(program, "hybridge_draft_taps")),
         .method_prefix = format == 2 ? "" : "hybridge_",
     };
     const auto within = [](int64_t value, int64_t lowest, int64_t highest) { return lowest <= value && value <= highest; };
@@ -106,8 +118,21 @@ class Model {
                       within(facts.prefill_chunk, 1, 4096) && within(facts.snapshot_slots, 0, 1024) &&
                       within(facts.verify_lens.front(), 1, 512) && within(facts.verify_lens.back(), 1, 512) &&
                       std::is_sorted(facts.verify_lens.begin(), facts.verify_lens.end());
-    if (!sane) return Error::InvalidProgram;
+    if (!sane || !has_sane_drafter(facts)) return Error::InvalidProgram;
     return facts;
+  }
+
+  static bool has_sane_drafter(const Facts& facts) {
+    const auto& [blocks, read] = std::tie(facts.draft_blocks, facts.draft_taps);
+    const auto is_tapped = [&](int64_t place) { return 0 <= place && place < facts.taps; };
+    return blocks.empty() == read.empty() && std::is_sorted(blocks.begin(), blocks.end()) &&
+           (blocks.empty() || (2 <= blocks.front() && blocks.back() <= 512)) && read.size() <= 512 &&
+           std::all_of(read.begin(), read.end(), is_tapped);
+  }
+
+  // None where the program has no such method: it has no drafter, or was exported before it said so.
+  static Result<std::vector<int64_t>> constants_if_any(const Program& program, const char* name) {
+    return program.method_meta(name).ok() ? constants(program, name) : Result<std::vector<int64_t>>(std::vector<int64_t>());
   }
 
   // What a constant method answers: one whole number or several.

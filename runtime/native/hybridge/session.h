@@ -37,6 +37,7 @@
 #include <utility>
 #include <vector>
 
+#include <hybridge/hidden_states.h>
 #include <hybridge/logits.h>
 #include <hybridge/methods.h>
 #include <hybridge/model.h>
@@ -97,6 +98,7 @@ class Session {
     const std::string name = length == facts().verify_len() ? "verify" : "verify_" + std::to_string(length);
     const Logits logits = ET_UNWRAP(run(name, tokens.size(), {padded(tokens, length)}));
     staged_.assign(tokens.begin(), tokens.end());
+    staged_hidden_ = hidden_.rows(tokens.size());
     return logits;
   }
 
@@ -107,7 +109,24 @@ class Session {
     ET_UNWRAP(move("commit", count));
     const auto block = std::exchange(staged_, {});
     text_.insert(text_.end(), block.begin(), block.begin() + count);
+    hidden_.add(staged_hidden_, static_cast<size_t>(count));
     return length();
+  }
+
+  // Whether hidden states of committed tokens are kept from now on, for `draft` to read. Needs a drafter in the program.
+  void keep_hidden(bool wanted) { hidden_.keep(wanted && facts().has_drafter()); }
+
+  // At most `limit` draft tokens behind `next`, the token that follows the text, by the drafter in the program: it reads the
+  // hidden states that were kept since it was last asked. None where it has nothing new to read, or its context is full.
+  Result<std::vector<int64_t>> draft(int64_t next, size_t limit) {
+    if (!facts().has_drafter() || limit == 0) return Error::InvalidArgument;
+    ET_CHECK_OK_OR_RETURN_ERROR(known(next) ? Error::Ok : Error::InvalidArgument);
+    const size_t pairs = hidden_.count();
+    if (pairs == 0) return std::vector<int64_t>();
+    std::vector<int64_t> following(text_.end() - static_cast<ptrdiff_t>(pairs) + 1, text_.end());
+    following.push_back(next);
+    const std::vector<float> rows = hidden_.take(facts().draft_taps, static_cast<size_t>(facts().taps));
+    return propose(rows, following, limit);
   }
 
   // Keeps the committed state; its length.
@@ -126,6 +145,7 @@ class Session {
     ET_UNWRAP(move("restore", slot));
     text_ = slots_[static_cast<size_t>(slot)];
     staged_.clear();
+    hidden_.clear();
     return length();
   }
 
@@ -134,6 +154,7 @@ class Session {
     ET_UNWRAP(methods_->call("reset"));
     text_.clear();
     staged_.clear();
+    hidden_.clear();
     for (auto& slot : slots_) slot.clear();  // a saved state is not to hold what was said before
     has_slots_ = false;
     return length();
@@ -159,6 +180,7 @@ class Session {
     slots_.assign(saved->texts.begin() + 1, saved->texts.end());
     has_slots_ = true;
     staged_.clear();
+    hidden_.clear();
     drop_staged();
     return length();
   }
@@ -175,12 +197,12 @@ class Session {
   // What a prefill of several chunks needs to be taken back. Rows behind the length do not count, so that is the buffers that
   // a snapshot would copy, and nothing for an empty state, which a reset brings back.
   struct Kept {
-    size_t length;
+    size_t length, hidden;
     std::vector<std::vector<uint8_t>> buffers;
   };
 
   Kept keep() const {
-    Kept kept{text_.size(), {}};
+    Kept kept{text_.size(), hidden_.count(), {}};
     if (text_.empty() && !has_slots_) return kept;
     for (const auto& buffer : bounded_) kept.buffers.emplace_back(buffer.begin(), buffer.end());
     return kept;
@@ -193,6 +215,7 @@ class Session {
     }
     for (size_t i = 0; i < bounded_.size(); ++i) std::copy(kept.buffers[i].begin(), kept.buffers[i].end(), bounded_[i].begin());
     text_.resize(kept.length);
+    hidden_.shorten(kept.hidden);
     staged_.clear();
     drop_staged();
   }
@@ -210,9 +233,11 @@ class Session {
     return extend(tokens);
   }
 
+  bool known(int64_t token) const { return 0 <= token && token < facts().vocab_size; }
+
   Error check(Tokens tokens) const {
-    const auto known = [this](int64_t token) { return 0 <= token && token < facts().vocab_size; };
-    if (tokens.empty() || !std::all_of(tokens.begin(), tokens.end(), known)) return Error::InvalidArgument;
+    const bool known = std::all_of(tokens.begin(), tokens.end(), [this](int64_t token) { return this->known(token); });
+    if (tokens.empty() || !known) return Error::InvalidArgument;
     return static_cast<int64_t>(tokens.size()) <= room() ? Error::Ok : Error::OutOfResources;
   }
 
@@ -225,8 +250,13 @@ class Session {
       return extend_by_verify(tokens);
     }
     auto logits = count == 1 ? run("decode", 1, {padded(tokens, 1)})
-                             : run("prefill", 1, {padded(tokens, facts().prefill_chunk), {count}});
+                             : run("prefill", 1, {padded(tokens, facts().prefill_chunk), Methods::Numbers{count}});
     if (logits.ok() || logits.error() == NOT_FINITE) text_.insert(text_.end(), tokens.begin(), tokens.end());
+    if (logits.ok()) {
+      hidden_.add(hidden_.rows(tokens.size()), tokens.size());
+    } else {
+      hidden_.clear();  // rows are those of the text's last tokens
+    }
     return logits;
   }
 
@@ -247,7 +277,7 @@ class Session {
   }
 
   // A method that answers with float32 logits, of which the first `rows` mean something.
-  Result<Logits> run(const std::string& name, size_t rows, std::initializer_list<Methods::Numbers> inputs) {
+  Result<Logits> run(const std::string& name, size_t rows, std::initializer_list<Input> inputs) {
     staged_.clear();
     const int64_t before = *operations_;
     const auto* method = ET_UNWRAP(call(name, inputs));
@@ -259,11 +289,12 @@ class Session {
     if (!fits) return Error::InvalidProgram;
     const Logits logits(output.const_data_ptr<float>(), rows, width);
     if (!are_finite(logits.all())) return NOT_FINITE;
+    if (hidden_.is_kept()) ET_CHECK_OK_OR_RETURN_ERROR(hidden_.see(*method));
     return logits;
   }
 
   // A method over a program that is still the one that was opened.
-  Result<const Methods::Method*> call(const std::string& name, std::initializer_list<Methods::Numbers> inputs) {
+  Result<const Methods::Method*> call(const std::string& name, std::initializer_list<Input> inputs) {
     if (!model_->is_unchanged()) return Error::InvalidExternalData;
     const auto* method = ET_UNWRAP(methods_->call(name, inputs));
     if (!model_->is_unchanged()) return Error::InvalidExternalData;
@@ -272,10 +303,52 @@ class Session {
 
   // A method that answers with a length, or with -1 where it refuses.
   Result<int64_t> move(const char* name, int64_t argument) {
-    const auto* method = ET_UNWRAP(call(name, {{argument}}));
+    const auto* method = ET_UNWRAP(call(name, {Methods::Numbers{argument}}));
     const int64_t length = method->get_output(0).toTensor().const_data_ptr<int64_t>()[0];
     if (length < 0) return Error::InvalidState;
     return length;
+  }
+
+  // Lets the drafter read pairs of rows and the tokens after them, and propose behind the last one.
+  Result<std::vector<int64_t>> propose(const std::vector<float>& rows, const std::vector<int64_t>& following, size_t limit) {
+    const size_t width = rows.size() / following.size(), last = static_cast<size_t>(facts().verify_len());
+    const auto chunk = static_cast<size_t>(facts().prefill_chunk);
+    const auto pairs = [&](size_t begin, size_t end, size_t size) {
+      const auto mine = std::span(rows).subspan(begin * width, (end - begin) * width);
+      std::vector<float> floats(mine.begin(), mine.end());
+      floats.resize(size * width, 0.0f);
+      return std::pair(std::move(floats), padded(Tokens(following).subspan(begin, end - begin), static_cast<int64_t>(size)));
+    };
+    size_t begin = 0;
+    while (following.size() - begin > last) {
+      const size_t end = std::min(begin + chunk, following.size() - last);
+      const auto [floats, ids] = pairs(begin, end, chunk);
+      ET_UNWRAP(call("draft_prefill", {floats, ids, Methods::Numbers{static_cast<int64_t>(end - begin)}}));
+      begin = end;
+    }
+    const auto [floats, ids] = pairs(begin, following.size(), last);
+    return proposed(floats, ids, static_cast<int64_t>(following.size() - begin), limit);
+  }
+
+  // The draft tokens that one call of a drafter's method gives, up to the first that the model does not know.
+  Result<std::vector<int64_t>> proposed(
+      const std::vector<float>& floats, const std::vector<int64_t>& ids, int64_t count, size_t limit) {
+    const auto& blocks = facts().draft_blocks;
+    const auto enough = std::lower_bound(blocks.begin(), blocks.end(), static_cast<int64_t>(limit) + 1);
+    const int64_t block = enough == blocks.end() ? blocks.back() : *enough;
+    const std::string name = block == blocks.back() ? "draft" : "draft_" + std::to_string(block);
+    const std::vector<float> noise(static_cast<size_t>(block) - 1), temperature = {0.0f};  // the best tokens
+    const bool samples = methods_->inputs(name) > 3;
+    const auto* method = ET_UNWRAP(
+        samples ? call(name, {floats, ids, Methods::Numbers{count}, noise, temperature})
+                : call(name, {floats, ids, Methods::Numbers{count}}));
+    const auto& output = method->get_output(0).toTensor();
+    if (output.scalar_type() != executorch::aten::ScalarType::Long) return Error::InvalidProgram;
+    const size_t given = std::min(static_cast<size_t>(output.numel()), limit);
+    const std::span found(output.const_data_ptr<int64_t>(), given);
+    std::vector<int64_t> tokens(found.begin(), found.end());
+    tokens.erase(std::find_if_not(tokens.begin(), tokens.end(), [this](int64_t token) { return known(token); }), tokens.end());
+    return tokens;
   }
 
   static constexpr Error NOT_FINITE = Error::NotSupported;
@@ -294,7 +367,8 @@ class Session {
   std::vector<int64_t> text_, staged_;
   bool has_slots_ = false;
   std::vector<std::vector<int64_t>> slots_;
-  std::vector<float> last_;
+  std::vector<float> last_, staged_hidden_;
+  HiddenStates hidden_;
 };
 
 }  // namespace hybridge

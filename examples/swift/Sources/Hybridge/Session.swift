@@ -89,7 +89,7 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
   ) throws -> Generated {
     guard maxNewTokens > 0, blockLength >= 0 else { throw HybridgeError(status: .invalidArgument) }
     var options = hybridge_generation(
-      max_new_tokens: maxNewTokens, block_length: blockLength, prompt_lookup: promptLookup ? 1 : 0)
+      max_new_tokens: maxNewTokens, block_length: blockLength, drafter: promptLookup ? HYBRIDGE_PROMPT_LOOKUP : HYBRIDGE_NO_DRAFTER)
     var done = hybridge_generated()
     try withoutActuallyEscaping(onToken) { onToken in
       let taker = Taker(onToken)

@@ -205,7 +205,8 @@ NATIVE(jint, generate)
     const Callback taker = {env, callback, callback == nullptr ? nullptr : take_of(env, callback)};
     const std::vector<int64_t> ids = tokens(env, prompt), chosen = tokens(env, options);
     if (env->ExceptionCheck() || chosen.size() != 3 || chosen[0] < 0 || chosen[1] < 0) return HYBRIDGE_INVALID_ARGUMENT;
-    const hybridge_generation lengths = {static_cast<size_t>(chosen[0]), static_cast<size_t>(chosen[1]), chosen[2] != 0};
+    const hybridge_generation lengths = {static_cast<size_t>(chosen[0]), static_cast<size_t>(chosen[1]),
+        chosen[2] != 0 ? HYBRIDGE_PROMPT_LOOKUP : HYBRIDGE_NO_DRAFTER};
     hybridge_generated done{};
     const hybridge_status status = hybridge_generate(
         handle(session), ids.data(), ids.size(), &lengths, callback == nullptr ? nullptr : on_token,

@@ -1,0 +1,161 @@
+"""Drafters inside artifacts in the native harness: it proposes what Python proposes, and the text is plain decoding's."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from demo import demo_folder
+from drafter_twins import (
+    dflash2_config,
+    eagle_config,
+    eagle_tensors,
+    random_tensors,
+    save_drafter,
+)
+from tiny import save_lively_checkpoint, tiny_config
+
+from hybridge.cache.errors import DraftError, SnapshotError
+from hybridge.export.api import export_model
+from hybridge.runtime import Context, ExportOptions, GenerationStats, Sampler, Sampling, Session, open_artifact
+from hybridge.runtime.drafters.block_drafter import BlockDrafter
+from hybridge.runtime.native import NativeProcess, NativeSession
+
+pytestmark = pytest.mark.slow
+
+TARGET = tiny_config("qwen3_5_text")
+LAYERS = ["sliding_attention", "full_attention"]
+KINDS: dict[str, Callable[[], dict[str, Any]]] = {
+    "dflash2": lambda: dflash2_config(TARGET, LAYERS, [1, 0]),
+    "eagle3": lambda: eagle_config(TARGET, 61),
+}
+"""A block at once, and a chain; the methods of the others are called in the same way."""
+OPTIONS = ExportOptions(max_seq_len=67, prefill_chunk=17, verify_len=6, snapshot_slots=1, draft_blocks=(3, 6), tap_layers=(2,))
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One with the drafter, and hidden states that the drafter does not read."""
+    folder, config = tmp_path_factory.mktemp("drafted"), KINDS[request.param]()
+    save_lively_checkpoint(folder / "target", TARGET)
+    tensors = eagle_tensors(config, 2) if request.param == "eagle3" else random_tensors(config)
+    export_model(folder / "target", folder / "out", OPTIONS, drafter=save_drafter(folder / "drafter", config, tensors))
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def native(artifact: Path) -> Iterator[NativeSession]:
+    with NativeProcess(open_artifact(artifact)) as process:
+        yield NativeSession(process)
+
+
+def test_it_proposes_what_python_proposes(artifact: Path, native: NativeSession) -> None:
+    """Random commits in all ways, rejections, and going back to a snapshot."""
+    python, rng = Session.load(artifact), random.Random(3)
+    context, drafter = Context([], Sampler(Sampling())), BlockDrafter(python)
+    native.reset()
+    native.keep_hidden(True)
+    following, kept, compared = 1, (0, False), 0
+    for _ in range(60):
+        if python.room < 12 or (kept[1] and rng.random() < 0.2):
+            context.pop_hidden()
+            following = go_back(python, native, kept)
+            continue
+        commit(python, native, context, following, rng)
+        following, limit = rng.randrange(90), rng.choice([1, 2, 3, 5, 9])
+        context.tokens = [*python.tokens, following]
+        proposed = drafter.propose(context, limit).tokens
+        assert native.draft(following, limit) == proposed
+        compared += bool(proposed)
+        if rng.random() < 0.2:
+            assert native.snapshot(0) == python.snapshot(0)
+            kept = following, True
+    assert compared > 25
+
+
+def go_back(python: Session, native: NativeSession, kept: tuple[int, bool]) -> int:
+    """Restore what is kept in both, or begin anew in both; the token that was known behind it."""
+    try:
+        assert python.restore(0) == native.restore(0)
+    except SnapshotError:
+        python.reset()
+        native.reset()
+        return 1
+    return kept[0]
+
+
+def commit(python: Session, native: NativeSession, context: Context, first: int, rng: random.Random) -> None:
+    """Commit ``first`` and some tokens behind it in one of the ways that there are."""
+    tokens = [first, *(rng.randrange(90) for _ in range(rng.randint(0, 8)))]
+    way = rng.choice(["prefill", "decode", "verify"])
+    if way == "prefill":
+        native.prefill(tokens)
+        python.prefill(tokens)
+        context.add_hidden(python.hidden)
+    elif way == "decode":
+        native.decode(first)
+        python.decode(first)
+        context.add_hidden(python.hidden)
+    else:
+        block = tokens[: python.verify_len]
+        native.verify(block)
+        python.verify(block)
+        accepted = rng.randint(1, len(block))
+        context.add_hidden(python.hidden[:accepted])
+        assert native.commit(accepted) == python.commit(accepted)
+
+
+def test_a_long_prompt_is_read_in_chunks(artifact: Path, native: NativeSession) -> None:
+    python, prompt = Session.load(artifact), [7 * i % 90 for i in range(41)]
+    native.reset()
+    native.keep_hidden(True)
+    native.prefill(prompt)
+    python.prefill(prompt)
+    assert native.draft(5, 4) == python.draft(python.hidden, [*prompt[1:], 5], limit=4).tokens != []
+    assert native.draft(5, 4) == []  # nothing new was committed
+
+
+def test_the_text_is_plain_decodings(native: NativeSession) -> None:
+    prompt, stats = [3, 1, 4, 1, 5, 9, 2, 6], GenerationStats()
+    native.reset()
+    plain = list(native.generate(prompt, max_new_tokens=40))
+    for block in (None, 2, 4):
+        native.reset()
+        assert list(native.generate_by_own(prompt, max_new_tokens=40, block_length=block, stats=stats)) == plain
+        assert stats.verifies > 3
+
+
+def test_what_is_no_draft_is_refused(native: NativeSession) -> None:
+    native.reset()
+    native.keep_hidden(True)
+    assert native.draft(5, 4) == []  # nothing was committed
+    native.prefill([1, 2, 3])
+    for following, limit in ((-1, 3), (10**6, 3), (5, 0)):
+        with pytest.raises(DraftError):
+            native.draft(following, limit)
+    assert native.draft(5, 1) != []
+    native.keep_hidden(False)
+    native.prefill([1, 2, 3])
+    assert native.draft(5, 1) == []
+
+
+def test_multi_token_prediction_of_the_demo(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A trained drafter, whose methods take no noise."""
+    prompt, stats = [*b"class Point:\n    def __init__(self, x, y):\n"], GenerationStats()
+    with NativeProcess(open_artifact(demo_folder(tmp_path_factory) / "hybridge-demo")) as process:
+        session = NativeSession(process)
+        plain = list(session.generate(prompt, max_new_tokens=120))
+        session.reset()
+        assert list(session.generate_by_own(prompt, max_new_tokens=120, block_length=4, stats=stats)) == plain
+    assert stats.accepted > stats.proposed / 3
+
+
+def test_an_artifact_without_a_drafter_has_none(own_artifact: Path) -> None:
+    with NativeProcess(open_artifact(own_artifact)) as process:
+        session = NativeSession(process)
+        session.prefill([1, 2, 3])
+        with pytest.raises(DraftError):
+            session.draft(4, 2)
