@@ -7,9 +7,10 @@ much a drafter gains is then what its acceptance makes of its costs; published a
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -103,22 +104,24 @@ class Guided:
         return token if self.random.random() < self.share else (token + 1) % self.vocab
 
 
-def measure(name: str, threads: Sequence[int], rounds: int, work: Path, limit: float, say: Any) -> list[Curve]:
-    """Measure all drafters of one target."""
-    folder = work / name
+def measure(name: str, options: argparse.Namespace, say: Callable[[str], None]) -> list[Curve]:
+    """Measure all drafters of one target, by the options of ``scripts/bench``."""
+    folder = options.work / name
     folder.mkdir(parents=True, exist_ok=True)
     write_checkpoint(SHAPES[name], folder / "checkpoint")
     curves: list[Curve] = []
     for kind, shape in DRAFTERS[name].items():
         checkpoint, named = write_drafter(shape, folder / "checkpoint", folder / f"drafter-{kind}")
-        made = export_cost.export(checkpoint, folder, [*EXPORT, *shape.options, *named], limit, keep=True)
+        made = export_cost.export(
+            checkpoint, folder, [*EXPORT, *shape.options, *named], options.export_limit, keep=options.keep_artifacts
+        )
         say(f"{name} with {kind}: exported in {made.seconds:.0f} s, {made.size / 1e6:.0f} MB")
-        curves += of_artifact(Path(made.folder), name, kind, shape, threads, rounds, say)
+        curves += of_artifact(Path(made.folder), name, kind, shape, options.threads, options.rounds, say)
     return curves
 
 
 def of_artifact(
-    artifact: Path, name: str, kind: str, shape: DrafterShape, threads: Sequence[int], rounds: int, say: Any
+    artifact: Path, name: str, kind: str, shape: DrafterShape, threads: Sequence[int], rounds: int, say: Callable[[str], None]
 ) -> list[Curve]:
     """Measure the artifact's drafter, and prompt lookup of the same block lengths."""
     loaded, curves = Scripted.load(artifact), list[Curve]()
