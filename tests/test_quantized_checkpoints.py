@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from quantized_folders import FORMS, SIZES, add_to_config, save_mxfp4, save_quantized
+from quantized_folders import FORMS, add_to_config, save_mxfp4, save_quantized, save_torchao
 from safetensors.torch import load_file, save_file
 from tiny import save_checkpoint, save_tokenizer, tiny_config
 from torch import Tensor
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.checkpoint.loading import load_checkpoint
-from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.layers.packed_layers import PackedLinear
 from hybridge.export.quantization.packing import pack_weights
 from hybridge.runtime.artifacts.options import ExportOptions
@@ -42,16 +41,8 @@ def test_gpt_oss_is_read_as_it_is_published(tmp_path: Path) -> None:
 
 
 def test_torchao_is_read_with_its_metadata(tmp_path: Path) -> None:
-    from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
-    from torchao.quantization import Int8WeightOnlyConfig, quantize_
-
-    model = save_checkpoint(tmp_path, tiny_config("qwen3", **SIZES))
-    quantize_(model, Int8WeightOnlyConfig(version=2))
-    numbers = {name: getattr(each, "dequantize", lambda each=each: each)() for name, each in model.state_dict().items()}
-    stored, metadata = flatten_tensor_state_dict({name: each.detach() for name, each in model.state_dict().items()})
-    save_file(stored, tmp_path / "model.safetensors", metadata={**metadata, "format": "pt"})
-    add_to_config(tmp_path, quantization_config={"quant_method": "torchao", "quant_type": {"default": {}}})
-    assert any(name.endswith("_weight_qdata") for name in stored)
+    numbers = save_torchao(tmp_path)
+    assert any(name.endswith("_weight_qdata") for name in load_file(tmp_path / "model.safetensors"))
     assert_numbers(tmp_path, numbers)
 
 
@@ -67,14 +58,6 @@ def test_numbers_of_few_bits_stay_as_they_are(tmp_path: Path, quantize: str, fit
         for name, layer in layers.items():
             kept = weights(layer.packed, layer.scales, layer.out_features).equal(numbers[f"{name}.weight"])
             assert kept == (form in fits), (form, name)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["int4", "fp8"])
-def test_a_form_exports_and_validates(tmp_path: Path, form: str) -> None:
-    save_quantized(tmp_path / "checkpoint", form)
-    options = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, quantize="4w")
-    export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", options, force=False, validate=True)
 
 
 # Bad input

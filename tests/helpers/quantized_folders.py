@@ -17,6 +17,8 @@ from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 from safetensors.torch import load_file, save_file
 from tiny import save_checkpoint, save_tokenizer, tiny_config
 from torch import Tensor
+from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
+from torchao.quantization import Int8WeightOnlyConfig, quantize_
 
 Quantized = tuple[dict[str, Tensor], Tensor]
 SIZES = {"hidden_size": 256, "intermediate_size": 384, "head_dim": 64}
@@ -37,9 +39,9 @@ class PublicForm:
     others: dict[str, Tensor] = field(default_factory=dict)
 
 
-def save_quantized(folder: Path, form: str, model_type: str = "qwen3") -> dict[str, Tensor]:
+def save_quantized(folder: Path, form: str, layers: int = 2) -> dict[str, Tensor]:
     """Write a checkpoint of that form and return the numbers of all its weights."""
-    save_checkpoint(folder, tiny_config(model_type, **SIZES))
+    save_checkpoint(folder, tiny_config("qwen3", **SIZES, num_hidden_layers=layers))
     save_tokenizer(folder)
     public = FORMS[form]
     stored, numbers = {}, load_file(folder / "model.safetensors")
@@ -53,6 +55,18 @@ def save_quantized(folder: Path, form: str, model_type: str = "qwen3") -> dict[s
             numbers[name] = weight.bfloat16().float()
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     add_to_config(folder, quantization_config=public.config)
+    return numbers
+
+
+def save_torchao(folder: Path) -> dict[str, Tensor]:
+    """Write a checkpoint of 8-bit weights as torchao stores its tensors in safetensors, and return the numbers of all."""
+    model = save_checkpoint(folder, tiny_config("qwen3", **SIZES))
+    save_tokenizer(folder)
+    quantize_(model, Int8WeightOnlyConfig(version=2))
+    numbers = {name: getattr(each, "dequantize", lambda each=each: each)() for name, each in model.state_dict().items()}
+    stored, metadata = flatten_tensor_state_dict({name: each.detach() for name, each in model.state_dict().items()})
+    save_file(stored, folder / "model.safetensors", metadata={**metadata, "format": "pt"})
+    add_to_config(folder, quantization_config={"quant_method": "torchao", "quant_type": {"default": {}}})
     return numbers
 
 

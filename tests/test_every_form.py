@@ -1,0 +1,57 @@
+"""Each form of docs/checkpoints.md is exported, validated against what it stands for, and answers a message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from checkpoint_forms import hub_entry
+from every_form import EVERY_FORM, with_template
+from tiny import save_checkpoint, tiny_config
+
+from hybridge.export.api import export_model
+from hybridge.export.cli.chat_template import load_template
+from hybridge.export.reference.oracle import load_oracle
+from hybridge.export.source.named import Named
+from hybridge.runtime import ExportOptions, GenerationStats, Session, open_artifact
+from hybridge.runtime.artifacts.artifact import Artifact
+from hybridge.runtime.artifacts.tokenizer import load_tokenizer
+from hybridge.runtime.chat.conversation import Conversation, Settings
+from hybridge.runtime.checks.validation import validate
+
+pytestmark = pytest.mark.slow
+OPTIONS = ExportOptions(max_seq_len=40, prefill_chunk=5, verify_len=3, snapshot_slots=0, quantize="4w", group_size=8)
+
+
+@pytest.mark.parametrize("form", EVERY_FORM)
+def test_a_form_exports_validates_and_chats(tmp_path: Path, form: str) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    assert_exports(EVERY_FORM[form](tmp_path / "checkpoint"), tmp_path / "artifact")
+
+
+def test_a_model_of_the_hub_does_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_checkpoint(tmp_path / "saved", tiny_config("qwen3"))
+    hub_entry(tmp_path / "hub", "somebody/a-model", {"0a1b": with_template(tmp_path / "saved").checkpoint}, main="0a1b")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert_exports(Named(checkpoint="somebody/a-model"), tmp_path / "artifact")
+    assert open_artifact(tmp_path / "artifact").manifest.source == "somebody/a-model@0a1b"
+
+
+def assert_exports(source: Named, folder: Path) -> None:
+    export_model(source.checkpoint, folder, OPTIONS, adapters=source.adapters)
+    artifact = open_artifact(folder)
+    session = Session.of(artifact)
+    oracle = load_oracle(source, artifact.manifest)
+    validate(session, oracle, programs=1, prompts=1, new_tokens=4, seed=0, notify=lambda done, total: None).check()
+    session.reset()
+    assert_chats(artifact, session)
+
+
+def assert_chats(artifact: Artifact, session: Session) -> None:
+    tokenizer = load_tokenizer(artifact.folder / "tokenizer.json")
+    conversation = Conversation(session, tokenizer, load_template(artifact), Settings(max_new_tokens=4))
+    stats = GenerationStats()
+    answer = "".join(conversation.say("ab", stats))
+    assert 1 <= stats.new_tokens <= 4
+    assert conversation.messages == [{"role": "user", "content": "ab"}, {"role": "assistant", "content": answer}]
+    assert session.tokens == conversation.tokens[: session.length]
