@@ -20,14 +20,14 @@ from torch import Tensor
 
 import hybridge
 from benchmarks import export_cost
-from benchmarks.drafter_shapes import DRAFTERS, DrafterShape, write_drafter
+from benchmarks.drafter_shapes import DRAFTERS, write_drafter
 from benchmarks.shapes import SHAPES, write_checkpoint
 from hybridge.runtime import Context, GenerationStats, Session
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
 from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.sampling import Proposal
 
-SHARES = (0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+SHARES = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 """Chances that a guess is right where those before it are."""
 LOOKUP, ADAPTIVE = "prompt lookup", 0
 """A drafter that costs nothing; and the block length that means: as the pace chooses."""
@@ -116,27 +116,34 @@ def measure(name: str, options: argparse.Namespace, say: Callable[[str], None]) 
             checkpoint, folder, [*EXPORT, *shape.options, *named], options.export_limit, keep=options.keep_artifacts
         )
         say(f"{name} with {kind}: exported in {made.seconds:.0f} s, {made.size / 1e6:.0f} MB")
-        curves += of_artifact(Path(made.folder), name, kind, shape, options.threads, options.rounds, say)
+        session = Scripted.load(Path(made.folder))
+        assert isinstance(session, Scripted)
+        ways: dict[str, Drafter | None] = {kind: BlockDrafter(session)}
+        if kind == [*DRAFTERS[name]][-1]:
+            ways[LOOKUP] = None
+        curves += [each for way in ways.items() for each in of_drafter(session, name, *way, shape.blocks, options, say)]
     return curves
 
 
-def of_artifact(
-    artifact: Path, name: str, kind: str, shape: DrafterShape, threads: Sequence[int], rounds: int, say: Callable[[str], None]
-) -> list[Curve]:
-    """Measure the artifact's drafter, and prompt lookup of the same block lengths."""
-    loaded, curves = Scripted.load(artifact), list[Curve]()
-    assert isinstance(loaded, Scripted)
+def of_drafter(
+    session: Scripted,
+    name: str,
+    kind: str,
+    drafter: Drafter | None,
+    blocks: Sequence[int],
+    options: argparse.Namespace,
+    say: Callable[[str], None],
+) -> Iterator[Curve]:
+    """Measure a drafter with every block length, and with those that the pace chooses, on each number of threads."""
     rng = random.Random(1)
-    loaded.script = [rng.randrange(loaded.vocab_size) for _ in range(PROMPT + NEW_TOKENS + max(shape.blocks))]
-    for count in threads:
-        hybridge.set_threads(count)
-        for drafter, inner in ((kind, BlockDrafter(loaded)), (LOOKUP, None)):
-            for block in (*shape.blocks, ADAPTIVE):
-                curve = Curve(name, drafter, block, count)
-                fill(curve, loaded, inner, rounds)
-                say(f"  {drafter}, block {block or 'by pace'}, {count} threads: a round {curve.round_in_decodes:.2f} decodes")
-                curves.append(curve)
-    return curves
+    session.script = [rng.randrange(session.vocab_size) for _ in range(PROMPT + NEW_TOKENS + max(blocks))]
+    for threads in options.threads:
+        hybridge.set_threads(threads)
+        for block in (*blocks, ADAPTIVE):
+            curve = Curve(name, kind, block, threads)
+            fill(curve, session, drafter, options.rounds)
+            say(f"  {kind}, block {block or 'by pace'}, {threads} threads: a round {curve.round_in_decodes:.2f} decodes")
+            yield curve
 
 
 def fill(curve: Curve, session: Scripted, inner: Drafter | None, rounds: int) -> None:

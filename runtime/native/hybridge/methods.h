@@ -72,12 +72,6 @@ class Methods {
     return &found->second;
   }
 
-  // How many inputs a method takes; 0 where there is no such method.
-  size_t inputs(std::string_view name) const {
-    const auto found = methods_.find(name);
-    return found == methods_.end() ? 0 : found->second.inputs_size();
-  }
-
   // The buffers that methods keep between calls: export plans them into one arena that is the same for all.
   Span<uint8_t> state() const {
     return arenas_.size() > STATE ? arenas_[STATE].bytes() : Span<uint8_t>();

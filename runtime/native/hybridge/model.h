@@ -27,6 +27,7 @@ struct Facts {
   std::vector<int64_t> draft_blocks;  // of the drafter in the program, the text's last token included, ascending; none
   int64_t taps;                       // hidden states of each token that are put out
   std::vector<int64_t> draft_taps;    // places of the hidden states that it reads, among those that are put out
+  bool draft_samples;                 // whether it takes noise and a temperature, too
   std::string method_prefix;         // of the methods' names in the program: none in format 2
 
   int64_t verify_len() const { return verify_lens.back(); }
@@ -111,8 +112,11 @@ class Model {
         .draft_blocks = ET_UNWRAP(constants_if_any(program, "hybridge_draft_blocks")),
         .taps = ET_UNWRAP(constants(program, "hybridge_taps")).front(),
         .draft_taps = ET_UNWRAP(constants_if_any(program, "hybridge_draft_taps")),
+        .draft_samples = false,
         .method_prefix = format == 2 ? "" : "hybridge_",
     };
+    const auto drafting = program.method_meta((facts.method_prefix + "draft").c_str());
+    facts.draft_samples = drafting.ok() && drafting->num_inputs() > 3;
     const auto within = [](int64_t value, int64_t lowest, int64_t highest) { return lowest <= value && value <= highest; };
     const bool sane = within(facts.max_seq_len, 1, 1 << 20) && within(facts.vocab_size, 1, int64_t(1) << 31) &&
                       within(facts.prefill_chunk, 1, 4096) && within(facts.snapshot_slots, 0, 1024) &&

@@ -37,6 +37,7 @@
 #include <utility>
 #include <vector>
 
+#include <hybridge/draft.h>
 #include <hybridge/hidden_states.h>
 #include <hybridge/logits.h>
 #include <hybridge/methods.h>
@@ -126,7 +127,8 @@ class Session {
     std::vector<int64_t> following(text_.end() - static_cast<ptrdiff_t>(pairs) + 1, text_.end());
     following.push_back(next);
     const std::vector<float> rows = hidden_.take(facts().draft_taps, static_cast<size_t>(facts().taps));
-    return propose(rows, following, limit);
+    const auto call = [this](const std::string& name, std::initializer_list<Input> inputs) { return this->call(name, inputs); };
+    return hybridge::draft(facts(), call, rows, following, limit);
   }
 
   // Keeps the committed state; its length.
@@ -307,48 +309,6 @@ class Session {
     const int64_t length = method->get_output(0).toTensor().const_data_ptr<int64_t>()[0];
     if (length < 0) return Error::InvalidState;
     return length;
-  }
-
-  // Lets the drafter read pairs of rows and the tokens after them, and propose behind the last one.
-  Result<std::vector<int64_t>> propose(const std::vector<float>& rows, const std::vector<int64_t>& following, size_t limit) {
-    const size_t width = rows.size() / following.size(), last = static_cast<size_t>(facts().verify_len());
-    const auto chunk = static_cast<size_t>(facts().prefill_chunk);
-    const auto pairs = [&](size_t begin, size_t end, size_t size) {
-      const auto mine = std::span(rows).subspan(begin * width, (end - begin) * width);
-      std::vector<float> floats(mine.begin(), mine.end());
-      floats.resize(size * width, 0.0f);
-      return std::pair(std::move(floats), padded(Tokens(following).subspan(begin, end - begin), static_cast<int64_t>(size)));
-    };
-    size_t begin = 0;
-    while (following.size() - begin > last) {
-      const size_t end = std::min(begin + chunk, following.size() - last);
-      const auto [floats, ids] = pairs(begin, end, chunk);
-      ET_UNWRAP(call("draft_prefill", {floats, ids, Methods::Numbers{static_cast<int64_t>(end - begin)}}));
-      begin = end;
-    }
-    const auto [floats, ids] = pairs(begin, following.size(), last);
-    return proposed(floats, ids, static_cast<int64_t>(following.size() - begin), limit);
-  }
-
-  // The draft tokens that one call of a drafter's method gives, up to the first that the model does not know.
-  Result<std::vector<int64_t>> proposed(
-      const std::vector<float>& floats, const std::vector<int64_t>& ids, int64_t count, size_t limit) {
-    const auto& blocks = facts().draft_blocks;
-    const auto enough = std::lower_bound(blocks.begin(), blocks.end(), static_cast<int64_t>(limit) + 1);
-    const int64_t block = enough == blocks.end() ? blocks.back() : *enough;
-    const std::string name = block == blocks.back() ? "draft" : "draft_" + std::to_string(block);
-    const std::vector<float> noise(static_cast<size_t>(block) - 1), temperature = {0.0f};  // the best tokens
-    const bool samples = methods_->inputs(name) > 3;
-    const auto* method = ET_UNWRAP(
-        samples ? call(name, {floats, ids, Methods::Numbers{count}, noise, temperature})
-                : call(name, {floats, ids, Methods::Numbers{count}}));
-    const auto& output = method->get_output(0).toTensor();
-    if (output.scalar_type() != executorch::aten::ScalarType::Long) return Error::InvalidProgram;
-    const size_t given = std::min(static_cast<size_t>(output.numel()), limit);
-    const std::span found(output.const_data_ptr<int64_t>(), given);
-    std::vector<int64_t> tokens(found.begin(), found.end());
-    tokens.erase(std::find_if_not(tokens.begin(), tokens.end(), [this](int64_t token) { return known(token); }), tokens.end());
-    return tokens;
   }
 
   static constexpr Error NOT_FINITE = Error::NotSupported;
