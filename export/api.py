@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from hybridge.cache.families import text_config
+from hybridge.cache.families import FAMILIES, text_config
 from hybridge.export.checkpoint.config_file import read_config
 from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.export.drafters.draft_vocabulary import DraftVocabulary
@@ -77,6 +77,12 @@ def export_model(
         steps.warn(text)
     if text_config(config) is not config:
         steps.warn(f"{place} is a multimodal model: its text model is exported, pictures and sounds are left out.")
+    if text_config(config).model_type not in FAMILIES:
+        steps.warn(
+            f"nobody has tried {config.model_type!r} models. This one is of attention alone: the artifact is "
+            "validated, and kept only if it is right."
+        )
+        validate = True
     with output_folder(Path(out), force=force) as folder:
         with steps.step("Laying out the state"):
             cache = writer.build_cache(config, options, plan)

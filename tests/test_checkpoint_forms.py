@@ -9,15 +9,16 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 from checkpoint_forms import hub_entry, lfs_pointer, rewritten, save_adapter, save_sharded, without_permission
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tiny import save_checkpoint, tiny_config
 from transformers import PreTrainedModel
 from transformers.utils import is_peft_available
@@ -255,6 +256,67 @@ def test_missing_shards_are_counted_with_an_index(tmp_path: Path) -> None:
     for path in shards[1:]:
         path.unlink()
     assert f"which model.safetensors.index.json names ({len(shards) - 1} of {len(shards)} shards)" in refusal(tmp_path)
+
+
+def change_index(folder: Path, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    path.write_text(json.dumps({**index, "weight_map": change(index["weight_map"])}))
+
+
+def test_an_index_may_leave_tensors_out(tmp_path: Path) -> None:
+    """They are in the shards that it names for others."""
+    save_sharded(tmp_path / "shards", index=True)
+    save_checkpoint(tmp_path / "whole", tiny_config("qwen3"))
+    change_index(tmp_path / "shards", lambda names: {name: file for i, (name, file) in enumerate(names.items()) if i % 2})
+    assert_same_weights(load_checkpoint(tmp_path / "shards").model, tmp_path / "whole")
+
+
+def test_numbers_of_shards_may_have_gaps_where_an_index_names_them(tmp_path: Path) -> None:
+    shards = save_sharded(tmp_path / "shards", index=True)
+    save_checkpoint(tmp_path / "whole", tiny_config("qwen3"))
+    renamed = {path.name: f"model-{3 * i:05}-of-00099.safetensors" for i, path in enumerate(shards)}
+    for path in shards:
+        path.rename(path.with_name(renamed[path.name]))
+    change_index(tmp_path / "shards", lambda names: {name: renamed[file] for name, file in names.items()})
+    assert_same_weights(load_checkpoint(tmp_path / "shards").model, tmp_path / "whole")
+
+
+def test_a_tensor_that_only_the_index_has_is_missing(tmp_path: Path) -> None:
+    shards = save_sharded(tmp_path, index=True)
+    tensors = load_file(shards[-1])
+    name = sorted(tensors)[0]
+    save_file({other: each for other, each in tensors.items() if other != name}, shards[-1], metadata={"format": "pt"})
+    assert f"lacks {name}" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
+def test_half_precision_that_overflowed_is_named(tmp_path: Path, value: float) -> None:
+    save_checkpoint(tmp_path, tiny_config("qwen3"), torch.float16, max_shard_size="60KB")
+    path = sorted(tmp_path.glob("*.safetensors"))[-1]
+    tensors = load_file(path)
+    name = max(tensors, key=lambda each: tensors[each].numel())
+    tensors[name].flatten()[-1] = value
+    save_file(tensors, path, metadata={"format": "pt"})
+    assert f"{name} in {tmp_path} is not finite (NaN or infinity); the weights are damaged." in refusal(tmp_path)
+
+
+def test_an_output_layer_that_is_a_copy_of_the_embedding_is_read_as_one(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, tiny_config("qwen3", tie_word_embeddings=True))
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    save_file(tensors, path, metadata={"format": "pt"})
+    model = load_checkpoint(tmp_path).model
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    assert_same_weights(model, tmp_path)
+
+
+def test_tensors_that_the_model_has_no_place_for_are_left_out(folder: Path, checkpoint: Path) -> None:
+    path = folder / "model.safetensors"
+    extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4), "model.layers.61.eh_proj.weight": torch.ones(3, 3)}
+    save_file(load_file(path) | extra, path, metadata={"format": "pt"})
+    assert_same_weights(load_checkpoint(folder).model, checkpoint)
 
 
 def test_two_sets_of_shards_are_not_mixed(tmp_path: Path) -> None:

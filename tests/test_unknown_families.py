@@ -21,7 +21,7 @@ def refusal(folder: Path, model_type: str, **sizes: object) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_type", "part"),
-    [("starcoder2", "2 × attention"), ("deepseek_v3", "2 × latent attention")],
+    [("deepseek_v3", "2 × latent attention")],
 )
 def test_a_family_of_known_parts_lacks_a_table_entry_only(tmp_path: Path, model_type: str, part: str) -> None:
     said = refusal(tmp_path, model_type, num_hidden_layers=2)

@@ -30,7 +30,18 @@ from hybridge.cache.families.family import Config, Family, LayerBuilder, checked
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
 
-__all__ = ["FAMILIES", "Config", "Family", "LayerBuilder", "build_layers", "config_dtype", "plan", "text_config"]
+__all__ = [
+    "ATTENTION_ALONE",
+    "FAMILIES",
+    "Config",
+    "Family",
+    "LayerBuilder",
+    "build_layers",
+    "config_dtype",
+    "family_of",
+    "plan",
+    "text_config",
+]
 
 FAMILIES: Mapping[str, Family] = {
     **attention.FAMILIES,
@@ -47,6 +58,16 @@ FAMILIES: Mapping[str, Family] = {
     **zaya.FAMILIES,
 }
 """For each ``model_type`` of a text config, what its layers are."""
+
+
+ATTENTION_ALONE = "hybridge_attention_alone"
+"""The attribute of a text config of another model type whose layers are attention alone."""
+
+
+def family_of(config: Config) -> Family | None:
+    """Return the family of a text config; for an unknown model type that of attention alone, where the config is marked so."""
+    untried = attention.UNTRIED if getattr(config, ATTENTION_ALONE, False) else None
+    return FAMILIES.get(config.model_type, untried)
 
 
 def text_config(config: Config) -> Config:
@@ -67,7 +88,7 @@ def plan(config: Config) -> list[str]:
     """
     checked_layer_count(config)
     check_causal(config)
-    return list(FAMILIES.get(config.model_type, Family(layers={})).plan(config))
+    return list((family_of(config) or Family(layers={})).plan(config))
 
 
 def build_layers(config: Config, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
@@ -77,7 +98,7 @@ def build_layers(config: Config, sizes: CacheSizes, kernels: Kernels) -> list[Ca
     that contradicts itself.
     """
     config = text_config(config)
-    types, family = plan(config), FAMILIES.get(config.model_type)
+    types, family = plan(config), family_of(config)
     if family is None:
         raise UnsupportedModelError(
             f"model type {config.model_type!r} is not supported; its layers are {summarize(types)}.\n"

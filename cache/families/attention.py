@@ -105,9 +105,19 @@ def kv_heads(config: Config) -> int:
     return heads
 
 
+def windowed_where_said(config: Config) -> Sequence[str]:
+    """Return the config's layer types, else sliding attention everywhere where it has a window and uses it."""
+    if types := getattr(config, "layer_types", None):
+        return list(types)
+    windowed = getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
+    return ["sliding_attention" if windowed else "full_attention"] * config.num_hidden_layers
+
+
 LAYERS: Mapping[str, LayerBuilder] = {"full_attention": full_attention, "sliding_attention": sliding_attention}
 ATTENTION = Family(layers=LAYERS)
 WINDOWED = Family(layers=LAYERS, plan=all_sliding)
+UNTRIED = Family(layers=LAYERS, plan=windowed_where_said)
+"""For configs that somebody found to be of attention alone; see ``family_of``."""
 
 FAMILIES: Mapping[str, Family] = {
     "cohere2": ATTENTION,

@@ -90,7 +90,7 @@ def adapt(model: PreTrainedModel, cache: HybridCache) -> PreTrainedModel:
     choose_attention(model, ATTENTION)
     choose_experts(model, EXPERTS)
     hold_rope(model)
-    adaptation = ADAPTATIONS[model.config.model_type]
+    adaptation = ADAPTATIONS.get(model.config.model_type, Adaptation())  # attention alone needs none
     for index, layer in enumerate(decoder_layers(model)):
         _replace_mixers(layer, index, adaptation, cache)
     for module in model.modules():

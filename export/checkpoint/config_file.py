@@ -7,13 +7,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING, AutoConfig
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
-from hybridge.cache.families import FAMILIES, plan, text_config
+from hybridge.cache.families import ATTENTION_ALONE, FAMILIES, family_of, plan, text_config
 from hybridge.cache.families.family import summarize
 from hybridge.export.checkpoint.forms.recognize import quantization_of
 from hybridge.export.checkpoint.gguf.checkpoint import is_gguf, write_folder
+from hybridge.export.checkpoint.plain_attention import is_plain_attention
 from hybridge.export.checkpoint.recognize import what_is_missing
 from hybridge.export.source.checkpoint_path import find_checkpoint
 from hybridge.export.source.folder_kinds import EXPECTED
@@ -47,20 +48,32 @@ def config_in(folder: Path) -> Any:
             f'{path} cannot be read as a transformers config: it has no model_type, such as "model_type": "qwen3". {EXPECTED}'
         )
     text = content.get("text_config")
-    if {model_type, text.get("model_type") if isinstance(text, dict) else None}.isdisjoint(known_model_types()):
+    known = not {model_type, text.get("model_type") if isinstance(text, dict) else None}.isdisjoint(known_model_types())
+    if not known and not _attends_alone(folder):
         raise _unsupported(folder, model_type, content)
     quantization_of(folder, content)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if not known:
+            setattr(text_config(config), ATTENTION_ALONE, True)
         types = plan(text_config(config))
         _forget_quantization(config)  # its weights are dequantized as they are read, before transformers sees them
     except CheckpointError:
         raise
     except Exception as error:  # transformers' config classes raise whatever their checks ran into
         raise CheckpointError(f"{path} is not a valid {model_type!r} config: {first_line(error)}") from None
-    if text_config(config).model_type not in FAMILIES:
+    if family_of(text_config(config)) is None:
         raise _unsupported(folder, model_type, {"layer_types": types})
     return config
+
+
+def _attends_alone(folder: Path) -> bool:
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception:  # transformers' config classes raise whatever their checks ran into
+        return False
+    loadable = {*MODEL_FOR_CAUSAL_LM_MAPPING, *MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING}
+    return type(config) in loadable and is_plain_attention(text_config(config))
 
 
 def _forget_quantization(config: Any) -> None:

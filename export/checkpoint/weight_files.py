@@ -34,7 +34,8 @@ def loadable(folder: Path) -> Iterator[Path]:
     check_files(folder, [path.name for path in folder.glob("*.safetensors")])
     files = weight_files(folder)
     names = {path: _names(path) for path in files}
-    if any((folder / name).is_file() for name in (WEIGHTS, INDEX)) and not (folder / ADAPTER).exists():
+    known = (folder / WEIGHTS).is_file() or _indexed(folder / INDEX) == files
+    if known and not (folder / ADAPTER).exists():
         yield folder
         return
     with tempfile.TemporaryDirectory(prefix="hybridge-links-") as place:
@@ -47,7 +48,7 @@ def loadable(folder: Path) -> Iterator[Path]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files of the weights: those that an index names, ``model.safetensors``, shards without an index, or a single one.
+    """The files of the weights: those of an index's shards, ``model.safetensors``, shards without an index, or a single one.
 
     Raises CheckpointError where one is missing, or where several are there and nothing says which belong together.
     """
@@ -55,7 +56,7 @@ def weight_files(folder: Path) -> list[Path]:
     if (folder / WEIGHTS).is_file():
         return [folder / WEIGHTS]
     if named:
-        return named
+        return _with_left_out(folder, named)
     others = [path for path in sorted(folder.glob("*.safetensors")) if not any(fnmatch(path.name, each) for each in BESIDE)]
     if shards := [path for path in others if SHARD.fullmatch(path.name)]:
         return _shards(folder, shards)
@@ -90,6 +91,17 @@ def _indexed(path: Path) -> list[Path]:
     files = [path.parent / name for name in sorted(names)]
     _check_complete(path.parent, files, f"which {path.name} names")
     return files
+
+
+def _with_left_out(folder: Path, named: list[Path]) -> list[Path]:
+    """The shards that an index names, and those of the same set that it leaves out but that lie beside them."""
+    sets = {(each["stem"], each["total"]) for each in map(SHARD.fullmatch, (path.name for path in named)) if each}
+    beside = [
+        path
+        for path in folder.glob("*.safetensors")
+        if (each := SHARD.fullmatch(path.name)) and each.group("stem", "total") in sets
+    ]
+    return sorted({*named, *beside})
 
 
 def _shards(folder: Path, found: list[Path]) -> list[Path]:

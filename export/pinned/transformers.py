@@ -31,6 +31,9 @@ Streamer = BaseStreamer
 activations: Mapping[str, Any] = ACT2FN
 """Activation functions by their name in a config."""
 
+attention_interface = "ALL_ATTENTION_FUNCTIONS"
+"""What an attention's own source calls the functions that ``AttentionInterface`` has, to choose one of them."""
+
 tokenizer_classes: Mapping[str, str | None] = TOKENIZER_MAPPING_NAMES
 """The name of each model type's tokenizer class, with or without ``Fast`` at its end."""
 

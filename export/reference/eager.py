@@ -110,7 +110,7 @@ def eager_session(
     cache = build_cache(config, options, plan)
     tensors = (chain(each.parameters(), each.buffers()) for each in (model, own) if each is not None)
     weights = {id(each): each for each in chain.from_iterable(tensors)}
-    eos = config.eos_token_id
+    eos = getattr(config, "eos_token_id", None)  # some text configs of multimodal models have none
     description = EagerDescription(
         model_type=config.model_type,
         vocab_size=logits_width(config),

@@ -11,14 +11,15 @@ from tokenizers import Tokenizer, decoders, models
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from zoo import VARIANTS
+from zoo.untried import UNTRIED
 
 from hybridge.export.lowering.rewrite import fold_constants
 from hybridge.export.lowering.tidy import drop_idle_nodes
 
 
 def tiny_config(model_type: str, variant: int = 0, **overrides: Any) -> PreTrainedConfig:
-    """A config of a supported family, one of the two of ``zoo``; overrides are transformers' own names."""
-    return AutoConfig.for_model(model_type, **{**VARIANTS[model_type][variant], **overrides})
+    """A config of a supported family, one of those of ``zoo``; overrides are transformers' own names."""
+    return AutoConfig.for_model(model_type, **{**{**VARIANTS, **UNTRIED}[model_type][variant], **overrides})
 
 
 def tiny_model(config: PreTrainedConfig, dtype: torch.dtype = torch.float32, seed: int = 0) -> PreTrainedModel:

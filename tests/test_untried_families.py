@@ -1,0 +1,75 @@
+"""Families that nobody entered, of attention alone: recognized by their layers, and run as the uncached model does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny import save_lively_checkpoint, tiny_config
+from zoo.untried import UNTRIED
+
+from hybridge.cache.errors import UnsupportedModelError, ValidationError
+from hybridge.export import api
+from hybridge.export.checkpoint.config_file import read_config
+from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.output.progress import ExportProgress
+from hybridge.export.reference import validate as validation
+from hybridge.export.reference.eager import eager_session
+from hybridge.export.reference.oracle import uncached
+from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.checks.checked_session import Oracle
+
+SMALL = ExportOptions(max_seq_len=40, prefill_chunk=5, verify_len=3, snapshot_slots=0)
+VARIANTS = [(family, variant) for family, sizes in UNTRIED.items() for variant in range(len(sizes))]
+
+
+@pytest.mark.parametrize(("family", "variant"), VARIANTS)
+def test_a_session_gives_the_uncached_logits(tmp_path: Path, family: str, variant: int) -> None:
+    save_lively_checkpoint(tmp_path, tiny_config(family, variant))
+    model = load_checkpoint(tmp_path).model
+    tokens = torch.randint(3, 127, (40,), generator=torch.Generator().manual_seed(1)).tolist()
+    want = uncached(model)(tokens)
+    session = eager_session(model, ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=5))
+    atol = 2e-5 * float(want.abs().max())
+    torch.testing.assert_close(session.prefill(tokens[:30]), want[29], rtol=0, atol=atol)
+    torch.testing.assert_close(session.verify(tokens[30:35]), want[30:35], rtol=0, atol=atol)
+    session.commit(3)
+    torch.testing.assert_close(session.decode(tokens[33]), want[33], rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("model_type", ["bert", "deepseek_v3", "mpt", "rwkv", "made_up"])
+def test_what_is_more_than_attention_is_refused(tmp_path: Path, model_type: str) -> None:
+    (tmp_path / "config.json").write_text(f'{{"model_type": "{model_type}", "num_hidden_layers": 2}}')
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(UnsupportedModelError, match="is not supported"):
+        read_config(tmp_path)
+
+
+class Warned(ExportProgress):
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+
+@pytest.mark.slow
+def test_an_artifact_that_is_wrong_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though nobody asked for a validation."""
+    save_lively_checkpoint(tmp_path / "checkpoint", tiny_config("granite"))
+    oracle = validation.load_oracle
+
+    def other_oracle(*arguments: Any) -> Oracle:
+        right = oracle(*arguments)
+        return lambda tokens: right(tokens) + torch.arange(131)
+
+    monkeypatch.setattr(validation, "load_oracle", other_oracle)
+    monkeypatch.setattr(validation, "PROMPTS", 1)
+    monkeypatch.setattr(api, "DEFAULT_PROGRAMS", 1)
+    progress = Warned()
+    with pytest.raises(ValidationError):
+        api.export_model(tmp_path / "checkpoint", tmp_path / "artifact", SMALL, progress=progress)
+    assert not (tmp_path / "artifact").exists()
+    assert any("nobody has tried 'granite' models" in text for text in progress.warnings)
