@@ -31,7 +31,7 @@ PLATFORMS = {
     ("darwin", "arm64"): "aarch64-apple-darwin",
 }
 """What setup runs on, and uv's name for it."""
-EXTRAS = ("checkpoints", "dev", "onnx", "optimum")
+EXTRAS = ("checkpoints", "dev", "onnx", "optimum", "serve")
 BUILD = ("editables", "setuptools")
 """What builds the checkout and the libraries that are published as source alone, beside pyproject's build-system."""
 LOCKS = ("requirements", "requirements-cuda")

@@ -13,7 +13,7 @@ from types import FrameType
 from rich.markup import escape
 
 from hybridge.cache.errors import HybridgeError
-from hybridge.export.cli import bench, chat, demo, evaluate, export, inspect, kernels, native, run, validate
+from hybridge.export.cli import bench, chat, demo, evaluate, export, inspect, kernels, native, run, serve, validate
 from hybridge.export.cli.common import app, err
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "main",
     "native",
     "run",
+    "serve",
     "validate",
 ]
 

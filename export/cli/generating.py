@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -59,6 +60,13 @@ class Model:
 
 def open_model(folder: Path, *, draft: Path | None, lookup: bool, own: bool, plain: bool, threads: int | None) -> Model:
     """Open an artifact and its drafter. Raises UsageError for two drafters at once, and what opening them raises."""
+    return next(open_models(folder, 1, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads))
+
+
+def open_models(
+    folder: Path, sessions: int, *, draft: Path | None, lookup: bool, own: bool, plain: bool, threads: int | None
+) -> Iterator[Model]:
+    """Open an artifact once and yield so many sessions over it, each with a drafter; see ``open_model``."""
     if sum((draft is not None, lookup, own, plain)) > 1:
         raise UsageError("--draft, --prompt-lookup, --drafter and --no-speculation exclude each other; give one of them.")
     opened = open_artifact(folder)
@@ -67,8 +75,9 @@ def open_model(folder: Path, *, draft: Path | None, lookup: bool, own: bool, pla
     tokenizer = tokenizer_of(opened)
     if threads is not None:
         set_threads(threads)
-    session = Session.of(opened)
-    return Model(opened, session, tokenizer, _drafter(opened, session, draft, own, plain))
+    for _ in range(sessions):
+        session = Session.of(opened)
+        yield Model(opened, session, tokenizer, _drafter(opened, session, draft, own, plain))
 
 
 def _drafter(opened: Artifact, session: Session, draft: Path | None, own: bool, plain: bool) -> Drafter | None:

@@ -10,10 +10,12 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from time import perf_counter
 
+from torch import Tensor
+
 from hybridge.cache.errors import TokenError, UsageError
 from hybridge.runtime.generation.drafter import Context, Drafter
 from hybridge.runtime.generation.pace import Pace
-from hybridge.runtime.generation.sampling import Proposal, Sampler, Sampling
+from hybridge.runtime.generation.sampling import Proposal, Sampler, Sampling, Watch
 from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.generation.target_session import TargetSession
 from hybridge.runtime.generation.token_ids import Tokens, token_ids
@@ -32,6 +34,8 @@ def generate(
     block_length: int | None,
     eos_ids: Collection[int] | None,
     until: Until | None,
+    watch: Watch | None,
+    hidden: Tensor | None,
     stats: GenerationStats,
 ) -> Iterator[int]:
     """Yield up to ``max_new_tokens`` tokens that continue ``tokens``; an end-of-sequence token is the last one.
@@ -39,7 +43,8 @@ def generate(
     Starts from the session's state and stops early where the context is full. Leave the session alone while the generator
     waits; once it is closed or done, the session's text ends just before the last token that it has yielded, wherever that was.
     Raises UsageError, TokenError and CapacityError before the first token. NumericalError may come at any: the session's text
-    then says whether the last token that was yielded is committed.
+    then says whether the last token that was yielded is committed. hidden [n, F]: tapped hidden states of the session's last n
+    tokens, for a drafter that has not seen them.
     """
     if max_new_tokens < 1:
         raise UsageError(f"max_new_tokens is {max_new_tokens}, but must be at least 1.")
@@ -55,7 +60,9 @@ def generate(
         raise UsageError(f"block_length is {block_length}, but must lie between 2 and the artifact's {session.verify_len}.")
     free = None if block_length is not None else drafter
     pace = session.pace(free) if free is not None else Pace(session.verify_lens, block_length)
-    engine = Engine(session, drafter, Sampler(sampling), pace, stats)
+    engine = Engine(session, drafter, Sampler(sampling, watch), pace, stats)
+    if hidden is not None and drafter is not None and drafter.needs_hidden:
+        engine.context.add_hidden(hidden)
     first = engine.read(prompt)
     ends = frozenset(session.manifest.eos_ids if eos_ids is None else eos_ids)
     return engine.run(first, max_new_tokens, lambda token: token in ends or (until is not None and until(token)))
@@ -89,10 +96,10 @@ class Engine:
         """Prefill; returns the first new token."""
         with self.stats.timed("prefill"):
             logits = self.session.prefill(prompt)
-        self.stats.prompt_tokens = len(prompt)
+        self.stats.prompt_tokens += len(prompt)
         self.context.tokens = self.session.tokens
         self._add_hidden(len(prompt))
-        return self.sampler.draw(logits, self.context.tokens)
+        return self.sampler.choose(logits, self.context.tokens)
 
     def run(self, first: int, most: int, is_last: Until) -> Iterator[int]:
         """Yield ``first`` and what follows it, ``most`` tokens in all."""
@@ -165,7 +172,7 @@ class Engine:
     def _decode(self) -> list[int]:
         with self.stats.timed("decode"):
             logits = self.session.decode(self.context.tokens[-1])
-        token = self.sampler.draw(logits, self.context.tokens)
+        token = self.sampler.choose(logits, self.context.tokens)
         self.pace.compare(token)
         self._add_hidden(1)
         self.stats.decodes += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 
@@ -56,6 +56,10 @@ def _check(fine: bool, message: str) -> None:
         raise UsageError(message)
 
 
+Watch = Callable[[Tensor, int], None]
+"""Called with each new token of the text, in order, and with the model's logits [V] for its position."""
+
+
 @dataclass(frozen=True)
 class Proposal:
     """Draft tokens. probabilities, [V] for each, are what they were drawn from; none where the drafter is certain.
@@ -82,8 +86,8 @@ class Sampler:
     where plain decoding would have drawn it: with the same seed the text is the same with such a drafter and without.
     """
 
-    def __init__(self, sampling: Sampling) -> None:
-        self.sampling = sampling
+    def __init__(self, sampling: Sampling, watch: Watch | None = None) -> None:
+        self.sampling, self.watch = sampling, watch
         self.seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
 
     @property
@@ -96,6 +100,12 @@ class Sampler:
             return best(self._penalized(logits, text)[None])[0]
         return self._pick(self.distribution(logits, text), len(text), stream)
 
+    def choose(self, logits: Tensor, text: Sequence[int]) -> int:
+        """Draw the token after ``text`` that the text goes on with."""
+        token = self.draw(logits, text)
+        self._show(logits[None], [token])
+        return token
+
     def accept(self, logits: Tensor, proposal: Proposal, text: Sequence[int]) -> list[int]:
         """Return the tokens after ``text``: the accepted draft tokens and one more; logits [len(proposal) + 1, V].
 
@@ -103,6 +113,11 @@ class Sampler:
         from q is accepted with probability min(1, p(x) / q(x)), else its replacement comes from max(0, p - q), normalized. For
         a certain drafter that is the same as drawing from p and comparing.
         """
+        new = self._accept(logits, proposal, text)
+        self._show(logits, new)
+        return new
+
+    def _accept(self, logits: Tensor, proposal: Proposal, text: Sequence[int]) -> list[int]:
         if self.greedy and self.sampling.repetition_penalty == 1:
             tokens = best(logits)
             return tokens[: _agreeing(tokens, proposal.tokens) + 1]
@@ -117,6 +132,11 @@ class Sampler:
         """Return float64 [V]: what the token after ``text`` is drawn from, for a temperature above 0."""
         scores = self._penalized(logits, text).double() / self.sampling.temperature
         return _min_p(_top_p(_top_k(scores, self.sampling.top_k).softmax(-1), self.sampling.top_p), self.sampling.min_p)
+
+    def _show(self, logits: Tensor, tokens: Sequence[int]) -> None:
+        if self.watch is not None:
+            for row, token in zip(logits, tokens, strict=False):
+                self.watch(row, token)
 
     def _judge(self, logits: Tensor, token: int, q: Tensor | None, text: Sequence[int]) -> int:
         """Return ``token`` if it is accepted, else its replacement."""

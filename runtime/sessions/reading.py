@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+
+import torch
+from torch import Tensor
 
 from hybridge.runtime.sessions.prefix_cache import PrefixCache
 from hybridge.runtime.sessions.session import Session
@@ -11,29 +14,47 @@ EVERY = 512
 """Tokens of a long text from one checkpoint to the next."""
 
 
-def bring_to(session: Session, tokens: Sequence[int], cache: PrefixCache, marks: Iterable[int] = ()) -> int:
-    """Leave the session at the text ``tokens``; returns how many tokens it did not read.
+class Reading:
+    """Brings a session to the text ``tokens``, in steps.
 
-    Checkpoints of it go into ``cache``: at the end, at ``marks`` (lengths of the text at which others may go another way), and
-    every ``EVERY`` tokens. Raises what ``Session.prefill`` does; the session is then at the end of what was read.
+    known: how many tokens were not read; hidden [n, F]: tapped hidden states of the n that were, where the artifact has any.
+    Checkpoints go into ``cache``: at the end, at ``marks`` (lengths of the text at which others may go another way), and
+    every ``EVERY`` tokens.
     """
-    steps = reading(session, tokens, cache, marks)
-    known = next(steps)
-    for _ in steps:
+
+    def __init__(self, session: Session, tokens: Sequence[int], cache: PrefixCache, marks: Collection[int] = ()) -> None:
+        """Goes back to the longest beginning of the text that the session or a checkpoint is of."""
+        self.session, self.tokens, self.cache = session, list(tokens), cache
+        go_back(session, self.tokens, cache)
+        self.known = session.length
+        end = len(self.tokens)
+        self._marks = {*marks, *range(self.known + EVERY, end, EVERY), end}
+        self._hidden: list[Tensor] = []
+
+    @property
+    def hidden(self) -> Tensor:
+        """Return the tapped hidden states of all that was read."""
+        return torch.cat(self._hidden) if self._hidden else torch.empty(0, 0)
+
+    def steps(self) -> Iterator[None]:
+        """Read a prefill chunk at each step. Raises what ``Session.prefill`` does; what was read before stays."""
+        session = self.session
+        while (at := session.length) < len(self.tokens):
+            stop = min(at + session.prefill_chunk, *(mark for mark in self._marks if mark > at))
+            session.prefill(self.tokens[at:stop])
+            self._hidden.append(session.hidden)
+            if stop in self._marks:
+                keep(session, self.cache)
+            yield
+        keep(session, self.cache)
+
+
+def bring_to(session: Session, tokens: Sequence[int], cache: PrefixCache, marks: Collection[int] = ()) -> int:
+    """Leave the session at the text ``tokens``, see ``Reading``; returns how many tokens it did not read."""
+    reading = Reading(session, tokens, cache, marks)
+    for _ in reading.steps():
         pass
-    return known
-
-
-def reading(session: Session, tokens: Sequence[int], cache: PrefixCache, marks: Iterable[int] = ()) -> Iterator[int]:
-    """Do what ``bring_to`` does in steps: yields the length that was known, then that after each piece that was read."""
-    text = list(tokens)
-    go_back(session, text, cache)
-    yield session.length
-    for stop in _stops(session.length, len(text), marks):
-        session.prefill(text[session.length : stop])
-        keep(session, cache)
-        yield stop
-    keep(session, cache)
+    return reading.known
 
 
 def go_back(session: Session, tokens: list[int], cache: PrefixCache) -> None:
@@ -47,11 +68,6 @@ def go_back(session: Session, tokens: list[int], cache: PrefixCache) -> None:
 
 
 def keep(session: Session, cache: PrefixCache) -> None:
-    """Let the cache have a checkpoint of the session's text, if it has none and may keep any."""
-    if cache.budget and not cache.has(session.tokens):
+    """Let the cache have a checkpoint of the session's text, if there is any and it has none and may keep any."""
+    if cache.budget and session.length and not cache.has(session.tokens):
         cache.add(session.checkpoint())
-
-
-def _stops(start: int, end: int, marks: Iterable[int]) -> list[int]:
-    """Lengths at which to make a checkpoint, ascending, behind ``start``; the last is ``end``."""
-    return sorted({*(mark for mark in marks if start < mark < end), *range(start + EVERY, end, EVERY), end} - {start})

@@ -18,7 +18,7 @@ from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.generate import Until, generate
 from hybridge.runtime.generation.pace import Pace
 from hybridge.runtime.generation.paces import Paces
-from hybridge.runtime.generation.sampling import Sampling
+from hybridge.runtime.generation.sampling import Sampling, Watch
 from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.generation.token_ids import Tokens, token_ids
 from hybridge.runtime.sessions.checkpoint import Checkpoint, Lineage, make_checkpoint
@@ -221,13 +221,16 @@ class Session:
         block_length: int | None = None,
         eos_ids: Collection[int] | None = None,
         until: Until | None = None,
+        watch: Watch | None = None,
+        hidden: Tensor | None = None,
         stats: GenerationStats | None = None,
     ) -> Iterator[int]:
         """Continue ``tokens`` from the current state; see ``hybridge.runtime.generation.generate``.
 
         sampling replaces ``temperature`` and ``seed`` and has more options. block_length fixes how many tokens are
         verified at once, which else follows acceptance and costs. eos_ids end a text, the model's own if left out.
-        until is called with each other new token, before it is yielded, and makes it the last by answering True.
+        until is called with each other new token, before it is yielded, and makes it the last by answering True. watch is
+        called with each new token and its logits, once they are there. hidden: see there.
         """
         return generate(
             self,
@@ -238,6 +241,8 @@ class Session:
             block_length=block_length,
             eos_ids=eos_ids,
             until=until,
+            watch=watch,
+            hidden=hidden,
             stats=stats if stats is not None else GenerationStats(),
         )
 

@@ -1,0 +1,293 @@
+"""The application: paths, and how a request becomes a job and its events a response."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from time import monotonic, time
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from tokenizers import Tokenizer
+
+from hybridge.cache.errors import HybridgeError
+from hybridge.export.server.errors import ApiError, invalid, of_hybridge
+from hybridge.export.server.guard import Limits, check_host, check_key, read_body
+from hybridge.export.server.job import Chance, Event, Finished, Job, Piece, Place
+from hybridge.export.server.metrics import Metrics
+from hybridge.export.server.prompts import Prompt, Prompts, Render
+from hybridge.export.server.requests import ChatRequest, CompletionRequest, GenerationRequest, parse
+from hybridge.export.server.responses import DONE, Form, event
+from hybridge.export.server.worker import Worker
+from hybridge.runtime.generation.sampling import Sampling
+from hybridge.runtime.sessions.prefix_cache import PrefixCache
+
+log = logging.getLogger(__name__)
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """name: the model's; host: what the server is bound to; key: the API key, if it wants one; origins: those of web pages
+    that may ask; sampling: where a request says nothing; queue: requests that may wait.
+    """
+
+    name: str
+    host: str = "127.0.0.1"
+    key: str | None = None
+    origins: Sequence[str] = ()
+    sampling: Sampling = field(default_factory=Sampling)
+    queue: int = 32
+    limits: Limits = field(default_factory=Limits)
+
+
+class Server:
+    """Answers requests over the sessions of one artifact."""
+
+    def __init__(
+        self, places: Sequence[Place], tokenizer: Tokenizer, render: Render, cache: PrefixCache, settings: Settings
+    ) -> None:
+        self.tokenizer, self.settings, self.metrics = tokenizer, settings, Metrics()
+        self.prompts = Prompts(tokenizer, render)
+        self.worker = Worker(places, cache, self.metrics, settings.queue)
+        self._created = int(time())
+        self._longest = places[0].session.max_seq_len
+
+    def app(self) -> Starlette:
+        """Return the application; the worker computes as long as it runs."""
+
+        @asynccontextmanager
+        async def lifespan(app: Starlette) -> AsyncIterator[None]:
+            self.worker.start()
+            yield
+            await asyncio.to_thread(self.worker.stop)
+
+        paths: dict[str, tuple[str, Answer]] = {
+            "/health": ("GET", self._health),
+            "/metrics": ("GET", self._metrics),
+            "/v1/models": ("GET", self._models),
+            "/v1/models/{name:path}": ("GET", self._model),
+            "/v1/chat/completions": ("POST", self._chat),
+            "/v1/completions": ("POST", self._complete),
+        }
+        routes = [Route(path, self._guarded(path, answer), methods=[method]) for path, (method, answer) in paths.items()]
+        cors = Middleware(
+            CORSMiddleware, allow_origins=list(self.settings.origins), allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type"],
+        )  # fmt: skip
+        return Starlette(
+            routes=routes,
+            middleware=[cors] if self.settings.origins else [],
+            exception_handlers={HTTPException: _no_such_path},
+            lifespan=lifespan,
+        )
+
+    # Paths
+
+    async def _health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _metrics(self, request: Request) -> Response:
+        return PlainTextResponse(self.metrics.render(), media_type="text/plain; version=0.0.4")
+
+    async def _models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [self._card()]})
+
+    async def _model(self, request: Request) -> Response:
+        self._check_model(request.path_params["name"])
+        return JSONResponse(self._card())
+
+    async def _chat(self, request: Request) -> Response:
+        asked = parse(ChatRequest, await read_body(request, self.settings.limits.body))
+        if asked.top_logprobs is not None and not asked.logprobs:
+            raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs")
+        prompt = self.prompts.of_chat(asked.messages, asked.chat_template_kwargs or {})
+        most = asked.max_completion_tokens or asked.max_tokens
+        return await self._answer(
+            request, asked, prompt, most, (asked.top_logprobs or 0) if asked.logprobs else None, chat=True
+        )
+
+    async def _complete(self, request: Request) -> Response:
+        asked = parse(CompletionRequest, await read_body(request, self.settings.limits.body))
+        given = asked.prompt[0] if isinstance(asked.prompt, list) and isinstance(asked.prompt[0], str) else asked.prompt
+        tokens = self.tokenizer.encode(given).ids if isinstance(given, str) else [int(token) for token in given]
+        if not tokens:
+            raise invalid("the prompt is empty; give at least one token.", "prompt")
+        return await self._answer(request, asked, Prompt("", tokens), asked.max_tokens, asked.logprobs, chat=False)
+
+    # A job and its events
+
+    async def _answer(
+        self, request: Request, asked: GenerationRequest, prompt: Prompt, most: int | None, chances: int | None, *, chat: bool
+    ) -> Response:
+        self._check_model(asked.model)
+        if len(prompt.tokens) >= self._longest:
+            raise invalid(
+                f"the prompt has {len(prompt.tokens)} tokens, and a context of {self._longest} leaves no room for an answer.",
+                "messages" if chat else "prompt", "context_length_exceeded",
+            )  # fmt: skip
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        limits = self.settings.limits
+        job = Job(
+            prompt=prompt.tokens, tokenizer=self.tokenizer, sampling=self._sampling(asked),
+            max_new_tokens=most or limits.new_tokens, deadline=monotonic() + limits.seconds, stop=asked.stops,
+            marks=prompt.marks, chances=chances, emit=lambda each: _hand_over(loop, events, each),
+        )  # fmt: skip
+        self.worker.submit(job)
+        form = Form(chat, self.settings.name, self.tokenizer)
+        heard = self._heard(job, prompt, events, chat)
+        gone = asyncio.create_task(_gone(request, job))
+        try:
+            if not asked.stream:
+                return await _whole(job, form, heard)
+            first = await anext(heard)  # what goes wrong until then has a status of its own
+        finally:
+            gone.cancel()
+        stream = _streamed(job, form, first, heard, with_usage=asked.includes_usage)
+        return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+    async def _heard(
+        self, job: Job, prompt: Prompt, events: asyncio.Queue[Event], chat: bool
+    ) -> AsyncGenerator[Piece | Finished, None]:
+        """Yield a job's events, pieces that wait as one; where nobody listens any more it is cancelled. Raises ApiError."""
+        texts, tokens, pieces = list[str](), list[int](), list[Piece]()
+        try:
+            while True:
+                got = await events.get()
+                if isinstance(got, Piece):
+                    pieces.append(got)
+                    texts.append(got.text)
+                    tokens += got.tokens
+                    if not events.empty():
+                        continue
+                if pieces:
+                    yield Piece("".join(each.text for each in pieces), [], [each for piece in pieces for each in piece.chances])
+                    pieces = []
+                if isinstance(got, ApiError):
+                    raise got
+                if isinstance(got, Finished):
+                    self._count(got, len(prompt.tokens))
+                    if chat and not any(stop in self.tokenizer.decode(tokens) for stop in job.stop):
+                        ends = tokens and got.reason == "stop"
+                        self.prompts.remember(prompt, "".join(texts), tokens[:-1] if ends else tokens)
+                    yield got
+                    return
+        finally:
+            job.cancelled = True
+
+    def _count(self, end: Finished, prompt: int) -> None:
+        counts = {
+            "prompt_tokens_total": prompt, "cached_tokens_total": end.known, "generated_tokens_total": end.stats.new_tokens,
+            "draft_tokens_total": end.stats.proposed, "accepted_draft_tokens_total": end.stats.accepted,
+        }  # fmt: skip
+        for name, value in counts.items():
+            self.metrics.add(name, value)
+
+    def _sampling(self, asked: GenerationRequest) -> Sampling:
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+        defaults = self.settings.sampling
+        values = {name: getattr(defaults if getattr(asked, name) is None else asked, name) for name in names}
+        return Sampling(**values)
+
+    def _card(self) -> dict[str, Any]:
+        return {"id": self.settings.name, "object": "model", "created": self._created, "owned_by": "hybridge",
+                "context_length": self._longest}  # fmt: skip
+
+    def _check_model(self, name: str | None) -> None:
+        if name is not None and name != self.settings.name:
+            raise ApiError(
+                404,
+                f"there is no model {name[:200]!r} here, but {self.settings.name!r}.",
+                param="model",
+                code="model_not_found",
+            )
+
+    def _guarded(self, path: str, answer: Answer) -> Answer:
+        """Let in who may come, and tell others why not."""
+
+        async def guarded(request: Request) -> Response:
+            try:
+                check_host(request, self.settings.host)
+                if path != "/health":
+                    check_key(request, self.settings.key)
+                response = await answer(request)
+            except ApiError as error:
+                response = _error(error)
+            except HybridgeError as error:
+                response = _error(of_hybridge(error))
+            except Exception as error:
+                log.error("%s failed: %s", path, type(error).__name__)  # what the exception says may be a client's text
+                response = _error(ApiError(500, "the request failed.", "server_error"))
+            self.metrics.add("requests_total", labels=f'path="{path}",status="{response.status_code}"')
+            return response
+
+        return guarded
+
+
+def _hand_over(loop: asyncio.AbstractEventLoop, events: asyncio.Queue[Event], each: Event) -> None:
+    """From the worker's thread; nobody listens any more where the loop has ended."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(events.put_nowait, each)
+
+
+async def _whole(job: Job, form: Form, heard: AsyncGenerator[Piece | Finished, None]) -> Response:
+    """Return the answer once it is there."""
+    pieces: list[Piece] = []
+    async with aclosing(heard):
+        async for each in heard:
+            if isinstance(each, Finished):
+                chances: list[Chance] | None = [chance for piece in pieces for chance in piece.chances]
+                text = "".join(piece.text for piece in pieces)
+                return JSONResponse(form.whole(text, chances if job.chances is not None else None, each, len(job.prompt)))
+            pieces.append(each)
+    raise AssertionError("a job ends with an event that says so")
+
+
+async def _gone(request: Request, job: Job) -> None:
+    """Cancel a job where its client goes away."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    job.cancelled = True
+
+
+async def _streamed(
+    job: Job, form: Form, first: Piece | Finished, heard: AsyncGenerator[Piece | Finished, None], *, with_usage: bool
+) -> AsyncIterator[str]:
+    """The answer as server-sent events, the last of them an error where something goes wrong on the way."""
+    async with aclosing(heard):
+        try:
+            if (opening := form.first()) is not None:
+                yield event(opening)
+            each: Piece | Finished = first
+            while isinstance(each, Piece):
+                if each.text or each.chances:
+                    yield event(form.piece(each.text, each.chances if job.chances is not None else None))
+                each = await anext(heard)
+            yield event(form.last(each))
+            if with_usage:
+                yield event(form.usage(each, len(job.prompt)))
+            yield DONE
+        except ApiError as error:
+            yield event(error.to_dict())
+
+
+def _error(error: ApiError) -> Response:
+    headers = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}.get(error.status, {})
+    return JSONResponse(error.to_dict(), error.status, headers=headers)
+
+
+async def _no_such_path(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    words: Mapping[int, str] = {404: "there is no such path", 405: "this path does not take this method"}
+    return _error(ApiError(status, f"{words.get(status, 'the request failed')}: see docs/serving.md.", code="not_found"))

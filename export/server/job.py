@@ -1,0 +1,129 @@
+"""A generation that was asked for: reads its prompt and hands out its text, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator
+from contextlib import closing
+from dataclasses import dataclass, field
+from time import monotonic
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from hybridge.export.server.errors import ApiError
+from hybridge.runtime.chat.text_stream import TextStream
+from hybridge.runtime.generation.drafter import Drafter
+from hybridge.runtime.generation.sampling import Sampling
+from hybridge.runtime.generation.stats import GenerationStats
+from hybridge.runtime.sessions.prefix_cache import PrefixCache
+from hybridge.runtime.sessions.reading import Reading
+from hybridge.runtime.sessions.session import Session
+
+
+@dataclass(frozen=True)
+class Place:
+    """A session over the loaded artifact, and its drafter."""
+
+    session: Session
+    drafter: Drafter | None
+
+    def known(self, prompt: list[int]) -> int:
+        """Return how many tokens of the prompt its session has read, if it has read nothing else."""
+        tokens = self.session.tokens
+        return len(tokens) if prompt[: len(tokens)] == tokens else 0
+
+
+@dataclass(frozen=True)
+class Chance:
+    """The logarithm of a token's probability, and those of the most likely ones at its place."""
+
+    token: int
+    logprob: float
+    best: list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text that became complete, and the tokens since the last piece; they have chances if the job asked for them."""
+
+    text: str
+    tokens: list[int]
+    chances: list[Chance]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The end of a text. reason: stop or length; known: tokens of the prompt that were not read again."""
+
+    reason: str
+    known: int
+    stats: GenerationStats
+
+
+Event = Piece | Finished | ApiError
+
+
+@dataclass(eq=False)
+class Job:
+    """prompt: tokens; marks: lengths of the prompt at which others may go another way; chances: how many best tokens to tell.
+
+    emit: takes each event, on the worker's thread; Finished or an ApiError is the last. deadline: by ``time.monotonic``.
+    """
+
+    prompt: list[int]
+    tokenizer: Tokenizer
+    sampling: Sampling
+    max_new_tokens: int
+    emit: Callable[[Event], None]
+    deadline: float
+    stop: tuple[str, ...] = ()
+    marks: Collection[int] = ()
+    chances: int | None = None
+    cancelled: bool = False
+    _seen: list[Chance] = field(default_factory=list)
+
+    def given_up(self) -> ApiError | None:
+        """Return why nobody waits for the text any more, if that is so."""
+        if self.cancelled:
+            return ApiError(499, "the client went away.", "cancelled")
+        if monotonic() > self.deadline:
+            return ApiError(408, "the request took longer than the server allows.", "timeout_error", code="timeout")
+        return None
+
+    def fail(self, error: ApiError) -> None:
+        """Tell why there is no more text."""
+        self.emit(error)
+
+    def steps(self, place: Place, cache: PrefixCache) -> Generator[None, None, None]:
+        """Read the prompt, then generate: a chunk or a token at each step."""
+        stats = GenerationStats()
+        reading = Reading(place.session, self.prompt[:-1], cache, self.marks)
+        for _ in reading.steps():
+            yield
+        text = TextStream(self.tokenizer, self.stop)
+        hidden = reading.hidden if place.drafter is not None and place.drafter.needs_hidden else None
+        tokens = place.session.generate(
+            self.prompt[-1:], max_new_tokens=self.max_new_tokens, drafter=place.drafter, sampling=self.sampling,
+            until=text.push, watch=self._watch if self.chances is not None else None,
+            hidden=hidden if hidden is not None and len(hidden) else None, stats=stats,
+        )  # fmt: skip
+        last = -1
+        with closing(tokens):  # type: ignore[type-var]  # a generator
+            for last in tokens:
+                self.emit(Piece(text.read(), [last], self._chances()))
+                yield
+        if rest := text.finish():
+            self.emit(Piece(rest, [], []))
+        ended = text.stopped or last in place.session.manifest.eos_ids
+        self.emit(Finished("stop" if ended else "length", reading.known, stats))
+
+    def _watch(self, logits: Tensor, token: int) -> None:
+        chances = logits.log_softmax(-1)
+        best = chances.topk(min(self.chances or 0, len(chances)))
+        pairs = list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+        self._seen.append(Chance(token, float(torch.clamp(chances[token], min=-9999.0)), pairs))
+
+    def _chances(self) -> list[Chance]:
+        """Those of the token that is handed out now: a block's tokens come at once, and are handed out one by one."""
+        return [self._seen.pop(0)] if self._seen else []

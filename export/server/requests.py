@@ -1,0 +1,127 @@
+"""The fields of a request that are read, each checked; what would change the text and is not supported is refused by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hybridge.export.server.errors import invalid
+
+LONGEST_STOP = 256
+"""Characters of a stop string."""
+
+Text = Annotated[str, Field(max_length=8 << 20)]
+Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
+IGNORED = {
+    *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
+    *("parallel_tool_calls", "verbosity"),
+}
+"""Fields that do not change a text here."""
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (1,), "best_of": (1,), "echo": (False,), "suffix": ("",), "frequency_penalty": (0,), "presence_penalty": (0,),
+    "logit_bias": ({},), "modalities": (["text"],), "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],),
+    "function_call": ("none", "auto"), "response_format": ({"type": "text"},), "web_search_options": (), "audio": (),
+    "prediction": (),
+}  # fmt: skip
+"""Fields that would change a text, and are not supported, with the values that leave it as it is; so does null."""
+
+
+class Part(BaseModel):
+    """A part of a message's content; text is the only kind."""
+
+    model_config = ConfigDict(extra="ignore")
+    type: Literal["text"]
+    text: Text
+
+
+class ChatMessage(BaseModel):
+    """A message. Other fields than these go to the model's chat template as they are."""
+
+    model_config = ConfigDict(extra="allow")
+    role: Annotated[str, Field(min_length=1, max_length=64)]
+    content: Text | Annotated[list[Part], Field(max_length=1024)] | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        """Return the message as chat templates expect it: its parts as one text."""
+        content = "".join(part.text for part in self.content) if isinstance(self.content, list) else self.content
+        role = "system" if self.role == "developer" else self.role
+        return {**(self.model_extra or {}), "role": role, "content": content or ""}
+
+
+class StreamOptions(BaseModel):
+    """include_usage: a last chunk says what was counted."""
+
+    model_config = ConfigDict(extra="ignore")
+    include_usage: bool = False
+
+
+class GenerationRequest(BaseModel):
+    """Fields that both kinds of requests have. Where one is null or left out, the server's default holds."""
+
+    model_config = ConfigDict(extra="allow")
+    model: Annotated[str, Field(max_length=255)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    seed: int | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Return the stop strings."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def includes_usage(self) -> bool:
+        """Return whether a stream ends with what was counted."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+Request = TypeVar("Request", bound=GenerationRequest)
+
+
+class ChatRequest(GenerationRequest):
+    """The body of ``/v1/chat/completions``. chat_template_kwargs: variables of the chat template."""
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=4096)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class CompletionRequest(GenerationRequest):
+    """The body of ``/v1/completions``. prompt: a text, or token ids."""
+
+    prompt: Text | Annotated[list[int], Field(min_length=1)] | Annotated[list[Text], Field(min_length=1, max_length=1)]
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+
+def parse(kind: type[Request], body: bytes) -> Request:
+    """Return the request that ``body`` is. Raises ApiError."""
+    try:
+        request = kind.model_validate_json(body)
+    except ValidationError as error:
+        first = max(error.errors(), key=lambda each: len(each["loc"]))  # of a choice of types the one that came furthest
+        where = ".".join(str(part) for part in first["loc"])[:200]
+        raise invalid(
+            f"{where}: {first['msg']}" if where else f"the body is no JSON object: {first['msg']}", where or None
+        ) from None
+    for name, value in (request.model_extra or {}).items():
+        check_extra(name, value)
+    return request
+
+
+def check_extra(name: str, value: Any) -> None:
+    """Raises ApiError for a field that is not supported, unless its value changes nothing."""
+    if name in IGNORED or value is None or (name in NEUTRAL and value in NEUTRAL[name]):
+        return
+    if name in NEUTRAL:
+        raise invalid(f"{name} is not supported with this value; leave it out.", name[:64], "unsupported_parameter")
+    raise invalid(f"there is no field {name[:64]}; leave it out.", name[:64], "unknown_parameter")

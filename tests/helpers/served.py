@@ -1,0 +1,123 @@
+"""A server in this process, over a model that is a function of the last three tokens."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from hybridge.export.cli.chat_template import render
+from hybridge.export.cli.embedded import EMBEDDED
+from hybridge.export.server.app import Server, Settings
+from hybridge.export.server.job import Place
+from hybridge.export.server.listening import bound, over
+from hybridge.runtime import ExportOptions, PromptLookup, Session
+from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
+from hybridge.runtime.sessions.prefix_cache import PrefixCache
+
+BYTES = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
+TEMPLATE = (EMBEDDED / "chat_template.jinja").read_text()
+END = ord(".")
+LETTERS = 12
+
+
+def babble(text: tuple[int, ...]) -> Tensor:
+    """Logits [V] of a model that says a few letters over and over, and now and then ends."""
+    generator = torch.Generator().manual_seed(hash(text[-3:]) % 2**31)
+    logits = torch.full((260,), -10.0)
+    logits[97 : 97 + LETTERS] = torch.randn(LETTERS, generator=generator)
+    logits[END] = torch.randn((), generator=generator) - 0.5
+    return logits
+
+
+class Slow(TextMethods):
+    """Takes its time for each call, and counts what it reads."""
+
+    seconds = 0.0
+    read = 0
+
+    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        time.sleep(self.seconds)
+        before = len(self.text)
+        answer = super().call(name, *inputs)
+        self.read += max(0, len(self.text) - before)
+        return answer
+
+
+OPTIONS = ExportOptions(max_seq_len=600, prefill_chunk=16, verify_len=4, snapshot_slots=0)
+BABBLE = TextDescription(vocab_size=260, options=OPTIONS, eos_ids=[END], identity="babble")
+ENDLESS = TextDescription(vocab_size=260, options=OPTIONS, identity="endless")
+
+
+def session(seconds: float = 0.0) -> Session:
+    """A session over the model, each call of which takes so long; it never ends a text where that is any time."""
+    program = Slow(babble, 600, 0)
+    program.seconds = seconds
+    return Session(program, ENDLESS if seconds else BABBLE)
+
+
+def alone(prompt: list[int], most: int, **options: Any) -> str:
+    """What the model says after ``prompt`` to whom nobody else talks."""
+    new = list(session().generate(prompt, max_new_tokens=most, **options))
+    return BYTES.decode(new[:-1] if new[-1] == END else new)
+
+
+def render_chat(messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
+    return render(TEMPLATE, messages, variables)
+
+
+def chat_tokens(*texts: str) -> list[int]:
+    """The prompt of a conversation whose first message is the user's."""
+    messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
+    return list(BYTES.encode(render_chat(messages, {}), add_special_tokens=False).ids)
+
+
+@dataclass(frozen=True)
+class Served:
+    """url: without a path; places: what computes."""
+
+    url: str
+    server: Server
+    places: list[Place]
+
+    @property
+    def read(self) -> int:
+        """Tokens that were read so far."""
+        return sum(place.session._program.read for place in self.places)  # type: ignore[attr-defined]
+
+    def gauge(self, name: str) -> float:
+        return self.server.metrics._values.get((name, ""), 0)
+
+    def wait_for(self, name: str, value: float, seconds: float = 20.0) -> None:
+        """Fails where a gauge does not come to a value."""
+        end = time.monotonic() + seconds
+        while self.gauge(name) != value:
+            assert time.monotonic() < end, f"{name} is {self.gauge(name)}, not {value}"
+            time.sleep(0.005)
+
+
+@contextmanager
+def served(
+    sessions: int = 2, seconds: float = 0.0, cache_bytes: int = 1 << 20, drafters: bool = True, **options: Any
+) -> Iterator[Served]:
+    """Serve the model under the name ``babble``; options are those of ``Settings``."""
+    places = [Place(session(seconds), PromptLookup() if drafters else None) for _ in range(sessions)]
+    server = Server(places, BYTES, render_chat, PrefixCache(cache_bytes), Settings(name="babble", **options))
+    with bound("127.0.0.1", 0) as opened:
+        runner = over(server.app())
+        thread = threading.Thread(target=runner.run, kwargs={"sockets": [opened]})
+        thread.start()
+        try:
+            while not runner.started:
+                time.sleep(0.005)
+            yield Served(f"http://127.0.0.1:{opened.getsockname()[1]}", server, places)
+        finally:
+            runner.should_exit = True
+            thread.join()

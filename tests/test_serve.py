@@ -1,0 +1,439 @@
+"""The server, by OpenAI's own client and by raw requests; every text against the one that the model says alone."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import openai
+import pytest
+from demo import demo_folder
+from openai import OpenAI
+from served import BYTES, Served, alone, babble, chat_tokens, served
+
+from hybridge.export.server.guard import Limits
+from hybridge.runtime import Sampling
+
+SCRIPT = Path(sys.executable).parent / "hybridge"
+
+
+CLIENTS: list[OpenAI] = []
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    """Connections are closed here, and not whenever their objects are collected."""
+    yield
+    while CLIENTS:
+        CLIENTS.pop().close()
+
+
+def client(one: Served, key: str = "none") -> OpenAI:
+    CLIENTS.append(OpenAI(base_url=f"{one.url}/v1", api_key=key, max_retries=0, timeout=60))
+    return CLIENTS[-1]
+
+
+def user(text: str) -> list[Any]:
+    return [{"role": "user", "content": text}]
+
+
+def ask(
+    one: Served, path: str, body: Any = None, headers: dict[str, str] | None = None, method: str = "POST"
+) -> tuple[int, Any]:
+    """Status and content of a raw request."""
+    connection = http.client.HTTPConnection(urlsplit(one.url).netloc, timeout=60)
+    data = body if isinstance(body, (bytes, str)) or body is None else json.dumps(body)
+    connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
+    response = connection.getresponse()
+    text = response.read().decode()
+    connection.close()
+    return response.status, json.loads(text) if text.startswith("{") else text
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[Served]:
+    with served() as running:
+        yield running
+
+
+# Texts
+
+
+def test_a_chat_is_what_the_model_says_alone(one: Served) -> None:
+    answer = client(one).chat.completions.create(model="babble", messages=user("hello"), max_tokens=40)
+    assert answer.choices[0].message.content == alone(chat_tokens("hello"), 40)
+    assert answer.choices[0].finish_reason in ("stop", "length")
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == len(chat_tokens("hello"))
+
+
+def test_a_stream_has_the_same_text_and_says_what_was_counted(one: Served) -> None:
+    whole = client(one).chat.completions.create(model="babble", messages=user("stream"), max_tokens=50)
+    chunks = list(
+        client(one).chat.completions.create(
+            model="babble", messages=user("stream"), max_tokens=50, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == whole.choices[0].message.content
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == whole.choices[0].finish_reason
+    assert chunks[-1].usage is not None
+    assert whole.usage is not None
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_completion_goes_on_from_a_text_or_tokens(one: Served, stream: bool) -> None:
+    prompt = "ab ab ab"
+    for given in (prompt, BYTES.encode(prompt).ids):
+        answer: Any = client(one).completions.create(model="babble", prompt=given, max_tokens=30, stream=stream)
+        text = "".join(chunk.choices[0].text for chunk in answer) if stream else answer.choices[0].text
+        assert text == alone(BYTES.encode(prompt).ids, 30)
+
+
+def test_sampling_follows_the_request(one: Served) -> None:
+    options: dict[str, Any] = {"temperature": 0.9, "top_p": 0.8, "seed": 5}
+    answer = client(one).chat.completions.create(
+        model="babble", messages=user("draw"), max_tokens=40, extra_body={"top_k": 7, "min_p": 0.05}, **options
+    )
+    sampling = Sampling(top_k=7, min_p=0.05, **options)
+    assert answer.choices[0].message.content == alone(chat_tokens("draw"), 40, sampling=sampling)
+
+
+def test_a_text_ends_at_its_length_or_before_a_stop_string(one: Served) -> None:
+    asked = next(text for text in ("stop", "halt", "end", "enough") if len(alone(chat_tokens(text), 40)) > 8)
+    plain = alone(chat_tokens(asked), 40)
+    stop = plain[3:5]
+    cut = client(one).chat.completions.create(model="babble", messages=user(asked), max_tokens=40, stop=[stop, "\n\n"])
+    assert cut.choices[0].message.content == plain[: plain.find(stop)]
+    assert cut.choices[0].finish_reason == "stop"
+    short = client(one).chat.completions.create(model="babble", messages=user(asked), max_completion_tokens=2)
+    assert (short.choices[0].finish_reason, short.choices[0].message.content) == ("length", plain[:2])
+
+
+def test_probabilities_are_the_models(one: Served) -> None:
+    answer = client(one).chat.completions.create(
+        model="babble", messages=user("sure?"), max_tokens=12, logprobs=True, top_logprobs=3
+    )
+    assert answer.choices[0].logprobs is not None
+    content = answer.choices[0].logprobs.content
+    assert content is not None
+    assert answer.usage is not None
+    assert len(content) == answer.usage.completion_tokens
+    text = chat_tokens("sure?")
+    for entry in content:
+        wanted = babble(tuple(text)).log_softmax(-1)
+        token = BYTES.encode(entry.token, add_special_tokens=False).ids[0]
+        assert entry.logprob == pytest.approx(float(wanted[token]), abs=1e-5)
+        assert [each.logprob for each in entry.top_logprobs] == pytest.approx(wanted.topk(3).values.tolist(), abs=1e-5)
+        assert entry.logprob == entry.top_logprobs[0].logprob, "greedy"
+        text.append(token)
+    old = client(one).completions.create(model="babble", prompt="ab", max_tokens=6, logprobs=2)
+    assert old.choices[0].logprobs is not None
+    assert old.choices[0].logprobs.tokens is not None
+    assert "".join(old.choices[0].logprobs.tokens).startswith(old.choices[0].text)
+
+
+def test_a_conversation_is_not_read_twice() -> None:
+    with served() as one:
+        told = "a long story " * 20
+        first = client(one).chat.completions.create(model="babble", messages=user(told), max_tokens=20)
+        said = first.choices[0].message.content or ""
+        client(one).chat.completions.create(model="babble", messages=user("something else"), max_tokens=5)
+        before = one.read
+        turns = [*user(told), {"role": "assistant", "content": said}, *user("and then?")]
+        second = client(one).chat.completions.create(model="babble", messages=turns, max_tokens=20)
+        assert second.choices[0].message.content == alone(chat_tokens(told, said, "and then?"), 20)
+        assert second.usage is not None
+        assert second.usage.prompt_tokens_details is not None
+        cached = second.usage.prompt_tokens_details.cached_tokens
+        assert cached is not None
+        assert cached >= len(chat_tokens(told)) + len(said) - 1
+        assert one.read - before <= second.usage.total_tokens - cached + 4 * second.usage.completion_tokens
+        edited = [*turns[:2], *user("no, tell another")]
+        third = client(one).chat.completions.create(model="babble", messages=edited, max_tokens=20)
+        assert third.choices[0].message.content == alone(chat_tokens(told, said, "no, tell another"), 20)
+        assert third.usage is not None
+        assert third.usage.prompt_tokens_details is not None
+        assert (third.usage.prompt_tokens_details.cached_tokens or 0) >= cached
+
+
+def test_the_system_prompt_is_shared_between_conversations() -> None:
+    with served(sessions=1) as one:
+        system = [{"role": "system", "content": "be brief and kind " * 5}]
+        cached = []
+        for text in ("one", "two"):
+            answer = client(one).chat.completions.create(model="babble", messages=[*system, *user(text)], max_tokens=4)
+            assert answer.usage is not None
+            assert answer.usage.prompt_tokens_details is not None
+            cached.append(answer.usage.prompt_tokens_details.cached_tokens)
+        assert cached[0] == 0
+        assert cached[1] > 80
+
+
+def test_draft_tokens_are_counted(one: Served) -> None:
+    prompt = "abcd " * 30
+    answer = client(one).completions.create(model="babble", prompt=prompt, max_tokens=200)
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens_details is not None
+    status, text = ask(one, "/metrics", method="GET")
+    assert status == 200
+    assert float(re.findall(r"(?m)^hybridge_generated_tokens_total (\S+)$", text)[0]) >= answer.usage.completion_tokens
+
+
+# Several clients
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 3000, 1 << 20])
+def test_clients_that_come_and_go_each_get_their_own_text(cache_bytes: int) -> None:
+    wrong: list[str] = []
+    with served(sessions=3, cache_bytes=cache_bytes) as one:
+
+        def talk(seed: int) -> None:
+            rng = random.Random(seed)
+            for _ in range(8):
+                text, most = "".join(rng.choices("abc ", k=rng.randint(1, 60))), rng.randint(1, 30)
+                if rng.random() < 0.3:
+                    with client(one).completions.create(model="babble", prompt=text, max_tokens=200, stream=True) as chunks:
+                        next(iter(chunks))
+                elif rng.random() < 0.2:
+                    status, _ = ask(one, "/v1/completions", "{" * rng.randint(1, 9))
+                    wrong.extend([] if status == 400 else [f"{status}"])
+                else:
+                    answer = client(one).completions.create(model="babble", prompt=text, max_tokens=most)
+                    if answer.choices[0].text != alone(BYTES.encode(text).ids, most):
+                        wrong.append(text)
+
+        threads = [threading.Thread(target=talk, args=[seed]) for seed in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        one.wait_for("running", 0)
+        assert one.gauge("waiting") == 0
+        assert one.gauge("cache_bytes") <= cache_bytes
+    assert wrong == []
+
+
+def test_two_conversations_take_turns() -> None:
+    with served(sessions=2, seconds=0.004, drafters=False) as one:
+        seen: list[str] = []
+
+        def listen(name: str) -> None:
+            for _ in client(one).completions.create(
+                model="babble", prompt=name, max_tokens=40, stream=True, temperature=3, seed=1
+            ):
+                seen.append(name)  # noqa: PERF401  the other thread does, too
+
+        threads = [threading.Thread(target=listen, args=[name]) for name in ("a", "b")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    changes = sum(seen[i] != seen[i + 1] for i in range(len(seen) - 1))
+    assert changes >= 4, seen
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_goes_away_ends_its_generation(stream: bool) -> None:
+    with served(sessions=1, seconds=0.01, drafters=False) as one:
+        body = {"prompt": "ab", "max_tokens": 500, "stream": stream, "temperature": 5, "seed": 3}
+        connection = http.client.HTTPConnection(urlsplit(one.url).netloc)
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse() if stream else None
+        one.wait_for("running", 1)
+        if response is not None:
+            response.read(10)
+            response.close()
+        connection.close()
+        one.wait_for("running", 0, seconds=2)
+        assert client(one).completions.create(model="babble", prompt="abc", max_tokens=5).choices[0].text == alone(
+            [97, 98, 99], 5
+        )
+
+
+def test_more_than_may_wait_are_refused() -> None:
+    with served(sessions=1, seconds=0.02, queue=1, drafters=False) as one:
+        busy = [client(one).completions.create(model="babble", prompt="ab", max_tokens=500, stream=True, temperature=5, seed=3)]
+        threads = [threading.Thread(target=lambda: client(one).completions.create(model="babble", prompt="b", max_tokens=2))]
+        threads[0].start()
+        one.wait_for("waiting", 1)
+        with pytest.raises(openai.RateLimitError, match="wait already"):
+            client(one).completions.create(model="babble", prompt="c", max_tokens=2)
+        busy[0].close()
+        threads[0].join()
+
+
+def test_a_request_takes_no_longer_than_it_may() -> None:
+    with served(sessions=1, seconds=0.02, limits=Limits(seconds=0.3)) as one:
+        with pytest.raises(openai.APIStatusError, match="longer than the server allows") as caught:
+            client(one).completions.create(model="babble", prompt="ab", max_tokens=500, temperature=5, seed=3)
+        assert caught.value.status_code == 408
+
+
+# What is refused
+
+BAD: dict[str, tuple[Any, int, str]] = {
+    "no JSON": ("{", 400, "JSON"),
+    "a list": ([1], 400, "object"),
+    "no messages": ({}, 400, "messages"),
+    "an empty conversation": ({"messages": []}, 400, "messages"),
+    "an image": (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+        400,
+        "content",
+    ),
+    "another model": ({"model": "gpt-9", "messages": user("a")}, 404, "there is no model"),
+    "two answers": ({"messages": user("a"), "n": 2}, 400, "n is not supported"),
+    "a penalty": ({"messages": user("a"), "presence_penalty": 1}, 400, "presence_penalty is not supported"),
+    "tools": ({"messages": user("a"), "tools": [{"type": "function"}]}, 400, "tools is not supported"),
+    "an unknown field": ({"messages": user("a"), "temprature": 1}, 400, "no field temprature"),
+    "a cold temperature": ({"messages": user("a"), "temperature": -1}, 400, "temperature"),
+    "no tokens": ({"messages": user("a"), "max_tokens": 0}, 400, "max_tokens"),
+    "an empty stop string": ({"messages": user("a"), "stop": ""}, 400, "stop"),
+    "a long prompt": ({"messages": user("a" * 700)}, 400, "leaves no room"),
+    "chances of nothing": ({"messages": user("a"), "top_logprobs": 2}, 400, "top_logprobs needs"),
+    "deep JSON": ("[" * 100_000, 400, "JSON"),
+    "half a character": (b'{"messages": [{"role": "user", "content": "\xff"}]}', 400, "JSON"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_a_bad_request_is_told_why(one: Served, what: str) -> None:
+    body, status, says = BAD[what]
+    got, answer = ask(one, "/v1/chat/completions", body)
+    assert (got, set(answer["error"])) == (status, {"message", "type", "param", "code"}), answer
+    assert says in answer["error"]["message"]
+
+
+def test_wrong_tokens_and_an_empty_prompt_are_refused(one: Served) -> None:
+    for prompt, says in (([999], "outside the vocabulary"), ("", "empty"), ([], "prompt"), (["a", "b"], "prompt")):
+        status, answer = ask(one, "/v1/completions", {"prompt": prompt, "stream": True})
+        assert status == 400
+        assert says in answer["error"]["message"]
+
+
+def test_paths_methods_kinds_and_sizes_are_checked() -> None:
+    with served(limits=Limits(body=1000)) as one:
+        assert ask(one, "/v1/nothing", method="GET")[0] == 404
+        assert ask(one, "/v1/models", {})[0] == 405
+        assert ask(one, "/v1/completions", "prompt=a", {"Content-Type": "application/x-www-form-urlencoded"})[0] == 415
+        assert ask(one, "/v1/completions", {"prompt": "a" * 2000})[0] == 413
+        assert ask(one, "/health", method="GET") == (200, {"status": "ok"})
+        assert [each.id for each in client(one).models.list()] == ["babble"]
+        assert client(one).models.retrieve("babble").owned_by == "hybridge"
+        with socket.create_connection(urlsplit(one.url).netloc.split(":")) as raw:  # a body without a length
+            chunk = b"3e8\r\n" + b"a" * 1000 + b"\r\n"
+            head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            raw.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 3)
+            assert b" 413 " in raw.recv(1000)
+
+
+def test_the_key_is_asked_for() -> None:
+    with served(key="secret") as one:
+        for wrong in ("", "secre", "secret2", "s€cret".encode().decode("latin-1")):
+            status, answer = ask(one, "/v1/models", headers={"Authorization": f"Bearer {wrong}"}, method="GET")
+            assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
+        with pytest.raises(openai.AuthenticationError):
+            client(one).models.list()
+        assert len(client(one, "secret").models.list().data) == 1
+        assert ask(one, "/health", method="GET")[0] == 200
+        assert ask(one, "/metrics", method="GET")[0] == 401
+
+
+def test_a_web_page_gets_nothing_unless_it_is_named(one: Served) -> None:
+    assert ask(one, "/v1/models", headers={"Host": "evil.example"}, method="GET")[0] == 403
+    origin = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
+    assert ask(one, "/v1/completions", headers=origin, method="OPTIONS")[0] == 405
+    with served(origins=["https://page.example"]) as other:
+        assert ask(other, "/v1/completions", headers=origin, method="OPTIONS")[0] == 200
+        strange = {**origin, "Origin": "https://evil.example"}
+        assert ask(other, "/v1/completions", headers=strange, method="OPTIONS")[0] == 400
+
+
+def test_texts_are_not_logged(one: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("it was told a secret")
+
+    monkeypatch.setattr(one.server.prompts, "render", broken)
+    status, answer = ask(one, "/v1/chat/completions", {"messages": user("a secret")})
+    assert status == 500
+    assert "RuntimeError" in caplog.text
+    assert "secret" not in caplog.text + json.dumps(answer)
+
+
+# The command
+
+
+@pytest.mark.slow
+def test_the_command_serves_the_demo(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = demo_folder(tmp_path_factory)
+    process = subprocess.Popen(
+        [SCRIPT, "serve", "hybridge-demo", "--port", "0", "--drafter", "--sessions", "2"],
+        cwd=folder, stderr=subprocess.PIPE, text=True, env=os.environ | {"HYBRIDGE_API_KEY": "k"},
+    )  # fmt: skip
+    assert process.stderr is not None
+    try:
+        url = ""
+        while not (found := re.search(r"http://\S+/v1", url)):
+            url = process.stderr.readline()
+            assert url, "the server ended"
+        talks = OpenAI(base_url=found[0], api_key="k", max_retries=0, timeout=120)
+        CLIENTS.append(talks)
+        done = talks.completions.create(model="hybridge-demo", prompt="def main(", max_tokens=32)
+        run = subprocess.run(
+            [SCRIPT, "run", "hybridge-demo", "--prompt", "def main(", "--max-new-tokens", "32", "--json"],
+            cwd=folder, check=True, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.choices[0].text == json.loads(run.stdout)["text"]
+        again = talks.chat.completions.create(model="hybridge-demo", messages=user("hello"), max_tokens=8)
+        assert again.choices[0].message.content is not None
+        with pytest.raises(openai.BadRequestError, match="messages is set by the conversation itself"):
+            talks.chat.completions.create(
+                model="hybridge-demo", messages=user("a"), extra_body={"chat_template_kwargs": {"messages": []}}
+            )
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) in (0, 143, -signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_an_address_that_is_taken_is_told(tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = demo_folder(tmp_path_factory)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [SCRIPT, "serve", "hybridge-demo", "--port", port],
+            cwd=folder,
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+    assert done.returncode == 1
+    assert "cannot be listened on" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_times_are_not_waited_for() -> None:
+    """A server that is told to end while it computes ends soon."""
+    with served(sessions=1, seconds=0.01, drafters=False) as one:
+        chunks = client(one).completions.create(model="babble", prompt="a", max_tokens=500, stream=True, temperature=5, seed=2)
+        next(iter(chunks))
+        began = time.monotonic()
+        chunks.close()
+    assert time.monotonic() - began < 10
