@@ -28,6 +28,8 @@ DOCUMENTED = frozenset(
         *("onnx", "onnx_ir", "onnx_ir.passes.common", "onnxruntime", "onnxscript", "numpy"),
         *("gguf", "huggingface_hub", "huggingface_hub.errors", "peft"),
         *("jinja2", "pydantic", "pydantic.dataclasses", "typer"),
+        *("llguidance", "uvicorn", "starlette.applications", "starlette.exceptions", "starlette.middleware"),
+        *("starlette.middleware.cors", "starlette.requests", "starlette.responses", "starlette.routing"),
         *("rich.console", "rich.markup", "rich.progress", "rich.table", "rich.text"),
         *("optimum.commands.base", "optimum.commands.export.base"),
     }
