@@ -128,7 +128,7 @@ def test_a_config_of_an_impossible_model_is_refused(folder: Path, changes: dict[
         build_cache(read_config(folder), ExportOptions(max_seq_len=96)), load_checkpoint(folder)
 
 
-@pytest.mark.parametrize("model_type", ["bert", "rwkv", "starcoder2"])
+@pytest.mark.parametrize("model_type", ["bert", "rwkv", "deepseek_v3"])
 def test_an_unsupported_model_is_named_beside_the_supported_ones(tmp_path: Path, model_type: str) -> None:
     AutoConfig.for_model(model_type).save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModelError) as refusal:
