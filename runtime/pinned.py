@@ -76,6 +76,11 @@ def load_program(runtime: Any, path: Path) -> Any:
     return runtime._load_program(str(path), program_verification=runtime.Verification.InternalConsistency)
 
 
+def method_names(program: Any) -> set[str]:
+    """Return the names of all methods of a program, constant ones included."""
+    return {program.get_method_name(index) for index in range(program.num_methods())}
+
+
 def call_method(method: Any, inputs: tuple[Any, ...]) -> list[Any]:
     """Return a method's outputs where the program has them, until its next call. Raises RuntimeError."""
     outputs: list[Any] = method.call(inputs, clone_outputs=False)

@@ -20,6 +20,7 @@ from tiny import save_lively_checkpoint, tiny_config
 
 from hybridge.cache.errors import DraftError, SnapshotError
 from hybridge.export.api import export_model
+from hybridge.export.pte import exporter
 from hybridge.runtime import Context, ExportOptions, GenerationStats, Sampler, Sampling, Session, open_artifact
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
 from hybridge.runtime.native import NativeProcess, NativeSession
@@ -159,3 +160,21 @@ def test_an_artifact_without_a_drafter_has_none(own_artifact: Path) -> None:
         session.prefill([1, 2, 3])
         with pytest.raises(DraftError):
             session.draft(4, 2)
+
+
+def test_a_program_that_says_nothing_of_its_drafter_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As exports of --mtp were before the native session had drafters: Python reads the manifest, C++ has none."""
+    config = dflash2_config(TARGET, LAYERS, [0, 1])
+    save_lively_checkpoint(tmp_path / "target", TARGET)
+    drafter = save_drafter(tmp_path / "drafter", config, random_tensors(config))
+    monkeypatch.setattr(exporter, "drafter_constants", lambda *_: {})
+    export_model(tmp_path / "target", tmp_path / "out", OPTIONS, drafter=drafter)
+    session = Session.load(tmp_path / "out")
+    plain = list(session.generate([1, 2, 3], max_new_tokens=20))
+    session.reset()
+    assert list(session.generate([1, 2, 3], max_new_tokens=20, drafter=BlockDrafter(session), block_length=3)) == plain
+    with NativeProcess(open_artifact(tmp_path / "out")) as process:
+        native = NativeSession(process)
+        assert list(native.generate([1, 2, 3], max_new_tokens=20)) == plain
+        with pytest.raises(DraftError):
+            native.draft(1, 2)

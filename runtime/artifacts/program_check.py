@@ -106,15 +106,17 @@ def _verifying(options: ExportOptions) -> dict[str, int]:
 def check_program(manifest: Manifest, metas: Mapping[str, Any], constants: Mapping[str, list[Any]]) -> None:
     """Raises ArtifactError where signatures, state or constants differ.
 
-    metas: the runtime's MethodMeta by method name; constants: all that each constant method answers.
+    metas: the runtime's MethodMeta by method name; constants: all that each constant method answers, but for those of
+    ``OF_DRAFTERS`` that the program lacks.
     """
     for name, method in manifest.methods.items():
         meta = metas[name]
         _same(f"{name} takes", _tensors(meta.num_inputs(), meta.input_tensor_meta), _entries(method.inputs))
         _same(f"{name} gives", _tensors(meta.num_outputs(), meta.output_tensor_meta), _entries(method.outputs))
     _same("the state is", _tensors(metas["decode"].num_attributes(), metas["decode"].attribute_tensor_meta), _state(manifest))
-    for name, value in expected_constants(manifest).items():
-        _same(f"{name}() is", constants[name], value)
+    expected = expected_constants(manifest)
+    for name, found in constants.items():
+        _same(f"{name}() is", found, expected[name])
 
 
 def expected_constants(manifest: Manifest) -> dict[str, list[int]]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifacts.artifact import Artifact
+from hybridge.runtime.artifacts.drafter_description import OF_DRAFTERS
 from hybridge.runtime.artifacts.manifest import PROGRAM, Manifest
 from hybridge.runtime.artifacts.program_check import (
     BOUNDED,
@@ -34,6 +35,7 @@ from hybridge.runtime.pinned import (
     backend_names,
     call_method,
     load_program,
+    method_names,
     operator_libraries,
     operator_names,
 )
@@ -64,7 +66,8 @@ class Program:
             raise ArtifactError(said + other_version(manifest)) from None
         self._file.check_loaded(loadable)
         metas = {name: method.method_meta() for name, method in self._methods.items()}
-        check_program(manifest, metas, {name: self.constants(name) for name in expected_constants(manifest)})
+        asked = expected_constants(manifest).keys() - (OF_DRAFTERS - method_names(self._program))
+        check_program(manifest, metas, {name: self.constants(name) for name in asked})
         check_buffers(manifest, self._file)
         names = buffer_names(manifest)
         self._state: dict[str, Tensor] = {name: self._methods["decode"].get_attribute(STATE + name) for name in names}
