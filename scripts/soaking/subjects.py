@@ -35,10 +35,15 @@ VARIANTS = (
     ("hybridge", "", "python"),
     ("hybridge", "8da4w", "native"),
     ("llm", "", "native"),
-    ("llm", "8w", "python"),
+    ("hybridge", "8w", "python"),
     ("aten", "", "python"),
 )
 """Kernel set, quantization and harness. XNNPACK's groups of 4 bits want wider layers than these models have."""
+
+WIDER = {"kimi_linear": {"linear_head_dim": 24}}
+"""Sizes of families whose own are no multiples of ``GROUP``."""
+GROUP = 8
+"""Columns of a rounded weight that share a scale."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,7 @@ class Subject:
         checkpoint, artifact = work / self.family, work / self.name
         if not checkpoint.exists():
             with _whole(checkpoint) as folder:
-                save_lively_checkpoint(folder, tiny_config(self.family))
+                save_lively_checkpoint(folder, tiny_config(self.family, **WIDER.get(self.family, {})))
         if not artifact.exists():
             with _whole(artifact) as folder:
                 self._export(checkpoint, folder)
@@ -78,7 +83,7 @@ class Subject:
 
         options: dict[str, Any] = {**SIZES, "max_seq_len": self.max_seq_len, "kernels": self.kernels}
         if self.quantize:
-            options |= {"quantize": self.quantize, "group_size": 8}
+            options |= {"quantize": self.quantize, "group_size": GROUP}
         asked = ExportOptions(**options)
         loaded = load_checkpoint(checkpoint)
         export(loaded, build_cache(loaded.config, asked), folder, asked, ExportProgress())
