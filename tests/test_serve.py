@@ -408,7 +408,8 @@ def test_the_command_serves_the_demo(tmp_path_factory: pytest.TempPathFactory) -
             )
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) in (0, 143, -signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode in (0, 143, -signal.SIGTERM)
 
 
 @pytest.mark.slow
