@@ -270,6 +270,13 @@ def test_methods_of_one_load_share_their_state(program: Path) -> None:
     assert total.tolist() == [8.0] * ROWS, "an attribute is a copy: Program.state must write back"
 
 
+def test_a_program_names_its_methods(program: Path) -> None:
+    loaded = load(program)
+    names = pinned.method_names(loaded)
+    assert names, "a program names its methods otherwise: see method_names() in runtime/pinned.py"
+    assert all(loaded.method_meta(name) is not None for name in names)
+
+
 def test_a_fresh_state_is_zeros(program: Path) -> None:
     assert not load(program).load_method("up").get_attribute("total").any(), (
         "a fresh state is not cleared: zero_pages must not run"
