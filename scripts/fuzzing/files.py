@@ -27,7 +27,7 @@ sys.path.insert(0, str(HERE.parents[1] / "tests" / "helpers"))
 from forged_state import forge_native_state, forge_state  # noqa: E402
 
 EMBEDDED = HERE.parents[1] / "export" / "embedded"
-SIZES = {"max_seq_len": 48, "prefill_chunk": 9, "verify_len": 3, "snapshot_slots": 1}
+SIZES = {"max_seq_len": 48, "prefill_chunk": 9, "verify_len": 3, "snapshot_slots": 2}
 
 
 @dataclass(frozen=True)
