@@ -24,6 +24,8 @@ from demo import demo_folder
 from openai import OpenAI
 from served import BYTES, Served, alone, babble, chat_tokens, served
 
+from hybridge.cache.errors import UsageError
+from hybridge.export.cli.serve import api_key
 from hybridge.export.server.guard import Limits
 from hybridge.runtime import Sampling
 
@@ -377,6 +379,21 @@ def test_texts_are_not_logged(one: Served, caplog: pytest.LogCaptureFixture, mon
 
 
 # The command
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"], ids=["missing", "empty", "no text"])
+def test_a_file_without_a_key_is_wrong_usage(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "key").write_bytes(content)
+    with pytest.raises(UsageError, match="key"):
+        api_key(tmp_path / "key")
+
+
+def test_the_key_is_the_files_or_the_environments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text("of the file\n")
+    monkeypatch.setenv("HYBRIDGE_API_KEY", "of the environment")
+    assert api_key(tmp_path / "key") == "of the file"
+    assert api_key(None) == "of the environment"
 
 
 @pytest.mark.slow

@@ -109,8 +109,11 @@ def api_key(file: Path | None) -> str | None:
     """Read the API key from a file or the environment: a process list shows neither. Raises UsageError for none in the file."""
     if file is None:
         return os.environ.get(KEY_VARIABLE) or None
-    with file.open(encoding="utf-8") as opened:
-        key = opened.read(LONGEST_KEY).strip()
+    try:
+        with file.open(encoding="utf-8") as opened:
+            key = opened.read(LONGEST_KEY).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} with the API key cannot be read ({error}); give a text file that holds it.") from None
     if not key:
         raise UsageError(f"{file} holds no API key; write one into it.")
     return key
