@@ -131,12 +131,8 @@ def test_what_cannot_be_raises_our_errors(
     assert not list(tmp_path.iterdir())
 
 
-def test_what_exists_is_kept_unless_it_is_to_be_replaced(
-    checkpoint: Path, artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = Path(shutil.copytree(artifact, tmp_path / "out"))
-    with pytest.raises(UsageError, match="exists already; it was kept"):
-        hybridge.export_model(checkpoint, out, OPTIONS)
+def copying(artifact: Path, *new: str) -> Callable[..., Manifest]:
+    """An exporter that copies ``artifact``, and puts empty files beside it."""
 
     def copied(
         loaded: object,
@@ -148,10 +144,21 @@ def test_what_exists_is_kept_unless_it_is_to_be_replaced(
         plan: object,
     ) -> Manifest:
         shutil.copytree(artifact, folder, dirs_exist_ok=True)
-        (folder / "new").touch()
+        for name in new:
+            (folder / name).touch()
         return read_manifest(folder)
 
-    monkeypatch.setattr(formats, "export", copied)
+    return copied
+
+
+def test_what_exists_is_kept_unless_it_is_to_be_replaced(
+    checkpoint: Path, artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Path(shutil.copytree(artifact, tmp_path / "out"))
+    with pytest.raises(UsageError, match="exists already; it was kept"):
+        hybridge.export_model(checkpoint, out, OPTIONS)
+
+    monkeypatch.setattr(formats, "export", copying(artifact, "new"))
     hybridge.export_model(checkpoint, out, OPTIONS, force=True)
     assert (out / "new").exists()
 
@@ -168,24 +175,12 @@ def test_a_validation_comes_before_the_folder_appears(
     divergence = Divergence(program=0, operations=["decode"], position=0, error=1.0)
     report = ValidationReport(seed=0, tolerance=1e-5, first_divergence=divergence if spoilt else None)
 
-    def copied(
-        loaded: object,
-        cache: object,
-        folder: Path,
-        options: ExportOptions,
-        steps: ExportProgress,
-        calibrated: object,
-        plan: object,
-    ) -> Manifest:
-        shutil.copytree(artifact, folder, dirs_exist_ok=True)
-        return read_manifest(folder)
-
     def validated(folder: Path, source: Named, steps: ExportProgress, **options: Any) -> ValidationReport:
         assert not (tmp_path / "out").exists()
         assert source.checkpoint == checkpoint
         return report
 
-    monkeypatch.setattr(formats, "export", copied)
+    monkeypatch.setattr(formats, "export", copying(artifact))
     monkeypatch.setattr("hybridge.export.api.validate_session", validated)
     steps = Recorded()
     if spoilt:

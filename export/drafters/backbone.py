@@ -20,22 +20,14 @@ from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.drafter import DrafterAttentionLayer, DrafterSlidingAttentionLayer
 from hybridge.cache.operations.kernels import Scoring
 from hybridge.export.drafters.block_config import BlockDrafterConfig, Convolution
-from hybridge.export.drafters.rope import Angles, rotate
+from hybridge.export.drafters.rope import Angles, AttentionSizes, rotate
 
 
-class Sizes(Protocol):
+class Sizes(AttentionSizes, Protocol):
     """The sizes of a layer."""
 
     @property
-    def hidden_size(self) -> int: ...
-    @property
     def intermediate_size(self) -> int: ...
-    @property
-    def heads(self) -> int: ...
-    @property
-    def kv_heads(self) -> int: ...
-    @property
-    def head_dim(self) -> int: ...
     @property
     def eps(self) -> float: ...
     @property

@@ -18,8 +18,8 @@ Angles = tuple[Tensor, Tensor]
 """cos and sin [1, T, 1, D]."""
 
 
-class RopeSizes(Protocol):
-    """What the rotary embedding follows from."""
+class AttentionSizes(Protocol):
+    """The sizes of attention."""
 
     @property
     def hidden_size(self) -> int: ...
@@ -29,6 +29,11 @@ class RopeSizes(Protocol):
     def kv_heads(self) -> int: ...
     @property
     def head_dim(self) -> int: ...
+
+
+class RopeSizes(AttentionSizes, Protocol):
+    """What the rotary embedding follows from."""
+
     @property
     def rope(self) -> Mapping[str, Any]:
         """Return it as transformers' ``rope_parameters``."""
