@@ -6,7 +6,8 @@ HybridgeError
 │   ├── TokenError         a token id outside the vocabulary or not a whole number, or no token at all
 │   ├── CommitError        a commit without a verify, or of more tokens than were verified
 │   ├── SnapshotError      a slot out of range, never filled, or overwritten since
-│   └── DraftError         a drafter that does not fit this model
+│   ├── DraftError         a drafter that does not fit this model
+│   └── GrammarError       a schema or grammar that cannot be read, or not be followed any further
 ├── CheckpointError        a checkpoint that cannot be read: missing, damaged or misshapen
 │   ├── UnsupportedModelError  a model, or a layer of one, that hybridge has no state for
 │   └── NotACheckpointError    something else than a checkpoint was named, such as an adapter: exit code 2
@@ -53,6 +54,10 @@ class SnapshotError(UsageError):
 
 class DraftError(UsageError):
     """The drafter has another vocabulary or lacks what drafting for this model needs."""
+
+
+class GrammarError(UsageError):
+    """A JSON schema, regular expression or grammar cannot be followed, or is too complex to be followed any further."""
 
 
 class CheckpointError(HybridgeError):

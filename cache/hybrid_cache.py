@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from hybridge.cache.block import Block, CacheSizes
+from hybridge.cache.defaults import DEFAULT_MAX_SEQ_LEN
 from hybridge.cache.errors import SnapshotError, UsageError
 from hybridge.cache.families import Config, build_layers, config_dtype
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import CoreKernels, Kernels
 from hybridge.cache.transformers_api import TransformersCacheApi
-
-DEFAULT_MAX_SEQ_LEN = 2048
 
 Layer = TypeVar("Layer", bound=CacheLayer)
 

@@ -23,7 +23,7 @@ from hybridge.export.source.folder_kinds import ignored_parts
 from hybridge.export.source.named import Named
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.checks.validation import DEFAULT_PROGRAMS
+from hybridge.runtime.defaults import DEFAULT_PROGRAMS
 
 
 def export_model(

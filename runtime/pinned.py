@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 EXECUTORCH = "1.5.1"
@@ -20,12 +21,55 @@ XNNPACK = "XnnpackBackend"
 SCALAR_TYPES: Mapping[int, str] = {1: "int8", 4: "int64", 5: "float16", 6: "float32"}
 """ExecuTorch's scalar types by their number in a program and in a TensorInfo, as far as artifacts have them."""
 
-PROGRAM_PLANS, PLAN_NAME, PLAN_VALUES, VALUE_TYPE, VALUE, EXTRA_TENSOR_INFO, FULLY_QUALIFIED_NAME = 1, 0, 2, 0, 1, 9, 1
-"""Numbers of fields in a program's tables, as ``schema/program.fbs`` has them; a number never changes its meaning there."""
 HEADER_MAGIC = b"eh00"
-"""Bytes 8 to 12 of a program with a header, whose bytes 16 to 24 are the size of what stands before the weights."""
-TENSOR = 5
-"""The kind of a value that is a tensor, in the same file."""
+"""Bytes 8 to 12 of a program with a header; its bytes 16 to 24 are the size of the plans, 24 to 32 where segments begin."""
+
+
+class Fields(SimpleNamespace):
+    """Numbers of a table's fields in ``schema/program.fbs``; a number never changes its meaning there."""
+
+
+PROGRAM = Fields(execution_plan=1, segments=4, constant_segment=5, named_data=7)
+PLAN = Fields(name=0, values=2, chains=5, operators=6, delegates=7)
+OPERATOR = Fields(name=0, overload=1)
+DELEGATE = Fields(id=0, processed=1, compile_specs=2)
+PROCESSED = Fields(index=1)
+SEGMENT = Fields(offset=0, size=1)
+CONSTANTS = Fields(segment_index=0)
+NAMED_DATA = Fields(segment_index=1)
+SPEC = Fields(key=0)
+CHAIN = Fields(instructions=2)
+INSTRUCTION = Fields(instr_args_type=0, instr_args=1)
+CALL = Fields(index=0, args=1)
+"""Of a kernel's and of a delegate's."""
+VALUE = Fields(val_type=0, val=1)
+LIST = Fields(items=0)
+TENSOR_FIELDS = Fields(data_buffer_idx=5, allocation_info=6, extra_tensor_info=9)
+EXTRA_TENSOR_INFO = Fields(fully_qualified_name=1)
+
+KERNEL_CALL, DELEGATE_CALL = 1, 2
+"""Kinds of instructions."""
+NULL, INT, BOOL, DOUBLE, TENSOR, STRING, INT_LIST, DOUBLE_LIST, BOOL_LIST, TENSOR_LIST, OPTIONAL_TENSOR_LIST = range(1, 12)
+"""Kinds of values."""
+
+Kinds = frozenset[int]
+OF_TYPES: Mapping[str, Kinds] = {
+    "Tensor": Kinds({TENSOR}), "int": Kinds({INT}), "bool": Kinds({BOOL}), "float": Kinds({DOUBLE}), "str": Kinds({STRING}),
+    "number": Kinds({INT, DOUBLE, BOOL}), "List[int]": Kinds({INT_LIST}), "List[float]": Kinds({DOUBLE_LIST}),
+    "List[bool]": Kinds({BOOL_LIST}), "List[Tensor]": Kinds({TENSOR_LIST}),
+    "List[Optional[Tensor]]": Kinds({OPTIONAL_TENSOR_LIST}),
+}  # fmt: skip
+"""The kinds of values that a kernel takes for an argument of a type, as torch writes types in schemas."""
+_WEIGHT = "(Tensor weight, Tensor weight_scales, Tensor? weight_zero_points, int weight_quant_min, int weight_quant_max"
+OTHER_SCHEMAS: Mapping[str, str] = {
+    "dim_order_ops::_to_dim_order_copy.out": (
+        "(Tensor self, *, bool non_blocking=False, int[]? dim_order=None, Tensor(a!) out) -> Tensor(a!)"
+    ),
+    "dim_order_ops::_empty_dim_order.out": "(int[] size, *, int[]? dim_order=None, Tensor(a!) out) -> Tensor(a!)",
+    "quantized_decomposed::embedding_4bit.out": f"{_WEIGHT}, Tensor indices, *, Tensor(a!) out) -> Tensor(a!)",
+    "quantized_decomposed::embedding_byte.out": f"{_WEIGHT}, Tensor indices, *, Tensor(a!) out) -> Tensor(a!)",
+}
+"""Of operators that torch knows only once exports are imported; ``functions.yaml`` and ``quantized.yaml`` have them."""
 
 STOCK_OPERATORS: Mapping[str, str] = {
     "llama": "extension/llm/custom_ops/libcustom_ops_aot_lib.*",
@@ -61,6 +105,32 @@ def extension() -> Any:
 def operator_names(runtime: Any) -> frozenset[str]:
     """Return all registered kernels as ``namespace::name.overload``."""
     return frozenset(runtime._get_operator_names())
+
+
+def argument_kinds(operator: str) -> list[Kinds] | None:
+    """Return the kinds of the values that a kernel takes, and that it gives unless it writes; None for an unknown operator.
+
+    operator: ``namespace::name.overload``. Of our own operators only exports tell torch; our kernels check what they take.
+    """
+    import torch
+
+    name, _, overload = operator.partition(".")
+    try:
+        if operator in OTHER_SCHEMAS:
+            schema = torch._C.parse_schema(operator + OTHER_SCHEMAS[operator])
+        else:
+            schema = torch._C._get_schema(name, overload)
+    except RuntimeError:
+        return None
+    writes = any(each.is_out for each in schema.arguments)  # what it returns then are the same values again
+    return [_kinds(str(each.type)) for each in (*schema.arguments, *(() if writes else schema.returns))]
+
+
+def _kinds(written: str) -> Kinds:
+    """The kinds of a type; of one that no program of ours has, any."""
+    if written.startswith("Optional["):
+        return _kinds(written.removeprefix("Optional[").removesuffix("]")) | {NULL}
+    return OF_TYPES.get(written, Kinds(range(256)))
 
 
 def backend_names(runtime: Any) -> frozenset[str]:

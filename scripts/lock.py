@@ -31,7 +31,7 @@ PLATFORMS = {
     ("darwin", "arm64"): "aarch64-apple-darwin",
 }
 """What setup runs on, and uv's name for it."""
-EXTRAS = ("checkpoints", "dev", "onnx", "optimum", "serve")
+EXTRAS = ("checkpoints", "dev", "eval", "onnx", "optimum", "serve", "structured")
 BUILD = ("editables", "setuptools")
 """What builds the checkout and the libraries that are published as source alone, beside pyproject's build-system."""
 LOCKS = ("requirements", "requirements-cuda")
@@ -147,7 +147,16 @@ class Resolver:
             f"{below} and sys_platform == '{system}' and platform_machine == '{machine}'" for system, machine in PLATFORMS
         ]
         limits.write_text(f"[tool.uv]\nenvironments = {places}\n")
-        words = ["--universal", "--generate-hashes", "--no-annotate", "--no-header", "--python-version", PYTHONS[0]]
+        words = [
+            "--universal",
+            "--fork-strategy",
+            "fewest",
+            "--generate-hashes",
+            "--no-annotate",
+            "--no-header",
+            "--python-version",
+            PYTHONS[0],
+        ]
         answer = run(self.uv, "pip", "compile", new, "--constraint", old, "--system-certs", *words, cwd=self.folder)
         return list(read(answer))
 

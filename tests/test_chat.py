@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import select
 import shutil
 import signal
 import subprocess
@@ -125,6 +126,18 @@ def test_taking_back_reads_nothing_again() -> None:
     answer = again(conversation)
     assert counting.read <= len(answer) + 1, "only the answer itself was computed"
     assert conversation.read_again == 0
+
+
+def test_the_statistics_count_every_token_that_was_read() -> None:
+    conversation = talk()
+    for text in ("one two three", "four"):
+        before, stats = conversation.session.length, GenerationStats()
+        list(conversation.say(text, stats))
+        assert stats.prompt_tokens == conversation.turns[-1].answer - before > len(text)
+        assert stats.prefill_seconds > 0
+    stats = GenerationStats()
+    list(conversation.retry(stats))
+    assert stats.prompt_tokens == 1, "the message's checkpoint is of all but its last token"
 
 
 def test_going_back_many_turns_reads_only_what_is_new() -> None:
@@ -319,3 +332,69 @@ def test_ctrl_c_stops_an_answer_and_leaves_a_usable_conversation(talking: Path) 
     assert process.returncode == 0, told.decode()
     assert b"0 exchanges left" in told
     assert b"Traceback" not in told
+
+
+class Person:
+    """Someone at a terminal who chats: types, and sees what is shown."""
+
+    def __init__(self, folder: Path, home: Path, *options: str) -> None:
+        self.main, side = pty.openpty()
+        self.process = subprocess.Popen(
+            [SCRIPT, "chat", folder, "--max-new-tokens", "8", "--no-speculation", *options],
+            stdin=side, stdout=side, stderr=side, start_new_session=True,
+            env=os.environ | {"XDG_STATE_HOME": str(home), "TERM": "dumb"},
+        )  # fmt: skip
+        os.close(side)
+        self.seen = ""
+
+    def sees(self, text: str) -> None:
+        """Wait until ``text`` is shown, and forget all up to there."""
+        deadline = time.monotonic() + 60
+        while text not in self.seen and time.monotonic() < deadline:
+            if select.select([self.main], [], [], 1)[0]:
+                self.seen += os.read(self.main, 4096).decode()
+        assert text in self.seen
+        self.seen = self.seen.partition(text)[2]
+
+    def types(self, text: str) -> None:
+        os.write(self.main, text.encode())
+
+    def leaves(self) -> None:
+        self.types("/ex\t\n")  # Tab completes the command
+        self.sees("/exit")
+        assert self.process.wait(60) == 0
+        os.close(self.main)
+
+
+@pytest.mark.slow
+def test_a_line_is_edited_and_comes_back_in_the_next_chat(talking: Path, tmp_path: Path) -> None:
+    pytest.importorskip("readline")
+    history = tmp_path / "hybridge" / "chat-history"
+    first = Person(talking, tmp_path)
+    first.sees("> ")
+    first.types("hellp\x7fo there\n")  # the p is taken back
+    first.sees("\x08 \x08o there")
+    first.sees("> ")
+    first.leaves()
+    assert history.read_text().splitlines() == ["hello there", "/exit"]
+    assert (history.stat().st_mode & 0o777, history.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    second = Person(talking, tmp_path)
+    second.sees("> ")
+    second.types("\x1b[A\x1b[A")
+    second.sees("hello there")
+    second.types(" again\n")
+    second.sees("> ")
+    second.leaves()
+    assert history.read_text().splitlines() == ["hello there", "/exit", "hello there again", "/exit"]
+
+
+@pytest.mark.slow
+def test_nothing_is_remembered_where_that_is_not_wanted_or_not_typed(talking: Path, tmp_path: Path) -> None:
+    person = Person(talking, tmp_path, "--no-history")
+    person.sees("> ")
+    person.leaves()
+    subprocess.run(
+        [SCRIPT, "chat", talking], input="/exit\n", text=True, capture_output=True, check=True,
+        env=os.environ | {"XDG_STATE_HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert not list(tmp_path.iterdir())

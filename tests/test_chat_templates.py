@@ -19,6 +19,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.cli import main
 from hybridge.export.cli.chat_template import load_template, render
 from hybridge.export.cli.template_args import OURS, template_variables
+from hybridge.export.cli.thinking import thinking_variables
 from hybridge.export.tokenizer.files import read_tokenizer
 from hybridge.runtime.artifacts.artifact import Artifact, file_entry
 
@@ -245,3 +246,38 @@ def test_what_the_conversation_sets_is_not_taken(name: str) -> None:
         template_variables([f"{name}=1"])
     with pytest.raises(typer.BadParameter, match="twice"):
         template_variables(["x=1", "x=2"])
+
+
+# Thinking
+
+
+@pytest.mark.parametrize("thinking", [True, False])
+def test_thinking_is_the_templates_own_switch(tmp_path: Path, thinking: bool) -> None:
+    folder = tokenizer_folder(tmp_path / "tokenizer", chat_template=TEMPLATES["qwen3_5"])
+    artifact = artifact_of(folder, tmp_path / "out")
+    switched = load_template(artifact, {}, thinking)([USER])
+    assert switched == load_template(artifact, {"enable_thinking": thinking})([USER])
+    assert switched != load_template(artifact, {"enable_thinking": not thinking})([USER])
+
+
+@pytest.mark.parametrize(
+    ("template", "switch"),
+    [
+        ("{% if enable_thinking %}x{% endif %}", "enable_thinking"),
+        ("{{ 'x' if thinking is defined and thinking }}", "thinking"),
+        ("{% generation %}{{ thinking }}{% endgeneration %}", "thinking"),
+        ("{{ message.thinking }}{{ message . thinking }}{{ 'thinking' }} thinking", None),
+        ("{{ messages[0].content }}", None),
+        ("{{ reasoning_effort }}", None),
+        ("{% if", None),
+    ],
+)
+def test_the_switch_is_a_variable_of_the_template(template: str, switch: str | None) -> None:
+    assert thinking_variables(template, None, {}) == {}
+    if switch is not None:
+        assert thinking_variables(template, False, {}) == {switch: False}
+        with pytest.raises(UsageError, match=f"--thinking and --template-arg {switch} say the same thing"):
+            thinking_variables(template, True, {switch: True})
+    else:
+        with pytest.raises(UsageError, match="no switch for thinking"):
+            thinking_variables(template, False, {})

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given, settings
+from states import same, seen
 from table import VOCABULARY, Table, table_session
 from tiny import lively, tiny_config, tiny_model
 from torch import Tensor
@@ -22,7 +24,6 @@ from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
 from hybridge.runtime.sessions.checkpoint import Checkpoint
 from hybridge.runtime.sessions.prefix_cache import PrefixCache
 from hybridge.runtime.sessions.reading import bring_to
-from hybridge.runtime.sessions.row_buffers import row_buffers
 
 SIZES = ExportOptions(max_seq_len=140, prefill_chunk=9, verify_len=4, snapshot_slots=2, kernels="aten")
 INT8 = replace(SIZES, kernels="hybridge", kv_cache="int8")
@@ -40,20 +41,6 @@ EAGER: dict[str, tuple[Callable[[], Any], ExportOptions]] = {
     "parts side by side": (lambda: tiny_config("falcon_h1"), SIZES),
     "latents": (lambda: tiny_config("kimi_linear"), SIZES),
 }
-
-
-def seen(session: Session) -> dict[str, Tensor]:
-    """All of a state that decides what comes: bounded buffers, and the rows that count."""
-    state, bounded = session._program.state(), session._program.bounded()
-    rows = row_buffers(state, bounded, session.manifest.options)
-    return {name: each.clone() for name, each in bounded.items()} | {
-        name: each.read(0, each.filled(state)) for name, each in rows.items()
-    }
-
-
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    bits = [{name: each.contiguous().view(torch.uint8) for name, each in state.items()} for state in (one, other)]
-    return one.keys() == other.keys() and all(torch.equal(bits[0][name], bits[1][name]) for name in one)
 
 
 class Wanderer:
@@ -178,6 +165,17 @@ def test_a_checkpoint_of_another_model_is_refused() -> None:
     with pytest.raises(UsageError, match="another model"):
         other.resume(one.checkpoint())
     assert other.tokens == [3]
+
+
+def test_a_checkpoint_is_for_every_session_of_its_artifact_and_no_other(artifact: Path, own_artifact: Path) -> None:
+    one, same, other = Session.load(artifact), Session.load(artifact), Session.load(own_artifact)
+    one.prefill([1, 2, 3])
+    made = one.checkpoint()
+    assert same.resume(made) == 3
+    assert torch.equal(same.decode(4), one.decode(4))
+    with pytest.raises(UsageError, match="another model"):
+        other.resume(made)
+    assert other.tokens == []
 
 
 def test_rows_are_copied_once() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -21,9 +22,9 @@ from forgery import forge
 from tiny import save_checkpoint, tiny_config
 from transformers import AutoConfig
 
-from hybridge.export.cli import inspect as inspect_command
-from hybridge.export.cli import main
+from hybridge.export.cli import main, prompt
 from hybridge.export.cli.common import out
+from hybridge.runtime.artifacts import artifact as artifact_module
 from hybridge.runtime.artifacts.manifest import MANIFEST, PROGRAM, read_manifest
 
 SCRIPT = Path(sys.executable).parent / "hybridge"
@@ -126,6 +127,39 @@ def test_an_export_that_is_stopped_leaves_nothing(checkpoint: Path, tmp_path: Pa
     assert not list(tmp_path.iterdir())
 
 
+STOPPED_IN_A_CALLBACK = """
+import os, signal, sys, time, weakref
+from pathlib import Path
+from hybridge.export.cli import ended
+from hybridge.export.output.output_folder import output_folder
+
+class Key:
+    pass
+
+def write():
+    with output_folder(Path(sys.argv[1]), force=False) as folder:
+        (folder / "half").write_text("written")
+        key = Key()
+        ref = weakref.ref(key, lambda _: os.kill(os.getpid(), int(sys.argv[2])) or time.sleep(0.1))
+        del key
+    print("went on")
+
+ended(write)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_writer_that_is_stopped_where_python_swallows_exceptions_leaves_nothing(
+    tmp_path: Path, number: int, code: int
+) -> None:
+    """In a weakref's callback, as PyTorch has many while it traces: an exception there is printed and forgotten, or aborts."""
+    command = [sys.executable, "-c", STOPPED_IN_A_CALLBACK, str(tmp_path / "out"), str(int(number))]
+    listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, preexec_fn=listen)
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (code, "", "Interrupted.")
+    assert not list(tmp_path.iterdir())
+
+
 # Wrong usage: 2
 
 WRONG_USAGE = {
@@ -156,7 +190,13 @@ WRONG_USAGE = {
     "export {checkpoint} -o {checkpoint}": "exists already; it was kept. Choose another -o, or replace it with --force",
     "export {checkpoint} -o {checkpoint} --force": "is not an artifact (it has no manifest.json), so --force does not",
     "export {huge} -o {tmp}/out": "the state would take",
-    "run {artifact}": "Missing option '--prompt'",
+    "run {artifact}": "there is no text to continue; give --prompt TEXT, --prompt - for stdin, or --prompt-file FILE",
+    "run {artifact} --prompt hi --prompt-file {tmp}/x": "--prompt and --prompt-file exclude each other",
+    "run {artifact} --prompt-file {tmp}/nowhere": "nowhere cannot be read (No such file or directory); give a text file",
+    "run {artifact} --prompt-file {artifact}/model.pte": "model.pte is not UTF-8 text",
+    "run {artifact} --prompt hi --chat": "has no chat template",
+    "run {artifact} --prompt hi --no-thinking": "has no chat template",
+    "run {artifact} --prompt hi --template-arg x": "expected a name, an equals sign and a value",
     "run {artifact} --prompt hi --max-new-tokens 0": "Invalid value for '--max-new-tokens'",
     "run {artifact} --prompt hi --temperature -1": "temperature is -1.0, but must be 0 (greedy) or lie between",
     "run {artifact} --prompt hi --top-p 2": "top_p is 2.0, but must be above 0 and at most 1",
@@ -276,7 +316,7 @@ def test_an_interruption_is_130(cli: Run, artifact: Path, monkeypatch: pytest.Mo
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(inspect_command, "open_artifact", interrupted)
+    monkeypatch.setattr(artifact_module, "open_artifact", interrupted)
     assert cli("inspect", artifact).code == 130
 
 
@@ -313,6 +353,43 @@ def test_run_json_is_the_text_and_what_it_took(cli: Run, artifact: Path) -> None
     content = json.loads(cli(*command, "--json").raw)
     assert (content["prompt_tokens"], content["new_tokens"]) == (3, 7)
     assert content["prompt"] + content["text"] + "\n" == cli(*command).raw
+
+
+class Piped:
+    """stdin as a pipe gives it."""
+
+    def __init__(self, content: bytes) -> None:
+        self.buffer = io.BytesIO(content)
+
+
+@pytest.mark.parametrize("content", [b"abc", b"abc\n", b"abc\r\n"])
+def test_run_reads_its_prompt_from_stdin_or_a_file_without_the_end_of_the_last_line(
+    cli: Run, artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    expected = cli("run", artifact, "--prompt", "abc", "--max-new-tokens", 7).raw
+    (tmp_path / "prompt.txt").write_bytes(content)
+    for words in (("--prompt", "-"), ("--prompt-file", "-"), ("--prompt-file", tmp_path / "prompt.txt")):
+        monkeypatch.setattr(sys, "stdin", Piped(content))
+        assert cli("run", artifact, *words, "--max-new-tokens", 7).raw == expected
+
+
+def test_a_prompt_that_no_artifact_can_read_is_refused_before_it_is_loaded(
+    cli: Run, artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompt, "LARGEST", 1000)
+    monkeypatch.setattr(sys, "stdin", Piped(b"x" * 1001))
+    done = cli("run", artifact, "--prompt", "-")
+    assert done.code == 2
+    assert "give a shorter text" in done.err
+
+
+def test_run_writes_its_page_beside_the_text(cli: Run, artifact: Path, tmp_path: Path) -> None:
+    command = ("run", artifact, "--prompt", "abcabcabc", "--max-new-tokens", 30)
+    plain, done = cli(*command), cli(*command, "--html", tmp_path / "page.html")
+    assert (done.code, done.raw, done.err) == (0, plain.raw, "")
+    page = (tmp_path / "page.html").read_text()
+    assert "9 tokens in" in page
+    assert "</html>" in page
 
 
 def test_run_stats_go_to_stderr(cli: Run, artifact: Path) -> None:
@@ -393,8 +470,11 @@ def test_run_stops_where_the_context_is_full(cli: Run, artifact: Path) -> None:
 @pytest.mark.slow
 def test_a_validation_that_passes_reports_and_ends_with_0(cli: Run, artifact: Path, checkpoint: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    done = cli("validate", artifact, "--against", checkpoint, "--programs", 2, "--report", report, "--json")
+    page = tmp_path / "page.html"
+    done = cli("validate", artifact, "--against", checkpoint, "--programs", 2, "--report", report, "--html", page, "--json")
     assert done.code == 0
+    assert "Passed" in page.read_text()
+    assert "<circle" in page.read_text()
     content = json.loads(done.raw)
     assert content == json.loads(report.read_text())
     assert content["passed"]

@@ -20,7 +20,7 @@ from hybridge.cache.families import FAMILIES
 from hybridge.export.cli.embedded import EMBEDDED
 
 README = ROOT / "README.md"
-DOCUMENTS = [README, *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", ROOT / "examples/python/README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 ELSEWHERE = {
     "scripts/demo": "makes a .venv by the network, then runs 'hybridge demo', which made the folder that these tests run in",
@@ -74,7 +74,7 @@ def checker() -> Checker:
     return Checker()
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_a_document_names_exists(path: Path, checker: Checker) -> None:
     assert checker.faults(Document.read(path)) == []
 
@@ -94,7 +94,7 @@ def test_every_model_type_is_listed() -> None:
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What README's reader has: the folders of scripts/demo, and a checkpoint, whose sizes are small here."""
     folder, made = tmp_path_factory.mktemp("documents"), demo_folder(tmp_path_factory)
-    for name in ("hybridge-demo", "hybridge-demo-draft"):
+    for name in ("hybridge-demo", "hybridge-demo-draft", "hybridge-demo-dspark"):
         (folder / name).symlink_to(made / name)
     checkpoint = folder / "Qwen3.5-0.8B"
     layers = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
@@ -140,7 +140,7 @@ def run(line: str, folder: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["README.md", "docs/python.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/python.md", "docs/structured.md"])
 def test_the_python_of_a_document_runs_as_written(name: str, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks, namespace = Document.read(ROOT / name).blocks("python"), dict[str, Any]()
     assert blocks

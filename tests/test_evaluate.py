@@ -40,11 +40,16 @@ def evaluate(made: tuple[Path, Path], *words: object) -> Result:
 def test_a_text_gives_figures_by_position(made: tuple[Path, Path], tmp_path: Path) -> None:
     folder = made[1].parent
     done = evaluate(
-        made, "--text", folder / "text.txt", "--window", 80, "--tokens", 240, "--json", "--report", tmp_path / "r.json"
+        made,
+        *("--text", folder / "text.txt", "--window", 80, "--tokens", 240, "--json"),
+        *("--report", tmp_path / "r.json", "--plot", tmp_path / "kl.svg"),
     )
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     assert report == json.loads((tmp_path / "r.json").read_text())
+    picture = (tmp_path / "kl.svg").read_text()
+    assert "<svg" in picture
+    assert "line2d" in picture
     assert (report["texts"], report["whole"]["positions"]) == (3, 240)
     assert [(each["first"], each["last"]) for each in report["ranges"]] == [(0, 63), (64, 79)]
     assert 1e-6 < report["whole"]["kl"] < 0.1
@@ -80,6 +85,7 @@ def test_what_cannot_be_measured_is_refused(made: tuple[Path, Path], tmp_path: P
     for words, message in (
         (("--text", short, "--window", 64), "and one window is 64"),
         (("--text", binary), "is not UTF-8 text"),
+        (("--plot", tmp_path / "kl.txt"), "has no ending of a picture; expected one of .svg, .png, .pdf"),
         (("--text", tmp_path / "none.txt"), "cannot be read"),
         (("--text", short, "--prompts", short), "two kinds of texts"),
         (("--prompts", short, "--window", 5), "prompt 1 has 9 tokens, expected 1 to 4"),

@@ -48,7 +48,8 @@ class Words:
         return {}
 
     def make(self, seed: int, index: int) -> Input:
-        return Input(self._words[index].encode(), self._words[index])
+        word = self._words[index]
+        return Input(word.encode(), word, good=word.endswith("good"))
 
 
 def test_crashes_hangs_and_wrong_answers_are_found_and_the_rest_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,6 +59,13 @@ def test_crashes_hangs_and_wrong_answers_are_found_and_the_rest_goes_on(monkeypa
     assert [(each.kind, each.index) for each in report.findings] == [("crash", 1), ("hang", 3), ("wrong", 4), ("crash", 5)]
     assert "out of order" in str(report.findings[0])
     assert "--only words --seed 3 --first 1 --count 1" in str(report.findings[0])
+
+
+def test_a_good_input_that_is_refused_is_wrong() -> None:
+    """All 2,000 ONNX graphs were refused, the unchanged ones too, and that looked fine."""
+    report = fuzz(Words(["refused: good", "refused: bad", "accepted"]), 3, 0, 3, None)
+    assert report.outcomes == {"wrong": 1, "refused": 1, "accepted": 1}
+    assert "a good input is refused" in str(report.findings[0])
 
 
 def test_a_batch_begins_anywhere() -> None:

@@ -27,9 +27,10 @@ DOCUMENTED = frozenset(
         *("executorch.exir", "safetensors", "safetensors.torch", "tokenizers", "sentencepiece"),
         *("onnx", "onnx_ir", "onnx_ir.passes.common", "onnxruntime", "onnxscript", "numpy"),
         *("gguf", "huggingface_hub", "huggingface_hub.errors", "peft"),
-        *("jinja2", "pydantic", "pydantic.dataclasses", "typer"),
+        *("jinja2", "packaging.requirements", "pydantic", "pydantic.dataclasses", "typer"),
         *("llguidance", "uvicorn", "starlette.applications", "starlette.exceptions", "starlette.middleware"),
         *("starlette.middleware.cors", "starlette.requests", "starlette.responses", "starlette.routing"),
+        *("lm_eval.__main__", "lm_eval.api.model", "lm_eval.api.registry", "lm_eval.utils", "matplotlib.figure"),
         *("rich.console", "rich.markup", "rich.progress", "rich.table", "rich.text"),
         *("optimum.commands.base", "optimum.commands.export.base"),
     }

@@ -18,10 +18,13 @@ from drafter_twins import (
 )
 from tiny import save_lively_checkpoint, tiny_config
 
-from hybridge.cache.errors import DraftError, SnapshotError
+from hybridge.cache.errors import DraftError, SnapshotError, ValidationError
 from hybridge.export.api import export_model
+from hybridge.export.output.progress import ExportProgress
 from hybridge.export.pte import exporter
+from hybridge.export.reference.validate import validate_native, validate_session
 from hybridge.runtime import Context, ExportOptions, GenerationStats, Sampler, Sampling, Session, open_artifact
+from hybridge.runtime.checks.validation_report import ValidationReport
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
 from hybridge.runtime.native import NativeProcess, NativeSession
 
@@ -127,6 +130,19 @@ def test_the_text_is_plain_decodings(native: NativeSession) -> None:
         native.reset()
         assert list(native.generate_by_own(prompt, max_new_tokens=40, block_length=block, stats=stats)) == plain
         assert stats.verifies > 3
+
+
+@pytest.mark.parametrize("validated", [validate_session, validate_native])
+def test_a_validation_generates_with_the_drafter(artifact: Path, validated: Callable[..., ValidationReport]) -> None:
+    report = validated(artifact, artifact.with_name("target"), ExportProgress(), programs=1, seed=0)
+    check = report.generation
+    assert report.passed
+    assert check.drafted_matches == check.drafted_prompts == check.prompts
+    assert check.drafted_rejected > 100
+    check.drafted_matches -= 1
+    assert not report.passed
+    with pytest.raises(ValidationError, match="with its own drafter 19 of 20"):
+        report.check()
 
 
 def test_what_is_no_draft_is_refused(native: NativeSession) -> None:

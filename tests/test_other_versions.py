@@ -113,9 +113,17 @@ def test_the_native_session_names_the_operator(for_another_runtime: Path) -> Non
         NativeProcess(open_artifact(for_another_runtime))
 
 
-def test_a_program_that_does_not_load_says_that_it_is_of_another_version(for_another_runtime: Path) -> None:
-    """Its manifest hides what the program calls."""
+def test_an_operator_that_the_manifest_hides_is_named(for_another_runtime: Path) -> None:
     said = refused(for_another_runtime, lambda content: content["methods"]["verify"]["operators"].pop())
+    assert "calls 'hybridge::better_rows.out', which its manifest does not list" in said
+
+
+def test_a_program_that_does_not_load_says_that_it_is_of_another_version(folder: Path) -> None:
+    data = bytearray((folder / "model.pte").read_bytes())
+    assert data[4:6] == b"ET"
+    data[4:8] = b"ET99"  # of a later format
+    (folder / "model.pte").write_bytes(data)
+    said = refused(folder, lambda content: None)
     assert "model.pte does not load: " in said
     assert said.endswith(BETWEEN)
 

@@ -5,6 +5,7 @@ import random
 import weakref
 
 import pytest
+from simulated import Machine, times_plain
 from table import table_session
 
 from hybridge.runtime import PromptLookup
@@ -158,3 +159,50 @@ def test_proposals_that_are_slower_than_decoding_are_left_out_until_some_are_rig
         pace.shadow([1], 0.0)
         pace.compare(1)
     assert pace.choose(100) == 8
+
+
+def test_what_is_surely_right_is_verified_unless_that_is_slower_and_then_tried_again() -> None:
+    pace = Pace([4, 8])
+    assert pace.sure(7) == 7  # nothing was measured
+    for _ in range(5):
+        pace.round_done(1, 0, 0, 0.010)
+    pace.round_done(8, 0, 0, 0.020)
+    assert pace.sure(7) == 7
+    assert pace.acceptance == Pace([4, 8]).acceptance
+    for _ in range(40):
+        pace.round_done(8, 0, 0, 0.200)
+        pace.round_done(4, 0, 0, 0.200)
+    tries = [pace.sure(7) for _ in range(40)]
+    assert tries.count(0) == 38
+    assert tries.count(7) == 2
+
+
+# Whole generations of 64 tokens over made-up machines. The costs, in decodes, are those of drafters at Qwen3.5-0.8B's shape
+# (docs/benchmarks.md); everything takes twice as long the first time, and now and then for a while.
+
+VERIFY = {"verify_4": 1.2, "verify_8": 1.75, "verify_16": 3.2, "commit": 0.07, "decode": 1.0}
+DRAFTERS = {
+    "mtp": {"decode": 1.0, "verify_4": 1.2, "draft_4": 1.2, "commit": 0.07},
+    "dflash": {**VERIFY, "draft_4": 0.24, "draft_8": 0.31, "draft_16": 0.51},
+    "dspark": {"decode": 1.0, "verify_8": 2.4, "draft_8": 0.6, "commit": 0.2},
+}
+
+
+def machine(drafter: str, slow: float = 2.0) -> Machine:
+    return Machine(costs=DRAFTERS[drafter], cold=2.0, slow=slow)
+
+
+@pytest.mark.parametrize("sure", [False, True])
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_a_short_text_that_cannot_be_guessed_costs_next_to_nothing_from_the_first_on(drafter: str, *, sure: bool) -> None:
+    assert min(times_plain(machine(drafter), 0.0, sure=sure, texts=3)) >= 0.97
+
+
+@pytest.mark.parametrize(("drafter", "share", "floor"), [("mtp", 0.5, 0.95), ("dflash", 0.5, 0.97), ("dspark", 0.5, 0.95)])
+def test_a_text_that_is_guessed_half_the_time_costs_little(drafter: str, share: float, floor: float) -> None:
+    assert min(times_plain(machine(drafter), share, sure=False, texts=3)) >= floor
+
+
+@pytest.mark.parametrize(("drafter", "share", "wanted"), [("mtp", 0.9, 1.1), ("dflash", 0.7, 1.25), ("dspark", 0.9, 1.2)])
+def test_one_slow_first_round_with_a_block_does_not_end_speculation(drafter: str, share: float, wanted: float) -> None:
+    assert min(times_plain(machine(drafter, slow=1.0), share, sure=False, texts=3)[1:]) >= wanted

@@ -187,6 +187,27 @@ def test_the_system_prompt_is_shared_between_conversations() -> None:
         assert cached[1] > 80
 
 
+def test_a_message_of_a_history_that_was_sent_whole_is_edited_without_reading_what_stands_before_it() -> None:
+    """Checkpoints stood at multiples of 512 alone where the history was not built by this server."""
+    with served(sessions=1) as one:
+        history = [
+            *user("tell " * 40),
+            {"role": "assistant", "content": "abc " * 20},
+            *user("more"),
+            {"role": "assistant", "content": "cba"},
+            *user("end"),
+        ]
+        ask_for = client(one).chat.completions.create
+        ask_for(model="babble", messages=history, max_tokens=4)
+        edited = [*history[:2], *user("no, something else")]
+        answer = ask_for(model="babble", messages=edited, max_tokens=20)
+        assert answer.choices[0].message.content == alone(chat_tokens("tell " * 40, "abc " * 20, "no, something else"), 20)
+        assert answer.usage is not None
+        assert answer.usage.prompt_tokens_details is not None
+        cached = answer.usage.prompt_tokens_details.cached_tokens or 0
+        assert cached >= len(chat_tokens("tell " * 40, "abc " * 20)) - 20
+
+
 def test_draft_tokens_are_counted(one: Served) -> None:
     prompt = "abcd " * 30
     answer = client(one).completions.create(model="babble", prompt=prompt, max_tokens=200)
@@ -302,7 +323,7 @@ BAD: dict[str, tuple[Any, int, str]] = {
     "another model": ({"model": "gpt-9", "messages": user("a")}, 404, "there is no model"),
     "two answers": ({"messages": user("a"), "n": 2}, 400, "n is not supported"),
     "a penalty": ({"messages": user("a"), "presence_penalty": 1}, 400, "presence_penalty is not supported"),
-    "tools": ({"messages": user("a"), "tools": [{"type": "function"}]}, 400, "tools is not supported"),
+    "tools": ({"messages": user("a"), "tools": [{"type": "function"}]}, 400, "tools.0.function: Field required"),
     "an unknown field": ({"messages": user("a"), "temprature": 1}, 400, "no field temprature"),
     "a cold temperature": ({"messages": user("a"), "temperature": -1}, 400, "temperature"),
     "no tokens": ({"messages": user("a"), "max_tokens": 0}, 400, "max_tokens"),

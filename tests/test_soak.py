@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tiny import tiny_config, tiny_model
 from torch import Tensor
 
+from hybridge.export.quantization.quantize import quantize
 from hybridge.export.reference.oracle import load_oracle
 from hybridge.runtime.artifacts.artifact import open_artifact
+from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.native import NativeProcess, NativeSession
 from hybridge.runtime.sessions.session import Session
 
@@ -17,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 from soaking.journal import Journal
 from soaking.program import Round, play_round
+from soaking.subjects import GROUP, SUBJECTS, WIDER
 
 ROUNDS = 6
 EVERY = {"prefill", "decode", "verify", "commit", "snapshot", "restore", "save", "load", "generate"}
@@ -74,3 +78,12 @@ def test_a_journal_goes_on_where_it_was(tmp_path: Path) -> None:
     assert again.table() == journal.table()
     assert Journal(tmp_path / "journal", seed=2, code="a").subjects == {}
     assert Journal(tmp_path / "journal", seed=1, code="b").subjects == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, each in SUBJECTS.items() if each.quantize])
+def test_each_rounded_subject_can_be_rounded(name: str) -> None:
+    """Weights whose columns the groups of a scale do not divide ended a soak's worker before its first operation."""
+    subject = SUBJECTS[name]
+    options = ExportOptions(quantize=subject.quantize, group_size=GROUP, kernels="hybridge")
+    quantize(tiny_model(tiny_config(subject.family, **WIDER.get(subject.family, {}))), options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import warnings
@@ -13,26 +14,14 @@ from types import FrameType
 from rich.markup import escape
 
 from hybridge.cache.errors import HybridgeError
-from hybridge.export.cli import bench, chat, demo, evaluate, export, inspect, kernels, native, run, serve, validate
-from hybridge.export.cli.common import app, err
+from hybridge.export.cli.app import app
+from hybridge.export.cli.common import err
+from hybridge.export.output.unfinished import is_anything_unfinished, undo_unfinished
 
-__all__ = [
-    "app",
-    "bench",
-    "chat",
-    "demo",
-    "ended",
-    "evaluate",
-    "export",
-    "fail",
-    "inspect",
-    "kernels",
-    "main",
-    "native",
-    "run",
-    "serve",
-    "validate",
-]
+__all__ = ["app", "ended", "fail", "main"]
+
+SHOW_CURSOR = b"\x1b[?25h"
+INTERRUPTED = b"\nInterrupted.\n"
 
 
 def fail(message: str, exit_code: int) -> None:
@@ -55,7 +44,7 @@ def ended(command: Callable[[], object]) -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     try:
-        with _leaving_at_sigterm():
+        with _leaving_at(signal.SIGTERM), _leaving_at(signal.SIGINT):
             command()
     except HybridgeError as error:
         fail(str(error), error.exit_code)
@@ -67,14 +56,24 @@ def ended(command: Callable[[], object]) -> None:
 
 
 @contextmanager
-def _leaving_at_sigterm() -> Iterator[None]:
-    """Make SIGTERM an exception, so that half-written folders are cleaned up."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
+def _leaving_at(signal_number: signal.Signals) -> Iterator[None]:
+    """Have a signal leave: by an exception, but without one where something is being written (export/output/unfinished.py)."""
+    before = signal.getsignal(signal_number)
+    if before is signal.SIG_IGN:  # so nohup and a shell's background jobs want it
+        yield
+        return
+    signal.signal(signal_number, _leave)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal_number, before)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    if is_anything_unfinished():
+        undo_unfinished()
+        os.write(2, SHOW_CURSOR * err.is_terminal + INTERRUPTED)  # no stream, as one may be at work below this handler
+        os._exit(128 + number)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(128 + number)

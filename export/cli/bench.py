@@ -1,27 +1,25 @@
-"""``hybridge bench``"""
+"""``hybridge bench``: what speculative decoding brings."""
 
 from __future__ import annotations
 
 import gc
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from hybridge.cache.errors import UsageError, ValidationError
-from hybridge.export.cli.common import JsonOption, app, err, out, print_json, table
-from hybridge.export.cli.device import bench_device
+from hybridge.export.cli.common import err, out, print_json, table
 from hybridge.export.cli.embedded import code_prompts, export_embedded
 from hybridge.export.cli.figures import print_figures
-from hybridge.export.cli.generating import ThreadsOption
-from hybridge.export.cli.profile import profile_parts
 from hybridge.export.cli.speculation_figures import BenchReport, Subject, measure
+from hybridge.export.pages.bench import Target, bench_page
+from hybridge.export.pages.page import write_page
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
-from hybridge.runtime.backends.threads import set_threads
 from hybridge.runtime.checks.speculation_bench import PLAIN, Outcome
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
 from hybridge.runtime.drafters.draft_model import DraftModel
@@ -30,51 +28,41 @@ from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.sessions.session import Session
 
 PROMPTS = 40
+NAMES = {"mtp": "multi-token prediction", "dflash": "DFlash", "dflash2": "DFlash 2", "dspark": "DSpark", "eagle3": "EAGLE-3"}
 
 
-@app.command()
-def bench(
-    artifact: Annotated[
-        Path | None, typer.Argument(help="An exported artifact; left out, the embedded models are exported and measured.")
-    ] = None,
-    draft: Annotated[Path | None, typer.Option("--draft", help="The artifact of a draft model.")] = None,
-    tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate and compare, over all drafters.")] = 100_000,
-    samples: Annotated[int, typer.Option(min=300, help="Tokens to draw for each test of the sampling.")] = 200_000,
-    threads: ThreadsOption = None,
-    profiled: Annotated[
-        bool, typer.Option("--profile", help="Instead, where a decode, a verify and a prefill spend their time.")
-    ] = False,
-    device: Annotated[
-        bool, typer.Option("--device", help="Instead, how fast this device is, as a row for the table of devices in docs/.")
-    ] = False,
-    context: Annotated[int, typer.Option(min=1, help="Tokens before them, for --profile and --device.")] = 128,
-    json: JsonOption = False,
-) -> None:
-    """Measure what speculative decoding brings, interleaved with plain decoding, and check that it changes no text."""
-    if profiled and device:
-        raise UsageError("--profile and --device exclude each other; give one of them.")
-    if profiled:
-        if artifact is None:
-            raise UsageError("--profile needs an artifact: hybridge bench OUT --profile.")
-        profile_parts(artifact, threads, context, json=json)
+@dataclass(frozen=True)
+class Artifacts:
+    """A target, its draft model, and the same target with another drafter inside."""
+
+    target: Path
+    draft: Path | None = None
+    other: Path | None = None
+
+
+@contextmanager
+def exported(artifact: Path | None, draft: Path | None) -> Iterator[Artifacts]:
+    """Yield what is to be measured: the artifacts given or, without any, the embedded models' as long as the body runs."""
+    if artifact is not None:
+        yield Artifacts(artifact, draft)
         return
-    if artifact is None and draft is not None:
-        raise UsageError("--draft needs the target's artifact before it; leave both out for the embedded models.")
     with tempfile.TemporaryDirectory(prefix="hybridge-bench-") as scratch:
-        if artifact is None:
-            artifact, draft = Path(scratch) / "target", Path(scratch) / "draft"
-            export_embedded(artifact, draft)
-        if threads is not None:
-            set_threads(threads)
-        if device:
-            bench_device(artifact, context, json=json)
-            return
-        subject = load(artifact, draft)
-        gc.freeze()  # what is loaded stays: the collector need not look at it between two tokens
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=err, transient=True) as progress:
-            task = progress.add_task("Measuring", total=None)
-            report = measure(subject, tokens, samples, lambda done, total: progress.update(task, completed=done, total=total))
+        made = Artifacts(*(Path(scratch) / name for name in ("target", "draft", "dspark")))
+        export_embedded(made.target, made.draft, made.other)
+        yield made
+
+
+def bench_speculation(artifacts: Artifacts, tokens: int, samples: int, html: Path | None, *, json: bool) -> None:
+    """Measure and show what speculative decoding brings. Raises ValidationError where it changed the text."""
+    subject = load(artifacts)
+    gc.freeze()  # what is loaded stays: the collector need not look at it between two tokens
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True) as progress:
+        task = progress.add_task("Measuring", total=None)
+        report = measure(subject, tokens, samples, lambda done, total: progress.update(task, completed=done, total=total))
+    if html is not None:
+        targets = [Target(**vars(figure)) for figure in report.figures()]
+        write_page(html, bench_page(artifacts.target.resolve().name, report.outcomes, targets))
     if json:
         print_json(report.to_dict())
     else:
@@ -83,20 +71,29 @@ def bench(
         raise ValidationError("speculation changed the text; see the figures above.")
 
 
-def load(artifact: Path, draft: Path | None) -> Subject:
+def load(artifacts: Artifacts) -> Subject:
     """Open the sessions of a target and of its drafters. Raises what opening them raises."""
-    opened = open_artifact(artifact)
+    opened, draft = open_artifact(artifacts.target), artifacts.draft
     if opened.tokenizer is None:
-        raise UsageError(f"{artifact} has no tokenizer.json to read code with, which is what is generated; export with one.")
+        raise UsageError(
+            f"{artifacts.target} has no tokenizer.json to read code with, which is what is generated; export with one."
+        )
     session = Session.of(opened)
     ways: dict[str, Drafter | None] = {PLAIN: None, "prompt lookup": PromptLookup()}
     if draft is not None:
         ways["draft model"] = DraftModel.load(draft, opened, session)
-    if opened.manifest.drafter is not None:
-        kind = opened.manifest.drafter.kind
-        ways["multi-token prediction" if kind == "mtp" else kind] = BlockDrafter(session)
+    ways |= own_drafter(session)
+    other = Session.load(artifacts.other) if artifacts.other is not None else None
+    more = own_drafter(other) if other is not None else {}
+    sessions = dict.fromkeys(more, other) if other is not None else {}
     prompts = code_prompts(tokenizer_of(opened), PROMPTS)
-    return Subject(session=session, ways=ways, prompts=prompts, draft=draft)
+    return Subject(session=session, ways=ways | more, sessions=sessions, prompts=prompts, draft=draft)
+
+
+def own_drafter(session: Session) -> dict[str, Drafter]:
+    """Return the drafter inside an artifact, if it has one, by what it is called."""
+    description = session.manifest.drafter
+    return {} if description is None else {NAMES[description.kind]: BlockDrafter(session)}
 
 
 def show(report: BenchReport) -> None:

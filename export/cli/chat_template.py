@@ -6,7 +6,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from hybridge.cache.errors import UsageError
+from hybridge.export.cli.thinking import thinking_variables
+from hybridge.export.server.formats import Format, answer_format
 from hybridge.export.tokenizer.special_tokens import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.chat.conversation import Message, Render
@@ -15,10 +19,11 @@ DEFAULT, TOOL_USE = "default", "tool_use"
 TEMPLATE_FILE, SUFFIX = "chat_template", ".jinja"
 
 
-def load_template(artifact: Artifact, variables: Mapping[str, Any] | None = None) -> Render:
+def load_template(artifact: Artifact, variables: Mapping[str, Any] | None = None, thinking: bool | None = None) -> Render:
     """What renders conversations for the artifact's model, with its special tokens and then ``variables`` by name.
 
-    Raises UsageError where the checkpoint had no chat template, or only named ones of which none is meant.
+    thinking: switched on or off, where the template has a switch for it. Raises UsageError where the checkpoint had no chat
+    template, only named ones of which none is meant, or no such switch.
     """
     variables = variables or {}
     config = _json(artifact, TOKENIZER_CONFIG)
@@ -28,8 +33,16 @@ def load_template(artifact: Artifact, variables: Mapping[str, Any] | None = None
             f"{artifact.folder} has no chat template, so its model was not made to chat; use 'hybridge run' to continue a text."
         )
     template = _chosen(artifact, templates, tools=variables.get("tools") is not None)
-    special = special_tokens(config, _json(artifact, SPECIAL_TOKENS_MAP))
-    return lambda messages: render(template, messages, {**special, **variables})
+    every = {**special_tokens(config, _json(artifact, SPECIAL_TOKENS_MAP)), **variables}
+    every |= thinking_variables(template, thinking, variables)
+    return lambda messages: render(template, messages, every)
+
+
+def answer_format_of(artifact: Artifact, tokenizer: Tokenizer) -> Format | None:
+    """Return how the answers of an artifact's model are read, where they are more than text."""
+    config = _json(artifact, TOKENIZER_CONFIG)
+    templates = _files(artifact) or _named(config) or _named(_json(artifact, "chat_template.json"))
+    return answer_format(config.get("response_template"), "\n".join(templates.values()), tokenizer)
 
 
 def render(template: str, messages: list[Message], variables: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Parts that all commands share: the app, the two consoles, and how arguments are described."""
+"""Parts that all commands share: the two consoles, and what is printed on them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -14,19 +14,9 @@ from rich.table import Table
 
 from hybridge.cache.errors import UsageError
 
-app = typer.Typer(
-    name="hybridge",
-    help="Export hybrid language models to one ExecuTorch program and run it with speculative rollback.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 # A pipe has no width; 80 columns would cut names.
 out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140)
 err = Console(stderr=True)
-
-ArtifactArgument = Annotated[Path, typer.Argument(help="An exported artifact: the folder that 'hybridge export' wrote.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 
 
 def print_json(content: Any) -> None:
@@ -62,3 +52,8 @@ def check_writable_file(path: Path) -> None:
     """Raises UsageError where ``path`` cannot become a file, before the work that would be lost."""
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"{path} cannot be written: it is a folder, or its folder does not exist.")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write one JSON document to a file. Raises OSError."""
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -5,23 +5,21 @@ from __future__ import annotations
 import gc
 import time
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.text import Text
 from tokenizers import Tokenizer
 
 from hybridge.cache.errors import ValidationError
-from hybridge.export.cli.bench import load, print_outcomes
-from hybridge.export.cli.common import app, err, out
+from hybridge.export.cli.bench import Artifacts, load, print_outcomes
+from hybridge.export.cli.common import err, out
 from hybridge.export.cli.embedded import EMBEDDED, export_embedded
 from hybridge.export.cli.figures import Figure, figures, print_figures
 from hybridge.export.cli.speculation_figures import Subject
 from hybridge.export.cli.steps import ConsoleProgress
 from hybridge.export.cli.validation_table import print_report
+from hybridge.export.reference.validate import validate_session
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
 from hybridge.runtime.checks.speculation_bench import contest
-from hybridge.runtime.checks.validation import DEFAULT_PROGRAMS
 from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.sampling import Sampling
 from hybridge.runtime.generation.stats import GenerationStats
@@ -42,25 +40,17 @@ PROMPT = '''class Point:
 '''
 
 
-@app.command()
-def demo(
-    output: Annotated[Path, typer.Option("--output", "-o", help="Where the artifact goes; replaced if it is one.")] = Path(
-        "hybridge-demo"
-    ),
-    programs: Annotated[int, typer.Option(min=1, help="Random programs of 40 operations to validate with.")] = DEFAULT_PROGRAMS,
-) -> None:
-    """Export the embedded hybrid model and its drafters, validate it, and generate with and without speculation."""
-    from hybridge.export.reference.validate import validate_session
-
+def demonstrate(output: Path, programs: int) -> None:
+    """Show the whole way in ``output``. Raises ValidationError where a figure is not reached."""
     began = time.perf_counter()
-    draft = output.with_name(f"{output.name}-draft")
+    draft, dspark = (output.with_name(f"{output.name}-{name}") for name in ("draft", "dspark"))
     err.print("[bold]1. Export[/] the embedded models")
-    manifest = export_embedded(output, draft)
+    manifest = export_embedded(output, draft, dspark)
     err.print("[bold]2. Validate[/] the target against the uncached eager model")
     report = validate_session(output, EMBEDDED, ConsoleProgress(err), programs=programs, seed=0)
     print_report(report, out)
     err.print("[bold]3. Generate[/] with and without speculation")
-    subject = load(output, draft)
+    subject = load(Artifacts(output, draft, dspark))
     gc.freeze()
     same = compare_generation(subject, load_tokenizer(output / "tokenizer.json"))
     results = [*figures(manifest, report, subject.session), Figure(
@@ -89,7 +79,9 @@ def compare_generation(subject: Subject, tokenizer: Tokenizer) -> bool:
     )
     out.print(colored(tokenizer, prompt, tokens, stats))
     prompts = [prompt, *subject.prompts[:CODE_PROMPTS]]
-    outcomes = contest(subject.session, subject.ways, prompts, new_tokens=NEW_TOKENS, sampling=Sampling())
+    outcomes = contest(
+        subject.session, subject.ways, prompts, new_tokens=NEW_TOKENS, sampling=Sampling(), sessions=subject.sessions
+    )
     print_outcomes("Generation, greedy, of code", outcomes)
     differing = sum(each.differing for each in outcomes.values())
     out.print(f"tokens other than plain decoding's: {differing} of {sum(each.total.new_tokens for each in outcomes.values())}")

@@ -17,17 +17,20 @@ from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.kernels import library
 
 EMBEDDED = Path(__file__).parents[1] / "embedded"
-DRAFT = EMBEDDED / "draft"
+DRAFT, DSPARK = EMBEDDED / "draft", EMBEDDED / "dspark"
 TARGET_OPTIONS = ExportOptions(
     max_seq_len=2048, verify_len=16, shorter_verify_lens=(4,), tap_layers=(-1,), mtp=True, draft_len=3
 )
 DRAFT_OPTIONS = ExportOptions(max_seq_len=2048, snapshot_slots=1)
+DSPARK_OPTIONS = ExportOptions(max_seq_len=2048, verify_len=8, shorter_verify_lens=(4,), draft_blocks=(8,), snapshot_slots=1)
 HELD_OUT = 8
 """Of 256: modules that scripts/train-tiny keeps out of the training text, by a hash of their names."""
 
 
-def export_embedded(target: Path, draft: Path) -> Manifest:
-    """Export the embedded model with its own drafter, and its draft model; returns the target's manifest.
+def export_embedded(target: Path, draft: Path | None = None, dspark: Path | None = None) -> Manifest:
+    """Export the embedded model with its own drafter, its draft model, and it once more with a block drafter.
+
+    Returns the target's manifest.
 
     With hybridge's kernels, compiled if need be, where there is a compiler.
     """
@@ -38,8 +41,13 @@ def export_embedded(target: Path, draft: Path) -> Manifest:
     manifest = export_checkpoint(
         EMBEDDED, target, dataclasses.replace(TARGET_OPTIONS, kernels=kernels), force=True, validate=False
     )
-    err.print("[bold]The draft model[/]: 1 gated delta net")
-    export_checkpoint(DRAFT, draft, dataclasses.replace(DRAFT_OPTIONS, kernels=kernels), force=True, validate=False)
+    if draft is not None:
+        err.print("[bold]The draft model[/]: 1 gated delta net")
+        export_checkpoint(DRAFT, draft, dataclasses.replace(DRAFT_OPTIONS, kernels=kernels), force=True, validate=False)
+    if dspark is not None:
+        err.print("[bold]The target[/] once more, with a block drafter (DSpark) in place of multi-token prediction")
+        options = dataclasses.replace(DSPARK_OPTIONS, kernels=kernels)
+        export_checkpoint(EMBEDDED, dspark, options, force=True, validate=False, drafter=DSPARK)
     return manifest
 
 

@@ -1,13 +1,11 @@
-"""Parts that ``run`` and ``chat`` share: a model with its drafter, and the options that choose it."""
+"""What generates text shares: a model with its drafter, and the table of what a generation took."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.table import Table
 from tokenizers import Tokenizer
 
@@ -22,28 +20,6 @@ from hybridge.runtime.drafters.prompt_lookup import PromptLookup
 from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.sessions.session import Session
-
-DraftOption = Annotated[Path | None, typer.Option("--draft", help="Draft with this model, an artifact too.")]
-LookupOption = Annotated[bool, typer.Option("--prompt-lookup", help="Draft from what the text has already (the default).")]
-OwnDrafterOption = Annotated[
-    bool, typer.Option("--drafter", "--mtp", help="Draft with the artifact's own drafter, if it was exported with one.")
-]
-PlainOption = Annotated[bool, typer.Option("--no-speculation", help="Decode plainly, without a drafter.")]
-NewTokensOption = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Stop after this many tokens.")]
-TemperatureOption = Annotated[float, typer.Option("--temperature", help="0 is greedy.")]
-TopKOption = Annotated[int, typer.Option("--top-k", help="Draw from the k best tokens only; 0 for all.")]
-TopPOption = Annotated[float, typer.Option("--top-p", help="Draw from the fewest tokens that have this probability together.")]
-MinPOption = Annotated[float, typer.Option("--min-p", help="Drop tokens below this share of the best one's probability.")]
-PenaltyOption = Annotated[float, typer.Option("--repetition-penalty", help="Above 1: tokens that were there become rarer.")]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Of the sampling; drawn if left out.")]
-ThreadsOption = Annotated[
-    int | None, typer.Option("--threads", min=1, help="To compute on; one for each fast core if left out.")
-]
-CacheBytesOption = Annotated[
-    int,
-    typer.Option("--cache-bytes", min=0, help="Memory for checkpoints of what was read, to which going back is instant."),
-]
-StopOption = Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be given several times.")]
 
 PLAIN_STEPS = 16
 
@@ -110,18 +86,22 @@ def speed_up(stats: GenerationStats, plain: float | None) -> float | None:
 def stats_table(stats: GenerationStats, plain: float | None) -> Table:
     """Return a table of counts, times and speed of a generation."""
     grid = table("Generation", "", "")
-    grid.add_row("prompt", f"{stats.prompt_tokens} tokens in {stats.prefill_seconds:.3f} s")
-    grid.add_row("new", f"{stats.new_tokens} tokens, {stats.tokens_per_second:.0f} tokens/s")
-    grid.add_row("draft tokens", f"{stats.proposed}, accepted {stats.accepted} ({stats.acceptance_rate:.0%})")
-    grid.add_row("mean accepted length", f"{stats.mean_accepted_length:.2f} tokens a block")
-    grid.add_row("calls", f"{stats.verifies} verifies, {stats.decodes} decodes, {stats.rollbacks} rollbacks")
+    for name, value in stats_rows(stats, plain):
+        grid.add_row(name, value)
+    return grid
+
+
+def stats_rows(stats: GenerationStats, plain: float | None) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of that table."""
+    yield "prompt", f"{stats.prompt_tokens} tokens in {stats.prefill_seconds:.3f} s"
+    yield "new", f"{stats.new_tokens} tokens, {stats.tokens_per_second:.0f} tokens/s"
+    yield "draft tokens", f"{stats.proposed}, accepted {stats.accepted} ({stats.acceptance_rate:.0%})"
+    yield "mean accepted length", f"{stats.mean_accepted_length:.2f} tokens a block"
+    yield "calls", f"{stats.verifies} verifies, {stats.decodes} decodes, {stats.rollbacks} rollbacks"
     for phase in ("draft", "verify", "commit", "decode"):
         seconds = getattr(stats, f"{phase}_seconds")
-        grid.add_row(phase, f"{seconds:.3f} s, {seconds / stats.new_seconds if stats.new_seconds else 0:.0%}")
+        yield phase, f"{seconds:.3f} s, {seconds / stats.new_seconds if stats.new_seconds else 0:.0%}"
     faster = speed_up(stats, plain)
     if faster is not None and plain is not None:
-        grid.add_row(
-            "speed-up over plain decoding",
-            f"{faster:.2f}× ({1 / plain:.0f} tokens/s, measured on up to {PLAIN_STEPS} more tokens)",
-        )
-    return grid
+        tokens_per_second = f"{1 / plain:.0f} tokens/s, measured on up to {PLAIN_STEPS} more tokens"
+        yield "speed-up over plain decoding", f"{faster:.2f}× ({tokens_per_second})"

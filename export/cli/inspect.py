@@ -1,50 +1,36 @@
-"""``hybridge inspect``"""
+"""``hybridge inspect``: a manifest as tables."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from rich.markup import escape
 
-from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, megabytes, out, print_json, table
-from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
+from hybridge.export.cli.common import megabytes, out, table
+from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.drafter_description import DrafterDescription
 from hybridge.runtime.artifacts.manifest import Manifest, OnnxEntry, TensorEntry
 from hybridge.runtime.artifacts.runtime_check import other_version
 
 
-@app.command()
-def inspect(artifact: ArtifactArgument, json: JsonOption = False) -> None:
-    """Show an artifact's layers, state, methods, operators, backends and sizes, after checking its hashes."""
-    opened = open_artifact(artifact)
-    if json:
-        print_json(opened.manifest.model_dump(mode="json"))
-        return
-    _print_summary(opened)
-    _print_layers(opened.manifest)
-    _print_bits(opened.manifest)
-    _print_methods(opened.manifest)
-    _print_operators(opened.manifest)
-    if opened.manifest.onnx is not None:
-        _print_onnx(opened.manifest.onnx)
+def show(artifact: Artifact) -> None:
+    """Print all that the manifest says, as tables."""
+    manifest = artifact.manifest
+    _print_summary(artifact)
+    _print_layers(manifest)
+    _print_bits(manifest)
+    _print_methods(manifest)
+    _print_operators(manifest)
+    if manifest.onnx is not None:
+        _print_onnx(manifest.onnx)
 
 
 def _print_summary(artifact: Artifact) -> None:
     manifest = artifact.manifest
     grid = table(escape(str(artifact.folder)), "", "")
-    grid.add_row("format version", f"{manifest.format_version}")
-    grid.add_row("model type", manifest.model_type)
-    if manifest.source is not None:
-        grid.add_row("made of", manifest.source)
-    grid.add_row("vocabulary", f"{manifest.vocab_size} tokens, bos {manifest.bos_id}, eos {manifest.eos_ids}")
-    for name, value in _options(manifest).items():
-        grid.add_row(name, escape(_shown(value)))
-    for name, file in manifest.files.items():
-        grid.add_row(name, f"{megabytes(file.size)}  sha256 {file.sha256[:16]}…")
-    grid.add_row("weights", megabytes(manifest.weight_bytes))
-    if manifest.drafter is not None:
-        grid.add_row("drafter", _drafter(manifest.drafter))
-    grid.add_row("made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items()))
+    for name, value in summary(manifest):
+        grid.add_row(escape(name), escape(value))
     out.print(grid)
     if note := other_version(manifest):
         out.print(f"{escape(note.strip())} Loading it checks that this one has all of its operators and backends.")
@@ -53,6 +39,23 @@ def _print_summary(artifact: Artifact) -> None:
             f"Format version {manifest.format_version}: the stock runners of ExecuTorch 1.5 give wrong text with it. "
             "Export the model again for them."
         )
+
+
+def summary(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield names and values of what an artifact is as a whole."""
+    yield "format version", f"{manifest.format_version}"
+    yield "model type", manifest.model_type
+    if manifest.source is not None:
+        yield "made of", manifest.source
+    yield "vocabulary", f"{manifest.vocab_size} tokens, bos {manifest.bos_id}, eos {manifest.eos_ids}"
+    for name, value in _options(manifest).items():
+        yield name, _shown(value)
+    for name, file in manifest.files.items():
+        yield name, f"{megabytes(file.size)}  sha256 {file.sha256[:16]}…"
+    yield "weights", megabytes(manifest.weight_bytes)
+    if manifest.drafter is not None:
+        yield "drafter", _drafter(manifest.drafter)
+    yield "made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
 
 
 def _shown(value: object) -> str:
@@ -93,13 +96,18 @@ def _print_bits(manifest: Manifest) -> None:
     """How many weights of each kind have how many bits; kinds are names without the numbers of layers."""
     if not manifest.bits:
         return
+    grid = table("Weights of fewer bits; all others are float32", "weight", "bits", "layers")
+    for kind, bits, count in kinds_of_bits(manifest):
+        grid.add_row(escape(kind), f"{bits}", f"{count}")
+    out.print(grid)
+
+
+def kinds_of_bits(manifest: Manifest) -> list[tuple[str, int, int]]:
+    """Return the kinds of rounded weights, their bits and how many there are."""
     kinds = Counter(
         (".".join(part for part in name.split(".") if not part.isdigit()), bits) for name, bits in manifest.bits.items()
     )
-    grid = table("Weights of fewer bits; all others are float32", "weight", "bits", "layers")
-    for (kind, bits), count in sorted(kinds.items()):
-        grid.add_row(escape(kind), f"{bits}", f"{count}")
-    out.print(grid)
+    return [(kind, bits, count) for (kind, bits), count in sorted(kinds.items())]
 
 
 def _print_methods(manifest: Manifest) -> None:

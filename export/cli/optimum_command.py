@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from hybridge.export.cli import ended
-from hybridge.export.cli.export import export_command
+from hybridge.export.cli.commands.export import export
 
 
 def main(words: Sequence[str]) -> None:
     """Export by the words after ``optimum-cli export hybridge``; exit codes and messages are those of ``hybridge``."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(in_optimums_words(export_command))
+    app.command()(in_optimums_words(export))
     ended(lambda: app(args=list(words), prog_name="optimum-cli export hybridge"))
 
 

@@ -30,10 +30,14 @@ SURELY_OTHER = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """The models measured: a target and all ways to generate from it; draft is the draft model's artifact."""
+    """The models measured: a target and all ways to generate from it; draft is the draft model's artifact.
+
+    sessions: of the ways whose drafter is in another artifact of the same target.
+    """
 
     session: Session
     ways: Mapping[str, Drafter | None]
+    sessions: Mapping[str, Session]
     prompts: list[list[int]]
     draft: Path | None
 
@@ -136,7 +140,13 @@ def measure(subject: Subject, tokens: int, samples: int, notify: Notify) -> Benc
     count = min(len(subject.prompts), -(-tokens // (drafters * new_tokens)))
     steps = ProgressCount(notify, total=count * (drafters + 1) + RANDOM_PROMPTS * (drafters + 1) + 2 * 2 + drafters + 1)
     report.outcomes[CODE] = contest(
-        session, subject.ways, subject.prompts[:count], new_tokens=new_tokens, sampling=Sampling(), notify=steps.done
+        session,
+        subject.ways,
+        subject.prompts[:count],
+        new_tokens=new_tokens,
+        sampling=Sampling(),
+        sessions=subject.sessions,
+        notify=steps.done,
     )
     report.outcomes[RANDOM] = contest(
         session,
@@ -144,6 +154,7 @@ def measure(subject: Subject, tokens: int, samples: int, notify: Notify) -> Benc
         random_prompts(session, RANDOM_PROMPTS, new_tokens),
         new_tokens=new_tokens,
         sampling=HOT,
+        sessions=subject.sessions,
         notify=steps.done,
     )
     longest: dict[str, Drafter | None] = {PLAIN: None, "prompt lookup": PromptLookup()}

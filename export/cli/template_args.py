@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-OPTION = "--template-arg"
+from hybridge.export.cli.commands.options import TEMPLATE_ARG
+
 OURS = frozenset(
     {
         *("messages", "conversations", "chat_template", "add_generation_prompt"),
@@ -17,16 +18,6 @@ OURS = frozenset(
 )
 """What rendering a conversation sets itself."""
 LISTS = ("tools", "documents")
-
-TemplateArgOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        OPTION,
-        metavar="NAME=VALUE",
-        help="A variable of the chat template, such as enable_thinking=false or tools=[…]; VALUE is JSON, else a text. "
-        "May be given several times.",
-    ),
-]
 
 
 def template_variables(given: Sequence[str]) -> dict[str, Any]:
@@ -59,4 +50,4 @@ def _is_list_of_objects(value: Any) -> bool:
 
 
 def _wrong(message: str) -> typer.BadParameter:
-    return typer.BadParameter(message, param_hint=f"'{OPTION}'")
+    return typer.BadParameter(message, param_hint=f"'{TEMPLATE_ARG}'")

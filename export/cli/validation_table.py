@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
+from rich.text import Text
 
 from hybridge.export.cli.common import table
 from hybridge.runtime.checks.drift import Drift
-from hybridge.runtime.checks.validation_report import Divergence, ValidationReport
+from hybridge.runtime.checks.validation_report import Divergence, GenerationCheck, ValidationReport
 
 
 def print_report(report: ValidationReport, console: Console) -> None:
@@ -35,6 +36,7 @@ def rows(report: ValidationReport) -> list[tuple[str, Any]]:
         ("top-1 agreement", f"{report.top1_agreement:.4%}"),
         ("greedy = eager, plain", f"{generation.plain_matches} of {generation.prompts} prompts"),
         ("greedy = eager, speculative", f"{generation.speculative_matches} of {generation.prompts} prompts"),
+        *_drafted_rows(generation),
         (
             "tokens generated each way",
             f"{generation.tokens} ({generation.ties} ties; draft tokens: {generation.accepted} accepted, "
@@ -43,6 +45,19 @@ def rows(report: ValidationReport) -> list[tuple[str, Any]]:
         *drift_rows(report.drift),
         ("result", mark),
     ]
+
+
+def _drafted_rows(check: GenerationCheck) -> list[tuple[str, Any]]:
+    """What generations with the artifact's own drafter gave; nothing for an artifact without one."""
+    if not check.drafted_prompts:
+        return []
+    counts = f"draft tokens: {check.drafted_accepted} accepted, {check.drafted_rejected} rejected"
+    return [("greedy = eager, own drafter", f"{check.drafted_matches} of {check.drafted_prompts} prompts ({counts})")]
+
+
+def plain_rows(report: ValidationReport) -> list[tuple[str, str]]:
+    """The same without a console's colours."""
+    return [(name, Text.from_markup(value).plain) for name, value in rows(report)]
 
 
 def drift_rows(drift: Drift | None) -> list[tuple[str, Any]]:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hybridge.cache.errors import OutputError, UsageError
+from hybridge.export.output.unfinished import undone_at_signals
 from hybridge.runtime.artifacts.manifest import MANIFEST
 from hybridge.runtime.files.claim import claim_folder, partial_path, remove_leftover
 from hybridge.runtime.files.durable import exchange, sync, sync_tree
@@ -27,8 +28,14 @@ def output_folder(target: Path, *, force: bool) -> Iterator[Path]:
         check_target(target, force=force)
         target.parent.mkdir(parents=True, exist_ok=True)
         claim = claim_folder(staging)
+
+    def undo() -> None:
+        claim.release()
+        remove_leftover(staging)
+        _recover(target)
+
     try:
-        with _explained(target):
+        with undone_at_signals(undo), _explained(target):
             yield staging
             staging.chmod(0o755)
             sync_tree(staging)

@@ -5,7 +5,7 @@ A model's own methods are replaced on the instance, so that no other model of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.auto.auto_factory import _get_model_class
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
+from transformers.utils.chat_parsing import ResponseParser
 from transformers.utils.chat_template_utils import render_jinja_template
 
 Streamer = BaseStreamer
@@ -205,3 +206,8 @@ def gguf_tokenizer(path: str) -> tuple[Any, dict[str, Any]]:
     """
     architecture, content, options = get_gguf_tokenizer(path)
     return convert_gguf_tokenizer(architecture, content)[0], options
+
+
+def response_parser(template: Mapping[str, Any], prompt: str, tools: Sequence[Mapping[str, Any]]) -> ResponseParser:
+    """Return transformers' parser of an answer to ``prompt``, which may begin it. Raises ValueError for what is no template."""
+    return ResponseParser(dict(template), prefix=prompt, tools=[dict(tool) for tool in tools] or None)

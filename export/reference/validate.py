@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
+from hybridge.cache.errors import DraftError
 from hybridge.export.layers.rounded_weight import Rounder
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.quantization.quantize import is_lossy
@@ -13,8 +15,10 @@ from hybridge.export.source.named import Named
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.checks.checked_session import CheckedSession, Oracle
 from hybridge.runtime.checks.drift import measure_drift
-from hybridge.runtime.checks.validation import validate
+from hybridge.runtime.checks.validation import Drafted, validate
 from hybridge.runtime.checks.validation_report import ValidationReport
+from hybridge.runtime.drafters.block_drafter import BlockDrafter
+from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.native import NativeProcess, NativeSession
 from hybridge.runtime.sessions.session import Session
 
@@ -28,7 +32,7 @@ def validate_session(
     opened = open_artifact(artifact)
     session = Session.of(opened)
     oracle = load_oracle(checkpoint, opened.manifest, _stored(opened))
-    report = _compare(session, oracle, steps, programs=programs, seed=seed)
+    report = _compare(session, oracle, steps, _drafted(session), programs=programs, seed=seed)
     if is_lossy(session.manifest.options):
         original = uncached(load_original(checkpoint, session.manifest).model)
         report.drift = measure_drift(session, original, oracle, seed=seed)
@@ -41,7 +45,8 @@ def validate_native(
     """Validate the native harness likewise, but for the drift, which belongs to the artifact and not to what runs it."""
     with NativeProcess(open_artifact(artifact)) as process:
         oracle = load_oracle(checkpoint, process.artifact.manifest, _stored(process.artifact))
-        return _compare(NativeSession(process), oracle, steps, programs=programs, seed=seed)
+        session = NativeSession(process)
+        return _compare(session, oracle, steps, _drafted_natively(session), programs=programs, seed=seed)
 
 
 def _stored(artifact: Artifact) -> Rounder | None:
@@ -50,7 +55,44 @@ def _stored(artifact: Artifact) -> Rounder | None:
     return stored_rounder(artifact.program, calibration.stored) if calibration else None
 
 
-def _compare(session: CheckedSession, oracle: Oracle, steps: ExportProgress, *, programs: int, seed: int) -> ValidationReport:
+def _drafted(session: Session) -> Drafted | None:
+    """Generation with the artifact's own drafter, if it has one, always by the longest block."""
+    if session.manifest.drafter is None:
+        return None
+    drafter, block = BlockDrafter(session), session.verify_len
+
+    def generate(prompt: list[int], new_tokens: int, stats: GenerationStats) -> Iterator[int]:
+        return session.generate(prompt, max_new_tokens=new_tokens, drafter=drafter, block_length=block, stats=stats)
+
+    return generate
+
+
+def _drafted_natively(session: NativeSession) -> Drafted | None:
+    if session.manifest.drafter is None:
+        return None
+    try:
+        session.draft(0, 1)  # proposes nothing for an empty text
+    except DraftError:  # a program of before, which does not say which blocks its drafter has
+        return None
+
+    def generate(prompt: list[int], new_tokens: int, stats: GenerationStats) -> Iterator[int]:
+        return session.generate_by_own(prompt, max_new_tokens=new_tokens, stats=stats)
+
+    return generate
+
+
+def _compare(
+    session: CheckedSession, oracle: Oracle, steps: ExportProgress, drafted: Drafted | None, *, programs: int, seed: int
+) -> ValidationReport:
     new_tokens = max(1, min(NEW_TOKENS, session.max_seq_len // 2))
     with steps.counted("Validating against eager") as notify:
-        return validate(session, oracle, programs=programs, prompts=PROMPTS, new_tokens=new_tokens, seed=seed, notify=notify)
+        return validate(
+            session,
+            oracle,
+            programs=programs,
+            prompts=PROMPTS,
+            new_tokens=new_tokens,
+            seed=seed,
+            notify=notify,
+            drafted=drafted,
+        )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from time import monotonic, time
 from typing import Any
 
@@ -15,25 +15,33 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from tokenizers import Tokenizer
 
 from hybridge.cache.errors import HybridgeError
+from hybridge.export.server.answers import Answer, OneCall, ShownTokens
+from hybridge.export.server.delivery import Said, by_origin, streamed, whole
 from hybridge.export.server.errors import ApiError, invalid, of_hybridge
+from hybridge.export.server.formats import Format, shown_tokens
 from hybridge.export.server.guard import Limits, check_host, check_key, read_body
-from hybridge.export.server.job import Chance, Event, Finished, Job, Piece, Place
+from hybridge.export.server.job import Event, Finished, Job, Piece, Place
 from hybridge.export.server.metrics import Metrics
+from hybridge.export.server.page import PAGE, page_headers
 from hybridge.export.server.prompts import Prompt, Prompts, Render
 from hybridge.export.server.requests import ChatRequest, CompletionRequest, GenerationRequest, parse
-from hybridge.export.server.responses import DONE, Form, event
+from hybridge.export.server.responses import Form
+from hybridge.export.server.structures import Structures
 from hybridge.export.server.worker import Worker
 from hybridge.runtime.generation.sampling import Sampling
 from hybridge.runtime.sessions.prefix_cache import PrefixCache
 
 log = logging.getLogger(__name__)
 
-Answer = Callable[[Request], Awaitable[Response]]
+OPEN = ("/", "/health")
+"""Paths that need no key: they say nothing of anybody."""
+
+Path = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,12 +63,22 @@ class Server:
     """Answers requests over the sessions of one artifact."""
 
     def __init__(
-        self, places: Sequence[Place], tokenizer: Tokenizer, render: Render, cache: PrefixCache, settings: Settings
+        self,
+        places: Sequence[Place],
+        tokenizer: Tokenizer,
+        render: Render,
+        cache: PrefixCache,
+        settings: Settings,
+        form: Format | None = None,
     ) -> None:
+        """form: how the model writes calls and reasoning, if it does."""
         self.tokenizer, self.settings, self.metrics = tokenizer, settings, Metrics()
-        self.prompts = Prompts(tokenizer, render)
+        self.prompts = Prompts(tokenizer, render, places[0].session.manifest.eos_ids)
+        self.answers = form
+        self._shown = ShownTokens(tokenizer, shown_tokens(form, tokenizer))
         self.worker = Worker(places, cache, self.metrics, settings.queue)
         self._created = int(time())
+        self.structures = Structures(tokenizer, places[0].session.manifest)
         self._longest = places[0].session.max_seq_len
 
     def app(self) -> Starlette:
@@ -72,7 +90,8 @@ class Server:
             yield
             await asyncio.to_thread(self.worker.stop)
 
-        paths: dict[str, tuple[str, Answer]] = {
+        paths: dict[str, tuple[str, Path]] = {
+            "/": ("GET", self._page),
             "/health": ("GET", self._health),
             "/metrics": ("GET", self._metrics),
             "/v1/models": ("GET", self._models),
@@ -97,6 +116,9 @@ class Server:
     async def _health(self, request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
+    async def _page(self, request: Request) -> Response:
+        return HTMLResponse(PAGE, headers=page_headers(PAGE))
+
     async def _metrics(self, request: Request) -> Response:
         return PlainTextResponse(self.metrics.render(), media_type="text/plain; version=0.0.4")
 
@@ -111,11 +133,14 @@ class Server:
         asked = parse(ChatRequest, await read_body(request, self.settings.limits.body))
         if asked.top_logprobs is not None and not asked.logprobs:
             raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs")
-        prompt = self.prompts.of_chat(asked.messages, asked.chat_template_kwargs or {})
+        self._check_tools(asked)
+        variables = {**(asked.chat_template_kwargs or {}), **({"tools": asked.offered} if asked.offered else {})}
+        prompt = self.prompts.of_chat(asked.messages, variables)
+        if self.answers is not None and (asked.required or asked.is_structured):
+            prompt = self.prompts.with_lead(prompt, self.answers.lead(prompt.text, call=bool(asked.required)))
         most = asked.max_completion_tokens or asked.max_tokens
-        return await self._answer(
-            request, asked, prompt, most, (asked.top_logprobs or 0) if asked.logprobs else None, chat=True
-        )
+        chances = (asked.top_logprobs or 0) if asked.logprobs else None
+        return await self._answer(request, asked, prompt, most, chances, self._answer_to(prompt, asked))
 
     async def _complete(self, request: Request) -> Response:
         asked = parse(CompletionRequest, await read_body(request, self.settings.limits.body))
@@ -123,14 +148,30 @@ class Server:
         tokens = self.tokenizer.encode(given).ids if isinstance(given, str) else [int(token) for token in given]
         if not tokens:
             raise invalid("the prompt is empty; give at least one token.", "prompt")
-        return await self._answer(request, asked, Prompt("", tokens), asked.max_tokens, asked.logprobs, chat=False)
+        return await self._answer(request, asked, Prompt("", tokens), asked.max_tokens, asked.logprobs, None)
+
+    def _answer_to(self, prompt: Prompt, asked: ChatRequest) -> Answer:
+        """Return what takes an answer apart."""
+        if asked.required:
+            return Answer(parser=lambda _: OneCall())
+        return Answer() if self.answers is None else self.answers.answer(prompt.text, asked.offered)
+
+    def _check_tools(self, asked: ChatRequest) -> None:
+        if asked.offered and (self.answers is None or not self.answers.has_calls):
+            message = "this model's chat template has no form of calls that is known; leave tools out."
+            raise invalid(message, "tools", "unsupported_parameter")
+        if asked.tool_choice not in (None, "none", "auto") and not asked.required:
+            raise invalid("tool_choice asks for a tool that is not among tools.", "tool_choice")
 
     # A job and its events
 
     async def _answer(
-        self, request: Request, asked: GenerationRequest, prompt: Prompt, most: int | None, chances: int | None, *, chat: bool
-    ) -> Response:
+        self, request: Request, asked: GenerationRequest, prompt: Prompt, most: int | None, chances: int | None,
+        spoken: Answer | None,
+    ) -> Response:  # fmt: skip
+        """spoken: takes the answer of a chat apart."""
         self._check_model(asked.model)
+        chat, answer = spoken is not None, spoken or Answer()
         if len(prompt.tokens) >= self._longest:
             raise invalid(
                 f"the prompt has {len(prompt.tokens)} tokens, and a context of {self._longest} leaves no room for an answer.",
@@ -140,27 +181,28 @@ class Server:
         loop = asyncio.get_running_loop()
         limits = self.settings.limits
         job = Job(
-            prompt=prompt.tokens, tokenizer=self.tokenizer, sampling=self._sampling(asked),
+            prompt=prompt.tokens, tokenizer=self._shown if chat else self.tokenizer, sampling=self._sampling(asked),
             max_new_tokens=most or limits.new_tokens, deadline=monotonic() + limits.seconds, stop=asked.stops,
-            marks=prompt.marks, chances=chances, emit=lambda each: _hand_over(loop, events, each),
+            marks=prompt.marks, chances=chances, grammar=await self.structures.of_request(asked),
+            emit=lambda each: _hand_over(loop, events, each),
         )  # fmt: skip
         self.worker.submit(job)
         form = Form(chat, self.settings.name, self.tokenizer)
-        heard = self._heard(job, prompt, events, chat)
+        heard = self._heard(job, prompt, events, answer, chat=chat, origins=bool(asked.token_origins))
         gone = asyncio.create_task(_gone(request, job))
         try:
             if not asked.stream:
-                return await _whole(job, form, heard)
+                return await whole(job, form, answer, heard)
             first = await anext(heard)  # what goes wrong until then has a status of its own
         finally:
             gone.cancel()
-        stream = _streamed(job, form, first, heard, with_usage=asked.includes_usage)
+        stream = streamed(job, form, answer, first, heard, with_usage=asked.includes_usage)
         return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
     async def _heard(
-        self, job: Job, prompt: Prompt, events: asyncio.Queue[Event], chat: bool
-    ) -> AsyncGenerator[Piece | Finished, None]:
-        """Yield a job's events, pieces that wait as one; where nobody listens any more it is cancelled. Raises ApiError."""
+        self, job: Job, prompt: Prompt, events: asyncio.Queue[Event], answer: Answer, *, chat: bool, origins: bool = False
+    ) -> AsyncGenerator[Said | Finished, None]:
+        """Yield what ``answer`` makes of a job's events; where nobody listens any more it is cancelled. Raises ApiError."""
         texts, tokens, pieces = list[str](), list[int](), list[Piece]()
         try:
             while True:
@@ -171,16 +213,20 @@ class Server:
                     tokens += got.tokens
                     if not events.empty():
                         continue
-                if pieces:
-                    yield Piece("".join(each.text for each in pieces), [], [each for piece in pieces for each in piece.chances])
+                texts_of = by_origin(pieces) if origins else [(None, "".join(each.text for each in pieces))]
+                deltas = [replace(delta, origin=origin) for origin, text in texts_of for delta in answer.feed(text)]
+                if isinstance(got, Finished):
+                    deltas += answer.finish()
+                if pieces or deltas:
+                    yield Said(deltas, [each for piece in pieces for each in piece.chances])
                     pieces = []
                 if isinstance(got, ApiError):
                     raise got
                 if isinstance(got, Finished):
                     self._count(got, len(prompt.tokens))
-                    if chat and not any(stop in self.tokenizer.decode(tokens) for stop in job.stop):
-                        ends = tokens and got.reason == "stop"
-                        self.prompts.remember(prompt, "".join(texts), tokens[:-1] if ends else tokens)
+                    if chat and not prompt.lead and not any(stop in self._shown.decode(tokens) for stop in job.stop):
+                        is_end = tokens and got.reason == "stop"
+                        self.prompts.remember(prompt, answer, "".join(texts), tokens[:-1] if is_end else tokens)
                     yield got
                     return
         finally:
@@ -213,13 +259,13 @@ class Server:
                 code="model_not_found",
             )
 
-    def _guarded(self, path: str, answer: Answer) -> Answer:
+    def _guarded(self, path: str, answer: Path) -> Path:
         """Let in who may come, and tell others why not."""
 
         async def guarded(request: Request) -> Response:
             try:
                 check_host(request, self.settings.host)
-                if path != "/health":
+                if path not in OPEN:
                     check_key(request, self.settings.key)
                 response = await answer(request)
             except ApiError as error:
@@ -241,45 +287,11 @@ def _hand_over(loop: asyncio.AbstractEventLoop, events: asyncio.Queue[Event], ea
         loop.call_soon_threadsafe(events.put_nowait, each)
 
 
-async def _whole(job: Job, form: Form, heard: AsyncGenerator[Piece | Finished, None]) -> Response:
-    """Return the answer once it is there."""
-    pieces: list[Piece] = []
-    async with aclosing(heard):
-        async for each in heard:
-            if isinstance(each, Finished):
-                chances: list[Chance] | None = [chance for piece in pieces for chance in piece.chances]
-                text = "".join(piece.text for piece in pieces)
-                return JSONResponse(form.whole(text, chances if job.chances is not None else None, each, len(job.prompt)))
-            pieces.append(each)
-    raise AssertionError("a job ends with an event that says so")
-
-
 async def _gone(request: Request, job: Job) -> None:
     """Cancel a job where its client goes away."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
     job.cancelled = True
-
-
-async def _streamed(
-    job: Job, form: Form, first: Piece | Finished, heard: AsyncGenerator[Piece | Finished, None], *, with_usage: bool
-) -> AsyncIterator[str]:
-    """The answer as server-sent events, the last of them an error where something goes wrong on the way."""
-    async with aclosing(heard):
-        try:
-            if (opening := form.first()) is not None:
-                yield event(opening)
-            each: Piece | Finished = first
-            while isinstance(each, Piece):
-                if each.text or each.chances:
-                    yield event(form.piece(each.text, each.chances if job.chances is not None else None))
-                each = await anext(heard)
-            yield event(form.last(each))
-            if with_usage:
-                yield event(form.usage(each, len(job.prompt)))
-            yield DONE
-        except ApiError as error:
-            yield event(error.to_dict())
 
 
 def _error(error: ApiError) -> Response:

@@ -8,17 +8,17 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from hybridge.export.server.errors import ApiError
-from hybridge.runtime.chat.text_stream import TextStream
+from hybridge.runtime.chat.text_stream import Decoder, TextStream
 from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.sampling import Sampling
-from hybridge.runtime.generation.stats import GenerationStats
+from hybridge.runtime.generation.stats import GenerationStats, Origin
 from hybridge.runtime.sessions.prefix_cache import PrefixCache
 from hybridge.runtime.sessions.reading import Reading
 from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.structured.grammars import Grammar
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,15 @@ class Chance:
 
 @dataclass(frozen=True)
 class Piece:
-    """Text that became complete, and the tokens since the last piece; they have chances if the job asked for them."""
+    """Text that became complete, and the tokens since the last piece; they have chances if the job asked for them.
+
+    origin: where the last of the tokens comes from.
+    """
 
     text: str
     tokens: list[int]
     chances: list[Chance]
+    origin: Origin = "own"
 
 
 @dataclass(frozen=True)
@@ -69,10 +73,11 @@ class Job:
     """prompt: tokens; marks: lengths of the prompt at which others may go another way; chances: how many best tokens to tell.
 
     emit: takes each event, on the worker's thread; Finished or an ApiError is the last. deadline: by ``time.monotonic``.
+    grammar: what the text follows.
     """
 
     prompt: list[int]
-    tokenizer: Tokenizer
+    tokenizer: Decoder
     sampling: Sampling
     max_new_tokens: int
     emit: Callable[[Event], None]
@@ -80,6 +85,7 @@ class Job:
     stop: tuple[str, ...] = ()
     marks: Collection[int] = ()
     chances: int | None = None
+    grammar: Grammar | None = None
     cancelled: bool = False
     _seen: list[Chance] = field(default_factory=list)
 
@@ -106,12 +112,13 @@ class Job:
         tokens = place.session.generate(
             self.prompt[-1:], max_new_tokens=self.max_new_tokens, drafter=place.drafter, sampling=self.sampling,
             until=text.push, watch=self._watch if self.chances is not None else None,
+            constraint=self.grammar.follow() if self.grammar is not None else None,
             hidden=hidden if hidden is not None and len(hidden) else None, stats=stats,
         )  # fmt: skip
         last = -1
         with closing(tokens):  # type: ignore[type-var]  # a generator
             for last in tokens:
-                self.emit(Piece(text.read(), [last], self._chances()))
+                self.emit(Piece(text.read(), [last], self._chances(), stats.origin))
                 yield
         if rest := text.finish():
             self.emit(Piece(rest, [], []))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -20,8 +21,8 @@ IGNORED = {
 """Fields that do not change a text here."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,), "best_of": (1,), "echo": (False,), "suffix": ("",), "frequency_penalty": (0,), "presence_penalty": (0,),
-    "logit_bias": ({},), "modalities": (["text"],), "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],),
-    "function_call": ("none", "auto"), "response_format": ({"type": "text"},), "web_search_options": (), "audio": (),
+    "logit_bias": ({},), "modalities": (["text"],), "functions": ([],),
+    "function_call": ("none", "auto"), "web_search_options": (), "audio": (),
     "prediction": (),
 }  # fmt: skip
 """Fields that would change a text, and are not supported, with the values that leave it as it is; so does null."""
@@ -35,18 +36,46 @@ class Part(BaseModel):
     text: Text
 
 
+class CalledFunction(BaseModel):
+    """What was called. arguments: JSON, as it was given out."""
+
+    model_config = ConfigDict(extra="ignore")
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    arguments: Text
+
+
+class PastCall(BaseModel):
+    """A call of a tool in an earlier message of the assistant."""
+
+    model_config = ConfigDict(extra="ignore")
+    id: Annotated[str, Field(max_length=256)] | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+    def for_template(self) -> dict[str, Any]:
+        """Return the call as chat templates expect it: with its arguments as an object, where they are one."""
+        try:
+            arguments = json.loads(self.function.arguments or "{}")
+        except (ValueError, RecursionError):
+            arguments = self.function.arguments
+        function = {"name": self.function.name, "arguments": arguments}
+        return {**({"id": self.id} if self.id else {}), "type": "function", "function": function}
+
+
 class ChatMessage(BaseModel):
     """A message. Other fields than these go to the model's chat template as they are."""
 
     model_config = ConfigDict(extra="allow")
     role: Annotated[str, Field(min_length=1, max_length=64)]
     content: Text | Annotated[list[Part], Field(max_length=1024)] | None = None
+    tool_calls: Annotated[list[PastCall], Field(max_length=256)] | None = None
 
     def for_template(self) -> dict[str, Any]:
         """Return the message as chat templates expect it: its parts as one text."""
         content = "".join(part.text for part in self.content) if isinstance(self.content, list) else self.content
         role = "system" if self.role == "developer" else self.role
-        return {**(self.model_extra or {}), "role": role, "content": content or ""}
+        calls = {"tool_calls": [call.for_template() for call in self.tool_calls]} if self.tool_calls else {}
+        return {**(self.model_extra or {}), "role": role, "content": content or "", **calls}
 
 
 class StreamOptions(BaseModel):
@@ -56,8 +85,63 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
+class NamedSchema(BaseModel):
+    """A JSON schema and what OpenAI's clients say of it; it is always followed, strict or not."""
+
+    model_config = ConfigDict(extra="ignore")
+    json_schema: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class ResponseFormat(BaseModel):
+    """What an answer looks like. regex: the pattern that the whole of it matches, which OpenAI has not."""
+
+    model_config = ConfigDict(extra="forbid")
+    type: Literal["text", "json_object", "json_schema", "regex"]
+    json_schema: NamedSchema | None = None
+    regex: Annotated[str, Field(max_length=1 << 16)] | None = None
+
+
+class Function(BaseModel):
+    """What a tool is. parameters: a JSON schema of its arguments."""
+
+    model_config = ConfigDict(extra="ignore")
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+    description: Text | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(BaseModel):
+    """A tool that the model may call."""
+
+    model_config = ConfigDict(extra="ignore")
+    type: Literal["function"]
+    function: Function
+
+    def for_template(self) -> dict[str, Any]:
+        """Return the tool as chat templates expect it."""
+        return self.model_dump(exclude_none=True)
+
+
+class ChosenFunction(BaseModel):
+    """The name of a tool."""
+
+    model_config = ConfigDict(extra="ignore")
+    name: str
+
+
+class ChosenTool(BaseModel):
+    """The tool that must be called."""
+
+    model_config = ConfigDict(extra="ignore")
+    type: Literal["function"]
+    function: ChosenFunction
+
+
 class GenerationRequest(BaseModel):
-    """Fields that both kinds of requests have. Where one is null or left out, the server's default holds."""
+    """Fields that both kinds of requests have. Where one is null or left out, the server's default holds.
+
+    token_origins: say in each chunk of a stream where its tokens come from, which OpenAI has not.
+    """
 
     model_config = ConfigDict(extra="allow")
     model: Annotated[str, Field(max_length=255)] | None = None
@@ -70,7 +154,19 @@ class GenerationRequest(BaseModel):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
     seed: int | None = None
+    response_format: ResponseFormat | None = None
+    token_origins: bool | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+
+    @property
+    def required(self) -> list[Function]:
+        """Return the tools of which one must be called."""
+        return []
+
+    @property
+    def is_structured(self) -> bool:
+        """Return whether the answer must have a form."""
+        return self.response_format is not None and self.response_format.type != "text"
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -94,6 +190,21 @@ class ChatRequest(GenerationRequest):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Annotated[list[Tool], Field(max_length=256)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
+
+    @property
+    def offered(self) -> list[dict[str, Any]]:
+        """Return the tools that the model is told of."""
+        return [] if self.tool_choice == "none" else [tool.for_template() for tool in self.tools or ()]
+
+    @property
+    def required(self) -> list[Function]:
+        """Return the tools of which one must be called; none where the model may also say something."""
+        functions = [tool.function for tool in self.tools or ()]
+        if isinstance(self.tool_choice, ChosenTool):
+            return [each for each in functions if each.name == self.tool_choice.function.name]
+        return functions if self.tool_choice == "required" else []
 
 
 class CompletionRequest(GenerationRequest):

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from tokenizers import Tokenizer
 
+from hybridge.export.server.answers import Answer, Delta
 from hybridge.export.server.job import Chance, Finished
 
 
@@ -26,12 +27,12 @@ class Form:
 
     def __post_init__(self) -> None:
         self.id = f"{'chatcmpl' if self.chat else 'cmpl'}-{uuid4().hex}"
-        self._offset = 0
+        self._offset = self._calls = 0
 
-    def whole(self, text: str, chances: Sequence[Chance] | None, end: Finished, prompt: int) -> dict[str, Any]:
+    def whole(self, answer: Answer, chances: Sequence[Chance] | None, end: Finished, prompt: int) -> dict[str, Any]:
         """Return the answer in one object."""
-        said = {"message": {"role": "assistant", "content": text, "refusal": None}} if self.chat else {"text": text}
-        choice = {"index": 0, **said, "logprobs": self._logprobs(chances), "finish_reason": end.reason}
+        said = {"message": self._message(answer)} if self.chat else {"text": answer.content}
+        choice = {"index": 0, **said, "logprobs": self._logprobs(chances), "finish_reason": _reason(answer, end)}
         kind = "chat.completion" if self.chat else "text_completion"
         return self._object(kind, [choice]) | {"usage": usage(end, prompt)}
 
@@ -39,17 +40,28 @@ class Form:
         """Return the chunk that says who speaks."""
         return self._chunk({"delta": {"role": "assistant", "content": ""}}, None, None) if self.chat else None
 
-    def piece(self, text: str, chances: Sequence[Chance] | None) -> dict[str, Any]:
-        """Return a chunk with text."""
-        return self._chunk({"delta": {"content": text}} if self.chat else {"text": text}, chances, None)
+    def piece(self, delta: Delta, chances: Sequence[Chance] | None) -> dict[str, Any]:
+        """Return a chunk with text or a call."""
+        return self._chunk({"delta": self._delta(delta)} if self.chat else {"text": delta.content}, chances, None)
 
-    def last(self, end: Finished) -> dict[str, Any]:
+    def last(self, answer: Answer, end: Finished) -> dict[str, Any]:
         """Return the chunk that says why the text ends."""
-        return self._chunk({"delta": {}} if self.chat else {"text": ""}, None, end.reason)
+        return self._chunk({"delta": {}} if self.chat else {"text": ""}, None, _reason(answer, end))
 
     def usage(self, end: Finished, prompt: int) -> dict[str, Any]:
         """Return the chunk that says what was counted."""
         return self._object(self._kind, []) | {"usage": usage(end, prompt)}
+
+    def _message(self, answer: Answer) -> dict[str, Any]:
+        content = answer.content if answer.content or not answer.calls else None
+        return {**answer.message(), "content": content, "refusal": None}
+
+    def _delta(self, delta: Delta) -> dict[str, Any]:
+        if delta.call is not None:
+            self._calls += 1
+            return {"tool_calls": [{"index": self._calls - 1, **delta.call.to_dict()}]}
+        said = {"reasoning_content": delta.reasoning} if delta.reasoning else {"content": delta.content}
+        return {**said, "origin": delta.origin} if delta.origin else said
 
     @property
     def _kind(self) -> str:
@@ -88,6 +100,10 @@ class Form:
 
     def _text(self, token: int) -> str:
         return self.tokenizer.decode([token], skip_special_tokens=False)
+
+
+def _reason(answer: Answer, end: Finished) -> str:
+    return "tool_calls" if answer.calls and end.reason == "stop" else end.reason
 
 
 def usage(end: Finished, prompt: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteriaList
 
-from hybridge.cache.errors import TokenError
+from hybridge.cache.errors import TokenError, UsageError
 from hybridge.export.pinned.transformers import Streamer
 from hybridge.export.transformers_api.generation_options import (
     ends,
@@ -25,11 +26,13 @@ from hybridge.export.transformers_api.generation_options import (
     sampling,
     stopping,
 )
+from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.sessions.prefix_cache import PrefixCache
 from hybridge.runtime.sessions.reading import go_back, keep
 from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.structured.grammars import Grammar, Grammars
 
 
 class CausalLM:
@@ -42,16 +45,34 @@ class CausalLM:
 
     device = torch.device("cpu")
 
-    def __init__(self, session: Session, generation_config: GenerationConfig, drafter: Drafter | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        generation_config: GenerationConfig,
+        drafter: Drafter | None = None,
+        artifact: Artifact | None = None,
+    ) -> None:
         self.session, self.generation_config, self.drafter = session, generation_config, drafter
+        self._artifact = artifact
         self.stats = GenerationStats()
         self.checkpoints = PrefixCache()
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, *, drafter: Drafter | None = None) -> CausalLM:
         """Open an artifact. Raises ArtifactError, saying what is wrong with the folder."""
-        session = Session.load(folder)
-        return cls(session, read_generation_config(Path(folder), session.manifest.eos_ids), drafter)
+        opened = open_artifact(folder)
+        config = read_generation_config(Path(folder), opened.manifest.eos_ids)
+        return cls(Session.of(opened), config, drafter, opened)
+
+    @cached_property
+    def grammars(self) -> Grammars:
+        """Return what makes grammars of JSON schemas and expressions, for ``generate(..., grammar=...)``.
+
+        Raises UsageError without llguidance, without a tokenizer, and where nothing ends a text.
+        """
+        if self._artifact is None:
+            raise UsageError("grammars need the artifact's tokenizer: open the artifact with hybridge.load.")
+        return Grammars.of(self._artifact, ends(self.generation_config))
 
     def generate(
         self,
@@ -63,13 +84,15 @@ class CausalLM:
         stopping_criteria: StoppingCriteriaList | None = None,
         streamer: Streamer | None = None,
         tokenizer: Any = None,
+        grammar: Grammar | None = None,
         **overrides: Any,
     ) -> Tensor:
         """Return prompt and new tokens, int64 [1, T + N], of a prompt [1, T] that is given as ``inputs`` or ``input_ids``.
 
         overrides are names of GenerationConfig. Of a prompt that begins like an earlier text, only what is new is read. Ends
-        early where the context is full. Stopping criteria get no scores. Raises UsageError for options that are not supported,
-        TokenError for several sequences, padding or no tokens, CapacityError for a prompt that does not fit.
+        early where the context is full. Stopping criteria get no scores. grammar: what the new tokens follow, of ``grammars``.
+        Raises UsageError for options that are not supported, TokenError for several sequences, padding or no tokens,
+        CapacityError for a prompt that does not fit, GrammarError where a grammar cannot be followed to its end.
         """
         prompt = one_sequence(inputs if input_ids is None else input_ids, attention_mask)
         config = resolve(generation_config, self.generation_config, overrides)
@@ -82,6 +105,7 @@ class CausalLM:
             sampling=drawn,
             eos_ids=ends(config),
             until=lambda token: bool(criteria) and bool(criteria(torch.tensor([[*ids, token]]), None).all()),
+            constraint=grammar.follow() if grammar is not None else None,
             stats=self._new_stats(),
         )
         for token in streamed(tokens, prompt, streamer):

@@ -9,9 +9,8 @@ from pydantic.dataclasses import dataclass
 
 from hybridge.cache.errors import UsageError
 from hybridge.runtime.artifacts.drafter_description import DrafterDescription
+from hybridge.runtime.defaults import LONG_TEXT
 
-LONG_TEXT = 4096
-"""Tokens at which a decode of LFM2-350M reads 100 MB of float32 keys and values beside 200 MB of weights of 4 bits."""
 STRICT = ConfigDict(extra="forbid", strict=True)
 Bits = tuple[tuple[str, int], ...]
 """Patterns of weights' names with the bits that those have."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hybridge.cache.errors import ArtifactError
-from hybridge.runtime.artifacts.buffer_names import HEAD_BYTES, buffer_names_of, plan_bytes
+from hybridge.runtime.artifacts.buffer_names import buffer_names_of, plans_of
 from hybridge.runtime.artifacts.checked_file import CheckedFile
 from hybridge.runtime.artifacts.drafter_description import drafter_constants
 from hybridge.runtime.artifacts.manifest import Manifest, MethodEntry, TensorEntry, shortened
@@ -140,7 +140,7 @@ def expected_constants(manifest: Manifest) -> dict[str, list[int]]:
 
 def check_buffers(manifest: Manifest, program: CheckedFile) -> None:
     """Raises ArtifactError where the program has its buffers under other names, or in another order, than the manifest."""
-    names = buffer_names_of(program.first(plan_bytes(program.first(HEAD_BYTES))), manifest.program_method("decode"))
+    names = buffer_names_of(plans_of(program), manifest.program_method("decode"))
     _same("the names of the state are", names, [STATE + name for name in buffer_names(manifest)])
 
 

@@ -13,6 +13,7 @@ from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.drafter_description import OF_DRAFTERS
 from hybridge.runtime.artifacts.manifest import PROGRAM, Manifest
+from hybridge.runtime.artifacts.plan_check import check_plans
 from hybridge.runtime.artifacts.program_check import (
     BOUNDED,
     STATE,
@@ -56,6 +57,7 @@ class Program:
         if any(XNNPACK in method.delegates for method in manifest.methods.values()):
             share_packed_weights()
         self._file = artifact.opened[PROGRAM]
+        check_plans(manifest, self._file)
         loadable = self._file.loadable
         try:
             with without_native_log():

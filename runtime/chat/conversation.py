@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from hybridge.cache.errors import CapacityError, SnapshotError, StateFileError, UsageError
 from hybridge.runtime.chat.text_stream import TextStream
+from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.sampling import Sampling
 from hybridge.runtime.generation.stats import GenerationStats
@@ -26,12 +27,13 @@ Render = Callable[[list[Message]], str]
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings of a conversation's answers."""
+    """Settings of a conversation's answers. constrain: makes what decides which tokens an answer may have, each its own."""
 
     drafter: Drafter | None = None
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
     max_new_tokens: int = 512
+    constrain: Callable[[], Constraint] | None = None
 
 
 @dataclass
@@ -124,12 +126,15 @@ class Conversation:
 
     def _answer(self, stats: GenerationStats) -> Iterator[str]:
         """Generate from the conversation's last token; its tokens so far stay in it, however the answer ends."""
-        self._reach(self.tokens[:-1])
+        with stats.timed("prefill"):
+            known = self._reach(self.tokens[:-1])
+        stats.prompt_tokens += len(self.tokens) - 1 - known  # the last one is generate's to read and to count
         self._keep(2 * len(self.turns) - 1)
         text = TextStream(self.tokenizer, self.settings.stop)
         tokens = self.session.generate(
             self.tokens[-1:], max_new_tokens=self.settings.max_new_tokens, drafter=self.settings.drafter,
             sampling=self.settings.sampling, until=text.push, stats=stats,
+            constraint=self.settings.constrain() if self.settings.constrain is not None else None,
         )  # fmt: skip
         self.messages.append({"role": "assistant", "content": ""})
         with closing(tokens):  # type: ignore[type-var]  # a generator
@@ -162,11 +167,15 @@ class Conversation:
 
     # The state
 
-    def _reach(self, tokens: list[int]) -> None:
-        """Bring the session to ``tokens``: going on from where it is, or from the latest checkpoint on the way, or anew."""
+    def _reach(self, tokens: list[int]) -> int:
+        """Bring the session to ``tokens``: going on from where it is, or from the latest checkpoint on the way, or anew.
+
+        Returns how many of them did not have to be read.
+        """
         began = self.session.length
         known = bring_to(self.session, tokens, self.checkpoints)
         self.read_again = max(0, min(began, len(tokens)) - known)
+        return known
 
     def _keep(self, place: int) -> None:
         """Keep the state, also in the ring's place of that number, in pairs: before a message, before its answer."""

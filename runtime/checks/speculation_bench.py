@@ -52,17 +52,20 @@ def contest(
     new_tokens: int,
     sampling: Sampling,
     block_length: int | None = None,
+    sessions: Mapping[str, Session] | None = None,
     notify: Notify = lambda: None,
 ) -> dict[str, Outcome]:
     """Continue each prompt in each way, one after the other; ``ways`` names plain decoding ``PLAIN`` and has it first.
 
-    Tokens are compared where the sampling is greedy. notify is called after each generation.
+    sessions: of the ways that have one of their own, over an artifact of the same model with another drafter. Tokens are
+    compared where the sampling is greedy. notify is called after each generation.
     """
     outcomes = {name: Outcome() for name in ways}
     for prompt in prompts:
         plain: list[int] = []
         for name, drafter in ways.items():
-            tokens, stats = _generate(session, prompt, drafter, new_tokens, sampling, block_length)
+            own = (sessions or {}).get(name, session)
+            tokens, stats = _generate(own, prompt, drafter, new_tokens, sampling, block_length)
             outcomes[name].add(stats)
             plain = plain or tokens
             if sampling.temperature == 0:

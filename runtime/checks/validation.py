@@ -8,7 +8,7 @@ branch answers for every prefix of it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
@@ -24,8 +24,9 @@ from hybridge.runtime.generation.sampling import Proposal
 from hybridge.runtime.generation.stats import GenerationStats
 
 Notify = Callable[[int, int], None]
+Drafted = Callable[[list[int], int, GenerationStats], Iterable[int]]
+"""So many tokens behind a prompt, greedily, with the artifact's own drafter; counts what it did."""
 
-DEFAULT_PROGRAMS = 55
 OPERATIONS_PER_PROGRAM = 40
 TOLERANCE = 2e-5
 """Largest error that passes, relative to the largest logit."""
@@ -36,11 +37,20 @@ bit of what is rounded then makes a whole step, now and then in each layer."""
 
 
 def validate(
-    session: CheckedSession, oracle: Oracle, *, programs: int, prompts: int, new_tokens: int, seed: int, notify: Notify
+    session: CheckedSession,
+    oracle: Oracle,
+    *,
+    programs: int,
+    prompts: int,
+    new_tokens: int,
+    seed: int,
+    notify: Notify,
+    drafted: Drafted | None = None,
 ) -> ValidationReport:
     """Run ``programs`` random programs and ``prompts`` greedy generations of ``new_tokens`` against ``oracle``.
 
-    notify(done, total) is called after each. Raises UsageError for counts below 0.
+    notify(done, total) is called after each. drafted: of an artifact with a drafter of its own.
+    Raises UsageError for counts below 0.
     """
     if min(programs, prompts, new_tokens) < 0:
         raise UsageError("programs, prompts and tokens must be 0 or more.")
@@ -52,7 +62,7 @@ def validate(
         compare(report, i, run, oracle)
         notify(i + 1, programs + prompts)
     for i in range(prompts):
-        _check_generation(report, session, oracle, random.Random(f"{seed} prompt {i}"), new_tokens)
+        _check_generation(report, session, oracle, random.Random(f"{seed} prompt {i}"), new_tokens, drafted)
         notify(programs + i + 1, programs + prompts)
     return report
 
@@ -78,9 +88,8 @@ def compare(report: ValidationReport, program: int, run: RandomProgram, oracle: 
     report.largest_logit = max([report.largest_logit, *(float(row.abs().max()) for row in want.values())])
     for i, seen in enumerate(run.observations):
         error = float((seen.logits - want[i]).abs().nan_to_num(float("inf")).max())
-        report.compared += 1
-        report.worst, report.total = max(report.worst, error), report.total + error
-        report.top1_matches += int(seen.logits.argmax() == want[i].argmax())
+        operation, same = run.log[seen.operation - 1].split()[0], bool(seen.logits.argmax() == want[i].argmax())
+        report.observe(operation, len(seen.text) - 1, error, same_best=same)
         if error > report.tolerance * report.largest_logit and report.first_divergence is None:
             report.first_divergence = Divergence(
                 program=program, operations=run.log[: seen.operation], position=len(seen.text) - 1, error=error
@@ -88,7 +97,12 @@ def compare(report: ValidationReport, program: int, run: RandomProgram, oracle: 
 
 
 def _check_generation(
-    report: ValidationReport, session: CheckedSession, oracle: Oracle, rng: random.Random, new_tokens: int
+    report: ValidationReport,
+    session: CheckedSession,
+    oracle: Oracle,
+    rng: random.Random,
+    new_tokens: int,
+    drafted: Drafted | None,
 ) -> None:
     """Greedy with and without speculation against eager greedy, on a prompt that repeats itself: many draft tokens."""
     check = report.generation
@@ -108,6 +122,14 @@ def _check_generation(
     check.accepted += stats.accepted
     check.rejected += stats.proposed - stats.accepted
     check.rollbacks += stats.rollbacks
+    if drafted is not None:
+        session.reset()
+        own_stats = GenerationStats()
+        own = list(drafted(prompt, new_tokens, own_stats))
+        check.drafted_prompts += 1
+        check.drafted_matches += own == plain or is_greedy(report, prompt, own, oracle)
+        check.drafted_accepted += own_stats.accepted
+        check.drafted_rejected += own_stats.proposed - own_stats.accepted
 
 
 class Careless:

@@ -23,7 +23,10 @@ class Divergence:
 
 @dataclass(kw_only=True)
 class GenerationCheck:
-    """Greedy generations compared. A tie is a token whose best two logits are closer than the tolerance."""
+    """Greedy generations compared. A tie is a token whose best two logits are closer than the tolerance.
+
+    drafted: with the artifact's own drafter, if it has one; the others' draft tokens are looked up in the text.
+    """
 
     prompts: int = 0
     tokens: int = 0
@@ -33,10 +36,15 @@ class GenerationCheck:
     accepted: int = 0
     rejected: int = 0
     rollbacks: int = 0
+    drafted_prompts: int = 0
+    drafted_matches: int = 0
+    drafted_accepted: int = 0
+    drafted_rejected: int = 0
 
     @property
     def passed(self) -> bool:
-        return self.plain_matches == self.speculative_matches == self.prompts
+        own = self.drafted_matches == self.drafted_prompts
+        return own and self.plain_matches == self.speculative_matches == self.prompts
 
 
 @dataclass(kw_only=True)
@@ -51,6 +59,8 @@ class ValidationReport:
     total: float = 0.0
     largest_logit: float = 0.0
     top1_matches: int = 0
+    worst_at: dict[tuple[str, int], float] = field(default_factory=dict)
+    """The worst error by operation and position."""
     first_divergence: Divergence | None = None
     generation: GenerationCheck = field(default_factory=GenerationCheck)
     drift: Drift | None = None
@@ -75,19 +85,35 @@ class ValidationReport:
     def passed(self) -> bool:
         return self.first_divergence is None and self.generation.passed
 
+    def observe(self, operation: str, position: int, error: float, *, same_best: bool) -> None:
+        """Count a vector of logits: the operation that gave it, its position and error, and whether its best token agrees."""
+        self.compared += 1
+        self.worst, self.total = max(self.worst, error), self.total + error
+        self.top1_matches += same_best
+        place = (operation, position)
+        self.worst_at[place] = max(self.worst_at.get(place, 0.0), error)
+
     def check(self) -> None:
         """Raises ValidationError where the artifact is not what the checkpoint is."""
         if not self.passed:
             raise ValidationError(
                 f"the artifact disagrees with the eager model: worst error {self.worst_relative:.1e} of the largest logit "
                 f"(tolerance {self.tolerance:.0e}), greedy output equal for {self.generation.speculative_matches} of "
-                f"{self.generation.prompts} prompts. Repeat with --seed {self.seed}."
+                f"{self.generation.prompts} prompts{self._drafted()}. Repeat with --seed {self.seed}."
             )
 
+    def _drafted(self) -> str:
+        """How the artifact's own drafter did, if it has one."""
+        check = self.generation
+        if not check.drafted_prompts:
+            return ""
+        return f", with its own drafter {check.drafted_matches} of {check.drafted_prompts}"
+
     def to_dict(self) -> dict[str, Any]:
-        """Return everything, for JSON."""
+        """Return everything but the errors of each position, for JSON."""
         derived = ("worst_relative", "mean", "mean_relative", "top1_agreement", "passed")
-        own = {each.name: getattr(self, each.name) for each in fields(self)} | {name: getattr(self, name) for name in derived}
+        names = (*(each.name for each in fields(self) if each.name != "worst_at"), *derived)
+        own = {name: getattr(self, name) for name in names}
         own |= {"operations": dict(self.operations), "generation": asdict(self.generation)}
         own["drift"] = asdict(self.drift) if self.drift else None
         own["first_divergence"] = asdict(self.first_divergence) if self.first_divergence else None

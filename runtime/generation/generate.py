@@ -13,10 +13,11 @@ from time import perf_counter
 from torch import Tensor
 
 from hybridge.cache.errors import TokenError, UsageError
+from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.generation.drafter import Context, Drafter
 from hybridge.runtime.generation.pace import Pace
 from hybridge.runtime.generation.sampling import Proposal, Sampler, Sampling, Watch
-from hybridge.runtime.generation.stats import GenerationStats
+from hybridge.runtime.generation.stats import GenerationStats, Origin
 from hybridge.runtime.generation.target_session import TargetSession
 from hybridge.runtime.generation.token_ids import Tokens, token_ids
 
@@ -35,6 +36,7 @@ def generate(
     eos_ids: Collection[int] | None,
     until: Until | None,
     watch: Watch | None,
+    constraint: Constraint | None,
     hidden: Tensor | None,
     stats: GenerationStats,
 ) -> Iterator[int]:
@@ -44,7 +46,8 @@ def generate(
     waits; once it is closed or done, the session's text ends just before the last token that it has yielded, wherever that was.
     Raises UsageError, TokenError and CapacityError before the first token. NumericalError may come at any: the session's text
     then says whether the last token that was yielded is committed. hidden [n, F]: tapped hidden states of the session's last n
-    tokens, for a drafter that has not seen them.
+    tokens, for a drafter that has not seen them. constraint: a fresh one, which decides what each token may be; the tokens that
+    it forces are draft tokens, with a drafter and without.
     """
     if max_new_tokens < 1:
         raise UsageError(f"max_new_tokens is {max_new_tokens}, but must be at least 1.")
@@ -60,7 +63,7 @@ def generate(
         raise UsageError(f"block_length is {block_length}, but must lie between 2 and the artifact's {session.verify_len}.")
     free = None if block_length is not None else drafter
     pace = session.pace(free) if free is not None else Pace(session.verify_lens, block_length)
-    engine = Engine(session, drafter, Sampler(sampling, watch), pace, stats)
+    engine = Engine(session, drafter, Sampler(sampling, watch, constraint), pace, stats)
     if hidden is not None and drafter is not None and drafter.needs_hidden:
         engine.context.add_hidden(hidden)
     first = engine.read(prompt)
@@ -72,13 +75,21 @@ def generate(
 class Round:
     """Tokens that came of one round, how many draft tokens were verified for them, and the seconds until they were there.
 
-    drafting: of these seconds, those of a proposal that could have been left out.
+    drafting: of these seconds, those of a proposal that could have been left out. forced: the draft tokens were a grammar's,
+    which says nothing of the drafter.
     """
 
     new: list[int]
     proposed: int = 0
+    forced: bool = False
     seconds: float = 0.0
     drafting: float = 0.0
+
+    def origin(self, number: int) -> Origin:
+        """Return where the token of that number comes from: a block's last one is the model's own."""
+        if not self.proposed or number == len(self.new):
+            return "own"
+        return "forced" if self.forced else "draft"
 
 
 class Engine:
@@ -109,6 +120,7 @@ class Engine:
             try:
                 for token in done.new:
                     given += 1
+                    self.stats.origin = done.origin(given)
                     self.context.tokens.append(token)
                     self.stats.new_tokens += 1
                     last = is_last(token) or self.stats.new_tokens == most
@@ -126,9 +138,10 @@ class Engine:
         if self._unread:
             self._read_prompt()
         began, self._drafting = perf_counter(), 0.0
-        proposal = self._worthwhile(most)
+        forced = self._forced(most)
+        proposal = Proposal(forced) if forced else self._worthwhile(most)
         new = self._verify(proposal) if proposal.tokens else self._decode()
-        return Round(new, len(proposal.tokens), perf_counter() - began, self._drafting)
+        return Round(new, len(proposal.tokens), bool(forced), perf_counter() - began, self._drafting)
 
     def _worthwhile(self, most: int) -> Proposal:
         """Propose for a block of at most ``most`` tokens, as many as pay."""
@@ -143,6 +156,22 @@ class Engine:
             return proposal
         length = self.pace.choose(len(proposal.tokens) + 1, proposal.chance)
         return replace(proposal, tokens=proposal.tokens[: length - 1])
+
+    def _forced(self, most: int) -> list[int]:
+        """Return tokens that a grammar leaves no choice for, as many as are verified sooner than decoded."""
+        constraint = self.sampler.constraint
+        if constraint is None:
+            return []
+        tokens = constraint.forced()[: min(most, self.session.verify_len) - 1]
+        return tokens[: self.pace.sure(len(tokens))]
+
+    def _fitting(self, proposal: Proposal) -> Proposal:
+        """Cut off what a grammar refuses, but for the first such token that was drawn: to reject it is part of the rule."""
+        constraint = self.sampler.constraint
+        if constraint is None or not proposal.tokens:
+            return proposal
+        count = constraint.fitting(proposal.tokens) + (proposal.probabilities is not None)
+        return replace(proposal, tokens=proposal.tokens[:count])
 
     def _asked(self, limit: int) -> Proposal:
         """Propose, and note how long it took."""
@@ -161,10 +190,11 @@ class Engine:
         if self.drafter is None or limit < 1:
             return Proposal([])
         with self.stats.timed("draft"):
-            return self.drafter.propose(self.context, limit)
+            return self._fitting(self.drafter.propose(self.context, limit))
 
     def _verify(self, proposal: Proposal) -> list[int]:
         """Return the tokens that follow the text, of which all but the last were proposed; they wait for a commit."""
+        self.stats.note_draft(proposal.tokens)
         with self.stats.timed("verify"):
             logits = self.session.verify([self.context.tokens[-1], *proposal.tokens])
         return self.sampler.accept(logits, proposal, self.context.tokens)
@@ -198,11 +228,12 @@ class Engine:
             with self.stats.timed("commit"):
                 self.session.commit(given)
             self._add_hidden(given)
-            self.stats.count_block(self.stats.new_tokens - given, len(done.new) - 1, done.proposed)
+            self.stats.count_block(self.stats.new_tokens - given, len(done.new) - 1, done.proposed, done.forced)
         if done.seconds:
             seconds = done.seconds + perf_counter() - began
             self.stats.new_seconds += seconds
-            self.pace.round_done(1 + done.proposed, done.proposed, len(done.new) - 1, seconds, done.drafting)
+            proposed, accepted = (0, 0) if done.forced else (done.proposed, len(done.new) - 1)
+            self.pace.round_done(1 + done.proposed, proposed, accepted, seconds, done.drafting)
 
     def _add_hidden(self, count: int) -> None:
         """Let the context have the hidden states of the last call's first ``count`` tokens, now committed."""

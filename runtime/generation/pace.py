@@ -12,6 +12,9 @@ from collections.abc import Sequence
 SHADOW_SHARE = 0.01
 """Share of the time that draft tokens may take which are only compared with what comes."""
 
+FIRST_SHADOWS = 1.0
+"""Decodes' time that they may take besides, at the start, when nothing is known."""
+
 SHADOW_LENGTH = 3
 """Draft tokens in a row that are compared; later ones would only be judged if these are right."""
 
@@ -24,17 +27,20 @@ MARGIN = 1.1
 MEASURED = 4
 """Plain rounds at the start: the first ones are slower than what follows, and everything is held against them."""
 
-EVERY = 50
-"""Rounds after which a plain one measures again what decoding costs."""
+SOON, EVERY = 8, 50
+"""Rounds after which a plain one measures again what decoding costs: each time twice as many, from the first to the second."""
 
 PATIENCE = 4
 """Plain rounds from one weighing to the next."""
+
+TRIED = 16
+"""How often tokens that are surely right are decoded because blocks looked slow, until a block is measured again."""
 
 YIELD_FORGET, YIELD_ROUNDS = 0.85, 3.0
 """Weight of a round with a proposal once one more was done, and how many must have been slower than plain decoding to stop."""
 
 FIRST_STEP = 0.15
-"""Cost of one more token in a block, in decodes, while no block was measured."""
+"""Cost of one more token to verify, in decodes, while no block was measured."""
 
 
 class Yield:
@@ -64,12 +70,15 @@ class Pace:
         """lengths: of the verify methods, ascending; fixed: take this block length whatever was measured."""
         self.lengths, self.fixed = lengths, fixed
         self.cost: dict[int, float] = {}
+        self._measured: dict[int, int] = {}
+        self._every = SOON
         self._right, self._judged = 1.4, 2.0  # a first estimate: 70 %, worth two tries
         self._plain_rounds = self._since_plain = self._patience = 0
         self._elapsed = self._shadowing = self._shadow_cost = 0.0
         self._drafting = 0.0  # seconds of a proposal
         self._drafted = Yield()
         self._shadow: list[int] = []
+        self._passed = 0
 
     @property
     def acceptance(self) -> float:
@@ -83,7 +92,10 @@ class Pace:
         """
         if self.fixed is not None:
             return min(self.fixed, room)
-        if self._plain_rounds < MEASURED or self._since_plain >= EVERY:
+        if self._plain_rounds < MEASURED:
+            return 1
+        if self._since_plain >= self._every:
+            self._every = min(2 * self._every, EVERY)
             return 1
         if chance is None and self._patience:
             self._patience -= 1
@@ -110,24 +122,41 @@ class Pace:
         counts = sorted({0, *(min(length - 1, len(chances)) for length in self.lengths)})
         return max(counts, key=lambda count: yields[count] / self._drafted_cost(count + 1))
 
+    def sure(self, count: int) -> int:
+        """Return how many of ``count`` draft tokens to verify that are surely right: as many as are faster than decoding."""
+        best = self.cut([1.0] * count)
+        self._passed += best < count
+        if self._passed <= TRIED:
+            return best
+        self._passed = 0
+        return count
+
     def round_done(self, length: int, proposed: int, accepted: int, seconds: float, drafting: float = 0.0) -> None:
         """Account for a round: ``length`` tokens ran, ``accepted`` of the ``proposed`` ones in it were right.
 
         drafting: how many of the seconds a proposal took that could have been left out.
         """
+        rounded = next((each for each in self.lengths if each >= length), length) if length > 1 else 1
         if drafting:
             self._drafting = drafting if self._drafting == 0.0 else self._drafting + 0.1 * (drafting - self._drafting)
-            self._drafted.add(accepted + 1, seconds)
+            if rounded in self._measured:  # the first one says little
+                self._drafted.add(accepted + 1, seconds)
             seconds -= drafting if length == 1 else 0.0  # what is left is a decode
-        length = next((each for each in self.lengths if each >= length), length) if length > 1 else 1
+        length = rounded
         self._shadow = self._shadow if length == 1 else []
         self._plain_rounds += length == 1
         self._since_plain = 0 if length == 1 else self._since_plain + 1
-        known = self.cost.get(length, seconds)
-        # The machine now and then makes a round slower than it is, but never faster.
-        self.cost[length] = known + (0.5 if seconds < known else 0.1) * (min(seconds, 2 * known) - known)
+        self._measure(length, seconds)
         self._elapsed += seconds
         self._judge(proposed, accepted)
+
+    def _measure(self, length: int, seconds: float) -> None:
+        """Learn what a round costs. The first one with a length is often slower, so most of what was expected stays."""
+        known = self._cost(length) if 1 in self.cost else seconds
+        count = self._measured[length] = self._measured.get(length, 0) + 1
+        # The machine now and then makes a round slower than it is, but never faster.
+        weight = {1: 0.25, 2: 1.0}.get(count, 0.5 if seconds < known else 0.1)
+        self.cost[length] = known + weight * (min(seconds, 2 * known) - known)
 
     # Draft tokens that are only compared
 
@@ -139,7 +168,8 @@ class Pace:
     def wants_shadow(self) -> bool:
         """Return whether time may be spent on draft tokens that are only compared."""
         next_cost = self._shadow_cost or self.cost.get(1, 0.0)
-        return not self._shadow and self._shadowing + next_cost <= SHADOW_SHARE * self._elapsed
+        allowed = SHADOW_SHARE * self._elapsed + FIRST_SHADOWS * self.cost.get(1, 0.0)
+        return not self._shadow and self._shadowing + next_cost <= allowed
 
     def shadow(self, tokens: list[int], seconds: float) -> None:
         """Keep draft tokens that are only compared with what comes, and which took ``seconds`` to propose."""
@@ -173,8 +203,9 @@ class Pace:
             return self.cost[rounded]
         decode = self.cost[1]
         nearest = max((each for each in self.cost if each < rounded), default=1)
-        step = (self.cost[nearest] - decode) / (nearest - 1) if nearest > 1 else FIRST_STEP * decode
-        return self.cost[nearest] + step * (rounded - nearest)
+        if nearest == 1:  # no block was measured yet
+            return decode + FIRST_STEP * decode * (rounded - 1) + self._shadow_cost
+        return self.cost[nearest] + (self.cost[nearest] - decode) / (nearest - 1) * (rounded - nearest)
 
 
 def expected(length: int, acceptance: float) -> float:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hybridge.cache.errors import UsageError
 from hybridge.runtime.backends.one_thread import best
+from hybridge.runtime.generation.constraint import Constraint
 
 SMALLEST, LARGEST = 1e-6, 1e6
 """Of a temperature above 0 and of a penalty."""
@@ -86,8 +87,9 @@ class Sampler:
     where plain decoding would have drawn it: with the same seed the text is the same with such a drafter and without.
     """
 
-    def __init__(self, sampling: Sampling, watch: Watch | None = None) -> None:
-        self.sampling, self.watch = sampling, watch
+    def __init__(self, sampling: Sampling, watch: Watch | None = None, constraint: Constraint | None = None) -> None:
+        """constraint: what ``choose`` and ``accept`` may return, which tell it what they have returned."""
+        self.sampling, self.watch, self.constraint = sampling, watch, constraint
         self.seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
 
     @property
@@ -102,7 +104,7 @@ class Sampler:
 
     def choose(self, logits: Tensor, text: Sequence[int]) -> int:
         """Draw the token after ``text`` that the text goes on with."""
-        token = self.draw(logits, text)
+        token = self._take(self.draw(self._allowed(logits), text))
         self._show(logits[None], [token])
         return token
 
@@ -118,20 +120,28 @@ class Sampler:
         return new
 
     def _accept(self, logits: Tensor, proposal: Proposal, text: Sequence[int]) -> list[int]:
-        if self.greedy and self.sampling.repetition_penalty == 1:
+        if self.greedy and self.sampling.repetition_penalty == 1 and self.constraint is None:
             tokens = best(logits)
             return tokens[: _agreeing(tokens, proposal.tokens) + 1]
         new: list[int] = []
         for i, token in enumerate(proposal.tokens):
-            new.append(self._judge(logits[i], token, proposal.drawn_from(i), [*text, *new]))
+            new.append(self._take(self._judge(self._allowed(logits[i]), token, proposal.drawn_from(i), [*text, *new])))
             if new[-1] != token:
                 return new
-        return [*new, self.draw(logits[len(new)], [*text, *new])]
+        return [*new, self._take(self.draw(self._allowed(logits[len(new)]), [*text, *new]))]
 
     def distribution(self, logits: Tensor, text: Sequence[int]) -> Tensor:
         """Return float64 [V]: what the token after ``text`` is drawn from, for a temperature above 0."""
         scores = self._penalized(logits, text).double() / self.sampling.temperature
         return _min_p(_top_p(_top_k(scores, self.sampling.top_k).softmax(-1), self.sampling.top_p), self.sampling.min_p)
+
+    def _allowed(self, logits: Tensor) -> Tensor:
+        return logits if self.constraint is None else self.constraint.mask(logits)
+
+    def _take(self, token: int) -> int:
+        if self.constraint is not None:
+            self.constraint.take(token)
+        return token
 
     def _show(self, logits: Tensor, tokens: Sequence[int]) -> None:
         if self.watch is not None:

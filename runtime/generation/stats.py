@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from time import perf_counter
 from typing import Any, Literal
 
+Origin = Literal["own", "draft", "forced"]
 Phase = Literal["prefill", "draft", "verify", "commit", "decode"]
 
 
@@ -15,7 +16,8 @@ Phase = Literal["prefill", "draft", "verify", "commit", "decode"]
 class GenerationStats:
     """Counts, and wall seconds by phase. new_seconds is the time of all new tokens after the first, which the prefill pays for.
 
-    Time that the consumer of the tokens takes is in none of them.
+    Time that the consumer of the tokens takes is in none of them. forced: draft tokens that a grammar left no choice for, which
+    are counted as proposed and accepted too.
     """
 
     prompt_tokens: int = 0
@@ -25,12 +27,15 @@ class GenerationStats:
     verifies: int = 0
     decodes: int = 0
     rollbacks: int = 0
+    forced: int = 0
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
     commit_seconds: float = 0.0
     decode_seconds: float = 0.0
     new_seconds: float = 0.0
+    origin: Origin = "own"
+    """Where the token comes from that was yielded last: the model's own, a draft token, or one that a grammar forced."""
     spans: list[tuple[int, int, int]] = field(default_factory=list)
     """For each verified block: which new token its first draft token stands for, draft tokens accepted, rejected."""
 
@@ -59,8 +64,12 @@ class GenerationStats:
             name = f"{phase}_seconds"
             setattr(self, name, getattr(self, name) + perf_counter() - began)
 
-    def count_block(self, first: int, accepted: int, proposed: int) -> None:
+    def note_draft(self, tokens: Sequence[int]) -> None:
+        """Take the draft tokens that are verified next; only a ``Trace`` keeps them."""
+
+    def count_block(self, first: int, accepted: int, proposed: int, forced: bool) -> None:
         """Count a verified block: which new token its first draft token stands for, draft tokens accepted and proposed."""
+        self.forced += accepted if forced else 0
         self.verifies += 1
         self.proposed += proposed
         self.accepted += accepted
@@ -70,5 +79,5 @@ class GenerationStats:
     def to_dict(self) -> dict[str, Any]:
         """Return everything but the spans, for JSON."""
         derived = ("acceptance_rate", "mean_accepted_length", "tokens_per_second")
-        own = {name: value for name, value in asdict(self).items() if name != "spans"}
+        own = {name: value for name, value in asdict(self).items() if name not in ("spans", "origin")}
         return own | {name: getattr(self, name) for name in derived}

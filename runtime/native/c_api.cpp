@@ -292,7 +292,7 @@ hybridge_status hybridge_generate(
       started = true;
       return on_token == nullptr || on_token(token, user) != 0;
     };
-    const hybridge::Generation lengths = {chosen.max_new_tokens, chosen.block_length, &open.cancelled};
+    const hybridge::Generation lengths = {chosen.max_new_tokens, chosen.block_length, &open.cancelled, {}};
     const auto run = [&](auto&& drafter) {
       return hybridge::generate(*open.session, span(prompt, count), lengths, drafter, wanted);
     };

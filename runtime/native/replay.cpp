@@ -8,6 +8,7 @@
 //   0 snapshot SLOT          0 restore SLOT       0 reset                 0 save PATH      0 load PATH
 //   0 generate MOST BLOCK plain|lookup|own|ask TOKEN ...
 //   0 keep 0|1               0 draft TOKEN LIMIT      of the drafter in the program
+//   0 sampling TEMPERATURE TOP_K TOP_P MIN_P PENALTY SEED   of the generations behind it, in all sessions
 //
 // and is answered by one line, behind which so many logits follow, float32 in this processor's byte order:
 //
@@ -87,6 +88,7 @@ class Replay {
     if (!(in >> name)) return Error::InvalidArgument;
     if (name == "save" || name == "load") return files(session, name, in);
     if (name == "generate") return generate(session, in);
+    if (name == "sampling") return sample(session, in);
     const Numbers values = numbers(in);
     if (!in.eof()) return Error::InvalidArgument;  // something that is no whole number
     if (name == "prefill") return answer(session, session.prefill(values));
@@ -111,7 +113,7 @@ class Replay {
   }
 
   Error generate(hybridge::Session& session, std::istream& in) {
-    hybridge::Generation options;
+    hybridge::Generation options{.sampling = sampling_};
     std::string drafter;
     in >> options.max_new_tokens >> options.block_length >> drafter;
     const Numbers prompt = numbers(in);
@@ -138,6 +140,16 @@ class Replay {
     for (int64_t token : done->tokens) line << ' ' << token;
     say(line.str() + "\n");
     return Error::Ok;
+  }
+
+  Error sample(const hybridge::Session& session, std::istream& in) {
+    hybridge::Sampling read;
+    uint64_t seed = 0;
+    in >> read.temperature >> read.top_k >> read.top_p >> read.min_p >> read.repetition_penalty >> seed;
+    if (!in) return Error::InvalidArgument;
+    read.seed = seed;
+    sampling_ = read;
+    return answer(session, Result<int64_t>(session.length()));
   }
 
   Error draft(hybridge::Session& session, const Numbers& values) {
@@ -171,6 +183,7 @@ class Replay {
 
   std::vector<std::unique_ptr<hybridge::Session>> sessions_;
   FILE* answers_;
+  hybridge::Sampling sampling_;
   size_t told_ = 0;
 };
 

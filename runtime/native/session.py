@@ -18,6 +18,7 @@ from hybridge.cache.errors import (
     SnapshotError,
     StateFileError,
     TokenError,
+    UsageError,
 )
 from hybridge.runtime.generation.drafter import Context, Drafter
 from hybridge.runtime.generation.sampling import Sampler, Sampling
@@ -39,6 +40,7 @@ ERRORS: dict[str, type[HybridgeError]] = {
     "verify": TokenError,
     "generate": TokenError,
     "draft": DraftError,
+    "sampling": UsageError,
     "commit": CommitError,
     "snapshot": SnapshotError,
     "restore": SnapshotError,
@@ -124,7 +126,7 @@ class NativeSession:
         block_length: int | None = None,
         stats: GenerationStats | None = None,
     ) -> Iterator[int]:
-        """Continue ``tokens`` greedily; the loop runs over there and asks ``drafter`` here for its tokens."""
+        """Continue ``tokens``, greedily or by ``sample``; the loop runs over there and asks ``drafter`` here for its tokens."""
         if drafter is None:
             return self._generate("plain", tokens, max_new_tokens, block_length, stats)
         context = Context([], Sampler(Sampling()))
@@ -151,6 +153,15 @@ class NativeSession:
     ) -> Iterator[int]:
         """Generate likewise with the artifact's own drafter, run over there."""
         return self._generate("own", tokens, max_new_tokens, block_length, stats)
+
+    def sample(self, sampling: Sampling) -> None:
+        """Draw the tokens of all generations from now on, in every session of the process, by ``sampling``, which has a seed.
+
+        Other numbers are drawn by a seed than Python's. A generation raises TokenError for what makes no distribution.
+        """
+        assert sampling.seed is not None, "draws that nobody can repeat show nothing"
+        c = sampling
+        self._ask("sampling", *map(str, (c.temperature, c.top_k, c.top_p, c.min_p, c.repetition_penalty, c.seed)))
 
     def _generate(
         self,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hybridge.cache.errors import UsageError
+from hybridge.runtime.defaults import DEFAULT_BYTES
 from hybridge.runtime.sessions.checkpoint import Checkpoint, RowSegment
-
-DEFAULT_BYTES = 512 << 20
 
 
 @dataclass(eq=False)
@@ -28,11 +27,11 @@ class PrefixCache:
     Rows by position that longer texts need stay as long as one of these does, and are counted once. One thread at a time.
     """
 
-    def __init__(self, budget: int = DEFAULT_BYTES) -> None:
-        """budget: bytes; 0 keeps nothing. Raises UsageError below."""
+    def __init__(self, budget: int = DEFAULT_BYTES, used: Callable[[Checkpoint], None] | None = None) -> None:
+        """budget: bytes; 0 keeps nothing. used: called with each checkpoint that is kept or found. Raises UsageError."""
         if budget < 0:
             raise UsageError(f"a cache of {budget} bytes cannot be; give 0 or more.")
-        self.budget = budget
+        self.budget, self.used = budget, used
         self._root = Node()
         self._nodes: OrderedDict[Checkpoint, Node] = OrderedDict()  # the one that was used last comes last
         self._uses: dict[RowSegment, int] = {}
@@ -56,6 +55,7 @@ class PrefixCache:
             node, at, found = child, end, child.checkpoint or found
         if found is not None:
             self._nodes.move_to_end(found)
+            self._tell(found)
         return found
 
     def has(self, tokens: Sequence[int]) -> bool:
@@ -72,6 +72,7 @@ class PrefixCache:
         self._nodes[checkpoint] = node
         self._bytes += checkpoint.bounded_bytes
         self._use(checkpoint.segment)
+        self._tell(checkpoint)
         while self._bytes > self.budget:
             self._drop(next(iter(self._nodes)))
 
@@ -79,6 +80,10 @@ class PrefixCache:
         """Keep nothing any more."""
         for checkpoint in list(self._nodes):
             self._drop(checkpoint)
+
+    def _tell(self, checkpoint: Checkpoint) -> None:
+        if self.used is not None:
+            self.used(checkpoint)
 
     # The tree
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.backends.load import load_program
 from hybridge.runtime.backends.methods import Methods, number
+from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.generate import Until, generate
 from hybridge.runtime.generation.pace import Pace
@@ -22,11 +24,12 @@ from hybridge.runtime.generation.sampling import Sampling, Watch
 from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.generation.token_ids import Tokens, token_ids
 from hybridge.runtime.sessions.checkpoint import Checkpoint, Lineage, make_checkpoint
+from hybridge.runtime.sessions.checkpoint_file import Layout
 from hybridge.runtime.sessions.committed_text import Change, CommittedText
 from hybridge.runtime.sessions.draft_runner import Drafted, DraftRunner, Draws
 from hybridge.runtime.sessions.one_thread import OneThread
 from hybridge.runtime.sessions.refusals import check_block, check_commit, check_pairs, check_slot, fitting
-from hybridge.runtime.sessions.row_buffers import RowBuffer, row_buffers
+from hybridge.runtime.sessions.row_buffers import LENGTH, RowBuffer, row_buffers
 from hybridge.runtime.sessions.saved_state import SavedState
 from hybridge.runtime.sessions.state_file import read_state, write_state
 from hybridge.runtime.sessions.token_runner import TokenRunner
@@ -209,6 +212,14 @@ class Session:
             self._unfinished = Resume(checkpoint, common[-1] if common else None, buffers)
             return len(self._settled().tokens)
 
+    def layout(self) -> Layout:
+        """Return what this session's checkpoints look like. Raises UsageError without an artifact."""
+        with self._alone:
+            self._settled()
+            state, bounded = self._program.state(), self._program.bounded()
+            kept = {name: buffer for name, buffer in bounded.items() if name != LENGTH}
+            return Layout(self._identity(), self.vocab_size, self.max_seq_len, kept, self._row_buffers(state, bounded))
+
     def generate(
         self,
         tokens: Tokens,
@@ -222,6 +233,7 @@ class Session:
         eos_ids: Collection[int] | None = None,
         until: Until | None = None,
         watch: Watch | None = None,
+        constraint: Constraint | None = None,
         hidden: Tensor | None = None,
         stats: GenerationStats | None = None,
     ) -> Iterator[int]:
@@ -230,7 +242,7 @@ class Session:
         sampling replaces ``temperature`` and ``seed`` and has more options. block_length fixes how many tokens are
         verified at once, which else follows acceptance and costs. eos_ids end a text, the model's own if left out.
         until is called with each other new token, before it is yielded, and makes it the last by answering True. watch is
-        called with each new token and its logits, once they are there. hidden: see there.
+        called with each new token and its logits, once they are there. hidden and constraint: see there.
         """
         return generate(
             self,
@@ -242,6 +254,7 @@ class Session:
             eos_ids=eos_ids,
             until=until,
             watch=watch,
+            constraint=constraint,
             hidden=hidden,
             stats=stats if stats is not None else GenerationStats(),
         )
@@ -326,11 +339,11 @@ class Session:
         """Commit tokens in chunks; returns the logits [V] after the last."""
         ids = fitting(tokens, self.vocab_size, len(text.tokens), self.max_seq_len)
         chunks = self._runner.chunks(ids)
-        calls, size = sum(map(self._runner.calls, chunks)), self.prefill_chunk
+        calls = sum(map(self._runner.calls, chunks))
         undo = self._undo(text, len(chunks), calls)
         self._begin(Change(base=len(text.tokens), tokens=ids), calls, undo)
         try:
-            starts = range(len(text.tokens), len(text.tokens) + len(ids), size)
+            starts = accumulate(map(len, chunks[:-1]), initial=len(text.tokens))
             answers = [self._runner.extend(self._program, *each) for each in zip(chunks, starts, strict=True)]
         except NumericalError as error:
             raise self._taken_back(error, undo) from None

@@ -22,9 +22,15 @@ class TokenRunner:
         self.options = options
 
     def chunks(self, ids: list[int]) -> list[list[int]]:
-        """``ids`` in pieces that ``extend`` takes."""
-        size = self.options.prefill_chunk
-        return [ids[start : start + size] for start in range(0, len(ids), size)]
+        """``ids`` in pieces that ``extend`` takes: prefill's, and at the end verify's if they are a quarter of one at most.
+
+        A prefill of a fixed shape takes at least half of its time, however few tokens it is given, and a token in a verify up
+        to twice the time that it takes in a full prefill (Qwen3.5-0.8B, chunks of 64: 12 tokens in 105 ms, in two verifies 56).
+        """
+        size, block = self.options.prefill_chunk, self.options.verify_len
+        whole = len(ids) // size * size
+        few = self.options.fixed_shapes and block > 1 and 4 * (len(ids) - whole) <= size
+        return [*_pieces(ids[:whole], size), *_pieces(ids[whole:], block if few else size)]
 
     def calls(self, chunk: list[int]) -> int:
         """Methods that ``extend`` calls for ``chunk``: a verify and a commit of a few tokens take less time than a chunk."""
@@ -59,6 +65,10 @@ class TokenRunner:
         answer = _answer(run(program, name, tokens, tokens=len(ids)), len(ids), len(ids))
         check_numbers(answer[0], name, position)
         return answer
+
+
+def _pieces(ids: list[int], size: int) -> list[list[int]]:
+    return [ids[start : start + size] for start in range(0, len(ids), size)]
 
 
 def _answer(outputs: Sequence[Tensor], rows: int, tokens: int) -> Answer:

@@ -73,6 +73,8 @@ def run_batch(target: Target, seed: int, indices: Sequence[int], report: Report)
     done = 0
     while done < len(inputs):
         for kind, output in _answers(target, inputs[done:]):
+            if kind == "refused" and inputs[done].good:
+                kind, output = "wrong", f"a good input is refused: {output}"
             if kind not in ("accepted", "refused"):
                 report.findings.append(Finding(target.name, seed, indices[done], kind, inputs[done], output))
             report.outcomes[kind] += 1

@@ -57,12 +57,15 @@ def answer(run: Callable[[Path], None], folder: Path) -> str:
 
 @contextmanager
 def changed(base: Path, name: str, data: bytes) -> Iterator[Path]:
-    """Yield a folder of links to the files of ``base``, in which ``name`` is another file and the hashes are right."""
-    with tempfile.TemporaryDirectory() as place:
+    """Yield a folder with the files of ``base``, in which ``name`` is another file and the hashes are right.
+
+    The others are hard links: what onnxruntime reads beside a graph must not be a symbolic one that leads out of the folder.
+    """
+    with tempfile.TemporaryDirectory(dir=base.parent) as place:
         folder = Path(place)
         for path in base.iterdir():
             if path.name not in (name, MANIFEST):
-                (folder / path.name).symlink_to(path)
+                (folder / path.name).hardlink_to(path)
         if (base / MANIFEST).exists():
             shutil.copy(base / MANIFEST, folder)
         (folder / name).write_bytes(data)

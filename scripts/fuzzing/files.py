@@ -11,6 +11,7 @@ import struct
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -56,7 +57,7 @@ class Files:
         rng = random.Random(f"{self.name} {seed} {index}")
         good = (self.base() / self.file).read_bytes()
         data = good if index % 20 == 0 else self.change(rng, good)
-        return Input(data, f"{self.file}, {len(data)} bytes{' as they are' * (data == good)}")
+        return Input(data, f"{self.file}, {len(data)} bytes{' as they are' * (data == good)}", good=data == good)
 
 
 @cache
@@ -106,6 +107,18 @@ def changed_program(rng: random.Random, data: bytes) -> bytes:
     return changed_bytes(rng, data, end=header.program_size if header else len(data))
 
 
+def changed_graph(rng: random.Random, data: bytes) -> bytes:
+    """Return an ONNX graph changed by its structure, as far as it is one then, and now and then as bytes."""
+    import onnx
+    from google.protobuf.json_format import MessageToDict, ParseDict, ParseError
+
+    for _ in range(8 if rng.random() < 0.8 else 0):
+        content = changed_json(rng, MessageToDict(onnx.ModelProto.FromString(data)))
+        with suppress(ParseError, ValueError, OverflowError, SystemError):  # the last for half a surrogate
+            return bytes(ParseDict(content, onnx.ModelProto()).SerializeToString())
+    return changed_bytes(rng, data)
+
+
 def changed_safetensors(rng: random.Random, data: bytes) -> bytes:
     """Return a safetensors file with its header changed: by structure, or as bytes."""
     (size,) = struct.unpack("<Q", data[:8])
@@ -152,7 +165,7 @@ def changed_native_state(rng: random.Random, data: bytes) -> bytes:
 TARGETS = (
     Files("programs", "artifact", lambda: artifact("hybridge"), "model.pte", changed_program),
     Files("stock-programs", "artifact", lambda: artifact("llm"), "model.pte", changed_program),
-    Files("graphs", "artifact", lambda: artifact("onnx"), "model.onnx", changed_bytes),
+    Files("graphs", "artifact", lambda: artifact("onnx"), "model.onnx", changed_graph),
     Files("manifests", "artifact", lambda: artifact("hybridge"), "manifest.json", changed_text),
     Files("tokenizers", "tokenizer", lambda: artifact("hybridge"), "tokenizer.json", changed_text),
     Files("states", "state", lambda: artifact("hybridge"), "saved", changed_state),

@@ -9,10 +9,11 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Input:
-    """One input as the child reads it, and what a person should read of it."""
+    """One input as the child reads it, and what a person should read of it. good: to refuse it is wrong."""
 
     data: bytes
     text: str
+    good: bool = False
 
 
 class Target(Protocol):

@@ -1,1 +1,1 @@
-"""Train the embedded models, the target and its two drafters. Run by scripts/train-tiny."""
+"""Train the embedded models, the target and its drafters. Run by scripts/train-tiny."""

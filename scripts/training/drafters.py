@@ -1,12 +1,15 @@
 """Train a drafter from the finished target: read the texts, train within the budget, publish, measure."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from transformers import Qwen3_5ForCausalLM
 
-from training import draft, measure, mtp, teacher
+from hybridge.export.drafters.block_weights import BlockWeights
+from training import block, draft, measure, mtp, teacher
 from training.corpus import split, tokens
 from training.loop import Run
 from training.target import evaluate
@@ -23,14 +26,14 @@ def own_texts(target: Qwen3_5ForCausalLM, data: Tensor, minutes: float, path: Pa
 
 
 def main(kind: str, out: Path, minutes: float, writing: float, scratch: Path) -> None:
-    """`kind`: draft or mtp; `writing`: minutes for the target's own texts."""
+    """`kind`: one of RUNS; `writing`: minutes for the target's own texts."""
     target, data = teacher.load(out), tokens(split()[0])
     own = own_texts(target, data, writing, scratch / "own.pt")
     print(f"{len(data):,} bytes of corpus, {own.numel():,} of the target's own", flush=True)
-    run_one = run_draft if kind == "draft" else run_mtp
-    run, facts, card = run_one(target, data, own, minutes, out)
+    run, facts, card = RUNS[kind](target, data, own, minutes, out)
     facts |= {"minutes": minutes, "steps": run.steps, "loss": run.loss, "own_texts": len(own), "window": teacher.WINDOW}
-    text = (CARDS / f"train-tiny-{kind}-card.md").read_text().format(**facts)
+    form = "block" if kind in block.KINDS else kind
+    text = (CARDS / f"train-tiny-{form}-card.md").read_text().format(**facts)
     card.write_text(text)
     card.chmod(0o644)
     print(text, flush=True)
@@ -55,7 +58,31 @@ def run_mtp(target: Qwen3_5ForCausalLM, data: Tensor, own: Tensor, minutes: floa
     trained, run = mtp.train_drafter(target, data, own, minutes)
     mtp.publish(trained, out / "mtp.safetensors")
     rounded = mtp.read(target, out / "mtp.safetensors")
-    facts = measure.drafter_chains(rounded, target, measure.texts_of(target, tokens(split()[1])))
+    texts = measure.texts_of(target, tokens(split()[1]))
+    facts = measure.drafter_chains(lambda rows: mtp.draft_tokens(rounded, target, rows, measure.LONGEST), texts)
     facts |= {"parameters": sum(weight.numel() for weight in rounded.parameters()), "passes": mtp.PASSES}
     facts["seen"] = run.steps * 2 * mtp.ROWS * teacher.WINDOW
     return run, facts, out / "mtp.md"
+
+
+def run_block(kind: str, target: Qwen3_5ForCausalLM, data: Tensor, own: Tensor, minutes: float, out: Path) -> Outcome:
+    """Train, write and measure a block drafter."""
+    texts = measure.texts_of(target, tokens(split()[1]))
+
+    def check(weights: BlockWeights) -> str:
+        return measure.corpus_chains(lambda rows: block.draft_tokens(weights, target, rows), texts)
+
+    trained, run = block.train_drafter(kind, target, data, own, minutes, check)
+    block.publish(kind, trained, out / kind)
+    rounded = block.read(target, out / kind)
+    facts = measure.drafter_chains(lambda rows: block.draft_tokens(rounded, target, rows), texts)
+    facts |= {"parameters": sum(weight.numel() for weight in rounded.parameters())} | block.facts(kind)
+    facts["seen"] = run.steps * 2 * block.ROWS * teacher.WINDOW
+    return run, facts, out / kind / "README.md"
+
+
+RUNS: dict[str, Callable[[Qwen3_5ForCausalLM, Tensor, Tensor, float, Path], Outcome]] = {
+    "draft": run_draft,
+    "mtp": run_mtp,
+    **{kind: partial(run_block, kind) for kind in block.KINDS},
+}

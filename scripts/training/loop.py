@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 Loss = Callable[[Tensor], Tensor]
+CHECKED = 400
 
 
 @dataclass
@@ -32,8 +33,15 @@ def learning_rate(progress: float, peak: float) -> float:
     return peak * min(progress / 0.02 + 0.01, 0.51 + 0.49 * math.cos(math.pi * min(progress, 1.0)))
 
 
-def train(model: nn.Module, loss_of: Loss, batches: Iterator[Tensor], minutes: float, peak: float = 3e-3) -> Run:
-    """Step until the budget is spent."""
+def train(
+    model: nn.Module,
+    loss_of: Loss,
+    batches: Iterator[Tensor],
+    minutes: float,
+    peak: float = 3e-3,
+    check: Callable[[], str] | None = None,
+) -> Run:
+    """Step until the budget is spent; prints what ``check``, if any, says at every CHECKED steps."""
     optimizer, start, run = build_optimizer(model), time.monotonic(), Run(minutes)
     while (spent := (time.monotonic() - start) / 60) < minutes:
         rate = learning_rate(spent / minutes, peak)
@@ -42,6 +50,8 @@ def train(model: nn.Module, loss_of: Loss, batches: Iterator[Tensor], minutes: f
         run.steps += 1
         if run.steps % 50 == 0:
             print(f"{spent:6.1f} min  step {run.steps:5d}  loss {run.loss:.4f}  rate {rate:.2e}", flush=True)
+        if check is not None and run.steps % CHECKED == 0:
+            print(check(), flush=True)
     return run
 
 

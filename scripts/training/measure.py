@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from transformers import Qwen3_5ForCausalLM
 
-from training import mtp, teacher
+from training import teacher
 from training.corpus import BATCH, LENGTH
 
 DEPTHS, LONGEST = (1, 2, 3, 4, 7), 7
-OWN_ROWS, OWN_BYTES, STARTS, PREFIX = 20, 300, 512, 256
+OWN_ROWS, OWN_BYTES, STARTS, PREFIX, CHECKED = 20, 300, 512, 256, 128
 Best = Callable[[Tensor], Tensor]
 
 
@@ -93,13 +93,23 @@ def draft_chains(draft: Qwen3_5ForCausalLM, texts: Texts) -> dict[str, float]:
     return chain_figures("corpus", corpus) | chain_figures("own", own.unfold(1, LONGEST, 1).flatten(0, 1))
 
 
-def drafter_chains(drafter: mtp.Drafter, target: Qwen3_5ForCausalLM, texts: Texts) -> dict[str, float]:
-    """Chain draft tokens from one hidden state; in the target's own texts from every second byte."""
+def drafter_chains(propose: Callable[[Tensor], Tensor], texts: Texts) -> dict[str, float]:
+    """Draft tokens of a drafter that reads the target's hidden states; in the target's own texts from every second byte.
+
+    propose: [rows, LONGEST] of what follows the texts [rows, length].
+    """
 
     def hits(rows: Tensor, start: int) -> Tensor:
-        return mtp.draft_tokens(drafter, target, rows[:, :start], LONGEST) == rows[:, start : start + LONGEST]
+        return propose(rows[:, :start]) == rows[:, start : start + LONGEST]
 
     corpus = torch.cat([hits(rows, PREFIX + 1) for rows in torch.split(texts.starts, 64)])
     begins = range(teacher.PROMPT + 1, texts.own.shape[1] - LONGEST + 1, 2)
     own = torch.cat([hits(texts.own, start) for start in begins])
     return chain_figures("corpus", corpus) | chain_figures("own", own)
+
+
+def corpus_chains(propose: Callable[[Tensor], Tensor], texts: Texts) -> str:
+    """Return how many of LONGEST draft tokens are accepted on held-out text, and how often the first is, as a line."""
+    some = texts.starts[:CHECKED]
+    right = (propose(some[:, : PREFIX + 1]) == some[:, PREFIX + 1 :]).float().cumprod(1)
+    return f"held out: {right.sum(1).mean():.2f} of {LONGEST} accepted, the first {right[:, 0].mean():.3f}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import one_hot
 from transformers import Qwen3_5ForCausalLM
 
 from training.corpus import PAD, windows
@@ -59,6 +59,11 @@ def mixed(data: Tensor, own: Tensor, rows: int, seed: int = 0) -> Iterator[Tenso
 
 def distil(student: Tensor, teacher: Tensor) -> Tensor:
     """Mean cross-entropy to the teacher's distribution, mixed with its best token; logits [..., vocab]."""
+    return distil_each(student, teacher).mean()
+
+
+def distil_each(student: Tensor, teacher: Tensor) -> Tensor:
+    """Return this cross-entropy for each of logits [..., vocab]."""
     soft = teacher.float().softmax(-1)
     wanted = (1 - HARD) * soft + HARD * one_hot(teacher.argmax(-1), teacher.shape[-1])
-    return cross_entropy(student.float().flatten(0, -2), wanted.flatten(0, -2))
+    return -(student.float().log_softmax(-1) * wanted).sum(-1)

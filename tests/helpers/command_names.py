@@ -58,7 +58,7 @@ def _commands(command: Any, name: str) -> Iterator[tuple[str, Options]]:
     """Values come from annotations, because what Typer makes of them differs from version to version."""
     options, hints = Options({"--help": set()}), get_type_hints(command.callback) if command.callback else {}
     for each in command.params:
-        for spelling in each.opts:
+        for spelling in (*each.opts, *each.secondary_opts):
             options.add(spelling, set(_literals(hints.get(each.name))))
     yield name, options
     for child in getattr(command, "commands", {}).values():
@@ -76,6 +76,8 @@ def _literals(annotation: Any) -> Iterator[str]:
 def script_options(script: Path) -> Options:
     """What an argparse script names, and the arguments of a Typer one's ``main``; a shell script's are those of its Python."""
     options = Options({"--help": set()})
+    for name in re.findall(r"^ +(--[a-z][a-z0-9-]*)\)", script.read_text(encoding="utf-8"), re.MULTILINE):
+        options.add(name, set())  # a case of a shell script
     for path in (script, script.with_name(f"{script.name.replace('-', '_')}.py")):
         if path.is_file() and b"bash" not in path.read_bytes().partition(b"\n")[0]:
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -85,6 +87,10 @@ def script_options(script: Path) -> Options:
                     for argument in node.args.args:
                         options.add(f"--{argument.arg.replace('_', '-')}", set())
     return options
+
+
+PASSED_ON = ("lm-eval",)
+"""Commands whose options are another program's."""
 
 
 class Commands:
@@ -107,10 +113,12 @@ class Commands:
             return
         if words[0] == "hybridge" and len(words) > 1:
             name = " ".join(words[1:3]) if " ".join(words[1:3]) in self.hybridge else words[1]
+            name = "" if name.startswith("-") else name  # hybridge --version
             if name not in self.hybridge:
                 yield f"there is no command hybridge {name}"
                 return
-            yield from self.hybridge[name].faults(words)
+            if name not in PASSED_ON:
+                yield from self.hybridge[name].faults(words)
         elif words[0].startswith("scripts/") and "." not in words[0]:  # others are files
             if words[0] not in self.scripts:
                 yield f"there is no script {words[0]}"

@@ -14,7 +14,10 @@ SHOWN = "shown.txt"
 
 
 def demo_folder(factory: pytest.TempPathFactory) -> Path:
-    """A folder with hybridge-demo, hybridge-demo-draft, and what the command wrote to stdout. Change nothing in it."""
+    """A folder with hybridge-demo, hybridge-demo-draft, hybridge-demo-dspark, and what the command wrote to stdout.
+
+    Change nothing in it.
+    """
     return once(factory, "demo", _demo)
 
 

@@ -16,15 +16,17 @@ from torch import Tensor
 from hybridge.export.cli.chat_template import render
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.export.server.app import Server, Settings
+from hybridge.export.server.formats import Format
 from hybridge.export.server.job import Place
 from hybridge.export.server.listening import bound, over
+from hybridge.export.server.prompts import Render
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
 from hybridge.runtime.sessions.prefix_cache import PrefixCache
 
 BYTES = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
 TEMPLATE = (EMBEDDED / "chat_template.jinja").read_text()
-END = ord(".")
+END = BYTES.token_to_id("<|im_end|>")
 LETTERS = 12
 
 
@@ -109,7 +111,16 @@ def served(
 ) -> Iterator[Served]:
     """Serve the model under the name ``babble``; options are those of ``Settings``."""
     places = [Place(session(seconds), PromptLookup() if drafters else None) for _ in range(sessions)]
-    server = Server(places, BYTES, render_chat, PrefixCache(cache_bytes), Settings(name="babble", **options))
+    with serving(places, render_chat, cache_bytes, **options) as one:
+        yield one
+
+
+@contextmanager
+def serving(
+    places: list[Place], renderer: Render, cache_bytes: int = 1 << 20, form: Format | None = None, **options: Any
+) -> Iterator[Served]:
+    """Serve what computes in ``places``."""
+    server = Server(places, BYTES, renderer, PrefixCache(cache_bytes), Settings(name="babble", **options), form)
     with bound("127.0.0.1", 0) as opened:
         runner = over(server.app())
         thread = threading.Thread(target=runner.run, kwargs={"sockets": [opened]})

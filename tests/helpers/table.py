@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -26,7 +28,10 @@ class Table:
 
 
 def table_session(
-    table: Table | None = None, max_seq_len: int = 60, verify_lens: tuple[int, ...] = (2, 4), vocab_size: int = VOCABULARY
+    table: Callable[[tuple[int, ...]], Tensor] | None = None,
+    max_seq_len: int = 60,
+    verify_lens: tuple[int, ...] = (2, 4),
+    vocab_size: int = VOCABULARY,
 ) -> Session:
     """A real Session over a table, with END as its end of sequence."""
     options = ExportOptions(

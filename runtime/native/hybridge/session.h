@@ -9,7 +9,7 @@
 //   session.snapshot(0), session.decode(token), session.restore(0);  // keep a state, go on, come back
 //   session.save("talk.state"), session.load("talk.state");     // in another process, too
 //
-// Greedy generation with draft tokens from the text is in hybridge/speculative.h. All is in these headers; what is linked is
+// Generation with draft tokens is in hybridge/speculative.h. All is in these headers; what is linked is
 // ExecuTorch's runtime with the backend and the operators that the artifact was exported for (../CMakeLists.txt).
 //
 // Nothing throws: a call answers with a value, or with an Error and leaves the state as it was, but for NotSupported (below).

@@ -1,9 +1,10 @@
-// Greedy generation, plain and speculative, over one loop: propose, verify, accept, commit.
+// Generation, plain and speculative, over one loop: propose, verify, accept, commit.
 //
 //   hybridge::PromptLookup lookup;
 //   auto done = hybridge::generate(session, prompt, {.max_new_tokens = 64}, lookup, [](int64_t token) { return show(token); });
 //
-// A draft token is accepted if it is the best one by the model's own logits there, so the text is the same with every drafter.
+// A draft token is accepted if it is what the model itself would have gone on with, by its best logit or by the draw of that
+// place (hybridge/sampling.h), so the text is the same with every drafter.
 #ifndef HYBRIDGE_NATIVE_SPECULATIVE_H
 #define HYBRIDGE_NATIVE_SPECULATIVE_H
 
@@ -15,6 +16,7 @@
 
 #include <hybridge/drafter.h>
 #include <hybridge/prompt_lookup.h>
+#include <hybridge/sampling.h>
 #include <hybridge/session.h>
 
 namespace hybridge {
@@ -24,6 +26,7 @@ namespace hybridge {
 struct Generation {
   size_t max_new_tokens = 64, block_length = 0;
   const std::atomic<bool>* cancelled = nullptr;
+  Sampling sampling = {};
 };
 
 // proposed and accepted count draft tokens; rollbacks the blocks that were not accepted whole.
@@ -32,25 +35,17 @@ struct Generated {
   size_t proposed = 0, accepted = 0, verifies = 0, rollbacks = 0;
 };
 
-// The draft tokens that are right, and the model's own token behind them; row i of its logits comes after
-// draft token i - 1.
-inline std::vector<int64_t> accept(const Logits& logits, Tokens proposed) {
-  std::vector<int64_t> tokens = {best(logits[0])};
-  for (size_t i = 0; i < proposed.size() && proposed[i] == tokens.back(); ++i) tokens.push_back(best(logits[i + 1]));
-  return tokens;
-}
-
 // One generation. The last token given is not committed yet: it waits for the next round.
 template <Drafter D, std::predicate<int64_t> OnToken>
 class Generator {
  public:
   Generator(Session& session, Generation options, D& drafter, OnToken& on_token)
-      : session_(session), options_(options), drafter_(drafter), on_token_(on_token) {}
+      : session_(session), options_(options), drafter_(drafter), on_token_(on_token), sampler_(options.sampling) {}
 
   Result<Generated> run(Tokens prompt) {
     const Logits logits = ET_UNWRAP(session_.prefill(prompt, options_.cancelled));
     text_.assign(session_.tokens().begin(), session_.tokens().end());
-    give({best(logits.last())});
+    give({sampler_.draw(logits.last(), text_)});
     while (!ended_ && session_.room() > 0) ET_CHECK_OK_OR_RETURN_ERROR(round());
     return std::move(done_);
   }
@@ -61,7 +56,7 @@ class Generator {
     if (!proposed.empty()) return verify(proposed);
     const auto logits = session_.decode(text_.back());
     if (!logits.ok()) return logits.error();
-    give({best(logits->last())});
+    give({sampler_.draw(logits->last(), text_)});
     return Error::Ok;
   }
 
@@ -87,6 +82,18 @@ class Generator {
     return session_.commit(static_cast<int64_t>(give(tokens))).error();
   }
 
+  // The draft tokens that are right, and the model's own token behind them; row i of its logits comes after draft token i - 1.
+  std::vector<int64_t> accept(const Logits& logits, Tokens proposed) {
+    const size_t known = text_.size();
+    for (size_t i = 0; i == 0 || (i <= proposed.size() && proposed[i - 1] == text_.back()); ++i) {
+      const int64_t token = sampler_.draw(logits[i], text_);
+      text_.push_back(token);
+    }
+    const std::vector<int64_t> tokens(text_.begin() + static_cast<ptrdiff_t>(known), text_.end());
+    text_.resize(known);
+    return tokens;
+  }
+
   // Hands over tokens as long as they are wanted; how many that were. As many of the verified block are now the text's.
   size_t give(const std::vector<int64_t>& tokens) {
     size_t given = 0;
@@ -106,6 +113,7 @@ class Generator {
   Generation options_;
   D& drafter_;
   OnToken& on_token_;
+  Sampler sampler_;
   std::vector<int64_t> text_;
   Generated done_;
   bool ended_ = false;
@@ -114,10 +122,11 @@ class Generator {
 // Continues `prompt` from the session's state by at most max_new_tokens ≥ 1, and stops early behind an end-of-sequence token,
 // where the context is full, where on_token(token) answers false, or where it is cancelled. The session's text then ends just
 // before the last token. Cancelled before its first token it is InvalidState, and the session's text is what it was.
-// Refuses what `prefill` does, a max_new_tokens of 0, and draft tokens outside the vocabulary.
+// Refuses what `prefill` does, a max_new_tokens of 0, a sampling that makes no distribution, and draft tokens outside the
+// vocabulary.
 template <Drafter D, std::predicate<int64_t> OnToken>
 Result<Generated> generate(Session& session, Tokens prompt, Generation options, D& drafter, OnToken on_token) {
-  if (options.max_new_tokens < 1) return Error::InvalidArgument;
+  if (options.max_new_tokens < 1 || !options.sampling.is_valid()) return Error::InvalidArgument;
   return Generator<D, OnToken>(session, options, drafter, on_token).run(prompt);
 }
 

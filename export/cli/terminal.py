@@ -1,4 +1,4 @@
-"""``hybridge chat``"""
+"""``hybridge chat``: lines from a terminal as messages and commands."""
 
 from __future__ import annotations
 
@@ -7,37 +7,15 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.markup import escape
 
 from hybridge.cache.errors import HybridgeError, UsageError
-from hybridge.export.cli.chat_template import load_template
-from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, err, print_json
-from hybridge.export.cli.generating import (
-    CacheBytesOption,
-    DraftOption,
-    LookupOption,
-    MinPOption,
-    NewTokensOption,
-    OwnDrafterOption,
-    PenaltyOption,
-    PlainOption,
-    SeedOption,
-    StopOption,
-    TemperatureOption,
-    ThreadsOption,
-    TopKOption,
-    TopPOption,
-    open_model,
-    stats_table,
-)
-from hybridge.export.cli.template_args import TemplateArgOption, template_variables
-from hybridge.runtime.chat.conversation import Conversation, Message, Settings
-from hybridge.runtime.generation.sampling import Sampling
+from hybridge.export.cli.common import err, print_json
+from hybridge.export.cli.generating import stats_table
+from hybridge.export.cli.lines import Lines, lines
+from hybridge.runtime.chat.conversation import Conversation, Message
 from hybridge.runtime.generation.stats import GenerationStats
-from hybridge.runtime.sessions.prefix_cache import DEFAULT_BYTES, PrefixCache
 
 HELP = """/undo         take the last message and its answer back
 /retry        another answer to the last message
@@ -49,46 +27,14 @@ HELP = """/undo         take the last message and its answer back
 /exit         leave (also Ctrl-D); Ctrl-C stops an answer"""
 
 
-@app.command()
-def chat(
-    artifact: ArtifactArgument,
-    system: Annotated[
-        list[str] | None,
-        typer.Option("--system", help="What the model is told before the conversation; may be given several times."),
-    ] = None,
-    template_arg: TemplateArgOption = None,
-    load: Annotated[Path | None, typer.Option("--load", help="Go on with a saved conversation.")] = None,
-    max_new_tokens: NewTokensOption = 512,
-    draft: DraftOption = None,
-    lookup: LookupOption = False,
-    own: OwnDrafterOption = False,
-    plain: PlainOption = False,
-    temperature: TemperatureOption = 0.0,
-    top_k: TopKOption = 0,
-    top_p: TopPOption = 1.0,
-    min_p: MinPOption = 0.0,
-    repetition_penalty: PenaltyOption = 1.0,
-    seed: SeedOption = None,
-    stop: StopOption = None,
-    cache_bytes: CacheBytesOption = DEFAULT_BYTES,
-    threads: ThreadsOption = None,
-    json: JsonOption = False,
-) -> None:
-    """Talk with a model: one line is one message; /help lists the commands. Answers go to stdout."""
-    sampling = Sampling(
-        temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed
-    )
-    variables = template_variables(template_arg or ())
-    model = open_model(artifact, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads)
-    settings = Settings(drafter=model.drafter, sampling=sampling, stop=tuple(stop or ()), max_new_tokens=max_new_tokens)
-    opening = [{"role": "system", "content": text} for text in system or ()]
-    template = load_template(model.artifact, variables)
-    checkpoints = PrefixCache(cache_bytes)
-    conversation = Conversation(model.session, model.tokenizer, template, settings, opening, checkpoints)
-    if load is not None:
-        conversation.load(load)
+def talk(conversation: Conversation, opening: list[Message], *, json: bool, remember: bool) -> None:
+    """Read messages from stdin and answer them until there are no more; ``opening`` stands before every conversation.
+
+    remember: what is typed at a terminal comes back in the next chat.
+    """
     gc.freeze()
-    Terminal(conversation, opening, json).loop()
+    with lines([line.split()[0] for line in HELP.splitlines()], remember=remember) as read:
+        Terminal(conversation, opening, json).loop(read)
 
 
 @dataclass
@@ -101,13 +47,12 @@ class Terminal:
     stats: GenerationStats = field(default_factory=GenerationStats)
     ended: bool = False
 
-    def loop(self) -> None:
+    def loop(self, lines: Lines) -> None:
         """Read one line after the other; what cannot be done is printed and changes nothing."""
         err.print("[dim]/help lists the commands[/]")
         while not self.ended:
-            err.print("[bold]> [/]", end="")
             try:
-                line = input()
+                line = lines.read()
             except EOFError:
                 return
             try:

@@ -6,19 +6,20 @@ from typing import Annotated
 
 import typer
 
-from hybridge.export.cli.common import JsonOption, app, out, print_json
-from hybridge.runtime.kernels import library
+from hybridge.export.cli.commands.options import JsonOption
+from hybridge.export.cli.common import out, print_json
 
-kernels = typer.Typer(help="hybridge's own kernels, which are compiled at first use.", no_args_is_help=True)
-app.add_typer(kernels, name="kernels")
+app = typer.Typer(help="Compile hybridge's own kernels, or say where they are.", no_args_is_help=True)
 
 
-@kernels.command()
+@app.command()
 def build(
     force: Annotated[bool, typer.Option("--force", help="Compile again what is there already.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Compile the kernels now, so that the first program that needs them need not wait."""
+    from hybridge.runtime.kernels import library
+
     path = library.build(again=force)
     if json:
         print_json({"library": str(path)})
@@ -26,9 +27,11 @@ def build(
         out.print(str(path), highlight=False, soft_wrap=True)
 
 
-@kernels.command()
+@app.command()
 def info(json: JsonOption = False) -> None:
     """Say where the kernels are, whether they are compiled, with what they would be, and for which instruction set they run."""
+    from hybridge.runtime.kernels import library
+
     built = library.is_built()
     facts = {
         "library": str(library.path()),

@@ -6,16 +6,19 @@ from typing import Annotated
 
 import typer
 
-from hybridge.export.cli.common import JsonOption, app, out, print_json
-from hybridge.runtime.native import command
+from hybridge.export.cli.commands.options import JsonOption
+from hybridge.export.cli.common import out, print_json
+
+EXAMPLES = ("hybridge native", "hybridge native --cmake-prefix")
 
 
-@app.command()
 def native(
     cmake_prefix: Annotated[bool, typer.Option("--cmake-prefix", help="Print only what CMAKE_PREFIX_PATH is to be.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Say where the C and C++ library for apps is, and how an app's CMake finds it."""
+    from hybridge.runtime.native import command
+
     facts = {"include": str(command.FOLDER), "cmake_prefix": command.cmake_prefix()}
     if json:
         print_json(facts)

@@ -7,16 +7,20 @@ from typing import Annotated, Literal
 
 import typer
 
-from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, check_writable_file, err, out, print_json
-from hybridge.export.cli.steps import ConsoleProgress
-from hybridge.export.cli.validation_table import print_report
-from hybridge.runtime.checks.validation import DEFAULT_PROGRAMS
+from hybridge.export.cli.commands.options import AgainstOption, ArtifactArgument, HtmlOption, JsonOption, ReportOption
+from hybridge.export.cli.common import check_writable_file, err, out, print_json, write_json
+from hybridge.runtime.defaults import DEFAULT_PROGRAMS
+
+EXAMPLES = (
+    "hybridge validate OUT --against CHECKPOINT",
+    "hybridge validate OUT --against CHECKPOINT --runtime native --report report.json",
+    "hybridge validate OUT --against CHECKPOINT --html errors.html",
+)
 
 
-@app.command()
 def validate(
     artifact: ArtifactArgument,
-    against: Annotated[str, typer.Option("--against", help="The checkpoint that it was exported from.")],
+    against: AgainstOption,
     adapter: Annotated[
         list[Path] | None, typer.Option("--adapter", help="The adapters that were merged into it, in their order.")
     ] = None,
@@ -25,12 +29,17 @@ def validate(
     runtime: Annotated[
         Literal["python", "native"], typer.Option(help="Python's harness, or the C++ one for devices, compiled at first use.")
     ] = "python",
-    report: Annotated[Path | None, typer.Option("--report", help="Also write the report to this file, as JSON.")] = None,
+    report: ReportOption = None,
+    html: HtmlOption = None,
     json: JsonOption = False,
 ) -> None:
     """Hold an artifact against the uncached eager model: random programs of all operations, and greedy generation."""
-    if report is not None:
-        check_writable_file(report)
+    for file in filter(None, (report, html)):
+        check_writable_file(file)
+    from hybridge.export.cli.steps import ConsoleProgress
+    from hybridge.export.cli.validation_table import plain_rows, print_report
+    from hybridge.export.pages.page import write_page
+    from hybridge.export.pages.validate import validate_page
     from hybridge.export.reference.validate import validate_native, validate_session
     from hybridge.export.source.checkpoint_path import find_checkpoint
     from hybridge.export.source.folder_kinds import ignored_parts
@@ -42,9 +51,9 @@ def validate(
     for text in ignored_parts(find_checkpoint(against)):
         steps.warn(text)
     if report is not None:
-        import json as json_module
-
-        report.write_text(json_module.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
+        write_json(report, result.to_dict())
+    if html is not None:
+        write_page(html, validate_page(artifact.resolve().name, result, plain_rows(result)))
     if json:
         print_json(result.to_dict())
     else:

@@ -7,15 +7,20 @@ from typing import Annotated
 
 import typer
 
-from hybridge.export.cli.common import ArtifactArgument, JsonOption, app, check_writable_file, err, out, print_json
-from hybridge.export.cli.evaluation_table import print_comparison, print_costs
-from hybridge.export.cli.steps import ConsoleProgress
+from hybridge.export.cli.commands.options import AgainstOption, ArtifactArgument, JsonOption, ReportOption
+from hybridge.export.cli.common import check_writable_file, err, out, print_json, write_json
+from hybridge.export.cli.evaluation_plot import check_plot, plot_comparison
+
+EXAMPLES = (
+    "hybridge evaluate OUT --against CHECKPOINT",
+    "hybridge evaluate OUT --against CHECKPOINT --text novel.txt --tokens 20000",
+    "hybridge evaluate OUT --against CHECKPOINT --layers --plot kl.svg",
+)
 
 
-@app.command()
 def evaluate(
     artifact: ArtifactArgument,
-    against: Annotated[str, typer.Option("--against", help="The checkpoint that it was exported from.")],
+    against: AgainstOption,
     text: Annotated[Path | None, typer.Option("--text", help="A file of text, to be cut into windows.")] = None,
     prompts: Annotated[
         Path | None, typer.Option("--prompts", help="A file with a prompt on each line, which the artifact answers first.")
@@ -26,24 +31,31 @@ def evaluate(
     layers: Annotated[
         bool, typer.Option("--layers", help="Also round each weight by itself: which ones cost how much. A forward for each.")
     ] = False,
-    report: Annotated[Path | None, typer.Option("--report", help="Also write the report to this file, as JSON.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="A picture of the divergence by position: .svg, .png or .pdf.")
+    ] = None,
+    report: ReportOption = None,
     json: JsonOption = False,
 ) -> None:
     """Measure what rounding costs: KL divergence from the checkpoint in float32, agreement, perplexity of both, by position.
 
     The divergence is the figure to decide by: a rounded model's perplexity may be lower than the original's by chance.
     """
-    if report is not None:
-        check_writable_file(report)
+    for file in filter(None, (report, plot)):
+        check_writable_file(file)
+    if plot is not None:
+        check_plot(plot)
+    from hybridge.export.cli.evaluation_table import print_comparison, print_costs
+    from hybridge.export.cli.steps import ConsoleProgress
     from hybridge.export.reference.evaluate import Texts
     from hybridge.export.reference.evaluate import evaluate as compare
 
     texts = Texts(text=text, prompts=prompts, window=window, tokens=tokens, seed=seed)
     result = compare(artifact, against, texts, ConsoleProgress(err), layers=layers)
+    if plot is not None:
+        plot_comparison(result.comparison, plot)
     if report is not None:
-        import json as json_module
-
-        report.write_text(json_module.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
+        write_json(report, result.to_dict())
     if json:
         print_json(result.to_dict())
     else:

@@ -1,0 +1,61 @@
+"""Score the answers to a batch of questions: python evaluate_choices.py OUT QUESTIONS
+
+QUESTIONS is a file with a JSON object on each line: {"question": …, "choices": […], "answer": the right one's number}.
+The questions begin with the same examples, and choices with the same question: a cache of checkpoints finds the longest
+beginning that was read before, for recurrent state too, and only what follows is read.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+import hybridge
+from hybridge.runtime.sessions.prefix_cache import PrefixCache
+from hybridge.runtime.sessions.reading import bring_to
+
+EXAMPLES = "# Each line is a Python expression and its type.\n1 + 1  # int\n'a' + 'b'  # str\n[1, 2]  # list\n"
+
+
+class Scorer:
+    """Scores texts with one session. read: tokens that it had to read; asked: tokens of all the texts."""
+
+    def __init__(self, out: str) -> None:
+        self.session = hybridge.Session.load(out)
+        self.tokenizer = Tokenizer.from_file(f"{out}/tokenizer.json")
+        self.cache = PrefixCache(256 << 20)
+        shared = self.tokenizer.encode(EXAMPLES).ids
+        bring_to(self.session, shared, self.cache)  # leaves a checkpoint there, which every question goes on from
+        self.read = self.asked = len(shared)
+
+    def score(self, beginning: str, end: str) -> float:
+        """Return the mean log probability of the tokens of ``end`` behind ``beginning``."""
+        before = self.tokenizer.encode(beginning).ids
+        tokens = self.tokenizer.encode(end, add_special_tokens=False).ids
+        known = bring_to(self.session, before[:-1], self.cache)
+        expects = [self.session.prefill(before[-1:]), *(self.session.decode(token) for token in tokens[:-1])]
+        self.asked += len(before) + len(tokens)
+        self.read += len(before) - known + len(tokens)
+        likely = torch.stack(expects).log_softmax(-1)
+        return float(likely.gather(-1, torch.tensor(tokens)[:, None]).mean())
+
+
+def main(out: str, questions: str) -> float:
+    """Print the choice that the model finds most likely for each question; returns the share of right ones."""
+    scorer, right, lines = Scorer(out), 0, Path(questions).read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        asked = json.loads(line)
+        scores = [scorer.score(f"{EXAMPLES}{asked['question']}  # ", choice) for choice in asked["choices"]]
+        best = scores.index(max(scores))
+        right += best == asked["answer"]
+        print(f"{asked['question']}  # {asked['choices'][best]}  {'right' if best == asked['answer'] else 'wrong'}")
+    print(f"{right} of {len(lines)} right; {scorer.read} of {scorer.asked} tokens had to be read")
+    return right / len(lines)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])

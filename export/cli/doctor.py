@@ -1,0 +1,170 @@
+"""``hybridge doctor``: what is here to export and run with, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.markup import escape
+
+import hybridge
+from hybridge.cache.errors import HybridgeError, KernelsError
+from hybridge.export.cli.common import err, out, table
+from hybridge.export.cli.requirements import Library, Requirements, requirements
+from hybridge.export.profiling.processor import processor_name
+from hybridge.runtime.kernels import library as kernels
+
+BRINGS = {
+    "checkpoints": "GGUF files and LoRA adapters",
+    "eval": "hybridge lm-eval, hybridge evaluate --plot",
+    "onnx": "--format onnx",
+    "optimum": "optimum-cli export hybridge",
+    "serve": "hybridge serve",
+    "structured": "answers of a given form",
+}
+"""What each extra is for."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that was looked for: ``found`` says what there is. needed: without it hybridge does not work."""
+
+    name: str
+    found: str
+    ok: bool
+    needed: bool = True
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """All findings by the part that they are about."""
+
+    parts: dict[str, list[Finding]]
+
+    @property
+    def missing(self) -> list[Finding]:
+        """Return what is needed and not there."""
+        return [each for part in self.parts.values() for each in part if each.needed and not each.ok]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything for JSON."""
+        parts = {name: [asdict(each) for each in findings] for name, findings in self.parts.items()}
+        return {"ok": not self.missing, "hybridge": hybridge.__version__, **parts}
+
+
+def examine(wanted: Requirements | None = None) -> Report:
+    """Look at everything. Compiles nothing."""
+    wanted = requirements() if wanted is None else wanted
+    return Report({
+        "system": list(_system()),
+        "libraries": [_library(each, wanted.install()) for each in wanted.needed] + list(_loads()),
+        "kernels": _kernels(),
+        "tools": list(_tools()),
+        "extras": [_extra(name, libraries, wanted.install(name)) for name, libraries in wanted.extras.items()],
+    })  # fmt: skip
+
+
+def show(report: Report) -> None:
+    """Print a table for each part, and below them what to do."""
+    for title, findings in report.parts.items():
+        grid = table(title.capitalize(), "", "", "")
+        grid.columns[2].justify = "left"
+        grid.show_header = False
+        for each in findings:
+            mark = "[green]✓[/]" if each.ok else "[bold red]✗[/]" if each.needed else "[yellow]–[/]"
+            grid.add_row(mark, escape(each.name), escape(each.found))
+        out.print(grid)
+    for each in (each for part in report.parts.values() for each in part if each.remedy and not each.ok):
+        style = "[bold red]missing[/]" if each.needed else "[yellow]to have[/]"
+        out.print(f"{style} {escape(each.name)}: {escape(each.remedy)}", highlight=False, soft_wrap=True)
+    if report.missing:
+        err.print(f"[bold red]hybridge needs more than is here:[/] {', '.join(each.name for each in report.missing)}.")
+
+
+def _system() -> Iterator[Finding]:
+    yield Finding("hybridge", hybridge.__version__, ok=True)
+    yield Finding("Python", f"{platform.python_version()}, {platform.platform()}", ok=True)
+    yield Finding("processor", f"{processor_name()}, {platform.machine()}, {os.cpu_count()} cores", ok=True)
+
+
+def _library(each: Library, install: str) -> Finding:
+    found = each.installed or "not installed"
+    return Finding(each.name, found if each.fits else f"{found}; {each.wanted} is needed", ok=each.fits, remedy=install)
+
+
+def _loads() -> Iterator[Finding]:
+    """Whether what computes does load: a library may be installed and miss one of the system's."""
+    for name, load in (("torch loads", _load_torch), ("ExecuTorch loads", _load_executorch)):
+        yield _tried(name, load)
+
+
+def _load_torch() -> str:
+    import torch
+
+    return f"{torch.get_num_threads()} threads"
+
+
+def _load_executorch() -> str:
+    from hybridge.runtime.backends.threads import threads
+
+    return f"{threads()} threads"
+
+
+def _tried(name: str, load: Callable[[], str], remedy: str = "") -> Finding:
+    try:
+        return Finding(name, load(), ok=True)
+    except (ImportError, OSError, HybridgeError) as error:
+        return Finding(name, "it does not", ok=False, remedy=remedy or " ".join(str(error).split()))
+
+
+def _kernels() -> list[Finding]:
+    """Where the kernels are, and for which instruction sets: asked of the library, as far as it is compiled."""
+    remedy = "install g++ or clang++ (or set CXX), or export with --kernels llm"
+    place = _tried("kernels", _kernels_place, remedy)
+    return [place, _tried("instruction set", _instruction_sets)] if place.ok and kernels.is_built() else [place]
+
+
+def _kernels_place() -> str:
+    if kernels.is_built():
+        return str(kernels.path())
+    if kernels.compiler() is None:
+        raise KernelsError("neither compiled kernels nor a compiler")
+    return f"not compiled yet: at first use, or by hybridge kernels build; {kernels.path()}"
+
+
+def _instruction_sets() -> str:
+    chosen = kernels.instruction_set()
+    others = [name for name in kernels.available_instruction_sets() if name != chosen]
+    by = f" by {kernels.CHOICE}" if os.environ.get(kernels.CHOICE) else ""
+    return f"{chosen}{by}; also here: {', '.join(others) or 'none'}"
+
+
+def _tools() -> Iterator[Finding]:
+    """The compiler and cmake are for kernels of another processor, and for apps."""
+    remedy = "install g++ or clang++, or set CXX; kernels and apps are compiled by it"
+    yield _tool("C++ compiler", kernels.compiler(), remedy)
+    yield _tool("cmake", shutil.which("cmake"), "pip install cmake, 3.28 or newer; apps in C, C++, Kotlin or Swift need it")
+
+
+def _tool(name: str, path: str | None, remedy: str) -> Finding:
+    return Finding(name, f"{_banner(path)}; {path}" if path else "none found", ok=path is not None, needed=False, remedy=remedy)
+
+
+def _banner(path: str) -> str:
+    """Return the first line of what a program says of its version."""
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)  # noqa: S603  # the user's own
+    return (done.stdout.splitlines() or ["of unknown version"])[0]
+
+
+def _extra(name: str, libraries: list[Library], install: str) -> Finding:
+    lacking = [each.name for each in libraries if not each.fits]
+    there = ", ".join(f"{each.name} {each.installed}" for each in libraries)
+    what = f"{BRINGS[name]}; " if name in BRINGS else ""
+    found = f"{what}{'without ' + ', '.join(lacking) if lacking else there}"
+    return Finding(name, found, ok=not lacking, needed=False, remedy=install)

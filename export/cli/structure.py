@@ -1,0 +1,44 @@
+"""The grammar that ``--json-schema``, ``--regex`` or ``--grammar`` asks for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hybridge.cache.errors import GrammarError, UsageError
+from hybridge.export.cli.generating import Model
+from hybridge.runtime.files.regular import read_regular
+from hybridge.runtime.structured.grammars import LARGEST, Grammar, Grammars
+
+
+def grammar_of(model: Model, json_schema: Path | None, regex: str | None, grammar: Path | None) -> Grammar | None:
+    """Return what texts must follow, if anything. Raises UsageError for two of them, and GrammarError for what is none."""
+    given = [each for each in (json_schema, regex, grammar) if each is not None]
+    if len(given) > 1:
+        raise UsageError("--json-schema, --regex and --grammar exclude each other; give one of them.")
+    if not given:
+        return None
+    grammars = Grammars.of(model.artifact)
+    if regex is not None:
+        return grammars.regex(regex)
+    return grammars.json_schema(read_schema(json_schema)) if json_schema is not None else grammars.lark(_text(given[0]))
+
+
+def read_schema(path: Path) -> dict[str, object]:
+    """Read a JSON schema. Raises GrammarError."""
+    try:
+        schema = json.loads(_text(path))
+    except (ValueError, RecursionError) as error:
+        raise GrammarError(f"{path} is no JSON: {error}.") from None
+    if not isinstance(schema, dict):
+        raise GrammarError(f'{path} is no JSON schema, which is an object such as {{"type": "object"}}.')
+    return schema
+
+
+def _text(path: Path | str) -> str:
+    try:
+        return read_regular(Path(path), LARGEST).decode("utf-8")
+    except OSError as error:
+        raise GrammarError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise GrammarError(f"{path} is no text in UTF-8.") from None

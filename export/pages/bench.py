@@ -1,0 +1,89 @@
+"""``hybridge bench --html``: speeds of each way of generating, and where their time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hybridge.export.pages.page import page
+from hybridge.runtime.checks.speculation_bench import PLAIN, Outcome
+
+ROW, TOP = 24, 28
+LEFT, LONGEST = 200, 280
+SHARES, WHOLE = 640, 300
+PHASES = ("draft", "verify", "commit", "decode", "rest")
+
+
+@dataclass(frozen=True)
+class Share:
+    """A phase's share of the time. x and width are in pixels."""
+
+    phase: str
+    x: float
+    width: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """A way of generating: its speed, and the shares of its time."""
+
+    y: int
+    name: str
+    width: float
+    label: str
+    shares: list[Share]
+
+
+@dataclass(frozen=True)
+class Chart:
+    """The speeds on one text."""
+
+    title: str
+    lines: list[Line]
+    height: int
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure beside its target."""
+
+    what: str
+    target: str
+    measured: str
+    reached: bool
+
+
+def bench_page(title: str, outcomes: Mapping[str, Mapping[str, Outcome]], targets: Sequence[Target]) -> str:
+    """Return the page of a measurement. outcomes: by text and way of generating."""
+    charts = [speed_chart(text, ways) for text, ways in outcomes.items()]
+    facts = {"title": title, "charts": charts, "phases": PHASES, "targets": targets}
+    return page("bench.html.jinja", facts)
+
+
+def speed_chart(text: str, ways: Mapping[str, Outcome]) -> Chart:
+    """Return the drawing of the speeds on ``text``; the longest bar is the fastest way."""
+    fastest = max((each.tokens_per_second for each in ways.values()), default=0.0) or 1.0
+    lines = [
+        Line(
+            y=TOP + ROW * number,
+            name=name,
+            width=round(LONGEST * each.tokens_per_second / fastest, 2),
+            label=f"{each.tokens_per_second:.0f} tokens/s, {each.times(ways[PLAIN]):.2f}×",
+            shares=_shares(each),
+        )
+        for number, (name, each) in enumerate(ways.items())
+    ]
+    return Chart(text, lines, TOP + ROW * len(lines) + 4)
+
+
+def _shares(outcome: Outcome) -> list[Share]:
+    total = outcome.total
+    known = {phase: getattr(total, f"{phase}_seconds") for phase in PHASES[:-1]}
+    whole = max(total.new_seconds, sum(known.values())) or 1.0
+    shares, x = [], float(SHARES)
+    for phase, seconds in (*known.items(), ("rest", max(0.0, total.new_seconds - sum(known.values())))):
+        width = WHOLE * seconds / whole
+        shares.append(Share(phase, round(x, 2), round(width, 2), f"{phase}: {seconds / whole:.0%}"))
+        x += width
+    return shares

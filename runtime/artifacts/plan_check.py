@@ -1,0 +1,180 @@
+"""What ExecuTorch takes a program's word for, checked before it does: it ends the process, or worse, where that is not so.
+
+It follows every offset of the file and bounds every index of a value, but not that of an operator; a kernel that is handed a
+number in place of a list asserts, and one that is handed a tensor without memory writes through a null pointer. What a kernel
+makes of tensors of the right kinds is its own affair: ours check them, ExecuTorch's mostly do (docs/security.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TypeVar
+
+from hybridge.cache.errors import ArtifactError
+from hybridge.runtime.artifacts.buffer_names import HEAD_BYTES, plans_of, segment_base
+from hybridge.runtime.artifacts.checked_file import CheckedFile
+from hybridge.runtime.artifacts.flatbuffer import Damaged, Table
+from hybridge.runtime.artifacts.manifest import Manifest
+from hybridge.runtime.pinned import (
+    CALL,
+    CHAIN,
+    CONSTANTS,
+    DELEGATE,
+    DELEGATE_CALL,
+    INSTRUCTION,
+    INT,
+    INT_LIST,
+    KERNEL_CALL,
+    LIST,
+    NAMED_DATA,
+    NULL,
+    OPERATOR,
+    OPTIONAL_TENSOR_LIST,
+    PLAN,
+    PROCESSED,
+    PROGRAM,
+    SEGMENT,
+    SPEC,
+    TENSOR,
+    TENSOR_FIELDS,
+    TENSOR_LIST,
+    VALUE,
+    Kinds,
+    argument_kinds,
+)
+
+Entry = TypeVar("Entry")
+
+ITEMS = {INT_LIST: ("q", {INT}), TENSOR_LIST: ("i", {TENSOR}), OPTIONAL_TENSOR_LIST: ("i", {TENSOR, NULL})}
+"""For a list whose items are places of other values: their width, and of which kinds those are."""
+NO_TENSOR = -1
+"""The place of a tensor that is left out, in the lists that may leave some out."""
+
+
+def check_plans(manifest: Manifest, program: CheckedFile) -> None:
+    """Check every plan of a program. Raises ArtifactError where one asks for what its manifest does not name, or cannot be."""
+    backends = {name for method in manifest.methods.values() for name in method.delegates}
+    head = program.first(HEAD_BYTES)
+    try:
+        root = Table.root(plans_of(program))
+        _check_segments(root, program.expected.size - segment_base(head))
+        for plan in root.tables(PROGRAM.execution_plan):
+            _check(plan, manifest.operators, backends)
+    except Damaged as error:
+        raise ArtifactError(f"the program's plan cannot be read ({error}); export the model again.") from None
+
+
+def _check_segments(root: Table, size: int) -> None:
+    """Weights that backends find by name have segments of their own, and each segment is within the ``size`` bytes of all.
+
+    A backend does not ask how long a weight is: XNNPACK reads on where another segment is shorter.
+    """
+    segments = [(each.number(SEGMENT.offset, "Q"), each.number(SEGMENT.size, "Q")) for each in root.tables(PROGRAM.segments)]
+    if any(offset > size or length > size - offset for offset, length in segments):
+        raise ArtifactError("a segment of the program leads out of its file. Export the model again.")
+    named = [each.number(NAMED_DATA.segment_index, "I") for each in root.tables(PROGRAM.named_data)]
+    constants = root.table(PROGRAM.constant_segment)
+    others = {constants.number(CONSTANTS.segment_index, "I")} if constants else set()
+    for plan in root.tables(PROGRAM.execution_plan):
+        processed = [each.table(DELEGATE.processed) for each in plan.tables(PLAN.delegates)]
+        others |= {each.number(PROCESSED.index, "I") for each in processed if each}
+    if len(set(named)) < len(named) or others & set(named) or max(named, default=-1) >= len(segments):
+        raise ArtifactError("two weights of the program are the same segment, or one is none of them. Export the model again.")
+
+
+def _check(plan: Table, operators: Collection[str], backends: Collection[str]) -> None:
+    name = plan.text(PLAN.name) or ""
+    kinds = _kinds(name, plan)
+    called = [_called(name, each, operators) for each in plan.tables(PLAN.operators)]
+    delegates = [_delegate(name, each, backends) for each in plan.tables(PLAN.delegates)]
+    for chain in plan.tables(PLAN.chains):
+        for instruction in chain.tables(CHAIN.instructions):
+            call = instruction.table(INSTRUCTION.instr_args)
+            kind = instruction.number(INSTRUCTION.instr_args_type, "B") if call else 0
+            if call is None or kind not in (KERNEL_CALL, DELEGATE_CALL):
+                raise _refusal(name, "does something else than calling operators and backends")
+            index, arguments = call.number(CALL.index, "i"), call.numbers(CALL.args, "i")
+            if kind == KERNEL_CALL:
+                _check_call(name, called, kinds, index, arguments)
+            else:
+                _entry(name, delegates, index, "backend")
+                _take(name, kinds, arguments)
+
+
+def _kinds(name: str, plan: Table) -> list[int]:
+    """Return the kind of each value; tensors need memory, and lists items that are values of the right kind."""
+    values = list(plan.tables(PLAN.values))
+    kinds = [value.number(VALUE.val_type, "B") for value in values]
+    for kind, value in zip(kinds, values, strict=True):
+        content = value.table(VALUE.val)
+        if content is None:
+            raise _refusal(name, "has a value that is nothing")
+        if kind == TENSOR and not _has_memory(content):
+            raise _refusal(name, "has a tensor without memory")
+        if kind in ITEMS:
+            _check_items(name, kinds, kind, content)
+    return kinds
+
+
+def _check_items(name: str, kinds: Sequence[int], kind: int, content: Table) -> None:
+    width, wanted = ITEMS[kind]
+    items = content.numbers(LIST.items, width)
+    if kind == OPTIONAL_TENSOR_LIST:
+        items = tuple(each for each in items if each != NO_TENSOR)
+    if not wanted.issuperset(_take(name, kinds, items)):
+        raise _refusal(name, "has a list of other things than it should hold")
+
+
+def _has_memory(tensor: Table) -> bool:
+    """A constant has data, any other an allocation; inputs too, as we export them."""
+    is_constant = tensor.number(TENSOR_FIELDS.data_buffer_idx, "I") != 0
+    return is_constant or tensor.table(TENSOR_FIELDS.allocation_info) is not None
+
+
+def _called(name: str, operator: Table, operators: Collection[str]) -> tuple[str, Sequence[Kinds] | None]:
+    """Return an operator's name and the kinds of its arguments; None where they are not known."""
+    overload = operator.text(OPERATOR.overload)
+    called = (operator.text(OPERATOR.name) or "") + (f".{overload}" if overload else "")
+    if called not in operators:
+        raise _refusal(name, f"calls {called[:80]!r}, which its manifest does not list")
+    return called, argument_kinds(called)
+
+
+def _delegate(name: str, delegate: Table, backends: Collection[str]) -> str:
+    backend = delegate.text(DELEGATE.id) or ""
+    if backend not in backends:
+        raise _refusal(name, f"hands parts to {backend[:80]!r}, which its manifest does not list")
+    for spec in delegate.tables(DELEGATE.compile_specs):
+        spec.text(SPEC.key)  # a text, or this raises: the runtime may want to print it
+    return backend
+
+
+def _check_call(
+    name: str, called: Sequence[tuple[str, Sequence[Kinds] | None]], kinds: Sequence[int], index: int, arguments: Sequence[int]
+) -> None:
+    operator, wanted = _entry(name, called, index, "operator")
+    given = _take(name, kinds, arguments)
+    if wanted is None:
+        return
+    if len(given) < len(wanted):
+        raise _refusal(name, f"hands {operator} {len(given)} of {len(wanted)} values")
+    for place, (kind, allowed) in enumerate(zip(given, wanted, strict=False)):  # behind them come those that it wrote
+        if kind not in allowed:
+            raise _refusal(name, f"hands {operator} a value of another kind as its value {place}")
+
+
+def _entry(name: str, entries: Sequence[Entry], index: int, what: str) -> Entry:
+    if not 0 <= index < len(entries):
+        raise _refusal(name, f"calls {what} {index} of {len(entries)}")
+    return entries[index]
+
+
+def _take(name: str, kinds: Sequence[int], places: Sequence[int]) -> list[int]:
+    """The kinds of the values at these places."""
+    if places and (min(places) < 0 or max(places) >= len(kinds)):
+        raise _refusal(name, f"takes a value that is none of its {len(kinds)}")
+    return [kinds[place] for place in places]
+
+
+def _refusal(method: str, what: str) -> ArtifactError:
+    return ArtifactError(f"the program's method {method[:80]!r} {what}. Export the model again.")

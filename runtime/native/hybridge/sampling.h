@@ -1,0 +1,155 @@
+// Tokens drawn from logits: repetition penalty, temperature, top-k, top-p and min-p, in transformers' order.
+//
+//   hybridge::generate(session, prompt, {.sampling = {.temperature = 0.8, .top_p = 0.95}}, lookup, on_token);
+//
+// The noise of a token follows from the seed and its place in the text alone. A draft token is accepted exactly where it is what
+// would have been drawn anyway, so the text of a seed is the same with every drafter, and each token has its own distribution.
+#ifndef HYBRIDGE_NATIVE_SAMPLING_H
+#define HYBRIDGE_NATIVE_SAMPLING_H
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <span>
+#include <vector>
+
+#include <hybridge/logits.h>
+
+namespace hybridge {
+
+// temperature 0 is greedy; top_k 0, top_p 1, min_p 0 and repetition_penalty 1 leave the distribution as it is. Without a seed one
+// is drawn from the system.
+struct Sampling {
+  double temperature = 0, top_p = 1, min_p = 0, repetition_penalty = 1;
+  size_t top_k = 0;
+  std::optional<uint64_t> seed = std::nullopt;
+
+  // Whether these make a distribution.
+  bool is_valid() const {
+    const auto scales = [](double value) { return 1e-6 <= value && value <= 1e6; };
+    return (temperature == 0 || scales(temperature)) && 0 < top_p && top_p <= 1 && 0 <= min_p && min_p <= 1 && scales(repetition_penalty);
+  }
+};
+
+class Sampler {
+ public:
+  explicit Sampler(const Sampling& sampling) : sampling_(sampling), seed_(sampling.seed ? *sampling.seed : drawn_seed()) {}
+
+  // The token behind `text`, by its logits [V].
+  int64_t draw(std::span<const float> logits, std::span<const int64_t> text) {
+    const bool is_greedy = sampling_.temperature == 0;
+    if (is_greedy && sampling_.repetition_penalty == 1) return best(logits);
+    scores_.assign(logits.begin(), logits.end());
+    penalize(text);
+    if (is_greedy) return std::max_element(scores_.begin(), scores_.end()) - scores_.begin();
+    weigh();
+    keep_top_p();
+    keep_min_p();
+    return pick(noise(text.size()));
+  }
+
+ private:
+  struct Candidate {
+    double weight;
+    int64_t token;
+  };
+
+  // Keskar et al., arXiv:1909.05858, as transformers does it: tokens of the text lose, whatever their sign.
+  void penalize(std::span<const int64_t> text) {
+    if (sampling_.repetition_penalty == 1) return;
+    seen_.assign(scores_.size(), false);
+    for (const int64_t token : text) {
+      const auto at = static_cast<size_t>(token);
+      if (seen_[at]) continue;
+      seen_[at] = true;
+      scores_[at] = scores_[at] < 0 ? scores_[at] * sampling_.repetition_penalty : scores_[at] / sampling_.repetition_penalty;
+    }
+  }
+
+  // The tokens of top-k, all of them without one, weighted by their probabilities times a factor; the best one weighs 1.
+  void weigh() {
+    double least = *std::min_element(scores_.begin(), scores_.end());
+    if (0 < sampling_.top_k && sampling_.top_k < scores_.size()) {
+      sorted_ = scores_;
+      const auto kth = sorted_.begin() + static_cast<ptrdiff_t>(sampling_.top_k) - 1;
+      std::nth_element(sorted_.begin(), kth, sorted_.end(), std::greater<>());
+      least = *kth;
+    }
+    const double largest = *std::max_element(scores_.begin(), scores_.end());
+    candidates_.clear();
+    for (size_t token = 0; token < scores_.size(); ++token) {
+      if (scores_[token] < least) continue;
+      candidates_.push_back({std::exp((scores_[token] - largest) / sampling_.temperature), static_cast<int64_t>(token)});
+    }
+  }
+
+  // The fewest best tokens that together reach top_p.
+  void keep_top_p() {
+    if (sampling_.top_p == 1) return;
+    const auto heavier = [](const Candidate& one, const Candidate& other) {
+      return one.weight != other.weight ? one.weight > other.weight : one.token < other.token;
+    };
+    std::sort(candidates_.begin(), candidates_.end(), heavier);
+    const double wanted = sampling_.top_p * total();
+    size_t kept = 0;
+    for (double reached = 0; kept < candidates_.size() && reached < wanted; ++kept) reached += candidates_[kept].weight;
+    candidates_.resize(std::max<size_t>(kept, 1));
+  }
+
+  // Without tokens less probable than min_p of the best one (Nguyen et al., arXiv:2407.01082), whose weight is 1.
+  void keep_min_p() {
+    if (sampling_.min_p == 0) return;
+    std::erase_if(candidates_, [this](const Candidate& each) { return each.weight < sampling_.min_p; });
+  }
+
+  double total() const {
+    return std::accumulate(candidates_.begin(), candidates_.end(), 0.0, [](double sum, const Candidate& each) { return sum + each.weight; });
+  }
+
+  // By the inverse of the cumulative weights; rounding may not reach a token that cannot come.
+  int64_t pick(double place) const {
+    const double wanted = place * total();
+    double reached = 0;
+    int64_t last = candidates_.front().token;
+    for (const auto& [weight, token] : candidates_) {
+      if (weight == 0) continue;
+      reached += weight;
+      last = token;
+      if (wanted < reached) break;
+    }
+    return last;
+  }
+
+  // A number in [0, 1) that belongs to a place of the text: two rounds of SplitMix64 (Steele, Lea, Flood 2014).
+  double noise(size_t place) const {
+    constexpr double UNIT = 1.0 / 9007199254740992.0;  // 2^-53
+    return static_cast<double>(mixed(mixed(seed_) ^ static_cast<uint64_t>(place)) >> 11) * UNIT;
+  }
+
+  static uint64_t mixed(uint64_t value) {
+    value += 0x9e3779b97f4a7c15;
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
+    return value ^ (value >> 31);
+  }
+
+  static uint64_t drawn_seed() {
+    std::random_device device;
+    return (static_cast<uint64_t>(device()) << 32) | device();
+  }
+
+  Sampling sampling_;
+  uint64_t seed_;
+  std::vector<double> scores_, sorted_;
+  std::vector<bool> seen_;
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace hybridge
+
+#endif

@@ -1,0 +1,68 @@
+"""A server over a model that says what a script has for the conversation so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from served import BYTES, END, Served, Slow, serving
+from torch import Tensor
+
+from hybridge.export.cli.chat_template import render
+from hybridge.export.server.formats import answer_format
+from hybridge.export.server.job import Place
+from hybridge.runtime import ExportOptions, PromptLookup, Session
+from hybridge.runtime.backends.text_methods import TextDescription
+
+OPENING = "<|im_start|>assistant\n"
+STARTS = BYTES.encode(OPENING).ids
+TEMPLATE = """
+{%- if tools %}<|im_start|>system
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}Call them as <tool_call>...</tool_call>.<|im_end|>
+{% endif %}
+{%- for message in messages %}<|im_start|>{{ message.role }}
+{% if message.reasoning_content %}<think>
+{{ message.reasoning_content }}
+</think>
+
+{% endif %}{{ message.content }}
+{%- for call in message.tool_calls or [] %}{{ "\\n" if message.content or not loop.first }}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+"""The form of Qwen3's: tools as JSON, calls in tags, reasoning kept."""
+
+Script = Callable[[str], str]
+"""What is said after a prompt."""
+
+
+def speaking(script: Script) -> Callable[[tuple[int, ...]], Tensor]:
+    """Logits [V] of a model that follows a script, in bytes."""
+
+    def logits(text: tuple[int, ...]) -> Tensor:
+        start = len(text) - 1 - text[::-1].index(STARTS[0]) + len(STARTS)
+        rest = script(BYTES.decode(list(text[:start]), skip_special_tokens=False)).encode()[len(text) - start :]
+        out = torch.zeros(260)
+        out[rest[0] if rest else END] = 9.0
+        return out
+
+    return logits
+
+
+@contextmanager
+def speaker(script: Script, template: str = TEMPLATE, sessions: int = 2, **options: Any) -> Iterator[Served]:
+    """Serve it under the name ``babble``."""
+    sizes = ExportOptions(max_seq_len=3000, prefill_chunk=64, verify_len=4, snapshot_slots=0)
+    description = TextDescription(vocab_size=260, options=sizes, eos_ids=[END], identity="speaker")
+    places = [Place(Session(Slow(speaking(script), 3000, 0), description), PromptLookup()) for _ in range(sessions)]
+
+    def rendered(messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
+        return render(template, messages, variables)
+
+    with serving(places, rendered, form=answer_format(None, template, BYTES), **options) as one:
+        yield one

@@ -1,0 +1,128 @@
+"""A machine whose costs are known: real generations over a text that is given, on a clock that the calls advance."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from hybridge.runtime import Context, ExportOptions, GenerationStats, Session
+from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
+from hybridge.runtime.drafters.calibration import Calibration
+from hybridge.runtime.generation.sampling import Proposal
+
+VOCABULARY, PROMPT = 7, 16
+CLOCKS = ("hybridge.runtime.generation.generate.perf_counter", "hybridge.runtime.generation.stats.perf_counter")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Seconds by method, ``decode``, ``commit``, and ``verify_S`` and ``draft_S`` for each block length S.
+
+    cold: times as many the first time that a method runs. slow: times as many for some while now and then, half of the time,
+    as on a machine that others use too.
+    """
+
+    costs: Mapping[str, float]
+    cold: float = 1.0
+    slow: float = 1.0
+
+    @property
+    def lengths(self) -> list[int]:
+        """Return the block lengths."""
+        return sorted(int(name.split("_")[1]) for name in self.costs if name.startswith("verify"))
+
+
+class Clock:
+    """Seconds that pass only when a call takes them."""
+
+    def __init__(self, machine: Machine, seed: int) -> None:
+        self.machine, self.random, self.phases = machine, random.Random(seed), random.Random(500 + seed)
+        self.now, self.factor, self.until = 0.0, 1.0, 0.0
+        self._seen = set[str]()
+
+    def __call__(self) -> float:
+        return self.now
+
+    def run(self, name: str) -> None:
+        """Let the time of a method pass; it is now and then a little longer."""
+        while self.now >= self.until:
+            self.factor = self.machine.slow if self.phases.random() < 0.5 else 1.0
+            self.until += self.phases.uniform(5.0, 50.0) * self.machine.costs["decode"]
+        cold = 1.0 if name in self._seen else self.machine.cold
+        self._seen.add(name)
+        self.now += self.machine.costs.get(name, 0.0) * cold * self.factor * (1 + 0.05 * self.random.expovariate(1.0))
+
+
+class TimedMethods(TextMethods):
+    """Methods over a text that take their time, and whose best token is always that of ``script``."""
+
+    def __init__(self, clock: Clock, script: Sequence[int]) -> None:
+        super().__init__(self.logits_after)
+        self.clock, self.script = clock, script
+
+    def logits_after(self, text: tuple[int, ...]) -> Tensor:
+        return torch.nn.functional.one_hot(torch.tensor(self.script[len(text)]), VOCABULARY).float()
+
+    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        self.clock.run(f"verify_{inputs[0].shape[-1]}" if name.startswith("verify") else name)
+        return super().call(name, *inputs)
+
+
+class SimulatedDrafter:
+    """Guesses the script's next tokens, each right with a chance ``share``, as draft methods of lengths ``blocks`` do.
+
+    sure: it says how likely each guess is to be right, more or less; otherwise nothing.
+    """
+
+    needs_hidden = is_free = False
+
+    def __init__(
+        self, clock: Clock, script: Sequence[int], blocks: Sequence[int], share: float, *, sure: bool, seed: int
+    ) -> None:
+        self.clock, self.script, self.blocks, self.share, self.sure = clock, script, blocks, share, sure
+        self.random, self.calibration = random.Random(1000 + seed), Calibration()
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        block = next((each for each in self.blocks if each > limit), self.blocks[-1])
+        self.clock.run(f"draft_{block}")
+        start = len(context.tokens)
+        self.calibration.learn(context.tokens)
+        right = [self.random.random() < self.share for _ in range(min(limit, block - 1))]
+        tokens = [token if good else (token + 1) % VOCABULARY for token, good in zip(self.script[start:], right, strict=False)]
+        if not self.sure:
+            return Proposal(tokens)
+        spread = min(self.share, 1 - self.share)
+        estimates = [self.share + spread * (0.5 if good else -0.5) for good in right]
+        return Proposal(tokens, chances=self.calibration.propose(start, tokens, estimates))
+
+
+def times_plain(machine: Machine, share: float, *, sure: bool, texts: int, length: int = 64, seeds: int = 8) -> list[float]:
+    """Speed over plain decoding's of the first text, the second and so on, each of ``length`` new tokens, by one pace."""
+    seconds = [_seconds(machine, share, sure, texts, length, seed) for seed in range(seeds)]
+    plain = [_seconds(machine, None, sure, texts, length, seed) for seed in range(seeds)]
+    return [sum(slow) / sum(fast) for slow, fast in zip(zip(*plain, strict=True), zip(*seconds, strict=True), strict=True)]
+
+
+def _seconds(machine: Machine, share: float | None, sure: bool, texts: int, length: int, seed: int) -> list[float]:
+    """Seconds of each text's new tokens, with guesses that are right with a chance ``share``, or without a drafter."""
+    rng, lengths = random.Random(seed), machine.lengths
+    script = [rng.randrange(VOCABULARY) for _ in range(PROMPT + length + lengths[-1])]
+    options = ExportOptions(
+        max_seq_len=len(script), prefill_chunk=PROMPT, verify_len=lengths[-1], shorter_verify_lens=tuple(lengths[:-1])
+    )
+    clock, found = Clock(machine, seed), []
+    session = Session(TimedMethods(clock, script), TextDescription(vocab_size=VOCABULARY, options=options))
+    drafter = None if share is None else SimulatedDrafter(clock, script, lengths, share, sure=sure, seed=seed)
+    with mock.patch(CLOCKS[0], clock), mock.patch(CLOCKS[1], clock):
+        for _ in range(texts):
+            stats = GenerationStats()
+            session.reset()
+            new = list(session.generate(script[:PROMPT], max_new_tokens=length, drafter=drafter, stats=stats))
+            assert new == script[PROMPT : PROMPT + length]
+            found.append(stats.new_seconds)
+    return found

@@ -1,0 +1,23 @@
+"""What of a session's state decides what comes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hybridge.runtime import Session
+from hybridge.runtime.sessions.row_buffers import row_buffers
+
+
+def seen(session: Session) -> dict[str, Tensor]:
+    """All of a state that decides what comes: bounded buffers, and the rows that count."""
+    state, bounded = session._program.state(), session._program.bounded()
+    rows = row_buffers(state, bounded, session.manifest.options)
+    return {name: each.clone() for name, each in bounded.items()} | {
+        name: each.read(0, each.filled(state)) for name, each in rows.items()
+    }
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    bits = [{name: each.contiguous().view(torch.uint8) for name, each in state.items()} for state in (one, other)]
+    return one.keys() == other.keys() and all(torch.equal(bits[0][name], bits[1][name]) for name in one)

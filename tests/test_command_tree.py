@@ -1,0 +1,107 @@
+"""The tree of commands: what is listed, in which order, with examples that are right; answered without loading a library."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from command_names import Commands
+from typer.testing import CliRunner
+
+import hybridge
+from hybridge.export.cli.app import COMMANDS, app
+
+SLOW_LIBRARIES = ("torch", "transformers", "executorch", "onnxruntime", "numpy", "tokenizers")
+ASK = """
+import sys
+from hybridge.export.cli import main
+try:
+    main()
+except SystemExit as exit:
+    assert exit.code == {code}, exit.code
+loaded = [name for name in {libraries} if name in sys.modules]
+assert not loaded, loaded
+"""
+ORDER = ["doctor", "demo", "export", "inspect", "validate", "evaluate", "run", "chat", "serve", "bench", "native", "kernels"]
+
+
+def shown(*words: str) -> str:
+    done = CliRunner().invoke(app, list(words), env={"COLUMNS": "160"})
+    assert done.exit_code == 0
+    return done.stdout
+
+
+def examples() -> Iterator[str]:
+    for commands in COMMANDS.values():
+        for _, lines in commands:
+            yield from lines
+
+
+def asked(code: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in another process, which fails if it loads a library that takes long to start."""
+    script = ASK.format(code=code, libraries=SLOW_LIBRARIES)
+    return subprocess.run([sys.executable, "-c", script, *words], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [[], *([name] for name in ORDER), ["kernels", "build"]], ids=" ".join)
+def test_help_loads_no_library(words: list[str]) -> None:
+    done = asked(0, *words, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "Usage" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["export", "run", "bench OUT --profile --device", "bench --draft OUT", "validate OUT"])
+def test_wrong_usage_is_answered_without_loading_a_library(words: str) -> None:
+    done = asked(2, *words.split())
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("option", ["--version", "-V"])
+def test_the_version_is_one_line(option: str) -> None:
+    assert shown(option) == f"hybridge {hybridge.__version__}\n"
+
+
+def test_commands_are_listed_in_the_order_of_use() -> None:
+    listed = re.findall(r"^│ (\w+)  ", shown("--help"), flags=re.MULTILINE)
+    assert [name for name in listed if name in ORDER] == ORDER
+
+
+def test_h_is_help() -> None:
+    assert shown("run", "-h") == shown("run", "--help")
+
+
+def test_each_command_shows_its_examples_as_they_are_typed() -> None:
+    for commands in COMMANDS.values():
+        for command, lines in commands:
+            help_text = shown(command.__name__.replace("_", "-"), "--help")
+            assert lines
+            assert [line for line in lines if f"$ {line}\n" not in re.sub(" +\n", "\n", help_text)] == []
+
+
+def test_the_examples_name_commands_and_options_that_exist() -> None:
+    known = Commands()
+    faults = [fault for line in examples() for fault in known.faults(line)]
+    assert faults == []
+    assert all(line.startswith("hybridge ") for line in examples())
+
+
+@pytest.mark.slow
+def test_a_shell_completes_commands_and_options() -> None:
+    def completed(typed: str) -> list[str]:
+        environment = os.environ | {
+            "_HYBRIDGE_COMPLETE": "complete_bash",
+            "COMP_WORDS": typed,
+            "COMP_CWORD": str(len(typed.split()) - (not typed.endswith(" "))),
+        }
+        script = "import sys; sys.argv[0] = 'hybridge'; from hybridge.export.cli import main; main()"
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment)
+        return done.stdout.split()
+
+    assert completed("hybridge ex") == ["export"]
+    assert "--verify-len" in completed("hybridge export --v")

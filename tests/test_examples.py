@@ -1,0 +1,98 @@
+"""The scripts in examples/python/ run with the embedded model, and show what they say."""
+
+from __future__ import annotations
+
+import io
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from demo import demo_folder
+from documents import Document
+from source_names import ROOT
+from tokenizers import Tokenizer
+
+from hybridge.export.cli.embedded import EMBEDDED
+from hybridge.runtime import Session
+
+FOLDER = ROOT / "examples" / "python"
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(demo_folder(tmp_path_factory) / "hybridge-demo")
+
+
+def example(name: str) -> dict[str, Any]:
+    return runpy.run_path(str(FOLDER / f"{name}.py"))
+
+
+def test_a_drafter_of_ones_own_changes_no_token(out: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert example("own_drafter")["main"](out)
+    shown = capsys.readouterr().out
+    accepted, proposed, _ = (int(word) for word in shown.splitlines()[-2].split() if word.isdecimal())
+    assert 0 < accepted <= proposed
+
+
+def test_a_search_finds_texts_with_the_scores_that_the_model_gives_them(out: str) -> None:
+    script = example("search")
+    beams = script["main"](out)
+    session, tokenizer = Session.load(out), Tokenizer.from_file(f"{out}/tokenizer.json")
+    prompt = tokenizer.encode(script["PROMPT"]).ids
+    assert len({tuple(beam.tokens) for beam in beams}) == script["BEAMS"]
+    assert [beam.score for beam in beams] == sorted((beam.score for beam in beams), reverse=True)
+    for beam in beams:
+        session.reset()
+        logits = [session.prefill(prompt), *(session.decode(token) for token in beam.tokens[:-1])]
+        scores = torch.stack(logits).log_softmax(-1).gather(-1, torch.tensor(beam.tokens)[:, None])
+        assert float(scores.sum()) == pytest.approx(beam.score, abs=1e-3)
+    session.reset()
+    greedy = list(session.generate(prompt, max_new_tokens=script["STEPS"], eos_ids=()))
+    session.reset()
+    logits = [session.prefill(prompt), *(session.decode(token) for token in greedy[:-1])]
+    alone = torch.stack(logits).log_softmax(-1).gather(-1, torch.tensor(greedy)[:, None])
+    assert beams[0].score >= float(alone.sum()) - 1e-3, "a wider search finds nothing worse"
+
+
+def test_structured_answers_fit_their_schema(out: str) -> None:
+    script = example("structured")
+    for answer in script["main"](out):
+        assert list(answer) == ["name", "color", "sides"]
+        assert answer["color"] in ("red", "green", "blue")
+        assert 3 <= answer["sides"] <= 12
+
+
+def test_a_batch_of_questions_reads_what_they_share_once(out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    questions = [{"question": f"{n} + {n}", "choices": ["int", "zzz"], "answer": 0} for n in range(1, 5)]
+    (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, questions)))
+    script = example("evaluate_choices")
+    assert script["main"](out, str(tmp_path / "questions.jsonl")) == 1.0
+    read, asked = (int(word) for word in capsys.readouterr().out.splitlines()[-1].partition(";")[2].split() if word.isdecimal())
+    assert read < asked / 2
+    scorer, fresh = script["Scorer"](out), script["Scorer"](out)
+    scorer.score(script["EXAMPLES"] + "1 + 1  # ", "int")
+    assert scorer.score(script["EXAMPLES"] + "1 + 2  # ", "int") == fresh.score(script["EXAMPLES"] + "1 + 2  # ", "int")
+
+
+def test_a_checkpoint_is_exported_and_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    for _ in range(2):  # the second time it is there
+        monkeypatch.setattr(sys, "stdin", io.StringIO("/undo\nhello there\n/undo\nhello there\n"))
+        example("export_and_chat")["main"](str(EMBEDDED), str(out))
+        shown = capsys.readouterr()
+        answers = [line for line in shown.out.splitlines() if line.startswith("[")]
+        assert len(answers) == 2
+        assert "Error: there is no message to undo" in shown.err
+    assert (out / "model.pte").exists()
+
+
+def test_the_list_of_examples_is_whole() -> None:
+    listed = [code.split()[1] for code in Document.read(FOLDER / "README.md").codes if code.startswith("python ")]
+    assert sorted(listed) == sorted(f"examples/python/{path.name}" for path in FOLDER.glob("*.py"))

@@ -1,0 +1,385 @@
+"""Text that follows a grammar: it fits, and is the same with speculation as without."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import pytest
+import torch
+from demo import demo_folder
+from openai import OpenAI
+from pydantic import BaseModel, ConfigDict, Field
+from served import BYTES, END, Served, served, session
+from table import VOCABULARY, Table, table_session
+from tokenizers import ByteLevelBPETokenizer
+from torch import Tensor
+
+import hybridge
+from hybridge.cache.errors import GrammarError, UsageError
+from hybridge.export.transformers_api.causal_lm import CausalLM
+from hybridge.runtime import Context, GenerationStats, PromptLookup, Proposal, Sampling
+from hybridge.runtime.structured.grammars import Grammars
+
+
+def user(text: str) -> list[Any]:
+    return [{"role": "user", "content": text}]
+
+
+def client(one: Served) -> OpenAI:
+    return OpenAI(base_url=f"{one.url}/v1", api_key="none", max_retries=0, timeout=60)
+
+
+def ask(one: Served, path: str, body: Any) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(urlsplit(one.url).netloc, timeout=60)
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    response = connection.getresponse()
+    content = json.loads(response.read())
+    connection.close()
+    return response.status, content
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 6},
+        "kind": {"enum": ["abacus", "bridge"]},
+        "numbers": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "maxItems": 3},
+    },
+    "required": ["name", "kind", "numbers"],
+    "additionalProperties": False,
+}
+PROMPT = list(b"tell me: ")
+
+
+@pytest.fixture(scope="module")
+def grammars() -> Grammars:
+    return Grammars(BYTES.to_str(), 260, [END])
+
+
+class Wild:
+    """Proposes whatever comes, right or wrong."""
+
+    needs_hidden, is_free = False, True
+
+    def __init__(self, vocab_size: int = 127) -> None:
+        self.vocab_size = vocab_size
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        generator = torch.Generator().manual_seed(len(context.tokens))
+        return Proposal(torch.randint(32, self.vocab_size, (limit,), generator=generator).tolist())
+
+
+SAMPLINGS = {
+    "greedy": Sampling(),
+    "drawn": Sampling(temperature=1.3, seed=4),
+    "narrow": Sampling(temperature=1, top_p=0.7, seed=9),
+}
+
+
+def said(grammars: Grammars, drafter: Any, sampling: Sampling) -> bytes:
+    new = session().generate(
+        PROMPT, max_new_tokens=120, drafter=drafter, sampling=sampling,
+        constraint=grammars.json_schema(SCHEMA).follow(),
+    )  # fmt: skip
+    return bytes(token for token in new if token != END)
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_the_text_fits_and_is_the_same_with_any_drafter(grammars: Grammars, name: str) -> None:
+    plain = said(grammars, None, SAMPLINGS[name])
+    content = json.loads(plain)
+    assert list(content) == ["name", "kind", "numbers"]
+    assert content["kind"] in ("abacus", "bridge")
+    assert all(0 <= each <= 99 for each in content["numbers"])
+    assert said(grammars, PromptLookup(), SAMPLINGS[name]) == plain
+    assert said(grammars, Wild(), SAMPLINGS[name]) == plain
+
+
+def test_what_a_grammar_forces_is_verified_in_blocks(grammars: Grammars) -> None:
+    stats = GenerationStats()
+    constraint = grammars.json_schema(SCHEMA).follow()
+    text = bytes(
+        list(session(0.001).generate(PROMPT, max_new_tokens=120, eos_ids=[END], constraint=constraint, stats=stats))[:-1]
+    )  # each call takes the same time
+    assert b'", "kind": "' in text
+    assert stats.accepted == stats.proposed == stats.forced > 15
+    assert stats.decodes + stats.verifies < stats.new_tokens * 0.8
+
+
+@pytest.mark.parametrize("pattern", [r"[a-f]{3,9}-[0-9]+x", r"(yes|no|maybe)", r"ab*c?"])
+def test_a_text_matches_an_expression(grammars: Grammars, pattern: str) -> None:
+    for drafter in (None, PromptLookup()):
+        new = list(
+            session().generate(
+                PROMPT, max_new_tokens=40, drafter=drafter, temperature=2.0, seed=3, constraint=grammars.regex(pattern).follow()
+            )
+        )
+        if new[-1] == END:
+            assert re.fullmatch(pattern, bytes(new[:-1]).decode())
+
+
+class Allowing:
+    """Allows some tokens, by how many came before."""
+
+    def __init__(self, allowed: Sequence[set[int]]) -> None:
+        self.allowed, self.taken = allowed, 0
+
+    def mask(self, logits: Tensor) -> Tensor:
+        refused = [token for token in range(VOCABULARY) if token not in self.allowed[self.taken % len(self.allowed)]]
+        return logits.index_fill(0, torch.tensor(refused), float("-inf"))
+
+    def take(self, token: int) -> None:
+        assert token in self.allowed[self.taken % len(self.allowed)]
+        self.taken += 1
+
+    def forced(self) -> list[int]:
+        return []
+
+    def fitting(self, tokens: Sequence[int]) -> int:
+        fits = [token in self.allowed[(self.taken + i) % len(self.allowed)] for i, token in enumerate(tokens)]
+        return fits.index(False) if False in fits else len(fits)
+
+
+class Drawing:
+    """Draws its tokens, and says from what; some of them are refused."""
+
+    needs_hidden, is_free = False, True
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(1)
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        q = torch.rand(limit, VOCABULARY, generator=self.generator, dtype=torch.float64).softmax(-1)
+        return Proposal(torch.multinomial(q, 1, generator=self.generator).flatten().tolist(), list(q))
+
+
+def test_sampled_text_keeps_the_constrained_distribution() -> None:
+    table, allowed, runs = Table(2, ends=False), [{1, 2, 4}, {0, 2, 5}, {1, 3}], 4000
+    running, counts = table_session(table), Counter[tuple[int, ...]]()
+    drafter = Drawing()
+    for seed in range(runs):
+        running.reset()
+        new = running.generate(
+            [1, 2], max_new_tokens=3, drafter=drafter, block_length=3, sampling=Sampling(temperature=1.0, seed=seed),
+            constraint=Allowing(allowed),
+        )  # fmt: skip
+        counts[tuple(new)] += 1
+    statistic = 0.0
+    for text in product(*allowed):
+        chance, before = 1.0, [1, 2]
+        for token, may in zip(text, allowed, strict=True):
+            weights = table(tuple(before)).double().exp()
+            chance *= float(weights[token] / sum(weights[each] for each in may))
+            before.append(token)
+        statistic += (counts[text] - runs * chance) ** 2 / (runs * chance)
+    assert sum(counts.values()) == runs
+    assert statistic < 46, "chi-square of 17 degrees of freedom: 1 in 10,000"
+
+
+def merged() -> tuple[Grammars, int, int]:
+    """Grammars over tokens of several letters, their vocabulary, and what ends a text."""
+    tokenizer = ByteLevelBPETokenizer()
+    text = ['{"name": "abacus", "kind": "bridge", "numbers": [1, 2, 33]} the bridge and the abacus'] * 30
+    tokenizer.train_from_iterator(text, vocab_size=330, special_tokens=["<|im_end|>"], show_progress=False)
+    size, end = tokenizer.get_vocab_size() + 7, tokenizer.token_to_id("<|im_end|>")  # checkpoints have rows without a token
+    return Grammars(tokenizer.to_str(), size, [end]), size, end
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_tokens_of_several_letters_fit_too(name: str) -> None:
+    grammars, size, end = merged()
+    rows = torch.randn(size, size, generator=torch.Generator().manual_seed(7))
+    texts = []
+    for drafter in (None, PromptLookup(), Wild(size)):
+        running = table_session(lambda text: rows[text[-1]], 400, vocab_size=size)
+        constraint = grammars.json_schema(SCHEMA).follow()
+        texts.append(list(running.generate([3, 4], max_new_tokens=300, drafter=drafter, eos_ids=[end], sampling=SAMPLINGS[name],
+                                           constraint=constraint)))  # fmt: skip
+        assert running.tokens == [3, 4, *texts[-1][:-1]]
+    assert texts[0][-1] == end
+    assert texts[0] == texts[1] == texts[2]
+    decoded = grammars._tokenizer.decode_bytes(texts[0][:-1]).decode()
+    assert set(json.loads(decoded)) == {"name", "kind", "numbers"}
+
+
+def test_forced_tokens_say_nothing_of_the_drafter(grammars: Grammars) -> None:
+    """Else a drafter that is always wrong would be trusted for what a grammar has written."""
+    running, stats, drafter = session(0.001), GenerationStats(), Wild()
+    constraint = grammars.json_schema(SCHEMA).follow()
+    list(running.generate(PROMPT, max_new_tokens=120, drafter=drafter, eos_ids=[END], constraint=constraint, stats=stats))
+    assert stats.forced > 15
+    assert running.pace(drafter).acceptance <= 0.7
+
+
+def test_a_text_that_is_cut_short_leaves_the_session_there(grammars: Grammars) -> None:
+    running, texts = session(), []
+    for most in (3, 17, 40):
+        running.reset()
+        constraint = grammars.json_schema(SCHEMA).follow()
+        texts.append(list(running.generate(PROMPT, max_new_tokens=most, constraint=constraint)))
+        assert len(texts[-1]) == most
+        assert running.tokens == [*PROMPT, *texts[-1][:-1]]
+    assert texts[2][:17] == texts[1]
+    assert texts[1][:3] == texts[0]
+
+
+def test_a_grammar_that_becomes_too_complex_is_an_error(grammars: Grammars) -> None:
+    follower = grammars.regex("a+").follow()
+    with pytest.raises(GrammarError, match="cannot be followed any further"):
+        follower.take(ord("b"))
+    with pytest.raises(GrammarError, match="cannot be followed any further"):
+        follower.mask(torch.zeros(260))
+
+
+def test_a_grammar_in_larks_syntax(grammars: Grammars) -> None:
+    rules = 'start: greeting " " NAME\ngreeting: "hello" | "good evening"\nNAME: /[a-z]{2,5}/\n'
+    new = list(session().generate(PROMPT, max_new_tokens=40, temperature=1.0, seed=1, constraint=grammars.lark(rules).follow()))
+    assert re.fullmatch("(hello|good evening) [a-z]{2,5}", bytes(new[:-1]).decode())
+
+
+def test_what_cannot_be_followed_is_refused(grammars: Grammars) -> None:
+    with pytest.raises(GrammarError, match=r"this grammar cannot be followed: .*unknown name"):
+        grammars.lark("start: nothing")
+    with pytest.raises(GrammarError, match="1048576 are the most"):
+        grammars.regex("a" * (1 << 20))
+    deep: dict[str, Any] = {}
+    for _ in range(5000):
+        deep = {"not": deep}
+    with pytest.raises(GrammarError, match="recursion"):
+        grammars.json_schema(deep)
+    with pytest.raises(UsageError, match=r"JSON schema cannot be followed: .*nonsense"):
+        grammars.json_schema({"type": "nonsense"})
+    with pytest.raises(UsageError, match="regular expression cannot be followed"):
+        grammars.regex("(a")
+    with pytest.raises(UsageError, match="no token that ends a text"):
+        Grammars(BYTES.to_str(), 260, [])
+    with pytest.raises(UsageError, match="not possible with this tokenizer"):
+        Grammars("{}", 260, [1])
+
+
+# The command line and transformers' interface
+
+
+class Answer(BaseModel):
+    """What an answer is to be."""
+
+    model_config = ConfigDict(extra="forbid")
+    kind: Literal["one", "two"]
+    count: Annotated[int, Field(ge=0, le=99)]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return demo_folder(tmp_path_factory) / "hybridge-demo"
+
+
+def command(*words: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    script = Path(sys.executable).parent / "hybridge"
+    return subprocess.run([script, *map(str, words)], input=stdin, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_run_and_chat_write_what_fits(demo: Path, tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text(json.dumps(SCHEMA))
+    texts = set()
+    for how in ("--no-speculation", "--prompt-lookup"):
+        done = command("run", demo, "--prompt", "tell me: ", "--json-schema", schema, "--max-new-tokens", 200, "--json", how)
+        assert done.returncode == 0, done.stderr
+        texts.add(json.loads(done.stdout)["text"].removeprefix("tell me: "))
+    assert len(texts) == 1
+    assert json.loads(texts.pop())["kind"] in ("abacus", "bridge")
+    done = command("chat", demo, "--regex", "(yes|no)", "--json", stdin="is it?\nreally?\n")
+    assert done.returncode == 0, done.stderr
+    decoder, answers, rest = json.JSONDecoder(), [], done.stdout.strip()
+    while rest:
+        answer, end = decoder.raw_decode(rest)
+        answers.append(answer["content"])
+        rest = rest[end:].strip()
+    assert len(answers) == 2
+    assert set(answers) <= {"yes", "no"}
+
+
+def test_wrong_options_are_wrong_usage(demo: Path, tmp_path: Path, artifact: Path) -> None:
+    schema, rules = tmp_path / "schema.json", tmp_path / "rules.lark"
+    schema.write_text("[]")
+    rules.write_bytes(b"\xff")
+    for words, says in {
+        ("--json-schema", schema): "is no JSON schema",
+        ("--json-schema", tmp_path / "nowhere"): "cannot be read",
+        ("--grammar", rules): "no text in UTF-8",
+        ("--regex", "(a"): "regular expression cannot be followed",
+        ("--regex", "a", "--grammar", rules): "exclude each other",
+    }.items():
+        done = command("run", demo, "--prompt", "a", *words)
+        assert done.returncode == 2
+        assert says in " ".join(done.stderr.split())
+    done = command("run", artifact, "--prompt", "a", "--regex", "a")
+    assert done.returncode == 2
+    assert "no token that ends a text" in " ".join(done.stderr.split())
+
+
+def test_generate_takes_a_grammar(demo: Path) -> None:
+    model = hybridge.load(demo)
+    grammar = model.grammars.json_schema(Answer.model_json_schema())
+    prompt = torch.tensor([list(b"how many? ")])
+    for _ in range(2):  # a grammar serves any number of texts
+        new = model.generate(prompt, grammar=grammar, max_new_tokens=60)[0, prompt.shape[1] :].tolist()
+        assert new[-1] in model.session.manifest.eos_ids
+        Answer.model_validate_json(bytes(new[:-1]))
+    with pytest.raises(UsageError, match=r"hybridge\.load"):
+        _ = CausalLM(model.session, model.generation_config).grammars
+
+
+# The server
+
+
+def test_the_server_answers_in_a_schema() -> None:
+    with served() as one:
+        form: Any = {"type": "json_schema", "json_schema": {"name": "thing", "strict": True, "schema": SCHEMA}}
+        texts = []
+        for stream in (False, True):
+            answer: Any = client(one).chat.completions.create(
+                model="babble", messages=user("a thing"), max_tokens=150, response_format=form, stream=stream
+            )
+            parts = (
+                (chunk.choices[0].delta.content or "" for chunk in answer) if stream else [answer.choices[0].message.content]
+            )
+            texts.append("".join(parts))
+        assert texts[0] == texts[1]
+        assert json.loads(texts[0])["kind"] in ("abacus", "bridge")
+        status, raw = ask(
+            one, "/v1/completions", {"prompt": "is it? ", "response_format": {"type": "regex", "regex": "yes|no"}}
+        )
+        assert status == 200
+        assert raw["choices"][0]["text"] in ("yes", "no")
+        parsed = client(one).chat.completions.parse(
+            model="babble", messages=user("again"), max_tokens=100, response_format=Answer, temperature=1.5, seed=2
+        )
+        if parsed.choices[0].finish_reason == "stop":
+            assert isinstance(parsed.choices[0].message.parsed, Answer)
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        ({"type": "json_schema"}, "needs the field json_schema"),
+        ({"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "nonsense"}}}, "nonsense"),
+        ({"type": "regex", "regex": "("}, "regular expression"),
+        ({"type": "poem"}, "response_format"),
+    ],
+)
+def test_a_form_that_cannot_be_followed_is_refused(form: dict[str, Any], says: str) -> None:
+    with served() as one:
+        status, answer = ask(one, "/v1/chat/completions", {"messages": user("a"), "response_format": form})
+        assert status == 400
+        assert says in answer["error"]["message"]

@@ -1,0 +1,289 @@
+"""Calls of tools and reasoning: out of what models write, and through OpenAI's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis.strategies as st
+import openai
+import pytest
+from hypothesis import given, settings
+from openai import OpenAI
+from scripted import OPENING, TEMPLATE, speaker
+from served import BYTES, Served, served
+
+from hybridge.export.server.answers import Answer, OneCall
+from hybridge.export.server.formats import FORMATS, answer_format, without_calls
+from hybridge.export.server.job import Finished, Job, Piece
+from hybridge.export.server.prompts import Prompt
+from hybridge.runtime import GenerationStats, Sampling
+
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "Tell the weather",
+            "parameters": {
+                "type": "object",
+                "properties": {"place": {"type": "string"}, "days": {"type": "integer"}},
+                "required": ["place"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}}}},
+]
+TWO = [("weather", {"place": 'Å, "here"', "days": 2}), ("clock", {})]
+JSON = '{"name": "weather", "arguments": {"place": "Å, \\"here\\"", "days": 2}}'
+CLOCK = '{"name": "clock", "arguments": {}}'
+ANSWERS: dict[str, list[tuple[str, str, str, str, list[Any]]]] = {
+    "hermes": [
+        ("<|im_start|>assistant\n", f"Well.\n<tool_call>\n{JSON}\n</tool_call>\n<tool_call>\n{CLOCK}\n</tool_call>", "Well.",
+         "", TWO),
+        ("<|im_start|>assistant\n<think>\n", "I < think\n</think>\n\n3 <4", "3 <4", "I < think", []),
+        ("<|im_start|>assistant\n", "<tool_call>\nnot JSON\n</tool_call> and more", "not JSON and more", "", []),
+        ("<|im_start|>assistant\n", '<tool_call>\n{"name": "clock"}\n', "", "", [("clock", {})]),
+        ("<|start_of_role|>assistant<|end_of_role|>", f"<tool_call>\n{JSON}\n</tool_call>", "", "", TWO[:1]),
+    ],
+    "qwen-xml": [
+        ("<|im_start|>assistant\n<think>\n",
+         "so\n</think>\n\nLook:\n\n<tool_call>\n<function=weather>\n<parameter=place>\nÅ, \"here\"\n</parameter>\n"
+         "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n<function=clock>\n</function>\n"
+         "</tool_call>", "Look:", "so", TWO),
+        ("<|im_start|>assistant\n<think>\n\n</think>\n\n", "plain\n\ntext", "plain\n\ntext", "", []),
+    ],
+    "lfm2": [
+        ("<|im_start|>assistant\n", '<|tool_call_start|>[weather(place="Å, \\"here\\"", days=2), clock()]<|tool_call_end|>'
+         "Wait.", "Wait.", "", TWO),
+        ("<|im_start|>assistant\n", "<|tool_call_start|>[__import__('os').system(1)]<|tool_call_end|>",
+         "[__import__('os').system(1)]", "", []),
+    ],
+    "granite": [
+        ("<|start_of_role|>assistant<|end_of_role|>", f'<|tool_call|>[{JSON}, {CLOCK}]', "", "", TWO),
+    ],
+    "harmony": [
+        ("<|start|>assistant", "<|channel|>analysis<|message|>I need it<|end|><|start|>assistant<|channel|>commentary "
+         'to=functions.weather <|constrain|>json<|message|>{"place": "Å, \\"here\\"", "days": 2}', "", "I need it", TWO[:1]),
+        ("<|start|>assistant", "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Yes.",
+         "Yes.", "hm", []),
+    ],
+    "thinking": [("<|im_start|>assistant\n", "<think>\na\n</think>\n\nb <tool_call>", "b <tool_call>", "a", [])],
+}  # fmt: skip
+CASES = [(name, *case) for name, cases in ANSWERS.items() for case in cases]
+
+
+def read(name: str, prompt: str, pieces: list[str], tools: list[Any]) -> Answer:
+    answer = next(each for each in FORMATS if each.name == name).answer(f"x{prompt}", tools)
+    deltas = [delta for piece in pieces for delta in answer.feed(piece)] + list(answer.finish())
+    assert "".join(delta.content for delta in deltas) == answer.content
+    assert "".join(delta.reasoning for delta in deltas) == answer.reasoning
+    assert [delta.call for delta in deltas if delta.call] == answer.calls
+    return answer
+
+
+@given(case=st.sampled_from(CASES), data=st.data())
+@settings(max_examples=150)
+def test_answers_are_taken_apart_however_they_come(case: Any, data: st.DataObject) -> None:
+    name, prompt, text, content, reasoning, calls = case
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    answer = read(name, prompt, pieces, TOOLS)
+    assert (answer.content, answer.reasoning) == (content, reasoning)
+    assert [(call.name, json.loads(call.arguments)) for call in answer.calls] == calls
+
+
+def test_a_format_is_known_by_its_template_or_its_tokens() -> None:
+    def name(chat_template: str, *tokens: str, own: Any = None) -> str | None:
+        tokenizer = type(BYTES).from_str(BYTES.to_str())
+        tokenizer.add_special_tokens(list(tokens))
+        found = answer_format(own, chat_template, tokenizer)
+        return None if found is None else found.name
+
+    assert name("{{ messages }}") is None
+    assert name("… <tool_call> …") == "hermes"
+    assert name("… <tool_call>\n<function= …", "<|tool_call|>") == "qwen-xml"
+    assert name("List of tools: [", "<|tool_call_start|>") == "lfm2"
+    assert name("<tool_call>", "<|tool_call|>") == "hermes"
+    assert name("", "<|tool_call|>") == "granite"
+    assert name("<|channel|>analysis") == "harmony"
+    assert name("<think></think>") == "thinking"
+    assert name("<tool_call>", own={"start_anchor": "a", "fields": {"content": {}}}) == "own"
+    assert name("<tool_call>", own={"fields": {"content": {"nonsense": 1}}}) == "hermes"
+
+
+# Through the server
+
+
+def client(one: Served) -> OpenAI:
+    return OpenAI(base_url=f"{one.url}/v1", api_key="none", max_retries=0, timeout=60)
+
+
+def called(place: str) -> str:
+    return f'<tool_call>\n{{"name": "weather", "arguments": {{"place": "{place}"}}}}\n</tool_call>'
+
+
+def agent(prompt: str) -> str:
+    """Thinks, calls the weather of three places one after the other, and then says so."""
+    done = prompt.rpartition("<|im_start|>user")[2].count("<|im_start|>tool")
+    return f"<think>\ncall {done}\n</think>\n\n" + (called(("here", "there", "nowhere")[done]) if done < 3 else "It rains.")
+
+
+def test_a_loop_of_tool_calls_reads_nothing_again() -> None:
+    with speaker(agent) as one, client(one) as openai_client:
+        messages: list[Any] = [{"role": "user", "content": "how is the weather?"}]
+        places, before = [], 0
+        for turn in range(4):
+            answer = openai_client.chat.completions.create(model="babble", messages=messages, tools=TOOLS, max_tokens=200)
+            message, usage = answer.choices[0].message, answer.usage
+            assert usage is not None
+            assert usage.prompt_tokens_details is not None
+            new = len(BYTES.encode(f"<|im_end|>\n<|im_start|>tool\nrain {turn}<|im_end|>\n{OPENING}").ids)
+            if turn:
+                assert usage.prompt_tokens - (usage.prompt_tokens_details.cached_tokens or 0) <= new + 1
+                assert (usage.prompt_tokens_details.cached_tokens or 0) >= before
+            before = usage.prompt_tokens
+            assert message.reasoning_content == f"call {turn}"  # type: ignore[attr-defined]
+            if not message.tool_calls:
+                break
+            assert answer.choices[0].finish_reason == "tool_calls"
+            assert message.content is None
+            places.append(json.loads(message.tool_calls[0].function.arguments)["place"])  # type: ignore[union-attr]
+            messages += [
+                {"role": "assistant", "tool_calls": [each.model_dump() for each in message.tool_calls]},  # no reasoning
+                {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": f"rain {turn}"},
+            ]
+        assert places == ["here", "there", "nowhere"]
+        assert message.content == "It rains."
+        # The same conversation, read by a model that has seen none of it, has the same prompt.
+        assert one.read == usage.prompt_tokens + usage.completion_tokens - 1
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[Served]:
+    with speaker(lambda prompt: "One.\n" + called("here") + "\n" + called("there")) as running:
+        yield running
+
+
+def test_calls_are_streamed(one: Served) -> None:
+    with client(one) as openai_client:
+        chunks = list(
+            openai_client.chat.completions.create(
+                model="babble", messages=[{"role": "user", "content": "a"}], tools=TOOLS, stream=True, max_tokens=300
+            )
+        )
+        with openai_client.chat.completions.stream(
+            model="babble", messages=[{"role": "user", "content": "a"}], tools=TOOLS, max_tokens=300
+        ) as stream:
+            message = stream.get_final_completion().choices[0].message
+    calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
+    assert [call.index for call in calls] == [0, 1]
+    assert [json.loads(call.function.arguments)["place"] for call in calls if call.function] == ["here", "there"]  # type: ignore[arg-type]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "One." == message.content
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+    assert [call.function.name for call in message.tool_calls or ()] == ["weather", "weather"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("options", [{}, {"tools": TOOLS, "tool_choice": "none"}])
+def test_without_tools_a_call_is_text(one: Served, options: dict[str, Any]) -> None:
+    with client(one) as openai_client:
+        answer = openai_client.chat.completions.create(
+            model="babble", messages=[{"role": "user", "content": "a"}], max_tokens=300, **options
+        )
+    assert answer.choices[0].message.tool_calls is None
+    assert "<tool_call>" in (answer.choices[0].message.content or "")
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_an_answer_that_is_cut_short_says_so(one: Served) -> None:
+    with client(one) as openai_client:
+        answer = openai_client.chat.completions.create(
+            model="babble", messages=[{"role": "user", "content": "a"}], tools=TOOLS, max_tokens=40
+        )
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.choices[0].message.tool_calls is None
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+@pytest.mark.parametrize("prompt", ["", "<think>\n"])
+def test_a_call_that_is_asked_for_comes_and_fits(choice: Any, prompt: str) -> None:
+    template = TEMPLATE.replace(OPENING, OPENING + prompt) if prompt else TEMPLATE
+    seen = []
+    with speaker(lambda before: seen.append(before) or "I would rather talk", template) as one, client(one) as openai_client:  # type: ignore[func-returns-value]
+        for stream in (False, True):
+            answer: Any = openai_client.chat.completions.create(
+                model="babble", messages=[{"role": "user", "content": "a"}], tools=TOOLS, tool_choice=choice,
+                max_tokens=400, stream=stream, temperature=0.5, seed=1, extra_body={"top_k": 0},
+            )  # fmt: skip
+            if stream:
+                (call,) = [each for chunk in answer for each in chunk.choices[0].delta.tool_calls or ()]
+            else:
+                assert answer.choices[0].finish_reason == "tool_calls"
+                (call,) = answer.choices[0].message.tool_calls
+            arguments = json.loads(call.function.arguments)
+            assert call.function.name in ("weather", "clock") if choice == "required" else call.function.name == "weather"
+            if call.function.name == "weather":
+                assert set(arguments) <= {"place", "days"}
+                assert isinstance(arguments["place"], str)
+
+
+@pytest.mark.parametrize("name", [each.name for each in FORMATS])
+def test_what_leads_to_content_or_a_call(name: str) -> None:
+    """Behind it content is content, also where the prompt has begun to reason."""
+    form = next(each for each in FORMATS if each.name == name)
+    opening = form.response["start_anchor"]
+    opening = opening if isinstance(opening, str) else opening[0]
+    for begun in [opening] if name == "harmony" else [opening, f"{opening}<think>\n"]:
+        lead = form.lead(begun, call=False)
+        answer = form.answer(begun + lead, [])
+        assert [*answer.feed('{"a": 1}'), *answer.finish()]
+        assert (answer.content, answer.reasoning) == ('{"a": 1}', "")
+        assert form.lead(begun, call=True).endswith(form.call)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tools": [{"type": "function", "function": {"name": "two words"}}]},
+        {"tools": [{"type": "code", "function": {"name": "a"}}]},
+        {"tools": "weather"},
+        {"tools": TOOLS, "tool_choice": "whatever"},
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "nothing"}}},
+        {"tool_choice": "required"},
+    ],
+)
+def test_wrong_tools_are_refused(one: Served, options: dict[str, Any]) -> None:
+    with client(one) as openai_client, pytest.raises(openai.BadRequestError, match="tool"):
+        openai_client.chat.completions.create(model="babble", messages=[{"role": "user", "content": "a"}], **options)
+
+
+def test_a_model_without_a_form_of_calls_takes_no_tools() -> None:
+    with served() as plain, client(plain) as openai_client, pytest.raises(openai.BadRequestError, match="leave tools out"):
+        openai_client.chat.completions.create(model="babble", messages=[{"role": "user", "content": "a"}], tools=TOOLS)
+
+
+def test_pieces_that_come_with_the_end_are_read_before_it(one: Served) -> None:
+    """The computing thread may be done before anybody has listened."""
+    events: asyncio.Queue[Any] = asyncio.Queue()
+    for each in (
+        Piece('{"name": "clock", "argu', [], []),
+        Piece('ments": {}}', [], []),
+        Finished("stop", 0, GenerationStats()),
+    ):
+        events.put_nowait(each)
+    job = Job(prompt=[1], tokenizer=BYTES, sampling=Sampling(), max_new_tokens=1, emit=print, deadline=0)
+    answer = Answer(parser=lambda _: OneCall())
+
+    async def listen() -> list[Any]:
+        return [each async for each in one.server._heard(job, Prompt("", [1]), events, answer, chat=False)]
+
+    said, _ = asyncio.run(listen())
+    assert [delta.call.name for delta in said.deltas if delta.call] == ["clock"]
+
+
+def test_without_calls_leaves_the_rest() -> None:
+    fields = without_calls(FORMATS[0].response)["fields"]
+    assert set(fields) == {"reasoning_content", "content"}
