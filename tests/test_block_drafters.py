@@ -19,6 +19,7 @@ from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.reference.eager import EagerMethods, LoadedDrafter, eager_session
 from hybridge.runtime import Context, ExportOptions, Sampler, Sampling
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
+from hybridge.runtime.generation.noise import Stream
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, shorter_verify_lens=(3,), draft_blocks=(2, 4, 6))
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -110,7 +111,7 @@ def test_drawn_tokens_come_from_the_distribution_that_is_given(subject: Subject)
         assert torch.allclose(q, (scores[i].double() / heat).softmax(-1), atol=1e-4)
         assert float(q[token]) > 0
         if bool(scores[i].isfinite().all()):  # candidates have an order of their own
-            assert float(q[:token].sum()) - 1e-4 <= sampler.noise(5 + i, "draft") <= float(q[: token + 1].sum()) + 1e-4
+            assert float(q[:token].sum()) - 1e-4 <= sampler.noise(5 + i, Stream.DRAFT) <= float(q[: token + 1].sum()) + 1e-4
 
 
 def test_a_seed_makes_it_propose_its_best(subject: Subject) -> None:

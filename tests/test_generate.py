@@ -230,13 +230,16 @@ def test_sampled_text_is_distributed_as_the_target_says(kind: str) -> None:
 @pytest.mark.usefixtures("counted_seeds")
 @pytest.mark.parametrize("rule", ["accepts too much", "redraws from all"])
 def test_the_distribution_check_notices_a_broken_acceptance_rule(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    from hybridge.runtime.generation.noise import Stream
     from hybridge.runtime.generation.sampling import Sampler
 
     def broken(self: Sampler, logits: torch.Tensor, guess: int, q: torch.Tensor, text: list[int]) -> int:
         p = self.distribution(logits, text)
         chance = float(p[guess]) / float(q[guess]) * (1.3 if rule == "accepts too much" else 1.0)
         return (
-            guess if self.noise(len(text), "accept") < chance else self._pick((p - q).clamp(min=0) if chance > 1 else p, 0, "")
+            guess
+            if self.noise(len(text), Stream.ACCEPT) < chance
+            else self._pick((p - q).clamp(min=0) if chance > 1 else p, 0, Stream.DRAW)
         )
 
     monkeypatch.setattr(Sampler, "_judge", broken)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import hybridge
 from hybridge.export.cli import app
-from hybridge.runtime import Session
+from hybridge.runtime import Sampling, Session
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.native.command import FOLDER
 from hybridge.runtime.pinned import MACROS, executorch
@@ -29,6 +29,8 @@ STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
 SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 ONE_SET = "-DHYBRIDGE_INSTRUCTION_SETS=plain"  # four take two minutes of processor time
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
+HEAT = Sampling(temperature=0.9, top_p=0.95, top_k=30, repetition_penalty=1.2, seed=11)
+"""That of the C program."""
 QUESTION = "how to read a file"
 STARTS = ("def ", "import ")
 
@@ -57,10 +59,13 @@ def compiled(folder: Path, sources: Sequence[Path], flags: Sequence[str]) -> Pat
 @pytest.mark.slow
 def test_a_c_program_does_all_that_a_session_can(own_artifact: Path, tmp_path: Path, flags: Sequence[str]) -> None:
     program = compiled(tmp_path, [C_PROGRAM, FOLDER / "c_api.cpp"], flags)
-    version, eos, tokens = run(program, own_artifact / "model.pte", tmp_path / "state", *PROMPT).splitlines()
+    version, eos, tokens, drawn = run(program, own_artifact / "model.pte", tmp_path / "state", *PROMPT).splitlines()
     assert version == f"version {hybridge.__version__}"
     assert [int(token) for token in eos.split()[1:]] == list(Session.load(own_artifact).manifest.eos_ids)
-    assert [int(token) for token in tokens.split()] == list(Session.load(own_artifact).generate(PROMPT, max_new_tokens=20))
+    python = Session.load(own_artifact)
+    assert [int(token) for token in tokens.split()] == list(python.generate(PROMPT, max_new_tokens=20))
+    python.reset()
+    assert [int(token) for token in drawn.split()] == list(python.generate(PROMPT, max_new_tokens=20, sampling=HEAT))
 
 
 @pytest.mark.slow
@@ -68,7 +73,7 @@ def test_a_c_program_drafts_with_the_models_own_drafter(tmp_path_factory: pytest
     """The program compares its text with plain decoding's."""
     demo = demo_folder(tmp_path_factory) / "hybridge-demo"
     program = compiled(tmp_path, [C_PROGRAM, FOLDER / "c_api.cpp"], SANITIZED)
-    *_, tokens = run(program, demo / "model.pte", tmp_path / "state", *PROMPT).splitlines()
+    *_, tokens, _ = run(program, demo / "model.pte", tmp_path / "state", *PROMPT).splitlines()
     assert [int(token) for token in tokens.split()] == list(Session.load(demo).generate(PROMPT, max_new_tokens=20))
 
 

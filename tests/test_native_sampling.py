@@ -1,4 +1,4 @@
-"""Sampling in the native harness: distributed as Python's, and the same text of a seed with every drafter."""
+"""Sampling in the native harness: distributed as Python's, and a seed's text is Python's, with every drafter."""
 
 from __future__ import annotations
 
@@ -31,18 +31,27 @@ def python(artifact: Path) -> Session:
     return Session.load(artifact)
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        Sampling(temperature=0.7, top_k=8),
-        Sampling(temperature=3.0),
-        Sampling(temperature=1.0, top_p=0.6),
-        Sampling(temperature=1.5, min_p=0.2),
-        Sampling(temperature=1.0, top_k=12, repetition_penalty=2.5),
-        Sampling(temperature=1.2, top_k=20, top_p=0.8, min_p=0.05, repetition_penalty=0.5),
-    ],
-    ids=str,
-)
+SAMPLINGS = [
+    Sampling(temperature=0.7, top_k=8),
+    Sampling(temperature=3.0),
+    Sampling(temperature=1.0, top_p=0.6),
+    Sampling(temperature=1.5, min_p=0.2),
+    Sampling(temperature=1.0, top_k=12, repetition_penalty=2.5),
+    Sampling(temperature=1.2, top_k=20, top_p=0.8, min_p=0.05, repetition_penalty=0.5),
+]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+def test_the_text_of_a_seed_is_pythons(session: NativeSession, python: Session, sampling: Sampling) -> None:
+    for seed in (0, 7, -1, 2**64 - 1, 2**65 + 3):
+        python.reset()
+        session.reset()
+        session.sample(replace(sampling, seed=seed % 2**64))
+        wanted = list(python.generate(PROMPT, max_new_tokens=40, sampling=replace(sampling, seed=seed)))
+        assert list(session.generate(PROMPT, max_new_tokens=40)) == wanted
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
 def test_tokens_are_distributed_as_pythons(session: NativeSession, python: Session, sampling: Sampling) -> None:
     python.reset()
     exact = Sampler(sampling).distribution(python.prefill(PROMPT), PROMPT)

@@ -12,6 +12,7 @@ from torch import Tensor
 from hybridge.cache.errors import DraftError
 from hybridge.runtime.drafters.calibration import Calibration
 from hybridge.runtime.generation.drafter import Context
+from hybridge.runtime.generation.noise import Stream
 from hybridge.runtime.generation.sampling import Proposal
 from hybridge.runtime.sessions.draft_runner import Drafted, Draws
 from hybridge.runtime.sessions.session import Session
@@ -57,7 +58,7 @@ class BlockDrafter:
         if not self.description.samples or context.sampler.greedy or sampling.seed is not None:
             return None
         start = len(context.tokens)
-        return Draws([context.sampler.noise(start + i, "draft") for i in range(limit)], sampling.temperature)
+        return Draws([context.sampler.noise(start + i, Stream.DRAFT) for i in range(limit)], sampling.temperature)
 
     def _known(self, drafted: Drafted) -> Drafted:
         """What comes before the first token that the target does not have: a broken drafter must not break the target."""

@@ -11,6 +11,7 @@ from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 from hybridge.runtime.backends.one_thread import best
 from hybridge.runtime.generation.drafter import Context
+from hybridge.runtime.generation.noise import Stream
 from hybridge.runtime.generation.sampling import Proposal
 from hybridge.runtime.sessions.session import Session
 
@@ -63,7 +64,7 @@ class DraftModel:
             text = context.tokens + proposed if sampled else []
             if sampled:
                 probabilities.append(context.sampler.distribution(logits, text))
-            proposed.append(context.sampler.draw(logits, text, "draft") if sampled else best(logits[None])[0])
+            proposed.append(context.sampler.draw(logits, text, Stream.DRAFT) if sampled else best(logits[None])[0])
             if len(proposed) == limit:
                 return Proposal(proposed, probabilities if sampled else None)
             logits = self.session.decode(proposed[-1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from torch import Tensor
 from hybridge.cache.errors import UsageError
 from hybridge.runtime.backends.one_thread import best
 from hybridge.runtime.generation.constraint import Constraint
+from hybridge.runtime.generation.noise import Stream, noise
 
 SMALLEST, LARGEST = 1e-6, 1e6
 """Of a temperature above 0 and of a penalty."""
@@ -96,7 +96,7 @@ class Sampler:
     def greedy(self) -> bool:
         return self.sampling.temperature == 0
 
-    def draw(self, logits: Tensor, text: Sequence[int], stream: str = "draw") -> int:
+    def draw(self, logits: Tensor, text: Sequence[int], stream: Stream = Stream.DRAW) -> int:
         """Draw the token after ``text`` by its logits [V]. Another stream is other noise for the same position."""
         if self.greedy:
             return best(self._penalized(logits, text)[None])[0]
@@ -153,9 +153,9 @@ class Sampler:
         if q is None or self.greedy:
             return self.draw(logits, text)
         p = self.distribution(logits, text)
-        if self.noise(len(text), "accept") * float(q[token]) < float(p[token]):
+        if self.noise(len(text), Stream.ACCEPT) * float(q[token]) < float(p[token]):
             return token
-        return self._pick((p - q).clamp(min=0), len(text), "draw")
+        return self._pick((p - q).clamp(min=0), len(text), Stream.DRAW)
 
     def _penalized(self, logits: Tensor, text: Sequence[int]) -> Tensor:
         """Keskar et al., arXiv:1909.05858, as transformers does it: tokens of the text lose, whatever their sign."""
@@ -167,15 +167,15 @@ class Sampler:
         penalized = torch.where(scores < 0, scores * penalty, scores / penalty).nan_to_num()  # beyond float32: its largest
         return logits.index_put((seen,), penalized)
 
-    def _pick(self, weights: Tensor, position: int, stream: str) -> int:
+    def _pick(self, weights: Tensor, position: int, stream: Stream) -> int:
         """By the inverse of the cumulative weights, which need not sum to 1."""
         total = weights.cumsum(-1)
         place = torch.searchsorted(total, self.noise(position, stream) * total[-1], right=True)
         return int(place.clamp(max=int(weights.nonzero()[-1])))  # rounding may not reach a token that cannot come
 
-    def noise(self, position: int, stream: str) -> float:
+    def noise(self, position: int, stream: Stream) -> float:
         """Return a number in [0, 1) that belongs to a position of the text; another stream has other ones."""
-        return random.Random(f"{self.seed} {position} {stream}").random()
+        return noise(self.seed, position, stream)
 
 
 def _agreeing(best: Sequence[int], tokens: Sequence[int]) -> int:

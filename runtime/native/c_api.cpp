@@ -133,6 +133,16 @@ hybridge_status answer(const Result<Logits>& logits, float* out) {
   return status(logits.error());
 }
 
+// Of the values that are 0 in C those that leave the distribution as it is.
+hybridge::Sampling sampling(const hybridge_sampling* given) {
+  if (given == nullptr) return {};
+  hybridge::Sampling read{.temperature = given->temperature, .min_p = given->min_p, .top_k = given->top_k};
+  if (given->top_p != 0) read.top_p = given->top_p;
+  if (given->repetition_penalty != 0) read.repetition_penalty = given->repetition_penalty;
+  if (given->has_seed != 0) read.seed = given->seed;
+  return read;
+}
+
 hybridge::Tokens span(const int64_t* tokens, size_t count) {
   return tokens == nullptr ? hybridge::Tokens() : hybridge::Tokens(tokens, count);  // none is refused
 }
@@ -285,14 +295,14 @@ hybridge_status hybridge_load(hybridge_session session, const char* path) {
 hybridge_status hybridge_generate(
     hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options,
     hybridge_on_token on_token, void* user, hybridge_generated* generated) {
-  const hybridge_generation chosen = options == nullptr ? hybridge_generation{64, 0, HYBRIDGE_PROMPT_LOOKUP} : *options;
+  const hybridge_generation chosen = options == nullptr ? hybridge_generation{64, 0, HYBRIDGE_PROMPT_LOOKUP, nullptr} : *options;
   return in(session, [&](OpenSession& open) {
     bool started = false;
     const auto wanted = [&](int64_t token) {
       started = true;
       return on_token == nullptr || on_token(token, user) != 0;
     };
-    const hybridge::Generation lengths = {chosen.max_new_tokens, chosen.block_length, &open.cancelled, {}};
+    const hybridge::Generation lengths = {chosen.max_new_tokens, chosen.block_length, &open.cancelled, sampling(chosen.sampling)};
     const auto run = [&](auto&& drafter) {
       return hybridge::generate(*open.session, span(prompt, count), lengths, drafter, wanted);
     };

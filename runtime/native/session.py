@@ -157,7 +157,7 @@ class NativeSession:
     def sample(self, sampling: Sampling) -> None:
         """Draw the tokens of all generations from now on, in every session of the process, by ``sampling``, which has a seed.
 
-        Other numbers are drawn by a seed than Python's. A generation raises TokenError for what makes no distribution.
+        A generation raises TokenError for what makes no distribution.
         """
         assert sampling.seed is not None, "draws that nobody can repeat show nothing"
         c = sampling

@@ -5,6 +5,7 @@ package talk
 import dev.hybridge.HybridgeException
 import dev.hybridge.HybridgeModel
 import dev.hybridge.HybridgeSession
+import dev.hybridge.Sampling
 import dev.hybridge.Status
 import dev.hybridge.flow
 import java.io.File
@@ -26,10 +27,10 @@ fun best(logits: FloatArray): Long = logits.indices.maxBy { logits[it] }.toLong(
 
 class Gone : RuntimeException()
 
-fun HybridgeSession.text(prompt: LongArray, most: Int, promptLookup: Boolean): List<Long> {
+fun HybridgeSession.text(prompt: LongArray, most: Int, promptLookup: Boolean, sampling: Sampling = Sampling()): List<Long> {
     val text = mutableListOf<Long>()
     reset()
-    val done = generate(prompt, most, promptLookup) { text.add(it) }
+    val done = generate(prompt, most, promptLookup, sampling = sampling) { text.add(it) }
     expect(done.tokens == text.size && (done.verifies == 0 || promptLookup)) { "$done" }
     return text
 }
@@ -89,6 +90,8 @@ fun refusals(model: HybridgeModel, session: HybridgeSession, folder: File) {
     refused(Status.INVALID_ARGUMENT) { session.verify(LongArray(model.info.verifyLen + 1)) }
     refused(Status.INVALID_ARGUMENT) { session.generate(longArrayOf(1), maxNewTokens = 0) }
     refused(Status.INVALID_ARGUMENT) { session.generate(longArrayOf(1), maxNewTokens = -1) }
+    refused(Status.INVALID_ARGUMENT) { session.generate(longArrayOf(1), sampling = Sampling(temperature = -1.0)) }
+    refused(Status.INVALID_ARGUMENT) { session.generate(longArrayOf(1), sampling = Sampling(temperature = 1.0, topK = -1)) }
     refused(Status.INVALID_STATE) { session.commit(1) }
     refused(Status.NO_ROOM) { session.prefill(LongArray(model.info.maxSeqLen + 1)) }
     refused(Status.FILE_ACCESS) { session.load(File(folder, "none")) }
@@ -102,6 +105,10 @@ fun main(arguments: Array<String>) {
     refusals(model, session, folder)
     val plain = session.text(prompt, 20, promptLookup = false)
     expect(session.text(prompt, 20, promptLookup = true) == plain) { "prompt lookup" }
+    val heat = Sampling(temperature = 0.9, topK = 30, topP = 0.95, repetitionPenalty = 1.2, seed = 11)
+    val drawn = session.text(prompt, 20, promptLookup = false, heat)
+    expect(session.text(prompt, 20, promptLookup = true, heat) == drawn) { "prompt lookup, drawn" }
+    session.text(prompt, 20, promptLookup = true, Sampling(temperature = 0.5, minP = 0.1))
     endings(session, prompt, plain)
     rollback(model, session, prompt, plain, folder)
 
@@ -121,4 +128,5 @@ fun main(arguments: Array<String>) {
 
     println("version ${HybridgeModel.version}")
     println(plain.joinToString(" "))
+    println(drawn.joinToString(" "))
 }

@@ -156,24 +156,39 @@ int main(int argc, char** argv) {
   // Plain, speculative, cancelled and ended by the callback: the same tokens.
   Given plain = {.session = session}, looked_up = {.session = session}, cancelled = {.session = other}, ended = {.stop_after = 3};
   hybridge_generated done;
-  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 0, HYBRIDGE_NO_DRAFTER}, take, &plain, &done));
+  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){.max_new_tokens = NEW}, take, &plain, &done));
   if (done.tokens != plain.count || done.verifies != 0) return 1;
   OK(hybridge_reset(session));
-  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 0, HYBRIDGE_PROMPT_LOOKUP}, take, &looked_up, &done));
+  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){.max_new_tokens = NEW, .drafter = HYBRIDGE_PROMPT_LOOKUP}, take, &looked_up, &done));
   // The drafter inside the model, where it has one.
-  const hybridge_generation own = {NEW, 0, HYBRIDGE_OWN_DRAFTER};
+  const hybridge_generation own = {.max_new_tokens = NEW, .drafter = HYBRIDGE_OWN_DRAFTER};
   Given drafted = {.session = session};
   OK(hybridge_reset(session));
   const hybridge_status by_own = hybridge_generate(session, prompt, count, &own, take, &drafted, NULL);
   if (by_own != (info.draft_len > 0 ? HYBRIDGE_OK : HYBRIDGE_INVALID_ARGUMENT)) return 1;
   if (by_own == HYBRIDGE_OK && memcmp(plain.tokens, drafted.tokens, plain.count * sizeof *prompt) != 0) return 1;
   if (by_own == HYBRIDGE_OK && drafted.count != plain.count) return 1;
-  OK(hybridge_generate(other, prompt, count, &(hybridge_generation){NEW, 0, HYBRIDGE_NO_DRAFTER}, cancel_it, &cancelled, NULL));
+  OK(hybridge_generate(other, prompt, count, &(hybridge_generation){.max_new_tokens = NEW}, cancel_it, &cancelled, NULL));
   OK(hybridge_reset(other));
-  OK(hybridge_generate(other, prompt, count, &(hybridge_generation){NEW, 0, HYBRIDGE_PROMPT_LOOKUP}, take, &ended, NULL));
+  OK(hybridge_generate(other, prompt, count, &(hybridge_generation){.max_new_tokens = NEW, .drafter = HYBRIDGE_PROMPT_LOOKUP}, take, &ended, NULL));
   if (cancelled.count != 1 || ended.count != 3 || looked_up.count != plain.count) return 1;
   if (memcmp(plain.tokens, looked_up.tokens, plain.count * sizeof *prompt) != 0) return 1;
   if (memcmp(plain.tokens, ended.tokens, 3 * sizeof *prompt) != 0) return 1;
+
+  // Drawn by a seed: the same tokens with prompt lookup and without, which are Python's.
+  const hybridge_sampling heat = {.temperature = 0.9, .top_p = 0.95, .top_k = 30, .repetition_penalty = 1.2, .seed = 11, .has_seed = 1};
+  const hybridge_sampling wrong = {.temperature = -1}, free_draw = {.temperature = 0.5, .min_p = 0.1};
+  Given drawn = {0}, drawn_again = {0}, drawn_freely = {0};
+  OK(hybridge_reset(session));
+  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){.max_new_tokens = NEW, .sampling = &heat}, take, &drawn, NULL));
+  OK(hybridge_reset(session));
+  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 4, HYBRIDGE_PROMPT_LOOKUP, &heat}, take, &drawn_again, NULL));
+  if (drawn.count != drawn_again.count || memcmp(drawn.tokens, drawn_again.tokens, sizeof drawn.tokens) != 0) return 1;
+  OK(hybridge_reset(session));
+  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 4, HYBRIDGE_PROMPT_LOOKUP, &free_draw}, take, &drawn_freely, NULL));
+  OK(hybridge_reset(session));
+  CHECK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 4, HYBRIDGE_NO_DRAFTER, &wrong}, NULL, NULL, NULL),
+        HYBRIDGE_INVALID_ARGUMENT);
 
   // Verify, commit and rollback; the state in a file, and in another session.
   float* logits = malloc((size_t)(info.vocab_size * info.verify_len) * sizeof *logits);
@@ -228,6 +243,8 @@ int main(int argc, char** argv) {
   for (size_t i = 0; i < ids; ++i) printf(" %lld", (long long)eos[i]);
   printf("\n");
   for (size_t i = 0; i < plain.count; ++i) printf("%lld ", (long long)plain.tokens[i]);
+  printf("\n");
+  for (size_t i = 0; i < drawn.count; ++i) printf("%lld ", (long long)drawn.tokens[i]);
   printf("\n");
   free(logits);
   free(prompt);

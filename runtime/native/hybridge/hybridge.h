@@ -54,11 +54,21 @@ typedef enum hybridge_drafter {
   HYBRIDGE_OWN_DRAFTER = 2
 } hybridge_drafter;
 
+// How tokens are drawn, as in Python: a temperature of 0 is greedy, and what else is 0 is left out. Of the same seed comes the
+// same text, with every drafter; has_seed 0: a seed is drawn from the system.
+typedef struct hybridge_sampling {
+  double temperature, top_p, min_p, repetition_penalty;
+  size_t top_k;
+  uint64_t seed;
+  int has_seed;
+} hybridge_sampling;
+
 // max_new_tokens ≥ 1; block_length: most tokens that are verified at once, 0 for the model's verify_len. The tokens are the same
-// for every choice.
+// for every choice of it and of a drafter. sampling null: greedy; one that makes no distribution is HYBRIDGE_INVALID_ARGUMENT.
 typedef struct hybridge_generation {
   size_t max_new_tokens, block_length;
   hybridge_drafter drafter;
+  const hybridge_sampling* sampling;
 } hybridge_generation;
 
 // proposed and accepted count draft tokens, rollbacks the blocks that were not accepted whole.
@@ -103,7 +113,7 @@ hybridge_status hybridge_reset(hybridge_session session);
 hybridge_status hybridge_save(hybridge_session session, const char* path);
 hybridge_status hybridge_load(hybridge_session session, const char* path);
 
-// Greedy text behind the prompt. options null: 64 tokens, verify_len, prompt lookup. on_token and generated may be null.
+// Text behind the prompt. options null: 64 tokens, verify_len, prompt lookup, greedy. on_token and generated may be null.
 hybridge_status hybridge_generate(
     hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options,
     hybridge_on_token on_token, void* user, hybridge_generated* generated);

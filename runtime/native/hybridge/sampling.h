@@ -3,7 +3,8 @@
 //   hybridge::generate(session, prompt, {.sampling = {.temperature = 0.8, .top_p = 0.95}}, lookup, on_token);
 //
 // The noise of a token follows from the seed and its place in the text alone. A draft token is accepted exactly where it is what
-// would have been drawn anyway, so the text of a seed is the same with every drafter, and each token has its own distribution.
+// would have been drawn anyway, so the text of a seed is the same with every drafter, and Python's; each token has its own
+// distribution.
 #ifndef HYBRIDGE_NATIVE_SAMPLING_H
 #define HYBRIDGE_NATIVE_SAMPLING_H
 
@@ -12,13 +13,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <optional>
-#include <random>
 #include <span>
 #include <vector>
 
 #include <hybridge/logits.h>
+#include <hybridge/noise.h>
 
 namespace hybridge {
 
@@ -50,7 +52,7 @@ class Sampler {
     weigh();
     keep_top_p();
     keep_min_p();
-    return pick(noise(text.size()));
+    return pick(noise(seed_, text.size(), Stream::draw));
   }
 
  private:
@@ -59,15 +61,18 @@ class Sampler {
     int64_t token;
   };
 
-  // Keskar et al., arXiv:1909.05858, as transformers does it: tokens of the text lose, whatever their sign.
+  // Keskar et al., arXiv:1909.05858, as transformers does it, in float32: tokens of the text lose, whatever their sign.
   void penalize(std::span<const int64_t> text) {
-    if (sampling_.repetition_penalty == 1) return;
+    constexpr float LARGEST = std::numeric_limits<float>::max();
+    const auto penalty = static_cast<float>(sampling_.repetition_penalty);
+    if (penalty == 1) return;
     seen_.assign(scores_.size(), false);
     for (const int64_t token : text) {
       const auto at = static_cast<size_t>(token);
       if (seen_[at]) continue;
       seen_[at] = true;
-      scores_[at] = scores_[at] < 0 ? scores_[at] * sampling_.repetition_penalty : scores_[at] / sampling_.repetition_penalty;
+      const auto score = static_cast<float>(scores_[at]);
+      scores_[at] = std::clamp(score < 0 ? score * penalty : score / penalty, -LARGEST, LARGEST);
     }
   }
 
@@ -88,7 +93,7 @@ class Sampler {
     }
   }
 
-  // The fewest best tokens that together reach top_p.
+  // The fewest best tokens that together reach top_p, in the order of the vocabulary again.
   void keep_top_p() {
     if (sampling_.top_p == 1) return;
     const auto heavier = [](const Candidate& one, const Candidate& other) {
@@ -99,6 +104,7 @@ class Sampler {
     size_t kept = 0;
     for (double reached = 0; kept < candidates_.size() && reached < wanted; ++kept) reached += candidates_[kept].weight;
     candidates_.resize(std::max<size_t>(kept, 1));
+    std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& one, const Candidate& other) { return one.token < other.token; });
   }
 
   // Without tokens less probable than min_p of the best one (Nguyen et al., arXiv:2407.01082), whose weight is 1.
@@ -123,24 +129,6 @@ class Sampler {
       if (wanted < reached) break;
     }
     return last;
-  }
-
-  // A number in [0, 1) that belongs to a place of the text: two rounds of SplitMix64 (Steele, Lea, Flood 2014).
-  double noise(size_t place) const {
-    constexpr double UNIT = 1.0 / 9007199254740992.0;  // 2^-53
-    return static_cast<double>(mixed(mixed(seed_) ^ static_cast<uint64_t>(place)) >> 11) * UNIT;
-  }
-
-  static uint64_t mixed(uint64_t value) {
-    value += 0x9e3779b97f4a7c15;
-    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;
-    value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
-    return value ^ (value >> 31);
-  }
-
-  static uint64_t drawn_seed() {
-    std::random_device device;
-    return (static_cast<uint64_t>(device()) << 32) | device();
   }
 
   Sampling sampling_;

@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
   if (!done(hybridge_model_open(argv[1], &model)) || !done(hybridge_session_open(model, &session))) return 1;
   while (fgets(line, LINE, stdin) != NULL) {
     const size_t count = numbers(line, asked);
-    const hybridge_generation how = {(size_t)asked[0], 0, strcmp(argv[2], "lookup") == 0};
+    const hybridge_generation how = {.max_new_tokens = (size_t)asked[0], .drafter = strcmp(argv[2], "lookup") == 0};
     int given = 0;
     if (count == 0) return 2;
     printf("[");

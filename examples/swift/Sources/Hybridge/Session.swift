@@ -6,6 +6,22 @@ public struct Generated: Equatable, Sendable {
   public let tokens, proposed, accepted, verifies, rollbacks: Int
 }
 
+/// How tokens are drawn: a temperature of 0 is greedy, a `topK` of 0 and the other defaults leave the distribution as it is. Of
+/// the same seed comes the same text, with prompt lookup and without; without one a seed is drawn.
+public struct Sampling: Equatable, Sendable {
+  public var temperature, topP, minP, repetitionPenalty: Double
+  public var topK: Int
+  public var seed: UInt64?
+
+  public init(
+    temperature: Double = 0, topK: Int = 0, topP: Double = 1, minP: Double = 0, repetitionPenalty: Double = 1,
+    seed: UInt64? = nil
+  ) {
+    (self.temperature, self.topK, self.topP, self.minP) = (temperature, topK, topP, minP)
+    (self.repetitionPenalty, self.seed) = (repetitionPenalty, seed)
+  }
+}
+
 /// One conversation: a state that goes on, is kept and is rolled back. Tokens are ids; the app has the tokenizer.
 ///
 /// Calls block and may come from any thread: one that comes while another runs waits for it, as sessions of one model do for
@@ -76,7 +92,7 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
   /// Ends the generation that runs or waits in this session, behind its next token or between two chunks of its prompt.
   public func cancel() { hybridge_cancel(handle) }
 
-  /// Continues `prompt` greedily and gives each token to `onToken`, in this thread. The text is the same with and without
+  /// Continues `prompt` and gives each token to `onToken`, in this thread. The text is the same with and without
   /// `promptLookup`, which drafts from the text so far. It ends behind one of the model's `eosIDs`, where the context is full,
   /// where `onToken` answers false or throws (and is thrown on from here), and at a `cancel`: with `.cancelled` where that came
   /// before the first token, and then nothing of the prompt stays.
@@ -85,16 +101,24 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
   @discardableResult
   public func generate(
     _ prompt: [Int64], maxNewTokens: Int = 64, promptLookup: Bool = true, blockLength: Int = 0,
-    onToken: (Int64) throws -> Bool
+    sampling: Sampling = Sampling(), onToken: (Int64) throws -> Bool
   ) throws -> Generated {
-    guard maxNewTokens > 0, blockLength >= 0 else { throw HybridgeError(status: .invalidArgument) }
-    var options = hybridge_generation(
-      max_new_tokens: maxNewTokens, block_length: blockLength, drafter: promptLookup ? HYBRIDGE_PROMPT_LOOKUP : HYBRIDGE_NO_DRAFTER)
+    guard maxNewTokens > 0, blockLength >= 0, sampling.topK >= 0 else { throw HybridgeError(status: .invalidArgument) }
+    var draws = hybridge_sampling(
+      temperature: sampling.temperature, top_p: sampling.topP, min_p: sampling.minP,
+      repetition_penalty: sampling.repetitionPenalty, top_k: sampling.topK, seed: sampling.seed ?? 0,
+      has_seed: sampling.seed == nil ? 0 : 1)
     var done = hybridge_generated()
     try withoutActuallyEscaping(onToken) { onToken in
       let taker = Taker(onToken)
       try call {
-        hybridge_generate(handle, prompt, prompt.count, &options, take, Unmanaged.passUnretained(taker).toOpaque(), &done)
+        withUnsafePointer(to: &draws) { draws in
+          var options = hybridge_generation(
+            max_new_tokens: maxNewTokens, block_length: blockLength,
+            drafter: promptLookup ? HYBRIDGE_PROMPT_LOOKUP : HYBRIDGE_NO_DRAFTER, sampling: draws)
+          return hybridge_generate(
+            handle, prompt, prompt.count, &options, take, Unmanaged.passUnretained(taker).toOpaque(), &done)
+        }
       }
       if let thrown = taker.thrown { throw thrown }
     }

@@ -40,6 +40,20 @@ final class SessionTests: XCTestCase {
     XCTAssertEqual(plain.count, 20)
   }
 
+  func testASeedGivesTheSameTextWithPromptLookup() throws {
+    let heat = Sampling(temperature: 0.9, topK: 30, topP: 0.95, repetitionPenalty: 1.2, seed: 11)
+    var texts: [[Int64]] = []
+    for promptLookup in [false, true] {
+      var text: [Int64] = []
+      try session.reset()
+      try session.generate(prompt, maxNewTokens: 20, promptLookup: promptLookup, sampling: heat) { text.append($0); return true }
+      texts.append(text)
+    }
+    XCTAssertEqual(texts[0], texts[1])
+    XCTAssertNotEqual(texts[0], plain)
+    refused(.invalidArgument) { try session.generate([1], sampling: Sampling(temperature: -1)) { _ in true } }
+  }
+
   func testRefusals() throws {
     refused(.fileAccess) { _ = try Model(path: "no such file") }
     refused(.invalidArgument) { try session.prefill([]) }

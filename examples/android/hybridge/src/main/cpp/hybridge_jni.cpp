@@ -198,15 +198,22 @@ NATIVE(jint, load)(JNIEnv* env, jclass, jlong session, jbyteArray path) {
   return guarded([&] { return hybridge_load(handle(session), text(env, path).c_str()); });
 }
 
-// options: max_new_tokens, block_length, prompt_lookup. generated: tokens, proposed, accepted, verifies, rollbacks.
+// options: max_new_tokens, block_length, prompt_lookup, and of the sampling top_k, seed, has_seed; sampling: the rest of it.
+// generated: tokens, proposed, accepted, verifies, rollbacks.
 NATIVE(jint, generate)
-(JNIEnv* env, jclass, jlong session, jlongArray prompt, jlongArray options, jobject callback, jlongArray generated) {
+(JNIEnv* env, jclass, jlong session, jlongArray prompt, jlongArray options, jdoubleArray sampling, jobject callback,
+    jlongArray generated) {
   return guarded([&] {
     const Callback taker = {env, callback, callback == nullptr ? nullptr : take_of(env, callback)};
     const std::vector<int64_t> ids = tokens(env, prompt), chosen = tokens(env, options);
-    if (env->ExceptionCheck() || chosen.size() != 3 || chosen[0] < 0 || chosen[1] < 0) return HYBRIDGE_INVALID_ARGUMENT;
+    double heat[4] = {};
+    env->GetDoubleArrayRegion(sampling, 0, 4, heat);
+    const bool fits = !env->ExceptionCheck() && chosen.size() == 6 && chosen[0] >= 0 && chosen[1] >= 0 && chosen[3] >= 0;
+    if (!fits) return HYBRIDGE_INVALID_ARGUMENT;
+    const hybridge_sampling draws = {heat[0], heat[1], heat[2], heat[3], static_cast<size_t>(chosen[3]),
+        static_cast<uint64_t>(chosen[4]), chosen[5] != 0};
     const hybridge_generation lengths = {static_cast<size_t>(chosen[0]), static_cast<size_t>(chosen[1]),
-        chosen[2] != 0 ? HYBRIDGE_PROMPT_LOOKUP : HYBRIDGE_NO_DRAFTER};
+        chosen[2] != 0 ? HYBRIDGE_PROMPT_LOOKUP : HYBRIDGE_NO_DRAFTER, &draws};
     hybridge_generated done{};
     const hybridge_status status = hybridge_generate(
         handle(session), ids.data(), ids.size(), &lengths, callback == nullptr ? nullptr : on_token,

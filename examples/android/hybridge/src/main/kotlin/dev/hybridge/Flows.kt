@@ -16,10 +16,11 @@ public fun HybridgeSession.flow(
     prompt: LongArray,
     maxNewTokens: Int = 64,
     promptLookup: Boolean = true,
+    sampling: Sampling = Sampling(),
 ): Flow<Long> = callbackFlow {
     launch(Dispatchers.IO) {
         try {
-            generate(prompt, maxNewTokens, promptLookup) { token -> trySendBlocking(token).isSuccess }
+            generate(prompt, maxNewTokens, promptLookup, sampling = sampling) { token -> trySendBlocking(token).isSuccess }
             close()
         } catch (failure: HybridgeException) {
             close(if (failure.status == Status.CANCELLED) CancellationException(failure.message, failure) else failure)

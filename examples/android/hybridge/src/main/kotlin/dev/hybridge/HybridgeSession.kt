@@ -7,6 +7,19 @@ public fun interface OnToken {
     public fun take(token: Long): Boolean
 }
 
+/**
+ * How tokens are drawn: a [temperature] of 0 is greedy, a [topK] of 0 and the other defaults leave the distribution as it is. Of
+ * the same [seed] comes the same text, with prompt lookup and without; without one a seed is drawn.
+ */
+public data class Sampling(
+    val temperature: Double = 0.0,
+    val topK: Int = 0,
+    val topP: Double = 1.0,
+    val minP: Double = 0.0,
+    val repetitionPenalty: Double = 1.0,
+    val seed: Long? = null,
+)
+
 /** Counts of one generation: its tokens, draft tokens proposed and accepted, and blocks verified and not accepted whole. */
 public data class Generated(
     val tokens: Int,
@@ -64,7 +77,7 @@ public class HybridgeSession internal constructor(private val handle: Long, priv
     public fun load(file: File): Unit = call { Native.load(handle, file.path.encodeToByteArray()) }
 
     /**
-     * Continues [prompt] greedily and gives each token to [onToken], in this thread. The text is the same with and without
+     * Continues [prompt] and gives each token to [onToken], in this thread. The text is the same with and without
      * [promptLookup], which drafts from the text so far. It ends behind one of the model's `eosIds`, where the context is full,
      * where [onToken] answers false or throws (and is thrown on from here), and at a [cancel].
      *
@@ -76,11 +89,21 @@ public class HybridgeSession internal constructor(private val handle: Long, priv
         maxNewTokens: Int = 64,
         promptLookup: Boolean = true,
         blockLength: Int = 0,
+        sampling: Sampling = Sampling(),
         onToken: OnToken? = null,
     ): Generated {
-        val options = longArrayOf(maxNewTokens.toLong(), blockLength.toLong(), if (promptLookup) 1 else 0)
+        val draws = sampling.run { doubleArrayOf(temperature, topP, minP, repetitionPenalty) }
+        val seed = sampling.seed
+        val options = longArrayOf(
+            maxNewTokens.toLong(),
+            blockLength.toLong(),
+            if (promptLookup) 1 else 0,
+            sampling.topK.toLong(),
+            seed ?: 0,
+            if (seed == null) 0 else 1,
+        )
         val counts = LongArray(5)
-        call { Native.generate(handle, prompt, options, onToken, counts) }
+        call { Native.generate(handle, prompt, options, draws, onToken, counts) }
         val (tokens, proposed, accepted, verifies, rollbacks) = counts.map { it.toInt() }
         return Generated(tokens, proposed, accepted, verifies, rollbacks)
     }

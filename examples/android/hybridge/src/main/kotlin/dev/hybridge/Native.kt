@@ -48,6 +48,7 @@ internal object Native {
         session: Long,
         prompt: LongArray,
         options: LongArray,
+        sampling: DoubleArray,
         onToken: OnToken?,
         generated: LongArray,
     ): Int
