@@ -1,15 +1,13 @@
 """What ``hybridge.export.pinned`` and ``hybridge.runtime.pinned`` assume of torch, ExecuTorch and torchao is still so.
 
 A test that fails after an update says what to look at. Those of transformers, onnxscript and onnxruntime are in
-``test_pins_of_models.py``, those of XNNPACK's partitioner and passes in ``test_pins_of_xnnpack.py``.
+``test_pins_of_models.py``, those of XNNPACK's partitioner and passes in ``test_pins_of_xnnpack.py``, those of the tables in a
+program's file in ``test_pins_of_program_files.py``.
 """
 
 from __future__ import annotations
 
 import inspect
-import random
-import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from torch.fx import GraphModule
 from torch.fx.traceback import NodeSource
 from traced import traced
 
-from hybridge.cache.errors import ArtifactError
 from hybridge.cache.pinned import check
 from hybridge.export.lowering.lower import quiet
 from hybridge.export.pinned import program_format, stock_operators, torchao
@@ -38,9 +35,7 @@ from hybridge.export.pinned.torch_export import (
     without_history,
 )
 from hybridge.export.profiling import instructions, parts
-from hybridge.export.profiling.program_file import ProgramFile
 from hybridge.runtime import pinned
-from hybridge.runtime.artifacts.buffer_names import HEAD_BYTES, buffer_names_of, plan_bytes
 from hybridge.runtime.platforms import HERE
 
 aten = torch.ops.aten
@@ -376,74 +371,3 @@ def test_operands_of_other_ranks_are_broadcast(shapes: tuple[tuple[int, ...], tu
 class Product(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return x * y
-
-
-FORMAT_2 = Path(__file__).parent / "artifacts/format-2/model.pte"
-
-
-def test_the_names_of_the_state_are_where_we_read_them() -> None:
-    """By ExecuTorch's own reader, of a program whose methods have no prefix."""
-    values = ProgramFile(FORMAT_2).plans["decode"].values
-    tensors = [each.val for each in values if isinstance(each.val, program_format.Tensor)]
-    names = [each.extra_tensor_info.fully_qualified_name for each in tensors if each.extra_tensor_info]
-    data = FORMAT_2.read_bytes()
-    assert buffer_names_of(data, "decode") == [name for name in names if name]
-    assert buffer_names_of(data[: plan_bytes(data[:HEAD_BYTES])], "decode")[:2] == ["state.cache.length", "state.cache.staged"]
-
-
-TABLES = {
-    "Program": pinned.PROGRAM, "ExecutionPlan": pinned.PLAN, "Operator": pinned.OPERATOR, "BackendDelegate": pinned.DELEGATE,
-    "CompileSpec": pinned.SPEC, "Chain": pinned.CHAIN, "Instruction": pinned.INSTRUCTION, "EValue": pinned.VALUE,
-    "Tensor": pinned.TENSOR_FIELDS, "ExtraTensorInfo": pinned.EXTRA_TENSOR_INFO, "IntList": pinned.LIST,
-    "TensorList": pinned.LIST, "OptionalTensorList": pinned.LIST, "BackendDelegateDataReference": pinned.PROCESSED,
-    "DataSegment": pinned.SEGMENT, "SubsegmentOffsets": pinned.CONSTANTS, "NamedData": pinned.NAMED_DATA,
-}  # fmt: skip
-
-
-def test_programs_have_the_fields_that_we_read() -> None:
-    """In the order of the schema that the wheel brings; a field that is a union has two numbers, of which one is its kind."""
-    text = re.sub(r"//.*", "", (pinned.executorch() / "schema" / "program.fbs").read_text())
-    unions = {name: re.findall(r"\w+", kinds) for name, kinds in re.findall(r"union (\w+) \{(.*?)\}", text, re.DOTALL)}
-    tables = {}
-    for table, fields in re.findall(r"table (\w+) \{(.*?)\}", text, re.DOTALL):
-        named = re.findall(r"(\w+)\s*:\s*\[?(\w+)", fields)
-        tables[table] = [part for name, kind in named for part in ([f"{name}_type", name] if kind in unions else [name])]
-    for table, fields in TABLES.items():
-        for name, number in vars(fields).items():
-            assert tables[table][number] == name, f"{table} is another: see runtime/pinned.py"
-    for table, index in (("KernelCall", "op_index"), ("DelegateCall", "delegate_index")):
-        assert (tables[table][pinned.CALL.index], tables[table][pinned.CALL.args]) == (index, "args")
-    assert unions["InstructionArguments"][: pinned.DELEGATE_CALL] == ["KernelCall", "DelegateCall"]
-    for number, name in enumerate(unions["KernelTypes"], start=1):
-        constant = re.sub(r"(?<!^)(?=[A-Z])", "_", name).upper()
-        assert getattr(pinned, constant) == number, f"{name} is another kind: see runtime/pinned.py"
-
-
-def test_the_schemas_that_torch_lacks_are_those_of_the_wheel() -> None:
-    texts = [path.read_text() for path in (pinned.executorch() / "kernels").rglob("*.yaml")]
-    for name, schema in pinned.OTHER_SCHEMAS.items():
-        assert any(f"func: {name}{schema}\n" in text for text in texts), f"{name} is another: see runtime/pinned.py"
-
-
-def test_a_kernel_takes_the_kinds_of_its_schema() -> None:
-    tensor, number = pinned.OF_TYPES["Tensor"], pinned.OF_TYPES["int"]
-    assert pinned.argument_kinds("aten::slice_copy.Tensor_out") == [
-        tensor, number, number | {pinned.NULL}, number | {pinned.NULL}, number, tensor,
-    ]  # fmt: skip
-    assert pinned.argument_kinds("aten::_local_scalar_dense") == [tensor, pinned.OF_TYPES["number"]], "what it gives, too"
-    assert pinned.argument_kinds("dim_order_ops::_to_dim_order_copy.out") is not None
-    assert pinned.argument_kinds("nobody::knows.out") is None
-
-
-def test_a_damaged_plan_is_refused_or_read() -> None:
-    rng, data = random.Random(0), FORMAT_2.read_bytes()
-    plan = data[: plan_bytes(data[:HEAD_BYTES])]
-    for size in rng.sample(range(len(plan)), 40):
-        with pytest.raises(ArtifactError):
-            buffer_names_of(plan[:size] if size < 2000 else plan[:2000], "decode")
-    for _ in range(300):
-        damaged = bytearray(plan)
-        for place in rng.sample(range(len(plan)), 40):
-            damaged[place] = rng.randrange(256)
-        with suppress(ArtifactError):
-            assert all(isinstance(name, str) for name in buffer_names_of(bytes(damaged), "decode"))
