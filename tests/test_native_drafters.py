@@ -122,6 +122,25 @@ def test_a_long_prompt_is_read_in_chunks(artifact: Path, native: NativeSession) 
     assert native.draft(5, 4) == []  # nothing new was committed
 
 
+def test_a_checkpoint_has_the_rows_that_the_drafter_has_read(artifact: Path, native: NativeSession) -> None:
+    python, prompt = Session.load(artifact), [7 * i % 90 for i in range(41)]
+    native.reset()
+    native.keep_hidden(True)
+    native.prefill(prompt)
+    python.prefill(prompt)
+    unread = native.checkpoint(), python.checkpoint()
+    assert native.draft(5, 4) == python.draft(python.hidden, [*prompt[1:], 5], limit=4).tokens != []
+    read = native.checkpoint(), python.checkpoint()
+    assert [each.nbytes for each, _ in (unread, read)] == [each.nbytes for _, each in (unread, read)]
+    proposed = []
+    for _ in range(2):
+        native.resume(read[0])
+        native.decode(5)
+        proposed.append(native.draft(6, 4))
+        native.resume(unread[0])
+    assert proposed[0] == proposed[1] != []
+
+
 def test_the_text_is_plain_decodings(native: NativeSession) -> None:
     prompt, stats = [3, 1, 4, 1, 5, 9, 2, 6], GenerationStats()
     native.reset()

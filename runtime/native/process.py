@@ -22,11 +22,15 @@ Draft = Callable[[Sequence[int], int], Sequence[int]]
 """Tokens of the text since the last call, and a limit, to at most so many draft tokens."""
 
 
+WITH_NUMBERS = ("generated", "drafted", "kept", "brought")
+"""Answers that are numbers behind a length."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """The result of an operation: the session's length and its logits, flat, and ExecuTorch's error if it was refused.
 
-    generated: of a generation the counts of replay.cpp, and the tokens behind them; draft tokens.
+    generated: of a generation the counts of replay.cpp, and the tokens behind them; draft tokens; numbers of a checkpoint.
     """
 
     length: int = 0
@@ -85,7 +89,7 @@ class NativeProcess:
             numbers = [int(word) for word in rest]
             if kind == "propose" and propose is not None:
                 self._write(" ".join(map(str, propose(numbers[1:], numbers[0]))))
-            elif kind in ("generated", "drafted"):
+            elif kind in WITH_NUMBERS:
                 return Answer(length=numbers[0], generated=numbers[1:])
             else:
                 return Answer(length=numbers[0], logits=self._floats(numbers[1]))

@@ -8,6 +8,8 @@
 //   0 snapshot SLOT          0 restore SLOT       0 reset                 0 save PATH      0 load PATH
 //   0 generate MOST BLOCK plain|lookup|own|ask TOKEN ...
 //   0 keep 0|1               0 draft TOKEN LIMIT      of the drafter in the program
+//   0 keep_as NUMBER         0 resume NUMBER      0 drop NUMBER     checkpoints by numbers, of all sessions
+//   0 cache BYTES            0 bring TOKEN ...    to a text, by a prefix cache of so many bytes, of all sessions
 //   0 sampling TEMPERATURE TOP_K TOP_P MIN_P PENALTY SEED   of the generations behind it, in all sessions
 //
 // and is answered by one line, behind which so many logits follow, float32 in this processor's byte order:
@@ -15,6 +17,8 @@
 //   ok LENGTH LOGITS         the session's length afterwards
 //   refused Error::NAME LENGTH   executorch::runtime::Error; a line that is no operation is refused as InvalidArgument
 //   drafted LENGTH TOKEN ...
+//   kept LENGTH BYTES SHARED     of a checkpoint: its own bytes, and whether it shares rows with others
+//   brought LENGTH KNOWN COUNT BYTES     tokens that were not read; how many checkpoints there are now, and their bytes
 //   generated LENGTH PROPOSED ACCEPTED VERIFIES ROLLBACKS TOKEN ...
 //
 // A generation that asks for a proposal prints "propose LIMIT TOKEN ...", with the tokens of the text since it asked last, and
@@ -26,6 +30,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -33,6 +38,7 @@
 #include <vector>
 
 #include <hybridge/block_drafter.h>
+#include <hybridge/prefix_cache.h>
 #include <hybridge/speculative.h>
 
 namespace {
@@ -95,8 +101,11 @@ class Replay {
     if (name == "verify") return answer(session, session.verify(values));
     if (name == "reset") return answer(session, session.reset());
     if (name == "draft") return draft(session, values);
+    if (name == "bring") return bring(session, values);
     if (values.size() != 1) return Error::InvalidArgument;
     if (name == "keep") return session.keep_hidden(values[0] != 0), answer(session, Result<int64_t>(session.length()));
+    if (name == "keep_as" || name == "resume" || name == "drop") return checkpoints(session, name, values[0]);
+    if (name == "cache") return cache(session, values[0]);
     if (name == "decode") return answer(session, session.decode(values[0]));
     if (name == "commit") return answer(session, session.commit(values[0]));
     if (name == "snapshot") return answer(session, session.snapshot(values[0]));
@@ -162,6 +171,38 @@ class Replay {
     return Error::Ok;
   }
 
+  Error checkpoints(hybridge::Session& session, const std::string& name, int64_t number) {
+    if (name == "keep_as") {
+      const auto kept = kept_[number] = session.checkpoint();
+      return say_all("kept", {session.length(), of(kept->bytes()), kept->segment->parent != nullptr});
+    }
+    const auto found = kept_.find(number);
+    if (found == kept_.end()) return Error::InvalidArgument;
+    if (name == "resume") return answer(session, session.resume(*found->second));
+    kept_.erase(found);
+    return answer(session, Result<int64_t>(session.length()));
+  }
+
+  Error cache(const hybridge::Session& session, int64_t bytes) {
+    cache_ = std::make_unique<hybridge::PrefixCache>(static_cast<size_t>(bytes));
+    return answer(session, Result<int64_t>(session.length()));
+  }
+
+  Error bring(hybridge::Session& session, const Numbers& text) {
+    if (cache_ == nullptr) return Error::InvalidArgument;
+    const auto known = hybridge::bring_to(session, text, *cache_);
+    if (!known.ok()) return known.error();
+    return say_all("brought", {session.length(), *known, of(cache_->size()), of(cache_->bytes())});
+  }
+
+  static int64_t of(size_t number) { return static_cast<int64_t>(number); }
+
+  Error say_all(std::string line, const Numbers& numbers) {
+    for (int64_t number : numbers) line += " " + std::to_string(number);
+    say(line + "\n");
+    return Error::Ok;
+  }
+
   Error answer(const hybridge::Session& session, const Result<hybridge::Logits>& logits) {
     if (!logits.ok()) return logits.error();
     const auto all = logits->all();
@@ -184,6 +225,8 @@ class Replay {
   std::vector<std::unique_ptr<hybridge::Session>> sessions_;
   FILE* answers_;
   hybridge::Sampling sampling_;
+  std::map<int64_t, std::shared_ptr<const hybridge::Checkpoint>> kept_;
+  std::unique_ptr<hybridge::PrefixCache> cache_;
   size_t told_ = 0;
 };
 

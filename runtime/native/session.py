@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from torch import Tensor
@@ -46,8 +48,39 @@ ERRORS: dict[str, type[HybridgeError]] = {
     "restore": SnapshotError,
     "save": OutputError,
     "load": StateFileError,
+    "resume": UsageError,
+    "drop": UsageError,
+    "bring": TokenError,
 }
 """By operation: what its refusals are here."""
+
+
+NUMBERS = count()
+"""Of checkpoints."""
+
+
+@dataclass(frozen=True)
+class NativeCheckpoint:
+    """A checkpoint of the process. nbytes: those of its own; shares: whether it has rows in common with another one."""
+
+    number: int
+    length: int
+    nbytes: int
+    shares: bool
+    process: NativeProcess
+
+    def close(self) -> None:
+        """Let go of it."""
+        self.process.ask(f"0 drop {self.number}")
+
+
+@dataclass(frozen=True)
+class Brought:
+    """known: tokens that were not read; kept: checkpoints that there are then, of nbytes together."""
+
+    known: int
+    kept: int
+    nbytes: int
 
 
 class NativeSession:
@@ -108,6 +141,24 @@ class NativeSession:
     def reset(self) -> int:
         """Empty the state and all slots; returns 0."""
         return self._ask("reset").length
+
+    def checkpoint(self) -> NativeCheckpoint:
+        """Return the committed state, which any session of the process can resume until it is closed."""
+        number = next(NUMBERS)
+        nbytes, shares = self._ask("keep_as", number).generated
+        return NativeCheckpoint(number, self.length, nbytes, bool(shares), self._process)
+
+    def resume(self, checkpoint: NativeCheckpoint) -> int:
+        """Go on where ``checkpoint`` was made, bit for bit; the length. Raises UsageError for one that was closed."""
+        return self._ask("resume", checkpoint.number).length
+
+    def cache(self, budget: int) -> None:
+        """Let ``bring_to`` keep checkpoints of so many bytes, for all sessions of the process; forgets those of before."""
+        self._ask("cache", budget)
+
+    def bring_to(self, tokens: Sequence[int]) -> Brought:
+        """Leave the session at a text without reading what it or a checkpoint knows. Raises what ``prefill`` does."""
+        return Brought(*self._ask("bring", *token_ids(tokens)).generated)
 
     def save(self, path: Path) -> None:
         """Write the whole state, in the native harness's own format. Raises OutputError."""

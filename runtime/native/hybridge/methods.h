@@ -105,19 +105,22 @@ class Methods {
     return names;
   }
 
-  // One of them by its name; empty where there is none.
-  Span<uint8_t> buffer(std::string_view method, const std::string& name) {
+  // One of them by its name.
+  Result<executorch::aten::Tensor> tensor(std::string_view method, const std::string& name) {
     const auto found = methods_.find(method);
-    if (found == methods_.end()) return {};
-    auto tensor = found->second.get_attribute(name);
+    if (found == methods_.end()) return Error::NotFound;
+    return found->second.get_attribute(name);
+  }
+
+  // The memory of one of them; empty where there is none.
+  Span<uint8_t> buffer(std::string_view method, const std::string& name) {
+    auto tensor = this->tensor(method, name);
     return tensor.ok() ? Span<uint8_t>(tensor->mutable_data_ptr<uint8_t>(), tensor->nbytes()) : Span<uint8_t>();
   }
 
   // One of these buffers, int64 [1], by the name that the program has for it; null where there is none.
   int64_t* number(std::string_view method, const char* buffer) {
-    const auto found = methods_.find(method);
-    if (found == methods_.end()) return nullptr;
-    auto tensor = found->second.get_attribute(buffer);
+    auto tensor = this->tensor(method, buffer);
     const bool fits = tensor.ok() && tensor->numel() == 1 && tensor->scalar_type() == executorch::aten::ScalarType::Long;
     return fits ? tensor->mutable_data_ptr<int64_t>() : nullptr;
   }

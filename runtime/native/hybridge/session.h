@@ -7,6 +7,8 @@
 //   auto checked = session.verify(proposed);                    // logits (*checked)[i] after each, nothing is committed
 //   session.commit(2);                                          // accepts the first two
 //   session.snapshot(0), session.decode(token), session.restore(0);  // keep a state, go on, come back
+//   auto kept = session.checkpoint();                           // the same in memory, any number: hybridge/checkpoint.h
+//   session.resume(**kept);
 //   session.save("talk.state"), session.load("talk.state");     // in another process, too
 //
 // Generation with draft tokens is in hybridge/speculative.h. All is in these headers; what is linked is
@@ -37,6 +39,7 @@
 #include <utility>
 #include <vector>
 
+#include <hybridge/checkpoint.h>
 #include <hybridge/draft.h>
 #include <hybridge/hidden_states.h>
 #include <hybridge/logits.h>
@@ -55,7 +58,8 @@ class Session {
   static Result<std::unique_ptr<Session>> create(std::shared_ptr<const Model> model) {
     auto methods = Methods::load(model->program(), model->methods(), model->facts().method_prefix);
     if (!methods.ok()) return methods.error();
-    std::unique_ptr<Session> session(new Session(std::move(model), std::move(methods.get())));
+    RowBuffers rows = ET_UNWRAP(RowBuffers::find(**methods, model->facts()));
+    std::unique_ptr<Session> session(new Session(std::move(model), std::move(methods.get()), std::move(rows)));
     if (session->operations_ == nullptr || !session->layout_.is_whole() || session->bounded_.size() != session->facts().bounded.size()) {
       return Error::InvalidProgram;
     }
@@ -76,9 +80,10 @@ class Session {
   Result<Logits> prefill(Tokens tokens, const std::atomic<bool>* cancelled = nullptr) {
     ET_CHECK_OK_OR_RETURN_ERROR(check(tokens));
     if (cancelled != nullptr && *cancelled) return Error::InvalidState;
-    if (tokens.size() <= static_cast<size_t>(facts().prefill_chunk)) return extend_or_reset(tokens);
+    const std::vector<Tokens> pieces = chunks(tokens);
+    if (pieces.size() == 1) return extend_or_reset(tokens);
     const auto kept = keep();
-    auto logits = extend_in_chunks(tokens, cancelled);
+    auto logits = extend_in_order(pieces, cancelled);
     if (!logits.ok()) take_back(kept);
     return logits;
   }
@@ -146,6 +151,8 @@ class Session {
     if (!has(slot)) return Error::InvalidArgument;
     ET_UNWRAP(move("restore", slot));
     text_ = slots_[static_cast<size_t>(slot)];
+    // A drafter's rows may be others than those of the slot: which ones it had is known to no one.
+    checkpoints_.go_back(facts().has_drafter() ? 0 : text_.size());
     staged_.clear();
     hidden_.clear();
     return length();
@@ -159,6 +166,25 @@ class Session {
     hidden_.clear();
     for (auto& slot : slots_) slot.clear();  // a saved state is not to hold what was said before
     has_slots_ = false;
+    checkpoints_.go_back(0);
+    return length();
+  }
+
+  // The committed state in memory of its own, valid whatever comes after, and for every session over this artifact. Rows by
+  // position are copied from the last checkpoint on that this session made or resumed on its way here, if that is still kept.
+  std::shared_ptr<const Checkpoint> checkpoint() { return checkpoints_.make(model_->fingerprint(), text_); }
+
+  // Goes on where `checkpoint` was made, bit for bit; the length. Slots are empty then. InvalidArgument for one of another model.
+  Result<int64_t> resume(const Checkpoint& checkpoint) {
+    if (checkpoint.model != model_->fingerprint()) return Error::InvalidArgument;
+    checkpoints_.put_back(checkpoint);
+    text_ = checkpoint.tokens();
+    layout_.set_length(*methods_, length());
+    for (auto& slot : slots_) slot.clear();
+    has_slots_ = false;
+    staged_.clear();
+    hidden_.clear();
+    drop_staged();
     return length();
   }
 
@@ -181,6 +207,7 @@ class Session {
     text_ = std::move(saved->texts.front());
     slots_.assign(saved->texts.begin() + 1, saved->texts.end());
     has_slots_ = true;
+    checkpoints_.go_back(0);
     staged_.clear();
     hidden_.clear();
     drop_staged();
@@ -188,12 +215,13 @@ class Session {
   }
 
  private:
-  Session(std::shared_ptr<const Model> model, std::unique_ptr<Methods> methods)
+  Session(std::shared_ptr<const Model> model, std::unique_ptr<Methods> methods, RowBuffers rows)
       : model_(std::move(model)),
         methods_(std::move(methods)),
         operations_(methods_->number("decode", "state.cache.operations")),
         layout_(*methods_),
         bounded_(methods_->buffers("decode", facts().bounded)),
+        checkpoints_(std::move(rows), bounded_, layout_.length(*methods_)),
         slots_(static_cast<size_t>(facts().snapshot_slots)) {}
 
   // What a prefill of several chunks needs to be taken back. Rows behind the length do not count, so that is the buffers that
@@ -226,13 +254,26 @@ class Session {
     if (int64_t* staged = methods_->number("decode", "state.cache.staged")) *staged = 0;
   }
 
-  Result<Logits> extend_in_chunks(Tokens tokens, const std::atomic<bool>* cancelled) {
-    const auto chunk = static_cast<size_t>(facts().prefill_chunk);
-    for (; tokens.size() > chunk; tokens = tokens.subspan(chunk)) {
-      ET_UNWRAP(extend(tokens.first(chunk)));
+  // Tokens in pieces that `extend` takes: prefill's, and at the end verify's if they are a quarter of one at most. A prefill
+  // takes at least half of its time, however few tokens it is given, and a verify that many in less.
+  std::vector<Tokens> chunks(Tokens tokens) const {
+    const auto chunk = static_cast<size_t>(facts().prefill_chunk), block = static_cast<size_t>(facts().verify_len());
+    const size_t rest = tokens.size() % chunk;
+    const size_t last = block > 1 && 4 * rest <= chunk ? block : chunk;
+    std::vector<Tokens> pieces;
+    while (!tokens.empty()) {
+      pieces.push_back(tokens.first(std::min(tokens.size(), tokens.size() >= chunk ? chunk : last)));
+      tokens = tokens.subspan(pieces.back().size());
+    }
+    return pieces;
+  }
+
+  Result<Logits> extend_in_order(const std::vector<Tokens>& pieces, const std::atomic<bool>* cancelled) {
+    for (size_t i = 0; i + 1 < pieces.size(); ++i) {
+      ET_UNWRAP(extend(pieces[i]));
       if (cancelled != nullptr && *cancelled) return Error::InvalidState;
     }
-    return extend(tokens);
+    return extend(pieces.back());
   }
 
   bool known(int64_t token) const { return 0 <= token && token < facts().vocab_size; }
@@ -324,6 +365,7 @@ class Session {
   int64_t* operations_;  // in the state: how many calls changed it
   StateLayout layout_;
   std::vector<executorch::runtime::Span<uint8_t>> bounded_;
+  Checkpoints checkpoints_;
   std::vector<int64_t> text_, staged_;
   bool has_slots_ = false;
   std::vector<std::vector<int64_t>> slots_;

@@ -30,6 +30,20 @@ class StateLayout {
   // Whether the program has what a saved state is checked by.
   bool is_whole() const { return places_.contains(LENGTH) && places_.contains(SLOT_LENGTHS) && places_.contains(OPERATIONS); }
 
+  // Where the length lies in the memory of `methods`; nowhere in a program without one.
+  const uint8_t* length(const Methods& methods) const {
+    const auto found = places_.find(LENGTH);
+    return found == places_.end() ? nullptr : methods.state().begin() + found->second.offset;
+  }
+
+  // Gives the state a length, and empties its slots.
+  void set_length(const Methods& methods, int64_t length) const {
+    uint8_t* state = methods.state().begin();
+    std::memcpy(state + places_.at(LENGTH).offset, &length, sizeof(length));
+    const auto& slots = places_.at(SLOT_LENGTHS);
+    std::memset(state + slots.offset, -1, slots.size);
+  }
+
   // Whether a program could have left this, of as many bytes as its own state. Other numbers index nothing: wrong ones give
   // wrong logits.
   bool allows(const SavedState& saved, const Facts& facts) const {

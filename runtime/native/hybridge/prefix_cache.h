@@ -1,0 +1,106 @@
+// Checkpoints by their texts, so that a prompt that begins like one of them goes on there.
+//
+//   hybridge::PrefixCache cache(256 << 20);
+//   hybridge::bring_to(session, prompt, cache);    // reads what neither the session nor a checkpoint knows
+#ifndef HYBRIDGE_NATIVE_PREFIX_CACHE_H
+#define HYBRIDGE_NATIVE_PREFIX_CACHE_H
+
+#include <algorithm>
+#include <cstddef>
+#include <list>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include <hybridge/checkpoint.h>
+#include <hybridge/session.h>
+
+namespace hybridge {
+
+// At most `budget` bytes together; what was used least recently goes first. Rows by position that longer texts need stay as long
+// as one of these does, and are counted once. One thread at a time.
+class PrefixCache {
+ public:
+  using Kept = std::shared_ptr<const Checkpoint>;
+
+  explicit PrefixCache(size_t budget) : budget_(budget) {}
+
+  size_t size() const { return kept_.size(); }
+  size_t bytes() const { return bytes_; }
+
+  // The checkpoint of the longest beginning of `text`, all of it included; null if there is none.
+  Kept find(Tokens text) {
+    auto found = kept_.end();
+    for (auto each = kept_.begin(); each != kept_.end(); ++each) {
+      const bool is_longer = found == kept_.end() || (*each)->length() > (*found)->length();
+      if (is_longer && (*each)->begins(text)) found = each;
+    }
+    if (found == kept_.end()) return nullptr;
+    kept_.splice(kept_.end(), kept_, found);
+    return kept_.back();
+  }
+
+  // Keeps a checkpoint in the place of another one of its text, as far as the budget goes.
+  void add(Kept checkpoint) {
+    if (checkpoint == nullptr) return;
+    const auto text = checkpoint->tokens();
+    const auto is_same = [&](const Kept& each) { return each->length() == text.size() && each->begins(text); };
+    if (const auto same = std::find_if(kept_.begin(), kept_.end(), is_same); same != kept_.end()) forget(same);
+    use(*checkpoint);
+    kept_.push_back(std::move(checkpoint));
+    while (bytes_ > budget_) forget(kept_.begin());
+  }
+
+  void clear() {
+    while (!kept_.empty()) forget(kept_.begin());
+  }
+
+ private:
+  void use(const Checkpoint& checkpoint) {
+    bytes_ += checkpoint.bounded_bytes();
+    for (const RowSegment* each = checkpoint.segment.get(); each != nullptr && ++uses_[each] == 1; each = each->parent.get()) {
+      bytes_ += each->bytes();
+    }
+  }
+
+  void forget(std::list<Kept>::iterator place) {
+    const Kept gone = *place;
+    kept_.erase(place);
+    bytes_ -= gone->bounded_bytes();
+    for (const RowSegment* each = gone->segment.get(); each != nullptr && --uses_[each] == 0; each = each->parent.get()) {
+      uses_.erase(each);
+      bytes_ -= each->bytes();
+    }
+  }
+
+  const size_t budget_;
+  size_t bytes_ = 0;
+  std::list<Kept> kept_;  // what was used last comes last
+  std::map<const RowSegment*, size_t> uses_;
+};
+
+// Tokens of a long text from one checkpoint to the next.
+constexpr size_t CHECKPOINT_EVERY = 512;
+
+// Leaves the session at `text`; how many of its tokens were not read, because the session or a checkpoint is of them.
+// Checkpoints go into the cache at the end and every CHECKPOINT_EVERY tokens. Fails as `prefill` does; what was read stays.
+inline Result<int64_t> bring_to(Session& session, Tokens text, PrefixCache& cache) {
+  const Tokens now = session.tokens();
+  const bool goes_on = text.size() >= now.size() && std::equal(now.begin(), now.end(), text.begin());
+  const auto found = cache.find(text);
+  if (found != nullptr && (!goes_on || found->length() > now.size())) {
+    ET_UNWRAP(session.resume(*found));
+  } else if (!goes_on) {
+    ET_UNWRAP(session.reset());
+  }
+  const int64_t known = session.length();
+  for (auto at = static_cast<size_t>(known); at < text.size(); at = static_cast<size_t>(session.length())) {
+    ET_UNWRAP(session.prefill(text.subspan(at, std::min(CHECKPOINT_EVERY, text.size() - at))));
+    cache.add(session.checkpoint());
+  }
+  return known;
+}
+
+}  // namespace hybridge
+
+#endif
