@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -250,6 +251,22 @@ def test_an_earlier_text_that_a_prompt_begins_like_is_not_read_again(model: Caus
     longer = torch.cat([first, torch.tensor([[10, 32, 32]])], dim=1)
     assert second.tolist() == model.generate(longer, max_new_tokens=10).tolist()
     assert model.stats.prompt_tokens == longer.shape[1]
+
+
+def test_a_folder_of_checkpoints_is_there_the_next_time(artifact: Path, inputs: Any, tmp_path: Path) -> None:
+    texts, read = [], []
+    for _ in range(2):
+        model = hybridge.load(artifact, cache_dir=tmp_path / "kept")
+        first = model.generate(**inputs, max_new_tokens=6)
+        read.append(model.stats.prompt_tokens)
+        texts.append(model.generate(torch.cat([first, torch.tensor([[10, 32]])], dim=1), max_new_tokens=6).tolist())
+        read.append(model.stats.prompt_tokens)
+        model.generate(torch.tensor([[10, 11]]), max_new_tokens=2)  # keeps what the session has been at
+        del model
+        gc.collect()
+    assert texts[0] == texts[1]
+    assert read[:2] == [inputs["input_ids"].shape[1], 3]
+    assert read[3] == 3
 
 
 @pytest.mark.parametrize("length", [20, None])

@@ -19,14 +19,18 @@ from forgery import forge
 from hypothesis import given, settings
 from tokenizers import Tokenizer
 from torch import Tensor
+from typer.testing import CliRunner
 
-from hybridge.cache.errors import CapacityError, StateFileError, UsageError
+from hybridge.cache.errors import CapacityError, OutputError, StateFileError, UsageError
+from hybridge.export.cli import app
 from hybridge.export.cli.chat_template import load_template, render
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.runtime import ExportOptions, GenerationStats, Session, open_artifact
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
 from hybridge.runtime.chat.conversation import Conversation, Message, Settings
+from hybridge.runtime.generation.drafter import Context
+from hybridge.runtime.generation.sampling import Proposal
 from hybridge.runtime.sessions.prefix_cache import PrefixCache
 
 SCRIPT = Path(sys.executable).parent / "hybridge"
@@ -209,6 +213,45 @@ def test_what_does_not_fit_changes_nothing() -> None:
     assert before == (conversation.messages, conversation.tokens, conversation.session.tokens)
 
 
+class Tapped(TextMethods):
+    """Also puts out a hidden state for each token: its place in the text."""
+
+    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        before = len(self.text)
+        answer = super().call(name, *inputs)
+        if name.split("_")[0] not in ("prefill", "decode", "verify"):
+            return answer
+        places = torch.arange(before, before + inputs[0].numel(), dtype=torch.float32)
+        return (*answer, places[None, :, None])
+
+
+class Listener:
+    """A drafter that proposes nothing and notes the places of the hidden states that it gets."""
+
+    needs_hidden, is_free = True, False
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        self.places += [int(place) for place in context.pop_hidden().flatten()]
+        return Proposal([])
+
+
+def test_a_drafter_gets_the_hidden_states_of_the_whole_prompt() -> None:
+    """Also of what is read before a generation begins; what a checkpoint has is not read, and so has none."""
+    listener, options = Listener(), ExportOptions(max_seq_len=600, verify_len=4, snapshot_slots=2)
+    session = Session(Tapped(babble), TextDescription(vocab_size=260, options=options, eos_ids=[]))
+    settings = Settings(drafter=listener, max_new_tokens=2)
+    conversation = Conversation(session, BYTES, lambda messages: render(TEMPLATE, messages, {}), settings)
+    said(conversation, "hello")
+    answer = conversation.turns[0].answer
+    assert listener.places[:answer] == list(range(answer))
+    listener.places.clear()
+    said(conversation, "more")
+    assert set(range(answer + 2, conversation.turns[1].answer)) <= set(listener.places)
+
+
 # On disk and from the command line
 
 
@@ -288,6 +331,19 @@ def read_all(text: str) -> list[dict[str, Any]]:
         found.append(content)
         text = text[end:]
     return found
+
+
+def test_the_command_goes_on_from_a_folder_of_checkpoints(talking: Path, tmp_path: Path) -> None:
+    words = ["chat", str(talking), "--json", "--max-new-tokens", "4", "--cache-dir", str(tmp_path / "kept")]
+    read = []
+    for _ in range(2):
+        done = CliRunner().invoke(app, words, input="hello\n")
+        assert done.exit_code == 0, done.output
+        read.append(read_all(done.stdout)[0])
+    assert read[0]["content"] == read[1]["content"]
+    assert read[1]["stats"]["prompt_tokens"] == 1 < read[0]["stats"]["prompt_tokens"]
+    wrong = CliRunner().invoke(app, [*words[:-1], str(talking / "model.pte")], input="hello\n")
+    assert isinstance(wrong.exception, OutputError)
 
 
 @pytest.mark.slow

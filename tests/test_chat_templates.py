@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from hybridge.cache.errors import UsageError
 from hybridge.export.cli import main
 from hybridge.export.cli.chat_template import load_template, render
+from hybridge.export.cli.serve import renderer
 from hybridge.export.cli.template_args import OURS, template_variables
 from hybridge.export.cli.thinking import thinking_variables
 from hybridge.export.tokenizer.files import read_tokenizer
@@ -281,3 +282,14 @@ def test_the_switch_is_a_variable_of_the_template(template: str, switch: str | N
     else:
         with pytest.raises(UsageError, match="no switch for thinking"):
             thinking_variables(template, False, {})
+
+
+def test_the_server_switches_thinking_unless_a_request_does(tmp_path: Path) -> None:
+    template = "{% if enable_thinking is defined and not enable_thinking %}quick{% else %}<think>{% endif %}"
+    artifact = artifact_of(tokenizer_folder(tmp_path / "checkpoint", chat_template=template), tmp_path / "out")
+    render = renderer(artifact, {}, thinking=False)
+    assert render([], {}) == "quick"
+    assert render([], {"enable_thinking": True}) == "<think>"
+    assert renderer(artifact, {})([], {}) == "<think>"
+    with pytest.raises(UsageError, match="say the same thing"):
+        renderer(artifact, {"enable_thinking": True}, thinking=False)

@@ -17,6 +17,7 @@ from served import BYTES, Served, served
 
 from hybridge.export.server.answers import Answer, OneCall
 from hybridge.export.server.formats import FORMATS, answer_format, without_calls
+from hybridge.export.server.inbox import Inbox
 from hybridge.export.server.job import Finished, Job, Piece
 from hybridge.export.server.prompts import Prompt
 from hybridge.runtime import GenerationStats, Sampling
@@ -267,18 +268,15 @@ def test_a_model_without_a_form_of_calls_takes_no_tools() -> None:
 
 def test_pieces_that_come_with_the_end_are_read_before_it(one: Served) -> None:
     """The computing thread may be done before anybody has listened."""
-    events: asyncio.Queue[Any] = asyncio.Queue()
-    for each in (
-        Piece('{"name": "clock", "argu', [], []),
-        Piece('ments": {}}', [], []),
-        Finished("stop", 0, GenerationStats()),
-    ):
-        events.put_nowait(each)
     job = Job(prompt=[1], tokenizer=BYTES, sampling=Sampling(), max_new_tokens=1, emit=print, deadline=0)
     answer = Answer(parser=lambda _: OneCall())
 
     async def listen() -> list[Any]:
-        return [each async for each in one.server._heard(job, Prompt("", [1]), events, answer, chat=False)]
+        inbox = Inbox()
+        for text in ('{"name": "clock", "argu', 'ments": {}}'):
+            inbox.put(Piece(text, [], []))
+        inbox.put(Finished("stop", 0, GenerationStats()))
+        return [each async for each in one.server._heard(job, Prompt("", [1]), inbox, answer, chat=False)]
 
     said, _ = asyncio.run(listen())
     assert [delta.call.name for delta in said.deltas if delta.call] == ["clock"]

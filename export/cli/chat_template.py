@@ -26,23 +26,22 @@ def load_template(artifact: Artifact, variables: Mapping[str, Any] | None = None
     template, only named ones of which none is meant, or no such switch.
     """
     variables = variables or {}
+    template = _template(artifact, tools=variables.get("tools") is not None)
     config = _json(artifact, TOKENIZER_CONFIG)
-    templates = _files(artifact) or _named(config) or _named(_json(artifact, "chat_template.json"))
-    if not templates:
-        raise UsageError(
-            f"{artifact.folder} has no chat template, so its model was not made to chat; use 'hybridge run' to continue a text."
-        )
-    template = _chosen(artifact, templates, tools=variables.get("tools") is not None)
     every = {**special_tokens(config, _json(artifact, SPECIAL_TOKENS_MAP)), **variables}
     every |= thinking_variables(template, thinking, variables)
     return lambda messages: render(template, messages, every)
 
 
+def thinking_of(artifact: Artifact, thinking: bool | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variable that switches thinking in the artifact's chat template. Raises what ``load_template`` does."""
+    return thinking_variables(_template(artifact, tools=False), thinking, given) if thinking is not None else {}
+
+
 def answer_format_of(artifact: Artifact, tokenizer: Tokenizer) -> Format | None:
     """Return how the answers of an artifact's model are read, where they are more than text."""
-    config = _json(artifact, TOKENIZER_CONFIG)
-    templates = _files(artifact) or _named(config) or _named(_json(artifact, "chat_template.json"))
-    return answer_format(config.get("response_template"), "\n".join(templates.values()), tokenizer)
+    own = _json(artifact, TOKENIZER_CONFIG).get("response_template")
+    return answer_format(own, "\n".join(_templates(artifact).values()), tokenizer)
 
 
 def render(template: str, messages: list[Message], variables: Mapping[str, Any]) -> str:
@@ -58,6 +57,21 @@ def render(template: str, messages: list[Message], variables: Mapping[str, Any])
     except Exception as error:  # a template is a program: it may run into anything
         reason = str(error).strip() or type(error).__name__
         raise UsageError(f"the model's chat template refuses this conversation: {reason}") from None
+
+
+def _template(artifact: Artifact, *, tools: bool) -> str:
+    templates = _templates(artifact)
+    if not templates:
+        raise UsageError(
+            f"{artifact.folder} has no chat template, so its model was not made to chat; use 'hybridge run' to continue a text."
+        )
+    return _chosen(artifact, templates, tools=tools)
+
+
+def _templates(artifact: Artifact) -> dict[str, str]:
+    """Templates by name, from wherever the checkpoint had them."""
+    own = _files(artifact) or _named(_json(artifact, TOKENIZER_CONFIG))
+    return own or _named(_json(artifact, "chat_template.json"))
 
 
 def _files(artifact: Artifact) -> dict[str, str]:

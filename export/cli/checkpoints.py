@@ -23,8 +23,7 @@ def kept_checkpoints(session: Session, budget: int, folder: Path | None) -> Iter
     disk = CheckpointFolder(folder, session, budget)
     try:
         cache = PrefixCache(budget)
-        disk.load_into(cache)
-        cache.used = disk.put
+        disk.keep(cache)
         yield cache
     finally:
         disk.close()

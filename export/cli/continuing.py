@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hybridge.export.cli.common import err, print_json
 from hybridge.export.cli.generating import Model, plain_seconds, speed_up, stats_rows, stats_table
-from hybridge.export.cli.prompt import Prompt
+from hybridge.export.cli.prompt import RunPrompt
 from hybridge.export.pages.page import write_page
 from hybridge.export.pages.run import run_page
 from hybridge.runtime.chat.text_stream import TextStream
@@ -22,7 +22,7 @@ from hybridge.runtime.structured.grammars import Grammar
 
 
 def continue_text(
-    model: Model, prompt: Prompt, most: int, sampling: Sampling, stop: Sequence[str], grammar: Grammar | None, *,
+    model: Model, prompt: RunPrompt, most: int, sampling: Sampling, stop: Sequence[str], grammar: Grammar | None, *,
     stats: bool, html: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Continue ``prompt`` by at most so many tokens and show what came, and what it took. Raises what generating raises."""
@@ -42,7 +42,7 @@ def continue_text(
 
 
 def _continue(
-    model: Model, prompt: Prompt, most: int, sampling: Sampling, text: TextStream, done: GenerationStats,
+    model: Model, prompt: RunPrompt, most: int, sampling: Sampling, text: TextStream, done: GenerationStats,
     constraint: Constraint | None, new: list[int], *, silent: bool,
 ) -> str:  # fmt: skip
     """Generate, writing the text as it comes unless ``silent``; returns what came, whose tokens go into ``new``."""

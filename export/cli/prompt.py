@@ -19,7 +19,7 @@ LARGEST = 64 << 20
 
 
 @dataclass(frozen=True)
-class Prompt:
+class RunPrompt:
     """A prompt: the text as it was given, its tokens, and what stands before the continuation where it is shown."""
 
     text: str
@@ -27,16 +27,16 @@ class Prompt:
     shown: str
 
 
-def as_text(tokenizer: Tokenizer, text: str) -> Prompt:
+def as_text(tokenizer: Tokenizer, text: str) -> RunPrompt:
     """Return a text to be continued, which is shown with what follows it."""
-    return Prompt(text, tokenizer.encode(text).ids, text)
+    return RunPrompt(text, tokenizer.encode(text).ids, text)
 
 
-def as_message(tokenizer: Tokenizer, text: str, system: Sequence[str], render: Render) -> Prompt:
+def as_message(tokenizer: Tokenizer, text: str, system: Sequence[str], render: Render) -> RunPrompt:
     """Return a message to be answered, in the words of the chat template; only the answer is shown."""
     opening = [{"role": "system", "content": told} for told in system]
     rendered = render([*opening, {"role": "user", "content": text}])
-    return Prompt(text, tokenizer.encode(rendered, add_special_tokens=False).ids, "")
+    return RunPrompt(text, tokenizer.encode(rendered, add_special_tokens=False).ids, "")
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.cli.chat_template import load_template
+from hybridge.export.cli.chat_template import load_template, thinking_of
 from hybridge.export.cli.commands.serve import KEY_VARIABLE
-from hybridge.export.cli.generating import Model
 from hybridge.export.cli.template_args import OURS
+from hybridge.runtime.artifacts.artifact import Artifact
 
 if TYPE_CHECKING:
     from hybridge.export.server.prompts import Render
@@ -19,13 +19,17 @@ if TYPE_CHECKING:
 LONGEST_KEY = 4096
 
 
-def renderer(model: Model, variables: Mapping[str, Any]) -> Render:
-    """What renders conversations with a request's own variables of the chat template."""
+def renderer(artifact: Artifact, variables: Mapping[str, Any], thinking: bool | None = None) -> Render:
+    """What renders conversations with a request's own variables of the chat template, which come before ``variables``.
+
+    thinking: switched on or off where a request does not say. Raises UsageError for a template without such a switch.
+    """
+    defaults = {**variables, **thinking_of(artifact, thinking, variables)}
 
     def render(messages: list[dict[str, Any]], own: Mapping[str, Any]) -> str:
         if taken := OURS & own.keys():
             raise UsageError(f"chat_template_kwargs: {min(taken)} is set by the conversation itself; leave it out.")
-        return load_template(model.artifact, {**variables, **own})(messages)
+        return load_template(artifact, {**defaults, **own})(messages)
 
     return render
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from time import monotonic, time
 from typing import Any
@@ -25,7 +25,8 @@ from hybridge.export.server.delivery import Said, by_origin, streamed, whole
 from hybridge.export.server.errors import ApiError, invalid, of_hybridge
 from hybridge.export.server.formats import Format, shown_tokens
 from hybridge.export.server.guard import Limits, check_host, check_key, read_body
-from hybridge.export.server.job import Event, Finished, Job, Piece, Place
+from hybridge.export.server.inbox import Inbox
+from hybridge.export.server.job import Finished, Job, Piece, Place
 from hybridge.export.server.metrics import Metrics
 from hybridge.export.server.page import PAGE, page_headers
 from hybridge.export.server.prompts import Prompt, Prompts, Render
@@ -177,18 +178,17 @@ class Server:
                 f"the prompt has {len(prompt.tokens)} tokens, and a context of {self._longest} leaves no room for an answer.",
                 "messages" if chat else "prompt", "context_length_exceeded",
             )  # fmt: skip
-        events: asyncio.Queue[Event] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
+        inbox = Inbox()
         limits = self.settings.limits
         job = Job(
             prompt=prompt.tokens, tokenizer=self._shown if chat else self.tokenizer, sampling=self._sampling(asked),
             max_new_tokens=most or limits.new_tokens, deadline=monotonic() + limits.seconds, stop=asked.stops,
             marks=prompt.marks, chances=chances, grammar=await self.structures.of_request(asked),
-            emit=lambda each: _hand_over(loop, events, each),
+            emit=inbox.put,
         )  # fmt: skip
         self.worker.submit(job)
         form = Form(chat, self.settings.name, self.tokenizer)
-        heard = self._heard(job, prompt, events, answer, chat=chat, origins=bool(asked.token_origins))
+        heard = self._heard(job, prompt, inbox, answer, chat=chat, origins=bool(asked.token_origins))
         gone = asyncio.create_task(_gone(request, job))
         try:
             if not asked.stream:
@@ -200,34 +200,31 @@ class Server:
         return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
     async def _heard(
-        self, job: Job, prompt: Prompt, events: asyncio.Queue[Event], answer: Answer, *, chat: bool, origins: bool = False
+        self, job: Job, prompt: Prompt, inbox: Inbox, answer: Answer, *, chat: bool, origins: bool = False
     ) -> AsyncGenerator[Said | Finished, None]:
         """Yield what ``answer`` makes of a job's events; where nobody listens any more it is cancelled. Raises ApiError."""
-        texts, tokens, pieces = list[str](), list[int](), list[Piece]()
+        texts, tokens = list[str](), list[int]()
         try:
             while True:
-                got = await events.get()
-                if isinstance(got, Piece):
-                    pieces.append(got)
-                    texts.append(got.text)
-                    tokens += got.tokens
-                    if not events.empty():
-                        continue
-                texts_of = by_origin(pieces) if origins else [(None, "".join(each.text for each in pieces))]
-                deltas = [replace(delta, origin=origin) for origin, text in texts_of for delta in answer.feed(text)]
-                if isinstance(got, Finished):
+                events = await inbox.get()
+                pieces = [each for each in events if isinstance(each, Piece)]
+                texts += [each.text for each in pieces]
+                tokens += [token for each in pieces for token in each.tokens]
+                said = by_origin(pieces) if origins else [(None, "".join(each.text for each in pieces))]
+                deltas = [replace(delta, origin=origin) for origin, text in said for delta in answer.feed(text)]
+                end = events[-1]
+                if isinstance(end, Finished):
                     deltas += answer.finish()
                 if pieces or deltas:
                     yield Said(deltas, [each for piece in pieces for each in piece.chances])
-                    pieces = []
-                if isinstance(got, ApiError):
-                    raise got
-                if isinstance(got, Finished):
-                    self._count(got, len(prompt.tokens))
+                if isinstance(end, ApiError):
+                    raise end
+                if isinstance(end, Finished):
+                    self._count(end, len(prompt.tokens))
                     if chat and not prompt.lead and not any(stop in self._shown.decode(tokens) for stop in job.stop):
-                        is_end = tokens and got.reason == "stop"
+                        is_end = tokens and end.reason == "stop"
                         self.prompts.remember(prompt, answer, "".join(texts), tokens[:-1] if is_end else tokens)
-                    yield got
+                    yield end
                     return
         finally:
             job.cancelled = True
@@ -279,12 +276,6 @@ class Server:
             return response
 
         return guarded
-
-
-def _hand_over(loop: asyncio.AbstractEventLoop, events: asyncio.Queue[Event], each: Event) -> None:
-    """From the worker's thread; nobody listens any more where the loop has ended."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(events.put_nowait, each)
 
 
 async def _gone(request: Request, job: Job) -> None:

@@ -108,12 +108,11 @@ class Job:
         for _ in reading.steps():
             yield
         text = TextStream(self.tokenizer, self.stop)
-        hidden = reading.hidden if place.drafter is not None and place.drafter.needs_hidden else None
         tokens = place.session.generate(
             self.prompt[-1:], max_new_tokens=self.max_new_tokens, drafter=place.drafter, sampling=self.sampling,
             until=text.push, watch=self._watch if self.chances is not None else None,
             constraint=self.grammar.follow() if self.grammar is not None else None,
-            hidden=hidden if hidden is not None and len(hidden) else None, stats=stats,
+            hidden=reading.hidden_for(place.drafter), stats=stats,
         )  # fmt: skip
         last = -1
         with closing(tokens):  # type: ignore[type-var]  # a generator

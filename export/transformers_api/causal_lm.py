@@ -10,6 +10,7 @@ from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+from weakref import finalize
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ from hybridge.export.transformers_api.generation_options import (
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.stats import GenerationStats
+from hybridge.runtime.sessions.checkpoint_folder import CheckpointFolder
 from hybridge.runtime.sessions.prefix_cache import PrefixCache
 from hybridge.runtime.sessions.reading import go_back, keep
 from hybridge.runtime.sessions.session import Session
@@ -58,11 +60,21 @@ class CausalLM:
         self.checkpoints = PrefixCache()
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, *, drafter: Drafter | None = None) -> CausalLM:
-        """Open an artifact. Raises ArtifactError, saying what is wrong with the folder."""
+    def from_pretrained(
+        cls, folder: str | Path, *, drafter: Drafter | None = None, cache_dir: str | Path | None = None
+    ) -> CausalLM:
+        """Open an artifact. Raises ArtifactError, saying what is wrong with the folder, and OutputError for ``cache_dir``.
+
+        cache_dir: a folder in which checkpoints stay for the next time, of ``checkpoints.budget`` bytes for each artifact.
+        """
         opened = open_artifact(folder)
         config = read_generation_config(Path(folder), opened.manifest.eos_ids)
-        return cls(Session.of(opened), config, drafter, opened)
+        model = cls(Session.of(opened), config, drafter, opened)
+        if cache_dir is not None:
+            disk = CheckpointFolder(Path(cache_dir), model.session, model.checkpoints.budget)
+            disk.keep(model.checkpoints)
+            finalize(model, disk.close)  # also where the process ends
+        return model
 
     @cached_property
     def grammars(self) -> Grammars:

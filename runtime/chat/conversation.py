@@ -17,7 +17,7 @@ from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.sampling import Sampling
 from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.sessions.prefix_cache import PrefixCache
-from hybridge.runtime.sessions.reading import bring_to, go_back, keep
+from hybridge.runtime.sessions.reading import Reading, go_back, keep
 from hybridge.runtime.sessions.session import Session
 
 Message = dict[str, str]
@@ -127,13 +127,13 @@ class Conversation:
     def _answer(self, stats: GenerationStats) -> Iterator[str]:
         """Generate from the conversation's last token; its tokens so far stay in it, however the answer ends."""
         with stats.timed("prefill"):
-            known = self._reach(self.tokens[:-1])
-        stats.prompt_tokens += len(self.tokens) - 1 - known  # the last one is generate's to read and to count
+            reading = self._reach(self.tokens[:-1])
+        stats.prompt_tokens += len(self.tokens) - 1 - reading.known  # the last one is generate's to read and to count
         self._keep(2 * len(self.turns) - 1)
         text = TextStream(self.tokenizer, self.settings.stop)
         tokens = self.session.generate(
             self.tokens[-1:], max_new_tokens=self.settings.max_new_tokens, drafter=self.settings.drafter,
-            sampling=self.settings.sampling, until=text.push, stats=stats,
+            sampling=self.settings.sampling, until=text.push, stats=stats, hidden=reading.hidden_for(self.settings.drafter),
             constraint=self.settings.constrain() if self.settings.constrain is not None else None,
         )  # fmt: skip
         self.messages.append({"role": "assistant", "content": ""})
@@ -167,15 +167,14 @@ class Conversation:
 
     # The state
 
-    def _reach(self, tokens: list[int]) -> int:
-        """Bring the session to ``tokens``: going on from where it is, or from the latest checkpoint on the way, or anew.
-
-        Returns how many of them did not have to be read.
-        """
+    def _reach(self, tokens: list[int]) -> Reading:
+        """Bring the session to ``tokens``: going on from where it is, or from the latest checkpoint on the way, or anew."""
         began = self.session.length
-        known = bring_to(self.session, tokens, self.checkpoints)
-        self.read_again = max(0, min(began, len(tokens)) - known)
-        return known
+        reading = Reading(self.session, tokens, self.checkpoints)
+        for _ in reading.steps():
+            pass
+        self.read_again = max(0, min(began, len(tokens)) - reading.known)
+        return reading
 
     def _keep(self, place: int) -> None:
         """Keep the state, also in the ring's place of that number, in pairs: before a message, before its answer."""

@@ -62,6 +62,11 @@ class CheckpointFolder:
         self._thread = threading.Thread(target=self._work, name="hybridge-checkpoints", daemon=True)
         self._thread.start()
 
+    def keep(self, cache: PrefixCache) -> None:
+        """Add to ``cache`` what is there, and write what it keeps from now on."""
+        self.load_into(cache)
+        cache.used = self.put
+
     # Reading
 
     def load_into(self, cache: PrefixCache) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.sessions.prefix_cache import PrefixCache
 from hybridge.runtime.sessions.session import Session
 
@@ -35,6 +36,13 @@ class Reading:
     def hidden(self) -> Tensor:
         """Return the tapped hidden states of all that was read."""
         return torch.cat(self._hidden) if self._hidden else torch.empty(0, 0)
+
+    def hidden_for(self, drafter: Drafter | None) -> Tensor | None:
+        """Return these hidden states if ``drafter`` wants any and there are some; they are what it has not seen yet."""
+        if drafter is None or not drafter.needs_hidden:
+            return None
+        hidden = self.hidden
+        return hidden if len(hidden) else None
 
     def steps(self) -> Iterator[None]:
         """Read a prefill chunk at each step. Raises what ``Session.prefill`` does; what was read before stays."""

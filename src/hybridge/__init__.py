@@ -35,14 +35,15 @@ _MODULES = {
 }
 
 
-def load(folder: str | Path, *, drafter: Drafter | None = None) -> CausalLM:
+def load(folder: str | Path, *, drafter: Drafter | None = None, cache_dir: str | Path | None = None) -> CausalLM:
     """Open an artifact with transformers' interface: ``load("OUT").generate(**tokenizer(text, return_tensors="pt"))``.
 
+    cache_dir: a folder in which checkpoints of what was read stay for the next time; it holds texts, for their owner alone.
     Raises ArtifactError, saying what is wrong with the folder. Without transformers, use ``hybridge.Session``.
     """
     from hybridge.export.transformers_api.causal_lm import CausalLM
 
-    return CausalLM.from_pretrained(folder, drafter=drafter)
+    return CausalLM.from_pretrained(folder, drafter=drafter, cache_dir=cache_dir)
 
 
 if not TYPE_CHECKING:  # else a type checker would believe in every name

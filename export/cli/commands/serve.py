@@ -21,6 +21,7 @@ from hybridge.export.cli.commands.options import (
     PlainOption,
     TemperatureOption,
     TemplateArgOption,
+    ThinkingOption,
     ThreadsOption,
     TopKOption,
     TopPOption,
@@ -54,6 +55,7 @@ def serve(
     max_body_bytes: Annotated[int, typer.Option("--max-body-bytes", min=1, help="Largest body of a request.")] = 8 << 20,
     timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds that a request may take.")] = 600.0,
     template_arg: TemplateArgOption = None,
+    thinking: ThinkingOption = None,
     max_new_tokens: NewTokensOption = 512,
     draft: DraftOption = None,
     lookup: LookupOption = False,
@@ -92,8 +94,9 @@ def serve(
     variables = template_variables(template_arg or ())
     models = list(open_models(artifact, sessions, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads))
     places = [Place(model.session, model.drafter) for model in models]
+    render = renderer(models[0].artifact, variables, thinking)
     form = answer_format_of(models[0].artifact, models[0].tokenizer)
     with kept_checkpoints(models[0].session, cache_bytes, cache_dir) as cache:
-        server = Server(places, models[0].tokenizer, renderer(models[0], variables), cache, settings, form)
+        server = Server(places, models[0].tokenizer, render, cache, settings, form)
         gc.freeze()
         listen(server.app(), host, port, lambda url: err.print(f"{settings.name} answers at {url}/v1", highlight=False))
