@@ -1,0 +1,1 @@
+"""Measurements of ``hybridge serve``, each of a server that runs as its command."""

@@ -1,0 +1,69 @@
+"""What a schema costs: a mask of a row, and the tokens of a text."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from hybridge.export.cli.generating import open_models
+from hybridge.runtime.structured.grammars import Grammars
+from serving.made import VOCABULARY, made_up_tokenizer
+from serving.running import Row
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "identifier": {"type": "integer", "minimum": 0, "maximum": 9999},
+        "description": {"type": "string", "maxLength": 24},
+        "classification": {"enum": ["abacus", "bridge", "compass"]},
+        "measurements": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "maxItems": 4},
+    },
+    "required": ["identifier", "description", "classification", "measurements"],
+    "additionalProperties": False,
+}
+FITTING = b'{"identifier": 12, "description": "a bridge", "classification": "bridge", "measurements": [1, 2]}'
+
+
+def structured(artifact: Path, rounds: int) -> Iterator[Row]:
+    """Yield the row of JSON with speculation and forced tokens, in turns with plain constrained decoding."""
+    models = {
+        plain: next(open_models(artifact, 1, draft=None, lookup=False, own=False, plain=plain, threads=None))
+        for plain in (False, True)
+    }
+    grammar = Grammars.of(models[True].artifact).json_schema(SCHEMA)
+    prompt = list(b'{"items": [')
+    texts = set()
+
+    def seconds(plain: bool, forced: bool) -> float:
+        model, constraint = models[plain], grammar.follow()
+        if not forced:
+            constraint.forced = list  # type: ignore[method-assign]  # as a grammar that forces nothing
+        model.session.reset()
+        began = time.perf_counter()
+        new = list(model.session.generate(prompt, max_new_tokens=200, drafter=model.drafter, constraint=constraint))
+        texts.add(tuple(new))
+        return (time.perf_counter() - began) / len(new)
+
+    ratios = [seconds(True, False) / seconds(False, True) for _ in range(rounds + 1)]
+    assert len(texts) == 1, "constrained texts differ"
+    what = "JSON: tokens/s with speculation and forced tokens ÷ plain constrained"
+    yield what, f"{statistics.median(ratios[1:]):.2f}", "≥ 1.5"
+
+
+def mask_of_a_row(size: int = VOCABULARY) -> Iterator[Row]:
+    """Yield the row of a mask over a made-up vocabulary."""
+    grammar = Grammars(made_up_tokenizer(size, random.Random(1)), size, [size - 1]).json_schema(SCHEMA)
+    logits, times = torch.randn(size), []
+    for _ in range(5):
+        follower = grammar.follow()
+        for byte in FITTING:
+            began = time.perf_counter()
+            follower.mask(logits)
+            times.append(time.perf_counter() - began)
+            follower.take(byte)
+    yield f"mask of a row of {size} logits, median", f"{statistics.median(times) * 1000:.3f} ms", "≤ 0.1 ms"

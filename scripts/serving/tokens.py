@@ -1,0 +1,34 @@
+"""What a streamed token costs the server."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from hybridge.export.cli.generating import open_model
+from hybridge.export.cli.serve import renderer
+from hybridge.runtime.chat.text_stream import TextStream
+from serving.running import Row, serving, words
+
+
+def overhead(artifact: Path, rounds: int, most: int) -> Iterator[Row]:
+    """Yield the row of a streamed token's time against that of ``hybridge run``, of the same text, decoding plainly."""
+    model = open_model(artifact, draft=None, lookup=False, own=False, plain=True, threads=None)
+    ratios = []
+    with serving(artifact, "--no-speculation") as one:
+        for i in range(rounds + 1):
+            talk = [{"role": "user", "content": words(60, i)}]
+            prompt = model.tokenizer.encode(renderer(model.artifact, {})(talk, {}), add_special_tokens=False).ids
+            model.session.reset()
+            text, times = TextStream(model.tokenizer), list[float]()
+            for _ in model.session.generate(prompt, max_new_tokens=most, until=text.push):
+                text.read()
+                times.append(time.perf_counter())
+            first, seconds, _, usage = one.ask(talk, most)
+            if (count := usage["completion_tokens"]) == len(times) > most // 4:
+                ratios.append((seconds - first) / (count - 1) / ((times[-1] - times[0]) / (count - 1)))
+    assert ratios, "no text was long enough"
+    median = statistics.median(ratios[1:] or ratios)
+    yield "overhead of the server a token, decoding plainly", f"{median - 1:.1%}", "≤ 3 %"

@@ -1,0 +1,76 @@
+"""scripts/serve-bench, over small artifacts: that every figure comes out, and that wrong answers are seen."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from demo import demo_folder
+from tokenizers import Tokenizer
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+
+from serving.crowd import TALKS, Crowd
+from serving.made import made_up_tokenizer
+from serving.running import words
+from serving.structure import mask_of_a_row
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+def test_a_made_up_tokenizer_has_a_token_for_each_byte_and_for_nothing_else() -> None:
+    tokenizer = Tokenizer.from_str(made_up_tokenizer(700, random.Random(2)))
+    assert tokenizer.get_vocab_size() == 700
+    text = words(50, 3) + "ü <|im_end|>"
+    assert tokenizer.encode(text).ids[:-1] == list(text.removesuffix("<|im_end|>").encode())
+    assert tokenizer.encode(text).ids[-1] == 699
+
+
+def test_the_mask_of_a_row_is_measured() -> None:
+    ((what, figure, target),) = mask_of_a_row(700)
+    assert "700 logits" in what
+    assert float(figure.removesuffix(" ms")) > 0
+    assert target == "≤ 0.1 ms"
+
+
+class Wrong:
+    """Answers everything in the same way, as if to one client alone."""
+
+    def ask(self, messages: object, most: int) -> tuple[float, float, str, dict[str, int]]:
+        return 0.0, 0.0, "right", {}
+
+    def send(self, body: str) -> Wrong:
+        return self
+
+    def getresponse(self) -> Wrong:
+        return self
+
+    status = 200
+
+    def close(self) -> None: ...
+
+    def resident(self) -> int:
+        return 5
+
+
+def test_a_crowd_sees_what_is_wrong() -> None:
+    crowd = Crowd(Wrong(), ["right"] * (len(TALKS) - 1) + ["left"], [10, 100])  # type: ignore[arg-type]
+    crowd.client(0, 100)
+    assert crowd.resident == {10: 5, 100: 5}
+    assert {"right", "a malformed request was answered"} == set(crowd.wrong)
+    assert len(crowd.wrong) < crowd.done < crowd.asked
+
+
+@pytest.mark.slow
+def test_a_small_run_has_every_figure(tmp_path_factory: pytest.TempPathFactory) -> None:
+    sizes = ["--tokens", 60, "--rounds", 1, "--streamed", 8, "--clients", 2, "--requests", 4]
+    some = ["--only", "turns", "bytes", "restart", "json", "overhead", "crowd"]
+    words = [sys.executable, SCRIPTS / "serve_bench.py", demo_folder(tmp_path_factory) / "hybridge-demo", *sizes, *some]
+    done = subprocess.run(list(map(str, words)), check=False, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    rows = [line for line in done.stdout.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 9
+    assert rows[-1].startswith("| 2 clients")
