@@ -102,6 +102,20 @@ def test_without_kernels_and_without_a_compiler_there_is_nothing_to_run(monkeypa
     assert CliRunner().invoke(app, ["doctor"]).exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("banner", "ok"), [("cmake version 3.25.1", False), ("cmake version 4.0", True), ("CMake, mine", True)]
+)
+def test_a_cmake_that_is_too_old_for_apps_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, banner: str, ok: bool
+) -> None:
+    program = tmp_path / "cmake"
+    program.write_text(f"#!/bin/sh\necho '{banner}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    (cmake,) = (each for each in doctor.examine().parts["tools"] if each.name == "cmake")
+    assert (cmake.ok, cmake.found) == (ok, f"{banner}; {program}")
+
+
 def test_kernels_that_are_not_compiled_yet_are_no_failure_and_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "is_built", lambda: False)
     monkeypatch.setattr(library, "build", lambda: pytest.fail("compiles"))

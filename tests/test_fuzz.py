@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from once import once
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
+from fuzzing import files  # noqa: E402
 from fuzzing.driver import Report, fuzz, run_batch  # noqa: E402
 from fuzzing.kernel_arguments import CALLS  # noqa: E402
 from fuzzing.kernels import Kernels  # noqa: E402
@@ -72,6 +74,21 @@ def test_a_batch_begins_anywhere() -> None:
     report = Report("words")
     run_batch(Words(["die", "accepted"]), 0, range(1, 2), report)
     assert (report.inputs, report.findings) == (1, [])
+
+
+def test_the_time_ends_a_batch_too() -> None:
+    """Children that ended at every input kept a run of two minutes going for an hour."""
+    report = fuzz(Words(["die"] * 500), 3, 0, None, time.monotonic() + 0.5)
+    assert 1 <= report.inputs < 500
+
+
+@pytest.mark.slow
+def test_a_checkpoint_with_folders_in_it_is_opened() -> None:
+    """Its drafters are folders, which have no hard links: every input was a crash."""
+    configs = next(each for each in files.TARGETS if each.name == "configs")
+    report = fuzz(configs, 0, 0, 3, None)
+    assert report.findings == []
+    assert report.outcomes["accepted"] >= 1
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -28,6 +29,9 @@ BRINGS = {
     "structured": "answers of a given form",
 }
 """What each extra is for."""
+
+CMAKE = (3, 28)
+"""The oldest version that ExecuTorch's package has targets for."""
 
 
 @dataclass(frozen=True)
@@ -149,11 +153,17 @@ def _tools() -> Iterator[Finding]:
     """The compiler and cmake are for kernels of another processor, and for apps."""
     remedy = "install g++ or clang++, or set CXX; kernels and apps are compiled by it"
     yield _tool("C++ compiler", kernels.compiler(), remedy)
-    yield _tool("cmake", shutil.which("cmake"), "pip install cmake, 3.28 or newer; apps in C, C++, Kotlin or Swift need it")
+    remedy = f"pip install cmake, {'.'.join(map(str, CMAKE))} or newer; apps in C, C++, Kotlin or Swift need it"
+    yield _tool("cmake", shutil.which("cmake"), remedy, CMAKE)
 
 
-def _tool(name: str, path: str | None, remedy: str) -> Finding:
-    return Finding(name, f"{_banner(path)}; {path}" if path else "none found", ok=path is not None, needed=False, remedy=remedy)
+def _tool(name: str, path: str | None, remedy: str, least: tuple[int, ...] = ()) -> Finding:
+    """least: the oldest version that will do; one that cannot be read does."""
+    if path is None:
+        return Finding(name, "none found", ok=False, needed=False, remedy=remedy)
+    banner = _banner(path)
+    version = tuple(map(int, re.findall(r"\d+", banner)[: len(least)]))
+    return Finding(name, f"{banner}; {path}", ok=not version or version >= least, needed=False, remedy=remedy)
 
 
 def _banner(path: str) -> str:

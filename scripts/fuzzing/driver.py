@@ -57,18 +57,21 @@ class Report:
 
 
 def fuzz(target: Target, seed: int, first: int, count: int | None, deadline: float | None) -> Report:
-    """Run ``count`` inputs from ``first`` on, or as many as begin before ``deadline`` (of ``time.monotonic``)."""
+    """Run ``count`` inputs from ``first`` on, or as many as are answered before ``deadline`` (of ``time.monotonic``)."""
     report = Report(target.name)
     end = None if count is None else first + count
     while (end is None or first < end) and (deadline is None or time.monotonic() < deadline):
         size = BATCH if end is None else min(BATCH, end - first)
-        run_batch(target, seed, range(first, first + size), report)
+        run_batch(target, seed, range(first, first + size), report, deadline)
         first += size
     return report
 
 
-def run_batch(target: Target, seed: int, indices: Sequence[int], report: Report) -> None:
-    """Run inputs in as few children as it takes: behind one that ends or stops its child, another goes on."""
+def run_batch(target: Target, seed: int, indices: Sequence[int], report: Report, deadline: float | None = None) -> None:
+    """Run inputs in as few children as it takes: behind one that ends or stops its child, another goes on.
+
+    One that is answered behind the ``deadline`` is the last: where every input ends its child, a batch takes an hour.
+    """
     inputs = [target.make(seed, index) for index in indices]
     done = 0
     while done < len(inputs):
@@ -79,6 +82,8 @@ def run_batch(target: Target, seed: int, indices: Sequence[int], report: Report)
                 report.findings.append(Finding(target.name, seed, indices[done], kind, inputs[done], output))
             report.outcomes[kind] += 1
             done += 1
+            if deadline is not None and time.monotonic() >= deadline:
+                return
 
 
 def _answers(target: Target, inputs: Sequence[Input]) -> Iterator[tuple[str, str]]:

@@ -60,11 +60,12 @@ def changed(base: Path, name: str, data: bytes) -> Iterator[Path]:
     """Yield a folder with the files of ``base``, in which ``name`` is another file and the hashes are right.
 
     The others are hard links: what onnxruntime reads beside a graph must not be a symbolic one that leads out of the folder.
+    Folders in it, such as a checkpoint's drafters, are left out.
     """
     with tempfile.TemporaryDirectory(dir=base.parent) as place:
         folder = Path(place)
         for path in base.iterdir():
-            if path.name not in (name, MANIFEST):
+            if path.is_file() and path.name not in (name, MANIFEST):
                 (folder / path.name).hardlink_to(path)
         if (base / MANIFEST).exists():
             shutil.copy(base / MANIFEST, folder)
