@@ -99,9 +99,13 @@ def main() -> int:
     try:
         with tempfile.TemporaryDirectory() as scratch:
             uv = Resolver(Path(scratch))
-            found = uv.resolve([*wanted, *build], options.upgrade or [])
+            found = uv.resolve([*wanted, *build], options.upgrade)
             names = {each.name for each in uv.resolve(build, [], pins=found)}
+            docs = uv.resolve(
+                project["dependency-groups"]["docs"], [], pins=beside(found, "requirements-docs", options.upgrade)
+            )
             uv.check(found)
+            uv.check(docs)
     except subprocess.CalledProcessError as error:
         print(f"nothing was written: {error.stderr.strip()[-2000:]}", file=sys.stderr)
         return 1
@@ -109,6 +113,7 @@ def main() -> int:
     write("requirements-build", "What builds the rest; installed first", [each for each in found if each.name in names])
     write("requirements-cpu", "PyTorch without CUDA, where there is a wheel of it", without_cuda(found, options.wheels))
     write("requirements-cuda", "What PyTorch needs where its wheel has CUDA", [each for each in found if each.name in is_cuda])
+    write("requirements-docs", "Everything in .venv-docs, where scripts/docs makes the site", docs)
     write("requirements", "Everything in .venv: what CI tests", [each for each in found if each.name not in is_cuda])
     return 0
 
@@ -116,7 +121,9 @@ def main() -> int:
 def arguments() -> argparse.Namespace:
     """Parse the arguments; exits with 2 for wrong ones."""
     parser = argparse.ArgumentParser(prog="scripts/lock", description=__doc__)
-    parser.add_argument("--upgrade", metavar="NAME", action="append", help="a library to lock in its newest version that fits")
+    parser.add_argument(
+        "--upgrade", metavar="NAME", action="append", default=[], help="a library to lock in its newest version that fits"
+    )
     parser.add_argument(
         "--wheels", metavar="FOLDER", type=Path, action="append", default=[],
         help="with PyTorch's wheels without CUDA (torch-2.13.0+cpu-…), which setup then prefers",
@@ -184,6 +191,12 @@ def without_cuda(locked: list[Locked], folders: list[Path]) -> list[Locked]:
     found = [hashlib.sha256(path.read_bytes()).hexdigest() for path in files]
     kept = [digest for each in before for digest in each.hashes if digest not in found]
     return [Locked("torch", version, torch.where, (*kept, *found))] if found or kept else []
+
+
+def beside(found: list[Locked], name: str, upgrade: list[str]) -> list[Locked]:
+    """Return what was found, with what another lock has beside it and is to stay."""
+    known = {*upgrade, *(each.name for each in found)}
+    return [*found, *(each for each in read((ROOT / f"{name}.lock").read_text(encoding="utf-8")) if each.name not in known)]
 
 
 def write(name: str, what: str, locked: list[Locked]) -> None:

@@ -1,4 +1,4 @@
-"""The documents: whatever they name exists, and the commands and Python of README.md and docs/python.md run as written."""
+"""The documents: whatever they name exists, and the commands of README.md and the tutorial and all Python run as written."""
 
 from __future__ import annotations
 
@@ -19,15 +19,22 @@ from tiny import save_checkpoint, save_tokenizer, tiny_config
 from hybridge.cache.families import FAMILIES
 from hybridge.export.cli.embedded import EMBEDDED
 
-README = ROOT / "README.md"
+README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
 DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", ROOT / "examples/python/README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 ELSEWHERE = {
     "scripts/demo": "makes a .venv by the network, then runs 'hybridge demo', which made the folder that these tests run in",
     "source .venv/bin/activate": "the environment is the tests' own",
     "hf download Qwen/Qwen3.5-0.8B --local-dir Qwen3.5-0.8B": "by the network; the tests have a small model of that type there",
+    "python3 -m venv talk": "the environment is the tests' own",
+    "source talk/bin/activate": "the same",
+    "pip install hybridge-*.whl": "tests/test_packaging.py builds and installs the wheel",
+    "pip install cmake": "the tests have it",
+    'cmake -S app -B build -DCMAKE_PREFIX_PATH="$(hybridge native --cmake-prefix)"': "tests/test_native_package.py does it",
+    "cmake --build build --parallel": "the same",
+    "build/talk phone/model.pte 'def open_file(name, mode=\"r\"):'": "it compiles and runs this program without cmake",
 }
-"""Commands of README.md that the tests do not run, and why."""
+"""Commands of README.md and the tutorial that these tests do not run, and why."""
 
 WRONG = """
 # Wrong
@@ -105,8 +112,9 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_readme_run_as_written(workplace: Path) -> None:
-    blocks = Document.read(README).blocks("sh", "console")
+@pytest.mark.parametrize("path", [README, TUTORIAL], ids=lambda path: path.name)
+def test_the_commands_of_a_document_run_as_written(path: Path, workplace: Path) -> None:
+    blocks = Document.read(path).blocks("sh", "console")
     assert len(blocks) >= 3
     for block in blocks:
         commands = [line.removeprefix("$ ") for line in block.splitlines() if is_command(line, block)]
@@ -140,7 +148,7 @@ def run(line: str, folder: Path) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["README.md", "docs/python.md", "docs/structured.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/python.md", "docs/structured.md", "docs/writing-a-drafter.md"])
 def test_the_python_of_a_document_runs_as_written(name: str, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     blocks, namespace = Document.read(ROOT / name).blocks("python"), dict[str, Any]()
     assert blocks

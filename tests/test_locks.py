@@ -19,7 +19,7 @@ from lock import PLATFORMS, Locked, read
 
 CHECKOUT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
-NAMES = ("requirements", "requirements-build", "requirements-cuda")
+NAMES = ("requirements", "requirements-build", "requirements-cuda", "requirements-docs")
 
 
 def locked(name: str) -> dict[str, Locked]:
@@ -52,8 +52,17 @@ def test_every_library_has_hashes_and_one_line(name: str) -> None:
     assert "".join(map(str, locked(name).values())) == text.partition("\n")[2], "scripts/lock writes it in another way"
 
 
+@pytest.mark.parametrize("line", PROJECT["dependency-groups"]["docs"])
+def test_what_makes_the_site_is_locked_in_a_version_that_fits(line: str) -> None:
+    requirement = Requirement(line)
+    found = locked("requirements-docs")[canonicalize_name(requirement.name)]
+    assert requirement.specifier.contains(found.version)
+    assert found.where == set(PLATFORMS)
+
+
 def test_the_parts_agree() -> None:
     everything = locked("requirements")
+    assert all(everything.get(name, each) == each for name, each in locked("requirements-docs").items())
     assert all(everything[name] == each for name, each in locked("requirements-build").items())
     assert not everything.keys() & locked("requirements-cuda").keys()
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from app_links import app_links
 from demo import demo_folder
+from documents import Document
 from typer.testing import CliRunner
 
 import hybridge
@@ -82,6 +83,19 @@ def test_the_example_gives_the_sessions_text(own_artifact: Path, tmp_path: Path)
     program = compiled(tmp_path, [EXAMPLE / "main.cpp"], SANITIZED)
     assert text_of(run(program, own_artifact / "model.pte", QUESTION, tmp_path / "state")) == expected(own_artifact)
     assert (tmp_path / "state").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_the_tutorials_program_goes_on_with_the_sessions_text(own_artifact: Path, tmp_path: Path) -> None:
+    """Its CMakeLists.txt is the example's with another line."""
+    tutorial = Document.read(CHECKOUT / "docs/tutorial.md")
+    (source,), (cmake,) = tutorial.blocks("cpp"), tutorial.blocks("cmake")
+    (tmp_path / "main.cpp").write_text(source, encoding="utf-8")
+    assert set(cmake.splitlines()) <= set(read(EXAMPLE / "CMakeLists.txt").splitlines()) | {"find_package(hybridge REQUIRED)"}
+    shown = run(compiled(tmp_path, [tmp_path / "main.cpp"], ["-O0"]), own_artifact / "model.pte", QUESTION)
+    session = Session.load(own_artifact)
+    tokens = session.generate([ord(each) for each in QUESTION], max_new_tokens=96)
+    assert shown.rpartition("\n[")[0] == "".join(map(chr, tokens))
 
 
 @pytest.mark.slow
