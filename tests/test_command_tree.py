@@ -37,8 +37,8 @@ def shown(*words: str) -> str:
 
 def examples() -> Iterator[str]:
     for commands in COMMANDS.values():
-        for _, lines in commands:
-            yield from lines
+        for each in commands:
+            yield from each.examples
 
 
 def asked(code: int, *words: str) -> subprocess.CompletedProcess[str]:
@@ -78,10 +78,10 @@ def test_h_is_help() -> None:
 
 def test_each_command_shows_its_examples_as_they_are_typed() -> None:
     for commands in COMMANDS.values():
-        for command, lines in commands:
-            help_text = shown(command.__name__.replace("_", "-"), "--help")
-            assert lines
-            assert [line for line in lines if f"$ {line}\n" not in re.sub(" +\n", "\n", help_text)] == []
+        for each in commands:
+            help_text = shown(each.run.__name__.replace("_", "-"), "--help")
+            assert each.examples
+            assert [line for line in each.examples if f"$ {line}\n" not in re.sub(" +\n", "\n", help_text)] == []
 
 
 def test_the_examples_name_commands_and_options_that_exist() -> None:

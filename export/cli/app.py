@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -25,19 +26,33 @@ from hybridge.export.cli.commands import (
     validate,
 )
 
-COMMANDS: dict[str, list[tuple[Callable[..., None], Sequence[str]]]] = {
-    "Begin": [(doctor.doctor, doctor.EXAMPLES), (demo.demo, demo.EXAMPLES)],
+
+@dataclass(frozen=True)
+class Command:
+    """A command, the examples in its help, and what the parser is to do otherwise for it."""
+
+    run: Callable[..., None]
+    examples: Sequence[str]
+    settings: dict[str, Any] | None = None
+
+
+COMMANDS = {
+    "Begin": [Command(doctor.doctor, doctor.EXAMPLES), Command(demo.demo, demo.EXAMPLES)],
     "Export and check": [
-        (export.export, export.EXAMPLES),
-        (inspect.inspect, inspect.EXAMPLES),
-        (validate.validate, validate.EXAMPLES),
-        (evaluate.evaluate, evaluate.EXAMPLES),
-        (lm_eval.lm_eval, lm_eval.EXAMPLES),
+        Command(export.export, export.EXAMPLES),
+        Command(inspect.inspect, inspect.EXAMPLES),
+        Command(validate.validate, validate.EXAMPLES),
+        Command(evaluate.evaluate, evaluate.EXAMPLES),
+        Command(lm_eval.lm_eval, lm_eval.EXAMPLES, lm_eval.PASSED_ON),
     ],
-    "Generate": [(run.run, run.EXAMPLES), (chat.chat, chat.EXAMPLES), (serve.serve, serve.EXAMPLES)],
-    "Measure and build": [(bench.bench, bench.EXAMPLES), (native.native, native.EXAMPLES)],
+    "Generate": [
+        Command(run.run, run.EXAMPLES),
+        Command(chat.chat, chat.EXAMPLES),
+        Command(serve.serve, serve.EXAMPLES),
+    ],
+    "Measure and build": [Command(bench.bench, bench.EXAMPLES), Command(native.native, native.EXAMPLES)],
 }
-"""Each command with its examples, by the title that it stands under."""
+"""The commands by the title that they stand under."""
 
 
 def version(asked: bool) -> None:
@@ -70,9 +85,8 @@ def tree() -> typer.Typer:
     )
     app.callback()(main)
     for title, commands in COMMANDS.items():
-        for command, shown in commands:
-            settings = lm_eval.PASSED_ON if command is lm_eval.lm_eval else None
-            app.command(epilog=examples(shown), rich_help_panel=title, context_settings=settings)(command)
+        for each in commands:
+            app.command(epilog=examples(each.examples), rich_help_panel=title, context_settings=each.settings)(each.run)
     app.add_typer(kernels.app, name="kernels", rich_help_panel=title)
     return app
 
