@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from fuzzing.target import Input, Target
 
-BATCH, KEPT_OUTPUT = 500, 4000
+BATCH, KEPT_OUTPUT = 100, 4000
 HANG_SECONDS, START_SECONDS = 10.0, 120.0
 """For an answer, and for the first one of a child, which imports before it."""
 
