@@ -167,9 +167,3 @@ def test_the_command_says_where_cmake_finds_it() -> None:
     assert (executorch / "lib/cmake/executorch/executorch-config.cmake").is_file()
     assert (Path(shown["include"]) / "hybridge/hybridge.h").is_file()
     assert "find_package(hybridge)" in CliRunner().invoke(app, ["native"]).stdout
-
-
-def test_every_file_names_the_same_version() -> None:
-    version = hybridge.__version__
-    assert f"project(hybridge VERSION {version} " in (FOLDER / "CMakeLists.txt").read_text(encoding="utf-8")
-    assert f"set(PACKAGE_VERSION {version})" in (FOLDER / "cmake/hybridge-config-version.cmake").read_text(encoding="utf-8")

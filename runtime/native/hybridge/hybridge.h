@@ -79,7 +79,7 @@ typedef struct hybridge_generated {
 // Called for each token; answers 0 to end the generation behind it.
 typedef int (*hybridge_on_token)(int64_t token, void* user);
 
-// "0.1.0", and a sentence for a status; never null.
+// "0.2.0", and a sentence for a status; never null.
 const char* hybridge_version(void);
 const char* hybridge_status_text(hybridge_status status);
 
