@@ -72,5 +72,5 @@ def test_a_small_run_has_every_figure(tmp_path_factory: pytest.TempPathFactory) 
     done = subprocess.run(list(map(str, words)), check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith("| ")][1:]
-    assert len(rows) == 9
+    assert len(rows) == 10
     assert rows[-1].startswith("| 2 clients")

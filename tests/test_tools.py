@@ -12,32 +12,19 @@ import openai
 import pytest
 from hypothesis import given, settings
 from openai import OpenAI
-from scripted import OPENING, TEMPLATE, speaker
+from scripted import OPENING, TEMPLATE, TOOLS, speaker
 from served import BYTES, Served, served
 
+from hybridge.export.server.answering import Question
 from hybridge.export.server.answers import Answer, OneCall
 from hybridge.export.server.formats import FORMATS, answer_format, without_calls
 from hybridge.export.server.inbox import Inbox
 from hybridge.export.server.job import Finished, Job, Piece
 from hybridge.export.server.prompts import Prompt
+from hybridge.export.server.requests import GenerationRequest
+from hybridge.export.server.responses_form import ResponsesForm
 from hybridge.runtime import GenerationStats, Sampling
 
-TOOLS: list[Any] = [
-    {
-        "type": "function",
-        "function": {
-            "name": "weather",
-            "description": "Tell the weather",
-            "parameters": {
-                "type": "object",
-                "properties": {"place": {"type": "string"}, "days": {"type": "integer"}},
-                "required": ["place"],
-                "additionalProperties": False,
-            },
-        },
-    },
-    {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}}}},
-]
 TWO = [("weather", {"place": 'Å, "here"', "days": 2}), ("clock", {})]
 JSON = '{"name": "weather", "arguments": {"place": "Å, \\"here\\"", "days": 2}}'
 CLOCK = '{"name": "clock", "arguments": {}}'
@@ -269,14 +256,17 @@ def test_a_model_without_a_form_of_calls_takes_no_tools() -> None:
 def test_pieces_that_come_with_the_end_are_read_before_it(one: Served) -> None:
     """The computing thread may be done before anybody has listened."""
     job = Job(prompt=[1], tokenizer=BYTES, sampling=Sampling(), max_new_tokens=1, emit=print, deadline=0)
-    answer = Answer(parser=lambda _: OneCall())
+    question = Question(
+        asked=GenerationRequest(), prompt=Prompt("", [1]), form=ResponsesForm("babble"), chat=False,
+        answer=Answer(parser=lambda _: OneCall()),
+    )  # fmt: skip
 
     async def listen() -> list[Any]:
         inbox = Inbox()
         for text in ('{"name": "clock", "argu', 'ments": {}}'):
             inbox.put(Piece(text, [], []))
         inbox.put(Finished("stop", 0, GenerationStats()))
-        return [each async for each in one.server._heard(job, Prompt("", [1]), inbox, answer, chat=False)]
+        return [each async for each in one.server.answering.heard(question, job, inbox)]
 
     said, _ = asyncio.run(listen())
     assert [delta.call.name for delta in said.deltas if delta.call] == ["clock"]

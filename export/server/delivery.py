@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any, Protocol
 
 from starlette.responses import JSONResponse, Response
 
 from hybridge.export.server.answers import Answer, Delta
 from hybridge.export.server.errors import ApiError
 from hybridge.export.server.job import Chance, Finished, Job, Piece
-from hybridge.export.server.responses import DONE, Form, event
 from hybridge.runtime.generation.stats import Origin
 
 
@@ -29,6 +29,16 @@ def by_origin(pieces: Sequence[Piece]) -> list[tuple[Origin | None, str]]:
     return [(origin, "".join(each.text for each in group)) for origin, group in groupby(pieces, lambda each: each.origin)]
 
 
+class Form(Protocol):
+    """Makes the objects and the events of one answer."""
+
+    def whole(self, answer: Answer, chances: Sequence[Chance] | None, end: Finished, prompt: int) -> dict[str, Any]: ...
+    def first(self) -> Iterator[str]: ...
+    def piece(self, delta: Delta, chances: Sequence[Chance] | None) -> Iterator[str]: ...
+    def last(self, answer: Answer, end: Finished, prompt: int) -> Iterator[str]: ...
+    def error(self, error: ApiError) -> Iterator[str]: ...
+
+
 async def whole(job: Job, form: Form, answer: Answer, heard: AsyncGenerator[Said | Finished, None]) -> Response:
     """Return the answer once it is there."""
     chances: list[Chance] = []
@@ -41,23 +51,22 @@ async def whole(job: Job, form: Form, answer: Answer, heard: AsyncGenerator[Said
 
 
 async def streamed(
-    job: Job, form: Form, answer: Answer, first: Said | Finished, heard: AsyncGenerator[Said | Finished, None], *,
-    with_usage: bool,
-) -> AsyncIterator[str]:  # fmt: skip
+    job: Job, form: Form, answer: Answer, first: Said | Finished, heard: AsyncGenerator[Said | Finished, None]
+) -> AsyncIterator[str]:
     """The answer as server-sent events, the last of them an error where something goes wrong on the way."""
     async with aclosing(heard):
         try:
-            if (opening := form.first()) is not None:
-                yield event(opening)
+            for event in form.first():
+                yield event
             each: Said | Finished = first
             while isinstance(each, Said):
                 deltas = each.deltas or ([Delta()] if each.chances else [])
                 for i, delta in enumerate(deltas):
-                    yield event(form.piece(delta, (each.chances if i == 0 else []) if job.chances is not None else None))
+                    for event in form.piece(delta, (each.chances if i == 0 else []) if job.chances is not None else None):
+                        yield event
                 each = await anext(heard)
-            yield event(form.last(answer, each))
-            if with_usage:
-                yield event(form.usage(each, len(job.prompt)))
-            yield DONE
+            for event in form.last(answer, each, len(job.prompt)):
+                yield event
         except ApiError as error:
-            yield event(error.to_dict())
+            for event in form.error(error):
+                yield event

@@ -51,13 +51,17 @@ class Format:
 
     def lead(self, prompt: str, *, call: bool) -> str:
         """Return what stands between ``prompt`` and a call, or content, that comes at once: also the end of its reasoning."""
+        close = self.reasoning_end(prompt)
+        return (f"\n{close}\n\n" if close else "") + (self.call if call else self.content)
+
+    def reasoning_end(self, prompt: str) -> str:
+        """Return the text that ends the reasoning which ``prompt`` has begun; nothing where it has begun none."""
         thinking = None
         for event in response_parser(self.response, prompt, []).initial_events:
             is_open = event["type"] != "region_close" and event["field"] in REASONING
             thinking = self.response["fields"][event["field"]] if is_open else None
         close = thinking.get("close", "") if thinking is not None else ""
-        end = f"\n{close if isinstance(close, str) else close[0]}\n\n" if close else ""
-        return end + (self.call if call else self.content)
+        return close if isinstance(close, str) else str(close[0])
 
 
 def _format(name: str, marker: str, anchor: Any, fields: Mapping[str, Any], call: str = "", content: str = "") -> Format:

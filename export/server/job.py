@@ -12,13 +12,13 @@ from torch import Tensor
 
 from hybridge.export.server.errors import ApiError
 from hybridge.runtime.chat.text_stream import Decoder, TextStream
+from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.sampling import Sampling
 from hybridge.runtime.generation.stats import GenerationStats, Origin
 from hybridge.runtime.sessions.prefix_cache import PrefixCache
 from hybridge.runtime.sessions.reading import Reading
 from hybridge.runtime.sessions.session import Session
-from hybridge.runtime.structured.grammars import Grammar
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Job:
     """prompt: tokens; marks: lengths of the prompt at which others may go another way; chances: how many best tokens to tell.
 
     emit: takes each event, on the worker's thread; Finished or an ApiError is the last. deadline: by ``time.monotonic``.
-    grammar: what the text follows.
+    constrain: makes what the text follows.
     """
 
     prompt: list[int]
@@ -85,7 +85,7 @@ class Job:
     stop: tuple[str, ...] = ()
     marks: Collection[int] = ()
     chances: int | None = None
-    grammar: Grammar | None = None
+    constrain: Callable[[], Constraint] | None = None
     cancelled: bool = False
     _seen: list[Chance] = field(default_factory=list)
 
@@ -111,7 +111,7 @@ class Job:
         tokens = place.session.generate(
             self.prompt[-1:], max_new_tokens=self.max_new_tokens, drafter=place.drafter, sampling=self.sampling,
             until=text.push, watch=self._watch if self.chances is not None else None,
-            constraint=self.grammar.follow() if self.grammar is not None else None,
+            constraint=self.constrain() if self.constrain is not None else None,
             hidden=reading.hidden_for(place.drafter), stats=stats,
         )  # fmt: skip
         last = -1

@@ -23,7 +23,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,), "best_of": (1,), "echo": (False,), "suffix": ("",), "frequency_penalty": (0,), "presence_penalty": (0,),
     "logit_bias": ({},), "modalities": (["text"],), "functions": ([],),
     "function_call": ("none", "auto"), "web_search_options": (), "audio": (),
-    "prediction": (),
+    "prediction": (), "truncation": ("disabled",), "include": ([],), "background": (False,), "reasoning": ({},),
 }  # fmt: skip
 """Fields that would change a text, and are not supported, with the values that leave it as it is; so does null."""
 
@@ -164,6 +164,11 @@ class GenerationRequest(BaseModel):
         return []
 
     @property
+    def optional(self) -> list[Function]:
+        """Return the tools of which any may be called."""
+        return []
+
+    @property
     def is_structured(self) -> bool:
         """Return whether the answer must have a form."""
         return self.response_format is not None and self.response_format.type != "text"
@@ -205,6 +210,11 @@ class ChatRequest(GenerationRequest):
         if isinstance(self.tool_choice, ChosenTool):
             return [each for each in functions if each.name == self.tool_choice.function.name]
         return functions if self.tool_choice == "required" else []
+
+    @property
+    def optional(self) -> list[Function]:
+        """Return the tools of which any may be called."""
+        return [tool.function for tool in self.tools or ()] if self.tool_choice in (None, "auto") else []
 
 
 class CompletionRequest(GenerationRequest):

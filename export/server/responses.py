@@ -1,9 +1,9 @@
-"""What an answer looks like: the objects of OpenAI's API, whole and in chunks."""
+"""What an answer looks like: the objects of chats and completions of OpenAI's API, whole and in chunks."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import time
 from typing import Any
@@ -12,16 +12,18 @@ from uuid import uuid4
 from tokenizers import Tokenizer
 
 from hybridge.export.server.answers import Answer, Delta
+from hybridge.export.server.errors import ApiError
 from hybridge.export.server.job import Chance, Finished
 
 
 @dataclass
 class Form:
-    """Makes the objects of one answer. chat: of a conversation, or a completion of a text."""
+    """Makes the objects of one answer. chat: of a conversation, or a completion of a text. with_usage: a stream says counts."""
 
     chat: bool
     model: str
     tokenizer: Tokenizer
+    with_usage: bool = False
     id: str = field(init=False)
     created: int = field(default_factory=lambda: int(time()))
 
@@ -36,21 +38,25 @@ class Form:
         kind = "chat.completion" if self.chat else "text_completion"
         return self._object(kind, [choice]) | {"usage": usage(end, prompt)}
 
-    def first(self) -> dict[str, Any] | None:
-        """Return the chunk that says who speaks."""
-        return self._chunk({"delta": {"role": "assistant", "content": ""}}, None, None) if self.chat else None
+    def first(self) -> Iterator[str]:
+        """Yield the event that says who speaks."""
+        if self.chat:
+            yield event(self._chunk({"delta": {"role": "assistant", "content": ""}}, None, None))
 
-    def piece(self, delta: Delta, chances: Sequence[Chance] | None) -> dict[str, Any]:
-        """Return a chunk with text or a call."""
-        return self._chunk({"delta": self._delta(delta)} if self.chat else {"text": delta.content}, chances, None)
+    def piece(self, delta: Delta, chances: Sequence[Chance] | None) -> Iterator[str]:
+        """Yield an event with text or a call."""
+        yield event(self._chunk({"delta": self._delta(delta)} if self.chat else {"text": delta.content}, chances, None))
 
-    def last(self, answer: Answer, end: Finished) -> dict[str, Any]:
-        """Return the chunk that says why the text ends."""
-        return self._chunk({"delta": {}} if self.chat else {"text": ""}, None, _reason(answer, end))
+    def last(self, answer: Answer, end: Finished, prompt: int) -> Iterator[str]:
+        """Yield the events that say why the text ends, and what was counted."""
+        yield event(self._chunk({"delta": {}} if self.chat else {"text": ""}, None, _reason(answer, end)))
+        if self.with_usage:
+            yield event(self._object(self._kind, []) | {"usage": usage(end, prompt)})
+        yield DONE
 
-    def usage(self, end: Finished, prompt: int) -> dict[str, Any]:
-        """Return the chunk that says what was counted."""
-        return self._object(self._kind, []) | {"usage": usage(end, prompt)}
+    def error(self, error: ApiError) -> Iterator[str]:
+        """Yield the event of what went wrong."""
+        yield event(error.to_dict())
 
     def _message(self, answer: Answer) -> dict[str, Any]:
         content = answer.content if answer.content or not answer.calls else None

@@ -86,7 +86,7 @@ class Worker:
                 place = max(self._free, key=lambda place: place.known(job.prompt))  # the first of equal ones
                 self._free.remove(place)
                 self._running.append(Running(job, place, job.steps(place, self.cache)))
-            self._count()
+                self._count()
             return not self._ends
 
     def _step(self, running: Running) -> None:

@@ -125,6 +125,11 @@ class Follower:
     def fitting(self, tokens: Sequence[int]) -> int:
         return int(self._matcher.validate_tokens(list(tokens)))
 
+    @property
+    def ended(self) -> bool:
+        """Return whether the text is complete and nothing may follow it."""
+        return bool(self._matcher.is_stopped())
+
     def _check(self) -> None:
         if self._matcher.is_error():
             raise GrammarError(f"the grammar cannot be followed any further: {self._matcher.get_error()[:SAID]}")

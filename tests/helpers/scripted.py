@@ -37,6 +37,23 @@ TEMPLATE = """
 {% endif %}"""
 """The form of Qwen3's: tools as JSON, calls in tags, reasoning kept."""
 
+TOOLS: list[Any] = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "Tell the weather",
+            "parameters": {
+                "type": "object",
+                "properties": {"place": {"type": "string"}, "days": {"type": "integer"}},
+                "required": ["place"],
+                "additionalProperties": False,
+            },
+        },
+    },
+    {"type": "function", "function": {"name": "clock", "parameters": {"type": "object", "properties": {}}}},
+]
+
 Script = Callable[[str], str]
 """What is said after a prompt."""
 

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from hybridge.export.cli.chat_template import render
 from hybridge.export.cli.embedded import EMBEDDED
-from hybridge.export.server.app import Server, Settings
+from hybridge.export.server.app import Server
 from hybridge.export.server.formats import Format
 from hybridge.export.server.job import Place
 from hybridge.export.server.listening import bound, over
 from hybridge.export.server.prompts import Render
+from hybridge.export.server.settings import Settings
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
 from hybridge.runtime.sessions.prefix_cache import PrefixCache

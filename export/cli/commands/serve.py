@@ -69,10 +69,11 @@ def serve(
 ) -> None:
     """Answer requests of OpenAI's API over one model; sampling options hold where a request says nothing."""
     try:
-        from hybridge.export.server.app import Server, Settings
+        from hybridge.export.server.app import Server
         from hybridge.export.server.guard import Limits
         from hybridge.export.server.job import Place
         from hybridge.export.server.listening import listen
+        from hybridge.export.server.settings import Settings
     except ImportError:
         raise UsageError(MISSING) from None
     from hybridge.export.cli.chat_template import answer_format_of
