@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -29,9 +30,12 @@ from hybridge.runtime import ExportOptions, GenerationStats, Session, open_artif
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
 from hybridge.runtime.chat.conversation import Conversation, Message, Settings
+from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.generation.drafter import Context
 from hybridge.runtime.generation.sampling import Proposal
 from hybridge.runtime.sessions.prefix_cache import PrefixCache
+from hybridge.runtime.structured.grammars import Grammars
+from hybridge.runtime.structured.lazy import behind
 
 SCRIPT = Path(sys.executable).parent / "hybridge"
 BYTES = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
@@ -250,6 +254,21 @@ def test_a_drafter_gets_the_hidden_states_of_the_whole_prompt() -> None:
     listener.places.clear()
     said(conversation, "more")
     assert set(range(answer + 2, conversation.turns[1].answer)) <= set(listener.places)
+
+
+def test_what_an_answer_follows_is_made_of_its_prompt() -> None:
+    """Behind the reasoning that a prompt has begun, the answer fits; where it has begun none, all of it does."""
+    grammars, prompts = Grammars(BYTES.to_str(), 260, [END]), list[str]()
+
+    def constrain(prompt: str) -> Constraint:
+        prompts.append(prompt)
+        return behind("a" if len(prompts) == 1 else "", grammars.regex("[xyz]{3}").follow, BYTES, [END])
+
+    conversation = talk(constrain=constrain, max_new_tokens=200)
+    thought = said(conversation, "hello")
+    assert prompts == [conversation.turns[0].rendered]
+    assert re.fullmatch(r"[^a]*a\n\n[xyz]{3}", thought)
+    assert re.fullmatch("[xyz]{3}", said(conversation, "more"))
 
 
 # On disk and from the command line

@@ -11,6 +11,7 @@ from pathlib import Path
 from hybridge.export.cli.common import err, print_json
 from hybridge.export.cli.generating import Model, plain_seconds, speed_up, stats_rows, stats_table
 from hybridge.export.cli.prompt import RunPrompt
+from hybridge.export.cli.structure import Constrain
 from hybridge.export.pages.page import write_page
 from hybridge.export.pages.run import run_page
 from hybridge.runtime.chat.text_stream import TextStream
@@ -18,17 +19,16 @@ from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.generation.sampling import Sampling
 from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.generation.trace import Trace
-from hybridge.runtime.structured.grammars import Grammar
 
 
 def continue_text(
-    model: Model, prompt: RunPrompt, most: int, sampling: Sampling, stop: Sequence[str], grammar: Grammar | None, *,
+    model: Model, prompt: RunPrompt, most: int, sampling: Sampling, stop: Sequence[str], constrain: Constrain | None, *,
     stats: bool, html: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Continue ``prompt`` by at most so many tokens and show what came, and what it took. Raises what generating raises."""
     gc.freeze()
     done, text, new = Trace() if html is not None else GenerationStats(), TextStream(model.tokenizer, stop), list[int]()
-    constraint = grammar.follow() if grammar is not None else None
+    constraint = constrain(prompt.rendered) if constrain is not None else None
     written = _continue(model, prompt, most, sampling, text, done, constraint, new, silent=json)
     measured = plain_seconds(model.session) if stats or json or html is not None else None
     if html is not None and isinstance(done, Trace):

@@ -20,11 +20,15 @@ LARGEST = 64 << 20
 
 @dataclass(frozen=True)
 class RunPrompt:
-    """A prompt: the text as it was given, its tokens, and what stands before the continuation where it is shown."""
+    """A prompt: the text as it was given, its tokens, and what stands before the continuation where it is shown.
+
+    rendered: what the chat template made of it, if it did.
+    """
 
     text: str
     ids: list[int]
     shown: str
+    rendered: str = ""
 
 
 def as_text(tokenizer: Tokenizer, text: str) -> RunPrompt:
@@ -36,7 +40,7 @@ def as_message(tokenizer: Tokenizer, text: str, system: Sequence[str], render: R
     """Return a message to be answered, in the words of the chat template; only the answer is shown."""
     opening = [{"role": "system", "content": told} for told in system]
     rendered = render([*opening, {"role": "user", "content": text}])
-    return RunPrompt(text, tokenizer.encode(rendered, add_special_tokens=False).ids, "")
+    return RunPrompt(text, tokenizer.encode(rendered, add_special_tokens=False).ids, "", rendered)
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:

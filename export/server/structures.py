@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 
 from tokenizers import Tokenizer
 
@@ -15,12 +16,10 @@ from hybridge.export.server.requests import GenerationRequest
 from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.structured.grammars import Grammar, Grammars
-from hybridge.runtime.structured.lazy import Lazy
+from hybridge.runtime.structured.lazy import Lazy, behind, in_full
 
 Constrain = Callable[[], Constraint]
 """Makes what one text follows."""
-BLANK_LINE = "\n\n"
-"""What models write between their reasoning and their answer."""
 
 
 class Structures:
@@ -39,10 +38,7 @@ class Structures:
         grammar = await self._whole(asked)
         if grammar is None:
             return await self._calls(asked)
-        if not reasoning:
-            return grammar.follow
-        ends = self._description.eos_ids
-        return lambda: Lazy(self._decode, self._encode, reasoning, grammar.follow, before=ends, spaces=BLANK_LINE)
+        return partial(behind, reasoning, grammar.follow, self._tokenizer, self._description.eos_ids)
 
     async def _whole(self, asked: GenerationRequest) -> Grammar | None:
         """The grammar of all of an answer, if it has one."""
@@ -70,13 +66,7 @@ class Structures:
             grammar = await asyncio.to_thread(grammars.lark, rules(asked.optional))
         except (GrammarError, UsageError, ValueError):
             return None
-        return lambda: Lazy(self._decode, self._encode, opening, grammar.follow, again=True)
-
-    def _decode(self, tokens: Sequence[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=False)
-
-    def _encode(self, text: str) -> list[int]:
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        return partial(Lazy, *in_full(self._tokenizer), opening, grammar.follow, again=True)
 
     async def _ready(self) -> Grammars:
         if self._grammars is None:

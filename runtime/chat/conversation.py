@@ -27,13 +27,16 @@ Render = Callable[[list[Message]], str]
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings of a conversation's answers. constrain: makes what decides which tokens an answer may have, each its own."""
+    """Settings of a conversation's answers.
+
+    constrain: makes, of the text that the template made of a conversation, what decides which tokens the answer may have.
+    """
 
     drafter: Drafter | None = None
     sampling: Sampling = field(default_factory=Sampling)
     stop: tuple[str, ...] = ()
     max_new_tokens: int = 512
-    constrain: Callable[[], Constraint] | None = None
+    constrain: Callable[[str], Constraint] | None = None
 
 
 @dataclass
@@ -130,11 +133,11 @@ class Conversation:
             reading = self._reach(self.tokens[:-1])
         stats.prompt_tokens += len(self.tokens) - 1 - reading.known  # the last one is generate's to read and to count
         self._keep(2 * len(self.turns) - 1)
-        text = TextStream(self.tokenizer, self.settings.stop)
+        text, constrain = TextStream(self.tokenizer, self.settings.stop), self.settings.constrain
         tokens = self.session.generate(
             self.tokens[-1:], max_new_tokens=self.settings.max_new_tokens, drafter=self.settings.drafter,
             sampling=self.settings.sampling, until=text.push, stats=stats, hidden=reading.hidden_for(self.settings.drafter),
-            constraint=self.settings.constrain() if self.settings.constrain is not None else None,
+            constraint=constrain(self.turns[-1].rendered) if constrain is not None else None,
         )  # fmt: skip
         self.messages.append({"role": "assistant", "content": ""})
         with closing(tokens):  # type: ignore[type-var]  # a generator

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+from tokenizers import Tokenizer
 from torch import Tensor
 
+from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.structured.grammars import Follower
 
 Decode = Callable[[Sequence[int]], str]
+BLANK_LINE = "\n\n"
+"""What models write between their reasoning and their answer."""
 
 
 class Lazy:
@@ -89,6 +93,22 @@ class Lazy:
         """Return what stands behind the opening; none where it is not there."""
         _, found, rest = self._decode(tokens).partition(self._opening)
         return rest if found else None
+
+
+def behind(end: str, follow: Callable[[], Follower], tokenizer: Tokenizer, eos_ids: Collection[int]) -> Constraint:
+    """Return what follows a text that begins with reasoning, up to ``end``, or with none of it where that is empty."""
+    if not end:
+        return follow()
+    decode, encode = in_full(tokenizer)
+    return Lazy(decode, encode, end, follow, before=eos_ids, spaces=BLANK_LINE)
+
+
+def in_full(tokenizer: Tokenizer) -> tuple[Decode, Callable[[str], list[int]]]:
+    """Return what decodes with special tokens and encodes without adding any."""
+    return (
+        lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=False)),
+        lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids),
+    )
 
 
 def _only(logits: Tensor, token: int) -> Tensor:

@@ -75,7 +75,7 @@ def chat(
     from hybridge.export.cli.chat_template import load_template
     from hybridge.export.cli.checkpoints import kept_checkpoints
     from hybridge.export.cli.generating import open_model
-    from hybridge.export.cli.structure import grammar_of
+    from hybridge.export.cli.structure import constrain_of
     from hybridge.export.cli.template_args import template_variables
     from hybridge.export.cli.terminal import talk
     from hybridge.runtime.chat.conversation import Conversation, Settings
@@ -86,10 +86,9 @@ def chat(
     )
     variables = template_variables(template_arg or ())
     model = open_model(artifact, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads)
-    follows = grammar_of(model, json_schema, regex, grammar)
     settings = Settings(
         drafter=model.drafter, sampling=sampling, stop=tuple(stop or ()), max_new_tokens=max_new_tokens,
-        constrain=follows.follow if follows is not None else None,
+        constrain=constrain_of(model, json_schema, regex, grammar),
     )  # fmt: skip
     opening = [{"role": "system", "content": text} for text in system or ()]
     render = load_template(model.artifact, variables, thinking)

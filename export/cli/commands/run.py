@@ -82,7 +82,7 @@ def run(
     from hybridge.export.cli.continuing import continue_text
     from hybridge.export.cli.generating import open_model
     from hybridge.export.cli.prompt import as_message, as_text, read_prompt
-    from hybridge.export.cli.structure import grammar_of
+    from hybridge.export.cli.structure import constrain_of
     from hybridge.export.cli.template_args import template_variables
     from hybridge.runtime.generation.sampling import Sampling
 
@@ -95,5 +95,5 @@ def run(
         asked = as_message(model.tokenizer, text, system or (), load_template(model.artifact, variables, thinking))
     else:
         asked = as_text(model.tokenizer, text)
-    follows = grammar_of(model, json_schema, regex, grammar)
-    continue_text(model, asked, max_new_tokens, sampling, stop or (), follows, stats=stats, html=html, json=json)
+    constrain = constrain_of(model, json_schema, regex, grammar)
+    continue_text(model, asked, max_new_tokens, sampling, stop or (), constrain, stats=stats, html=html, json=json)
