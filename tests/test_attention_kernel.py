@@ -224,6 +224,21 @@ def test_a_block_behind_the_last_row_is_refused() -> None:
         run(query, torch.tensor([36]))
 
 
+@pytest.mark.slow
+def test_a_window_without_a_ring_is_refused() -> None:
+    """With a mask it made the first row a position, and a forged one overflowed what there is to do."""
+    query, keys, values, start = case("verify of 5")
+    mask = torch.ones(query.shape[1], keys.shape[1], dtype=torch.bool)
+    run = KernelProgram(
+        lambda q, s, m, keys, values: ops.attention(q, keys, values, s, m, None, 0.3, 0.0, 0, 1 << 60, False),
+        [query, start, mask],
+        keys=keys,
+        values=values,
+    )
+    with pytest.raises(RuntimeError):
+        run(query, torch.tensor([1 << 62]), mask)
+
+
 WINDOWS = {
     "decode": {"T": 1, "window": 5, "ring": 10, "R": 10, "start": 33},
     "decode before the ring is full": {"T": 1, "window": 5, "ring": 10, "R": 10, "start": 2},

@@ -195,9 +195,9 @@ Tensor& attention_out(KernelRuntimeContext& context, const Tensor& query, const 
   REQUIRE(is<float>(out, 1, T, H, V));
   REQUIRE(is_rows<bool>(mask, T, R));
   REQUIRE(holds<float>(sinks, H));
-  REQUIRE(reads(start, first, 0, std::numeric_limits<int64_t>::max() - T));
+  REQUIRE(reads(start, first, 0, std::numeric_limits<int64_t>::max() - T - R));
   REQUIRE(ring >= 0 && window >= 0);
-  REQUIRE(ring ? !mask && window > 0 && fits(window, T - 1, R) && (R == ring || R - T == ring) : mask || fits(first, T, R));
+  REQUIRE(ring ? !mask && window > 0 && fits(window, T - 1, R) && (R == ring || R - T == ring) : !window && (mask || fits(first, T, R)));
   const Attention a{data<float>(query), sinks ? data<float>(*sinks) : nullptr, data<float>(out), T, H, D, R, G, V, first, float(scale),
       float(softcap), mask ? data<uint8_t>(*mask) : nullptr, ring, window, chunked};
   const bool done = halved ? attend_over<half>(context, a, {data<half>(keys), data<half>(values)})
