@@ -148,7 +148,7 @@ def test_the_text_is_plain_decodings(native: NativeSession) -> None:
     for block in (None, 2, 4):
         native.reset()
         assert list(native.generate_by_own(prompt, max_new_tokens=40, block_length=block, stats=stats)) == plain
-        assert stats.verifies > 3
+        assert block is None or stats.verifies > 3
 
 
 @pytest.mark.parametrize("validated", [validate_session, validate_native])

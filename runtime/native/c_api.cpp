@@ -5,6 +5,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
@@ -31,6 +32,25 @@ struct OpenSession {
   std::unique_ptr<hybridge::Session> session;
   std::shared_ptr<std::recursive_mutex> turn;  // the model's: its sessions run one after the other, or in another's callback
   std::atomic<bool> busy = false, cancelled = false;
+  hybridge::NoDrafter none;
+  hybridge::PromptLookup lookup;
+  std::optional<hybridge::BlockDrafter> own;  // of the session, behind which it is declared
+
+  template <typename D, typename OnToken>
+  Result<hybridge::Generated> generate(hybridge::Tokens prompt, const hybridge::Generation& wishes, D& drafter, OnToken& wanted) {
+    return hybridge::generate(*session, prompt, wishes, drafter, wanted);
+  }
+
+  // It listens no longer than it drafts: hidden states that nobody reads would pile up.
+  template <typename OnToken>
+  Result<hybridge::Generated> generate_by_own(hybridge::Tokens prompt, const hybridge::Generation& wishes, OnToken& wanted) {
+    if (!session->facts().has_drafter()) return Error::InvalidArgument;
+    if (!own) own.emplace(*session);
+    own->listen(true);
+    auto done = generate(prompt, wishes, *own, wanted);
+    own->listen(false);
+    return done;
+  }
 };
 
 // What is open, by handle. Lives as long as the process: threads may still call while it ends.
@@ -239,6 +259,7 @@ hybridge_status hybridge_session_open(hybridge_model model, hybridge_session* se
 
 hybridge_status hybridge_session_close(hybridge_session session) {
   return in(session, [&](OpenSession& open) {
+    open.own.reset();
     open.session.reset();
     return sessions().remove(session) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE;
   });
@@ -302,15 +323,16 @@ hybridge_status hybridge_generate(
       started = true;
       return on_token == nullptr || on_token(token, user) != 0;
     };
-    const hybridge::Generation lengths = {chosen.max_new_tokens, chosen.block_length, &open.cancelled, sampling(chosen.sampling)};
-    const auto run = [&](auto&& drafter) {
-      return hybridge::generate(*open.session, span(prompt, count), lengths, drafter, wanted);
-    };
+    const hybridge::Generation wishes{
+        .max_new_tokens = chosen.max_new_tokens, .block_length = chosen.block_length, .cancelled = &open.cancelled,
+        .sampling = sampling(chosen.sampling)};
     const auto drafted = [&]() -> Result<hybridge::Generated> {
-      if (chosen.drafter == HYBRIDGE_NO_DRAFTER) return run(hybridge::NoDrafter());
-      if (chosen.drafter == HYBRIDGE_PROMPT_LOOKUP) return run(hybridge::PromptLookup());
-      const bool has_own = chosen.drafter == HYBRIDGE_OWN_DRAFTER && open.session->facts().has_drafter();
-      return has_own ? run(hybridge::BlockDrafter(*open.session)) : Error::InvalidArgument;
+      switch (chosen.drafter) {
+        case HYBRIDGE_NO_DRAFTER: return open.generate(span(prompt, count), wishes, open.none, wanted);
+        case HYBRIDGE_PROMPT_LOOKUP: return open.generate(span(prompt, count), wishes, open.lookup, wanted);
+        case HYBRIDGE_OWN_DRAFTER: return open.generate_by_own(span(prompt, count), wishes, wanted);
+      }
+      return Error::InvalidArgument;
     };
     const auto done = drafted();
     if (done.ok() && generated != nullptr) {

@@ -10,6 +10,7 @@
 //   0 keep 0|1               0 draft TOKEN LIMIT      of the drafter in the program
 //   0 keep_as NUMBER         0 resume NUMBER      0 drop NUMBER     checkpoints by numbers, of all sessions
 //   0 cache BYTES            0 bring TOKEN ...    to a text, by a prefix cache of so many bytes, of all sessions
+//   0 clock SECONDS ...      of the generations behind it: each look at the clock is so much later; none: the real one
 //   0 sampling TEMPERATURE TOP_K TOP_P MIN_P PENALTY SEED   of the generations behind it, in all sessions
 //
 // and is answered by one line, behind which so many logits follow, float32 in this processor's byte order:
@@ -60,6 +61,15 @@ FILE* claim_stdout() {
   return answers;
 }
 
+// A clock that passes as it is told to.
+struct Clock {
+  static inline std::vector<double> steps;
+  static inline size_t looks = 0;
+  static inline double now = 0;
+
+  static double look() { return now += steps[looks++ % steps.size()]; }
+};
+
 class Replay {
  public:
   Replay(std::vector<std::unique_ptr<hybridge::Session>> sessions, FILE* answers)
@@ -95,6 +105,7 @@ class Replay {
     if (name == "save" || name == "load") return files(session, name, in);
     if (name == "generate") return generate(session, in);
     if (name == "sampling") return sample(session, in);
+    if (name == "clock") return set_clock(session, in);
     const Numbers values = numbers(in);
     if (!in.eof()) return Error::InvalidArgument;  // something that is no whole number
     if (name == "prefill") return answer(session, session.prefill(values));
@@ -123,6 +134,7 @@ class Replay {
 
   Error generate(hybridge::Session& session, std::istream& in) {
     hybridge::Generation options{.sampling = sampling_};
+    if (!Clock::steps.empty()) options.clock = Clock::look;
     std::string drafter;
     in >> options.max_new_tokens >> options.block_length >> drafter;
     const Numbers prompt = numbers(in);
@@ -161,12 +173,19 @@ class Replay {
     return answer(session, Result<int64_t>(session.length()));
   }
 
+  Error set_clock(const hybridge::Session& session, std::istream& in) {
+    Clock::steps.clear();
+    Clock::looks = 0;
+    for (double step; in >> step;) Clock::steps.push_back(step);
+    return answer(session, Result<int64_t>(session.length()));
+  }
+
   Error draft(hybridge::Session& session, const Numbers& values) {
     if (values.size() != 2 || values[1] < 1) return Error::InvalidArgument;
     const auto drafted = session.draft(values[0], static_cast<size_t>(values[1]));
     if (!drafted.ok()) return drafted.error();
     std::string line = "drafted " + std::to_string(session.length());
-    for (int64_t token : *drafted) line += " " + std::to_string(token);
+    for (int64_t token : drafted->tokens) line += " " + std::to_string(token);
     say(line + "\n");
     return Error::Ok;
   }

@@ -43,6 +43,7 @@ ERRORS: dict[str, type[HybridgeError]] = {
     "generate": TokenError,
     "draft": DraftError,
     "sampling": UsageError,
+    "clock": UsageError,
     "commit": CommitError,
     "snapshot": SnapshotError,
     "restore": SnapshotError,
@@ -189,10 +190,15 @@ class NativeSession:
         return self._generate("ask", tokens, max_new_tokens, block_length, stats, propose)
 
     def generate_by_lookup(
-        self, tokens: Sequence[int], *, max_new_tokens: int, stats: GenerationStats | None = None
+        self,
+        tokens: Sequence[int],
+        *,
+        max_new_tokens: int,
+        block_length: int | None = None,
+        stats: GenerationStats | None = None,
     ) -> Iterator[int]:
         """Generate likewise with the native harness's own prompt lookup."""
-        return self._generate("lookup", tokens, max_new_tokens, None, stats)
+        return self._generate("lookup", tokens, max_new_tokens, block_length, stats)
 
     def generate_by_own(
         self,
@@ -204,6 +210,10 @@ class NativeSession:
     ) -> Iterator[int]:
         """Generate likewise with the artifact's own drafter, run over there."""
         return self._generate("own", tokens, max_new_tokens, block_length, stats)
+
+    def set_clock(self, steps: Sequence[float]) -> None:
+        """Let each look at the clock in a generation be some seconds later: by ``steps``, again and again; none: as it is."""
+        self._ask("clock", *map(repr, steps))
 
     def sample(self, sampling: Sampling) -> None:
         """Draw the tokens of all generations from now on, in every session of the process, by ``sampling``, which has a seed.

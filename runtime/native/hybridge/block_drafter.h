@@ -5,30 +5,39 @@
 #ifndef HYBRIDGE_NATIVE_BLOCK_DRAFTER_H
 #define HYBRIDGE_NATIVE_BLOCK_DRAFTER_H
 
-#include <utility>
-#include <vector>
-
+#include <hybridge/calibration.h>
+#include <hybridge/drafter.h>
+#include <hybridge/pace.h>
 #include <hybridge/session.h>
 
 namespace hybridge {
 
-// While it lives, the session keeps the hidden states that it has yet to read. Its state rolls back with the session's.
-class BlockDrafter {
+// While it lives and listens, the session keeps the hidden states that it has yet to read. Its state rolls back with the session's.
+class BlockDrafter : public Paced {
  public:
-  explicit BlockDrafter(Session& session) : session_(session) { session_.keep_hidden(true); }
-  ~BlockDrafter() { session_.keep_hidden(false); }
+  explicit BlockDrafter(Session& session) : session_(session) { listen(true); }
+  ~BlockDrafter() { listen(false); }
 
   BlockDrafter(const BlockDrafter&) = delete;
   BlockDrafter& operator=(const BlockDrafter&) = delete;
 
-  // Nothing where it fails, too: the text does not need it.
-  std::vector<int64_t> propose(Tokens text, size_t limit) {
-    auto drafted = session_.draft(text.back(), limit);
-    return drafted.ok() ? std::move(*drafted) : std::vector<int64_t>();
+  // Whether it is to read what is committed from now on. It need not, where a text goes on for long without it.
+  void listen(bool wanted) { session_.keep_hidden(wanted); }
+
+  // Its best tokens, and how likely each is to be right: as likely as such tokens were so far. Nothing where it fails, too: the
+  // text does not need it.
+  Proposal propose(Tokens text, size_t limit) {
+    calibration_.learn(text);
+    const auto drafted = session_.draft(text.back(), limit);
+    if (!drafted.ok()) return {};
+    Proposal proposal(drafted->tokens);
+    proposal.chances = calibration_.propose(text.size(), drafted->tokens, drafted->chances);
+    return proposal;
   }
 
  private:
   Session& session_;
+  Calibration calibration_;
 };
 
 }  // namespace hybridge

@@ -14,13 +14,24 @@
 
 namespace hybridge {
 
-// The draft tokens of one call's answer, up to the first that the model does not know; a refusal is one.
-inline Result<std::vector<int64_t>> draft_tokens(const Methods::Method& method, size_t limit, int64_t vocab_size) {
-  const auto& output = method.get_output(0).toTensor();
-  if (output.scalar_type() != executorch::aten::ScalarType::Long) return Error::InvalidProgram;
-  const std::span given(output.const_data_ptr<int64_t>(), std::min(static_cast<size_t>(output.numel()), limit));
+// Draft tokens, none where the drafter's context is full, and its own estimate that each is right if those before it are.
+struct Drafted {
+  std::vector<int64_t> tokens;
+  std::vector<float> chances;
+};
+
+// What one call answers, up to the first token that the model does not know; a refusal is one.
+inline Result<Drafted> drafted(const Methods::Method& method, size_t limit, int64_t vocab_size) {
+  if (method.outputs_size() < 2) return Error::InvalidProgram;
+  const auto &tokens = method.get_output(0).toTensor(), &chances = method.get_output(1).toTensor();
+  const bool fits = tokens.scalar_type() == executorch::aten::ScalarType::Long &&
+                    chances.scalar_type() == executorch::aten::ScalarType::Float && chances.numel() == tokens.numel();
+  if (!fits) return Error::InvalidProgram;
+  const std::span given(tokens.const_data_ptr<int64_t>(), std::min(static_cast<size_t>(tokens.numel()), limit));
   const auto is_known = [vocab_size](int64_t token) { return 0 <= token && token < vocab_size; };
-  return std::vector<int64_t>(given.begin(), std::find_if_not(given.begin(), given.end(), is_known));
+  const auto count = std::find_if_not(given.begin(), given.end(), is_known) - given.begin();
+  const float* estimates = chances.const_data_ptr<float>();
+  return Drafted{{given.begin(), given.begin() + count}, {estimates, estimates + count}};
 }
 
 // `size` pairs: those of rows [n, width] and the tokens after them from `begin` to `end`, and padding.
@@ -38,7 +49,7 @@ inline std::pair<std::vector<float>, Methods::Numbers> padded_pairs(
 // Lets the drafter read rows of hidden states [n, width] and the token after each, n ≥ 1, and propose at most `limit` ≥ 1
 // tokens behind the last one, its best. call(name, inputs) runs a method.
 template <typename Call>
-Result<std::vector<int64_t>> draft(
+Result<Drafted> draft(
     const Facts& facts, Call call, std::span<const float> rows, std::span<const int64_t> following, size_t limit) {
   const auto last = static_cast<size_t>(facts.verify_len()), chunk = static_cast<size_t>(facts.prefill_chunk);
   size_t begin = 0;
@@ -57,7 +68,7 @@ Result<std::vector<int64_t>> draft(
   const auto answer = facts.draft_samples ? call(name, {floats, ids, count, noise, temperature})
                                           : call(name, {floats, ids, count});
   if (!answer.ok()) return answer.error();
-  return draft_tokens(**answer, limit, facts.vocab_size);
+  return drafted(**answer, limit, facts.vocab_size);
 }
 
 }  // namespace hybridge

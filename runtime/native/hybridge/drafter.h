@@ -5,21 +5,43 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace hybridge {
 
-// propose(text, limit): at most `limit` ≥ 1 tokens that may follow the text, none where it has no idea. While one generation
-// lasts, the text only ever grows; its last token is not committed yet.
+// Draft tokens; none where the drafter has no idea. chance: its own estimate that a token is right if those before it are, where
+// it has one; chances: one for each token. They decide how many are verified.
+struct Proposal {
+  Proposal() = default;
+  Proposal(std::vector<int64_t> proposed) : tokens(std::move(proposed)) {}
+
+  std::vector<int64_t> tokens;
+  std::optional<double> chance;
+  std::vector<double> chances;
+};
+
+// propose(text, limit): at most `limit` ≥ 1 tokens that may follow the text. While one generation lasts, the text only ever grows;
+// its last token is not committed yet.
+//
+// A drafter that derives from Paced (hybridge/pace.h) keeps what was measured with it from one generation to the next. One with
+// a static IS_FREE, which is true, takes next to no time: it is asked in every round, and gives a chance.
 template <typename D>
 concept Drafter = requires(D drafter, std::span<const int64_t> text, size_t limit) {
-  { drafter.propose(text, limit) } -> std::convertible_to<std::vector<int64_t>>;
+  { drafter.propose(text, limit) } -> std::convertible_to<Proposal>;
 };
+
+template <typename D>
+constexpr bool is_free() {
+  if constexpr (requires { D::IS_FREE; }) return D::IS_FREE;
+  return false;
+}
 
 // Plain decoding.
 struct NoDrafter {
-  std::vector<int64_t> propose(std::span<const int64_t>, size_t) { return {}; }
+  Proposal propose(std::span<const int64_t>, size_t) { return {}; }
 };
 
 }  // namespace hybridge

@@ -63,8 +63,8 @@ typedef struct hybridge_sampling {
   int has_seed;
 } hybridge_sampling;
 
-// max_new_tokens ≥ 1; block_length: most tokens that are verified at once, 0 for the model's verify_len. The tokens are the same
-// for every choice of it and of a drafter. sampling null: greedy; one that makes no distribution is HYBRIDGE_INVALID_ARGUMENT.
+// max_new_tokens ≥ 1; block_length: tokens that are verified at once, at most the model's verify_len; 0 for what is fastest by what
+// is measured, plain decoding included. The tokens are the same for every choice of it and of a drafter. sampling null: greedy; one that makes no distribution is HYBRIDGE_INVALID_ARGUMENT.
 typedef struct hybridge_generation {
   size_t max_new_tokens, block_length;
   hybridge_drafter drafter;
@@ -113,7 +113,7 @@ hybridge_status hybridge_reset(hybridge_session session);
 hybridge_status hybridge_save(hybridge_session session, const char* path);
 hybridge_status hybridge_load(hybridge_session session, const char* path);
 
-// Text behind the prompt. options null: 64 tokens, verify_len, prompt lookup, greedy. on_token and generated may be null.
+// Text behind the prompt. options null: 64 tokens, the fastest length, prompt lookup, greedy. on_token and generated may be null.
 hybridge_status hybridge_generate(
     hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options,
     hybridge_on_token on_token, void* user, hybridge_generated* generated);

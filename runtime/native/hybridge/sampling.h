@@ -17,6 +17,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <hybridge/logits.h>
@@ -38,12 +39,36 @@ struct Sampling {
   }
 };
 
+// Called with a text and the logits [V] behind it, of which it makes those minus infinity whose tokens may not come next: the
+// text of a generation then is what a grammar, say, allows, whatever was proposed.
+using Mask = std::function<void(std::span<const int64_t> text, std::span<float> logits)>;
+
 class Sampler {
  public:
-  explicit Sampler(const Sampling& sampling) : sampling_(sampling), seed_(sampling.seed ? *sampling.seed : drawn_seed()) {}
+  explicit Sampler(const Sampling& sampling, Mask mask = nullptr)
+      : sampling_(sampling), mask_(std::move(mask)), seed_(sampling.seed ? *sampling.seed : drawn_seed()) {}
 
-  // The token behind `text`, by its logits [V].
+  // The token behind `text`, by its logits [V]; -1 where the mask leaves none, or what is no number.
   int64_t draw(std::span<const float> logits, std::span<const int64_t> text) {
+    if (mask_ == nullptr) return drawn(logits, text);
+    masked_.assign(logits.begin(), logits.end());
+    mask_(text, masked_);
+    return leaves_some(masked_) ? drawn(masked_, text) : -1;
+  }
+
+ private:
+  struct Candidate {
+    double weight;
+    int64_t token;
+  };
+
+  static bool leaves_some(std::span<const float> logits) {
+    constexpr float INFINITE = std::numeric_limits<float>::infinity();
+    const auto is_number = [](float logit) { return logit < INFINITE; };
+    return std::all_of(logits.begin(), logits.end(), is_number) && *std::max_element(logits.begin(), logits.end()) > -INFINITE;
+  }
+
+  int64_t drawn(std::span<const float> logits, std::span<const int64_t> text) {
     const bool is_greedy = sampling_.temperature == 0;
     if (is_greedy && sampling_.repetition_penalty == 1) return best(logits);
     scores_.assign(logits.begin(), logits.end());
@@ -54,12 +79,6 @@ class Sampler {
     keep_min_p();
     return pick(noise(seed_, text.size(), Stream::draw));
   }
-
- private:
-  struct Candidate {
-    double weight;
-    int64_t token;
-  };
 
   // Keskar et al., arXiv:1909.05858, as transformers does it, in float32: tokens of the text lose, whatever their sign.
   void penalize(std::span<const int64_t> text) {
@@ -132,7 +151,9 @@ class Sampler {
   }
 
   Sampling sampling_;
+  Mask mask_;
   uint64_t seed_;
+  std::vector<float> masked_;
   std::vector<double> scores_, sorted_;
   std::vector<bool> seen_;
   std::vector<Candidate> candidates_;

@@ -124,11 +124,11 @@ class Session {
 
   // At most `limit` draft tokens behind `next`, the token that follows the text, by the drafter in the program: it reads the
   // hidden states that were kept since it was last asked. None where it has nothing new to read, or its context is full.
-  Result<std::vector<int64_t>> draft(int64_t next, size_t limit) {
+  Result<Drafted> draft(int64_t next, size_t limit) {
     if (!facts().has_drafter() || limit == 0) return Error::InvalidArgument;
     ET_CHECK_OK_OR_RETURN_ERROR(known(next) ? Error::Ok : Error::InvalidArgument);
     const size_t pairs = hidden_.count();
-    if (pairs == 0) return std::vector<int64_t>();
+    if (pairs == 0) return Drafted();
     std::vector<int64_t> following(text_.end() - static_cast<ptrdiff_t>(pairs) + 1, text_.end());
     following.push_back(next);
     const std::vector<float> rows = hidden_.take(facts().draft_taps, static_cast<size_t>(facts().taps));

@@ -10,23 +10,35 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <concepts>
 #include <cstddef>
+#include <optional>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <hybridge/drafter.h>
+#include <hybridge/pace.h>
 #include <hybridge/prompt_lookup.h>
 #include <hybridge/sampling.h>
 #include <hybridge/session.h>
 
 namespace hybridge {
 
-// block_length: most tokens that are verified at once, the known one included; 0 for the model's verify_len.
-// cancelled: another thread may set it while the generation runs.
+inline double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// block_length: tokens that are verified at once, the known one included; 0 for what is fastest by what is measured, plain
+// decoding included (hybridge/pace.h). cancelled: another thread may set it while the generation runs. mask: what each token may
+// be, if not any. clock: seconds.
 struct Generation {
   size_t max_new_tokens = 64, block_length = 0;
   const std::atomic<bool>* cancelled = nullptr;
   Sampling sampling = {};
+  Mask mask = nullptr;
+  double (*clock)() = seconds_now;
 };
 
 // proposed and accepted count draft tokens; rollbacks the blocks that were not accepted whole.
@@ -39,47 +51,119 @@ struct Generated {
 template <Drafter D, std::predicate<int64_t> OnToken>
 class Generator {
  public:
-  Generator(Session& session, Generation options, D& drafter, OnToken& on_token)
-      : session_(session), options_(options), drafter_(drafter), on_token_(on_token), sampler_(options.sampling) {}
+  Generator(Session& session, const Generation& options, D& drafter, OnToken& on_token)
+      : session_(session),
+        options_(options),
+        drafter_(drafter),
+        on_token_(on_token),
+        sampler_(options.sampling, options.mask),
+        longest_(static_cast<size_t>(session.facts().verify_len())),
+        own_pace_(session.facts().verify_lens, fixed_length()),
+        pace_(pace_of(drafter)) {}
 
   Result<Generated> run(Tokens prompt) {
     const Logits logits = ET_UNWRAP(session_.prefill(prompt, options_.cancelled));
     text_.assign(session_.tokens().begin(), session_.tokens().end());
-    give({sampler_.draw(logits.last(), text_)});
-    while (!ended_ && session_.room() > 0) ET_CHECK_OK_OR_RETURN_ERROR(round());
+    const int64_t first = sampler_.draw(logits.last(), text_);
+    if (first < 0) return NOTHING_ALLOWED;
+    give({first});
+    if (is_going_on()) read_prompt();
+    while (is_going_on()) ET_CHECK_OK_OR_RETURN_ERROR(round());
     return std::move(done_);
   }
 
  private:
+  static constexpr Error NOTHING_ALLOWED = Error::InvalidArgument;
+
+  bool is_going_on() const { return !ended_ && session_.room() > 0; }
+  bool may_draft() const { return !std::is_same_v<D, NoDrafter> && longest_ > 1; }
+
+  std::optional<size_t> fixed_length() const {
+    return options_.block_length > 0 ? std::optional(std::min(options_.block_length, longest_)) : std::nullopt;
+  }
+
+  Pace& pace_of(D& drafter) {
+    if constexpr (std::is_base_of_v<Paced, D>) {
+      if (options_.block_length == 0) return drafter.pace(&session_.facts(), session_.facts().verify_lens);
+    }
+    return own_pace_;
+  }
+
+  // Proposes and verifies a block, or decodes one token.
   Error round() {
-    const std::vector<int64_t> proposed = propose();
-    if (!proposed.empty()) return verify(proposed);
-    const auto logits = session_.decode(text_.back());
-    if (!logits.ok()) return logits.error();
-    give({sampler_.draw(logits->last(), text_)});
-    return Error::Ok;
+    const double began = options_.clock();
+    drafting_ = 0;
+    const std::vector<int64_t> proposed = worthwhile();
+    const auto found = proposed.empty() ? decode() : verify(proposed);
+    if (!found.ok()) return found.error();
+    double seconds = options_.clock() - began;
+    const size_t given = give(*found);
+    const double closing = options_.clock();
+    if (!proposed.empty()) ET_UNWRAP(session_.commit(static_cast<int64_t>(given)));
+    seconds += options_.clock() - closing;
+    pace_.round_done(1 + proposed.size(), proposed.size(), found->size() - 1, seconds, drafting_);
+    return found->empty() || found->back() >= 0 ? Error::Ok : NOTHING_ALLOWED;
   }
 
-  std::vector<int64_t> propose() {
-    const size_t left = std::min(options_.max_new_tokens - done_.tokens.size(), static_cast<size_t>(session_.room()));
-    const auto longest = static_cast<size_t>(session_.facts().verify_len());
-    const size_t limit = std::min(left, options_.block_length > 0 ? std::min(options_.block_length, longest) : longest) - 1;
-    std::vector<int64_t> proposed = limit > 0 ? drafter_.propose(text_, limit) : std::vector<int64_t>();
-    proposed.resize(std::min(proposed.size(), limit));
-    return proposed;
+  // Draft tokens, as many as pay.
+  std::vector<int64_t> worthwhile() {
+    if (!may_draft()) return {};
+    const size_t most = std::min(options_.max_new_tokens - done_.tokens.size(), static_cast<size_t>(session_.room()));
+    if (is_free<D>()) return worthwhile_of_free(std::min(most, longest_) - 1);
+    const size_t length = pace_.choose(most);
+    if (length == 1 && pace_.wants_shadow()) propose_in_shadow();
+    const double began = options_.clock();
+    Proposal proposal = propose(length - 1);
+    if (!proposal.tokens.empty()) drafting_ = options_.clock() - began;
+    if (!proposal.chances.empty()) proposal.tokens.resize(std::min(proposal.tokens.size(), pace_.cut(proposal.chances)));
+    return proposal.tokens;
   }
 
-  Error verify(const std::vector<int64_t>& proposed) {
+  std::vector<int64_t> worthwhile_of_free(size_t limit) {
+    Proposal proposal = propose(limit);
+    if (proposal.tokens.empty()) return {};
+    const size_t length = pace_.choose(proposal.tokens.size() + 1, proposal.chance);
+    proposal.tokens.resize(std::min(proposal.tokens.size(), length - 1));
+    return proposal.tokens;
+  }
+
+  Proposal propose(size_t limit) {
+    if (limit == 0) return {};
+    Proposal proposal = drafter_.propose(text_, limit);
+    proposal.tokens.resize(std::min(proposal.tokens.size(), limit));
+    return proposal;
+  }
+
+  // Lets the drafter read the prompt, which is a prefill too; its first proposal is compared.
+  void read_prompt() {
+    if (may_draft()) pace_.shadow(propose(pace_.shadow_length()).tokens, 0);
+  }
+
+  // Proposes only to compare with what comes: it tells whether speculation would pay again.
+  void propose_in_shadow() {
+    const double began = options_.clock();
+    Proposal proposal = propose(pace_.shadow_length());
+    pace_.shadow(std::move(proposal.tokens), options_.clock() - began);
+  }
+
+  Result<std::vector<int64_t>> decode() {
+    const Logits logits = ET_UNWRAP(session_.decode(text_.back()));
+    const int64_t token = sampler_.draw(logits.last(), text_);
+    pace_.compare(token);
+    return std::vector<int64_t>{token};
+  }
+
+  // The tokens that follow the text, of which all but the last were proposed; they wait for a commit.
+  Result<std::vector<int64_t>> verify(const std::vector<int64_t>& proposed) {
     std::vector<int64_t> block = {text_.back()};
     block.insert(block.end(), proposed.begin(), proposed.end());
-    const auto logits = session_.verify(block);
-    if (!logits.ok()) return logits.error();
-    const std::vector<int64_t> tokens = accept(*logits, proposed);
+    const Logits logits = ET_UNWRAP(session_.verify(block));
+    const std::vector<int64_t> tokens = accept(logits, proposed);
     done_.proposed += proposed.size();
     done_.accepted += tokens.size() - 1;
     done_.rollbacks += tokens.size() <= proposed.size();
     ++done_.verifies;
-    return session_.commit(static_cast<int64_t>(give(tokens))).error();
+    return tokens;
   }
 
   // The draft tokens that are right, and the model's own token behind them; row i of its logits comes after draft token i - 1.
@@ -97,7 +181,7 @@ class Generator {
   // Hands over tokens as long as they are wanted; how many that were. As many of the verified block are now the text's.
   size_t give(const std::vector<int64_t>& tokens) {
     size_t given = 0;
-    while (given < tokens.size() && !ended_) {
+    while (given < tokens.size() && !ended_ && tokens[given] >= 0) {
       const int64_t token = tokens[given++];
       text_.push_back(token);
       done_.tokens.push_back(token);
@@ -114,6 +198,10 @@ class Generator {
   D& drafter_;
   OnToken& on_token_;
   Sampler sampler_;
+  size_t longest_;
+  Pace own_pace_;
+  Pace& pace_;
+  double drafting_ = 0;  // seconds of a proposal that could have been left out
   std::vector<int64_t> text_;
   Generated done_;
   bool ended_ = false;
@@ -123,7 +211,7 @@ class Generator {
 // where the context is full, where on_token(token) answers false, or where it is cancelled. The session's text then ends just
 // before the last token. Cancelled before its first token it is InvalidState, and the session's text is what it was.
 // Refuses what `prefill` does, a max_new_tokens of 0, a sampling that makes no distribution, and draft tokens outside the
-// vocabulary.
+// vocabulary. A mask that leaves no token, or what is no number, is InvalidArgument: tokens that were given may be committed.
 template <Drafter D, std::predicate<int64_t> OnToken>
 Result<Generated> generate(Session& session, Tokens prompt, Generation options, D& drafter, OnToken on_token) {
   if (options.max_new_tokens < 1 || !options.sampling.is_valid()) return Error::InvalidArgument;

@@ -97,7 +97,7 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
   /// where `onToken` answers false or throws (and is thrown on from here), and at a `cancel`: with `.cancelled` where that came
   /// before the first token, and then nothing of the prompt stays.
   ///
-  /// - Parameter blockLength: most tokens that are verified at once; 0 for the model's.
+  /// - Parameter blockLength: tokens that are verified at once; 0 for what is measured to be fastest.
   @discardableResult
   public func generate(
     _ prompt: [Int64], maxNewTokens: Int = 64, promptLookup: Bool = true, blockLength: Int = 0,

@@ -81,7 +81,7 @@ public class HybridgeSession internal constructor(private val handle: Long, priv
      * [promptLookup], which drafts from the text so far. It ends behind one of the model's `eosIds`, where the context is full,
      * where [onToken] answers false or throws (and is thrown on from here), and at a [cancel].
      *
-     * @param blockLength most tokens that are verified at once; 0 for the model's.
+     * @param blockLength tokens that are verified at once; 0 for what is measured to be fastest.
      * @throws HybridgeException with [Status.CANCELLED] where it was cancelled before its first token: nothing of it stays.
      */
     public fun generate(

@@ -1,0 +1,222 @@
+// Choose how many draft tokens to verify: as many as measured acceptance and costs make worthwhile, or none.
+//
+// The same decisions as Python's runtime/generation/pace.py, which says why: tests/test_native_pace.py plays both.
+#ifndef HYBRIDGE_NATIVE_PACE_H
+#define HYBRIDGE_NATIVE_PACE_H
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace hybridge {
+
+// How many tokens a block of `length` yields on average (Leviathan, Kalman, Matias, arXiv:2211.17192, equation 1).
+inline double expected(size_t length, double acceptance) {
+  const double a = std::min(acceptance, 0.999);
+  return (1 - std::pow(a, static_cast<double>(length))) / (1 - a);
+}
+
+// What the last rounds with a proposal brought: the average of draft tokens may promise more than they keep.
+class Yield {
+ public:
+  void add(size_t tokens, double seconds) {
+    tokens_ = FORGET * tokens_ + static_cast<double>(tokens);
+    seconds_ = FORGET * seconds_ + seconds;
+    rounds_ = FORGET * rounds_ + 1;
+  }
+
+  // Trusts it less: a draft token that was only compared was right.
+  void doubt() { rounds_ *= FORGET; }
+
+  // Whether enough rounds were slower than plain decoding, in which a token takes `decode` seconds.
+  bool is_slower_than(double decode) const { return rounds_ >= ROUNDS && tokens_ * decode < seconds_; }
+
+ private:
+  static constexpr double FORGET = 0.85, ROUNDS = 3.0;
+
+  double tokens_ = 0, seconds_ = 0, rounds_ = 0;
+};
+
+// Chooses block lengths; fed with what each round did. Seconds are wall time.
+class Pace {
+ public:
+  // lengths: of the verify methods, ascending; fixed: take this block length whatever was measured.
+  explicit Pace(std::vector<int64_t> lengths, std::optional<size_t> fixed = std::nullopt)
+      : lengths_(lengths.begin(), lengths.end()), fixed_(fixed) {}
+
+  // The chance that a draft token is accepted, as far as the last ones tell.
+  double acceptance() const { return right_ / judged_; }
+
+  // The block length for the next round, at most `room`; 1 for plain decoding. chance that a draft token is right: what was
+  // measured, unless the drafter knows better.
+  size_t choose(size_t room, std::optional<double> chance = std::nullopt) {
+    if (fixed_) return std::min(*fixed_, room);
+    if (plain_rounds_ < MEASURED) return 1;
+    if (since_plain_ >= every_) {
+      every_ = std::min(2 * every_, EVERY);
+      return 1;
+    }
+    if (!chance && patience_ > 0) {
+      --patience_;
+      return 1;  // weighing takes time too, and little changes from one plain round to the next
+    }
+    if (!chance && drafted_.is_slower_than(cost_.at(1))) return 1;
+    const size_t best = fastest(room, chance.value_or(acceptance()), chance ? 1.0 : MARGIN);
+    patience_ = best == 1 ? PATIENCE : 0;
+    return best;
+  }
+
+  // How many draft tokens to verify of those whose chances are given: each is right if those before it are. What proposing them
+  // has cost is spent, whatever is verified; 0 is to decode.
+  size_t cut(std::span<const double> chances) const {
+    if (fixed_ || !cost_.contains(1)) return chances.size();
+    std::vector<double> yields = {1.0};  // tokens of a round, by how many draft tokens are verified
+    double reached = 1.0;
+    for (const double chance : chances) yields.push_back(yields.back() + (reached *= chance));
+    std::set<size_t> counts = {0};
+    for (const size_t length : lengths_) counts.insert(std::min(length - 1, chances.size()));
+    const auto speed = [&](size_t count) { return yields[count] / drafted_cost(count + 1); };
+    return *std::max_element(counts.begin(), counts.end(), [&](size_t one, size_t other) { return speed(one) < speed(other); });
+  }
+
+  // Accounts for a round: `length` tokens ran, `accepted` of the `proposed` ones in it were right. drafting: how many of the
+  // seconds a proposal took that could have been left out.
+  void round_done(size_t length, size_t proposed, size_t accepted, double seconds, double drafting = 0) {
+    length = rounded(length);
+    if (drafting != 0) {
+      drafting_ = drafting_ == 0 ? drafting : drafting_ + 0.1 * (drafting - drafting_);
+      if (measured_.contains(length)) drafted_.add(accepted + 1, seconds);  // the first one says little
+      if (length == 1) seconds -= drafting;  // what is left is a decode
+    }
+    if (length > 1) shadow_.clear();
+    plain_rounds_ += length == 1;
+    since_plain_ = length == 1 ? 0 : since_plain_ + 1;
+    measure(length, seconds);
+    elapsed_ += seconds;
+    judge(proposed, accepted);
+  }
+
+  // Draft tokens that are only compared: how many to propose at once, and whether time may be spent on some.
+  size_t shadow_length() const { return std::min(SHADOW_LENGTH, lengths_.back() - 1); }
+
+  bool wants_shadow() const {
+    const double decode = cost_.contains(1) ? cost_.at(1) : 0.0;
+    const double next = shadow_cost_ != 0 ? shadow_cost_ : decode;
+    return shadow_.empty() && shadowing_ + next <= SHADOW_SHARE * elapsed_ + FIRST_SHADOWS * decode;
+  }
+
+  // Keeps draft tokens that are only compared with what comes, and which took `seconds` to propose.
+  void shadow(std::vector<int64_t> tokens, double seconds) {
+    shadow_ = std::move(tokens);
+    shadow_cost_ = seconds;
+    shadowing_ += seconds;
+  }
+
+  // Compares `token`, which came, with the next of them.
+  void compare(int64_t token) {
+    if (shadow_.empty()) return;
+    const bool right = shadow_.front() == token;
+    shadow_.erase(shadow_.begin());
+    judge(1, right);
+    if (right) {
+      patience_ = 0;
+      drafted_.doubt();
+    } else {
+      shadow_.clear();
+    }
+  }
+
+ private:
+  static constexpr double SHADOW_SHARE = 0.01, FIRST_SHADOWS = 1.0, FORGET = 0.95, MARGIN = 1.1, FIRST_STEP = 0.15;
+  static constexpr size_t SHADOW_LENGTH = 3, MEASURED = 4, SOON = 8, EVERY = 50, PATIENCE = 4;
+
+  // The length with the most tokens a second, if each draft token is right with `chance`.
+  size_t fastest(size_t room, double chance, double margin) const {
+    size_t best = 1;
+    double speed = expected(1, chance) / cost(1);
+    for (const size_t each : lengths_) {
+      const size_t length = std::min(each, room);
+      const double reached = expected(length, chance) / cost(length) / margin;
+      if (length > 1 && reached > speed) best = length, speed = reached;
+    }
+    return best;
+  }
+
+  // What a round costs. The first one with a length is often slower, so most of what was expected stays; the machine now and
+  // then makes a round slower than it is, but never faster.
+  void measure(size_t length, double seconds) {
+    const double known = cost_.contains(1) ? cost(length) : seconds;
+    const size_t count = ++measured_[length];
+    const double weight = count == 1 ? 0.25 : count == 2 ? 1.0 : seconds < known ? 0.5 : 0.1;
+    cost_[length] = known + weight * (std::min(seconds, 2 * known) - known);
+  }
+
+  // Judges draft tokens up to the first wrong one; those that follow it were not verified.
+  void judge(size_t proposed, size_t accepted) {
+    for (size_t i = 0; i < accepted + (accepted < proposed); ++i) {
+      right_ = FORGET * right_ + (i < accepted);
+      judged_ = FORGET * judged_ + 1;
+    }
+  }
+
+  // Seconds of a round that verifies `length` tokens of a proposal, or decodes in spite of it.
+  double drafted_cost(size_t length) const { return cost(length) + (length == 1 ? drafting_ : 0.0); }
+
+  // Seconds of a round, measured or by the nearest that was.
+  double cost(size_t length) const {
+    const size_t wanted = rounded(length);
+    const auto next = cost_.lower_bound(wanted);
+    if (next != cost_.end() && next->first == wanted) return next->second;
+    const double decode = cost_.at(1);
+    const auto& [nearest, seconds] = *std::prev(next);
+    if (nearest == 1) return decode + FIRST_STEP * decode * static_cast<double>(wanted - 1) + shadow_cost_;
+    return seconds + (seconds - decode) / static_cast<double>(nearest - 1) * static_cast<double>(wanted - nearest);
+  }
+
+  // The length of the method that runs so many tokens.
+  size_t rounded(size_t length) const {
+    if (length <= 1) return 1;
+    const auto found = std::lower_bound(lengths_.begin(), lengths_.end(), length);
+    return found == lengths_.end() ? length : *found;
+  }
+
+  std::vector<size_t> lengths_;
+  std::optional<size_t> fixed_;
+  std::map<size_t, double> cost_;      // seconds by length
+  std::map<size_t, size_t> measured_;  // rounds by length
+  size_t every_ = SOON, plain_rounds_ = 0, since_plain_ = 0, patience_ = 0;
+  double right_ = 1.4, judged_ = 2.0;  // a first estimate: 70 %, worth two tries
+  double elapsed_ = 0, shadowing_ = 0, shadow_cost_ = 0, drafting_ = 0;
+  Yield drafted_;
+  std::vector<int64_t> shadow_;
+};
+
+// Base of a drafter that keeps its pace as long as it lives; others begin to measure anew with each generation.
+class Paced {
+ public:
+  // The pace with the model that `model` is the address of, and whose verify methods have these lengths.
+  Pace& pace(const void* model, const std::vector<int64_t>& lengths) {
+    if (!pace_ || model_ != model || lengths_ != lengths) {
+      model_ = model;
+      lengths_ = lengths;
+      pace_.emplace(lengths);
+    }
+    return *pace_;
+  }
+
+ private:
+  const void* model_ = nullptr;
+  std::vector<int64_t> lengths_;
+  std::optional<Pace> pace_;
+};
+
+}  // namespace hybridge
+
+#endif

@@ -1,0 +1,84 @@
+// Plays calls of hybridge::Pace, one a line, and prints what each answers.
+//
+//   pace LENGTH ... | fixed BLOCK LENGTH ...        a new one
+//   choose ROOM [CHANCE]     cut CHANCE ...     done LENGTH PROPOSED ACCEPTED SECONDS DRAFTING
+//   shadow SECONDS TOKEN ... compare TOKEN      wants     acceptance
+//   judge MODEL LENGTH ...                      accept a token with the pace that a drafter keeps with a model
+#include <hybridge/pace.h>
+
+#include <iostream>
+#include <sstream>
+#include <string>
+
+namespace {
+
+template <typename T>
+std::vector<T> rest(std::istream& in) {
+  std::vector<T> values;
+  for (T value; in >> value;) values.push_back(value);
+  return values;
+}
+
+template <typename T>
+T next(std::istream& in) {
+  T value{};
+  in >> value;
+  return value;
+}
+
+class Player {
+ public:
+  void play(const std::string& name, std::istream& in) {
+    if (name == "pace") pace_.emplace(rest<int64_t>(in));
+    if (name == "fixed") {
+      const auto block = next<size_t>(in);
+      pace_.emplace(rest<int64_t>(in), block);
+    }
+    if (name == "choose") {
+      const auto room = next<size_t>(in);
+      const auto chance = rest<double>(in);
+      say(pace_->choose(room, chance.empty() ? std::nullopt : std::optional(chance.front())));
+    }
+    if (name == "cut") say(pace_->cut(rest<double>(in)));
+    if (name == "done") {
+      const auto length = next<size_t>(in), proposed = next<size_t>(in), accepted = next<size_t>(in);
+      const auto seconds = next<double>(in), drafting = next<double>(in);
+      pace_->round_done(length, proposed, accepted, seconds, drafting);
+    }
+    if (name == "shadow") {
+      const auto seconds = next<double>(in);
+      pace_->shadow(rest<int64_t>(in), seconds);
+    }
+    if (name == "compare") pace_->compare(next<int64_t>(in));
+    if (name == "wants") say(pace_->wants_shadow());
+    if (name == "acceptance") say(pace_->acceptance());
+    if (name == "judge") {
+      const auto model = next<size_t>(in);
+      hybridge::Pace& kept = drafter_.pace(models_ + model, rest<int64_t>(in));
+      kept.round_done(1, 1, 1, 1.0);
+      say(kept.acceptance());
+    }
+  }
+
+ private:
+  template <typename T>
+  void say(const T& value) {
+    std::cout.precision(17);
+    std::cout << value << "\n";
+  }
+
+  std::optional<hybridge::Pace> pace_;
+  hybridge::Paced drafter_;
+  char models_[2] = {};
+};
+
+}  // namespace
+
+int main() {
+  Player player;
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream in(line);
+    const auto name = next<std::string>(in);
+    player.play(name, in);
+  }
+}
