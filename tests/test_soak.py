@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Generator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import pytest
+import torch
 from tiny import tiny_config, tiny_model
 from torch import Tensor
 
 from hybridge.export.quantization.quantize import quantize
-from hybridge.export.reference.oracle import load_oracle
+from hybridge.export.reference.oracle import load_oracle, uncached
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.checks.checked_session import Oracle
 from hybridge.runtime.native import NativeProcess, NativeSession
 from hybridge.runtime.sessions.session import Session
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 from soaking.journal import Journal
+from soaking.nearby import nearby
 from soaking.program import Round, play_round
 from soaking.subjects import GROUP, SUBJECTS, WIDER
 
@@ -66,6 +71,35 @@ def test_a_session_that_is_wrong_is_found(own_artifact: Path, checkpoint: Path, 
     errors = [play_round(sessions, oracle, 0, number, tmp_path).error for number in range(ROUNDS)]
     assert any(errors)
     assert all("after:" in each for each in errors if each), "an error shows what led to it"
+
+
+@pytest.mark.slow
+def test_what_a_model_nearby_gives_is_a_tie(own_artifact: Path, checkpoint: Path, tmp_path: Path) -> None:
+    """Of a right kimi_linear 1 round of 67 counted as wrong: two of its experts had the same score."""
+    oracle = load_oracle(checkpoint, open_artifact(own_artifact).manifest)
+    sessions = [Session.load(own_artifact)]
+
+    def another(tokens: Sequence[int]) -> Tensor:
+        return oracle(tokens) * 1.01
+
+    def right() -> Generator[Oracle]:
+        yield from (another, oracle)
+
+    def wrong() -> Generator[Oracle]:
+        yield another
+
+    played = play_round(sessions, another, 0, 0, tmp_path, right)
+    assert (played.error, played.ties) == ("", 1)
+    assert "an error of" in play_round(sessions, another, 0, 0, tmp_path, wrong).error
+
+
+def test_models_nearby_differ_a_little_and_leave_the_model_as_it_was() -> None:
+    model = tiny_model(tiny_config("kimi_linear"))
+    own = uncached(model)(range(9))
+    others = [each(range(9)) for each in islice(nearby(model), 3)]
+    assert 0 < max(float((each - own).abs().max()) for each in others) < 1e-3 * float(own.abs().max())
+    assert not torch.equal(others[0], others[1])
+    assert torch.equal(uncached(model)(range(9)), own)
 
 
 def test_a_journal_goes_on_where_it_was(tmp_path: Path) -> None:

@@ -21,12 +21,14 @@ class Totals:
     operations: Counter[str] = field(default_factory=Counter)
     compared: int = 0
     worst: float = 0.0
+    ties: int = 0
     failures: list[str] = field(default_factory=list)
 
     def add(self, played: Round) -> None:
         self.rounds, self.next = self.rounds + 1, max(self.next, played.number + 1)
         self.operations.update(played.operations)
         self.compared, self.worst = self.compared + played.compared, max(self.worst, played.worst)
+        self.ties += played.ties
         if played.error:
             self.failures.append(f"round {played.number}: {played.error}")
 
@@ -57,14 +59,16 @@ class Journal:
 
     def table(self) -> str:
         """Return a line for each subject, and the sum."""
-        lines = ["| subject | rounds | operations | refused | compared | largest error, of what is tolerated | failures |"]
-        lines.append("|---|---|---|---|---|---|---|")
+        lines = [
+            "| subject | rounds | operations | refused | compared | largest error, of what is tolerated | ties | failures |"
+        ]
+        lines.append("|---|---|---|---|---|---|---|---|")
         every = Totals()
         for name, each in sorted(self.subjects.items()):
             lines.append(_line(name, each))
             every.rounds, every.compared = every.rounds + each.rounds, every.compared + each.compared
             every.operations, every.worst = every.operations + each.operations, max(every.worst, each.worst)
-            every.failures += each.failures
+            every.ties, every.failures = every.ties + each.ties, every.failures + each.failures
         return "\n".join([*lines, _line("**all**", every)])
 
     def _count(self, subject: str, played: Round) -> None:
@@ -84,5 +88,5 @@ def _line(name: str, totals: Totals) -> str:
     refused = sum(count for operation, count in totals.operations.items() if operation.endswith("refused"))
     return (
         f"| {name} | {totals.rounds:,} | {totals.operations.total():,} | {refused:,} | {totals.compared:,} | "
-        f"{100 * totals.worst:.1f} % | {len(totals.failures)} |"
+        f"{100 * totals.worst:.1f} % | {totals.ties} | {len(totals.failures)} |"
     )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +16,9 @@ from hybridge.runtime.checks.random_program import RandomProgram
 from hybridge.runtime.checks.validation import Careless, compare, is_greedy, tolerance
 from hybridge.runtime.checks.validation_report import ValidationReport
 from hybridge.runtime.drafters.prompt_lookup import PromptLookup
+from soaking.nearby import none_nearby
+
+Nearby = Callable[[], Generator[Oracle]]
 
 OPERATIONS = 40
 """Operations of each session in a round."""
@@ -100,11 +104,15 @@ class Round:
     compared: int = 0
     worst: float = 0.0
     """The largest error, as a share of what is tolerated."""
+    ties: int = 0
+    """Programs whose logits are those of a model nearby, as experts with equal scores were chosen another way."""
     error: str = ""
 
 
-def play_round(sessions: Sequence[SavingSession], oracle: Oracle, seed: int, number: int, folder: Path) -> Round:
-    """Interleave programs of some of ``sessions`` and hold all that they gave against ``oracle``.
+def play_round(
+    sessions: Sequence[SavingSession], oracle: Oracle, seed: int, number: int, folder: Path, nearby: Nearby = none_nearby
+) -> Round:
+    """Interleave programs of some of ``sessions`` and hold all that they gave against ``oracle``, or one of those ``nearby``.
 
     folder is for state files. The same seed and number play the same round.
     """
@@ -115,7 +123,7 @@ def play_round(sessions: Sequence[SavingSession], oracle: Oracle, seed: int, num
         while unfinished := [each for each in programs if len(each.log) < OPERATIONS]:
             rng.choice(unfinished).step()
         for program in programs:
-            _judge(program, oracle, result)
+            _judge(program, oracle, nearby, result)
     except ValidationError as error:
         result.error = str(error)
     except HybridgeError as error:  # what should have been done was refused
@@ -126,14 +134,26 @@ def play_round(sessions: Sequence[SavingSession], oracle: Oracle, seed: int, num
     return result
 
 
-def _judge(program: SoakProgram, oracle: Oracle, result: Round) -> None:
+def _judge(program: SoakProgram, oracle: Oracle, nearby: Nearby, result: Round) -> None:
+    """Raises ValidationError where neither ``oracle`` nor one of those nearby gives what the program gave."""
+    report, wrong = _held(program, oracle)
+    if wrong:
+        with closing(nearby()) as others:
+            right = next((held for held, error in (_held(program, each) for each in others) if not error), None)
+        if right is None:
+            raise ValidationError(wrong)
+        report, result.ties = right, result.ties + 1
+    result.compared += report.compared + sum(len(tokens) for _, tokens in program.generated)
+    result.worst = max(result.worst, report.worst_relative / report.tolerance)
+
+
+def _held(program: SoakProgram, oracle: Oracle) -> tuple[ValidationReport, str]:
+    """What comes of holding a program against ``oracle``, and what is wrong, if anything is."""
     report = ValidationReport(seed=0, tolerance=tolerance(program.session.manifest.options))
     compare(report, 0, program, oracle)
-    result.compared += report.compared
-    result.worst = max(result.worst, report.worst_relative / report.tolerance)
     if wrong := report.first_divergence:
-        raise ValidationError(f"an error of {wrong.error:.1e} after: {' · '.join(wrong.operations)}")
+        return report, f"an error of {wrong.error:.1e} after: {' · '.join(wrong.operations)}"
     for text, tokens in program.generated:
-        result.compared += len(tokens)
         if not is_greedy(report, text, tokens, oracle):
-            raise ValidationError(f"{tokens} is not greedy after {text}, in: {' · '.join(program.log)}")
+            return report, f"{tokens} is not greedy after {text}, in: {' · '.join(program.log)}"
+    return report, ""

@@ -7,25 +7,30 @@ import sys
 import tempfile
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 
-from hybridge.export.reference.oracle import load_oracle
+from hybridge.export.reference.oracle import load_original, round_as, uncached
+from soaking.nearby import nearby, none_nearby
 from soaking.program import play_round
-from soaking.subjects import SUBJECTS, opened
+from soaking.subjects import EXPERTS, SUBJECTS, opened
 
 
 def main(subject: str, work: Path, seed: int, first: int, seconds: float) -> None:
     checkpoint, artifact = SUBJECTS[subject].prepare(work)
     with opened(SUBJECTS[subject], artifact) as sessions, tempfile.TemporaryDirectory() as folder:
-        oracle = load_oracle(checkpoint, sessions[0].manifest)
+        original = load_original(checkpoint, sessions[0].manifest)
+        round_as(original, sessions[0].manifest.options)
+        near = partial(nearby, original.model) if SUBJECTS[subject].family in EXPERTS else none_nearby
+        play = partial(play_round, sessions, uncached(original.model), seed, folder=Path(folder), nearby=near)
         number, end = first, time.monotonic() + seconds
         while number == first or time.monotonic() < end:
             print(json.dumps({"begins": number}), flush=True)
-            print(json.dumps(vars(play_round(sessions, oracle, seed, number, Path(folder)))), flush=True)
+            print(json.dumps(vars(play(number))), flush=True)
             number += 1
 
 
