@@ -43,18 +43,25 @@ class Block:
 
     start: int64 [1], the position of the first; count: int64 [1], how many of them are real (the others are padding and
     leave the state unchanged); tentative: stage the block for a later ``commit`` and leave the committed state alone.
+    ahead: by how much the tokens' positions in the text are higher, for state that begins behind the text's first tokens.
     """
 
     start: Tensor
     count: Tensor
     length: int
     tentative: bool = False
+    ahead: int = 0
     _shared: dict[tuple[Hashable, int], tuple[object, Any]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def positions(self) -> Tensor:
         """Return int64 [T], the position of each token."""
         return self.start + torch.arange(self.length)
+
+    @property
+    def text_positions(self) -> Tensor:
+        """Return int64 [T], the position of each token in the text."""
+        return self.positions + self.ahead if self.ahead else self.positions
 
     @property
     def real(self) -> Tensor:

@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -29,8 +29,13 @@ RESULTS = ROOT / ".conformance"
 REPORT = ROOT / "docs" / "conformance.md"
 INSTRUCTION_SETS = [each.name for each in instruction_sets()]
 SOURCES = ("cache", "export", "runtime", "tests/helpers", "scripts/conformance_case.py", "scripts/conformance_drafter_case.py")
-DRAFTERS, DRAFTED_FAMILIES = ("dflash", "dflash2", "dspark", "eagle3"), ("falcon_h1", "lfm2", "qwen3_5_text")
-"""Kinds of drafters, and the targets that each is tried on: of Mamba-2, short convolutions and the delta rule."""
+DRAFTED_FAMILIES = ("falcon_h1", "lfm2", "qwen3_5_text")
+"""Targets of Mamba-2, short convolutions and the delta rule."""
+DRAFTERS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("dflash", "dflash2", "dspark", "eagle3"), DRAFTED_FAMILIES),
+    "mtp": ("bailing_hybrid", "inkling_text", "qwen3_5_text"),
+}
+"""Kinds of drafters, and the targets that each is tried on; multi-token prediction is part of its target."""
 DRAFTED_BLOCKS = 350
 """Blocks of each such case that are held against the definition."""
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
@@ -110,7 +115,7 @@ def cases(families: list[str]) -> Iterator[Case]:
     for first in product((0, 1), ("hybridge", "llm", "aten")):
         yield from (Case(family, *first) for family in families)
     for kernels, drafter in product(("hybridge", "llm"), DRAFTERS):
-        yield from (Case(family, 0, kernels, drafter=drafter) for family in families if family in DRAFTED_FAMILIES)
+        yield from (Case(family, 0, kernels, drafter=drafter) for family in families if family in DRAFTERS[drafter])
     for isa in INSTRUCTION_SETS:
         yield from (Case(family, 0, "hybridge", isa) for family in families)
 
@@ -204,7 +209,8 @@ def by_drafter(results: dict[Case, dict[str, Any]]) -> list[str]:
         "",
         "Each kind of drafter inside the artifact, with random weights of odd sizes, on targets of three kinds of state and",
         "with two kernel sets. In random programs with rollbacks, snapshots, restores and windows every proposed block must be",
-        "that of the published definition, which starts from the beginning each time; and the text that of plain decoding.",
+        "that of the published definition, which starts from the beginning each time (for `mtp` transformers' `MtpModel`);",
+        "and the text that of plain decoding.",
         "",
         "| drafter | targets | cases | blocks as by the definition | tokens as without it |",
         "|---|---|---|---|---|",

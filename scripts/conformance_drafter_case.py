@@ -13,7 +13,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
 
 import torch
-from drafter_programs import compare_blocks, definition_of
+from drafter_programs import Definition, compare_blocks, definition_of
 from drafter_twins import (
     EagleTwin,
     Twin,
@@ -25,6 +25,7 @@ from drafter_twins import (
     random_tensors,
     save_drafter,
 )  # fmt: skip
+from mtp_reference import save_mtp
 from tiny import save_lively_checkpoint, tiny_config
 
 from hybridge.export.api import export_model
@@ -33,7 +34,7 @@ from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
 from hybridge.runtime.sessions.session import Session
 
-SIZES = {"max_seq_len": 67, "prefill_chunk": 17, "verify_len": 6, "snapshot_slots": 2, "draft_blocks": (2, 4, 6)}
+SIZES = {"max_seq_len": 67, "prefill_chunk": 17, "verify_len": 6, "snapshot_slots": 2}
 LAYERS = ["sliding_attention", "full_attention"]
 KINDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "dflash": lambda target: dflash_config(target, LAYERS, [1, 0]),
@@ -41,26 +42,45 @@ KINDS: dict[str, Callable[[Any], dict[str, Any]]] = {
     "dspark": lambda target: dspark_config(target, LAYERS, [0, 1]),
     "eagle3": lambda target: eagle_config(target, target.vocab_size // 2),
 }
+MTP_LAYERS: dict[str, dict[str, Any]] = {
+    "bailing_hybrid": {"num_mtp_layers": 2},
+    "inkling_text": {"num_mtp_layers": 4, "mtp_local_layer_ids": [0, 2], "chain_hidden_post_norm": True},
+}
 OPERATIONS, NEW_TOKENS = 40, 30
 
 
 def main(family: str, variant: int, kernels: str, blocks: int, kind: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        target = tiny_config(family, variant)
-        save_lively_checkpoint(folder / "target", target, seed=variant)
-        config = KINDS[kind](target)
-        tensors = eagle_tensors(config, 2) if kind == "eagle3" else random_tensors(config)
-        save_drafter(folder / "drafter", config, tensors)
-        options = ExportOptions(**SIZES, kernels=kernels)  # type: ignore[arg-type]
-        export_model(folder / "target", folder / "artifact", options, drafter=folder / "drafter")
-        model, session = load_checkpoint(folder / "target").model, Session.load(folder / "artifact")
-        embedding, head = (each.weight.detach() for each in (model.get_input_embeddings(), model.get_output_embeddings()))
-        twin = EagleTwin(config, tensors, embedding) if kind == "eagle3" else Twin(config, tensors, embedding, head)
+        definition = (with_mtp if kind == "mtp" else with_drafter)(folder, family, variant, kernels, kind)
+        session = Session.load(folder / "artifact")
         compared = seed = 0
         while compared < blocks:
-            compared, seed = compared + compare_blocks(session, definition_of(twin, model), seed, OPERATIONS), seed + 1
+            compared, seed = compared + compare_blocks(session, definition, seed, OPERATIONS), seed + 1
         return {"passed": True, "blocks": compared, "tokens": tokens_as_plain(session)}
+
+
+def with_drafter(folder: Path, family: str, variant: int, kernels: str, kind: str) -> Definition:
+    """Export a target with a drafter of its own folder; what this has to propose."""
+    target = tiny_config(family, variant)
+    save_lively_checkpoint(folder / "target", target, seed=variant)
+    config = KINDS[kind](target)
+    tensors = eagle_tensors(config, 2) if kind == "eagle3" else random_tensors(config)
+    save_drafter(folder / "drafter", config, tensors)
+    options = ExportOptions(**SIZES, draft_blocks=(2, 4, 6), kernels=kernels)  # type: ignore[arg-type]
+    export_model(folder / "target", folder / "artifact", options, drafter=folder / "drafter")
+    model = load_checkpoint(folder / "target").model
+    embedding, head = (each.weight.detach() for each in (model.get_input_embeddings(), model.get_output_embeddings()))
+    twin = EagleTwin(config, tensors, embedding) if kind == "eagle3" else Twin(config, tensors, embedding, head)
+    return definition_of(twin, model)
+
+
+def with_mtp(folder: Path, family: str, variant: int, kernels: str, kind: str) -> Definition:
+    """Export a target with layers of multi-token prediction in its own checkpoint; what these have to propose."""
+    reference = save_mtp(folder / "target", tiny_config(family, variant, **MTP_LAYERS.get(family, {})), seed=variant)
+    options = ExportOptions(**SIZES, mtp=True, draft_len=3, tap_layers=(-1,), kernels=kernels)  # type: ignore[arg-type]
+    export_model(folder / "target", folder / "artifact", options)
+    return reference.chain
 
 
 def tokens_as_plain(session: Session) -> int:

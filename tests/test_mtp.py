@@ -1,4 +1,4 @@
-"""The drafter of ``mtp.*`` weights against the same math without a cache, eagerly and as a real program."""
+"""The drafter of a checkpoint's own layers against transformers' ``MtpModel``, eagerly and as a real program."""
 
 import copy
 import dataclasses
@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from drafter_programs import compare_blocks
 from interrupts import Interrupt
+from mtp_reference import MtpReference, published, random_mtp, save_mtp
 from tiny import lively, save_checkpoint, tiny_config, tiny_model
 from torch import Tensor
 
@@ -28,46 +30,15 @@ from hybridge.runtime.drafters.block_drafter import BlockDrafter
 OPTIONS = ExportOptions(
     max_seq_len=41, prefill_chunk=7, verify_len=5, shorter_verify_lens=(3,), tap_layers=(1, -1), mtp=True, draft_len=3
 )
+ONE_LAYER = {"num_hidden_layers": 1, "layer_types": ["hybrid"], "mlp_layer_types": ["dense"]}
 TOKENS = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 3, 2, 1, 40, 41, 42]
-FAMILIES = ["qwen3_5_text", "qwen3_next"]
-
-
-def random_weights(model: Any, seed: int = 1) -> MtpWeights:
-    model.config._attn_implementation = "eager"
-    weights = MtpWeights(model.get_decoder()).eval().requires_grad_(False)
-    generator = torch.Generator().manual_seed(seed)
-    for weight in weights.parameters():
-        weight.copy_(0.3 * torch.randn(weight.shape, generator=generator))
-    return weights
-
-
-class Reference:
-    """Everything from the start, each time."""
-
-    def __init__(self, model: Any, weights: Any) -> None:
-        self.model, self.weights = model, weights
-
-    @torch.no_grad()
-    def chain(self, tokens: list[int], length: int) -> list[int]:
-        """Guesses after ``tokens``: the last of them is known and not committed."""
-        decoder = self.model.get_decoder()
-        hidden = decoder(torch.tensor([tokens[:-1]]), use_cache=False).last_hidden_state
-        following = torch.tensor([tokens[1:]])
-        guesses: list[int] = []
-        for _ in range(length):
-            g = self._layer(decoder, hidden, following)
-            guesses.append(int(self.model.lm_head(g[:, -1]).argmax()))
-            hidden = torch.cat([hidden, g[:, -1:]], dim=1)
-            following = torch.cat([following, torch.tensor([[guesses[-1]]])], dim=1)
-        return guesses
-
-    def _layer(self, decoder: Any, hidden: Tensor, following: Tensor) -> Tensor:
-        w = self.weights
-        z = w.fc(torch.cat([w.pre_fc_norm_embedding(decoder.embed_tokens(following)), w.pre_fc_norm_hidden(hidden)], -1))
-        length = z.shape[1]
-        rope = decoder.rotary_emb(z, torch.arange(length)[None])
-        mask = torch.full((length, length), float("-inf")).triu(1)[None, None]
-        return w.norm(w.layers[0](z, position_embeddings=rope, attention_mask=mask))  # type: ignore[no-any-return]
+FAMILIES: dict[str, dict[str, Any]] = {
+    "qwen3_5_text": {},
+    "qwen3_next": {},
+    "bailing_hybrid": {"num_mtp_layers": 2},
+    "inkling_text": {"num_mtp_layers": 4, "mtp_local_layer_ids": [0, 2], "chain_hidden_post_norm": True},
+}
+"""With layers whose last one goes on, and with more than propose; inkling's have windows and convolutions."""
 
 
 class Methods:
@@ -102,14 +73,15 @@ class Description:
         self.vocab_size = vocab_size
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
-def made(request: pytest.FixtureRequest) -> tuple[Reference, Session]:
-    model = lively(tiny_model(tiny_config(request.param)))
-    weights = random_weights(model)
+@pytest.fixture(scope="module", params=[*FAMILIES])
+def made(request: pytest.FixtureRequest) -> tuple[MtpReference, Session]:
+    model = lively(tiny_model(tiny_config(request.param, **FAMILIES[request.param])))
+    weights = random_mtp(model)
     adapted, drafter = copy.deepcopy((model, weights))
+    drafter.layers = drafter.layers[: OPTIONS.draft_len]  # as many as propose
     methods = Methods(adapted, drafter)
     session = Session(methods, Description(model.config.vocab_size))  # type: ignore[arg-type]
-    return Reference(model, weights), session
+    return MtpReference(model, weights), session
 
 
 def proposed(session: Session, drafter: BlockDrafter, context: Context, limit: int = 3) -> list[int]:
@@ -124,7 +96,7 @@ def fed(session: Session, context: Context, tokens: list[int], last: int) -> Non
 
 
 @pytest.mark.parametrize("cuts", [(1,), (4, 5), (9, 10, 13), (12,), (16,), (1, 2, 3)])
-def test_guesses_are_those_of_the_chain_without_a_cache(made: tuple[Reference, Session], cuts: tuple[int, ...]) -> None:
+def test_guesses_are_those_of_the_chain_without_a_cache(made: tuple[MtpReference, Session], cuts: tuple[int, ...]) -> None:
     reference, session = made
     session.reset()
     drafter, context = BlockDrafter(session), Context([], Sampler(Sampling()))
@@ -136,7 +108,7 @@ def test_guesses_are_those_of_the_chain_without_a_cache(made: tuple[Reference, S
         assert proposed(session, drafter, context) == [], "nothing new was committed since"
 
 
-def test_a_rejected_block_is_not_what_the_drafter_reads(made: tuple[Reference, Session]) -> None:
+def test_a_rejected_block_is_not_what_the_drafter_reads(made: tuple[MtpReference, Session]) -> None:
     reference, session = made
     session.reset()
     drafter, context = BlockDrafter(session), Context([], Sampler(Sampling()))
@@ -149,7 +121,7 @@ def test_a_rejected_block_is_not_what_the_drafter_reads(made: tuple[Reference, S
     assert proposed(session, drafter, context) == reference.chain([*TOKENS[:7], 50], 3)
 
 
-def test_a_restore_rolls_the_drafter_back_too(made: tuple[Reference, Session]) -> None:
+def test_a_restore_rolls_the_drafter_back_too(made: tuple[MtpReference, Session]) -> None:
     reference, session = made
     session.reset()
     drafter, context = BlockDrafter(session), Context([], Sampler(Sampling()))
@@ -163,7 +135,7 @@ def test_a_restore_rolls_the_drafter_back_too(made: tuple[Reference, Session]) -
     assert proposed(session, drafter, context) == reference.chain(TOKENS[:10], 3)
 
 
-def test_what_stands_behind_the_pairs_is_not_looked_at(made: tuple[Reference, Session]) -> None:
+def test_what_stands_behind_the_pairs_is_not_looked_at(made: tuple[MtpReference, Session]) -> None:
     reference, session = made
     session.reset()
     session.prefill(TOKENS[:3])
@@ -175,7 +147,7 @@ def test_what_stands_behind_the_pairs_is_not_looked_at(made: tuple[Reference, Se
     assert bool(((chances > 0) & (chances <= 1)).all())
 
 
-def test_a_slot_is_invalid_once_the_drafter_wrote_below_its_length(made: tuple[Reference, Session]) -> None:
+def test_a_slot_is_invalid_once_the_drafter_wrote_below_its_length(made: tuple[MtpReference, Session]) -> None:
     _, session = made
     session.reset()
     session.prefill(TOKENS[:3])
@@ -191,7 +163,7 @@ def test_a_slot_is_invalid_once_the_drafter_wrote_below_its_length(made: tuple[R
     assert session.restore(0) == 3
 
 
-def test_a_full_drafter_guesses_nothing_and_stays_as_it_is(made: tuple[Reference, Session]) -> None:
+def test_a_full_drafter_guesses_nothing_and_stays_as_it_is(made: tuple[MtpReference, Session]) -> None:
     _, session = made
     session.reset()
     drafter, context = BlockDrafter(session), Context([], Sampler(Sampling()))
@@ -202,7 +174,7 @@ def test_a_full_drafter_guesses_nothing_and_stays_as_it_is(made: tuple[Reference
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", [None, 3, 5])
-def test_greedy_text_is_the_same_with_it(made: tuple[Reference, Session], block: int | None) -> None:
+def test_greedy_text_is_the_same_with_it(made: tuple[MtpReference, Session], block: int | None) -> None:
     _, session = made
     texts = []
     for drafter in (None, BlockDrafter(session)):
@@ -214,19 +186,20 @@ def test_greedy_text_is_the_same_with_it(made: tuple[Reference, Session], block:
 # From a checkpoint
 
 
-def save(folder: Path, family: str = "qwen3_5_text", **changes: Any) -> Checkpoint:
-    model = save_checkpoint(folder, tiny_config(family))
-    weights = {f"mtp.{name}": each.clone() for name, each in random_weights(model).state_dict().items()}
+def save(folder: Path, family: str = "qwen3_5_text", sizes: dict[str, Any] | None = None, **changes: Any) -> Checkpoint:
+    model = save_checkpoint(folder, tiny_config(family, **(sizes or {})))
+    weights = published(model, random_mtp(model))
     kept = {name: each for name, each in (weights | changes).items() if each is not None}
     safetensors.torch.save_file(kept, folder / "mtp.safetensors")
     return load_checkpoint(folder)
 
 
 def test_weights_are_read_from_their_own_shard(tmp_path: Path) -> None:
-    weights = load_mtp(save(tmp_path))
-    want = safetensors.torch.load_file(tmp_path / "mtp.safetensors")
-    assert {f"mtp.{name}" for name in weights.state_dict()} == want.keys()
-    assert all(torch.equal(each, want[f"mtp.{name}"]) for name, each in weights.state_dict().items())
+    checkpoint = save(tmp_path)
+    got, want = published(checkpoint.model, load_mtp(checkpoint)), safetensors.torch.load_file(tmp_path / "mtp.safetensors")
+    assert {"mtp.fc.weight", "mtp.pre_fc_norm_hidden.weight", "mtp.layers.0.self_attn.q_proj.weight"} < got.keys()
+    assert got.keys() == want.keys()
+    assert all(torch.equal(each, want[name]) for name, each in got.items())
 
 
 @pytest.mark.parametrize(
@@ -243,6 +216,47 @@ def test_weights_that_make_no_drafter_are_refused(tmp_path: Path, changes: dict[
     checkpoint = save(tmp_path, **changes)
     with pytest.raises(error, match=says):
         load_mtp(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "says"),
+    [
+        ("bailing_hybrid", {"model.layers.4.hnorm.weight": None}, "lacks model.layers.4.hnorm.weight"),
+        ("bailing_hybrid", {"model.layers.6.hnorm.weight": torch.zeros(2)}, "has 3 layers .* config.json says 2"),
+        ("bailing_hybrid", {"model.layers.4.other.weight": torch.zeros(2)}, "unknown model.layers.4.other.weight"),
+        (
+            "inkling_text",
+            {"model.mtp.layers.1.transformer_block.attn.wq_du.weight": torch.zeros(2)},
+            r"wq_du.* has shape \[2\]",
+        ),
+        ("inkling_text", {"model.mtp.chain_norm.weight": None}, "lacks model.mtp.chain_norm.weight"),
+    ],
+)
+def test_weights_of_several_layers_that_make_no_drafter_are_refused(
+    tmp_path: Path, family: str, changes: dict[str, Any], says: str
+) -> None:
+    checkpoint = save(tmp_path, family, FAMILIES[family], **changes)
+    with pytest.raises(CheckpointError, match=says):
+        load_mtp(checkpoint, 2)
+
+
+def test_names_are_those_of_the_checkpoints(tmp_path: Path) -> None:
+    """Ling's are those of its own last layer, which transformers has written."""
+    model = save_checkpoint(tmp_path, tiny_config("bailing_hybrid"))
+    names = {name for name in published(model, random_mtp(model)) if ".experts." not in name}
+    own = {name.replace("layers.3.", "layers.4.") for name in safetensors.torch.load_file(tmp_path / "model.safetensors")}
+    assert {name.split(".")[3] for name in names - own} == {"enorm", "hnorm", "eh_proj", "final_layernorm"}
+
+
+def test_a_config_without_such_layers_says_so() -> None:
+    with pytest.raises(CheckpointError, match="says 0 layers of multi-token prediction"):
+        build_cache(tiny_config("inkling_text"), OPTIONS)
+
+
+def test_layers_with_a_state_cannot_go_on() -> None:
+    config = tiny_config("inkling_text", num_mtp_layers=2)
+    with pytest.raises(UsageError, match="give --draft-len 2"):
+        build_cache(config, OPTIONS)
 
 
 def test_a_checkpoint_without_them_says_so(tmp_path: Path) -> None:
@@ -265,15 +279,16 @@ def test_options_that_no_drafter_can_have_are_refused(change: dict[str, Any], sa
 def test_experts_that_are_stored_one_by_one_are_stacked(tmp_path: Path) -> None:
     sizes = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "shared_expert_intermediate_size": 32}
     model = save_checkpoint(tmp_path, tiny_config("qwen3_next", **sizes))
-    want = random_weights(model).state_dict()
+    want = published(model, random_mtp(model))
     own = dict(want)
-    experts = "layers.0.mlp.experts."
+    experts = "mtp.layers.0.mlp.experts."
     for e, (both, down) in enumerate(zip(own.pop(f"{experts}gate_up_proj"), own.pop(f"{experts}down_proj"), strict=True)):
         gate, up = both.chunk(2)
         own |= {f"{experts}{e}.{name}_proj.weight": each for name, each in (("gate", gate), ("up", up), ("down", down))}
-    own = {f"mtp.{name}": each.clone() for name, each in own.items()}
+    own = {name: each.clone() for name, each in own.items()}
     safetensors.torch.save_file(own, tmp_path / "mtp.safetensors")
-    got = load_mtp(load_checkpoint(tmp_path)).state_dict()
+    checkpoint = load_checkpoint(tmp_path)
+    got = published(checkpoint.model, load_mtp(checkpoint))
     assert got.keys() == want.keys()
     assert all(torch.equal(got[name], each) for name, each in want.items())
     del own["mtp.layers.0.mlp.experts.1.up_proj.weight"]
@@ -290,12 +305,11 @@ def loaded(checkpoint: Checkpoint) -> LoadedDrafter:
 
 def test_an_eager_session_has_it_too(tmp_path: Path) -> None:
     checkpoint = save(tmp_path)
-    weights = load_mtp(checkpoint)
+    reference = MtpReference(checkpoint.model, load_mtp(checkpoint))
     session = eager_session(checkpoint.model, OPTIONS, loaded(checkpoint))
     logits = session.prefill(TOKENS[:6])
     guesses = session.draft(session.hidden, [*TOKENS[1:6], int(logits.argmax())]).tokens
-    checkpoint.model.config._attn_implementation = "eager"
-    assert guesses == Reference(checkpoint.model, weights).chain([*TOKENS[:6], int(logits.argmax())], 3)
+    assert guesses == reference.chain([*TOKENS[:6], int(logits.argmax())], 3)
     with pytest.raises(UsageError, match="needs its drafter"):
         eager_session(checkpoint.model, OPTIONS)
 
@@ -326,20 +340,19 @@ def test_an_interrupted_draft_happened_or_did_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_real_program_guesses_the_same(tmp_path: Path) -> None:
-    checkpoint = save(tmp_path / "checkpoint")
-    reference = Reference(copy.deepcopy(checkpoint.model), load_mtp(checkpoint))
-    reference.model.config._attn_implementation = reference.weights.layers[0].self_attn.config._attn_implementation = "eager"
-    manifest = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", OPTIONS, force=False, validate=False)
-    assert manifest.methods["verify_3"].outputs[1].shape == [1, 3, 2 * checkpoint.config.hidden_size]
+@pytest.mark.parametrize(
+    ("family", "sizes", "kernels"),
+    [("qwen3_5_text", {}, "hybridge"), ("bailing_hybrid", {}, "llm"), ("inkling_text", ONE_LAYER, "hybridge")],
+)
+def test_a_real_program_guesses_the_same(tmp_path: Path, family: str, sizes: dict[str, Any], kernels: Any) -> None:
+    reference = save_mtp(tmp_path / "checkpoint", tiny_config(family, **FAMILIES[family], **sizes))
+    own = dataclasses.replace(OPTIONS, snapshot_slots=1, kernels=kernels)
+    manifest = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", own, force=False, validate=False)
+    assert manifest.methods["verify_3"].outputs[1].shape == [1, 3, 2 * reference.model.config.hidden_size]
     session = Session.load(tmp_path / "artifact")
-    drafter, context = BlockDrafter(session), Context([], Sampler(Sampling()))
-    for start, cut in ((0, 9), (9, 10), (10, 13)):
-        fed(session, context, TOKENS[start:cut], TOKENS[cut])
-        assert proposed(session, drafter, context) == reference.chain(context.tokens, 3)
-    session.snapshot(0)
+    assert compare_blocks(session, reference.chain, seed=0, operations=16) > 5
     session.save(tmp_path / "state")
+    want = list(session.generate([3], max_new_tokens=8, eos_ids=()))
     session.reset()
     session.load_state(tmp_path / "state")
-    fed(session, context, TOKENS[13:15], TOKENS[15])
-    assert proposed(session, drafter, context) == reference.chain(TOKENS[:16], 3)
+    assert list(session.generate([3], max_new_tokens=8, drafter=BlockDrafter(session), block_length=3, eos_ids=())) == want

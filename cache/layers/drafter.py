@@ -6,12 +6,15 @@ Nothing that it proposes is kept, so going back is a smaller length here too.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block, CacheSizes
+from hybridge.cache.layers.composite import CompositeLayer
 from hybridge.cache.layers.full_attention import FullAttentionLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.layers.sliding_attention import SlidingAttentionLayer
@@ -97,6 +100,61 @@ class DrafterSlidingAttentionLayer(SlidingAttentionLayer):
         ahead = held[None, :] - block.positions[:, None]
         mask = (held >= 0) & (ahead > -self.window) & (ahead < (1 if causal else self.window))
         return Visible(held=held, mask=mask)
+
+
+class CarriedLayer(CacheLayer):
+    """carried [B, C]: the output of a layer at the last token that it read, for a layer that reads it a token later."""
+
+    kind: ClassVar[str] = "carried"
+
+    carried: Tensor
+
+    def __init__(self, sizes: CacheSizes, kernels: Kernels, *, channels: int) -> None:
+        super().__init__(sizes, kernels)
+        self.add_committed("carried", channels)
+
+    def carry(self, out: Tensor, block: Block) -> Tensor:
+        """Return what is carried and out [B, T, C] behind it, [B, T + 1, C]; then carry that of the last token that counts."""
+        window = torch.cat([self.carried.unsqueeze(1), out], dim=1)
+        self.carried.copy_(window.index_select(1, block.count).squeeze(1))
+        return window
+
+
+class DrafterStateLayer(CompositeLayer):
+    """The state of a decoder layer that a drafter has: the parts of such a layer of the target, and what it put out last.
+
+    A tentative block is what was committed and draft tokens behind it; ``accept`` keeps the former. A target's commit is for
+    the target's layers alone.
+    """
+
+    def __init__(
+        self, sizes: CacheSizes, kernels: Kernels, build: Callable[[CacheSizes], CacheLayer], *, ahead: int, carried: int
+    ) -> None:
+        """Take what ``build`` gives for blocks with ``ahead`` draft tokens. carried: channels of its output, 0 to keep none."""
+        layer = build(replace(sizes, verify_len=sizes.verify_len + ahead, kv_dtype=None))
+        parts = dict(layer.parts.items()) if isinstance(layer, CompositeLayer) else {"attention": layer}
+        super().__init__(sizes, kernels, parts)  # type: ignore[arg-type]  # a ModuleDict forgets what it holds
+        self._states = self.leaves()
+        if carried:
+            self.parts["carried"] = CarriedLayer(sizes, kernels, channels=carried)
+
+    @property
+    def carried(self) -> CarriedLayer:
+        """Return what keeps its last output."""
+        return self.parts["carried"]  # type: ignore[return-value]  # a ModuleDict forgets what it holds
+
+    @property
+    def has_bounded_state(self) -> bool:
+        """Return whether its state is more than rows by position, so that it ends where a block ends."""
+        return any(part.committed for part in self._states)
+
+    def accept(self, count: Tensor) -> None:
+        """Keep the first ``count`` (int64 [1]) tokens of the tentative block that was run."""
+        for part in self._states:
+            part.commit(count)
+
+    def commit(self, count: Tensor) -> None:
+        pass
 
 
 def step(block: Block, index: int) -> Block:

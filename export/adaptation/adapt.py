@@ -92,7 +92,7 @@ def adapt(model: PreTrainedModel, cache: HybridCache) -> PreTrainedModel:
     hold_rope(model)
     adaptation = ADAPTATIONS.get(model.config.model_type, Adaptation())  # attention alone needs none
     for index, layer in enumerate(decoder_layers(model)):
-        _replace_mixers(layer, index, adaptation, cache)
+        replace_mixers(layer, index, adaptation, cache)
     for module in model.modules():
         if hasattr(module, "layer_idx"):
             module.hybridge = Unregistered(cache)
@@ -105,7 +105,18 @@ def decoder_layers(model: PreTrainedModel) -> Iterator[Any]:
     yield from decoder_of(model).layers
 
 
-def _replace_mixers(layer: Any, index: int, adaptation: Adaptation, cache: HybridCache) -> None:
+def adapt_layer(layer: nn.Module, index: int, config: Any, cache: HybridCache) -> None:
+    """Bind a decoder layer outside of a model to the cache's layer ``index``, in place. config: its own, also changed."""
+    config._attn_implementation, config._experts_implementation = ATTENTION, EXPERTS
+    module: Any
+    for module in layer.modules():
+        if hasattr(module, "layer_idx"):
+            module.layer_idx, module.hybridge = index, Unregistered(cache)
+    replace_mixers(layer, index, ADAPTATIONS.get(config.model_type, Adaptation()), cache)
+
+
+def replace_mixers(layer: Any, index: int, adaptation: Adaptation, cache: HybridCache) -> None:
+    """Replace the mixers of a decoder layer by those over the cache's layer ``index``."""
     for path, mixer in adaptation.mixers.items():
         *parents, name = path.split(".")
         owner = layer

@@ -79,7 +79,7 @@ def load_block_weights(folder: Path, config: BlockDrafterConfig, vocab: int, cop
     with torch.device("meta"):
         weights = BlockWeights(config, vocab)
     advice = "is it whole, and are its config.json and its weights of one drafter?"
-    fill(weights, {_place(name): each for name, each in found.items()}, folder, prefix="", advice=advice)
+    fill(weights, {_place(name): each for name, each in found.items()}, folder, advice=advice)
     weights.rope = rope
     return weights
 

@@ -87,7 +87,7 @@ def load_eagle(folder: Path, c: EagleConfig, taps: int, embedding: Tensor) -> Ea
         raise CheckpointError(f"{folder} lacks {EMBEDDING}, and the target's is {c.target_width} wide, not {c.hidden_size}.")
     with torch.device("meta"):
         weights = EagleWeights(c, EMBEDDING in found, taps)
-    fill(weights, found, folder, prefix="", advice="is it whole, and are its config.json and its weights of one drafter?")
+    fill(weights, found, folder, advice="is it whole, and are its config.json and its weights of one drafter?")
     weights.complete(rope, ids)
     return weights
 

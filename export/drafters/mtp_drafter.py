@@ -1,8 +1,13 @@
-"""Multi-token prediction: the drafter that Qwen3.5-type checkpoints carry in their ``mtp.*`` weights.
+"""Multi-token prediction: the drafter of the layers that some checkpoints carry beside the model's own.
 
-transformers ignores these weights. With h the model's hidden states after the final norm and x the tokens, position p has
-``z = fc([norm(embed(x[p + 1])), norm(h[p])])``, one decoder layer attends over all z up to p, and its normed output g gives
-by the model's own head what may be x[p + 2]; one step further g stands for h. Source: vLLM, ``qwen3_5_mtp.py``.
+With h the model's hidden states after the final norm and x the tokens, layer k (from 0 on) reads at the place of token x[t]
+``z = eh_proj([norm(embed(x[t])), norm(g)])``, where g is what layer k - 1 gave at x[t - 1], for the first layer h[t - 1]. A
+decoder layer attends over its own z up to there, and its normed output gives by the model's own head what may be x[t + 1].
+So each layer guesses one token, from the guesses of those before it; the last layer then goes on with its own output.
+
+Layer k's first z is at x[k + 1]: what it would read before there is not.
+
+Sources: transformers 5.23 ``MtpModel``; vLLM ``qwen3_5_mtp.py``, for the layer that goes on.
 """
 
 from __future__ import annotations
@@ -14,59 +19,119 @@ from torch import Tensor
 
 from hybridge.cache.block import Block
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.cache.layers.drafter import step
+from hybridge.cache.layers.drafter import DrafterStateLayer
+from hybridge.export.adaptation.adapt import adapt_layer
 from hybridge.export.adaptation.families.family import Unregistered
 from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, Target
-from hybridge.export.drafters.mtp_weights import MtpWeights
+from hybridge.export.drafters.mtp_weights import MtpLayer, MtpWeights
 from hybridge.runtime.artifacts.drafter_description import DrafterDescription
 
 
 class MtpDrafter(ArtifactDrafter):
-    """The drafter over the model and the cache; its attention layer is the one behind its length."""
+    """The drafter over the model and the cache; its layers' state is behind its length."""
 
     def __init__(self, weights: MtpWeights, cache: HybridCache, place: int, description: DrafterDescription) -> None:
         super().__init__(cache, place, description)
         self.weights = weights
-        self.width = weights.fc.out_features
+        self.width = weights.config.hidden_size
         self.state = Unregistered(cache)
-        module: Any
-        for module in weights.modules():
-            if hasattr(module, "layer_idx"):
-                module.layer_idx, module.hybridge = place + 1, Unregistered(cache)
+        for index in range(self.count):
+            adapt_layer(self._weights_of(index).block, place + 1 + index, weights.config, cache)
+
+    @property
+    def count(self) -> int:
+        """Return the number of layers."""
+        return len(self.weights.layers)
 
     def read(self, target: Target, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
-        return self._read(target, hidden, tokens, count, ahead=0)[2]
+        block = self.length.extend(tokens.shape[1], count)
+        h = known(hidden, block)
+        for index in range(self.count):
+            h = self._carried(index, self._run(target, index, h, tokens, block, drafts=False), block)[:, : tokens.shape[1]]
+        return self.close(block)
 
     def draft(self, target: Target, guesses: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor) -> Answers:
-        g, block, length = self._read(target, hidden, tokens, count, ahead=guesses)
-        proposed, chances = self._propose(target, guesses, g, block)
-        return torch.where(length >= 0, proposed, -1), chances
-
-    def _read(self, target: Target, hidden: Tensor, tokens: Tensor, count: Tensor, ahead: int) -> tuple[Tensor, Block, Tensor]:
-        """g [1, T, H] of the pairs, their block, and the drafter's length, -1 where they and ``ahead`` more do not fit."""
-        block = self.length.extend(tokens.shape[1], count, ahead)
-        # A select: padding may be NaN, and in a value not even a weight of 0 would hide that.
-        g = self._run(target.decoder, torch.where(block.real[:, None], hidden, 0.0), tokens, block)
-        return g, block, self.close(block)
-
-    def _propose(self, target: Target, guesses: int, g: Tensor, block: Block) -> tuple[Tensor, Tensor]:
-        """Chain from the last counted row of g [1, T, H]: tokens int64 and their probabilities float32, both [1, N]."""
-        g = g.index_select(1, (block.count - 1).clamp(min=0))
-        tokens: list[Tensor] = []
-        chances: list[Tensor] = []
+        block = self.length.extend(tokens.shape[1], count, guesses)
+        h, g, found, chances = known(hidden, block), hidden, list[Tensor](), list[Tensor]()
         for i in range(guesses):
-            if i:
-                g = self._run(target.decoder, g, tokens[-1], step(block, i - 1))
+            if i < self.count:
+                out = self._run(target, i, h, following(tokens, found, block), block, drafts=True)
+                h, g = self._carried(i, out, block), at(out, block.count + i - 1)
+            else:
+                g = self._go_on(target, g, found[-1], block, i)
             chance, token = target.logits(g).softmax(-1).max(-1)
-            tokens.append(token)
+            found.append(token)
             chances.append(chance)
-        return torch.cat(tokens, dim=1), torch.cat(chances, dim=1)
+        fits = self.close(block) >= 0
+        return torch.where(fits, torch.cat(found, dim=1), -1), torch.cat(chances, dim=1)
 
-    def _run(self, decoder: Any, hidden: Tensor, tokens: Tensor, block: Block) -> Tensor:
+    def _weights_of(self, index: int) -> MtpLayer:
+        return self.weights.layers[index]  # type: ignore[return-value]  # a ModuleList forgets what it holds
+
+    def _state(self, index: int) -> DrafterStateLayer:
+        return self.state.cache.layers[self.place + 1 + index]  # type: ignore[return-value]  # likewise
+
+    def _carried(self, index: int, out: Tensor, block: Block) -> Tensor:
+        """What the next layer reads, [1, T + 1, H]: the layer's last output before the block, then out [1, T, H].
+
+        Of the last layer it is its own output, which no layer reads.
+        """
+        if index == self.count - 1:
+            return out
+        return self._state(index).carried.carry(out, block)
+
+    def _run(self, target: Target, index: int, h: Tensor, tokens: Tensor, block: Block, *, drafts: bool) -> Tensor:
+        """Run layer ``index`` over h [1, T, H] and tokens [1, T], of which draft tokens follow those that count; [1, T, H].
+
+        Its first row is at the text's token ``index`` + 1, so rows for tokens before that are left out.
+        """
+        missing = (index - block.start).clamp(min=0)
+        start, count = ((each - by).clamp(min=0) for each, by in ((block.start, index), (block.count, missing)))
+        if index:
+            h, tokens = moved(h, missing), moved(tokens, missing)
+        every = torch.full_like(count, h.shape[1]) if drafts else count
+        own = Block(start=start, count=every, length=h.shape[1], tentative=drafts, ahead=index + 1)
+        out = self._layer(target, index, h, tokens, own)
+        if drafts:
+            self._state(index).accept(count)
+        return moved(out, -missing) if index else out
+
+    def _go_on(self, target: Target, g: Tensor, token: Tensor, block: Block, i: int) -> Tensor:
+        """Run the last layer over its own output g [1, 1, H] and the draft token ``i`` - 1, which are not kept."""
+        last = self.count - 1
+        start = block.start + block.count + (i - 1 - last)
+        return self._layer(target, last, g, token, Block(start=start, count=torch.ones_like(start), length=1, ahead=last + 1))
+
+    def _layer(self, target: Target, index: int, h: Tensor, tokens: Tensor, block: Block) -> Tensor:
+        layer = self._weights_of(index)
+        z = layer.joined(target.embed(tokens), h)
         self.state.cache.block = block
-        w: Any = self.weights
-        embedded = w.pre_fc_norm_embedding(decoder.embed_tokens(tokens))
-        z = w.fc(torch.cat([embedded, w.pre_fc_norm_hidden(hidden)], dim=-1))
-        rope = decoder.rotary_emb(z, block.positions[None])
-        out: Tensor = w.norm(w.layers[0](z, position_embeddings=rope, attention_mask=None))
-        return out
+        rotary: Any = getattr(target.decoder, "rotary_emb", None)
+        rope = None if rotary is None else rotary(z, block.text_positions[None])
+        return self.weights.normed(index, layer.block(z, position_embeddings=rope, attention_mask=None))
+
+
+def known(hidden: Tensor, block: Block) -> Tensor:
+    """Return rows [1, T, H] with zeros for padding, by a select: it may be NaN, which no weight of 0 would hide."""
+    return torch.where(block.real[:, None], hidden, 0.0)
+
+
+def at(rows: Tensor, index: Tensor) -> Tensor:
+    """Return row ``index`` (int64 [1]) of rows [1, T, H], the first for a refused block."""
+    return rows.index_select(1, index.clamp(min=0))
+
+
+def moved(rows: Tensor, by: Tensor) -> Tensor:
+    """Return rows [1, T, ...] with row i + ``by`` (int64 [1]) at i; those that there are none for hold any."""
+    last = rows.shape[1] - 1
+    return rows.index_select(1, (torch.arange(last + 1) + by).clamp(0, last))
+
+
+def following(tokens: Tensor, drafted: list[Tensor], block: Block) -> Tensor:
+    """Return tokens [1, T + N]: those of the block that count, then N draft tokens, then padding."""
+    if not drafted:
+        return tokens
+    T, length = tokens.shape[1], tokens.shape[1] + len(drafted)
+    place = torch.arange(length)
+    source = torch.where(place < block.count, place, T + place - block.count).clamp(max=length - 1)
+    return torch.cat([tokens, *drafted], dim=1).index_select(1, source)

@@ -1,102 +1,115 @@
-"""Multi-token prediction's weights: the ``mtp.*`` tensors of Qwen3.5-type checkpoints, which transformers ignores."""
+"""Multi-token prediction's weights: layers beside the model's own in a checkpoint, which transformers ignores by default."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
+from hybridge.cache.families import FAMILIES as CACHES
+from hybridge.cache.layers.drafter import DrafterStateLayer
+from hybridge.cache.operations.kernels import Kernels
 from hybridge.export.checkpoint.decoder import decoder_of
 from hybridge.export.checkpoint.loading import Checkpoint
+from hybridge.export.drafters.mtp_families import LAYER, MtpFamily, mtp_config, mtp_family
 from hybridge.export.drafters.tensors import fill, read_tensors
 from hybridge.runtime.artifacts.options import ExportOptions
 
-FAMILIES = ("qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 
+class MtpLayer(nn.Module):
+    """What goes into a decoder layer, of the model's own classes, and a norm behind it where the family has one for each."""
 
-PREFIX = "mtp."
+    def __init__(self, config: Any, decoder: Any, index: int) -> None:
+        super().__init__()
+        norm, layer = type(decoder.norm), type(decoder.layers[0])
+        self.enorm, self.hnorm = (norm(config.hidden_size, eps=config.rms_norm_eps) for _ in range(2))
+        self.eh_proj = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
+        self.block: nn.Module = layer(config, index)
+        self.hidden_first = getattr(config, "mtp_hidden_states_first", False)
+        # As in ``MtpModel``: where a config says anything of it, there is one norm for all layers, or none.
+        if not hasattr(config, "chain_hidden_post_norm"):
+            self.norm = norm(config.hidden_size, eps=config.rms_norm_eps)
 
-
-EXPERT = r"(?P<prefix>layers\.0\.mlp\.experts\.)(?P<expert>\d{1,4})\.(gate|up|down)_proj\.weight"
-"""What checkpoints call the weights of one expert."""
+    def joined(self, embedded: Tensor, hidden: Tensor) -> Tensor:
+        """Return what the decoder layer takes, [1, T, H], of embedded tokens and hidden states [1, T, H]."""
+        parts = [self.enorm(embedded), self.hnorm(hidden)]
+        z: Tensor = self.eh_proj(torch.cat(parts[::-1] if self.hidden_first else parts, dim=-1))
+        return z
 
 
 class MtpWeights(nn.Module):
-    """The modules of the ``mtp.*`` weights, named as these are; norms and layer are the model's own classes."""
+    """The first ``count`` layers of multi-token prediction. config: that of ``mtp_config``."""
 
-    def __init__(self, decoder: Any) -> None:
+    def __init__(self, config: Any, decoder: Any, count: int) -> None:
         super().__init__()
-        config = decoder.config
-        attends = config.layer_types.index("full_attention")
-        norm, layer = type(decoder.norm), type(decoder.layers[attends])
-        self.pre_fc_norm_embedding, self.pre_fc_norm_hidden, self.norm = (
-            norm(config.hidden_size, eps=config.rms_norm_eps) for _ in range(3)
-        )
-        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
-        self.layers = nn.ModuleList([layer(config, attends)])
+        self.config = config
+        self.layers = nn.ModuleList(MtpLayer(config, decoder, index) for index in range(count))
+        if getattr(config, "chain_hidden_post_norm", False):
+            self.chain_norm = type(decoder.norm)(config.hidden_size, eps=config.rms_norm_eps)
+
+    def normed(self, index: int, out: Tensor) -> Tensor:
+        """Return the output [1, T, H] of decoder layer ``index`` as the next layer and the target's head take it."""
+        norm = getattr(self.layers[index], "norm", None) or getattr(self, "chain_norm", None)
+        normed: Tensor = out if norm is None else norm(out)
+        return normed
 
 
-def load_mtp(checkpoint: Checkpoint) -> MtpWeights:
-    """Read the ``mtp.*`` weights beside a loaded checkpoint, in float32.
+def load_mtp(checkpoint: Checkpoint, count: int | None = None) -> MtpWeights:
+    """Read the first ``count`` layers, all if it is left out, beside a loaded checkpoint, in float32.
 
-    Raises UnsupportedModelError for a family or a number of layers that there is no drafter for, CheckpointError where weights
-    are missing, misshapen or not finite.
+    Raises what ``mtp_family`` does, UnsupportedModelError for more layers than the family's are known with, and CheckpointError
+    where weights are missing, misshapen or not finite, or where there are not as many layers as the config says.
     """
-    check_family(checkpoint.config)
-    weights = fused_experts(read_tensors(checkpoint.folder, _own_name))
-    if not weights:
-        raise CheckpointError(f"{checkpoint.folder} has no {PREFIX}* weights to make a drafter of; export it without --mtp.")
-    if deeper := [name for name in weights if name.startswith("layers.") and not name.startswith("layers.0.")]:
-        raise UnsupportedModelError(f"{PREFIX}{deeper[0]}: drafters of several layers are not supported; export without --mtp.")
+    config = checkpoint.config
+    family, wanted = mtp_family(config), mtp_config(config)
     with torch.device("meta"):
-        drafter = MtpWeights(decoder_of(checkpoint.model))
-    fill(drafter, weights, checkpoint.folder, prefix=PREFIX, advice="its drafter cannot be exported, leave out --mtp.")
+        drafter = MtpWeights(wanted, decoder_of(checkpoint.model), min(count or MOST, wanted.num_hidden_layers))
+    stored = family.restored(read_tensors(checkpoint.folder, lambda name: family.inside(name, config)))
+    _check_layers(checkpoint, family, stored, wanted.num_hidden_layers)
+    unused = {name for name in stored if (layer := LAYER.match(name)) and int(layer[1]) >= len(drafter.layers)}
+    stored = {name: each for name, each in stored.items() if name not in unused}
+    named = {family.stored(name): name for name in drafter.state_dict()}
+    shown = {own: family.outside(name, config) for name, own in named.items()}
+    fill(
+        drafter,
+        {named.get(name, f"{UNKNOWN}{name}"): each for name, each in stored.items()},
+        checkpoint.folder,
+        shown=lambda name: shown.get(name) or family.outside(name.removeprefix(UNKNOWN), config),
+        advice="its drafter cannot be exported, leave out --mtp.",
+    )
     return drafter
 
 
-def _own_name(name: str) -> str | None:
-    return name.removeprefix(PREFIX) if name.startswith(PREFIX) else None
+MOST = 1 << 16
+UNKNOWN = "?"
+"""Before a name that no weight of ours has."""
 
 
-def check_family(config: Any) -> None:
-    """Raises UnsupportedModelError where hybridge knows no drafter of ``config``'s family."""
-    if config.model_type not in FAMILIES or "full_attention" not in config.layer_types:
+def _check_layers(checkpoint: Checkpoint, family: MtpFamily, stored: dict[str, Tensor], layers: int) -> None:
+    if not stored:
+        place = family.outside("layers.0.*" if family.behind else "*", checkpoint.config)
+        raise CheckpointError(f"{checkpoint.folder} has no {place} weights to make a drafter of; export it without --mtp.")
+    found = {int(layer[1]) for name in stored if (layer := LAYER.match(name))}
+    if found == {*range(layers)}:
+        return
+    more = [name for name in stored if (layer := LAYER.match(name)) and int(layer[1]) >= layers]
+    if more and not hasattr(checkpoint.config, "num_mtp_layers"):
         raise UnsupportedModelError(
-            f"{config.model_type!r} models have no multi-token-prediction drafter that hybridge knows "
-            f"(it knows those of {', '.join(FAMILIES)}); export without --mtp."
+            f"{family.outside(more[0], checkpoint.config)}: drafters of several layers are not supported for "
+            f"{checkpoint.config.model_type!r} models; export without --mtp."
         )
-
-
-def fused_experts(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights with the experts' own stacked as transformers has them: gate beside up [E, 2 I, H], down [E, H, I].
-
-    Those that do not belong together stay as they are.
-    """
-    found = [match for name in weights if (match := re.fullmatch(EXPERT, name))]
-    count = 1 + max((int(match["expert"]) for match in found), default=-1)
-    for prefix in sorted({match["prefix"] for match in found}):
-        names = {part: [f"{prefix}{e}.{part}_proj.weight" for e in range(count)] for part in ("gate", "up", "down")}
-        own = {part: [weights.get(name) for name in each] for part, each in names.items()}
-        gate, up, down = (_stacked(each) for each in own.values())
-        if gate is not None and up is not None and down is not None and gate.shape == up.shape:
-            weights = {name: each for name, each in weights.items() if not name.startswith(prefix)}
-            weights |= {f"{prefix}gate_up_proj": torch.cat([gate, up], dim=1), f"{prefix}down_proj": down}
-    return weights
-
-
-def _stacked(weights: list[Tensor | None]) -> Tensor | None:
-    """[E, ...] of weights that are all there and alike, else None."""
-    there = [each for each in weights if each is not None]
-    alike = len(there) == len(weights) and len({each.shape for each in there}) == 1
-    return torch.stack(there) if alike else None
+    raise CheckpointError(
+        f"{checkpoint.folder} has {len(found)} layers of multi-token prediction, but its config.json says {layers}; "
+        "take the config.json and the weights of one checkpoint, or export without --mtp."
+    )
 
 
 def check_mtp(config: Any, options: ExportOptions) -> None:
-    """Raises what ``check_family`` does, and UsageError for options that no drafter can have."""
-    check_family(config)
+    """Raises what ``mtp_family`` does, and UsageError for options that no drafter can have."""
+    mtp_family(config)
     # Refused draft tokens go behind the last position, where there are rows for one block.
     most = max(options.prefill_chunk, options.verify_len)
     if not 1 <= options.draft_len <= most:
@@ -105,3 +118,15 @@ def check_mtp(config: Any, options: ExportOptions) -> None:
         raise UsageError(
             f"the mtp drafter reads the last hidden states, but tap_layers are {list(options.tap_layers)}: add -1 to them."
         )
+
+
+def mtp_state(config: Any, sizes: CacheSizes, kernels: Kernels, count: int) -> list[DrafterStateLayer]:
+    """Return the state of the first ``count`` layers of ``mtp_config``'s; all but the last carry what they put out."""
+    builders = CACHES[config.model_type].layers
+
+    def layer(index: int) -> DrafterStateLayer:
+        build = builders[config.layer_types[index]]
+        carried = config.hidden_size if index < count - 1 else 0
+        return DrafterStateLayer(sizes, kernels, lambda own: build(config, own, kernels, index), ahead=index, carried=carried)
+
+    return [layer(index) for index in range(count)]

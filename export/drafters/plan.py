@@ -12,7 +12,6 @@ from torch import nn
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import UnsupportedModelError, UsageError
 from hybridge.cache.families import text_config
-from hybridge.cache.families.attention import head_dim, kv_heads
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.drafter import DrafterAttentionLayer, DrafterLengthLayer, DrafterSlidingAttentionLayer
 from hybridge.cache.layers.layer import CacheLayer
@@ -26,11 +25,15 @@ from hybridge.export.drafters.drafter import ArtifactDrafter
 from hybridge.export.drafters.eagle_config import LONGEST, EagleConfig, read_eagle_config
 from hybridge.export.drafters.eagle_drafter import EagleDrafter, EagleWeights, load_eagle
 from hybridge.export.drafters.mtp_drafter import MtpDrafter
-from hybridge.export.drafters.mtp_weights import MtpWeights, check_mtp, load_mtp
+from hybridge.export.drafters.mtp_families import mtp_config
+from hybridge.export.drafters.mtp_weights import MtpWeights, check_mtp, load_mtp, mtp_state
 from hybridge.export.source.checkpoint_path import find_checkpoint
 from hybridge.export.source.reading import check_files, read_object
 from hybridge.runtime.artifacts.drafter_description import DrafterDescription
 from hybridge.runtime.artifacts.options import ExportOptions
+
+OVER_TARGET = ("gemma4_assistant", "gemma4_unified_assistant")
+"""Model types of drafters without keys and values of their own."""
 
 
 class DrafterPlan(Protocol):
@@ -56,25 +59,36 @@ class DrafterPlan(Protocol):
 
 @dataclass(frozen=True)
 class MtpPlan:
-    """The drafter of the target's own ``mtp.*`` weights."""
+    """The drafter of the layers of multi-token prediction in the target's own checkpoint."""
 
     config: Any
     draft_len: int
     reads_target: bool = False
 
     @property
+    def count(self) -> int:
+        """Return how many of the layers propose: one a draft token, as far as there are any."""
+        layers: int = mtp_config(self.config).num_hidden_layers
+        return min(self.draft_len, layers)
+
+    @property
     def description(self) -> DrafterDescription:
         return DrafterDescription(kind="mtp", taps=(-1,), blocks=(self.draft_len + 1,))
 
     def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
-        heads, width = kv_heads(self.config), head_dim(self.config)
-        return [DrafterLengthLayer(sizes, kernels), DrafterAttentionLayer(sizes, kernels, kv_heads=heads, head_dim=width)]
+        layers = mtp_state(mtp_config(self.config), sizes, kernels, self.count)
+        if self.draft_len > len(layers) and layers[-1].has_bounded_state:
+            raise UsageError(
+                f"draft_len is {self.draft_len}, but this {self.config.model_type!r} model has {len(layers)} layers of "
+                f"multi-token prediction, none of which can go on with its own guesses; give --draft-len {len(layers)}."
+            )
+        return [DrafterLengthLayer(sizes, kernels), *layers]
 
     def load(self, checkpoint: Checkpoint) -> MtpWeights:
-        return load_mtp(checkpoint)
+        return load_mtp(checkpoint, self.count)
 
     def build(self, weights: Any, cache: HybridCache) -> ArtifactDrafter:
-        return MtpDrafter(weights, cache, len(cache.layers) - 2, self.description)
+        return MtpDrafter(weights, cache, len(cache.layers) - 1 - self.count, self.description)
 
 
 @dataclass(frozen=True)
@@ -182,6 +196,11 @@ def plan_drafter(
         fit = Fit(eagle.target_width, None, eagle.vocab_size, reads, 0)
         taps, blocks, options = _fitted(place, fit, LONGEST, config, options)
         return EaglePlan(place, eagle, taps, blocks), options
+    if content.get("model_type") in OVER_TARGET:
+        raise UnsupportedModelError(
+            f"{place} is a {content['model_type']}, which attends over its target's own keys and values: hybridge has no such "
+            "drafter. Export the model without --drafter; 'hybridge run' then drafts by prompt lookup."
+        )
     kind = content.get("architectures") or content.get("model_type")
     raise UnsupportedModelError(
         f"{place} is no drafter that hybridge knows (its config.json says {kind!r}); it knows DFlash, DFlash 2, DSpark and "

@@ -32,21 +32,23 @@ def read_tensors(folder: Path, rename: Renamed) -> dict[str, Tensor]:
     return found
 
 
-def fill(module: nn.Module, weights: Mapping[str, Tensor], folder: Path, *, prefix: str, advice: str) -> None:
+def fill(
+    module: nn.Module, weights: Mapping[str, Tensor], folder: Path, *, advice: str, shown: Callable[[str], str] = str
+) -> None:
     """Give ``module``, whose parameters hold nothing yet, its weights, which nothing may be missing of and nothing left over.
 
-    Raises CheckpointError where weights are missing, unknown, misshapen or not finite; the names begin with ``prefix`` there.
+    Raises CheckpointError where weights are missing, unknown, misshapen or not finite, by the names that ``shown`` gives.
     """
     wanted = {name: tuple(each.shape) for name, each in module.state_dict().items()}
     for what, names in (("lacks", wanted.keys() - weights.keys()), ("has the unknown", weights.keys() - wanted.keys())):
         if names:
-            raise CheckpointError(f"{folder} {what} {prefix}{min(names)}; {advice}")
+            raise CheckpointError(f"{folder} {what} {min(map(shown, names))}; {advice}")
     for name, each in weights.items():
         if tuple(each.shape) != wanted[name]:
             raise CheckpointError(
-                f"{prefix}{name} in {folder} has shape {list(each.shape)}, but should have {list(wanted[name])}."
+                f"{shown(name)} in {folder} has shape {list(each.shape)}, but should have {list(wanted[name])}."
             )
         if not bool(each.isfinite().all()):
-            raise CheckpointError(f"{prefix}{name} in {folder} is not finite (NaN or infinity); the weights are damaged.")
+            raise CheckpointError(f"{shown(name)} in {folder} is not finite (NaN or infinity); the weights are damaged.")
     module.load_state_dict(weights, assign=True)
     module.eval().requires_grad_(False)

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.cache.block import Block
-from hybridge.cache.errors import UnsupportedModelError
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.export.adaptation.adapt import AdaptedModel
 from hybridge.export.drafters.drafter import ArtifactDrafter, Target
@@ -66,7 +66,7 @@ class State(nn.Module):
 
 
 class Shared:
-    """The embedding's rows as they are stored, and the head; raises UnsupportedModelError where an embedding is no table."""
+    """The embedding's rows as they are stored, and the head."""
 
     def __init__(self, embedding: Any, head: Any) -> None:
         self.embedding, self.head = embedding, head
@@ -74,8 +74,8 @@ class Shared:
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Return rows [1, T, H] of tokens [1, T]."""
-        if self.factor is None:
-            raise UnsupportedModelError("this model's embedding is more than a table, so no drafter can share it.")
+        if self.factor is None:  # more than a table (Inkling's norm), which is then never packed
+            return F.embedding(tokens, self.embedding.weight)
         rows: Tensor = self.embedding(tokens)
         return rows if self.factor == 1.0 else rows * (1.0 / self.factor)
 

@@ -28,7 +28,7 @@ class ExportOptions:
     other bits by their names. kv_cache is for keys and values of full attention, see ``kv_dtype``. shorter_verify_lens,
     ascending and below verify_len, are further verify methods for shorter blocks. tap_layers are indices into transformers'
     ``hidden_states`` (0 the embeddings, i after i layers, -1 the last, after the final norm), put out beside the logits. mtp:
-    with the drafter of the checkpoint's ``mtp.*`` weights, which proposes draft_len tokens at once. draft_blocks: lengths of
+    with the checkpoint's own layers of multi-token prediction, which propose draft_len tokens. draft_blocks: lengths of
     the blocks that a drafter of its own checkpoint proposes, the text's last token included, ascending. draft_quantize: the
     drafter's linear layers; as quantize says if it is same.
     """

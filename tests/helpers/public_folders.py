@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from mtp_reference import published, random_mtp
 from safetensors.torch import load_file, save_file
 from tiny import lively
 from tokenizer_folders import SPECIAL, added_token, save_vocabulary, write_json
@@ -13,7 +14,6 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from zoo import VARIANTS
 
 from hybridge.export.checkpoint.loading import load_checkpoint
-from hybridge.export.drafters.mtp_weights import MtpWeights
 
 CHAT_TEMPLATES = Path(__file__).parent / "chat_templates"
 VISION: dict[str, Any] = {
@@ -41,7 +41,8 @@ def save_qwen3_5(folder: Path, seed: int = 0) -> None:
     lively(model, seed).save_pretrained(folder)
     (folder / "generation_config.json").unlink()
     path = folder / "model.safetensors"
-    save_file(load_file(path) | random_mtp(folder, seed), path, metadata={"format": "pt"})
+    target = load_checkpoint(folder).model
+    save_file(load_file(path) | published(target, random_mtp(target, seed)), path, metadata={"format": "pt"})
     save_vocabulary(folder, TOKENS)
     write_json(
         folder / "tokenizer_config.json",
@@ -53,10 +54,3 @@ def save_qwen3_5(folder: Path, seed: int = 0) -> None:
             "chat_template": (CHAT_TEMPLATES / "qwen3_5.jinja").read_text(),
         },
     )
-
-
-def random_mtp(folder: Path, seed: int) -> dict[str, torch.Tensor]:
-    """Weights of a drafter for the model in ``folder``, by their names in a checkpoint."""
-    generator = torch.Generator().manual_seed(seed)
-    weights = MtpWeights(load_checkpoint(folder).model.get_decoder()).state_dict()
-    return {f"mtp.{name}": 0.3 * torch.randn(each.shape, generator=generator) for name, each in weights.items()}

@@ -106,7 +106,7 @@ class Attention(StatefulMixer):
             return x
 
         def factor() -> Tensor:
-            growth = ((block.positions + 1).float() / floor).clamp(min=1.0).log()
+            growth = ((block.text_positions + 1).float() / floor).clamp(min=1.0).log()
             tau: Tensor = 1.0 + alpha * growth
             return tau[:, None, None]
 

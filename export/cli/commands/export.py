@@ -100,7 +100,7 @@ def export(
             help="Layers whose hidden states are put out too: 0 the embeddings, 3 after 3 layers, -1 after the last norm."
         ),
     ] = "",
-    mtp: Annotated[bool, typer.Option("--mtp", help="With the drafter that the checkpoint's mtp.* weights are.")] = False,
+    mtp: Annotated[bool, typer.Option("--mtp", help="With the checkpoint's own layers of multi-token prediction.")] = False,
     draft_len: Annotated[int, typer.Option(min=1, help="Tokens that this drafter proposes at once.")] = 4,
     drafter: Annotated[
         str | None,
