@@ -220,3 +220,14 @@ def test_a_session_checks_before_the_runtime_loads(artifact: Path, tmp_path: Pat
     forge(folder)
     with pytest.raises(ArtifactError, match="calls operator 255"):
         Session.load(folder)
+
+
+def test_a_program_that_asks_for_all_memory_is_refused(artifact: Path, tmp_path: Path) -> None:
+    """It came out as a MemoryError of the runtime's own."""
+    folder = tmp_path / "forged"
+    shutil.copytree(artifact, folder)
+    change: Change = lambda program: decode(program).non_const_buffer_sizes.__setitem__(-1, 1 << 62)  # noqa: E731
+    (folder / PROGRAM).write_bytes(segments_changed(artifact, change))
+    forge(folder)
+    with pytest.raises(ArtifactError, match="it asks for more memory than there is"):
+        Session.load(folder)

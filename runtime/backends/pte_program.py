@@ -63,8 +63,8 @@ class Program:
             with without_native_log():
                 self._program = load_program(runtime, loadable)
                 self._methods = {name: self._program.load_method(manifest.program_method(name)) for name in manifest.methods}
-        except RuntimeError as error:
-            said = f"{artifact.program} does not load: {first_line(error)}."
+        except (RuntimeError, MemoryError) as error:
+            said = f"{artifact.program} does not load: {_reason(error)}."
             raise ArtifactError(said + other_version(manifest)) from None
         self._file.check_loaded(loadable)
         metas = {name: method.method_meta() for name, method in self._methods.items()}
@@ -86,8 +86,8 @@ class Program:
         self._file.check_unchanged()
         try:
             outputs = tuple(map(copied, call_method(self._methods[name], inputs)))
-        except RuntimeError as error:
-            raise ArtifactError(f"the program failed in {name!r}: {first_line(error)}.") from None
+        except (RuntimeError, MemoryError) as error:
+            raise ArtifactError(f"the program failed in {name!r}: {_reason(error)}.") from None
         self._file.check_unchanged()
         return outputs
 
@@ -99,8 +99,8 @@ class Program:
         """All that a constant method of the program answers."""
         try:
             return list(self._program.load_method(name).call(()))
-        except RuntimeError as error:
-            raise ArtifactError(f"the program does not answer {name}(): {first_line(error)}.") from None
+        except (RuntimeError, MemoryError) as error:
+            raise ArtifactError(f"the program does not answer {name}(): {_reason(error)}.") from None
 
     def state(self) -> dict[str, Tensor]:
         """Return every buffer of the state by name, as views of the runtime's own memory: look, and write with care."""
@@ -113,6 +113,10 @@ class Program:
     def operations(self) -> int:
         """The program's own count."""
         return int(self._operations)
+
+
+def _reason(error: Exception) -> str:
+    return "it asks for more memory than there is" if isinstance(error, MemoryError) else first_line(error)
 
 
 def needs_kernels(manifest: Manifest) -> bool:
