@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
+import openai
 import pytest
 import torch
 from asking import client, close_clients, user
@@ -139,6 +141,24 @@ def test_definitions_of_several_tools_do_not_meet() -> None:
     at = schema["anyOf"][1]["properties"]["arguments"]["properties"]["at"]
     assert at == {"$ref": "#/$defs/1.Point"}
     assert "$defs" in (NESTED.parameters or {}), "a request stays as it was"
+
+
+@pytest.mark.parametrize("form", ["", "{# <function= #}"])
+def test_a_schema_that_is_none_leaves_calls_free(form: str) -> None:
+    """Of what a client sends nothing is trusted: also such a tool may be offered, and is no error of the server's."""
+    wrong: list[Any] = [
+        {"properties": [1]}, {"properties": {"a": 3}}, {"required": 5, "properties": {"a": {}}}, {"$defs": 3},
+        {"type": "nonsense"}, {"properties": {"a b>": {"type": "string"}}}, {"properties": {"a": {"enum": {}}}},
+    ]  # fmt: skip
+    with speaker(lambda prompt: "Nothing to call.", TEMPLATE + form) as one:
+        for parameters in wrong:
+            tools: Any = [{"type": "function", "function": {"name": "odd", "parameters": parameters}}]
+            answer = client(one).chat.completions.create(model="babble", messages=user("a"), tools=tools, max_tokens=30)
+            assert answer.choices[0].message.content == "Nothing to call.", parameters
+            with suppress(openai.BadRequestError):  # a call that must fit no schema
+                client(one).chat.completions.create(
+                    model="babble", messages=user("a"), tools=tools, tool_choice="required", max_tokens=30
+                )
 
 
 STUBBORN = 'Let me see.\n<tool_call>\n{"name": "whether", "arguments": {"place": "here"}}\n</tool_call>'

@@ -33,7 +33,9 @@ def _own(schema: Any, number: int, shared: dict[str, Any]) -> Any:
         return [_own(each, number, shared) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
-    shared.update({f"{number}.{name}": _own(each, number, shared) for name, each in (schema.get("$defs") or {}).items()})
+    definitions = schema.get("$defs")
+    for name, each in definitions.items() if isinstance(definitions, Mapping) else ():
+        shared[f"{number}.{name}"] = _own(each, number, shared)
     kept = {name: _own(each, number, shared) for name, each in schema.items() if name != "$defs"}
     if isinstance(to := schema.get("$ref"), str):
         kept["$ref"] = to.replace("#/$defs/", f"#/$defs/{number}.")
@@ -53,7 +55,10 @@ def json_calls(functions: Sequence[Function]) -> str:
 
 
 def xml_calls(functions: Sequence[Function]) -> str:
-    """Return the grammar of a call in Qwen's XML: parameters in the schema's order, strings as they are, others as JSON."""
+    """Return the grammar of a call in Qwen's XML: parameters in the schema's order, strings as they are, others as JSON.
+
+    Raises ValueError for what no tag can say.
+    """
     names = " | ".join(f"f{i}" for i in range(len(functions)))
     rules = [rule for i, each in enumerate(functions) for rule in _xml_function(each, f"f{i}")]
     return "\n".join([f'start: "\\n"? "<function=" ({names}) "</function>"', *rules, ""])
@@ -61,7 +66,9 @@ def xml_calls(functions: Sequence[Function]) -> str:
 
 def _xml_function(function: Function, rule: str) -> Iterator[str]:
     schema: Mapping[str, Any] = function.parameters or OBJECT
-    properties, required = schema.get("properties") or {}, schema.get("required") or ()
+    properties, required = schema.get("properties") or {}, schema.get("required") or []
+    if not isinstance(properties, Mapping) or not isinstance(required, list):
+        raise ValueError("these are no parameters")
     parts = [f"{rule}_{i}" if name in required else f"{rule}_{i}?" for i, name in enumerate(properties)]
     yield f"{rule}: {' '.join([json.dumps(f'{function.name}>' + chr(10)), *parts])}"
     for i, (name, each) in enumerate(properties.items()):

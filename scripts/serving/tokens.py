@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ def overhead(artifact: Path, rounds: int, most: int) -> Iterator[Row]:
     Of both the time of a short text is taken from that of a long one: what a request costs by itself is no token's.
     """
     model = open_model(artifact, draft=None, lookup=False, own=False, plain=True, threads=None)
+    gc.freeze()  # as the command does
     ratios, short = [], most // 4
     with serving(artifact, "--no-speculation") as one:
         for i in range(rounds + 1):
