@@ -14,6 +14,7 @@ from demo import demo_folder
 
 from hybridge.runtime import Context, Drafter, GenerationStats, PromptLookup, Proposal, Sampling, Session, open_artifact
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
+from hybridge.runtime.drafters.draft_model import DraftModel
 from hybridge.runtime.generation.pace import Pace
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.native import NativeProcess, NativeSession
@@ -123,11 +124,11 @@ CODE = [*b"class Point:\n    def __init__(self, x, y):\n        self.x = x\n    
 
 
 @pytest.fixture(scope="module")
-def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Session, NativeSession]]:
-    """Both over the demo's artifact, which has a trained drafter."""
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Session, NativeSession, Path]]:
+    """Both over the demo's artifact, which has a trained drafter; and the draft model's artifact."""
     folder = demo_folder(tmp_path_factory) / "hybridge-demo"
     with NativeProcess(open_artifact(folder)) as process:
-        yield Session.load(folder), NativeSession(process)
+        yield Session.load(folder), NativeSession(process), folder.with_name("hybridge-demo-draft")
 
 
 def in_python(session: Session, steps: Sequence[float], drafter: Drafter, sampling: Sampling) -> tuple[list[int], list[int]]:
@@ -140,13 +141,13 @@ def in_python(session: Session, steps: Sequence[float], drafter: Drafter, sampli
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drafter", ["lookup", "own", "guesses"])
+@pytest.mark.parametrize("drafter", ["lookup", "own", "model", "guesses"])
 @pytest.mark.parametrize("sampling", [Sampling(seed=0), Sampling(temperature=0.5, seed=5)], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("seed", range(4))
 def test_generations_take_pythons_decisions(
-    sessions: tuple[Session, NativeSession], drafter: str, sampling: Sampling, seed: int
+    sessions: tuple[Session, NativeSession, Path], drafter: str, sampling: Sampling, seed: int
 ) -> None:
-    python, native = sessions
+    python, native, small = sessions
     rng = random.Random(seed)
     steps = [rng.expovariate(1.0) for _ in range(97)]
     native.reset()
@@ -155,15 +156,18 @@ def test_generations_take_pythons_decisions(
     drafters: dict[str, Callable[[], Drafter]] = {
         "lookup": PromptLookup,
         "own": lambda: BlockDrafter(python),
+        "model": lambda: DraftModel(Session.load(small), python),
         "guesses": lambda: Guesses(plain, 0.9),
     }
     wanted, counts = in_python(python, steps, drafters[drafter](), sampling)
     stats = GenerationStats()
     native.reset()
     native.set_clock(steps)
+    native.use_draft_model(small / "model.pte")
     generate = {
         "lookup": native.generate_by_lookup,
         "own": native.generate_by_own,
+        "model": native.generate_by_draft_model,
         "guesses": lambda *words, **named: native.generate(*words, drafter=Guesses(plain, 0.9), **named),
     }[drafter]
     tokens = list(generate(CODE, max_new_tokens=150, stats=stats))

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -12,6 +13,7 @@
 
 #include <hybridge/hybridge.h>
 #include <hybridge/block_drafter.h>
+#include <hybridge/draft_model.h>
 #include <hybridge/speculative.h>
 #include <hybridge/threads.h>
 
@@ -35,15 +37,31 @@ struct OpenSession {
   hybridge::NoDrafter none;
   hybridge::PromptLookup lookup;
   std::optional<hybridge::BlockDrafter> own;  // of the session, behind which it is declared
+  std::shared_ptr<OpenModel> small;           // the draft model, whose turn is waited for as well
+  std::optional<hybridge::DraftModel> by_small;
 
-  template <typename D, typename OnToken>
-  Result<hybridge::Generated> generate(hybridge::Tokens prompt, const hybridge::Generation& wishes, D& drafter, OnToken& wanted) {
+  using OnToken = std::function<bool(int64_t)>;
+
+  template <typename D>
+  Result<hybridge::Generated> generate(
+      hybridge::Tokens prompt, const hybridge::Generation& wishes, D& drafter, const OnToken& wanted) {
     return hybridge::generate(*session, prompt, wishes, drafter, wanted);
   }
 
+  Result<hybridge::Generated> generate_by_small(
+      hybridge::Tokens prompt, const hybridge::Generation& wishes, const OnToken& wanted) {
+    if (small == nullptr) return Error::InvalidArgument;
+    if (!by_small) {
+      auto made = hybridge::DraftModel::create(small->model, session->facts());
+      if (!made.ok()) return made.error();
+      by_small.emplace(std::move(*made));
+    }
+    return generate(prompt, wishes, *by_small, wanted);
+  }
+
   // It listens no longer than it drafts: hidden states that nobody reads would pile up.
-  template <typename OnToken>
-  Result<hybridge::Generated> generate_by_own(hybridge::Tokens prompt, const hybridge::Generation& wishes, OnToken& wanted) {
+  Result<hybridge::Generated> generate_by_own(
+      hybridge::Tokens prompt, const hybridge::Generation& wishes, const OnToken& wanted) {
     if (!session->facts().has_drafter()) return Error::InvalidArgument;
     if (!own) own.emplace(*session);
     own->listen(true);
@@ -138,7 +156,8 @@ hybridge_status in(hybridge_session handle, Call&& call) {
     } release{open->busy};
     open->cancelled = false;  // a cancel may come while the call waits for its turn
     if (open->session == nullptr) return HYBRIDGE_INVALID_HANDLE;  // closed between the two lines above
-    const std::lock_guard turn(*open->turn);
+    std::unique_lock turn(*open->turn, std::defer_lock), other(open->small ? *open->small->turn : *open->turn, std::defer_lock);
+    std::lock(turn, other);
     return call(*open);
   });
 }
@@ -161,6 +180,24 @@ hybridge::Sampling sampling(const hybridge_sampling* given) {
   if (given->repetition_penalty != 0) read.repetition_penalty = given->repetition_penalty;
   if (given->has_seed != 0) read.seed = given->seed;
   return read;
+}
+
+hybridge::Mask mask(hybridge_mask given, void* user) {
+  if (given == nullptr) return nullptr;
+  return [given, user](hybridge::Tokens text, std::span<float> logits) {
+    given(text.data(), text.size(), logits.data(), logits.size(), user);
+  };
+}
+
+// Lets the session draft with this model from its next call on, which then waits for that model's turn too.
+hybridge_status choose_draft(hybridge_session session, hybridge_model draft) {
+  const auto small = models().find(draft);
+  if (small == nullptr) return HYBRIDGE_INVALID_HANDLE;
+  return in(session, [&](OpenSession& open) {
+    if (open.small != small) open.by_small.reset();
+    open.small = small;
+    return HYBRIDGE_OK;
+  });
 }
 
 hybridge::Tokens span(const int64_t* tokens, size_t count) {
@@ -260,6 +297,7 @@ hybridge_status hybridge_session_open(hybridge_model model, hybridge_session* se
 hybridge_status hybridge_session_close(hybridge_session session) {
   return in(session, [&](OpenSession& open) {
     open.own.reset();
+    open.by_small.reset();
     open.session.reset();
     return sessions().remove(session) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE;
   });
@@ -316,21 +354,27 @@ hybridge_status hybridge_load(hybridge_session session, const char* path) {
 hybridge_status hybridge_generate(
     hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options,
     hybridge_on_token on_token, void* user, hybridge_generated* generated) {
-  const hybridge_generation chosen = options == nullptr ? hybridge_generation{64, 0, HYBRIDGE_PROMPT_LOOKUP, nullptr} : *options;
+  const hybridge_generation chosen = options == nullptr ? hybridge_generation{64, 0, HYBRIDGE_PROMPT_LOOKUP, nullptr, 0, nullptr} : *options;
+  if (chosen.drafter == HYBRIDGE_DRAFT_MODEL) {
+    const hybridge_status chose = choose_draft(session, chosen.draft);
+    if (chose != HYBRIDGE_OK) return chose;
+  }
+
   return in(session, [&](OpenSession& open) {
     bool started = false;
-    const auto wanted = [&](int64_t token) {
+    const OpenSession::OnToken wanted = [&](int64_t token) {
       started = true;
       return on_token == nullptr || on_token(token, user) != 0;
     };
     const hybridge::Generation wishes{
         .max_new_tokens = chosen.max_new_tokens, .block_length = chosen.block_length, .cancelled = &open.cancelled,
-        .sampling = sampling(chosen.sampling)};
+        .sampling = sampling(chosen.sampling), .mask = mask(chosen.mask, user)};
     const auto drafted = [&]() -> Result<hybridge::Generated> {
       switch (chosen.drafter) {
         case HYBRIDGE_NO_DRAFTER: return open.generate(span(prompt, count), wishes, open.none, wanted);
         case HYBRIDGE_PROMPT_LOOKUP: return open.generate(span(prompt, count), wishes, open.lookup, wanted);
         case HYBRIDGE_OWN_DRAFTER: return open.generate_by_own(span(prompt, count), wishes, wanted);
+        case HYBRIDGE_DRAFT_MODEL: return open.generate_by_small(span(prompt, count), wishes, wanted);
       }
       return Error::InvalidArgument;
     };

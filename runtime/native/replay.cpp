@@ -6,7 +6,9 @@
 //
 //   0 prefill TOKEN ...      0 decode TOKEN       0 verify TOKEN ...      0 commit COUNT
 //   0 snapshot SLOT          0 restore SLOT       0 reset                 0 save PATH      0 load PATH
-//   0 generate MOST BLOCK plain|lookup|own|ask TOKEN ...
+//   0 generate MOST BLOCK plain|lookup|own|model|ask TOKEN ...
+//   0 draft_model PATH       another model.pte, which drafts where a generation says "model"
+//   0 mask MODULUS           a token may come where it and the text's length add up to a multiple; 0: any token
 //   0 keep 0|1               0 draft TOKEN LIMIT      of the drafter in the program
 //   0 keep_as NUMBER         0 resume NUMBER      0 drop NUMBER     checkpoints by numbers, of all sessions
 //   0 cache BYTES            0 bring TOKEN ...    to a text, by a prefix cache of so many bytes, of all sessions
@@ -28,17 +30,20 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <hybridge/block_drafter.h>
+#include <hybridge/draft_model.h>
 #include <hybridge/prefix_cache.h>
 #include <hybridge/speculative.h>
 
@@ -106,6 +111,7 @@ class Replay {
     if (name == "generate") return generate(session, in);
     if (name == "sampling") return sample(session, in);
     if (name == "clock") return set_clock(session, in);
+    if (name == "draft_model") return use_draft_model(session, in);
     const Numbers values = numbers(in);
     if (!in.eof()) return Error::InvalidArgument;  // something that is no whole number
     if (name == "prefill") return answer(session, session.prefill(values));
@@ -117,6 +123,7 @@ class Replay {
     if (name == "keep") return session.keep_hidden(values[0] != 0), answer(session, Result<int64_t>(session.length()));
     if (name == "keep_as" || name == "resume" || name == "drop") return checkpoints(session, name, values[0]);
     if (name == "cache") return cache(session, values[0]);
+    if (name == "mask") return modulus_ = static_cast<size_t>(values[0]), answer(session, Result<int64_t>(session.length()));
     if (name == "decode") return answer(session, session.decode(values[0]));
     if (name == "commit") return answer(session, session.commit(values[0]));
     if (name == "snapshot") return answer(session, session.snapshot(values[0]));
@@ -133,7 +140,7 @@ class Replay {
   }
 
   Error generate(hybridge::Session& session, std::istream& in) {
-    hybridge::Generation options{.sampling = sampling_};
+    hybridge::Generation options{.sampling = sampling_, .mask = mask()};
     if (!Clock::steps.empty()) options.clock = Clock::look;
     std::string drafter;
     in >> options.max_new_tokens >> options.block_length >> drafter;
@@ -147,6 +154,7 @@ class Replay {
       hybridge::BlockDrafter own(session);
       return generate(session, prompt, options, own);
     }
+    if (drafter == "model" && draft_model_) return generate(session, prompt, options, *draft_model_);
     if (drafter == "ask") return generate(session, prompt, options, *this);
     return Error::InvalidArgument;
   }
@@ -178,6 +186,25 @@ class Replay {
     Clock::looks = 0;
     for (double step; in >> step;) Clock::steps.push_back(step);
     return answer(session, Result<int64_t>(session.length()));
+  }
+
+  Error use_draft_model(const hybridge::Session& session, std::istream& in) {
+    std::string path;
+    std::getline(in >> std::ws, path);
+    const auto model = ET_UNWRAP(hybridge::Model::load(path.c_str()));
+    auto drafter = hybridge::DraftModel::create(model, session.facts());
+    if (!drafter.ok()) return drafter.error();
+    draft_model_.emplace(std::move(*drafter));
+    return answer(session, Result<int64_t>(session.length()));
+  }
+
+  hybridge::Mask mask() const {
+    if (modulus_ == 0) return nullptr;
+    return [modulus = modulus_](hybridge::Tokens text, std::span<float> logits) {
+      for (size_t token = 0; token < logits.size(); ++token) {
+        if ((token + text.size()) % modulus != 0) logits[token] = -INFINITY;
+      }
+    };
   }
 
   Error draft(hybridge::Session& session, const Numbers& values) {
@@ -244,6 +271,8 @@ class Replay {
   std::vector<std::unique_ptr<hybridge::Session>> sessions_;
   FILE* answers_;
   hybridge::Sampling sampling_;
+  std::optional<hybridge::DraftModel> draft_model_;
+  size_t modulus_ = 0;
   std::map<int64_t, std::shared_ptr<const hybridge::Checkpoint>> kept_;
   std::unique_ptr<hybridge::PrefixCache> cache_;
   size_t told_ = 0;

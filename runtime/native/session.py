@@ -44,6 +44,8 @@ ERRORS: dict[str, type[HybridgeError]] = {
     "draft": DraftError,
     "sampling": UsageError,
     "clock": UsageError,
+    "mask": UsageError,
+    "draft_model": DraftError,
     "commit": CommitError,
     "snapshot": SnapshotError,
     "restore": SnapshotError,
@@ -210,6 +212,25 @@ class NativeSession:
     ) -> Iterator[int]:
         """Generate likewise with the artifact's own drafter, run over there."""
         return self._generate("own", tokens, max_new_tokens, block_length, stats)
+
+    def generate_by_draft_model(
+        self,
+        tokens: Sequence[int],
+        *,
+        max_new_tokens: int,
+        block_length: int | None = None,
+        stats: GenerationStats | None = None,
+    ) -> Iterator[int]:
+        """Generate likewise with the draft model of ``use_draft_model``, run over there."""
+        return self._generate("model", tokens, max_new_tokens, block_length, stats)
+
+    def use_draft_model(self, program: Path) -> None:
+        """Load the ``model.pte`` of a draft model. Raises DraftError where it does not load or does not fit."""
+        self._ask("draft_model", str(program))
+
+    def set_mask(self, modulus: int) -> None:
+        """Let only those tokens come that add up with the text's length to a multiple of ``modulus``; 0: any token."""
+        self._ask("mask", modulus)
 
     def set_clock(self, steps: Sequence[float]) -> None:
         """Let each look at the clock in a generation be some seconds later: by ``steps``, again and again; none: as it is."""

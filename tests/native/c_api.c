@@ -1,6 +1,7 @@
 // hybridge/hybridge.h as a C program calls it.   c_api MODEL.pte STATE TOKEN ...
 #include <hybridge/hybridge.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +26,45 @@ static int take(int64_t token, void* user) {
   given->tokens[given->count++] = token;
   if (given->session != 0) CHECK(hybridge_decode(given->session, 1, NULL), HYBRIDGE_BUSY);  // its own callback
   return given->count != given->stop_after;
+}
+
+// Lets only those tokens come that add up with the text's length to a multiple of three.
+static void mask(const int64_t* text, size_t count, float* logits, size_t vocab_size, void* user) {
+  (void)text;
+  (void)user;
+  for (size_t i = 0; i < vocab_size; ++i) logits[i] = (i + count) % 3 == 0 ? logits[i] : -INFINITY;
+}
+
+static void mask_all(const int64_t* text, size_t count, float* logits, size_t vocab_size, void* user) {
+  (void)text;
+  (void)count;
+  (void)user;
+  for (size_t i = 0; i < vocab_size; ++i) logits[i] = -INFINITY;
+}
+
+// The model as its own draft, of which every token is right; another session of it, which its callback may call; masks.
+static void draft_and_mask(hybridge_model model, hybridge_session session, const int64_t* prompt, size_t count, const Given* plain) {
+  hybridge_generation by_model = {.max_new_tokens = NEW, .block_length = 4, .drafter = HYBRIDGE_DRAFT_MODEL, .draft = model};
+  for (int i = 0; i < 2; ++i) {
+    Given drafted = {.session = session};
+    hybridge_generated done;
+    OK(hybridge_reset(session));
+    OK(hybridge_generate(session, prompt, count, &by_model, take, &drafted, &done));
+    if (drafted.count != plain->count || memcmp(plain->tokens, drafted.tokens, sizeof drafted.tokens) != 0) exit(4);
+    if (done.proposed == 0 || done.accepted < done.proposed / 2) exit(5);
+  }
+  Given masked = {0};
+  by_model.mask = mask;
+  OK(hybridge_reset(session));
+  OK(hybridge_generate(session, prompt, count, &by_model, take, &masked, NULL));
+  for (size_t i = 0; i < masked.count; ++i) {
+    if (((size_t)masked.tokens[i] + count + i) % 3 != 0) exit(6);
+  }
+  by_model.mask = mask_all;
+  CHECK(hybridge_generate(session, prompt, 1, &by_model, NULL, NULL, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  by_model.draft = session;
+  CHECK(hybridge_generate(session, prompt, 1, &by_model, NULL, NULL, NULL), HYBRIDGE_INVALID_HANDLE);
+  OK(hybridge_reset(session));
 }
 
 static int cancel_it(int64_t token, void* user) {
@@ -182,13 +222,15 @@ int main(int argc, char** argv) {
   OK(hybridge_reset(session));
   OK(hybridge_generate(session, prompt, count, &(hybridge_generation){.max_new_tokens = NEW, .sampling = &heat}, take, &drawn, NULL));
   OK(hybridge_reset(session));
-  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 4, HYBRIDGE_PROMPT_LOOKUP, &heat}, take, &drawn_again, NULL));
+  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 4, HYBRIDGE_PROMPT_LOOKUP, &heat, 0, NULL}, take, &drawn_again, NULL));
   if (drawn.count != drawn_again.count || memcmp(drawn.tokens, drawn_again.tokens, sizeof drawn.tokens) != 0) return 1;
   OK(hybridge_reset(session));
-  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 4, HYBRIDGE_PROMPT_LOOKUP, &free_draw}, take, &drawn_freely, NULL));
+  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 4, HYBRIDGE_PROMPT_LOOKUP, &free_draw, 0, NULL}, take, &drawn_freely, NULL));
   OK(hybridge_reset(session));
-  CHECK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 4, HYBRIDGE_NO_DRAFTER, &wrong}, NULL, NULL, NULL),
+  CHECK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 4, HYBRIDGE_NO_DRAFTER, &wrong, 0, NULL}, NULL, NULL, NULL),
         HYBRIDGE_INVALID_ARGUMENT);
+
+  draft_and_mask(model, session, prompt, count, &plain);
 
   // Verify, commit and rollback; the state in a file, and in another session.
   float* logits = malloc((size_t)(info.vocab_size * info.verify_len) * sizeof *logits);

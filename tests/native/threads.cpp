@@ -34,7 +34,7 @@ Text tokens(hybridge_session session) {
 
 // What a session holds after a prompt and what it generates behind it, saved and loaded in between.
 Text talk(hybridge_session session, const Text& prompt, const std::string& state) {
-  const hybridge_generation options{12, 0, HYBRIDGE_PROMPT_LOOKUP, nullptr};
+  const hybridge_generation options{12, 0, HYBRIDGE_PROMPT_LOOKUP, nullptr, 0, nullptr};
   OK(hybridge_reset(session));
   OK(hybridge_prefill(session, prompt.data(), prompt.size() - 1, nullptr));
   OK(hybridge_snapshot(session, 0));

@@ -46,12 +46,14 @@ typedef struct hybridge_info {
   int64_t max_seq_len, vocab_size, prefill_chunk, verify_len, snapshot_slots, draft_len;
 } hybridge_info;
 
-// Where draft tokens come from: nowhere, which is plain decoding; the text so far; or the drafter inside the model, where a
-// draft_len of 0 makes that HYBRIDGE_INVALID_ARGUMENT.
+// Where draft tokens come from: nowhere, which is plain decoding; the text so far; the drafter inside the model, where a draft_len
+// of 0 makes that HYBRIDGE_INVALID_ARGUMENT; or a smaller model, which is refused likewise where it has another vocab_size or no
+// snapshot slot.
 typedef enum hybridge_drafter {
   HYBRIDGE_NO_DRAFTER = 0,
   HYBRIDGE_PROMPT_LOOKUP = 1,
-  HYBRIDGE_OWN_DRAFTER = 2
+  HYBRIDGE_OWN_DRAFTER = 2,
+  HYBRIDGE_DRAFT_MODEL = 3
 } hybridge_drafter;
 
 // How tokens are drawn, as in Python: a temperature of 0 is greedy, and what else is 0 is left out. Of the same seed comes the
@@ -63,12 +65,20 @@ typedef struct hybridge_sampling {
   int has_seed;
 } hybridge_sampling;
 
+// Called with a text and the logits behind it, float32 [vocab_size], of which it makes those minus infinity whose tokens may not
+// come next. Once for each token, draft tokens that are verified included.
+typedef void (*hybridge_mask)(const int64_t* text, size_t count, float* logits, size_t vocab_size, void* user);
+
 // max_new_tokens ≥ 1; block_length: tokens that are verified at once, at most the model's verify_len; 0 for what is fastest by what
 // is measured, plain decoding included. The tokens are the same for every choice of it and of a drafter. sampling null: greedy; one that makes no distribution is HYBRIDGE_INVALID_ARGUMENT.
+// draft: the smaller model, of which the session keeps a session of its own as long as it is given the same one. mask null: any
+// token may come; one that leaves none is HYBRIDGE_INVALID_ARGUMENT. It is called with the generation's `user`.
 typedef struct hybridge_generation {
   size_t max_new_tokens, block_length;
   hybridge_drafter drafter;
   const hybridge_sampling* sampling;
+  hybridge_model draft;
+  hybridge_mask mask;
 } hybridge_generation;
 
 // proposed and accepted count draft tokens, rollbacks the blocks that were not accepted whole.

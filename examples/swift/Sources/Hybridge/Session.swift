@@ -115,7 +115,7 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
         withUnsafePointer(to: &draws) { draws in
           var options = hybridge_generation(
             max_new_tokens: maxNewTokens, block_length: blockLength,
-            drafter: promptLookup ? HYBRIDGE_PROMPT_LOOKUP : HYBRIDGE_NO_DRAFTER, sampling: draws)
+            drafter: promptLookup ? HYBRIDGE_PROMPT_LOOKUP : HYBRIDGE_NO_DRAFTER, sampling: draws, draft: 0, mask: nil)
           return hybridge_generate(
             handle, prompt, prompt.count, &options, take, Unmanaged.passUnretained(taker).toOpaque(), &done)
         }

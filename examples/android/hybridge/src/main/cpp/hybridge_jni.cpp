@@ -213,7 +213,7 @@ NATIVE(jint, generate)
     const hybridge_sampling draws = {heat[0], heat[1], heat[2], heat[3], static_cast<size_t>(chosen[3]),
         static_cast<uint64_t>(chosen[4]), chosen[5] != 0};
     const hybridge_generation lengths = {static_cast<size_t>(chosen[0]), static_cast<size_t>(chosen[1]),
-        chosen[2] != 0 ? HYBRIDGE_PROMPT_LOOKUP : HYBRIDGE_NO_DRAFTER, &draws};
+        chosen[2] != 0 ? HYBRIDGE_PROMPT_LOOKUP : HYBRIDGE_NO_DRAFTER, &draws, 0, nullptr};
     hybridge_generated done{};
     const hybridge_status status = hybridge_generate(
         handle(session), ids.data(), ids.size(), &lengths, callback == nullptr ? nullptr : on_token,

@@ -1,0 +1,112 @@
+// A smaller model as drafter: a second artifact over the same vocabulary, with a state of its own that is rolled back too.
+//
+//   auto small = hybridge::Model::load("DRAFT/model.pte");      // exported with --snapshot-slots 1
+//   auto drafter = hybridge::DraftModel::create(*small, session.facts());
+//   hybridge::generate(session, prompt, {.max_new_tokens = 64}, *drafter, on_token);
+#ifndef HYBRIDGE_NATIVE_DRAFT_MODEL_H
+#define HYBRIDGE_NATIVE_DRAFT_MODEL_H
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <hybridge/drafter.h>
+#include <hybridge/pace.h>
+#include <hybridge/session.h>
+
+namespace hybridge {
+
+// Proposes the draft model's own continuation, one best token after the other: Python's runtime/drafters/draft_model.py.
+//
+// Its session runs ahead of the text as it proposes; the next proposal goes back to the end of what was right by the draft's own
+// snapshot, so that hybrid drafts work as well as attention-only ones. Where the text has run away from it, while nothing was
+// proposed or beyond its own context, it starts anew with the text's last tokens.
+class DraftModel : public Paced {
+ public:
+  // A session of its own over `draft`. InvalidArgument where its vocabulary is not the target's, or where it has no snapshot slot
+  // to go back by. That both tokenizers mean the same by a token is for whoever brings the files.
+  static Result<DraftModel> create(std::shared_ptr<const Model> draft, const Facts& target) {
+    const Facts& facts = draft->facts();
+    if (facts.vocab_size != target.vocab_size || facts.snapshot_slots < 1) return Error::InvalidArgument;
+    auto session = Session::create(std::move(draft));
+    if (!session.ok()) return session.error();
+    return DraftModel(std::move(*session));
+  }
+
+  // `limit` tokens, fewer only if the draft's whole context is smaller, or where it fails: the text does not need them.
+  Proposal propose(Tokens text, size_t limit) {
+    limit = std::min(limit, max_seq_len() - reach_);
+    std::vector<int64_t> proposed;
+    if (limit == 0 || follow(text, limit) != Error::Ok) return restart(0), proposed;
+    proposed.push_back(after_text_);
+    while (proposed.size() < limit) {
+      const auto logits = session_->decode(proposed.back());
+      if (!logits.ok()) return restart(0), proposed;
+      ahead_.push_back(proposed.back());
+      proposed.push_back(best(logits->last()));
+    }
+    return proposed;
+  }
+
+ private:
+  static constexpr int64_t SLOT = 0;  // its state at the end of the text, before it proposes
+
+  explicit DraftModel(std::unique_ptr<Session> session) : session_(std::move(session)) {
+    reach_ = std::min(static_cast<size_t>(session_->facts().prefill_chunk), max_seq_len() / 2);
+  }
+
+  size_t max_seq_len() const { return static_cast<size_t>(session_->facts().max_seq_len); }
+
+  // Where in the text the draft's state is.
+  size_t position() const { return start_ + static_cast<size_t>(session_->length()); }
+
+  // Brings the draft's state to the end of the text and keeps it, and its best token there.
+  Error follow(Tokens text, size_t limit) {
+    if (!continues(text)) restart(0);
+    ET_CHECK_OK_OR_RETURN_ERROR(roll_back(text));
+    const size_t missing = text.size() - position();
+    const bool fits = missing + limit <= static_cast<size_t>(session_->room());
+    if (!fits || (kept_ > 0 && missing > reach_)) restart(text.size() > reach_ ? text.size() - reach_ : 0);
+    if (text.size() > position()) {
+      const Logits logits = ET_UNWRAP(session_->prefill(text.subspan(position())));
+      after_text_ = best(logits.last());
+    }
+    kept_ = static_cast<size_t>(ET_UNWRAP(session_->snapshot(SLOT)));
+    ahead_.clear();
+    return Error::Ok;
+  }
+
+  // Whether the text goes on from what the slot keeps.
+  bool continues(Tokens text) const {
+    const Tokens mine = session_->tokens().first(kept_);
+    return text.size() >= start_ + kept_ && std::equal(mine.begin(), mine.end(), text.begin() + static_cast<ptrdiff_t>(start_));
+  }
+
+  // Keeps draft tokens that turned out right, unless the text has not come so far.
+  Error roll_back(Tokens text) {
+    const Tokens came = text.subspan(start_ + kept_);
+    const bool right = came.size() > ahead_.size() && std::equal(ahead_.begin(), ahead_.end(), came.begin());
+    return ahead_.empty() || right ? Error::Ok : session_->restore(SLOT).error();
+  }
+
+  void restart(size_t start) {
+    (void)session_->reset();
+    start_ = start;
+    kept_ = 0;
+    ahead_.clear();
+  }
+
+  std::unique_ptr<Session> session_;
+  size_t reach_ = 0;
+  size_t start_ = 0, kept_ = 0;  // the text's position that the draft's own text starts at; tokens that the slot keeps
+  std::vector<int64_t> ahead_;   // draft tokens that the session committed beyond them
+  int64_t after_text_ = 0;       // its best token behind what the slot keeps
+};
+
+}  // namespace hybridge
+
+#endif
