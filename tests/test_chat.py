@@ -15,6 +15,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
+import scripted
 import torch
 from forgery import forge
 from hypothesis import given, settings
@@ -26,10 +27,13 @@ from hybridge.cache.errors import CapacityError, OutputError, StateFileError, Us
 from hybridge.export.cli import app
 from hybridge.export.cli.chat_template import load_template, render
 from hybridge.export.cli.embedded import EMBEDDED
+from hybridge.export.cli.terminal import Terminal
+from hybridge.export.server.formats import answer_format
 from hybridge.runtime import ExportOptions, GenerationStats, Session, open_artifact
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
 from hybridge.runtime.chat.conversation import Conversation, Message, Settings
+from hybridge.runtime.chat.parts import Apart
 from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.generation.drafter import Context
 from hybridge.runtime.generation.sampling import Proposal
@@ -269,6 +273,52 @@ def test_what_an_answer_follows_is_made_of_its_prompt() -> None:
     assert prompts == [conversation.turns[0].rendered]
     assert re.fullmatch(r"[^a]*a\n\n[xyz]{3}", thought)
     assert re.fullmatch("[xyz]{3}", said(conversation, "more"))
+
+
+# Reasoning
+
+FORGETFUL = scripted.TEMPLATE.replace("message.reasoning_content", "false")
+
+
+def thoughtful(template: str = scripted.TEMPLATE) -> tuple[Conversation, list[str]]:
+    """A conversation with a model that thinks "hm" and says "yes", and what it was seen to think."""
+    model = scripted.speaking(lambda prompt: "<think>\nhm\n</think>\n\nyes")
+    options = ExportOptions(max_seq_len=900, verify_len=4, snapshot_slots=2)
+    session = Session(TextMethods(model), TextDescription(vocab_size=260, options=options, eos_ids=[scripted.END]))
+    form = answer_format(None, template, BYTES)
+    assert form is not None
+    apart = Apart(BYTES, lambda prompt: form.answer(prompt, ()))
+    conversation = Conversation(session, BYTES, lambda messages: render(template, messages, {}), Settings(apart=apart))
+    thoughts = list[str]()
+    conversation.think = thoughts.append
+    return conversation, thoughts
+
+
+def test_reasoning_is_no_part_of_an_answer() -> None:
+    conversation, thoughts = thoughtful()
+    assert said(conversation, "hello") == "yes"
+    assert "".join(thoughts) == "hm"
+    assert conversation.messages[-1] == {"role": "assistant", "content": "yes", "reasoning_content": "hm"}
+    assert again(conversation) == "yes"
+
+
+@pytest.mark.parametrize(("template", "kept"), [(scripted.TEMPLATE, True), (FORGETFUL, False)], ids=["kept", "left out"])
+def test_the_template_decides_whether_reasoning_stays(template: str, kept: bool) -> None:
+    conversation, _ = thoughtful(template)
+    said(conversation, "hello")
+    length = conversation.session.length
+    assert said(conversation, "more") == "yes"
+    assert ("hm" in conversation.turns[1].rendered) == kept
+    assert BYTES.decode(conversation.tokens, skip_special_tokens=False).startswith(conversation.turns[1].rendered)
+    assert (conversation.turns[1].start >= length) == kept, "what stays is not read again"
+
+
+def test_the_terminal_shows_reasoning_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    conversation, _ = thoughtful()
+    terminal = Terminal(conversation, [], json=False)
+    terminal._do("hello")
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.split()) == ("yes\n", ["hm"])
 
 
 # On disk and from the command line

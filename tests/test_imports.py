@@ -86,6 +86,7 @@ def test_a_use_of_the_insides_is_found(code: str) -> None:
         "class A:\n    def f(self):\n        self._x = super()._y",
         "import torch\nx = torch.ones(1)\nx.y = torch.relu(x)",
         "getattr(model, 'config').__class__",
+        "import os\nos._exit(1)",
     ],
 )
 def test_what_is_documented_or_our_own_is_no_such_use(code: str) -> None:
@@ -96,7 +97,7 @@ def private_uses(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and code of each use of an undocumented module or a private name, and of each patch of a library."""
     libraries = {name for node in ast.walk(tree) for name in bound_to_libraries(node)}
     for node in ast.walk(tree):
-        hidden = isinstance(node, ast.Attribute) and private(node.attr) and not is_own(node.value)
+        hidden = isinstance(node, ast.Attribute) and private(node.attr) and not is_own(node.value) and not leaves(node)
         if hidden or imports_insides(node) or calls_insides(node, libraries) or patches(node, libraries):
             yield getattr(node, "lineno", 0), ast.unparse(node)
 
@@ -108,6 +109,11 @@ def private(name: str | None) -> bool:
 def is_own(owner: ast.expr) -> bool:
     is_super = isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name) and owner.func.id == "super"
     return is_super or (isinstance(owner, ast.Name) and owner.id in ("self", "cls"))
+
+
+def leaves(node: ast.Attribute) -> bool:
+    """Python documents ``os._exit`` in spite of its name."""
+    return ast.unparse(node) == "os._exit"
 
 
 def is_library(module: str) -> bool:

@@ -266,6 +266,16 @@ def test_the_page_of_speeds_shows_them_with_their_targets() -> None:
     assert all(name in page.text for name in ("2.00×", "missed", "reached", "draft: 25%"))
 
 
+@pytest.mark.parametrize(("bandwidth", "roof"), [(2e6, round(bench.LEFT + bench.LONGEST * 2 / 4.5, 2)), (6e6, None)])
+def test_the_roofline_is_drawn_where_it_is_within_the_drawing(bandwidth: float, roof: float | None) -> None:
+    roofline = bench.Roofline(token_bytes=1_000_000, bandwidth=bandwidth)
+    assert bench.speed_chart("text", outcomes()[HOSTILE], roofline).roof == roof
+    page = Page(bench_page(HOSTILE, outcomes(), [], roofline))
+    assert page.faults == []
+    assert f"bound by memory at {bandwidth / 1e6:.0f} tokens/s: 1.0 MB a token" in page.text
+    assert ("the limit of plain decoding" in page.text) == (roof is not None)
+
+
 def test_a_page_is_for_speeds_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(monkeypatch, main, "hybridge", "bench", OLD, "--device", "--html", "page.html") == 2
     assert "leave --profile and --device out" in capsys.readouterr().err

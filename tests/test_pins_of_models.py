@@ -93,8 +93,8 @@ def test_the_chosen_functions_are_called() -> None:
     pinned.register_experts("counted", counted("experts", pinned.gather_experts))
     want = model(IDS, use_cache=False).logits
     assert not calls
-    pinned.choose_attention(model, "counted")
-    pinned.choose_experts(model, "counted")
+    pinned.choose_attention(model.config, "counted")
+    pinned.choose_experts(model.config, "counted")
     assert pinned.chosen_attention(model) == "counted"
     torch.testing.assert_close(model(IDS, use_cache=False).logits, want)
     missing = {"attention", "mask", "experts"} - set(calls)

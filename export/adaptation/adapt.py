@@ -87,8 +87,8 @@ class GivenOutput:
 
 def adapt(model: PreTrainedModel, cache: HybridCache) -> PreTrainedModel:
     """Bind ``model`` to ``cache``, in place; run it with ``use_cache=False`` and explicit ``position_ids`` inside a block."""
-    choose_attention(model, ATTENTION)
-    choose_experts(model, EXPERTS)
+    choose_attention(model.config, ATTENTION)
+    choose_experts(model.config, EXPERTS)
     hold_rope(model)
     adaptation = ADAPTATIONS.get(model.config.model_type, Adaptation())  # attention alone needs none
     for index, layer in enumerate(decoder_layers(model)):
@@ -107,7 +107,8 @@ def decoder_layers(model: PreTrainedModel) -> Iterator[Any]:
 
 def adapt_layer(layer: nn.Module, index: int, config: Any, cache: HybridCache) -> None:
     """Bind a decoder layer outside of a model to the cache's layer ``index``, in place. config: its own, also changed."""
-    config._attn_implementation, config._experts_implementation = ATTENTION, EXPERTS
+    choose_attention(config, ATTENTION)
+    choose_experts(config, EXPERTS)
     module: Any
     for module in layer.modules():
         if hasattr(module, "layer_idx"):

@@ -9,15 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from hybridge.cache.errors import UsageError, ValidationError
 from hybridge.export.cli.common import err, out, print_json, table
 from hybridge.export.cli.embedded import code_prompts, export_embedded
 from hybridge.export.cli.figures import print_figures
 from hybridge.export.cli.speculation_figures import BenchReport, Subject, measure
-from hybridge.export.pages.bench import Target, bench_page
+from hybridge.export.cli.steps import ConsoleProgress
+from hybridge.export.pages.bench import Roofline, Target, bench_page
 from hybridge.export.pages.page import write_page
+from hybridge.export.profiling.bandwidth import Bandwidth
+from hybridge.export.profiling.device import decode_bytes
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 from hybridge.runtime.checks.speculation_bench import PLAIN, Outcome
@@ -56,19 +57,25 @@ def bench_speculation(artifacts: Artifacts, tokens: int, samples: int, html: Pat
     """Measure and show what speculative decoding brings. Raises ValidationError where it changed the text."""
     subject = load(artifacts)
     gc.freeze()  # what is loaded stays: the collector need not look at it between two tokens
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=err, transient=True) as progress:
-        task = progress.add_task("Measuring", total=None)
-        report = measure(subject, tokens, samples, lambda done, total: progress.update(task, completed=done, total=total))
+    with ConsoleProgress(err).counted("Measuring") as notify:
+        report = measure(subject, tokens, samples, notify)
     if html is not None:
         targets = [Target(**vars(figure)) for figure in report.figures()]
-        write_page(html, bench_page(artifacts.target.resolve().name, report.outcomes, targets))
+        write_page(html, bench_page(artifacts.target.resolve().name, report.outcomes, targets, roofline(artifacts.target)))
     if json:
         print_json(report.to_dict())
     else:
         show(report)
     if not report.lossless:
         raise ValidationError("speculation changed the text; see the figures above.")
+
+
+def roofline(target: Path) -> Roofline | None:
+    """Measure what binds a decode of a .pte; none for other formats, whose instructions are not read."""
+    artifact = open_artifact(target)
+    if artifact.manifest.options.format != "pte":
+        return None
+    return Roofline(decode_bytes(artifact, context=0), Bandwidth().measure(times=5))
 
 
 def load(artifacts: Artifacts) -> Subject:

@@ -10,10 +10,12 @@ from tokenizers import Tokenizer
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.cli.thinking import thinking_variables
-from hybridge.export.server.formats import Format, answer_format
+from hybridge.export.server.answers import ShownTokens
+from hybridge.export.server.formats import Format, answer_format, shown_tokens
 from hybridge.export.tokenizer.special_tokens import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.chat.conversation import Message, Render
+from hybridge.runtime.chat.parts import Apart
 
 DEFAULT, TOOL_USE = "default", "tool_use"
 TEMPLATE_FILE, SUFFIX = "chat_template", ".jinja"
@@ -42,6 +44,14 @@ def answer_format_of(artifact: Artifact, tokenizer: Tokenizer) -> Format | None:
     """Return how the answers of an artifact's model are read, where they are more than text."""
     own = _json(artifact, TOKENIZER_CONFIG).get("response_template")
     return answer_format(own, "\n".join(_templates(artifact).values()), tokenizer)
+
+
+def taken_apart(artifact: Artifact, tokenizer: Tokenizer) -> Apart | None:
+    """Return how reasoning is told from content in the answers of an artifact's model, where its form is known."""
+    form = answer_format_of(artifact, tokenizer)
+    if form is None:
+        return None
+    return Apart(ShownTokens(tokenizer, shown_tokens(form, tokenizer)), lambda prompt: form.answer(prompt, ()))
 
 
 def render(template: str, messages: list[Message], variables: Mapping[str, Any]) -> str:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from hybridge.export.cli.chat_template import taken_apart
 from hybridge.export.cli.common import err, print_json
 from hybridge.export.cli.generating import Model, plain_seconds, speed_up, stats_rows, stats_table
 from hybridge.export.cli.prompt import RunPrompt
+from hybridge.export.cli.reasoning import ShownReasoning
 from hybridge.export.cli.structure import Constrain
 from hybridge.export.pages.page import write_page
 from hybridge.export.pages.run import run_page
+from hybridge.runtime.chat.parts import Part, Parts, Whole
 from hybridge.runtime.chat.text_stream import TextStream
 from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.generation.sampling import Sampling
@@ -27,26 +30,30 @@ def continue_text(
 ) -> None:  # fmt: skip
     """Continue ``prompt`` by at most so many tokens and show what came, and what it took. Raises what generating raises."""
     gc.freeze()
-    done, text, new = Trace() if html is not None else GenerationStats(), TextStream(model.tokenizer, stop), list[int]()
+    apart = taken_apart(model.artifact, model.tokenizer) if prompt.rendered else None
+    text = TextStream(apart.decoder if apart is not None else model.tokenizer, stop)
+    parts: Parts = apart.parts(prompt.rendered) if apart is not None else Whole()
+    done, new = Trace() if html is not None else GenerationStats(), list[int]()
     constraint = constrain(prompt.rendered) if constrain is not None else None
-    written = _continue(model, prompt, most, sampling, text, done, constraint, new, silent=json)
+    _continue(model, prompt, most, sampling, text, parts, done, constraint, new, silent=json)
     measured = plain_seconds(model.session) if stats or json or html is not None else None
     if html is not None and isinstance(done, Trace):
         rows = list(stats_rows(done, measured))
         write_page(html, run_page(model.artifact.folder.name, prompt.text, new, done, model.tokenizer, rows))
     if json:
         speed = {"plain_seconds_per_token": measured, "speed_up": speed_up(done, measured)}
-        print_json({"prompt": prompt.text, "text": written, **done.to_dict(), **speed})
+        said = {name: value for name, value in parts.message().items() if name not in ("role", "content")}
+        print_json({"prompt": prompt.text, "text": parts.message()["content"], **said, **done.to_dict(), **speed})
     elif stats:
         err.print(stats_table(done, measured))
 
 
 def _continue(
-    model: Model, prompt: RunPrompt, most: int, sampling: Sampling, text: TextStream, done: GenerationStats,
+    model: Model, prompt: RunPrompt, most: int, sampling: Sampling, text: TextStream, parts: Parts, done: GenerationStats,
     constraint: Constraint | None, new: list[int], *, silent: bool,
-) -> str:  # fmt: skip
-    """Generate, writing the text as it comes unless ``silent``; returns what came, whose tokens go into ``new``."""
-    pieces = [""]
+) -> None:  # fmt: skip
+    """Generate, writing the text as it comes unless ``silent``; its tokens go into ``new``, and itself into ``parts``."""
+    reasoning = ShownReasoning()
     tokens = model.session.generate(
         prompt.ids,
         max_new_tokens=most,
@@ -56,25 +63,28 @@ def _continue(
         constraint=constraint,
         stats=done,
     )
-    write = _nowhere if silent else _show
-    write(prompt.shown)
+
+    def show(came: Iterable[Part]) -> None:
+        for part in came:
+            if part.reasoning and not silent:
+                reasoning.show(part.reasoning)
+            if part.content and not silent:
+                reasoning.end()
+                _write(part.content)
+
+    if not silent:  # JSON comes in one piece
+        _write(prompt.shown)
     with closing(tokens):  # type: ignore[type-var]  # a generator
         try:
             for token in tokens:
                 new.append(token)
-                pieces.append(text.read())
-                write(pieces[-1])
-            pieces.append(text.finish())
-            write(pieces[-1])
+                show(parts.feed(text.read()))
+            show((*parts.feed(text.finish()), *parts.finish()))
         finally:
-            write("\n")
-    return "".join(pieces)
+            if not silent:
+                _write("\n")
 
 
-def _show(piece: str) -> None:
+def _write(piece: str) -> None:
     sys.stdout.write(piece)
     sys.stdout.flush()
-
-
-def _nowhere(piece: str) -> None:
-    """JSON comes in one piece."""

@@ -8,7 +8,15 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from hybridge.export.cli.validation_table import print_report
 from hybridge.export.output.progress import ExportProgress
@@ -37,8 +45,11 @@ class ConsoleProgress(ExportProgress):
 
     @contextmanager
     def counted(self, what: str) -> Iterator[Callable[[int, int], None]]:
-        """Show a bar while the body runs."""
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        """Show a bar while the body runs, and how long it will go on as far as its pace tells."""
+        columns = (
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("[dim]left[/]"), TimeRemainingColumn(),
+        )  # fmt: skip
         with Progress(*columns, console=self.console, transient=True) as progress:
             task = progress.add_task(what, total=None)
             yield lambda done, total: progress.update(task, completed=done, total=total)

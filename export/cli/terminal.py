@@ -14,6 +14,7 @@ from hybridge.cache.errors import HybridgeError, UsageError
 from hybridge.export.cli.common import err, print_json
 from hybridge.export.cli.generating import stats_table
 from hybridge.export.cli.lines import Lines, lines
+from hybridge.export.cli.reasoning import ShownReasoning
 from hybridge.runtime.chat.conversation import Conversation, Message
 from hybridge.runtime.generation.stats import GenerationStats
 
@@ -46,6 +47,11 @@ class Terminal:
     json: bool
     stats: GenerationStats = field(default_factory=GenerationStats)
     ended: bool = False
+    reasoning: ShownReasoning = field(default_factory=ShownReasoning)
+
+    def __post_init__(self) -> None:
+        if not self.json:
+            self.conversation.think = self.reasoning.show
 
     def loop(self, lines: Lines) -> None:
         """Read one line after the other; what cannot be done is printed and changes nothing."""
@@ -98,6 +104,7 @@ class Terminal:
 
     def _write(self, piece: str) -> None:
         if not self.json:
+            self.reasoning.end()
             sys.stdout.write(piece)
             sys.stdout.flush()
 

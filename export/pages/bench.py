@@ -25,6 +25,24 @@ class Share:
 
 
 @dataclass(frozen=True)
+class Roofline:
+    """What binds plain decoding: the bytes that a token reads and writes, and how many a second the machine reads."""
+
+    token_bytes: int
+    bandwidth: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Return the speed of a decode that does nothing but move its bytes."""
+        return self.bandwidth / self.token_bytes
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        moved = f"{self.token_bytes / 1e6:.1f} MB a token at {self.bandwidth / 1e9:.1f} GB/s"
+        return f"Plain decoding is bound by memory at {self.tokens_per_second:.0f} tokens/s: {moved}."
+
+
+@dataclass(frozen=True)
 class Line:
     """A way of generating: its speed, and the shares of its time."""
 
@@ -42,6 +60,8 @@ class Chart:
     title: str
     lines: list[Line]
     height: int
+    roof: float | None = None
+    """Where the roofline is, if it is within the drawing."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +74,16 @@ class Target:
     reached: bool
 
 
-def bench_page(title: str, outcomes: Mapping[str, Mapping[str, Outcome]], targets: Sequence[Target]) -> str:
+def bench_page(
+    title: str, outcomes: Mapping[str, Mapping[str, Outcome]], targets: Sequence[Target], roofline: Roofline | None = None
+) -> str:
     """Return the page of a measurement. outcomes: by text and way of generating."""
-    charts = [speed_chart(text, ways) for text, ways in outcomes.items()]
-    facts = {"title": title, "charts": charts, "phases": PHASES, "targets": targets}
+    charts = [speed_chart(text, ways, roofline) for text, ways in outcomes.items()]
+    facts = {"title": title, "charts": charts, "phases": PHASES, "targets": targets, "roofline": roofline}
     return page("bench.html.jinja", facts)
 
 
-def speed_chart(text: str, ways: Mapping[str, Outcome]) -> Chart:
+def speed_chart(text: str, ways: Mapping[str, Outcome], roofline: Roofline | None = None) -> Chart:
     """Return the drawing of the speeds on ``text``; the longest bar is the fastest way."""
     fastest = max((each.tokens_per_second for each in ways.values()), default=0.0) or 1.0
     lines = [
@@ -74,7 +96,8 @@ def speed_chart(text: str, ways: Mapping[str, Outcome]) -> Chart:
         )
         for number, (name, each) in enumerate(ways.items())
     ]
-    return Chart(text, lines, TOP + ROW * len(lines) + 4)
+    roof = LONGEST * roofline.tokens_per_second / fastest if roofline is not None else LONGEST + 1.0
+    return Chart(text, lines, TOP + ROW * len(lines) + 4, round(LEFT + roof, 2) if roof <= LONGEST else None)
 
 
 def _shares(outcome: Outcome) -> list[Share]:

@@ -54,17 +54,17 @@ def replace_method(module: nn.Module, name: str, function: Callable[..., Any]) -
     setattr(module, name, function)
 
 
-def choose_attention(model: PreTrainedModel, name: str) -> None:
-    """Let every attention of ``model`` call the function that ``AttentionInterface`` has under ``name``, and so its masks.
+def choose_attention(config: Any, name: str) -> None:
+    """Let every attention that has ``config`` call what ``AttentionInterface`` has under ``name``, and so its masks.
 
     Not ``set_attn_implementation``, which refuses models that call other functions than the interface's in some layers.
     """
-    model.config._attn_implementation = name
+    config._attn_implementation = name
 
 
-def choose_experts(model: PreTrainedModel, name: str) -> None:
-    """Let every experts module of ``model`` call the function registered under ``name``; each asks its config at every call."""
-    model.config._experts_implementation = name
+def choose_experts(config: Any, name: str) -> None:
+    """Let every experts module that has ``config`` call the function registered under ``name``; each asks it at every call."""
+    config._experts_implementation = name
 
 
 def chosen_attention(model: PreTrainedModel) -> str:

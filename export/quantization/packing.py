@@ -36,7 +36,7 @@ def pack_weights(model: PreTrainedModel, options: ExportOptions, rounder: Rounde
         pack_linear(model, name, layer, options, rounder)
     for name, module in list(model.named_modules()):
         pack_experts(name, module, options, rounder)
-    choose_experts(model, EXPERTS)  # which knows packed ones
+    choose_experts(model.config, EXPERTS)  # which knows packed ones
 
 
 def pack_linear(model: nn.Module, name: str, layer: nn.Linear, options: ExportOptions, rounder: Rounder) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from hybridge.cache.errors import CapacityError, SnapshotError, StateFileError, UsageError
+from hybridge.runtime.chat.parts import Apart, Parts, Whole
 from hybridge.runtime.chat.text_stream import TextStream
 from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.generation.drafter import Drafter
@@ -30,6 +31,7 @@ class Settings:
     """Settings of a conversation's answers.
 
     constrain: makes, of the text that the template made of a conversation, what decides which tokens the answer may have.
+    apart: how reasoning is told from content; left out, all is content.
     """
 
     drafter: Drafter | None = None
@@ -37,15 +39,20 @@ class Settings:
     stop: tuple[str, ...] = ()
     max_new_tokens: int = 512
     constrain: Callable[[str], Constraint] | None = None
+    apart: Apart | None = None
 
 
 @dataclass
 class Turn:
-    """A message and its answer: where they begin in the tokens, and the text that the template made of all up to the answer."""
+    """A message and its answer: where they begin in the tokens, and the text that the template made of all up to the answer.
+
+    said: the answer as it came, reasoning included; none where it is the message's content.
+    """
 
     start: int
     answer: int
     rendered: str
+    said: str | None = None
 
 
 class Conversation:
@@ -74,6 +81,8 @@ class Conversation:
         self.tokens: list[int] = []
         self.read_again = 0
         """Tokens that the last step had to read a second time."""
+        self.think: Callable[[str], object] = lambda piece: None
+        """Called with each piece of an answer's reasoning, which is not among the pieces of the answer."""
 
     def say(self, text: str, stats: GenerationStats) -> Iterator[str]:
         """Yield the answer to ``text`` in pieces. Raises CapacityError, with nothing changed, where it does not fit."""
@@ -133,30 +142,41 @@ class Conversation:
             reading = self._reach(self.tokens[:-1])
         stats.prompt_tokens += len(self.tokens) - 1 - reading.known  # the last one is generate's to read and to count
         self._keep(2 * len(self.turns) - 1)
-        text, constrain = TextStream(self.tokenizer, self.settings.stop), self.settings.constrain
+        apart, constrain, turn = self.settings.apart, self.settings.constrain, self.turns[-1]
+        text = TextStream(apart.decoder if apart is not None else self.tokenizer, self.settings.stop)
+        parts: Parts = apart.parts(turn.rendered) if apart is not None else Whole()
         tokens = self.session.generate(
             self.tokens[-1:], max_new_tokens=self.settings.max_new_tokens, drafter=self.settings.drafter,
             sampling=self.settings.sampling, until=text.push, stats=stats, hidden=reading.hidden_for(self.settings.drafter),
-            constraint=constrain(self.turns[-1].rendered) if constrain is not None else None,
+            constraint=constrain(turn.rendered) if constrain is not None else None,
         )  # fmt: skip
-        self.messages.append({"role": "assistant", "content": ""})
+        turn.said = ""
+        self.messages.append(parts.message())
         with closing(tokens):  # type: ignore[type-var]  # a generator
             for token in tokens:
                 if token not in self.session.manifest.eos_ids:  # the template writes the end of a turn itself
                     self.tokens.append(token)
-                yield self._append(text.read())
-            yield self._append(text.finish())
+                yield from self._take(parts, text.read())
+            yield from self._take(parts, text.finish(), last=True)
 
-    def _append(self, piece: str) -> str:
-        self.messages[-1]["content"] += piece
-        return piece
+    def _take(self, parts: Parts, piece: str, *, last: bool = False) -> Iterator[str]:
+        """Take in a piece of the answer; yields what of it is content."""
+        turn = self.turns[-1]
+        turn.said = (turn.said or "") + piece
+        for part in (*parts.feed(piece), *(parts.finish() if last else ())):
+            self.messages[-1] = parts.message()
+            if part.reasoning:
+                self.think(part.reasoning)
+            if part.content:
+                yield part.content
 
     def _added(self, rendered: str) -> tuple[list[int], str]:
         """The tokens that stay, and the text behind them: all of it where the template rewrote what was there."""
         if not self.turns:
             return [], rendered
-        spoken = self.messages[-1]
-        known = self.turns[-1].rendered + (spoken["content"] if spoken["role"] == "assistant" else "")
+        spoken, turn = self.messages[-1], self.turns[-1]
+        content = spoken["content"] if spoken["role"] == "assistant" else ""
+        known = turn.rendered + (content if turn.said is None else turn.said)
         return (self.tokens, rendered[len(known) :]) if rendered.startswith(known) else ([], rendered)
 
     def _last(self) -> Turn:
@@ -167,6 +187,7 @@ class Conversation:
     def _forget_answer(self) -> None:
         if self.messages[-1]["role"] == "assistant":
             self.messages.pop()
+        self.turns[-1].said = None
 
     # The state
 

@@ -72,7 +72,7 @@ def chat(
     json: JsonOption = False,
 ) -> None:
     """Talk with a model: one line is one message; /help lists the commands. Answers go to stdout."""
-    from hybridge.export.cli.chat_template import load_template
+    from hybridge.export.cli.chat_template import load_template, taken_apart
     from hybridge.export.cli.checkpoints import kept_checkpoints
     from hybridge.export.cli.generating import open_model
     from hybridge.export.cli.structure import constrain_of
@@ -88,7 +88,7 @@ def chat(
     model = open_model(artifact, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads)
     settings = Settings(
         drafter=model.drafter, sampling=sampling, stop=tuple(stop or ()), max_new_tokens=max_new_tokens,
-        constrain=constrain_of(model, json_schema, regex, grammar),
+        constrain=constrain_of(model, json_schema, regex, grammar), apart=taken_apart(model.artifact, model.tokenizer),
     )  # fmt: skip
     opening = [{"role": "system", "content": text} for text in system or ()]
     render = load_template(model.artifact, variables, thinking)
