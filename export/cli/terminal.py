@@ -85,7 +85,7 @@ class Terminal:
         self.stats = GenerationStats()
         pieces = ask(*words, self.stats)
         try:
-            for piece in pieces:
+            for piece in filter(None, pieces):
                 self._write(piece)
         except KeyboardInterrupt:
             pieces.close()  # type: ignore[attr-defined]  # commits what was written, no more

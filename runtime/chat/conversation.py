@@ -156,19 +156,18 @@ class Conversation:
             for token in tokens:
                 if token not in self.session.manifest.eos_ids:  # the template writes the end of a turn itself
                     self.tokens.append(token)
-                yield from self._take(parts, text.read())
-            yield from self._take(parts, text.finish(), last=True)
+                yield self._take(parts, text.read())
+            yield self._take(parts, text.finish(), last=True)
 
-    def _take(self, parts: Parts, piece: str, *, last: bool = False) -> Iterator[str]:
-        """Take in a piece of the answer; yields what of it is content."""
+    def _take(self, parts: Parts, piece: str, *, last: bool = False) -> str:
+        """Take in a piece of the answer; returns what of it is content, which may be nothing."""
         turn = self.turns[-1]
         turn.said = (turn.said or "") + piece
-        for part in (*parts.feed(piece), *(parts.finish() if last else ())):
-            self.messages[-1] = parts.message()
-            if part.reasoning:
-                self.think(part.reasoning)
-            if part.content:
-                yield part.content
+        came = [*parts.feed(piece), *(parts.finish() if last else ())]
+        self.messages[-1] = parts.message()
+        if thought := "".join(part.reasoning for part in came):
+            self.think(thought)
+        return "".join(part.content for part in came)
 
     def _added(self, rendered: str) -> tuple[list[int], str]:
         """The tokens that stay, and the text behind them: all of it where the template rewrote what was there."""
