@@ -15,7 +15,7 @@ from hybridge.export.server.formats import Format, answer_format, shown_tokens
 from hybridge.export.tokenizer.special_tokens import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.chat.conversation import Message, Render
-from hybridge.runtime.chat.parts import Apart
+from hybridge.runtime.chat.parts import Apart, undivided
 
 DEFAULT, TOOL_USE = "default", "tool_use"
 TEMPLATE_FILE, SUFFIX = "chat_template", ".jinja"
@@ -46,11 +46,11 @@ def answer_format_of(artifact: Artifact, tokenizer: Tokenizer) -> Format | None:
     return answer_format(own, "\n".join(_templates(artifact).values()), tokenizer)
 
 
-def taken_apart(artifact: Artifact, tokenizer: Tokenizer) -> Apart | None:
-    """Return how reasoning is told from content in the answers of an artifact's model, where its form is known."""
+def taken_apart(artifact: Artifact, tokenizer: Tokenizer) -> Apart:
+    """Return how reasoning is told from content in the answers of an artifact's model; all is content of an unknown form."""
     form = answer_format_of(artifact, tokenizer)
     if form is None:
-        return None
+        return undivided(tokenizer)
     return Apart(ShownTokens(tokenizer, shown_tokens(form, tokenizer)), lambda prompt: form.answer(prompt, ()))
 
 

@@ -16,7 +16,7 @@ from hybridge.export.cli.reasoning import ShownReasoning
 from hybridge.export.cli.structure import Constrain
 from hybridge.export.pages.page import write_page
 from hybridge.export.pages.run import run_page
-from hybridge.runtime.chat.parts import Part, Parts, Whole
+from hybridge.runtime.chat.parts import Part, Parts, undivided
 from hybridge.runtime.chat.text_stream import TextStream
 from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.generation.sampling import Sampling
@@ -30,9 +30,8 @@ def continue_text(
 ) -> None:  # fmt: skip
     """Continue ``prompt`` by at most so many tokens and show what came, and what it took. Raises what generating raises."""
     gc.freeze()
-    apart = taken_apart(model.artifact, model.tokenizer) if prompt.rendered else None
-    text = TextStream(apart.decoder if apart is not None else model.tokenizer, stop)
-    parts: Parts = apart.parts(prompt.rendered) if apart is not None else Whole()
+    apart = taken_apart(model.artifact, model.tokenizer) if prompt.rendered else undivided(model.tokenizer)
+    text, parts = TextStream(apart.decoder, stop), apart.parts(prompt.rendered)
     done, new = Trace() if html is not None else GenerationStats(), list[int]()
     constraint = constrain(prompt.rendered) if constrain is not None else None
     _continue(model, prompt, most, sampling, text, parts, done, constraint, new, silent=json)

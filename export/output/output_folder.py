@@ -29,9 +29,12 @@ def output_folder(target: Path, *, force: bool) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         claim = claim_folder(staging)
 
-    def undo() -> None:
+    def clear() -> None:
         claim.release()
         remove_leftover(staging)
+
+    def undo() -> None:
+        clear()
         _recover(target)
 
     try:
@@ -42,8 +45,7 @@ def output_folder(target: Path, *, force: bool) -> Iterator[Path]:
             _replace(target, staging)
             sync(target.parent)
     finally:
-        claim.release()
-        remove_leftover(staging)
+        clear()
 
 
 def check_target(target: Path, *, force: bool) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from hybridge.cache.errors import CapacityError, SnapshotError, StateFileError, UsageError
-from hybridge.runtime.chat.parts import Apart, Parts, Whole
+from hybridge.runtime.chat.parts import Apart, Parts, undivided
 from hybridge.runtime.chat.text_stream import TextStream
 from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.generation.drafter import Drafter
@@ -142,9 +142,8 @@ class Conversation:
             reading = self._reach(self.tokens[:-1])
         stats.prompt_tokens += len(self.tokens) - 1 - reading.known  # the last one is generate's to read and to count
         self._keep(2 * len(self.turns) - 1)
-        apart, constrain, turn = self.settings.apart, self.settings.constrain, self.turns[-1]
-        text = TextStream(apart.decoder if apart is not None else self.tokenizer, self.settings.stop)
-        parts: Parts = apart.parts(turn.rendered) if apart is not None else Whole()
+        apart, constrain, turn = self.settings.apart or undivided(self.tokenizer), self.settings.constrain, self.turns[-1]
+        text, parts = TextStream(apart.decoder, self.settings.stop), apart.parts(turn.rendered)
         tokens = self.session.generate(
             self.tokens[-1:], max_new_tokens=self.settings.max_new_tokens, drafter=self.settings.drafter,
             sampling=self.settings.sampling, until=text.push, stats=stats, hidden=reading.hidden_for(self.settings.drafter),

@@ -47,6 +47,11 @@ class Content:
     reasoning: str = ""
 
 
+def undivided(decoder: Decoder) -> Apart:
+    """Return how answers are taken of which all is content."""
+    return Apart(decoder, lambda prompt: Whole())
+
+
 class Whole:
     """An answer of which all is content; ``Parts``."""
 
