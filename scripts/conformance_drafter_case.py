@@ -1,12 +1,13 @@
-"""One case of ``scripts/conformance``: FAMILY VARIANT KERNELS BLOCKS DRAFTER; prints its result as one line of JSON."""
+"""One case of ``scripts/conformance``: FAMILY VARIANT KERNELS BLOCKS TOKENS DRAFTER; prints its result as one line of JSON."""
 
 from __future__ import annotations
 
 import json
+import random
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,10 @@ from tiny import save_lively_checkpoint, tiny_config
 
 from hybridge.export.api import export_model
 from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.runtime import Context
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
+from hybridge.runtime.generation.sampling import Proposal
 from hybridge.runtime.sessions.session import Session
 
 SIZES = {"max_seq_len": 67, "prefill_chunk": 17, "verify_len": 6, "snapshot_slots": 2}
@@ -46,10 +49,10 @@ MTP_LAYERS: dict[str, dict[str, Any]] = {
     "bailing_hybrid": {"num_mtp_layers": 2},
     "inkling_text": {"num_mtp_layers": 4, "mtp_local_layer_ids": [0, 2], "chain_hidden_post_norm": True},
 }
-OPERATIONS, NEW_TOKENS = 40, 30
+OPERATIONS, LONGEST_PROMPT, NEW_TOKENS = 40, 20, 30
 
 
-def main(family: str, variant: int, kernels: str, blocks: int, kind: str) -> dict[str, Any]:
+def main(family: str, variant: int, kernels: str, blocks: int, tokens: int, kind: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         definition = (with_mtp if kind == "mtp" else with_drafter)(folder, family, variant, kernels, kind)
@@ -57,7 +60,7 @@ def main(family: str, variant: int, kernels: str, blocks: int, kind: str) -> dic
         compared = seed = 0
         while compared < blocks:
             compared, seed = compared + compare_blocks(session, definition, seed, OPERATIONS), seed + 1
-        return {"passed": True, "blocks": compared, "tokens": tokens_as_plain(session)}
+        return {"passed": True, "blocks": compared, "tokens": tokens_as_plain(session, tokens)}
 
 
 def with_drafter(folder: Path, family: str, variant: int, kernels: str, kind: str) -> Definition:
@@ -83,23 +86,44 @@ def with_mtp(folder: Path, family: str, variant: int, kernels: str, kind: str) -
     return reference.chain
 
 
-def tokens_as_plain(session: Session) -> int:
-    """How many tokens were the same with the drafter as without. Raises AssertionError where one was not."""
-    prompt, count = [3, 1, 4, 1, 5, 9, 2, 6], 0
-    session.reset()
-    plain = list(session.generate(prompt, max_new_tokens=NEW_TOKENS, eos_ids=()))
-    for block in session.manifest.drafter.blocks:  # type: ignore[union-attr]  # it was exported with one
+class Corrected:
+    """Lets the artifact's own drafter propose, and puts ``text``'s next token in the place of each guess with a chance.
+
+    Random weights guess almost nothing right. So blocks are accepted to every length.
+    """
+
+    needs_hidden, is_free = True, False
+
+    def __init__(self, session: Session, text: Sequence[int], chance: float, rng: random.Random) -> None:
+        self.inner, self.text, self.chance, self.rng = BlockDrafter(session), text, chance, rng
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        """Propose as many tokens as the drafter did."""
+        guesses = self.inner.propose(context, limit).tokens
+        right = self.text[len(context.tokens) :][: len(guesses)]
+        known = [good if self.rng.random() < self.chance else guess for good, guess in zip(right, guesses, strict=False)]
+        return Proposal([*known, *guesses[len(known) :]])
+
+
+def tokens_as_plain(session: Session, wanted: int) -> int:
+    """Return how many tokens were the same with the drafter, at least ``wanted``. Raises AssertionError where one was not."""
+    assert session.manifest.drafter is not None
+    rng, count = random.Random(0), 0
+    while count < wanted:
+        prompt = [rng.randrange(session.vocab_size) for _ in range(rng.randint(1, LONGEST_PROMPT))]
         session.reset()
-        drafted = session.generate(
-            prompt, max_new_tokens=NEW_TOKENS, drafter=BlockDrafter(session), block_length=block, eos_ids=()
-        )
-        assert list(drafted) == plain
-        count += len(plain)
+        plain = list(session.generate(prompt, max_new_tokens=NEW_TOKENS, eos_ids=()))
+        for block in session.manifest.drafter.blocks:
+            drafter = Corrected(session, [*prompt, *plain], rng.choice((0.0, 0.5, 0.9)), rng)
+            session.reset()
+            drafted = session.generate(prompt, max_new_tokens=NEW_TOKENS, drafter=drafter, block_length=block, eos_ids=())
+            assert list(drafted) == plain
+            count += len(plain)
     return count
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    family, variant, kernels, blocks, kind = sys.argv[1:]
-    print(json.dumps(main(family, int(variant), kernels, int(blocks), kind)))
+    family, variant, kernels, blocks, tokens, kind = sys.argv[1:]
+    print(json.dumps(main(family, int(variant), kernels, int(blocks), int(tokens), kind)))
