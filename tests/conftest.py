@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,9 +19,11 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import hybridge.export.pte.exporter  # noqa: F401
 
+from command_line import Outcome, Run, exit_code, outcome
 from once import once
 from tiny import save_checkpoint, save_tokenizer, tiny_config
 
+from hybridge.export.cli import main
 from hybridge.export.cli.export import export_checkpoint
 from hybridge.runtime.artifacts.options import ExportOptions
 
@@ -97,3 +100,20 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_tokenizer(folder)
     save_small_onnx(folder, WEIGHTS)
     return folder
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command in this process."""
+
+    def run(*arguments: object) -> Outcome:
+        capsys.readouterr()
+        return outcome(exit_code(monkeypatch, main, "hybridge", *arguments), *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def copied(artifact: Path, tmp_path: Path) -> Path:
+    """An artifact to be spoilt."""
+    return Path(shutil.copytree(artifact, tmp_path / "artifact"))

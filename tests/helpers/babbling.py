@@ -1,0 +1,46 @@
+"""Conversations over a model that babbles, in the embedded model's bytes."""
+
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from hybridge.export.cli.chat_template import render
+from hybridge.export.cli.embedded import EMBEDDED
+from hybridge.runtime import ExportOptions, GenerationStats, Session
+from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
+from hybridge.runtime.chat.conversation import Conversation, Settings
+from hybridge.runtime.sessions.prefix_cache import PrefixCache
+
+BYTES = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
+END = ord(".")
+TEMPLATE = (EMBEDDED / "chat_template.jinja").read_text()
+
+
+def babble(text: tuple[int, ...]) -> Tensor:
+    """A model that says letters, by the three tokens before, and now and then ends."""
+    generator = torch.Generator().manual_seed(hash(text[-3:]) % 2**31)
+    logits = torch.full((260,), -10.0)
+    logits[97:123] = torch.randn(26, generator=generator)
+    logits[END] = torch.randn((), generator=generator) + 0.6
+    return logits
+
+
+def fresh_session(slots: int = 2, max_seq_len: int = 600, ends: bool = True) -> Session:
+    options = ExportOptions(max_seq_len=max_seq_len, verify_len=4, snapshot_slots=slots)
+    return Session(TextMethods(babble), TextDescription(vocab_size=260, options=options, eos_ids=[END] if ends else []))
+
+
+def talk(slots: int = 2, max_seq_len: int = 600, cache_bytes: int = 10**6, **options: Any) -> Conversation:
+    settings, session = Settings(**({"max_new_tokens": 25} | options)), fresh_session(slots, max_seq_len)
+    cache = PrefixCache(cache_bytes)
+    return Conversation(session, BYTES, lambda messages: render(TEMPLATE, messages, {}), settings, checkpoints=cache)
+
+
+def said(conversation: Conversation, text: str) -> str:
+    return "".join(conversation.say(text, GenerationStats()))
+
+
+def again(conversation: Conversation) -> str:
+    return "".join(conversation.retry(GenerationStats()))

@@ -1,0 +1,140 @@
+"""``hybridge run`` on a real artifact."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+from command_line import Run, outcome
+
+from hybridge.export.cli import prompt
+
+
+def test_run_continues_the_prompt_the_same_way_with_and_without_guessing(cli: Run, artifact: Path) -> None:
+    command = ("run", artifact, "--prompt", "abcabcabcabc", "--max-new-tokens", 30)
+    guessed, plain = cli(*command), cli(*command, "--no-speculation")
+    assert (guessed.code, guessed.err) == (0, "")
+    assert guessed.raw.startswith("abcabcabcabc")
+    assert guessed.raw == plain.raw
+
+
+def test_run_json_is_the_text_and_what_it_took(cli: Run, artifact: Path) -> None:
+    command = ("run", artifact, "--prompt", "abc", "--max-new-tokens", 7)
+    content = json.loads(cli(*command, "--json").raw)
+    assert (content["prompt_tokens"], content["new_tokens"]) == (3, 7)
+    assert content["prompt"] + content["text"] + "\n" == cli(*command).raw
+
+
+class Piped:
+    """stdin as a pipe gives it."""
+
+    def __init__(self, content: bytes) -> None:
+        self.buffer = io.BytesIO(content)
+
+
+@pytest.mark.parametrize("content", [b"abc", b"abc\n", b"abc\r\n"])
+def test_run_reads_its_prompt_from_stdin_or_a_file_without_the_end_of_the_last_line(
+    cli: Run, artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    expected = cli("run", artifact, "--prompt", "abc", "--max-new-tokens", 7).raw
+    (tmp_path / "prompt.txt").write_bytes(content)
+    for words in (("--prompt", "-"), ("--prompt-file", "-"), ("--prompt-file", tmp_path / "prompt.txt")):
+        monkeypatch.setattr(sys, "stdin", Piped(content))
+        assert cli("run", artifact, *words, "--max-new-tokens", 7).raw == expected
+
+
+def test_a_prompt_that_no_artifact_can_read_is_refused_before_it_is_loaded(
+    cli: Run, artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prompt, "LARGEST", 1000)
+    monkeypatch.setattr(sys, "stdin", Piped(b"x" * 1001))
+    done = cli("run", artifact, "--prompt", "-")
+    assert done.code == 2
+    assert "give a shorter text" in done.err
+
+
+def test_run_writes_its_page_beside_the_text(cli: Run, artifact: Path, tmp_path: Path) -> None:
+    command = ("run", artifact, "--prompt", "abcabcabc", "--max-new-tokens", 30)
+    plain, done = cli(*command), cli(*command, "--html", tmp_path / "page.html")
+    assert (done.code, done.raw, done.err) == (0, plain.raw, "")
+    page = (tmp_path / "page.html").read_text()
+    assert "9 tokens in" in page
+    assert "</html>" in page
+
+
+def test_run_stats_go_to_stderr(cli: Run, artifact: Path) -> None:
+    done = cli("run", artifact, "--prompt", "abc", "--max-new-tokens", 7, "--stats")
+    for row in ("3 tokens in", "mean accepted length", "verifies", "speed-up over plain decoding"):
+        assert row in done.err
+        assert row not in done.out
+
+
+@pytest.mark.slow
+def test_run_ends_before_a_stop_string_and_a_stop_string_that_never_comes_changes_nothing(cli: Run, artifact: Path) -> None:
+    command = ("run", artifact, "--prompt", "abc", "--max-new-tokens", 30, "--json")
+    text = json.loads(cli(*command).raw)["text"]
+    never = json.loads(cli(*command, "--stop", "\u00e9\u00e9").raw)["text"]
+    stopped = json.loads(cli(*command, "--stop", text[7:9]).raw)["text"]
+    assert never == text
+    assert stopped == text[: text.find(text[7:9])]
+    assert cli(*command, "--stop", "").code == 2
+
+
+@pytest.mark.slow
+def test_run_guesses_with_a_draft_model(cli: Run, artifact: Path) -> None:
+    command = ("run", artifact, "--prompt", "abcabc", "--max-new-tokens", 40, "--json")
+    plain, guessed = (json.loads(cli(*command, *way).raw) for way in (("--no-speculation",), ("--draft", artifact)))
+    assert guessed["text"] == plain["text"]
+    assert plain["verifies"] == 0
+    assert guessed["speed_up"] > 0
+
+
+SLOW = """
+import time
+from hybridge.export.cli import main
+from hybridge.runtime.sessions.session import Session
+decode = Session.decode
+Session.decode = lambda self, token: (time.sleep(0.2), decode(self, token))[1]
+main()
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_run_with_what_was_written_and_130(artifact: Path) -> None:
+    command = [sys.executable, "-c", SLOW, "run", artifact, "--prompt", "abc", "--no-speculation"]
+    listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(
+        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listen
+    ) as process:
+        assert process.stdout is not None
+        written = process.stdout.read(5)
+        process.send_signal(signal.SIGINT)
+        rest, err = process.communicate(timeout=60)
+    assert written.startswith("abc")
+    assert rest.endswith("\n")
+    assert len(rest) < 40
+    assert outcome(process.returncode, "", err).code == 130
+
+
+def test_run_refuses_a_folder_that_is_no_draft(cli: Run, artifact: Path, checkpoint: Path) -> None:
+    done = cli("run", artifact, "--prompt", "abc", "--draft", checkpoint)
+    assert done.code == 1
+    assert "is not an artifact" in done.err
+
+
+@pytest.mark.slow
+def test_run_draws_the_same_for_the_same_seed(cli: Run, artifact: Path) -> None:
+    command = ("run", artifact, "--prompt", "abc", "--max-new-tokens", 40, "--temperature", 1.0, "--seed")
+    first, again, other = (cli(*command, seed).raw for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_run_stops_where_the_context_is_full(cli: Run, artifact: Path) -> None:
+    content = json.loads(cli("run", artifact, "--prompt", "x" * 96, "--json").raw)
+    assert (content["prompt_tokens"], content["new_tokens"]) == (96, 1)

@@ -1,0 +1,271 @@
+"""A conversation's state against sessions that read the same tokens from the start."""
+
+import re
+
+import hypothesis.strategies as st
+import pytest
+import scripted
+import torch
+from babbling import BYTES, END, TEMPLATE, again, babble, fresh_session, said, talk
+from hypothesis import given, settings
+from torch import Tensor
+
+from hybridge.cache.errors import CapacityError, UsageError
+from hybridge.export.cli.chat_template import render
+from hybridge.export.cli.terminal import Terminal
+from hybridge.export.server.formats import answer_format
+from hybridge.runtime import ExportOptions, GenerationStats, Session
+from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
+from hybridge.runtime.chat.conversation import Conversation, Message, Settings
+from hybridge.runtime.chat.parts import Apart
+from hybridge.runtime.generation.constraint import Constraint
+from hybridge.runtime.generation.drafter import Context
+from hybridge.runtime.generation.sampling import Proposal
+from hybridge.runtime.structured.grammars import Grammars
+from hybridge.runtime.structured.lazy import behind
+
+
+def answer_of(tokens: list[int]) -> str:
+    """What a session that reads these tokens for the first time says."""
+    session = fresh_session()
+    new = list(session.generate(tokens, max_new_tokens=25))
+    return BYTES.decode(new[:-1] if new[-1] == END else new)
+
+
+steps = st.lists(st.sampled_from(["say", "say", "undo", "retry", "stop early"]), min_size=1, max_size=12)
+
+
+@pytest.mark.slow
+@settings(max_examples=40, deadline=None)
+@given(steps=steps, slots=st.sampled_from([0, 2, 4]), cache_bytes=st.sampled_from([0, 500, 3000, 10**6]))
+def test_whatever_is_undone_the_next_answer_is_that_of_a_fresh_session(steps: list[str], slots: int, cache_bytes: int) -> None:
+    conversation = talk(slots, cache_bytes=cache_bytes)
+    for i, step in enumerate(steps):
+        if step in ("undo", "retry") and not conversation.turns:
+            with pytest.raises(UsageError, match="no message"):
+                conversation.undo()
+        elif step == "undo":
+            conversation.undo()
+        elif step == "retry":
+            assert again(conversation) == answer_of(conversation.tokens[: conversation.turns[-1].answer])
+        elif step == "stop early":
+            pieces = conversation.say(f"what is {i}", GenerationStats())
+            next(pieces)
+            pieces.close()  # type: ignore[attr-defined]
+        else:
+            told = said(conversation, f"tell me {i}")
+            assert told == answer_of(conversation.tokens[: conversation.turns[-1].answer])
+        session = conversation.session
+        assert session.tokens == conversation.tokens[: session.length], "the state is of a beginning of the conversation"
+        assert [message["role"] for message in conversation.messages] == ["user", "assistant"] * len(conversation.turns)
+
+
+class Counting(TextMethods):
+    """Counts the tokens that it reads."""
+
+    read = 0
+
+    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        before = len(self.text)
+        answer = super().call(name, *inputs)
+        self.read += max(0, len(self.text) - before) if name in ("prefill", "decode", "commit") else 0
+        return answer
+
+
+def test_taking_back_reads_nothing_again() -> None:
+    conversation = talk()
+    counting = Counting(babble)
+    conversation.session._program = counting
+    conversation.session.reset()
+    said(conversation, "one")
+    said(conversation, "two " * 20)
+    counting.read = 0
+    conversation.undo()
+    assert counting.read == 0
+    assert conversation.read_again == 0
+    said(conversation, "three")
+    counting.read = 0
+    answer = again(conversation)
+    assert counting.read <= len(answer) + 1, "only the answer itself was computed"
+    assert conversation.read_again == 0
+
+
+def test_the_statistics_count_every_token_that_was_read() -> None:
+    conversation = talk()
+    for text in ("one two three", "four"):
+        before, stats = conversation.session.length, GenerationStats()
+        list(conversation.say(text, stats))
+        assert stats.prompt_tokens == conversation.turns[-1].answer - before > len(text)
+        assert stats.prefill_seconds > 0
+    stats = GenerationStats()
+    list(conversation.retry(stats))
+    assert stats.prompt_tokens == 1, "the message's checkpoint is of all but its last token"
+
+
+def test_going_back_many_turns_reads_only_what_is_new() -> None:
+    conversation = talk(slots=0)
+    for i in range(8):
+        said(conversation, f"message {i}")
+    for _ in range(6):
+        conversation.undo()
+    began = conversation.session.length
+    assert began >= len(conversation.tokens) - 1, "the last answer's last token at most is not read"
+    said(conversation, "another way")
+    assert conversation.read_again == 0
+
+
+def test_without_checkpoints_the_conversation_is_read_again_and_says_so() -> None:
+    conversation = talk(slots=0, cache_bytes=0)
+    said(conversation, "one")
+    said(conversation, "two")
+    again(conversation)
+    assert conversation.read_again > 10
+
+
+def test_a_message_only_adds_to_what_was_read() -> None:
+    conversation = talk()
+    said(conversation, "one")
+    length = conversation.session.length
+    said(conversation, "two")
+    assert conversation.read_again == 0
+    assert conversation.session.length > length
+
+
+def test_a_template_that_rewrites_the_past_is_followed() -> None:
+    conversation = talk()
+    conversation.render = lambda messages: f"[{len(messages)}]" + render(TEMPLATE, messages, {})
+    said(conversation, "one")
+    told = said(conversation, "two")
+    assert told == answer_of(conversation.tokens[: conversation.turns[-1].answer])
+    assert BYTES.decode(conversation.tokens).startswith("[3]")
+
+
+def test_messages_of_the_system_stand_before_the_conversation() -> None:
+    opening, seen = [{"role": "system", "content": text} for text in ("be brief", "be kind")], []
+
+    def rendered(messages: list[Message]) -> str:
+        seen.append([message["role"] for message in messages])
+        return render(TEMPLATE, messages, {})
+
+    conversation = Conversation(fresh_session(), BYTES, rendered, Settings(max_new_tokens=5), opening)
+    said(conversation, "one")
+    conversation.undo()
+    said(conversation, "two")
+    assert seen == [["system", "system", "user"]] * 2
+    assert len(opening) == 2, "what was given is not written to"
+
+
+def test_a_stop_string_ends_an_answer_and_stays_out_of_it() -> None:
+    plain = said(talk(), "one")
+    stopped = talk(stop=(plain[2:4],))
+    assert said(stopped, "one") == plain[: plain.find(plain[2:4])]
+    assert stopped.messages[-1]["content"] == plain[: plain.find(plain[2:4])]
+
+
+def test_what_does_not_fit_changes_nothing() -> None:
+    conversation = talk(max_seq_len=80)
+    said(conversation, "one")
+    before = (list(conversation.messages), list(conversation.tokens), conversation.session.tokens)
+    with pytest.raises(CapacityError, match="no room for an answer"):
+        said(conversation, "x" * 100)
+    assert before == (conversation.messages, conversation.tokens, conversation.session.tokens)
+
+
+class Tapped(TextMethods):
+    """Also puts out a hidden state for each token: its place in the text."""
+
+    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+        before = len(self.text)
+        answer = super().call(name, *inputs)
+        if name.split("_")[0] not in ("prefill", "decode", "verify"):
+            return answer
+        places = torch.arange(before, before + inputs[0].numel(), dtype=torch.float32)
+        return (*answer, places[None, :, None])
+
+
+class Listener:
+    """A drafter that proposes nothing and notes the places of the hidden states that it gets."""
+
+    needs_hidden, is_free = True, False
+
+    def __init__(self) -> None:
+        self.places: list[int] = []
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        self.places += [int(place) for place in context.pop_hidden().flatten()]
+        return Proposal([])
+
+
+def test_a_drafter_gets_the_hidden_states_of_the_whole_prompt() -> None:
+    """Also of what is read before a generation begins; what a checkpoint has is not read, and so has none."""
+    listener, options = Listener(), ExportOptions(max_seq_len=600, verify_len=4, snapshot_slots=2)
+    session = Session(Tapped(babble), TextDescription(vocab_size=260, options=options, eos_ids=[]))
+    settings = Settings(drafter=listener, max_new_tokens=2)
+    conversation = Conversation(session, BYTES, lambda messages: render(TEMPLATE, messages, {}), settings)
+    said(conversation, "hello")
+    answer = conversation.turns[0].answer
+    assert listener.places[:answer] == list(range(answer))
+    listener.places.clear()
+    said(conversation, "more")
+    assert set(range(answer + 2, conversation.turns[1].answer)) <= set(listener.places)
+
+
+def test_what_an_answer_follows_is_made_of_its_prompt() -> None:
+    """Behind the reasoning that a prompt has begun, the answer fits; where it has begun none, all of it does."""
+    grammars, prompts = Grammars(BYTES.to_str(), 260, [END]), list[str]()
+
+    def constrain(prompt: str) -> Constraint:
+        prompts.append(prompt)
+        return behind("a" if len(prompts) == 1 else "", grammars.regex("[xyz]{3}").follow, BYTES, [END])
+
+    conversation = talk(constrain=constrain, max_new_tokens=200)
+    thought = said(conversation, "hello")
+    assert prompts == [conversation.turns[0].rendered]
+    assert re.fullmatch(r"[^a]*a\n\n[xyz]{3}", thought)
+    assert re.fullmatch("[xyz]{3}", said(conversation, "more"))
+
+
+# Reasoning
+
+FORGETFUL = scripted.TEMPLATE.replace("message.reasoning_content", "false")
+
+
+def thoughtful(template: str = scripted.TEMPLATE) -> tuple[Conversation, list[str]]:
+    """A conversation with a model that thinks "hm" and says "yes", and what it was seen to think."""
+    model = scripted.speaking(lambda prompt: "<think>\nhm\n</think>\n\nyes")
+    options = ExportOptions(max_seq_len=900, verify_len=4, snapshot_slots=2)
+    session = Session(TextMethods(model), TextDescription(vocab_size=260, options=options, eos_ids=[scripted.END]))
+    form = answer_format(None, template, BYTES)
+    assert form is not None
+    apart = Apart(BYTES, lambda prompt: form.answer(prompt, ()))
+    conversation = Conversation(session, BYTES, lambda messages: render(template, messages, {}), Settings(apart=apart))
+    thoughts = list[str]()
+    conversation.think = thoughts.append
+    return conversation, thoughts
+
+
+def test_reasoning_is_no_part_of_an_answer() -> None:
+    conversation, thoughts = thoughtful()
+    assert said(conversation, "hello") == "yes"
+    assert "".join(thoughts) == "hm"
+    assert conversation.messages[-1] == {"role": "assistant", "content": "yes", "reasoning_content": "hm"}
+    assert again(conversation) == "yes"
+
+
+@pytest.mark.parametrize(("template", "kept"), [(scripted.TEMPLATE, True), (FORGETFUL, False)], ids=["kept", "left out"])
+def test_the_template_decides_whether_reasoning_stays(template: str, kept: bool) -> None:
+    conversation, _ = thoughtful(template)
+    said(conversation, "hello")
+    length = conversation.session.length
+    assert said(conversation, "more") == "yes"
+    assert ("hm" in conversation.turns[1].rendered) == kept
+    assert BYTES.decode(conversation.tokens, skip_special_tokens=False).startswith(conversation.turns[1].rendered)
+    assert (conversation.turns[1].start >= length) == kept, "what stays is not read again"
+
+
+def test_the_terminal_shows_reasoning_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    conversation, _ = thoughtful()
+    terminal = Terminal(conversation, [], json=False)
+    terminal._do("hello")
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.split()) == ("yes\n", ["hm"])
