@@ -109,7 +109,7 @@ def test_greedy_tokens_are_pythons(session: NativeSession, python: Session, seed
     assert session.length == len(prompt) + len(want) - 1
     session.reset()
     block = session.verify_len  # else measured times decide
-    assert list(session.generate_by_lookup(prompt, max_new_tokens=50, block_length=block, stats=stats)) == want
+    assert list(session.generate_by("lookup", prompt, max_new_tokens=50, block_length=block, stats=stats)) == want
     assert session.length == len(prompt) + len(want) - 1
     assert stats.accepted > 0
     session.reset()
@@ -121,14 +121,14 @@ def test_greedy_tokens_are_pythons(session: NativeSession, python: Session, seed
 def test_a_generation_goes_on_where_the_last_one_ended(session: NativeSession, python: Session) -> None:
     python.reset()
     want = list(python.generate(PROMPT, max_new_tokens=30))
-    first = list(session.generate_by_lookup(PROMPT, max_new_tokens=13))
-    assert first + list(session.generate_by_lookup(first[-1:], max_new_tokens=17)) == want
+    first = list(session.generate_by("lookup", PROMPT, max_new_tokens=13))
+    assert first + list(session.generate_by("lookup", first[-1:], max_new_tokens=17)) == want
 
 
 def test_a_generation_ends_with_the_context(session: NativeSession, python: Session) -> None:
     python.reset()
     want = list(python.generate(PROMPT, max_new_tokens=1000))
-    assert list(session.generate_by_lookup(PROMPT, max_new_tokens=1000)) == want
+    assert list(session.generate_by("lookup", PROMPT, max_new_tokens=1000)) == want
     assert session.room == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from hybridge.cache.errors import DraftError, TokenError
 from hybridge.runtime import GenerationStats, Sampling, Session, open_artifact
 from hybridge.runtime.generation.constraint import Constraint
-from hybridge.runtime.native import NativeProcess, NativeSession
+from hybridge.runtime.native import NativeDrafter, NativeProcess, NativeSession
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +44,7 @@ def test_the_text_is_plain_decodings(demo: Path, native: NativeSession, sampling
             native.reset()
             plain = list(native.generate(prompt, max_new_tokens=60))
             native.reset()
-            assert list(native.generate_by_draft_model(prompt, max_new_tokens=60, block_length=block, stats=stats)) == plain
+            assert list(native.generate_by("model", prompt, max_new_tokens=60, block_length=block, stats=stats)) == plain
             assert block is None or stats.verifies > 5
             assert block is None or stats.accepted > 5
 
@@ -54,7 +55,7 @@ def test_what_does_not_fit_is_refused(demo: Path, native: NativeSession, artifac
     with pytest.raises(DraftError):
         native.use_draft_model(tmp_path / "none")
     with pytest.raises(TokenError):
-        native.generate_by_draft_model(CODE, max_new_tokens=3)
+        native.generate_by("model", CODE, max_new_tokens=3)
 
 
 class Modulus(Constraint):
@@ -86,9 +87,9 @@ def test_a_mask_decides_what_may_come(demo: Path, native: NativeSession, samplin
     native.set_mask(3)
     native.use_draft_model(demo / "hybridge-demo-draft/model.pte")
     stats = GenerationStats()
-    for block, generate in ((4, native.generate_by_lookup), (4, native.generate_by_draft_model), (4, native.generate_by_own)):
+    for drafter in get_args(NativeDrafter):
         native.reset()
-        assert list(generate(CODE, max_new_tokens=60, block_length=block, stats=stats)) == wanted
+        assert list(native.generate_by(drafter, CODE, max_new_tokens=60, block_length=4, stats=stats)) == wanted
         assert stats.rollbacks > 0
 
 

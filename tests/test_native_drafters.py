@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from demo import demo_folder
@@ -147,8 +148,31 @@ def test_the_text_is_plain_decodings(native: NativeSession) -> None:
     plain = list(native.generate(prompt, max_new_tokens=40))
     for block in (None, 2, 4):
         native.reset()
-        assert list(native.generate_by_own(prompt, max_new_tokens=40, block_length=block, stats=stats)) == plain
+        assert list(native.generate_by("own", prompt, max_new_tokens=40, block_length=block, stats=stats)) == plain
         assert block is None or stats.verifies > 3
+
+
+@pytest.mark.parametrize("temperature", [0.7, 2.0])
+def test_the_same_noise_gives_pythons_draws(artifact: Path, native: NativeSession, temperature: float) -> None:
+    """Its own and those of the target, which accepts and rejects them."""
+    python, sampling, prompt = Session.load(artifact), Sampling(temperature=temperature), [3, 1, 4, 1, 5, 9, 2, 6]
+    drafter, accepted = BlockDrafter(python), 0
+    for noise in range(6):
+        for block in (2, 3, 6):
+            wanted, counted = GenerationStats(), GenerationStats()
+            python.reset()
+            native.reset()
+            native.sample(sampling, noise)
+            with mock.patch("hybridge.runtime.generation.sampling.secrets.randbits", return_value=noise):
+                drawn = python.generate(
+                    prompt, max_new_tokens=40, drafter=drafter, sampling=sampling, block_length=block, stats=wanted
+                )
+            natively = native.generate_by("own", prompt, max_new_tokens=40, block_length=block, stats=counted)
+            assert list(natively) == list(drawn)
+            assert (counted.proposed, counted.accepted) == (wanted.proposed, wanted.accepted)
+            accepted += counted.accepted
+    assert accepted > 0
+    native.sample(Sampling(seed=0))
 
 
 @pytest.mark.parametrize("validated", [validate_session, validate_native])
@@ -185,7 +209,7 @@ def test_multi_token_prediction_of_the_demo(tmp_path_factory: pytest.TempPathFac
         session = NativeSession(process)
         plain = list(session.generate(prompt, max_new_tokens=120))
         session.reset()
-        assert list(session.generate_by_own(prompt, max_new_tokens=120, block_length=4, stats=stats)) == plain
+        assert list(session.generate_by("own", prompt, max_new_tokens=120, block_length=4, stats=stats)) == plain
     assert stats.accepted > stats.proposed / 3
 
 

@@ -7,6 +7,7 @@ import random
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal, get_args
 from unittest import mock
 
 import pytest
@@ -17,9 +18,10 @@ from hybridge.runtime.drafters.block_drafter import BlockDrafter
 from hybridge.runtime.drafters.draft_model import DraftModel
 from hybridge.runtime.generation.pace import Pace
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.native import NativeProcess, NativeSession
+from hybridge.runtime.native import NativeDrafter, NativeProcess, NativeSession
 from hybridge.runtime.native.command import FOLDER
 
+Known = NativeDrafter | Literal["guesses"]
 PLAYER = Path(__file__).parent / "native/pace.cpp"
 
 
@@ -141,11 +143,11 @@ def in_python(session: Session, steps: Sequence[float], drafter: Drafter, sampli
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drafter", ["lookup", "own", "model", "guesses"])
+@pytest.mark.parametrize("drafter", [*get_args(NativeDrafter), "guesses"])
 @pytest.mark.parametrize("sampling", [Sampling(seed=0), Sampling(temperature=0.5, seed=5)], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("seed", range(4))
 def test_generations_take_pythons_decisions(
-    sessions: tuple[Session, NativeSession, Path], drafter: str, sampling: Sampling, seed: int
+    sessions: tuple[Session, NativeSession, Path], drafter: Known, sampling: Sampling, seed: int
 ) -> None:
     python, native, small = sessions
     rng = random.Random(seed)
@@ -153,7 +155,7 @@ def test_generations_take_pythons_decisions(
     native.reset()
     native.sample(sampling)
     plain = [*CODE, *native.generate(CODE, max_new_tokens=150)]
-    drafters: dict[str, Callable[[], Drafter]] = {
+    drafters: dict[Known, Callable[[], Drafter]] = {
         "lookup": PromptLookup,
         "own": lambda: BlockDrafter(python),
         "model": lambda: DraftModel(Session.load(small), python),
@@ -164,13 +166,10 @@ def test_generations_take_pythons_decisions(
     native.reset()
     native.set_clock(steps)
     native.use_draft_model(small / "model.pte")
-    generate = {
-        "lookup": native.generate_by_lookup,
-        "own": native.generate_by_own,
-        "model": native.generate_by_draft_model,
-        "guesses": lambda *words, **named: native.generate(*words, drafter=Guesses(plain, 0.9), **named),
-    }[drafter]
-    tokens = list(generate(CODE, max_new_tokens=150, stats=stats))
+    if drafter == "guesses":
+        tokens = list(native.generate(CODE, max_new_tokens=150, drafter=Guesses(plain, 0.9), stats=stats))
+    else:
+        tokens = list(native.generate_by(drafter, CODE, max_new_tokens=150, stats=stats))
     native.set_clock([])
     assert tokens == wanted == plain[len(CODE) :]
     assert [stats.proposed, stats.accepted, stats.verifies, stats.rollbacks] == counts

@@ -103,7 +103,7 @@ def test_text_of_a_seed_is_the_same_with_every_drafter(session: NativeSession, s
     session.reset()
     plain = list(session.generate(PROMPT, max_new_tokens=60))
     session.reset()
-    assert list(session.generate_by_lookup(PROMPT, max_new_tokens=60)) == plain
+    assert list(session.generate_by("lookup", PROMPT, max_new_tokens=60)) == plain
     for block in (2, 5):
         stats, drafter = GenerationStats(), Knowing([*PROMPT, *plain])
         session.reset()
@@ -140,13 +140,13 @@ def test_a_penalty_without_a_temperature_is_greedy_by_what_it_leaves(session: Na
 )
 def test_what_makes_no_distribution_is_refused(session: NativeSession, words: str) -> None:
     session.reset()
-    session._ask("sampling", *words.split(), 1)
+    session._ask("sampling", *words.split(), "seed", 1)
     with pytest.raises(TokenError):
         session.generate(PROMPT, max_new_tokens=3)
     assert session.length == 0
 
 
-@pytest.mark.parametrize("words", ["", "1 0 1 0", "x 0 1 0 1 1", "1 0 1 0 1 x"])
+@pytest.mark.parametrize("words", ["", "1 0 1 0", "x 0 1 0 1 seed 1", "1 0 1 0 1 1", "1 0 1 0 1 seed x", "1 0 1 0 1 none 1"])
 def test_what_is_no_sampling_is_refused(session: NativeSession, words: str) -> None:
     with pytest.raises(UsageError):
         session._ask("sampling", *words.split())

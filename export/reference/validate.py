@@ -76,7 +76,7 @@ def _drafted_natively(session: NativeSession) -> Drafted | None:
         return None
 
     def generate(prompt: list[int], new_tokens: int, stats: GenerationStats) -> Iterator[int]:
-        return session.generate_by_own(prompt, max_new_tokens=new_tokens, block_length=session.verify_len, stats=stats)
+        return session.generate_by("own", prompt, max_new_tokens=new_tokens, block_length=session.verify_len, stats=stats)
 
     return generate
 

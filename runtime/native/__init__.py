@@ -5,6 +5,6 @@ the installed ExecuTorch, and whose sessions ``NativeProcess`` drives.
 """
 
 from hybridge.runtime.native.process import NativeProcess
-from hybridge.runtime.native.session import NativeSession
+from hybridge.runtime.native.session import NativeDrafter, NativeSession
 
-__all__ = ["NativeProcess", "NativeSession"]
+__all__ = ["NativeDrafter", "NativeProcess", "NativeSession"]

@@ -13,7 +13,8 @@
 //   0 keep_as NUMBER         0 resume NUMBER      0 drop NUMBER     checkpoints by numbers, of all sessions
 //   0 cache BYTES            0 bring TOKEN ...    to a text, by a prefix cache of so many bytes, of all sessions
 //   0 clock SECONDS ...      of the generations behind it: each look at the clock is so much later; none: the real one
-//   0 sampling TEMPERATURE TOP_K TOP_P MIN_P PENALTY SEED   of the generations behind it, in all sessions
+//   0 sampling TEMPERATURE TOP_K TOP_P MIN_P PENALTY seed|noise NUMBER   of the generations behind it, in all sessions
+//                            noise: without a seed, and yet the same each time
 //
 // and is answered by one line, behind which so many logits follow, float32 in this processor's byte order:
 //
@@ -73,6 +74,13 @@ struct Clock {
   static inline double now = 0;
 
   static double look() { return now += steps[looks++ % steps.size()]; }
+};
+
+// Noise that is told, for generations without a seed.
+struct Noise {
+  static inline uint64_t number = 0;
+
+  static uint64_t draw() { return number; }
 };
 
 class Replay {
@@ -140,7 +148,7 @@ class Replay {
   }
 
   Error generate(hybridge::Session& session, std::istream& in) {
-    hybridge::Generation options{.sampling = sampling_, .mask = mask()};
+    hybridge::Generation options{.sampling = sampling_, .mask = mask(), .entropy = Noise::draw};
     if (!Clock::steps.empty()) options.clock = Clock::look;
     std::string drafter;
     in >> options.max_new_tokens >> options.block_length >> drafter;
@@ -173,10 +181,10 @@ class Replay {
 
   Error sample(const hybridge::Session& session, std::istream& in) {
     hybridge::Sampling read;
-    uint64_t seed = 0;
-    in >> read.temperature >> read.top_k >> read.top_p >> read.min_p >> read.repetition_penalty >> seed;
-    if (!in) return Error::InvalidArgument;
-    read.seed = seed;
+    std::string use;
+    in >> read.temperature >> read.top_k >> read.top_p >> read.min_p >> read.repetition_penalty >> use >> Noise::number;
+    if (!in || (use != "seed" && use != "noise")) return Error::InvalidArgument;
+    if (use == "seed") read.seed = Noise::number;
     sampling_ = read;
     return answer(session, Result<int64_t>(session.length()));
   }

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Literal
 
 from torch import Tensor
 
@@ -57,6 +58,9 @@ ERRORS: dict[str, type[HybridgeError]] = {
 }
 """By operation: what its refusals are here."""
 
+
+NativeDrafter = Literal["lookup", "own", "model"]
+"""Those of the native harness: prompt lookup, the artifact's own, and the draft model of ``use_draft_model``."""
 
 NUMBERS = count()
 """Of checkpoints."""
@@ -191,38 +195,17 @@ class NativeSession:
 
         return self._generate("ask", tokens, max_new_tokens, block_length, stats, propose)
 
-    def generate_by_lookup(
+    def generate_by(
         self,
+        drafter: NativeDrafter,
         tokens: Sequence[int],
         *,
         max_new_tokens: int,
         block_length: int | None = None,
         stats: GenerationStats | None = None,
     ) -> Iterator[int]:
-        """Generate likewise with the native harness's own prompt lookup."""
-        return self._generate("lookup", tokens, max_new_tokens, block_length, stats)
-
-    def generate_by_own(
-        self,
-        tokens: Sequence[int],
-        *,
-        max_new_tokens: int,
-        block_length: int | None = None,
-        stats: GenerationStats | None = None,
-    ) -> Iterator[int]:
-        """Generate likewise with the artifact's own drafter, run over there."""
-        return self._generate("own", tokens, max_new_tokens, block_length, stats)
-
-    def generate_by_draft_model(
-        self,
-        tokens: Sequence[int],
-        *,
-        max_new_tokens: int,
-        block_length: int | None = None,
-        stats: GenerationStats | None = None,
-    ) -> Iterator[int]:
-        """Generate likewise with the draft model of ``use_draft_model``, run over there."""
-        return self._generate("model", tokens, max_new_tokens, block_length, stats)
+        """Generate likewise with a drafter of the native harness."""
+        return self._generate(drafter, tokens, max_new_tokens, block_length, stats)
 
     def use_draft_model(self, program: Path) -> None:
         """Load the ``model.pte`` of a draft model. Raises DraftError where it does not load or does not fit."""
@@ -236,14 +219,16 @@ class NativeSession:
         """Let each look at the clock in a generation be some seconds later: by ``steps``, again and again; none: as it is."""
         self._ask("clock", *map(repr, steps))
 
-    def sample(self, sampling: Sampling) -> None:
-        """Draw the tokens of all generations from now on, in every session of the process, by ``sampling``, which has a seed.
+    def sample(self, sampling: Sampling, noise: int | None = None) -> None:
+        """Draw the tokens of all generations from now on, in every session of the process, by ``sampling``.
 
-        A generation raises TokenError for what makes no distribution.
+        noise: the ``Sampler.seed`` of a sampling that has no seed, so that it can be repeated. A generation raises TokenError
+        for what makes no distribution.
         """
-        assert sampling.seed is not None, "draws that nobody can repeat show nothing"
+        use, number = ("noise", noise) if sampling.seed is None else ("seed", sampling.seed)
+        assert number is not None, "draws that nobody can repeat show nothing"
         c = sampling
-        self._ask("sampling", *map(str, (c.temperature, c.top_k, c.top_p, c.min_p, c.repetition_penalty, c.seed)))
+        self._ask("sampling", *map(str, (c.temperature, c.top_k, c.top_p, c.min_p, c.repetition_penalty, use, number)))
 
     def _generate(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import onnxruntime_genai
@@ -50,7 +51,7 @@ def of_session(artifact: Path, *, speculative: bool) -> Client:
 def of_native(stack: ExitStack, artifact: Path, *, speculative: bool) -> Client:
     """The C++ headers."""
     session = NativeSession(stack.enter_context(NativeProcess(open_artifact(artifact))))
-    generate = session.generate_by_lookup if speculative else session.generate
+    generate = partial(session.generate_by, "lookup") if speculative else session.generate
     return Functions(lambda ids, count: list(generate(ids, max_new_tokens=count)), session.reset)
 
 

@@ -5,14 +5,42 @@
 #ifndef HYBRIDGE_NATIVE_BLOCK_DRAFTER_H
 #define HYBRIDGE_NATIVE_BLOCK_DRAFTER_H
 
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
 #include <hybridge/calibration.h>
 #include <hybridge/drafter.h>
+#include <hybridge/logits.h>
 #include <hybridge/pace.h>
 #include <hybridge/session.h>
 
 namespace hybridge {
 
-// While it lives and listens, the session keeps the hidden states that it has yet to read. Its state rolls back with the session's.
+// softmax(scores / temperature) of these tokens, of which some may be there twice.
+inline Distribution distribution_of(std::span<const float> scores, std::span<const int64_t> tokens, double temperature) {
+  const double largest = *std::max_element(scores.begin(), scores.end());
+  Distribution all;
+  for (size_t i = 0; i < scores.size(); ++i) {
+    all.push_back({tokens.empty() ? static_cast<int64_t>(i) : tokens[i], std::exp((scores[i] - largest) / temperature)});
+  }
+  if (!std::is_sorted(all.begin(), all.end(), comes_before)) std::sort(all.begin(), all.end(), comes_before);
+  Distribution once;
+  for (const Candidate& each : all) {
+    if (!once.empty() && once.back().token == each.token) once.back().weight += each.weight;
+    else once.push_back(each);
+  }
+  normalize(once);
+  return once;
+}
+
+// Python's runtime/drafters/block_drafter.py. While it lives and listens, the session keeps the hidden states that it has yet to
+// read. Its state rolls back with the session's.
 class BlockDrafter : public Paced {
  public:
   explicit BlockDrafter(Session& session) : session_(session) { listen(true); }
@@ -24,18 +52,44 @@ class BlockDrafter : public Paced {
   // Whether it is to read what is committed from now on. It need not, where a text goes on for long without it.
   void listen(bool wanted) { session_.keep_hidden(wanted); }
 
-  // Its best tokens, and how likely each is to be right: as likely as such tokens were so far. Nothing where it fails, too: the
-  // text does not need it.
-  Proposal propose(Tokens text, size_t limit) {
+  // Where no seed is given and it can, tokens that it draws at the model's temperature, and from what. Else its best ones, and how
+  // likely each is to be right: as likely as such tokens were so far. Nothing where it fails: the text does not need it.
+  Proposal propose(Tokens text, size_t limit, const Sampler& sampler) {
     calibration_.learn(text);
-    const auto drafted = session_.draft(text.back(), limit);
+    const auto draws = this->draws(text.size(), limit, sampler);
+    const auto drafted = session_.draft(text.back(), limit, draws);
     if (!drafted.ok()) return {};
     Proposal proposal(drafted->tokens);
-    proposal.chances = calibration_.propose(text.size(), drafted->tokens, drafted->chances);
+    if (draws && are_finite(drafted->scores)) {
+      proposal.probabilities = distributions(*drafted, draws->temperature);
+    } else {
+      proposal.chances = calibration_.propose(text.size(), drafted->tokens, drafted->chances);
+    }
     return proposal;
   }
 
  private:
+  // How the draft tokens are drawn; nothing where they are the best ones.
+  std::optional<Draws> draws(size_t start, size_t limit, const Sampler& sampler) const {
+    if (!session_.facts().draft_samples || !sampler.draws_drafts()) return std::nullopt;
+    Draws draws{{}, sampler.temperature()};
+    for (size_t i = 0; i < limit; ++i) draws.noise.push_back(sampler.noise(start + i, Stream::draft));
+    return draws;
+  }
+
+  // What each draft token was drawn from.
+  static std::vector<Distribution> distributions(const Drafted& drafted, double temperature) {
+    std::vector<Distribution> found;
+    const std::span scores(drafted.scores);
+    const std::span candidates(drafted.candidates);
+    const size_t count = drafted.tokens.size(), width = count > 0 ? scores.size() / count : 0;
+    for (size_t i = 0; i < count; ++i) {
+      const auto tokens = candidates.size() > width ? candidates.subspan(i * width, width) : candidates;
+      found.push_back(distribution_of(scores.subspan(i * width, width), tokens, temperature));
+    }
+    return found;
+  }
+
   Session& session_;
   Calibration calibration_;
 };

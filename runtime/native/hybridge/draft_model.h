@@ -14,13 +14,17 @@
 #include <utility>
 #include <vector>
 
+#include <hybridge/distribution.h>
 #include <hybridge/drafter.h>
 #include <hybridge/pace.h>
 #include <hybridge/session.h>
 
 namespace hybridge {
 
-// Proposes the draft model's own continuation, one best token after the other: Python's runtime/drafters/draft_model.py.
+// Proposes the draft model's own continuation, one token after the other: Python's runtime/drafters/draft_model.py.
+//
+// Without a seed it draws by the model's own settings and says from which distribution, which accepts most. Greedily and with a
+// seed it proposes its best tokens.
 //
 // Its session runs ahead of the text as it proposes; the next proposal goes back to the end of what was right by the draft's own
 // snapshot, so that hybrid drafts work as well as attention-only ones. Where the text has run away from it, while nothing was
@@ -38,21 +42,30 @@ class DraftModel : public Paced {
   }
 
   // `limit` tokens, fewer only if the draft's whole context is smaller, or where it fails: the text does not need them.
-  Proposal propose(Tokens text, size_t limit) {
+  Proposal propose(Tokens text, size_t limit, Sampler& sampler) {
     limit = std::min(limit, max_seq_len() - reach_);
-    std::vector<int64_t> proposed;
-    if (limit == 0 || follow(text, limit) != Error::Ok) return restart(0), proposed;
-    proposed.push_back(after_text_);
-    while (proposed.size() < limit) {
-      const auto logits = session_->decode(proposed.back());
-      if (!logits.ok()) return restart(0), proposed;
-      ahead_.push_back(proposed.back());
-      proposed.push_back(best(logits->last()));
+    Proposal proposal;
+    if (limit == 0 || follow(text, limit) != Error::Ok) return restart(0), proposal;
+    add(proposal, after_text_, text, sampler);
+    while (proposal.tokens.size() < limit) {
+      const auto logits = session_->decode(proposal.tokens.back());
+      if (!logits.ok()) return restart(0), proposal;
+      ahead_.push_back(proposal.tokens.back());
+      add(proposal, logits->last(), text, sampler);
     }
-    return proposed;
+    return proposal;
   }
 
  private:
+  // Adds the token behind `text` and what is proposed so far.
+  static void add(Proposal& proposal, std::span<const float> logits, Tokens text, Sampler& sampler) {
+    if (!sampler.draws_drafts()) return proposal.tokens.push_back(best(logits));
+    std::vector<int64_t> all(text.begin(), text.end());
+    all.insert(all.end(), proposal.tokens.begin(), proposal.tokens.end());
+    proposal.probabilities.push_back(sampler.distribution(logits, all));
+    proposal.tokens.push_back(pick(proposal.probabilities.back(), sampler.noise(all.size(), Stream::draft)));
+  }
+
   static constexpr int64_t SLOT = 0;  // its state at the end of the text, before it proposes
 
   explicit DraftModel(std::unique_ptr<Session> session) : session_(std::move(session)) {
@@ -64,7 +77,7 @@ class DraftModel : public Paced {
   // Where in the text the draft's state is.
   size_t position() const { return start_ + static_cast<size_t>(session_->length()); }
 
-  // Brings the draft's state to the end of the text and keeps it, and its best token there.
+  // Brings the draft's state to the end of the text and keeps it, and the logits there.
   Error follow(Tokens text, size_t limit) {
     if (!continues(text)) restart(0);
     ET_CHECK_OK_OR_RETURN_ERROR(roll_back(text));
@@ -73,7 +86,7 @@ class DraftModel : public Paced {
     if (!fits || (kept_ > 0 && missing > reach_)) restart(text.size() > reach_ ? text.size() - reach_ : 0);
     if (text.size() > position()) {
       const Logits logits = ET_UNWRAP(session_->prefill(text.subspan(position())));
-      after_text_ = best(logits.last());
+      after_text_.assign(logits.last().begin(), logits.last().end());
     }
     kept_ = static_cast<size_t>(ET_UNWRAP(session_->snapshot(SLOT)));
     ahead_.clear();
@@ -102,9 +115,9 @@ class DraftModel : public Paced {
 
   std::unique_ptr<Session> session_;
   size_t reach_ = 0;
-  size_t start_ = 0, kept_ = 0;  // the text's position that the draft's own text starts at; tokens that the slot keeps
-  std::vector<int64_t> ahead_;   // draft tokens that the session committed beyond them
-  int64_t after_text_ = 0;       // its best token behind what the slot keeps
+  size_t start_ = 0, kept_ = 0;    // the text's position that the draft's own text starts at; tokens that the slot keeps
+  std::vector<int64_t> ahead_;     // draft tokens that the session committed beyond them
+  std::vector<float> after_text_;  // its logits behind what the slot keeps
 };
 
 }  // namespace hybridge

@@ -2,9 +2,9 @@
 //
 //   hybridge::generate(session, prompt, {.sampling = {.temperature = 0.8, .top_p = 0.95}}, lookup, on_token);
 //
-// The noise of a token follows from the seed and its place in the text alone. A draft token is accepted exactly where it is what
-// would have been drawn anyway, so the text of a seed is the same with every drafter, and Python's; each token has its own
-// distribution.
+// The noise of a token follows from the seed and its place in the text alone. A draft token of a certain drafter is accepted
+// exactly where it is what would have been drawn anyway: the text of a seed is the same with every drafter, and Python's. Where
+// no seed is given, drafters draw their tokens, too, and those are accepted so that the distribution stays the model's.
 #ifndef HYBRIDGE_NATIVE_SAMPLING_H
 #define HYBRIDGE_NATIVE_SAMPLING_H
 
@@ -14,12 +14,12 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include <hybridge/distribution.h>
 #include <hybridge/logits.h>
 #include <hybridge/noise.h>
 
@@ -45,22 +45,55 @@ using Mask = std::function<void(std::span<const int64_t> text, std::span<float> 
 
 class Sampler {
  public:
-  explicit Sampler(const Sampling& sampling, Mask mask = nullptr)
-      : sampling_(sampling), mask_(std::move(mask)), seed_(sampling.seed ? *sampling.seed : drawn_seed()) {}
+  // entropy: where the seed comes from if none is given.
+  explicit Sampler(const Sampling& sampling, Mask mask = nullptr, uint64_t (*entropy)() = drawn_seed)
+      : sampling_(sampling), mask_(std::move(mask)), seed_(sampling.seed ? *sampling.seed : entropy()) {}
+
+  bool is_greedy() const { return sampling_.temperature == 0; }
+  double temperature() const { return sampling_.temperature; }
+
+  // Whether drafters draw their tokens, and say from what: with a seed the text depends on the seed alone.
+  bool draws_drafts() const { return !is_greedy() && !sampling_.seed; }
+
+  // A number in [0, 1) that belongs to a place of the text; another stream has other ones.
+  double noise(size_t place, Stream stream) const { return hybridge::noise(seed_, place, stream); }
 
   // The token behind `text`, by its logits [V]; -1 where the mask leaves none, or what is no number.
   int64_t draw(std::span<const float> logits, std::span<const int64_t> text) {
-    if (mask_ == nullptr) return drawn(logits, text);
-    masked_.assign(logits.begin(), logits.end());
-    mask_(text, masked_);
-    return leaves_some(masked_) ? drawn(masked_, text) : -1;
+    const auto left = allowed(logits, text);
+    return left.empty() ? -1 : drawn(left, text);
+  }
+
+  // The draft token behind `text` if it is accepted, else its replacement; -1 as above. q: what it was drawn from.
+  //
+  // Each token is then distributed as `draw` would have it (Leviathan, Kalman, Matias, arXiv:2211.17192): x is accepted with
+  // probability min(1, p(x) / q(x)), else its replacement comes from max(0, p - q).
+  int64_t judge(std::span<const float> logits, std::span<const int64_t> text, int64_t token, const Distribution& q) {
+    const auto left = allowed(logits, text);
+    if (left.empty()) return -1;
+    if (is_greedy()) return drawn(left, text);
+    const Distribution p = distribution(left, text);
+    if (noise(text.size(), Stream::accept) * weight_of(q, token) < weight_of(p, token)) return token;
+    const Distribution rest = excess(p, q);
+    return pick(rest.empty() ? p : rest, noise(text.size(), Stream::draw));  // empty: p is q, but for rounding
+  }
+
+  // What the token behind `text` is drawn from, whatever the mask says; sums to 1. For a temperature above 0.
+  Distribution distribution(std::span<const float> logits, std::span<const int64_t> text) {
+    weigh(logits, text);
+    Distribution p = candidates_;
+    normalize(p);
+    return p;
   }
 
  private:
-  struct Candidate {
-    double weight;
-    int64_t token;
-  };
+  // Logits as the mask leaves them; empty where that is none.
+  std::span<const float> allowed(std::span<const float> logits, std::span<const int64_t> text) {
+    if (mask_ == nullptr) return logits;
+    masked_.assign(logits.begin(), logits.end());
+    mask_(text, masked_);
+    return leaves_some(masked_) ? std::span<const float>(masked_) : std::span<const float>();
+  }
 
   static bool leaves_some(std::span<const float> logits) {
     constexpr float INFINITE = std::numeric_limits<float>::infinity();
@@ -69,21 +102,25 @@ class Sampler {
   }
 
   int64_t drawn(std::span<const float> logits, std::span<const int64_t> text) {
-    const bool is_greedy = sampling_.temperature == 0;
-    if (is_greedy && sampling_.repetition_penalty == 1) return best(logits);
-    scores_.assign(logits.begin(), logits.end());
-    penalize(text);
-    if (is_greedy) return std::max_element(scores_.begin(), scores_.end()) - scores_.begin();
-    weigh();
+    if (is_greedy() && sampling_.repetition_penalty == 1) return best(logits);
+    if (is_greedy()) return penalize(logits, text), std::max_element(scores_.begin(), scores_.end()) - scores_.begin();
+    weigh(logits, text);
+    return pick(candidates_, noise(text.size(), Stream::draw));
+  }
+
+  // The candidates of these logits.
+  void weigh(std::span<const float> logits, std::span<const int64_t> text) {
+    penalize(logits, text);
+    weigh_top_k();
     keep_top_p();
     keep_min_p();
-    return pick(noise(seed_, text.size(), Stream::draw));
   }
 
   // Keskar et al., arXiv:1909.05858, as transformers does it, in float32: tokens of the text lose, whatever their sign.
-  void penalize(std::span<const int64_t> text) {
+  void penalize(std::span<const float> logits, std::span<const int64_t> text) {
     constexpr float LARGEST = std::numeric_limits<float>::max();
     const auto penalty = static_cast<float>(sampling_.repetition_penalty);
+    scores_.assign(logits.begin(), logits.end());
     if (penalty == 1) return;
     seen_.assign(scores_.size(), false);
     for (const int64_t token : text) {
@@ -96,7 +133,7 @@ class Sampler {
   }
 
   // The tokens of top-k, all of them without one, weighted by their probabilities times a factor; the best one weighs 1.
-  void weigh() {
+  void weigh_top_k() {
     double least = *std::min_element(scores_.begin(), scores_.end());
     if (0 < sampling_.top_k && sampling_.top_k < scores_.size()) {
       sorted_ = scores_;
@@ -108,7 +145,7 @@ class Sampler {
     candidates_.clear();
     for (size_t token = 0; token < scores_.size(); ++token) {
       if (scores_[token] < least) continue;
-      candidates_.push_back({std::exp((scores_[token] - largest) / sampling_.temperature), static_cast<int64_t>(token)});
+      candidates_.push_back({static_cast<int64_t>(token), std::exp((scores_[token] - largest) / sampling_.temperature)});
     }
   }
 
@@ -119,11 +156,11 @@ class Sampler {
       return one.weight != other.weight ? one.weight > other.weight : one.token < other.token;
     };
     std::sort(candidates_.begin(), candidates_.end(), heavier);
-    const double wanted = sampling_.top_p * total();
+    const double wanted = sampling_.top_p * total(candidates_);
     size_t kept = 0;
     for (double reached = 0; kept < candidates_.size() && reached < wanted; ++kept) reached += candidates_[kept].weight;
     candidates_.resize(std::max<size_t>(kept, 1));
-    std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& one, const Candidate& other) { return one.token < other.token; });
+    std::sort(candidates_.begin(), candidates_.end(), comes_before);
   }
 
   // Without tokens less probable than min_p of the best one (Nguyen et al., arXiv:2407.01082), whose weight is 1.
@@ -132,31 +169,13 @@ class Sampler {
     std::erase_if(candidates_, [this](const Candidate& each) { return each.weight < sampling_.min_p; });
   }
 
-  double total() const {
-    return std::accumulate(candidates_.begin(), candidates_.end(), 0.0, [](double sum, const Candidate& each) { return sum + each.weight; });
-  }
-
-  // By the inverse of the cumulative weights; rounding may not reach a token that cannot come.
-  int64_t pick(double place) const {
-    const double wanted = place * total();
-    double reached = 0;
-    int64_t last = candidates_.front().token;
-    for (const auto& [weight, token] : candidates_) {
-      if (weight == 0) continue;
-      reached += weight;
-      last = token;
-      if (wanted < reached) break;
-    }
-    return last;
-  }
-
   Sampling sampling_;
   Mask mask_;
   uint64_t seed_;
   std::vector<float> masked_;
   std::vector<double> scores_, sorted_;
   std::vector<bool> seen_;
-  std::vector<Candidate> candidates_;
+  Distribution candidates_;
 };
 
 }  // namespace hybridge

@@ -34,6 +34,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -123,8 +124,9 @@ class Session {
   void keep_hidden(bool wanted) { hidden_.keep(wanted && facts().has_drafter()); }
 
   // At most `limit` draft tokens behind `next`, the token that follows the text, by the drafter in the program: it reads the
-  // hidden states that were kept since it was last asked. None where it has nothing new to read, or its context is full.
-  Result<Drafted> draft(int64_t next, size_t limit) {
+  // hidden states that were kept since it was last asked. None where it has nothing new to read, or its context is full. draws:
+  // how a drafter that can draws them; without, they are its best.
+  Result<Drafted> draft(int64_t next, size_t limit, const std::optional<Draws>& draws = std::nullopt) {
     if (!facts().has_drafter() || limit == 0) return Error::InvalidArgument;
     ET_CHECK_OK_OR_RETURN_ERROR(known(next) ? Error::Ok : Error::InvalidArgument);
     const size_t pairs = hidden_.count();
@@ -133,7 +135,7 @@ class Session {
     following.push_back(next);
     const std::vector<float> rows = hidden_.take(facts().draft_taps, static_cast<size_t>(facts().taps));
     const auto call = [this](const std::string& name, std::initializer_list<Input> inputs) { return this->call(name, inputs); };
-    return hybridge::draft(facts(), call, rows, following, limit);
+    return hybridge::draft(facts(), call, rows, following, limit, draws);
   }
 
   // Keeps the committed state; its length.

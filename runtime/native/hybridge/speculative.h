@@ -4,7 +4,8 @@
 //   auto done = hybridge::generate(session, prompt, {.max_new_tokens = 64}, lookup, [](int64_t token) { return show(token); });
 //
 // A draft token is accepted if it is what the model itself would have gone on with, by its best logit or by the draw of that
-// place (hybridge/sampling.h), so the text is the same with every drafter.
+// place, so the text is the same with every drafter. Without a seed a drafter may draw its tokens, which are then accepted so that
+// the distribution is the same (hybridge/sampling.h).
 #ifndef HYBRIDGE_NATIVE_SPECULATIVE_H
 #define HYBRIDGE_NATIVE_SPECULATIVE_H
 
@@ -32,13 +33,14 @@ inline double seconds_now() {
 
 // block_length: tokens that are verified at once, the known one included; 0 for what is fastest by what is measured, plain
 // decoding included (hybridge/pace.h). cancelled: another thread may set it while the generation runs. mask: what each token may
-// be, if not any. clock: seconds.
+// be, if not any. clock: seconds; entropy: the noise of a sampling without a seed.
 struct Generation {
   size_t max_new_tokens = 64, block_length = 0;
   const std::atomic<bool>* cancelled = nullptr;
   Sampling sampling = {};
   Mask mask = nullptr;
   double (*clock)() = seconds_now;
+  uint64_t (*entropy)() = drawn_seed;
 };
 
 // proposed and accepted count draft tokens; rollbacks the blocks that were not accepted whole.
@@ -56,7 +58,7 @@ class Generator {
         options_(options),
         drafter_(drafter),
         on_token_(on_token),
-        sampler_(options.sampling, options.mask),
+        sampler_(options.sampling, options.mask, options.entropy),
         longest_(static_cast<size_t>(session.facts().verify_len())),
         own_pace_(session.facts().verify_lens, fixed_length()),
         pace_(pace_of(drafter)) {}
@@ -93,8 +95,9 @@ class Generator {
   Error round() {
     const double began = options_.clock();
     drafting_ = 0;
-    const std::vector<int64_t> proposed = worthwhile();
-    const auto found = proposed.empty() ? decode() : verify(proposed);
+    const Proposal proposal = worthwhile();
+    const auto& proposed = proposal.tokens;
+    const auto found = proposed.empty() ? decode() : verify(proposal);
     if (!found.ok()) return found.error();
     double seconds = options_.clock() - began;
     const size_t given = give(*found);
@@ -106,7 +109,7 @@ class Generator {
   }
 
   // Draft tokens, as many as pay.
-  std::vector<int64_t> worthwhile() {
+  Proposal worthwhile() {
     if (!may_draft()) return {};
     const size_t most = std::min(options_.max_new_tokens - done_.tokens.size(), static_cast<size_t>(session_.room()));
     if (is_free<D>()) return worthwhile_of_free(std::min(most, longest_) - 1);
@@ -116,22 +119,27 @@ class Generator {
     Proposal proposal = propose(length - 1);
     if (!proposal.tokens.empty()) drafting_ = options_.clock() - began;
     if (!proposal.chances.empty()) proposal.tokens.resize(std::min(proposal.tokens.size(), pace_.cut(proposal.chances)));
-    return proposal.tokens;
+    return proposal;
   }
 
-  std::vector<int64_t> worthwhile_of_free(size_t limit) {
+  Proposal worthwhile_of_free(size_t limit) {
     Proposal proposal = propose(limit);
     if (proposal.tokens.empty()) return {};
     const size_t length = pace_.choose(proposal.tokens.size() + 1, proposal.chance);
     proposal.tokens.resize(std::min(proposal.tokens.size(), length - 1));
-    return proposal.tokens;
+    return proposal;
   }
 
   Proposal propose(size_t limit) {
     if (limit == 0) return {};
-    Proposal proposal = drafter_.propose(text_, limit);
+    Proposal proposal = asked(limit);
     proposal.tokens.resize(std::min(proposal.tokens.size(), limit));
     return proposal;
+  }
+
+  Proposal asked(size_t limit) {
+    if constexpr (DrawingDrafter<D>) return drafter_.propose(text_, limit, sampler_);
+    else return drafter_.propose(text_, limit);
   }
 
   // Lets the drafter read the prompt, which is a prefill too; its first proposal is compared.
@@ -154,11 +162,12 @@ class Generator {
   }
 
   // The tokens that follow the text, of which all but the last were proposed; they wait for a commit.
-  Result<std::vector<int64_t>> verify(const std::vector<int64_t>& proposed) {
+  Result<std::vector<int64_t>> verify(const Proposal& proposal) {
+    const auto& proposed = proposal.tokens;
     std::vector<int64_t> block = {text_.back()};
     block.insert(block.end(), proposed.begin(), proposed.end());
     const Logits logits = ET_UNWRAP(session_.verify(block));
-    const std::vector<int64_t> tokens = accept(logits, proposed);
+    const std::vector<int64_t> tokens = accept(logits, proposal);
     done_.proposed += proposed.size();
     done_.accepted += tokens.size() - 1;
     done_.rollbacks += tokens.size() <= proposed.size();
@@ -166,11 +175,13 @@ class Generator {
     return tokens;
   }
 
-  // The draft tokens that are right, and the model's own token behind them; row i of its logits comes after draft token i - 1.
-  std::vector<int64_t> accept(const Logits& logits, Tokens proposed) {
+  // The draft tokens that are accepted, and the model's own token behind them; row i of its logits comes after draft token i - 1.
+  std::vector<int64_t> accept(const Logits& logits, const Proposal& proposal) {
     const size_t known = text_.size();
+    const auto& proposed = proposal.tokens;
     for (size_t i = 0; i == 0 || (i <= proposed.size() && proposed[i - 1] == text_.back()); ++i) {
-      const int64_t token = sampler_.draw(logits[i], text_);
+      const Distribution* q = i < proposed.size() ? proposal.drawn_from(i) : nullptr;
+      const int64_t token = q != nullptr ? sampler_.judge(logits[i], text_, proposed[i], *q) : sampler_.draw(logits[i], text_);
       text_.push_back(token);
     }
     const std::vector<int64_t> tokens(text_.begin() + static_cast<ptrdiff_t>(known), text_.end());
