@@ -30,6 +30,7 @@ TYPES = {
     "Long": "jlong",
     "String": "jstring",
     "OnToken?": "jobject",
+    "Mask?": "jobject",
     "ByteArray": "jbyteArray",
     "DoubleArray": "jdoubleArray",
     "LongArray": "jlongArray",
@@ -69,13 +70,13 @@ def test_kotlin_declares_the_jni_functions() -> None:
         for result, name, arguments in re.findall(r"\nNATIVE\((\w+), (\w+)\)\s*\(([^)]*)\)", text(JNI))
     }
     assert declared == defined
-    assert len(declared) == 21
+    assert len(declared) == 27
 
 
 def test_each_c_function_has_its_jni_function() -> None:
     functions = re.findall(r"^(?:hybridge_status|const char\*) (hybridge_\w+)\(", text(HEADER), re.MULTILINE)
     assert [name for name in functions if f"{name}(" not in text(JNI)] == []
-    assert len(functions) == 21
+    assert len(functions) == 27
 
 
 def test_the_statuses_are_the_headers() -> None:
@@ -91,8 +92,11 @@ def test_what_the_library_finds_by_name_is_kept() -> None:
     rules = text(MODULE / "consumer-rules.pro")
     assert "dev.hybridge.Native { native <methods>; }" in rules
     assert "dev.hybridge.OnToken { boolean take(long); }" in rules
-    assert "fun interface OnToken" in text(KOTLIN / "HybridgeSession.kt")
+    assert "dev.hybridge.Mask { void apply(long[], float[]); }" in rules
+    assert "fun interface OnToken" in text(KOTLIN / "Generation.kt")
+    assert "fun interface Mask" in text(KOTLIN / "Generation.kt")
     assert '"take", "(J)Z"' in text(JNI)
+    assert '"apply", "([J[F)V"' in text(JNI)
 
 
 COMPILERS = {"g++": [compiling.compiler() or "g++"], "clang": zig("c++", "x86_64-linux-gnu")}

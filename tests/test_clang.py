@@ -55,7 +55,8 @@ def compile_for(target: str, folder: Path) -> None:
 @pytest.mark.parametrize("target", ["x86_64-linux-gnu", "aarch64-linux-gnu", "aarch64-macos"])
 def test_clang_has_no_warning(target: str, tmp_path: Path) -> None:
     """What passed once is not compiled again until something changes."""
-    files = [*APPS, *library.sources(), *sorted(FOLDER.glob("hybridge/*.h")), *sorted(library.FOLDER.glob("*.h"))]
+    headers = [path for folder in ("hybridge", "c_api") for path in sorted((FOLDER / folder).glob("*.h"))]
+    files = [*APPS, *library.sources(), *headers, *sorted(library.FOLDER.glob("*.h"))]
     key = compiling.key(files, sys.executable, [target, *APP_FLAGS, *KERNEL_FLAGS])
     passed = compiling.cache_folder("clang") / key / "passed"
 

@@ -71,4 +71,4 @@ def test_its_own_tests_pass(own_artifact: Path, tmp_path: Path) -> None:
         timeout=1800,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
-    assert "Executed 8 tests, with 0 failures" in done.stdout + done.stderr
+    assert "Executed 11 tests, with 0 failures" in done.stdout + done.stderr

@@ -1,208 +1,24 @@
 // hybridge/hybridge.h over hybridge/session.h: handles, one call at a time, and errors as numbers.
 
 #include <algorithm>
-#include <atomic>
-#include <functional>
 #include <memory>
 #include <mutex>
-#include <new>
-#include <optional>
-#include <type_traits>
-#include <unordered_map>
 #include <utility>
 
 #include <hybridge/hybridge.h>
-#include <hybridge/block_drafter.h>
-#include <hybridge/draft_model.h>
-#include <hybridge/speculative.h>
 #include <hybridge/threads.h>
+
+#include "c_api/calls.h"
+#include "c_api/generation.h"
+#include "c_api/handles.h"
+#include "c_api/open_session.h"
 
 namespace {
 
 using hybridge::Error;
-using hybridge::Logits;
-using hybridge::Result;
+using namespace hybridge::c;
 
 constexpr size_t MOST_THREADS = 1024;
-
-struct OpenModel {
-  std::shared_ptr<const hybridge::Model> model;
-  std::shared_ptr<std::recursive_mutex> turn = std::make_shared<std::recursive_mutex>();
-};
-
-struct OpenSession {
-  std::unique_ptr<hybridge::Session> session;
-  std::shared_ptr<std::recursive_mutex> turn;  // the model's: its sessions run one after the other, or in another's callback
-  std::atomic<bool> busy = false, cancelled = false;
-  hybridge::NoDrafter none;
-  hybridge::PromptLookup lookup;
-  std::optional<hybridge::BlockDrafter> own;  // of the session, behind which it is declared
-  std::shared_ptr<OpenModel> small;           // the draft model, whose turn is waited for as well
-  std::optional<hybridge::DraftModel> by_small;
-
-  using OnToken = std::function<bool(int64_t)>;
-
-  template <typename D>
-  Result<hybridge::Generated> generate(
-      hybridge::Tokens prompt, const hybridge::Generation& wishes, D& drafter, const OnToken& wanted) {
-    return hybridge::generate(*session, prompt, wishes, drafter, wanted);
-  }
-
-  Result<hybridge::Generated> generate_by_small(
-      hybridge::Tokens prompt, const hybridge::Generation& wishes, const OnToken& wanted) {
-    if (small == nullptr) return Error::InvalidArgument;
-    if (!by_small) {
-      auto made = hybridge::DraftModel::create(small->model, session->facts());
-      if (!made.ok()) return made.error();
-      by_small.emplace(std::move(*made));
-    }
-    return generate(prompt, wishes, *by_small, wanted);
-  }
-
-  // It listens no longer than it drafts: hidden states that nobody reads would pile up.
-  Result<hybridge::Generated> generate_by_own(
-      hybridge::Tokens prompt, const hybridge::Generation& wishes, const OnToken& wanted) {
-    if (!session->facts().has_drafter()) return Error::InvalidArgument;
-    if (!own) own.emplace(*session);
-    own->listen(true);
-    auto done = generate(prompt, wishes, *own, wanted);
-    own->listen(false);
-    return done;
-  }
-};
-
-// What is open, by handle. Lives as long as the process: threads may still call while it ends.
-template <typename T>
-class Open {
- public:
-  uint64_t add(std::shared_ptr<T> opened) {
-    static std::atomic<uint64_t> last = 0;
-    const uint64_t handle = ++last * 2 + std::is_same_v<T, OpenSession>;  // no number is both a model's and a session's
-    const std::lock_guard lock(mutex_);
-    entries_.emplace(handle, std::move(opened));
-    return handle;
-  }
-
-  std::shared_ptr<T> find(uint64_t handle) {
-    const std::lock_guard lock(mutex_);
-    const auto found = entries_.find(handle);
-    return found == entries_.end() ? nullptr : found->second;
-  }
-
-  bool remove(uint64_t handle) {
-    std::shared_ptr<T> removed;  // destroyed behind the lock
-    const std::lock_guard lock(mutex_);
-    const auto found = entries_.find(handle);
-    if (found == entries_.end()) return false;
-    removed = std::move(found->second);
-    entries_.erase(found);
-    return true;
-  }
-
- private:
-  std::mutex mutex_;
-  std::unordered_map<uint64_t, std::shared_ptr<T>> entries_;
-};
-
-Open<OpenModel>& models() {
-  static auto& open = *new Open<OpenModel>;
-  return open;
-}
-
-Open<OpenSession>& sessions() {
-  static auto& open = *new Open<OpenSession>;
-  return open;
-}
-
-hybridge_status status(Error error) {
-  switch (error) {
-    case Error::Ok: return HYBRIDGE_OK;
-    case Error::InvalidArgument: return HYBRIDGE_INVALID_ARGUMENT;
-    case Error::OutOfResources: return HYBRIDGE_NO_ROOM;
-    case Error::InvalidState: return HYBRIDGE_INVALID_STATE;
-    case Error::InvalidProgram:
-    case Error::InvalidExternalData: return HYBRIDGE_INVALID_FILE;
-    case Error::AccessFailed: return HYBRIDGE_FILE_ACCESS;
-    case Error::OperatorMissing:
-    case Error::NotFound: return HYBRIDGE_MISSING_OPERATOR;
-    case Error::MemoryAllocationFailed: return HYBRIDGE_OUT_OF_MEMORY;
-    case Error::NotSupported: return HYBRIDGE_NOT_FINITE;
-    default: return HYBRIDGE_INTERNAL;
-  }
-}
-
-// Runs `call`, out of which nothing is thrown.
-template <typename Call>
-hybridge_status guarded(Call&& call) {
-  try {
-    return call();
-  } catch (const std::bad_alloc&) {
-    return HYBRIDGE_OUT_OF_MEMORY;
-  } catch (...) {
-    return HYBRIDGE_INTERNAL;
-  }
-}
-
-// Runs `call` on the session, in which no other call is then.
-template <typename Call>
-hybridge_status in(hybridge_session handle, Call&& call) {
-  return guarded([&] {
-    const auto open = sessions().find(handle);
-    if (open == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    if (open->busy.exchange(true)) return HYBRIDGE_BUSY;
-    struct Release {
-      std::atomic<bool>& busy;
-      ~Release() { busy = false; }
-    } release{open->busy};
-    open->cancelled = false;  // a cancel may come while the call waits for its turn
-    if (open->session == nullptr) return HYBRIDGE_INVALID_HANDLE;  // closed between the two lines above
-    std::unique_lock turn(*open->turn, std::defer_lock), other(open->small ? *open->small->turn : *open->turn, std::defer_lock);
-    std::lock(turn, other);
-    return call(*open);
-  });
-}
-
-template <typename T>
-hybridge_status answer(const Result<T>& result) {
-  return status(result.error());
-}
-
-hybridge_status answer(const Result<Logits>& logits, float* out) {
-  if (logits.ok() && out != nullptr) std::ranges::copy(logits->all(), out);
-  return status(logits.error());
-}
-
-// Of the values that are 0 in C those that leave the distribution as it is.
-hybridge::Sampling sampling(const hybridge_sampling* given) {
-  if (given == nullptr) return {};
-  hybridge::Sampling read{.temperature = given->temperature, .min_p = given->min_p, .top_k = given->top_k};
-  if (given->top_p != 0) read.top_p = given->top_p;
-  if (given->repetition_penalty != 0) read.repetition_penalty = given->repetition_penalty;
-  if (given->has_seed != 0) read.seed = given->seed;
-  return read;
-}
-
-hybridge::Mask mask(hybridge_mask given, void* user) {
-  if (given == nullptr) return nullptr;
-  return [given, user](hybridge::Tokens text, std::span<float> logits) {
-    given(text.data(), text.size(), logits.data(), logits.size(), user);
-  };
-}
-
-// Lets the session draft with this model from its next call on, which then waits for that model's turn too.
-hybridge_status choose_draft(hybridge_session session, hybridge_model draft) {
-  const auto small = models().find(draft);
-  if (small == nullptr) return HYBRIDGE_INVALID_HANDLE;
-  return in(session, [&](OpenSession& open) {
-    if (open.small != small) open.by_small.reset();
-    open.small = small;
-    return HYBRIDGE_OK;
-  });
-}
-
-hybridge::Tokens span(const int64_t* tokens, size_t count) {
-  return tokens == nullptr ? hybridge::Tokens() : hybridge::Tokens(tokens, count);  // none is refused
-}
 
 }  // namespace
 
@@ -213,7 +29,8 @@ const char* hybridge_version(void) { return HYBRIDGE_VERSION; }
 const char* hybridge_status_text(hybridge_status status) {
   switch (status) {
     case HYBRIDGE_OK: return "no error";
-    case HYBRIDGE_INVALID_ARGUMENT: return "a null pointer, a token outside the vocabulary, or a count or slot out of range";
+    case HYBRIDGE_INVALID_ARGUMENT:
+      return "a null pointer, a token outside the vocabulary, a count or slot out of range, or a drafter or checkpoint that does not fit";
     case HYBRIDGE_INVALID_HANDLE: return "this handle is closed or was never given out";
     case HYBRIDGE_BUSY: return "the session is in another call";
     case HYBRIDGE_NO_ROOM: return "the tokens do not fit into the context; reset the session, or restore a shorter state";
@@ -242,23 +59,23 @@ hybridge_status hybridge_model_open(const char* path, hybridge_model* model) {
   return guarded([&] {
     auto loaded = hybridge::Model::load(path);
     if (!loaded.ok()) return status(loaded.error());
-    auto open = std::make_shared<OpenModel>();
-    open->model = std::move(*loaded);
-    *model = models().add(std::move(open));
+    auto opened = std::make_shared<OpenModel>();
+    opened->model = std::move(*loaded);
+    *model = handles<OpenModel>().add(std::move(opened));
     return HYBRIDGE_OK;
   });
 }
 
 hybridge_status hybridge_model_close(hybridge_model model) {
-  return guarded([&] { return models().remove(model) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; });
+  return guarded([&] { return handles<OpenModel>().remove(model) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; });
 }
 
 hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info) {
   if (info == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return guarded([&] {
-    const auto open = models().find(model);
-    if (open == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    const hybridge::Facts& facts = open->model->facts();
+    const auto opened = handles<OpenModel>().find(model);
+    if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    const hybridge::Facts& facts = opened->model->facts();
     *info = {facts.max_seq_len, facts.vocab_size, facts.prefill_chunk, facts.verify_len(), facts.snapshot_slots,
              facts.has_drafter() ? facts.draft_blocks.back() - 1 : 0};
     return HYBRIDGE_OK;
@@ -268,9 +85,9 @@ hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info) {
 hybridge_status hybridge_model_eos_ids(hybridge_model model, int64_t* ids, size_t capacity, size_t* count) {
   if (count == nullptr || (ids == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
   return guarded([&] {
-    const auto open = models().find(model);
-    if (open == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    hybridge::Tokens known = open->model->facts().eos_ids;
+    const auto opened = handles<OpenModel>().find(model);
+    if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    hybridge::Tokens known = opened->model->facts().eos_ids;
     if (known.front() < 0) known = {};  // -1: the model has none
     *count = known.size();
     std::ranges::copy(known.first(std::min(capacity, known.size())), ids);
@@ -281,32 +98,30 @@ hybridge_status hybridge_model_eos_ids(hybridge_model model, int64_t* ids, size_
 hybridge_status hybridge_session_open(hybridge_model model, hybridge_session* session) {
   if (session == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return guarded([&] {
-    const auto opened = models().find(model);
+    const auto opened = handles<OpenModel>().find(model);
     if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    const std::lock_guard turn(*opened->turn);
+    const std::lock_guard turn(opened->turn);
     auto created = hybridge::Session::create(opened->model);
     if (!created.ok()) return status(created.error());
-    auto open = std::make_shared<OpenSession>();
-    open->session = std::move(*created);
-    open->turn = opened->turn;
-    *session = sessions().add(std::move(open));
+    auto made = std::make_shared<OpenSession>();
+    made->of = opened;
+    made->session = std::move(*created);
+    *session = handles<OpenSession>().add(std::move(made));
     return HYBRIDGE_OK;
   });
 }
 
 hybridge_status hybridge_session_close(hybridge_session session) {
-  return in(session, [&](OpenSession& open) {
-    open.own.reset();
-    open.by_small.reset();
-    open.session.reset();
-    return sessions().remove(session) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE;
+  return in(session, [&](OpenSession& it) {
+    it.close();
+    return handles<OpenSession>().remove(session) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE;
   });
 }
 
 hybridge_status hybridge_tokens(hybridge_session session, int64_t* tokens, size_t capacity, size_t* count) {
   if (count == nullptr || (tokens == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
-  return in(session, [&](OpenSession& open) {
-    const hybridge::Tokens text = open.session->tokens();
+  return in(session, [&](OpenSession& it) {
+    const hybridge::Tokens text = it.session->tokens();
     *count = text.size();
     std::ranges::copy(text.first(std::min(capacity, text.size())), tokens);
     return HYBRIDGE_OK;
@@ -314,41 +129,92 @@ hybridge_status hybridge_tokens(hybridge_session session, int64_t* tokens, size_
 }
 
 hybridge_status hybridge_prefill(hybridge_session session, const int64_t* tokens, size_t count, float* logits) {
-  return in(session, [&](OpenSession& open) { return answer(open.session->prefill(span(tokens, count)), logits); });
+  return in(session, [&](OpenSession& it) { return answer(it.session->prefill(span(tokens, count)), logits); });
 }
 
 hybridge_status hybridge_decode(hybridge_session session, int64_t token, float* logits) {
-  return in(session, [&](OpenSession& open) { return answer(open.session->decode(token), logits); });
+  return in(session, [&](OpenSession& it) { return answer(it.session->decode(token), logits); });
 }
 
 hybridge_status hybridge_verify(hybridge_session session, const int64_t* tokens, size_t count, float* logits) {
-  return in(session, [&](OpenSession& open) { return answer(open.session->verify(span(tokens, count)), logits); });
+  return in(session, [&](OpenSession& it) { return answer(it.session->verify(span(tokens, count)), logits); });
 }
 
 hybridge_status hybridge_commit(hybridge_session session, int64_t count) {
-  return in(session, [&](OpenSession& open) { return answer(open.session->commit(count)); });
+  return in(session, [&](OpenSession& it) { return answer(it.session->commit(count)); });
 }
 
 hybridge_status hybridge_snapshot(hybridge_session session, int64_t slot) {
-  return in(session, [&](OpenSession& open) { return answer(open.session->snapshot(slot)); });
+  return in(session, [&](OpenSession& it) { return answer(it.session->snapshot(slot)); });
 }
 
 hybridge_status hybridge_restore(hybridge_session session, int64_t slot) {
-  return in(session, [&](OpenSession& open) { return answer(open.session->restore(slot)); });
+  return in(session, [&](OpenSession& it) { return answer(it.session->restore(slot)); });
 }
 
 hybridge_status hybridge_reset(hybridge_session session) {
-  return in(session, [&](OpenSession& open) { return answer(open.session->reset()); });
+  return in(session, [&](OpenSession& it) { return answer(it.session->reset()); });
 }
 
 hybridge_status hybridge_save(hybridge_session session, const char* path) {
   if (path == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return in(session, [&](OpenSession& open) { return status(open.session->save(path)); });
+  return in(session, [&](OpenSession& it) { return status(it.session->save(path)); });
 }
 
 hybridge_status hybridge_load(hybridge_session session, const char* path) {
   if (path == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return in(session, [&](OpenSession& open) { return answer(open.session->load(path)); });
+  return in(session, [&](OpenSession& it) { return answer(it.session->load(path)); });
+}
+
+hybridge_status hybridge_checkpoint_make(hybridge_session session, hybridge_checkpoint* checkpoint) {
+  if (checkpoint == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return in(session, [&](OpenSession& it) {
+    auto made = std::make_shared<OpenCheckpoint>(it.of, it.session->checkpoint());
+    *checkpoint = handles<OpenCheckpoint>().add(std::move(made));
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_checkpoint_info(hybridge_checkpoint checkpoint, hybridge_kept* kept) {
+  if (kept == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return on(checkpoint, [&](const OpenCheckpoint& it) {
+    *kept = {it.kept->length(), it.kept->bytes()};
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_checkpoint_close(hybridge_checkpoint checkpoint) {
+  return on(checkpoint, [&](const OpenCheckpoint&) {
+    return handles<OpenCheckpoint>().remove(checkpoint) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE;
+  });
+}
+
+hybridge_status hybridge_resume(hybridge_session session, hybridge_checkpoint checkpoint) {
+  return in(session, [&](OpenSession& it) {
+    const auto found = handles<OpenCheckpoint>().find(checkpoint);
+    if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (found->of != it.of) return HYBRIDGE_INVALID_ARGUMENT;  // its turn is another one
+    return answer(it.session->resume(*found->kept));
+  });
+}
+
+hybridge_status hybridge_model_cache(hybridge_model model, size_t bytes) {
+  return guarded([&] {
+    const auto opened = handles<OpenModel>().find(model);
+    if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    const std::lock_guard turn(opened->turn);
+    opened->cache = std::make_unique<hybridge::PrefixCache>(bytes);
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_bring_to(hybridge_session session, const int64_t* tokens, size_t count, size_t* known) {
+  if (tokens == nullptr || count == 0) return HYBRIDGE_INVALID_ARGUMENT;
+  return in(session, [&](OpenSession& it) {
+    const auto found = hybridge::bring_to(*it.session, span(tokens, count), *it.of->cache);
+    if (found.ok() && known != nullptr) *known = static_cast<size_t>(*found);
+    return answer(found);
+  });
 }
 
 hybridge_status hybridge_generate(
@@ -360,38 +226,29 @@ hybridge_status hybridge_generate(
     if (chose != HYBRIDGE_OK) return chose;
   }
 
-  return in(session, [&](OpenSession& open) {
+  return in(session, [&](OpenSession& it) {
     bool started = false;
     const OpenSession::OnToken wanted = [&](int64_t token) {
       started = true;
       return on_token == nullptr || on_token(token, user) != 0;
     };
     const hybridge::Generation wishes{
-        .max_new_tokens = chosen.max_new_tokens, .block_length = chosen.block_length, .cancelled = &open.cancelled,
+        .max_new_tokens = chosen.max_new_tokens, .block_length = chosen.block_length, .cancelled = &it.cancelled,
         .sampling = sampling(chosen.sampling), .mask = mask(chosen.mask, user)};
-    const auto drafted = [&]() -> Result<hybridge::Generated> {
-      switch (chosen.drafter) {
-        case HYBRIDGE_NO_DRAFTER: return open.generate(span(prompt, count), wishes, open.none, wanted);
-        case HYBRIDGE_PROMPT_LOOKUP: return open.generate(span(prompt, count), wishes, open.lookup, wanted);
-        case HYBRIDGE_OWN_DRAFTER: return open.generate_by_own(span(prompt, count), wishes, wanted);
-        case HYBRIDGE_DRAFT_MODEL: return open.generate_by_small(span(prompt, count), wishes, wanted);
-      }
-      return Error::InvalidArgument;
-    };
-    const auto done = drafted();
+    const auto done = generate_by(chosen.drafter, it, span(prompt, count), wishes, wanted);
     if (done.ok() && generated != nullptr) {
       *generated = {done->tokens.size(), done->proposed, done->accepted, done->verifies, done->rollbacks};
     }
-    const bool stopped = done.error() == Error::InvalidState && open.cancelled && !started;
+    const bool stopped = done.error() == Error::InvalidState && it.cancelled && !started;
     return stopped ? HYBRIDGE_CANCELLED : status(done.error());
   });
 }
 
 hybridge_status hybridge_cancel(hybridge_session session) {
   return guarded([&] {
-    const auto open = sessions().find(session);
-    if (open == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    open->cancelled = true;
+    const auto found = handles<OpenSession>().find(session);
+    if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    found->cancelled = true;
     return HYBRIDGE_OK;
   });
 }

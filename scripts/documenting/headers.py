@@ -9,7 +9,18 @@ from pathlib import Path
 from documenting.markdown import fence
 
 NATIVE = Path("runtime/native/hybridge")
-CPP = ("model", "session", "logits", "speculative", "drafter", "prompt_lookup", "block_drafter", "sampling", "threads")
+CPP = (
+    "model",
+    "session",
+    "logits",
+    "speculative",
+    "drafter",
+    "distribution",
+    "prompt_lookup",
+    "block_drafter",
+    "sampling",
+    "threads",
+)
 C_HEAD = """# C
 
 `hybridge/hybridge.h`, for C and for every language that calls C. [On a device](../on-device.md#an-app-in-c-or-c) says how an

@@ -2,6 +2,7 @@
 
 package talk
 
+import dev.hybridge.Drafter
 import dev.hybridge.HybridgeException
 import dev.hybridge.HybridgeModel
 import dev.hybridge.HybridgeSession
@@ -27,12 +28,77 @@ fun best(logits: FloatArray): Long = logits.indices.maxBy { logits[it] }.toLong(
 
 class Gone : RuntimeException()
 
-fun HybridgeSession.text(prompt: LongArray, most: Int, promptLookup: Boolean, sampling: Sampling = Sampling()): List<Long> {
+fun HybridgeSession.text(prompt: LongArray, most: Int, drafter: Drafter, sampling: Sampling = Sampling()): List<Long> {
     val text = mutableListOf<Long>()
     reset()
-    val done = generate(prompt, most, promptLookup, sampling = sampling) { text.add(it) }
-    expect(done.tokens == text.size && (done.verifies == 0 || promptLookup)) { "$done" }
+    val done = generate(prompt, most, drafter, sampling = sampling) { text.add(it) }
+    expect(done.tokens == text.size && (done.verifies == 0 || drafter != Drafter.None)) { "$done" }
     return text
+}
+
+/** The model as its own draft model, of which every token is right, and the drafter inside it, where it has one. */
+fun drafters(model: HybridgeModel, session: HybridgeSession, prompt: LongArray, plain: List<Long>) {
+    session.reset()
+    val drafted = mutableListOf<Long>()
+    val done = session.generate(prompt, 20, Drafter.Model(model), blockLength = 4) { drafted.add(it) }
+    expect(drafted == plain && done.accepted > done.proposed / 2) { "by itself: $drafted, $done" }
+    if (model.info.draftLen > 0) {
+        expect(session.text(prompt, 20, Drafter.Own) == plain) { "by its own drafter" }
+    } else {
+        refused(Status.INVALID_ARGUMENT) { session.generate(longArrayOf(1), drafter = Drafter.Own) }
+    }
+}
+
+fun masks(session: HybridgeSession, prompt: LongArray) {
+    session.reset()
+    val masked = mutableListOf<Long>()
+    session.generate(
+        prompt,
+        20,
+        blockLength = 4,
+        mask = { text, logits -> logits.indices.forEach { if ((it + text.size) % 3 != 0) logits[it] = Float.NEGATIVE_INFINITY } },
+    ) { masked.add(it) }
+    expect(masked.withIndex().all { (i, token) -> (token + prompt.size + i) % 3 == 0L }) { "masked: $masked" }
+    session.reset()
+    refused(Status.INVALID_ARGUMENT) { session.generate(prompt, mask = { _, logits -> logits.fill(Float.NEGATIVE_INFINITY) }) }
+    for (from in listOf(prompt.size, prompt.size + 3)) {
+        session.reset()
+        val thrown = runCatching {
+            session.generate(prompt, blockLength = 4, mask = { text, _ -> if (text.size >= from) throw Gone() }) { true }
+        }.exceptionOrNull()
+        expect(thrown is Gone) { "thrown by the mask: $thrown" }
+    }
+}
+
+fun checkpoints(model: HybridgeModel, session: HybridgeSession, prompt: LongArray, plain: List<Long>) {
+    session.reset()
+    session.prefill(prompt)
+    val first = session.checkpoint()
+    session.decode(plain[0])
+    val second = session.checkpoint()
+    expect(first.length == prompt.size && second.length == prompt.size + 1) { "${first.length}, ${second.length}" }
+    expect(second.bytes in 1 until first.bytes) { "${first.bytes}, ${second.bytes} bytes" }
+    model.openSession().use { other ->
+        other.resume(second)
+        expect(other.tokens.contentEquals(prompt + plain[0])) { "resume" }
+        expect(best(other.decode(plain[1])) == plain[2]) { "decode" }
+    }
+    session.resume(first)
+    expect(best(session.decode(plain[0])) == plain[1]) { "back" }
+    first.close()
+    first.close()
+    refused(Status.INVALID_HANDLE) { session.resume(first) }
+    second.close()
+
+    refused(Status.INVALID_ARGUMENT) { model.cache(-1) }
+    refused(Status.INVALID_ARGUMENT) { session.bringTo(longArrayOf()) }
+    model.cache(1L shl 26)
+    session.reset()
+    val shorter = prompt.copyOf(prompt.size - 4)
+    val known = listOf(shorter, prompt, prompt.copyOf(prompt.size - 2)).map { session.bringTo(it) }
+    expect(known == listOf(0, shorter.size, shorter.size)) { "known: $known" }
+    expect(session.tokens.contentEquals(prompt.copyOf(prompt.size - 2))) { "brought" }
+    model.cache(0)
 }
 
 fun endings(session: HybridgeSession, prompt: LongArray, plain: List<Long>) {
@@ -103,14 +169,17 @@ fun main(arguments: Array<String>) {
     val model = HybridgeModel(File(arguments[0]))
     val session = model.openSession()
     refusals(model, session, folder)
-    val plain = session.text(prompt, 20, promptLookup = false)
-    expect(session.text(prompt, 20, promptLookup = true) == plain) { "prompt lookup" }
+    val plain = session.text(prompt, 20, Drafter.None)
+    expect(session.text(prompt, 20, Drafter.PromptLookup) == plain) { "prompt lookup" }
     val heat = Sampling(temperature = 0.9, topK = 30, topP = 0.95, repetitionPenalty = 1.2, seed = 11)
-    val drawn = session.text(prompt, 20, promptLookup = false, heat)
-    expect(session.text(prompt, 20, promptLookup = true, heat) == drawn) { "prompt lookup, drawn" }
-    session.text(prompt, 20, promptLookup = true, Sampling(temperature = 0.5, minP = 0.1))
+    val drawn = session.text(prompt, 20, Drafter.None, heat)
+    expect(session.text(prompt, 20, Drafter.PromptLookup, heat) == drawn) { "prompt lookup, drawn" }
+    session.text(prompt, 20, Drafter.PromptLookup, Sampling(temperature = 0.5, minP = 0.1))
+    drafters(model, session, prompt, plain)
+    masks(session, prompt)
     endings(session, prompt, plain)
     rollback(model, session, prompt, plain, folder)
+    checkpoints(model, session, prompt, plain)
 
     // Threads wait for each other; a close ends what runs, and what is closed stays closed.
     session.reset()

@@ -67,6 +67,91 @@ static void draft_and_mask(hybridge_model model, hybridge_session session, const
   OK(hybridge_reset(session));
 }
 
+static int is_text(hybridge_session session, const int64_t* text, size_t count) {
+  int64_t committed[512];
+  size_t length;
+  OK(hybridge_tokens(session, committed, 512, &length));
+  return length == count && memcmp(committed, text, count * sizeof *text) == 0;
+}
+
+// Two ways on from one checkpoint, in two sessions; the second shares the first one's rows, and survives it and its session.
+static void checkpoints(
+    hybridge_model model, const char* path, hybridge_session session, const int64_t* prompt, size_t count, const Given* plain) {
+  const hybridge_generation greedy = {.max_new_tokens = NEW};
+  hybridge_checkpoint empty, first, second, foreign;
+  hybridge_kept short_one, long_one, alone;
+  hybridge_session other, third;
+  hybridge_model again;
+  OK(hybridge_session_open(model, &other));
+  OK(hybridge_reset(session));
+  OK(hybridge_checkpoint_make(session, &empty));
+  OK(hybridge_prefill(session, prompt, count - 1, NULL));
+  OK(hybridge_checkpoint_make(session, &first));
+  OK(hybridge_decode(session, prompt[count - 1], NULL));
+  OK(hybridge_checkpoint_make(session, &second));
+  OK(hybridge_checkpoint_info(first, &short_one));
+  OK(hybridge_checkpoint_info(second, &long_one));
+  if (short_one.length != count - 1 || long_one.length != count || long_one.bytes >= short_one.bytes) exit(7);
+  const hybridge_session sessions[] = {other, session};
+  for (int i = 0; i < 2; ++i) {
+    Given given = {0};
+    OK(hybridge_prefill(sessions[i], plain->tokens, 3, NULL));
+    OK(hybridge_resume(sessions[i], first));
+    if (!is_text(sessions[i], prompt, count - 1)) exit(7);
+    OK(hybridge_generate(sessions[i], prompt + count - 1, 1, &greedy, take, &given, NULL));
+    if (given.count != plain->count || memcmp(plain->tokens, given.tokens, sizeof given.tokens) != 0) exit(7);
+  }
+  OK(hybridge_checkpoint_close(first));
+  OK(hybridge_session_close(other));
+  OK(hybridge_resume(session, empty));
+  OK(hybridge_resume(session, second));
+  if (!is_text(session, prompt, count)) exit(7);
+
+  // Refused, which changes nothing.
+  OK(hybridge_model_open(path, &again));
+  OK(hybridge_session_open(again, &third));
+  OK(hybridge_checkpoint_make(third, &foreign));
+  CHECK(hybridge_resume(session, foreign), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_resume(session, first), HYBRIDGE_INVALID_HANDLE);
+  CHECK(hybridge_resume(session, session), HYBRIDGE_INVALID_HANDLE);
+  CHECK(hybridge_resume(second, second), HYBRIDGE_INVALID_HANDLE);
+  CHECK(hybridge_checkpoint_make(session, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_checkpoint_info(second, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_checkpoint_info(first, &alone), HYBRIDGE_INVALID_HANDLE);
+  CHECK(hybridge_checkpoint_close(first), HYBRIDGE_INVALID_HANDLE);
+  if (!is_text(session, prompt, count)) exit(7);
+
+  // A checkpoint outlives its session and its model.
+  OK(hybridge_session_close(third));
+  OK(hybridge_model_close(again));
+  OK(hybridge_checkpoint_info(foreign, &alone));
+  OK(hybridge_checkpoint_close(foreign));
+  OK(hybridge_checkpoint_close(second));
+  OK(hybridge_checkpoint_close(empty));
+}
+
+// A text that begins like an earlier one is read from there on; and from what the session has where no checkpoint is kept.
+static void brought(hybridge_model model, hybridge_session session, const int64_t* prompt, size_t count) {
+  size_t known = 99;
+  for (int kept = 0; kept < 2; ++kept) {
+    OK(hybridge_model_cache(model, kept ? 64 << 20 : 0));
+    OK(hybridge_reset(session));
+    OK(hybridge_bring_to(session, prompt, count - 4, &known));
+    if (known != 0) exit(8);
+    OK(hybridge_bring_to(session, prompt, count, &known));
+    if (known != count - 4 || !is_text(session, prompt, count)) exit(8);
+    OK(hybridge_bring_to(session, prompt, count - 2, &known));
+    if (known != (kept ? count - 4 : 0) || !is_text(session, prompt, count - 2)) exit(8);
+  }
+  const int64_t wrong = -1;
+  CHECK(hybridge_bring_to(session, &wrong, 1, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  OK(hybridge_bring_to(session, prompt, count, NULL));
+  CHECK(hybridge_bring_to(session, NULL, 3, &known), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_bring_to(session, prompt, 0, &known), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_model_cache(session, 1), HYBRIDGE_INVALID_HANDLE);
+  if (!is_text(session, prompt, count)) exit(8);
+}
+
 static int cancel_it(int64_t token, void* user) {
   Given* given = user;
   OK(hybridge_cancel(given->session));
@@ -231,6 +316,8 @@ int main(int argc, char** argv) {
         HYBRIDGE_INVALID_ARGUMENT);
 
   draft_and_mask(model, session, prompt, count, &plain);
+  checkpoints(model, argv[1], session, prompt, count, &plain);
+  brought(model, session, prompt, count);
 
   // Verify, commit and rollback; the state in a file, and in another session.
   float* logits = malloc((size_t)(info.vocab_size * info.verify_len) * sizeof *logits);

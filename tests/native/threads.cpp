@@ -32,15 +32,20 @@ Text tokens(hybridge_session session) {
   return text;
 }
 
-// What a session holds after a prompt and what it generates behind it, saved and loaded in between.
+// What a session holds after a prompt and what it generates behind it, saved and loaded, kept and resumed in between.
 Text talk(hybridge_session session, const Text& prompt, const std::string& state) {
   const hybridge_generation options{12, 0, HYBRIDGE_PROMPT_LOOKUP, nullptr, 0, nullptr};
+  hybridge_checkpoint kept = 0;
   OK(hybridge_reset(session));
-  OK(hybridge_prefill(session, prompt.data(), prompt.size() - 1, nullptr));
+  OK(hybridge_bring_to(session, prompt.data(), prompt.size() - 1, nullptr));
+  OK(hybridge_checkpoint_make(session, &kept));
   OK(hybridge_snapshot(session, 0));
   OK(hybridge_save(session, state.c_str()));
   OK(hybridge_decode(session, prompt.front(), nullptr));
   OK(hybridge_load(session, state.c_str()));
+  OK(hybridge_decode(session, prompt.front(), nullptr));
+  OK(hybridge_resume(session, kept));
+  OK(hybridge_checkpoint_close(kept));
   OK(hybridge_generate(session, &prompt.back(), 1, &options, nullptr, nullptr, nullptr));
   return tokens(session);
 }
@@ -88,6 +93,7 @@ struct Program {
 
   void sessions_of_one_model() const {
     const hybridge_model model = open();
+    OK(hybridge_model_cache(model, 1 << 20));
     in_threads([&](int thread) {
       const hybridge_session own = session(model);
       for (int i = 0; i < rounds; ++i) compare(talk(own, prompts[size_t(thread)], state(thread)), thread);

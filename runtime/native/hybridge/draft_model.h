@@ -6,7 +6,10 @@
 #ifndef HYBRIDGE_NATIVE_DRAFT_MODEL_H
 #define HYBRIDGE_NATIVE_DRAFT_MODEL_H
 
+#include <executorch/runtime/platform/log.h>
+
 #include <algorithm>
+#include <cinttypes>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -32,10 +35,18 @@ namespace hybridge {
 class DraftModel : public Paced {
  public:
   // A session of its own over `draft`. InvalidArgument where its vocabulary is not the target's, or where it has no snapshot slot
-  // to go back by. That both tokenizers mean the same by a token is for whoever brings the files.
+  // to go back by; ExecuTorch's log says which. That both tokenizers mean the same by a token is for whoever brings the files.
   static Result<DraftModel> create(std::shared_ptr<const Model> draft, const Facts& target) {
     const Facts& facts = draft->facts();
-    if (facts.vocab_size != target.vocab_size || facts.snapshot_slots < 1) return Error::InvalidArgument;
+    if (facts.vocab_size != target.vocab_size) {
+      ET_LOG(Error, "the draft model has %" PRId64 " tokens and the target %" PRId64 "; use one that was trained with the target's tokenizer",
+             facts.vocab_size, target.vocab_size);
+      return Error::InvalidArgument;
+    }
+    if (facts.snapshot_slots < 1) {
+      ET_LOG(Error, "the draft model's artifact has no snapshot slots to go back by; export it with --snapshot-slots 1");
+      return Error::InvalidArgument;
+    }
     auto session = Session::create(std::move(draft));
     if (!session.ok()) return session.error();
     return DraftModel(std::move(*session));

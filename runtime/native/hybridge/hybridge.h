@@ -6,12 +6,13 @@
 //   hybridge_session_open(model, &session);                     // for each conversation: a state of its own
 //   hybridge_generate(session, prompt, n, NULL, show, user, NULL);
 //   hybridge_snapshot(session, 0);                              // keep the state; hybridge_restore comes back to it
+//   hybridge_checkpoint_make(session, &checkpoint);             // the same, any number; hybridge_resume comes back to it
 //
 // Nothing throws and nothing prints. A call that answers anything but HYBRIDGE_OK leaves the state as it was; a generation
 // keeps the tokens that it had given, and after HYBRIDGE_NOT_FINITE tokens may be committed: hybridge_tokens says. Handles are
-// numbers that are never used again: one that is closed, 0 or made up is answered with HYBRIDGE_INVALID_HANDLE. All functions may be called from any thread. Sessions of one model wait for each
-// other, but may be called from each other's callbacks; a session that is in a call answers HYBRIDGE_BUSY to every other call
-// but hybridge_cancel.
+// numbers that are never used again: one that is closed, 0 or made up is answered with HYBRIDGE_INVALID_HANDLE. All functions may
+// be called from any thread. Sessions of one model wait for each other, but may be called from each other's callbacks; a session
+// that is in a call answers HYBRIDGE_BUSY to every other call but hybridge_cancel.
 #ifndef HYBRIDGE_H
 #define HYBRIDGE_H
 
@@ -24,10 +25,12 @@ extern "C" {
 
 typedef uint64_t hybridge_model;
 typedef uint64_t hybridge_session;
+typedef uint64_t hybridge_checkpoint;
 
 typedef enum hybridge_status {
   HYBRIDGE_OK = 0,
-  HYBRIDGE_INVALID_ARGUMENT = 1,  // null; a token outside the vocabulary, none or too many; a count or slot out of range
+  HYBRIDGE_INVALID_ARGUMENT = 1,  // null; a token outside the vocabulary, none or too many; a count or slot out of range; a
+                                  // drafter or checkpoint that does not fit
   HYBRIDGE_INVALID_HANDLE = 2,    // closed, of the other kind, or never given out
   HYBRIDGE_BUSY = 3,              // the session is in a call of another thread, or of its own callback
   HYBRIDGE_NO_ROOM = 4,           // the tokens do not fit into what is left of max_seq_len
@@ -57,7 +60,7 @@ typedef enum hybridge_drafter {
 } hybridge_drafter;
 
 // How tokens are drawn, as in Python: a temperature of 0 is greedy, and what else is 0 is left out. Of the same seed comes the
-// same text, with every drafter; has_seed 0: a seed is drawn from the system.
+// same text, with every drafter; has_seed 0: a seed is drawn from the system, and drafters that can draw their tokens, too.
 typedef struct hybridge_sampling {
   double temperature, top_p, min_p, repetition_penalty;
   size_t top_k;
@@ -70,8 +73,8 @@ typedef struct hybridge_sampling {
 typedef void (*hybridge_mask)(const int64_t* text, size_t count, float* logits, size_t vocab_size, void* user);
 
 // max_new_tokens ≥ 1; block_length: tokens that are verified at once, at most the model's verify_len; 0 for what is fastest by what
-// is measured, plain decoding included. The tokens are the same for every choice of it and of a drafter. sampling null: greedy; one that makes no distribution is HYBRIDGE_INVALID_ARGUMENT.
-// draft: the smaller model, of which the session keeps a session of its own as long as it is given the same one. mask null: any
+// is measured, plain decoding included. Greedily and with a seed the tokens are the same for every choice of it and of a drafter.
+// sampling null: greedy; one that makes no distribution is HYBRIDGE_INVALID_ARGUMENT. draft: the smaller model, of which the session keeps a session of its own as long as it is given the same one. mask null: any
 // token may come; one that leaves none is HYBRIDGE_INVALID_ARGUMENT. It is called with the generation's `user`.
 typedef struct hybridge_generation {
   size_t max_new_tokens, block_length;
@@ -122,6 +125,27 @@ hybridge_status hybridge_restore(hybridge_session session, int64_t slot);
 hybridge_status hybridge_reset(hybridge_session session);
 hybridge_status hybridge_save(hybridge_session session, const char* path);
 hybridge_status hybridge_load(hybridge_session session, const char* path);
+
+// A checkpoint is a state in memory that any session of its model goes on from, whatever came since. It copies what its text added
+// to the session's checkpoint before, as long as that is open; `bytes` are those of its own. hybridge_resume empties the slots;
+// a checkpoint of another model, or of the same file opened again, is HYBRIDGE_INVALID_ARGUMENT. Checkpoints may be closed in any
+// order, behind their model and sessions as well; that waits for what runs in a session of the model.
+typedef struct hybridge_kept {
+  size_t length, bytes;
+} hybridge_kept;
+
+hybridge_status hybridge_checkpoint_make(hybridge_session session, hybridge_checkpoint* checkpoint);
+hybridge_status hybridge_checkpoint_info(hybridge_checkpoint checkpoint, hybridge_kept* kept);
+hybridge_status hybridge_checkpoint_close(hybridge_checkpoint checkpoint);
+hybridge_status hybridge_resume(hybridge_session session, hybridge_checkpoint checkpoint);
+
+// Lets the model keep checkpoints of at most `bytes` by their texts, for all of its sessions; those of before are forgotten, and 0
+// keeps none, as it is at first.
+hybridge_status hybridge_model_cache(hybridge_model model, size_t bytes);
+
+// Leaves the session at a text of at least one token, without reading what it or a kept checkpoint knows: so many tokens in
+// `known`, which may be null. Where it fails, the session is at a beginning of the text.
+hybridge_status hybridge_bring_to(hybridge_session session, const int64_t* tokens, size_t count, size_t* known);
 
 // Text behind the prompt. options null: 64 tokens, the fastest length, prompt lookup, greedy. on_token and generated may be null.
 hybridge_status hybridge_generate(

@@ -4,6 +4,8 @@ import CHybridge
 public final class Model: Sendable {
   /// Lengths in tokens.
   public let maxSeqLen, vocabSize, prefillChunk, verifyLen, snapshotSlots: Int
+  /// Most draft tokens of the drafter inside the model, 0 without one.
+  public let draftLen: Int
   /// The tokens behind which a generation ends.
   public let eosIDs: Set<Int64>
   let handle: hybridge_model
@@ -24,7 +26,7 @@ public final class Model: Sendable {
       var info = hybridge_info()
       try expectOK(hybridge_model_info(handle, &info))
       (maxSeqLen, vocabSize, prefillChunk) = (Int(info.max_seq_len), Int(info.vocab_size), Int(info.prefill_chunk))
-      (verifyLen, snapshotSlots) = (Int(info.verify_len), Int(info.snapshot_slots))
+      (verifyLen, snapshotSlots, draftLen) = (Int(info.verify_len), Int(info.snapshot_slots), Int(info.draft_len))
       eosIDs = try Set(filled { hybridge_model_eos_ids(handle, $0, $1, &$2) })
     } catch {
       hybridge_model_close(handle)
@@ -34,6 +36,12 @@ public final class Model: Sendable {
   }
 
   deinit { hybridge_model_close(handle) }
+
+  /// Keeps checkpoints of at most so many bytes by their texts, for `Session.bring(to:)` of all sessions; those of before are
+  /// forgotten, and 0 keeps none, as it is at first.
+  public func cache(bytes: Int) throws {
+    try expectOK(bytes < 0 ? HYBRIDGE_INVALID_ARGUMENT : hybridge_model_cache(handle, bytes))
+  }
 
   private static func open(_ path: String) throws -> hybridge_model {
     var handle: hybridge_model = 0

@@ -6,13 +6,13 @@ extension Session {
   ///
   ///     for try await token in session.tokens(after: prompt) { show(token) }
   public func tokens(
-    after prompt: [Int64], maxNewTokens: Int = 64, promptLookup: Bool = true, sampling: Sampling = Sampling()
+    after prompt: [Int64], maxNewTokens: Int = 64, drafter: Drafter = .promptLookup, sampling: Sampling = Sampling()
   ) -> AsyncThrowingStream<Int64, Error> {
     AsyncThrowingStream { continuation in
       continuation.onTermination = { [weak self] _ in self?.cancel() }
       DispatchQueue.global(qos: .userInitiated).async {
         do {
-          try self.generate(prompt, maxNewTokens: maxNewTokens, promptLookup: promptLookup, sampling: sampling) { token in
+          try self.generate(prompt, maxNewTokens: maxNewTokens, drafter: drafter, sampling: sampling) { token in
             if case .terminated = continuation.yield(token) { return false }
             return true
           }

@@ -1,27 +1,6 @@
 import CHybridge
 import Foundation
 
-/// Counts of one generation: its tokens, draft tokens proposed and accepted, and blocks verified and not accepted whole.
-public struct Generated: Equatable, Sendable {
-  public let tokens, proposed, accepted, verifies, rollbacks: Int
-}
-
-/// How tokens are drawn: a temperature of 0 is greedy, a `topK` of 0 and the other defaults leave the distribution as it is. Of
-/// the same seed comes the same text, with prompt lookup and without; without one a seed is drawn.
-public struct Sampling: Equatable, Sendable {
-  public var temperature, topP, minP, repetitionPenalty: Double
-  public var topK: Int
-  public var seed: UInt64?
-
-  public init(
-    temperature: Double = 0, topK: Int = 0, topP: Double = 1, minP: Double = 0, repetitionPenalty: Double = 1,
-    seed: UInt64? = nil
-  ) {
-    (self.temperature, self.topK, self.topP, self.minP) = (temperature, topK, topP, minP)
-    (self.repetitionPenalty, self.seed) = (repetitionPenalty, seed)
-  }
-}
-
 /// One conversation: a state that goes on, is kept and is rolled back. Tokens are ids; the app has the tokenizer.
 ///
 /// Calls block and may come from any thread: one that comes while another runs waits for it, as sessions of one model do for
@@ -80,6 +59,25 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
   /// Goes back to what a slot keeps.
   public func restore(_ slot: Int) throws { try call { hybridge_restore(handle, Int64(slot)) } }
 
+  /// The committed state; any number of them may be kept.
+  public func checkpoint() throws -> Checkpoint {
+    turn.lock()
+    defer { turn.unlock() }
+    return try Checkpoint(of: handle)
+  }
+
+  /// Goes on where a checkpoint of this model was made, bit for bit. All slots are empty then.
+  public func resume(_ checkpoint: Checkpoint) throws { try call { hybridge_resume(handle, checkpoint.handle) } }
+
+  /// Leaves the session at a text, without reading what it or a checkpoint of `Model.cache` knows: so many tokens are returned.
+  /// Where it fails, the session is at a beginning of the text.
+  @discardableResult
+  public func bring(to text: [Int64]) throws -> Int {
+    var known = 0
+    try call { hybridge_bring_to(handle, text, text.count, &known) }
+    return known
+  }
+
   /// Empties the state and all slots.
   public func reset() throws { try call { hybridge_reset(handle) } }
 
@@ -92,16 +90,17 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
   /// Ends the generation that runs or waits in this session, behind its next token or between two chunks of its prompt.
   public func cancel() { hybridge_cancel(handle) }
 
-  /// Continues `prompt` and gives each token to `onToken`, in this thread. The text is the same with and without
-  /// `promptLookup`, which drafts from the text so far. It ends behind one of the model's `eosIDs`, where the context is full,
-  /// where `onToken` answers false or throws (and is thrown on from here), and at a `cancel`: with `.cancelled` where that came
-  /// before the first token, and then nothing of the prompt stays.
+  /// Continues `prompt` and gives each token to `onToken`, in this thread. Greedily and with a seed the text is the same with
+  /// every `drafter`. It ends behind one of the model's `eosIDs`, where the context is full, where `onToken` answers false or
+  /// throws (and is thrown on from here, as what `mask` throws), and at a `cancel`: with `.cancelled` where that came before the
+  /// first token, and then nothing of the prompt stays.
   ///
   /// - Parameter blockLength: tokens that are verified at once; 0 for what is measured to be fastest.
+  /// - Parameter mask: what each token may be; nil for any.
   @discardableResult
   public func generate(
-    _ prompt: [Int64], maxNewTokens: Int = 64, promptLookup: Bool = true, blockLength: Int = 0,
-    sampling: Sampling = Sampling(), onToken: (Int64) throws -> Bool
+    _ prompt: [Int64], maxNewTokens: Int = 64, drafter: Drafter = .promptLookup, blockLength: Int = 0,
+    sampling: Sampling = Sampling(), mask: Mask? = nil, onToken: (Int64) throws -> Bool
   ) throws -> Generated {
     guard maxNewTokens > 0, blockLength >= 0, sampling.topK >= 0 else { throw HybridgeError(status: .invalidArgument) }
     var draws = hybridge_sampling(
@@ -110,17 +109,22 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
       has_seed: sampling.seed == nil ? 0 : 1)
     var done = hybridge_generated()
     try withoutActuallyEscaping(onToken) { onToken in
-      let taker = Taker(onToken)
-      try call {
-        withUnsafePointer(to: &draws) { draws in
-          var options = hybridge_generation(
-            max_new_tokens: maxNewTokens, block_length: blockLength,
-            drafter: promptLookup ? HYBRIDGE_PROMPT_LOOKUP : HYBRIDGE_NO_DRAFTER, sampling: draws, draft: 0, mask: nil)
-          return hybridge_generate(
-            handle, prompt, prompt.count, &options, take, Unmanaged.passUnretained(taker).toOpaque(), &done)
+      let callbacks = Callbacks(onToken, mask)
+      do {
+        try call {
+          withUnsafePointer(to: &draws) { draws in
+            var options = hybridge_generation(
+              max_new_tokens: maxNewTokens, block_length: blockLength, drafter: drafter.code, sampling: draws,
+              draft: drafter.draft, mask: nil)
+            if mask != nil { options.mask = apply }
+            return hybridge_generate(
+              handle, prompt, prompt.count, &options, take, Unmanaged.passUnretained(callbacks).toOpaque(), &done)
+          }
         }
+      } catch {
+        throw callbacks.thrown ?? error  // a mask that threw left no token
       }
-      if let thrown = taker.thrown { throw thrown }
+      if let thrown = callbacks.thrown { throw thrown }
     }
     return Generated(
       tokens: done.tokens, proposed: done.proposed, accepted: done.accepted, verifies: done.verifies,
@@ -139,23 +143,5 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
       try call { body(buffer.baseAddress!) }
       filled = buffer.count
     }
-  }
-}
-
-/// Carries a closure through C, and what it throws around it.
-private final class Taker {
-  let body: (Int64) throws -> Bool
-  var thrown: Error?
-
-  init(_ body: @escaping (Int64) throws -> Bool) { self.body = body }
-}
-
-private func take(_ token: Int64, _ user: UnsafeMutableRawPointer?) -> Int32 {
-  let taker = Unmanaged<Taker>.fromOpaque(user!).takeUnretainedValue()
-  do {
-    return try taker.body(token) ? 1 : 0
-  } catch {
-    taker.thrown = error
-    return 0
   }
 }

@@ -16,14 +16,14 @@ final class SessionTests: XCTestCase {
     guard let path = ProcessInfo.processInfo.environment["HYBRIDGE_MODEL"] else { throw XCTSkip("HYBRIDGE_MODEL is not set") }
     model = try Model(path: path)
     session = try Session(model)
-    plain = try text(promptLookup: false)
+    plain = try text(.none)
     try session.reset()
   }
 
-  private func text(promptLookup: Bool) throws -> [Int64] {
+  private func text(_ drafter: Drafter) throws -> [Int64] {
     var text: [Int64] = []
     try session.reset()
-    try session.generate(prompt, maxNewTokens: 20, promptLookup: promptLookup) { text.append($0); return true }
+    try session.generate(prompt, maxNewTokens: 20, drafter: drafter) { text.append($0); return true }
     return text
   }
 
@@ -36,17 +36,69 @@ final class SessionTests: XCTestCase {
   }
 
   func testPromptLookupGivesTheSameText() throws {
-    XCTAssertEqual(try text(promptLookup: true), plain)
+    XCTAssertEqual(try text(.promptLookup), plain)
     XCTAssertEqual(plain.count, 20)
+  }
+
+  func testEachDrafterGivesTheSameText() throws {
+    XCTAssertEqual(try text(.model(model)), plain)
+    if model.draftLen > 0 {
+      XCTAssertEqual(try text(.own), plain)
+    } else {
+      refused(.invalidArgument) { _ = try text(.own) }
+    }
+  }
+
+  func testAMaskDecidesWhatMayCome() throws {
+    var masked: [Int64] = []
+    try session.generate(
+      prompt, maxNewTokens: 20, blockLength: 4,
+      mask: { text, logits in
+        for i in logits.indices where (i + text.count) % 3 != 0 { logits[i] = -.infinity }
+      }
+    ) { masked.append($0); return true }
+    for (i, token) in masked.enumerated() { XCTAssertEqual((Int(token) + prompt.count + i) % 3, 0) }
+    try session.reset()
+    refused(.invalidArgument) {
+      try session.generate(prompt, mask: { _, logits in for i in logits.indices { logits[i] = -.infinity } }) { _ in true }
+    }
+    try session.reset()
+    XCTAssertThrowsError(try session.generate(prompt, mask: { _, _ in throw Gone() }) { _ in true }) { XCTAssertTrue($0 is Gone) }
+  }
+
+  func testCheckpoints() throws {
+    try session.prefill(prompt)
+    var first: Checkpoint? = try session.checkpoint()
+    try session.decode(plain[0])
+    let second = try session.checkpoint()
+    XCTAssertEqual([first!.length, second.length], [prompt.count, prompt.count + 1])
+    XCTAssertLessThan(second.bytes, first!.bytes)
+    try session.resume(first!)
+    XCTAssertEqual(best(try session.decode(plain[0])[...]), plain[1])
+    first = nil
+    let other = try Session(model)
+    try other.resume(second)
+    XCTAssertEqual(try other.committed, prompt + [plain[0]])
+    XCTAssertEqual(best(try other.decode(plain[1])[...]), plain[2])
+
+    try model.cache(bytes: 1 << 26)
+    try session.reset()
+    let shorter = Array(prompt.dropLast(4))
+    XCTAssertEqual(try session.bring(to: shorter), 0)
+    XCTAssertEqual(try session.bring(to: prompt), shorter.count)
+    XCTAssertEqual(try session.bring(to: Array(prompt.dropLast(2))), shorter.count)
+    XCTAssertEqual(try session.committed, Array(prompt.dropLast(2)))
+    refused(.invalidArgument) { try session.bring(to: []) }
+    refused(.invalidArgument) { try model.cache(bytes: -1) }
   }
 
   func testASeedGivesTheSameTextWithPromptLookup() throws {
     let heat = Sampling(temperature: 0.9, topK: 30, topP: 0.95, repetitionPenalty: 1.2, seed: 11)
     var texts: [[Int64]] = []
-    for promptLookup in [false, true] {
+    for drafter in [Drafter.none, .promptLookup] {
       var text: [Int64] = []
       try session.reset()
-      try session.generate(prompt, maxNewTokens: 20, promptLookup: promptLookup, sampling: heat) { text.append($0); return true }
+      try session.generate(prompt, maxNewTokens: 20, drafter: drafter, sampling: heat) { text.append($0); return true }
       texts.append(text)
     }
     XCTAssertEqual(texts[0], texts[1])
@@ -117,7 +169,7 @@ final class SessionTests: XCTestCase {
     }
     XCTAssertEqual(few, Array(plain.prefix(4)))
     try session.reset()  // waits for the end of what still runs
-    XCTAssertEqual(try text(promptLookup: true), plain)
+    XCTAssertEqual(try text(.promptLookup), plain)
   }
 
   func testThreadsWaitForEachOther() throws {

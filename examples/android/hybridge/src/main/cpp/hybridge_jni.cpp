@@ -1,13 +1,15 @@
 // dev.hybridge.Native over hybridge/hybridge.h: one function each, which answers with its status.
 //
 // Results go into arrays of the caller's. The only Java exceptions are the virtual machine's own (an index out of an array's
-// bounds, no memory) and one that a token's callback throws: after it no more Java is called, and it goes on in Kotlin. Paths
-// are bytes, because JNI's strings are in modified UTF-8, which is no path of the system's.
+// bounds, no memory) and one that a token's callback or a mask throws: after it no more Java is called, and it goes on in Kotlin.
+// Paths are bytes, because JNI's strings are in modified UTF-8, which is no path of the system's.
 
 #include <jni.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <new>
 #include <string>
 #include <vector>
@@ -72,24 +74,50 @@ jint with_logits(JNIEnv* env, jfloatArray array, Call&& call) {
   });
 }
 
-// dev.hybridge.OnToken; its method's id lasts as long as its class, which the object keeps.
-struct Callback {
+// A method of an object; its id lasts as long as its class, which the object keeps.
+struct Method {
+  Method(JNIEnv* env, jobject object, const char* name, const char* signature) : of(object) {
+    if (object == nullptr) return;
+    const jclass its_class = env->GetObjectClass(object);
+    id = env->GetMethodID(its_class, name, signature);
+    env->DeleteLocalRef(its_class);
+  }
+
+  jobject of;
+  jmethodID id = nullptr;
+};
+
+// dev.hybridge.OnToken and dev.hybridge.Mask, either of which may be null. logits: an array for all calls of the mask.
+struct Callbacks {
   JNIEnv* env;
-  jobject object;
-  jmethodID take;
+  Method take, apply;
+  jfloatArray logits = nullptr;
 };
 
 int on_token(int64_t token, void* user) {
-  const auto* callback = static_cast<const Callback*>(user);
-  const jboolean more = callback->env->CallBooleanMethod(callback->object, callback->take, static_cast<jlong>(token));
-  return more != JNI_FALSE && !callback->env->ExceptionCheck();
+  const auto* callbacks = static_cast<const Callbacks*>(user);
+  JNIEnv* env = callbacks->env;
+  if (env->ExceptionCheck()) return 0;  // the mask's
+  if (callbacks->take.of == nullptr) return 1;
+  const jboolean more = env->CallBooleanMethod(callbacks->take.of, callbacks->take.id, static_cast<jlong>(token));
+  return more != JNI_FALSE && !env->ExceptionCheck();
 }
 
-jmethodID take_of(JNIEnv* env, jobject callback) {
-  const jclass its_class = env->GetObjectClass(callback);
-  const jmethodID take = env->GetMethodID(its_class, "take", "(J)Z");
-  env->DeleteLocalRef(its_class);
-  return take;
+// Lets the mask change the logits; where it throws, no token may come, and nothing more does.
+void mask(const int64_t* text, size_t count, float* logits, size_t vocab_size, void* user) {
+  auto* callbacks = static_cast<Callbacks*>(user);
+  JNIEnv* env = callbacks->env;
+  const auto size = static_cast<jsize>(vocab_size), length = static_cast<jsize>(count);
+  if (!env->ExceptionCheck() && callbacks->logits == nullptr) callbacks->logits = env->NewFloatArray(size);
+  const jlongArray tokens = env->ExceptionCheck() ? nullptr : env->NewLongArray(length);
+  if (tokens != nullptr) {
+    env->SetLongArrayRegion(tokens, 0, length, reinterpret_cast<const jlong*>(text));
+    env->SetFloatArrayRegion(callbacks->logits, 0, size, logits);
+    env->CallVoidMethod(callbacks->apply.of, callbacks->apply.id, tokens, callbacks->logits);
+    if (!env->ExceptionCheck()) env->GetFloatArrayRegion(callbacks->logits, 0, size, logits);
+    env->DeleteLocalRef(tokens);
+  }
+  if (env->ExceptionCheck()) std::fill_n(logits, vocab_size, -std::numeric_limits<float>::infinity());
 }
 
 auto handle(jlong number) { return static_cast<uint64_t>(number); }
@@ -124,7 +152,8 @@ NATIVE(jint, modelInfo)(JNIEnv* env, jclass, jlong model, jlongArray info) {
     hybridge_info found{};
     const hybridge_status status = hybridge_model_info(handle(model), &found);
     if (status == HYBRIDGE_OK) {
-      put(env, info, {found.max_seq_len, found.vocab_size, found.prefill_chunk, found.verify_len, found.snapshot_slots});
+      put(env, info, {found.max_seq_len, found.vocab_size, found.prefill_chunk, found.verify_len, found.snapshot_slots,
+                      found.draft_len});
     }
     return status;
   });
@@ -139,6 +168,10 @@ NATIVE(jint, modelEosIds)(JNIEnv* env, jclass, jlong model, jlongArray ids, jlon
     if (status == HYBRIDGE_OK) put(env, count, {static_cast<int64_t>(number)});
     return status;
   });
+}
+
+NATIVE(jint, modelCache)(JNIEnv*, jclass, jlong model, jlong bytes) {
+  return bytes < 0 ? HYBRIDGE_INVALID_ARGUMENT : hybridge_model_cache(handle(model), static_cast<size_t>(bytes));
 }
 
 NATIVE(jint, sessionOpen)(JNIEnv* env, jclass, jlong model, jlongArray session) {
@@ -198,26 +231,59 @@ NATIVE(jint, load)(JNIEnv* env, jclass, jlong session, jbyteArray path) {
   return guarded([&] { return hybridge_load(handle(session), text(env, path).c_str()); });
 }
 
-// options: max_new_tokens, block_length, prompt_lookup, and of the sampling top_k, seed, has_seed; sampling: the rest of it.
+NATIVE(jint, checkpointMake)(JNIEnv* env, jclass, jlong session, jlongArray checkpoint) {
+  return guarded([&] {
+    hybridge_checkpoint made = 0;
+    const hybridge_status status = hybridge_checkpoint_make(handle(session), &made);
+    if (status == HYBRIDGE_OK) put(env, checkpoint, {static_cast<int64_t>(made)});
+    return status;
+  });
+}
+
+NATIVE(jint, checkpointInfo)(JNIEnv* env, jclass, jlong checkpoint, jlongArray kept) {
+  return guarded([&] {
+    hybridge_kept found{};
+    const hybridge_status status = hybridge_checkpoint_info(handle(checkpoint), &found);
+    if (status == HYBRIDGE_OK) put(env, kept, {static_cast<int64_t>(found.length), static_cast<int64_t>(found.bytes)});
+    return status;
+  });
+}
+
+NATIVE(jint, checkpointClose)(JNIEnv*, jclass, jlong checkpoint) { return hybridge_checkpoint_close(handle(checkpoint)); }
+
+NATIVE(jint, resume)(JNIEnv*, jclass, jlong session, jlong checkpoint) {
+  return hybridge_resume(handle(session), handle(checkpoint));
+}
+
+NATIVE(jint, bringTo)(JNIEnv* env, jclass, jlong session, jlongArray text, jlongArray known) {
+  return guarded([&] {
+    const std::vector<int64_t> ids = tokens(env, text);
+    size_t found = 0;
+    const hybridge_status status = hybridge_bring_to(handle(session), ids.data(), ids.size(), &found);
+    if (status == HYBRIDGE_OK) put(env, known, {static_cast<int64_t>(found)});
+    return status;
+  });
+}
+
+// options: max_new_tokens, block_length, drafter, draft, and of the sampling top_k, seed, has_seed; sampling: the rest of it.
 // generated: tokens, proposed, accepted, verifies, rollbacks.
 NATIVE(jint, generate)
-(JNIEnv* env, jclass, jlong session, jlongArray prompt, jlongArray options, jdoubleArray sampling, jobject callback,
-    jlongArray generated) {
+(JNIEnv* env, jclass, jlong session, jlongArray prompt, jlongArray options, jdoubleArray sampling, jobject masking,
+    jobject taker, jlongArray generated) {
   return guarded([&] {
-    const Callback taker = {env, callback, callback == nullptr ? nullptr : take_of(env, callback)};
+    Callbacks callbacks = {env, Method(env, taker, "take", "(J)Z"), Method(env, masking, "apply", "([J[F)V")};
     const std::vector<int64_t> ids = tokens(env, prompt), chosen = tokens(env, options);
     double heat[4] = {};
     env->GetDoubleArrayRegion(sampling, 0, 4, heat);
-    const bool fits = !env->ExceptionCheck() && chosen.size() == 6 && chosen[0] >= 0 && chosen[1] >= 0 && chosen[3] >= 0;
+    const bool fits = !env->ExceptionCheck() && chosen.size() == 7 && chosen[0] >= 0 && chosen[1] >= 0 && chosen[4] >= 0;
     if (!fits) return HYBRIDGE_INVALID_ARGUMENT;
-    const hybridge_sampling draws = {heat[0], heat[1], heat[2], heat[3], static_cast<size_t>(chosen[3]),
-        static_cast<uint64_t>(chosen[4]), chosen[5] != 0};
-    const hybridge_generation lengths = {static_cast<size_t>(chosen[0]), static_cast<size_t>(chosen[1]),
-        chosen[2] != 0 ? HYBRIDGE_PROMPT_LOOKUP : HYBRIDGE_NO_DRAFTER, &draws, 0, nullptr};
+    const hybridge_sampling draws = {heat[0], heat[1], heat[2], heat[3], static_cast<size_t>(chosen[4]),
+        static_cast<uint64_t>(chosen[5]), chosen[6] != 0};
+    const hybridge_generation wishes = {static_cast<size_t>(chosen[0]), static_cast<size_t>(chosen[1]),
+        static_cast<hybridge_drafter>(chosen[2]), &draws, handle(chosen[3]), masking == nullptr ? nullptr : mask};
     hybridge_generated done{};
-    const hybridge_status status = hybridge_generate(
-        handle(session), ids.data(), ids.size(), &lengths, callback == nullptr ? nullptr : on_token,
-        const_cast<Callback*>(&taker), &done);
+    const hybridge_status status =
+        hybridge_generate(handle(session), ids.data(), ids.size(), &wishes, on_token, &callbacks, &done);
     if (status == HYBRIDGE_OK && !env->ExceptionCheck()) {
       std::vector<int64_t> counts;
       for (size_t count : {done.tokens, done.proposed, done.accepted, done.verifies, done.rollbacks}) {

@@ -15,12 +15,13 @@ import kotlinx.coroutines.launch
 public fun HybridgeSession.flow(
     prompt: LongArray,
     maxNewTokens: Int = 64,
-    promptLookup: Boolean = true,
+    drafter: Drafter = Drafter.PromptLookup,
     sampling: Sampling = Sampling(),
+    mask: Mask? = null,
 ): Flow<Long> = callbackFlow {
     launch(Dispatchers.IO) {
         try {
-            generate(prompt, maxNewTokens, promptLookup, sampling = sampling) { token -> trySendBlocking(token).isSuccess }
+            generate(prompt, maxNewTokens, drafter, sampling = sampling, mask = mask) { trySendBlocking(it).isSuccess }
             close()
         } catch (failure: HybridgeException) {
             close(if (failure.status == Status.CANCELLED) CancellationException(failure.message, failure) else failure)

@@ -2,13 +2,14 @@ package dev.hybridge
 
 import java.io.File
 
-/** Lengths in tokens. */
+/** Lengths in tokens. draftLen: most draft tokens of the drafter inside the model, 0 without one. */
 public data class ModelInfo(
     val maxSeqLen: Int,
     val vocabSize: Int,
     val prefillChunk: Int,
     val verifyLen: Int,
     val snapshotSlots: Int,
+    val draftLen: Int,
 )
 
 /**
@@ -19,17 +20,17 @@ public data class ModelInfo(
  * @throws HybridgeException with [Status.FILE_ACCESS], [Status.INVALID_FILE] or [Status.MISSING_OPERATOR].
  */
 public class HybridgeModel(file: File) : AutoCloseable {
-    private val handle = LongArray(1).also { made -> expectOk { Native.modelOpen(file.path.encodeToByteArray(), made) } }[0]
+    internal val handle = LongArray(1).also { made -> expectOk { Native.modelOpen(file.path.encodeToByteArray(), made) } }[0]
 
     public val info: ModelInfo
     /** The tokens behind which a generation ends. */
     public val eosIds: Set<Long> = filled { ids, count -> Native.modelEosIds(handle, ids, count) }.toSet()
 
     init {
-        val numbers = LongArray(5)
-        expectOk { Native.modelInfo(handle, numbers) }
-        val (maxSeqLen, vocabSize, prefillChunk, verifyLen, snapshotSlots) = numbers.map { it.toInt() }
-        info = ModelInfo(maxSeqLen, vocabSize, prefillChunk, verifyLen, snapshotSlots)
+        val found = LongArray(6)
+        expectOk { Native.modelInfo(handle, found) }
+        val (maxSeqLen, vocabSize, prefillChunk, verifyLen, snapshotSlots) = found.map { it.toInt() }
+        info = ModelInfo(maxSeqLen, vocabSize, prefillChunk, verifyLen, snapshotSlots, draftLen = found[5].toInt())
     }
 
     /** Returns an empty state over the weights; any number of them may be open. */
@@ -38,6 +39,12 @@ public class HybridgeModel(file: File) : AutoCloseable {
         expectOk { Native.sessionOpen(handle, session) }
         return HybridgeSession(session[0], info)
     }
+
+    /**
+     * Keeps checkpoints of at most so many [bytes] by their texts, for [HybridgeSession.bringTo] of all sessions; those of before
+     * are forgotten, and 0 keeps none, as it is at first.
+     */
+    public fun cache(bytes: Long): Unit = expectOk { Native.modelCache(handle, bytes) }
 
     /** May come before the sessions'; a second one does nothing. */
     override fun close() {

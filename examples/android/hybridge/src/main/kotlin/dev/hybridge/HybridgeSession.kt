@@ -2,33 +2,6 @@ package dev.hybridge
 
 import java.io.File
 
-/** Takes a token of a generation; answers false to end it behind this one. */
-public fun interface OnToken {
-    public fun take(token: Long): Boolean
-}
-
-/**
- * How tokens are drawn: a [temperature] of 0 is greedy, a [topK] of 0 and the other defaults leave the distribution as it is. Of
- * the same [seed] comes the same text, with prompt lookup and without; without one a seed is drawn.
- */
-public data class Sampling(
-    val temperature: Double = 0.0,
-    val topK: Int = 0,
-    val topP: Double = 1.0,
-    val minP: Double = 0.0,
-    val repetitionPenalty: Double = 1.0,
-    val seed: Long? = null,
-)
-
-/** Counts of one generation: its tokens, draft tokens proposed and accepted, and blocks verified and not accepted whole. */
-public data class Generated(
-    val tokens: Int,
-    val proposed: Int,
-    val accepted: Int,
-    val verifies: Int,
-    val rollbacks: Int,
-)
-
 /**
  * One conversation: a state that goes on, is kept and is rolled back. Tokens are ids; the app has the tokenizer.
  *
@@ -67,6 +40,26 @@ public class HybridgeSession internal constructor(private val handle: Long, priv
     /** Goes back to what a slot keeps. */
     public fun restore(slot: Int): Unit = call { Native.restore(handle, slot.toLong()) }
 
+    /** Returns the committed state; any number of them may be kept. */
+    public fun checkpoint(): Checkpoint {
+        val made = LongArray(1)
+        call { Native.checkpointMake(handle, made) }
+        return Checkpoint(made[0])
+    }
+
+    /** Goes on where a [checkpoint] of this model was made, bit for bit. All slots are empty then. */
+    public fun resume(checkpoint: Checkpoint): Unit = call { Native.resume(handle, checkpoint.handle) }
+
+    /**
+     * Leaves the session at [text], without reading what it or a checkpoint of [HybridgeModel.cache] knows: so many tokens are
+     * returned. Where it fails, the session is at a beginning of the text.
+     */
+    public fun bringTo(text: LongArray): Int {
+        val known = LongArray(1)
+        call { Native.bringTo(handle, text, known) }
+        return known[0].toInt()
+    }
+
     /** Empties the state and all slots. */
     public fun reset(): Unit = call { Native.reset(handle) }
 
@@ -77,19 +70,21 @@ public class HybridgeSession internal constructor(private val handle: Long, priv
     public fun load(file: File): Unit = call { Native.load(handle, file.path.encodeToByteArray()) }
 
     /**
-     * Continues [prompt] and gives each token to [onToken], in this thread. The text is the same with and without
-     * [promptLookup], which drafts from the text so far. It ends behind one of the model's `eosIds`, where the context is full,
-     * where [onToken] answers false or throws (and is thrown on from here), and at a [cancel].
+     * Continues [prompt] and gives each token to [onToken], in this thread. Greedily and with a seed the text is the same with
+     * every [drafter]. It ends behind one of the model's `eosIds`, where the context is full, where [onToken] answers false or
+     * throws (and is thrown on from here, as what [mask] throws), and at a [cancel].
      *
      * @param blockLength tokens that are verified at once; 0 for what is measured to be fastest.
+     * @param mask what each token may be; null for any.
      * @throws HybridgeException with [Status.CANCELLED] where it was cancelled before its first token: nothing of it stays.
      */
     public fun generate(
         prompt: LongArray,
         maxNewTokens: Int = 64,
-        promptLookup: Boolean = true,
+        drafter: Drafter = Drafter.PromptLookup,
         blockLength: Int = 0,
         sampling: Sampling = Sampling(),
+        mask: Mask? = null,
         onToken: OnToken? = null,
     ): Generated {
         val draws = sampling.run { doubleArrayOf(temperature, topP, minP, repetitionPenalty) }
@@ -97,13 +92,14 @@ public class HybridgeSession internal constructor(private val handle: Long, priv
         val options = longArrayOf(
             maxNewTokens.toLong(),
             blockLength.toLong(),
-            if (promptLookup) 1 else 0,
+            drafter.code(),
+            if (drafter is Drafter.Model) drafter.model.handle else 0,
             sampling.topK.toLong(),
             seed ?: 0,
             if (seed == null) 0 else 1,
         )
         val counts = LongArray(5)
-        call { Native.generate(handle, prompt, options, draws, onToken, counts) }
+        call { Native.generate(handle, prompt, options, draws, mask, onToken, counts) }
         val (tokens, proposed, accepted, verifies, rollbacks) = counts.map { it.toInt() }
         return Generated(tokens, proposed, accepted, verifies, rollbacks)
     }

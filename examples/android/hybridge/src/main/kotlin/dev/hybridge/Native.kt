@@ -20,6 +20,8 @@ internal object Native {
 
     @JvmStatic external fun modelEosIds(model: Long, ids: LongArray?, count: LongArray): Int
 
+    @JvmStatic external fun modelCache(model: Long, bytes: Long): Int
+
     @JvmStatic external fun sessionOpen(model: Long, session: LongArray): Int
 
     @JvmStatic external fun sessionClose(session: Long): Int
@@ -44,11 +46,22 @@ internal object Native {
 
     @JvmStatic external fun load(session: Long, path: ByteArray): Int
 
+    @JvmStatic external fun checkpointMake(session: Long, checkpoint: LongArray): Int
+
+    @JvmStatic external fun checkpointInfo(checkpoint: Long, kept: LongArray): Int
+
+    @JvmStatic external fun checkpointClose(checkpoint: Long): Int
+
+    @JvmStatic external fun resume(session: Long, checkpoint: Long): Int
+
+    @JvmStatic external fun bringTo(session: Long, text: LongArray, known: LongArray): Int
+
     @JvmStatic external fun generate(
         session: Long,
         prompt: LongArray,
         options: LongArray,
         sampling: DoubleArray,
+        mask: Mask?,
         onToken: OnToken?,
         generated: LongArray,
     ): Int

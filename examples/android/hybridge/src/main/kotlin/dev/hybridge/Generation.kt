@@ -1,0 +1,62 @@
+package dev.hybridge
+
+/** Takes a token of a generation; answers false to end it behind this one. */
+public fun interface OnToken {
+    public fun take(token: Long): Boolean
+}
+
+/**
+ * Decides what may come behind a text: it makes those of the logits minus infinity whose tokens may not. It is asked for each
+ * token, draft tokens that are verified included. One that leaves none ends the generation with [Status.INVALID_ARGUMENT].
+ */
+public fun interface Mask {
+    public fun apply(text: LongArray, logits: FloatArray)
+}
+
+/** Where draft tokens come from. Greedily and with a seed the text is the same with each of them. */
+public sealed interface Drafter {
+    /** Nowhere: plain decoding. */
+    public data object None : Drafter
+
+    /** The text so far. */
+    public data object PromptLookup : Drafter
+
+    /** The drafter inside the model, where [ModelInfo.draftLen] is not 0. */
+    public data object Own : Drafter
+
+    /**
+     * A smaller model over the same tokens, exported with snapshot slots. Keep it open as long as it drafts; a session keeps a
+     * session of it while it is given the same one.
+     */
+    public class Model(public val model: HybridgeModel) : Drafter
+}
+
+/**
+ * How tokens are drawn: a [temperature] of 0 is greedy, a [topK] of 0 and the other defaults leave the distribution as it is. Of
+ * the same [seed] comes the same text, with every drafter; without one a seed is drawn.
+ */
+public data class Sampling(
+    val temperature: Double = 0.0,
+    val topK: Int = 0,
+    val topP: Double = 1.0,
+    val minP: Double = 0.0,
+    val repetitionPenalty: Double = 1.0,
+    val seed: Long? = null,
+)
+
+/** Counts of one generation: its tokens, draft tokens proposed and accepted, and blocks verified and not accepted whole. */
+public data class Generated(
+    val tokens: Int,
+    val proposed: Int,
+    val accepted: Int,
+    val verifies: Int,
+    val rollbacks: Int,
+)
+
+/** hybridge_drafter of hybridge.h. */
+internal fun Drafter.code(): Long = when (this) {
+    Drafter.None -> 0
+    Drafter.PromptLookup -> 1
+    Drafter.Own -> 2
+    is Drafter.Model -> 3
+}

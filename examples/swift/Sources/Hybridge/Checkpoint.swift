@@ -1,0 +1,22 @@
+import CHybridge
+
+/// A state in memory that any session of its model goes on from, whatever came since: `Session.checkpoint` makes one, and
+/// `Session.resume` goes back to it. Its memory is given back when the last reference goes, which waits for what runs in a
+/// session of the model.
+public final class Checkpoint: Sendable {
+  /// The tokens of its text.
+  public let length: Int
+  /// Those of its own: it shares the rest with the session's checkpoint before, where that is kept.
+  public let bytes: Int
+  let handle: hybridge_checkpoint
+
+  init(of session: hybridge_session) throws {
+    var handle: hybridge_checkpoint = 0
+    try expectOK(hybridge_checkpoint_make(session, &handle))
+    var kept = hybridge_kept()
+    hybridge_checkpoint_info(handle, &kept)
+    (self.handle, length, bytes) = (handle, kept.length, kept.bytes)
+  }
+
+  deinit { hybridge_checkpoint_close(handle) }
+}

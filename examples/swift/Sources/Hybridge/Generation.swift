@@ -1,0 +1,90 @@
+import CHybridge
+
+/// Counts of one generation: its tokens, draft tokens proposed and accepted, and blocks verified and not accepted whole.
+public struct Generated: Equatable, Sendable {
+  public let tokens, proposed, accepted, verifies, rollbacks: Int
+}
+
+/// How tokens are drawn: a temperature of 0 is greedy, a `topK` of 0 and the other defaults leave the distribution as it is. Of
+/// the same seed comes the same text, with every drafter; without one a seed is drawn.
+public struct Sampling: Equatable, Sendable {
+  public var temperature, topP, minP, repetitionPenalty: Double
+  public var topK: Int
+  public var seed: UInt64?
+
+  public init(
+    temperature: Double = 0, topK: Int = 0, topP: Double = 1, minP: Double = 0, repetitionPenalty: Double = 1,
+    seed: UInt64? = nil
+  ) {
+    (self.temperature, self.topK, self.topP, self.minP) = (temperature, topK, topP, minP)
+    (self.repetitionPenalty, self.seed) = (repetitionPenalty, seed)
+  }
+}
+
+/// Where draft tokens come from. Greedily and with a seed the text is the same with each of them.
+public enum Drafter: Sendable {
+  /// Nowhere: plain decoding.
+  case none
+  /// The text so far.
+  case promptLookup
+  /// The drafter inside the model, where its `draftLen` is not 0.
+  case own
+  /// A smaller model over the same tokens, exported with snapshot slots; a session keeps a session of it while it is given the
+  /// same one.
+  case model(Model)
+
+  var code: hybridge_drafter {
+    switch self {
+    case .none: return HYBRIDGE_NO_DRAFTER
+    case .promptLookup: return HYBRIDGE_PROMPT_LOOKUP
+    case .own: return HYBRIDGE_OWN_DRAFTER
+    case .model: return HYBRIDGE_DRAFT_MODEL
+    }
+  }
+
+  var draft: hybridge_model {
+    if case .model(let model) = self { return model.handle }
+    return 0
+  }
+}
+
+/// Decides what may come behind a text: it makes those of the logits minus infinity whose tokens may not. It is asked for each
+/// token, draft tokens that are verified included. One that leaves none ends the generation with `.invalidArgument`.
+public typealias Mask = (_ text: UnsafeBufferPointer<Int64>, _ logits: UnsafeMutableBufferPointer<Float>) throws -> Void
+
+/// Carries closures through C, and what they throw around it.
+final class Callbacks {
+  let body: (Int64) throws -> Bool
+  let mask: Mask?
+  var thrown: Error?
+
+  init(_ body: @escaping (Int64) throws -> Bool, _ mask: Mask?) { (self.body, self.mask) = (body, mask) }
+}
+
+func take(_ token: Int64, _ user: UnsafeMutableRawPointer?) -> Int32 {
+  let callbacks = Unmanaged<Callbacks>.fromOpaque(user!).takeUnretainedValue()
+  if callbacks.thrown != nil { return 0 }  // by the mask
+  do {
+    return try callbacks.body(token) ? 1 : 0
+  } catch {
+    callbacks.thrown = error
+    return 0
+  }
+}
+
+/// Where the mask throws, no token may come.
+func apply(
+  _ text: UnsafePointer<Int64>?, _ count: Int, _ logits: UnsafeMutablePointer<Float>?, _ size: Int,
+  _ user: UnsafeMutableRawPointer?
+) {
+  let callbacks = Unmanaged<Callbacks>.fromOpaque(user!).takeUnretainedValue()
+  let row = UnsafeMutableBufferPointer(start: logits, count: size)
+  do {
+    if callbacks.thrown == nil { try callbacks.mask?(UnsafeBufferPointer(start: text, count: count), row) }
+  } catch {
+    callbacks.thrown = error
+  }
+  if callbacks.thrown != nil {
+    for i in row.indices { row[i] = -.infinity }
+  }
+}

@@ -1,0 +1,98 @@
+// How the C functions call: one call of a session at a time, a model's in turn, and errors as numbers.
+#ifndef HYBRIDGE_NATIVE_C_API_CALLS_H
+#define HYBRIDGE_NATIVE_C_API_CALLS_H
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <new>
+
+#include <hybridge/hybridge.h>
+#include <hybridge/session.h>
+
+#include "handles.h"
+#include "open_session.h"
+
+namespace hybridge::c {
+
+inline hybridge_status status(Error error) {
+  switch (error) {
+    case Error::Ok: return HYBRIDGE_OK;
+    case Error::InvalidArgument: return HYBRIDGE_INVALID_ARGUMENT;
+    case Error::OutOfResources: return HYBRIDGE_NO_ROOM;
+    case Error::InvalidState: return HYBRIDGE_INVALID_STATE;
+    case Error::InvalidProgram:
+    case Error::InvalidExternalData: return HYBRIDGE_INVALID_FILE;
+    case Error::AccessFailed: return HYBRIDGE_FILE_ACCESS;
+    case Error::OperatorMissing:
+    case Error::NotFound: return HYBRIDGE_MISSING_OPERATOR;
+    case Error::MemoryAllocationFailed: return HYBRIDGE_OUT_OF_MEMORY;
+    case Error::NotSupported: return HYBRIDGE_NOT_FINITE;
+    default: return HYBRIDGE_INTERNAL;
+  }
+}
+
+// Runs `call`, out of which nothing is thrown.
+template <typename Call>
+hybridge_status guarded(Call&& call) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return HYBRIDGE_OUT_OF_MEMORY;
+  } catch (...) {
+    return HYBRIDGE_INTERNAL;
+  }
+}
+
+// Runs `call` on the session, in which no other call is then.
+template <typename Call>
+hybridge_status in(hybridge_session handle, Call&& call) {
+  return guarded([&] {
+    const auto session = handles<OpenSession>().find(handle);
+    if (session == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (session->busy.exchange(true)) return HYBRIDGE_BUSY;
+    struct Release {
+      std::atomic<bool>& busy;
+      ~Release() { busy = false; }
+    } release{session->busy};
+    session->cancelled = false;  // a cancel may come while the call waits for its turn
+    if (session->session == nullptr) return HYBRIDGE_INVALID_HANDLE;  // closed between the two lines above
+    std::unique_lock turn(session->of->turn, std::defer_lock);
+    std::unique_lock other((session->small ? session->small : session->of)->turn, std::defer_lock);
+    std::lock(turn, other);
+    return call(*session);
+  });
+}
+
+// Runs `call` on the checkpoint in its model's turn, in which it is let go of as well, should it be closed meanwhile.
+template <typename Call>
+hybridge_status on(hybridge_checkpoint handle, Call&& call) {
+  return guarded([&] {
+    auto checkpoint = handles<OpenCheckpoint>().find(handle);
+    if (checkpoint == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    const auto of = checkpoint->of;
+    const std::lock_guard turn(of->turn);
+    const hybridge_status answer = call(*checkpoint);
+    checkpoint.reset();
+    return answer;
+  });
+}
+
+template <typename T>
+hybridge_status answer(const Result<T>& result) {
+  return status(result.error());
+}
+
+inline hybridge_status answer(const Result<Logits>& logits, float* out) {
+  if (logits.ok() && out != nullptr) std::ranges::copy(logits->all(), out);
+  return status(logits.error());
+}
+
+inline Tokens span(const int64_t* tokens, size_t count) {
+  return tokens == nullptr ? Tokens() : Tokens(tokens, count);  // none is refused
+}
+
+}  // namespace hybridge::c
+
+#endif
