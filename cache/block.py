@@ -20,7 +20,8 @@ class CacheSizes:
     """Sizes that fix every buffer, in tokens but for ``batch_size`` and ``snapshot_slots``.
 
     dtype is that of keys, values and conv windows; recurrent states are float32 always, as in every reference. kv_dtype,
-    float16 or int8, is what keys and values of full attention are rounded to; none leaves them.
+    float16 or int8, is what keys and values of full attention are rounded to; none leaves them. behind_window: positions
+    behind a window that are kept too, for a drafter that sees them.
     """
 
     max_seq_len: int
@@ -30,6 +31,7 @@ class CacheSizes:
     batch_size: int = 1
     dtype: torch.dtype = torch.float32
     kv_dtype: torch.dtype | None = None
+    behind_window: int = 0
 
     @property
     def rows(self) -> int:

@@ -51,20 +51,27 @@ def windowed(config: Config, sizes: CacheSizes, kernels: Kernels, *, option: str
 
 def gemma4_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
     """Return a layer with its own heads; the last layers attend over keys and values of the last one of their type before."""
-    types, first_shared = config.layer_types, config.num_hidden_layers - config.num_kv_shared_layers
+    types, first_shared = config.layer_types, first_sharing(config)
     if index >= first_shared and not config.hidden_size_per_layer_input:
         raise UnsupportedModelError(
             f"config.json says num_kv_shared_layers = {config.num_kv_shared_layers} and hidden_size_per_layer_input = 0, which "
             "transformers itself cannot run; take the config.json that came with the checkpoint."
         )
     if index >= first_shared:
-        return SharedAttentionLayer(sizes, kernels, source=_last(types[index], types[:first_shared]))
+        return SharedAttentionLayer(sizes, kernels, source=shared_source(config, types[index]))
     build = full_attention if types[index] == "full_attention" else sliding_attention
     return build(HeadsOf(config, index), sizes, kernels, index)
 
 
-def _last(kind: str, types: Sequence[str]) -> int:
-    """The last index of ``kind``. Raises CheckpointError where there is none."""
+def first_sharing(config: Config) -> int:
+    """Return how many layers have keys and values of their own; those behind them share these."""
+    count: int = config.num_hidden_layers - config.num_kv_shared_layers
+    return count
+
+
+def shared_source(config: Config, kind: str) -> int:
+    """Return the last layer of type ``kind`` with keys and values of its own. Raises CheckpointError where there is none."""
+    types = config.layer_types[: first_sharing(config)]
     if kind not in types:
         raise CheckpointError(
             f"config.json says num_kv_shared_layers, but no earlier layer is {kind} to share keys and values with, expected "

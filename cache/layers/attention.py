@@ -33,6 +33,17 @@ class AttentionLayer(CacheLayer):
         """Take the block's key and value in; returns all the keys and values to attend over, and who sees which."""
         raise NotImplementedError
 
+    def look(self, query: Tensor, block: Block, scoring: Scoring) -> Tensor:
+        """Attend with query [B, T, H, D] over what is kept up to the block's positions, and take nothing in; [B, T, H, V].
+
+        Of a window, ``sizes.behind_window`` positions more than its own tokens see.
+        """
+        return self.kernels.attend(query, self.keys, self.values, block, scoring, self.kept(block))
+
+    def kept(self, block: Block) -> Visible | None:
+        """Return which rows ``look`` sees; none where row r holds position r."""
+        return None
+
     # For transformers' own attention, which wants keys in the order of their positions. length is the committed length: a
     # number in eager use, where shapes follow it, and a tensor under torch.compile, where every shape is static.
 

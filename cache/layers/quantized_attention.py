@@ -52,6 +52,9 @@ class QuantizedAttentionLayer(AttentionLayer):
         block.shared("updated", lambda: self.kernels.write_quantized(self.rows, key, value, block), of=self)
         return self.kernels.attend_quantized(query, self.rows, self.value_dim, block, scoring)
 
+    def look(self, query: Tensor, block: Block, scoring: Scoring) -> Tensor:
+        return self.kernels.attend_quantized(query, self.rows, self.value_dim, block, scoring)
+
     def update(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
         self.kernels.write_quantized(self.rows, key, value, block)
         return *self.rows.dense(self.head_dim, self.value_dim), None

@@ -1,5 +1,7 @@
 """Sliding-window and chunked attention: keys and values in a ring of W + S slots, W the window and S the verify length.
 
+A drafter that looks behind the window has the ring that many slots longer.
+
 Position p lives in slot p mod R. Which position a slot holds follows from the length alone, so nothing but the rows is kept,
 and the ring stays right far past the window. A tentative block of S tokens overwrites only positions that no token from the
 committed length on can see, so rolling back is only a smaller length here too.
@@ -7,6 +9,7 @@ committed length on can see, so rolling back is only a smaller length here too.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -19,7 +22,7 @@ from hybridge.cache.operations.ring import Ring
 
 
 class SlidingAttentionLayer(AttentionLayer):
-    """R = window + ``sizes.verify_len`` slots, copied by a snapshot.
+    """R = window + ``sizes.behind_window`` + ``sizes.verify_len`` slots, copied by a snapshot.
 
     window counts the token itself: a token at position p sees p - window + 1 to p. ``chunked`` is Llama 4's attention, where
     it sees its own chunk of ``window`` positions instead: ``p // window * window`` to p.
@@ -41,7 +44,9 @@ class SlidingAttentionLayer(AttentionLayer):
     ) -> None:
         super().__init__(sizes, kernels)
         self.window = window
-        self.ring = Ring(size=window + sizes.verify_len, window=window, chunked=chunked)
+        seen = window + sizes.behind_window
+        self.ring = Ring(size=seen + sizes.verify_len, window=window, chunked=chunked)
+        self.behind = replace(self.ring, window=seen)
         self.add_committed("keys", self.ring.size, kv_heads, head_dim, dtype=sizes.dtype)
         self.add_committed("values", self.ring.size, kv_heads, value_dim or head_dim, dtype=sizes.dtype)
 
@@ -51,7 +56,7 @@ class SlidingAttentionLayer(AttentionLayer):
             # A longer block may overwrite what its own first tokens still see: attend over the ring and the block side by side.
             keys, values = torch.cat([keys, key], dim=1), torch.cat([values, value], dim=1)
         self._write(key, value, block)
-        return keys, values, self._visible(block, keys.shape[1])
+        return keys, values, self._visible(block, keys.shape[1], self.ring)
 
     def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
         rows, first = self.seen_sizes(block.length, length)
@@ -68,15 +73,18 @@ class SlidingAttentionLayer(AttentionLayer):
             return before + tokens, length - before
         return self.window - 1 + tokens, (length - self.window + 1).clamp(min=0)
 
+    def kept(self, block: Block) -> Visible:
+        return self._visible(block, self.behind.size, self.behind)
+
     def _write(self, key: Tensor, value: Tensor, block: Block) -> None:
         self.kernels.write_window(self.keys, key, block)
         self.kernels.write_window(self.values, value, block)
 
-    def _visible(self, block: Block, rows: int) -> Visible:
+    def _visible(self, block: Block, rows: int, ring: Ring) -> Visible:
         """Return what the block sees of the ring: with the block in it, or as it was before with the block appended."""
 
         def make() -> Visible:
-            held = self.ring.held(block, rows)
-            return Visible(held=held, mask=self.ring.mask(block, held), ring=self.ring)
+            held = ring.held(block, rows)
+            return Visible(held=held, mask=ring.mask(block, held), ring=ring)
 
-        return block.shared((self.ring, rows), make)
+        return block.shared((ring, rows), make)
