@@ -52,13 +52,14 @@ def export_model(
         print(manifest.model_type, sorted(manifest.methods))
         session = hybridge.Session.load("OUT")
 
-    checkpoint: a folder with config.json and *.safetensors, a GGUF file, or the id of a model on the hub. adapters: folders of
-    LoRA adapters to merge into it, in this order. tokenizer: a folder whose tokenizer and chat template take the place of the
-    checkpoint's. drafter: a folder or id with the checkpoint of a DFlash, DFlash 2, DSpark or EAGLE-3 drafter of this very
-    model, which becomes a part of the artifact. draft_vocab: the tokens that it may propose, so many of the first or those of a
-    text. force: replace an artifact that is in ``out``. validate: hold it against the eager model before it appears.
-    calibrate: a file of text that weights are rounded for, or "self" for texts that the model makes itself. progress: is told
-    of the steps, of warnings and of the validation's report; ``hybridge.export.output.progress.ExportProgress``.
+    checkpoint: a folder with config.json and *.safetensors, a GGUF file, or the id of a model on the hub. adapters: folders
+    of LoRA adapters to merge into it, in this order. tokenizer: a folder whose tokenizer and chat template take the place of
+    the checkpoint's. drafter: a folder or id with the checkpoint of a DFlash, DFlash 2, DSpark or EAGLE-3 drafter of this
+    very model, or of its assistant, which becomes a part of the artifact. draft_vocab: the tokens that it may propose, so
+    many of the first or those of a text. force: replace an artifact that is in ``out``. validate: hold it against the eager
+    model before it appears. calibrate: a file of text that weights are rounded for, or "self" for texts that the model makes
+    itself. progress: is told of the steps, of warnings and of the validation's report;
+    ``hybridge.export.output.progress.ExportProgress``.
 
     Raises UsageError for impossible options or an ``out`` that exists, CheckpointError or one of its kinds for what cannot be
     read or is not supported, ExportFailedError, ValidationError, and OutputError where ``out`` cannot be written.

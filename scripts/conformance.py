@@ -33,13 +33,15 @@ DRAFTED_FAMILIES = ("falcon_h1", "lfm2", "qwen3_5_text")
 """Targets of Mamba-2, short convolutions and the delta rule."""
 DRAFTERS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("dflash", "dflash2", "dspark", "eagle3"), DRAFTED_FAMILIES),
+    "gemma4_assistant": ("gemma4_text",),
     "mtp": ("bailing_hybrid", "inkling_text", "qwen3_5_text"),
 }
-"""Kinds of drafters, and the targets that each is tried on; multi-token prediction is part of its target."""
+"""Kinds of drafters, and the targets that each is tried on; assistants and multi-token prediction are of certain targets."""
+DRAFTED_KERNELS = ("hybridge", "llm")
 DRAFTED_BLOCKS = 350
 """Blocks of each such case that are held against the definition."""
-DRAFTED_TOKENS = 17_000
-"""Tokens of each such case that are held against plain decoding: 100,000 of each kind."""
+DRAFTED_TOKENS = 100_000
+"""Tokens of each kind of drafter that are held against plain decoding, in all of its cases."""
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 err = Console(stderr=True)
@@ -116,7 +118,7 @@ def cases(families: list[str]) -> Iterator[Case]:
     """All families once before any a second time: an interrupted run has seen them all."""
     for first in product((0, 1), ("hybridge", "llm", "aten")):
         yield from (Case(family, *first) for family in families)
-    for kernels, drafter in product(("hybridge", "llm"), DRAFTERS):
+    for kernels, drafter in product(DRAFTED_KERNELS, DRAFTERS):
         yield from (Case(family, 0, kernels, drafter=drafter) for family in families if family in DRAFTERS[drafter])
     for isa in INSTRUCTION_SETS:
         yield from (Case(family, 0, "hybridge", isa) for family in families)
@@ -156,10 +158,15 @@ def run_all(todo: list[Case], operations: int, jobs: int, sources: str) -> None:
             progress.advance(task)
 
 
+def tokens_of(case: Case) -> int:
+    """Return how many tokens the case of a drafter holds against plain decoding."""
+    return -(-DRAFTED_TOKENS // (len(DRAFTED_KERNELS) * len(DRAFTERS[case.drafter])))
+
+
 def run(case: Case, operations: int, sources: str) -> dict[str, Any]:
     """Run a case in its own process, and keep what came of it."""
     script = str(ROOT / "scripts" / ("conformance_drafter_case.py" if case.drafter else "conformance_case.py"))
-    asked = [str(DRAFTED_BLOCKS), str(DRAFTED_TOKENS), case.drafter] if case.drafter else [str(operations)]
+    asked = [str(DRAFTED_BLOCKS), str(tokens_of(case)), case.drafter] if case.drafter else [str(operations)]
     command = [sys.executable, script, case.family, str(case.variant), case.kernels, *asked]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HYBRIDGE_ISA": case.isa}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -211,9 +218,9 @@ def by_drafter(results: dict[Case, dict[str, Any]]) -> list[str]:
         "",
         "Each kind of drafter inside the artifact, with random weights of odd sizes, on targets of three kinds of state and",
         "with two kernel sets. In random programs with rollbacks, snapshots, restores and windows every proposed block must be",
-        "that of the published definition, which starts from the beginning each time (for `mtp` transformers' `MtpModel`);",
-        "and the text that of plain decoding, of which the blocks' guesses are changed to right ones by chance, so that blocks",
-        "are accepted to every length.",
+        "that of the published definition, which starts from the beginning each time (transformers' own for `mtp` and",
+        "`gemma4_assistant`); and the text that of plain decoding, of which the blocks' guesses are changed to right ones by",
+        "chance, so that blocks are accepted to every length.",
         "",
         "| drafter | targets | cases | blocks as by the definition | tokens as without it |",
         "|---|---|---|---|---|",

@@ -14,6 +14,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
 
 import torch
+from assistant_reference import AssistantReference, assistant_config
 from drafter_programs import Definition, compare_blocks, definition_of
 from drafter_twins import (
     EagleTwin,
@@ -55,7 +56,7 @@ OPERATIONS, LONGEST_PROMPT, NEW_TOKENS = 40, 20, 30
 def main(family: str, variant: int, kernels: str, blocks: int, tokens: int, kind: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        definition = (with_mtp if kind == "mtp" else with_drafter)(folder, family, variant, kernels, kind)
+        definition = MADE.get(kind, with_drafter)(folder, family, variant, kernels, kind)
         session = Session.load(folder / "artifact")
         compared = seed = 0
         while compared < blocks:
@@ -84,6 +85,20 @@ def with_mtp(folder: Path, family: str, variant: int, kernels: str, kind: str) -
     options = ExportOptions(**SIZES, mtp=True, draft_len=3, tap_layers=(-1,), kernels=kernels)  # type: ignore[arg-type]
     export_model(folder / "target", folder / "artifact", options)
     return reference.chain
+
+
+def with_assistant(folder: Path, family: str, variant: int, kernels: str, kind: str) -> Definition:
+    """Export a target with an assistant; what this has to propose."""
+    target = tiny_config(family, variant)
+    save_lively_checkpoint(folder / "target", target, seed=variant)
+    reference = AssistantReference(assistant_config(target))
+    options = ExportOptions(**SIZES, draft_blocks=(2, 4, 6), kernels=kernels)  # type: ignore[arg-type]
+    export_model(folder / "target", folder / "artifact", options, drafter=reference.save(folder / "drafter"))
+    return reference.definition(load_checkpoint(folder / "target").model)
+
+
+MADE = {"mtp": with_mtp, "gemma4_assistant": with_assistant}
+"""What exports a target with a drafter of a kind, where it is not ``with_drafter``."""
 
 
 class Corrected:

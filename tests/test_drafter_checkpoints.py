@@ -92,12 +92,6 @@ def test_a_model_is_no_drafter() -> None:
     assert read_block_config(Path("config.json"), TARGET.to_dict()) is None
 
 
-def test_a_drafter_over_its_targets_keys_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "gemma4_assistant"}')
-    with pytest.raises(UnsupportedModelError, match="a gemma4_assistant, which attends over its target's own keys"):
-        plan_drafter(TARGET, ExportOptions(), tmp_path)
-
-
 def test_it_drafts_as_transformers_own_model_does(tmp_path: Path) -> None:
     torch.manual_seed(0)
     ids = [0, 1]

@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from assistant_reference import AssistantReference, assistant_config
 from demo import demo_folder
 from drafter_twins import (
     dflash2_config,
@@ -33,21 +34,38 @@ pytestmark = pytest.mark.slow
 
 TARGET = tiny_config("qwen3_5_text")
 LAYERS = ["sliding_attention", "full_attention"]
-KINDS: dict[str, Callable[[], dict[str, Any]]] = {
-    "dflash2": lambda: dflash2_config(TARGET, LAYERS, [1, 0]),
-    "eagle3": lambda: eagle_config(TARGET, 61),
+GEMMA = tiny_config("gemma4_text")
+
+
+def block_drafter(folder: Path) -> Path:
+    config = dflash2_config(TARGET, LAYERS, [1, 0])
+    return save_drafter(folder, config, random_tensors(config))
+
+
+def chain(folder: Path) -> Path:
+    config = eagle_config(TARGET, 61)
+    return save_drafter(folder, config, eagle_tensors(config, 2))
+
+
+def assistant(folder: Path) -> Path:
+    return AssistantReference(assistant_config(GEMMA)).save(folder)
+
+
+KINDS: dict[str, tuple[Any, Callable[[Path], Path]]] = {
+    "dflash2": (TARGET, block_drafter),
+    "eagle3": (TARGET, chain),
+    "gemma4_assistant": (GEMMA, assistant),
 }
-"""A block at once, and a chain; the methods of the others are called in the same way."""
+"""A block at once, a chain, and one that looks at its target's keys; the methods of the others are called in the same way."""
 OPTIONS = ExportOptions(max_seq_len=67, prefill_chunk=17, verify_len=6, snapshot_slots=1, draft_blocks=(3, 6), tap_layers=(2,))
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One with the drafter, and hidden states that the drafter does not read."""
-    folder, config = tmp_path_factory.mktemp("drafted"), KINDS[request.param]()
-    save_lively_checkpoint(folder / "target", TARGET)
-    tensors = eagle_tensors(config, 2) if request.param == "eagle3" else random_tensors(config)
-    export_model(folder / "target", folder / "out", OPTIONS, drafter=save_drafter(folder / "drafter", config, tensors))
+    folder, (target, save) = tmp_path_factory.mktemp("drafted"), KINDS[request.param]
+    save_lively_checkpoint(folder / "target", target)
+    export_model(folder / "target", folder / "out", OPTIONS, drafter=save(folder / "drafter"))
     return folder / "out"
 
 

@@ -29,7 +29,14 @@ from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.sessions.session import Session
 
 PROMPTS = 40
-NAMES = {"mtp": "multi-token prediction", "dflash": "DFlash", "dflash2": "DFlash 2", "dspark": "DSpark", "eagle3": "EAGLE-3"}
+NAMES = {
+    "mtp": "multi-token prediction",
+    "dflash": "DFlash",
+    "dflash2": "DFlash 2",
+    "dspark": "DSpark",
+    "eagle3": "EAGLE-3",
+    "gemma4_assistant": "Gemma 4's assistant",
+}
 
 
 @dataclass(frozen=True)

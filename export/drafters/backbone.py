@@ -9,6 +9,7 @@ Axes: T tokens, H hidden size, G key/value heads, D head dim, K taps of a convol
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -23,11 +24,18 @@ from hybridge.export.drafters.block_config import BlockDrafterConfig, Convolutio
 from hybridge.export.drafters.rope import Angles, AttentionSizes, rotate
 
 
-class Sizes(AttentionSizes, Protocol):
-    """The sizes of a layer."""
+class MlpSizes(Protocol):
+    """The sizes of an MLP."""
 
     @property
+    def hidden_size(self) -> int: ...
+    @property
     def intermediate_size(self) -> int: ...
+
+
+class Sizes(AttentionSizes, MlpSizes, Protocol):
+    """The sizes of a layer."""
+
     @property
     def eps(self) -> float: ...
     @property
@@ -68,15 +76,16 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    """``down(silu(gate(x)) * up(x))``."""
+    """``down(act(gate(x)) * up(x))``."""
 
-    def __init__(self, c: Sizes) -> None:
+    def __init__(self, c: MlpSizes, act: Callable[[Tensor], Tensor] = F.silu) -> None:
         super().__init__()
+        self.act = act
         self.gate_proj, self.up_proj = (nn.Linear(c.hidden_size, c.intermediate_size, bias=False) for _ in range(2))
         self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
         return out
 
 

@@ -15,8 +15,6 @@ from hybridge.export.drafters.fields import Fields
 
 ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3DraftModel", "Eagle3Speculator")
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
-LONGEST = 16
-"""Tokens of its longest block: a chain may go on for ever, but guesses become worse with each step."""
 
 
 @dataclass(frozen=True, kw_only=True)

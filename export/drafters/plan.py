@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,13 +16,17 @@ from hybridge.cache.layers.drafter import DrafterAttentionLayer, DrafterLengthLa
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.export.checkpoint.loading import Checkpoint, logits_width
+from hybridge.export.drafters.assistant_config import AssistantConfig, read_assistant_config, sources
+from hybridge.export.drafters.assistant_drafter import AssistantDrafter
+from hybridge.export.drafters.assistant_weights import AssistantWeights, load_assistant
 from hybridge.export.drafters.block_config import BlockDrafterConfig, read_block_config
 from hybridge.export.drafters.block_drafter import BlockDrafter
 from hybridge.export.drafters.block_weights import COPIES, BlockWeights, load_block_weights
 from hybridge.export.drafters.draft_vocabulary import DraftVocabulary, draft_ids
 from hybridge.export.drafters.drafter import ArtifactDrafter
-from hybridge.export.drafters.eagle_config import LONGEST, EagleConfig, read_eagle_config
+from hybridge.export.drafters.eagle_config import EagleConfig, read_eagle_config
 from hybridge.export.drafters.eagle_drafter import EagleDrafter, EagleWeights, load_eagle
+from hybridge.export.drafters.fit import Fit, fitted
 from hybridge.export.drafters.mtp_drafter import MtpDrafter
 from hybridge.export.drafters.mtp_families import mtp_config
 from hybridge.export.drafters.mtp_weights import MtpWeights, check_mtp, load_mtp, mtp_state
@@ -32,8 +35,8 @@ from hybridge.export.source.reading import check_files, read_object
 from hybridge.runtime.artifacts.drafter_description import DrafterDescription
 from hybridge.runtime.artifacts.options import ExportOptions
 
-OVER_TARGET = ("gemma4_assistant", "gemma4_unified_assistant")
-"""Model types of drafters without keys and values of their own."""
+LONGEST = 16
+"""Tokens of a chain's longest block: it may go on for ever, but guesses become worse with each step."""
 
 
 class DrafterPlan(Protocol):
@@ -42,6 +45,10 @@ class DrafterPlan(Protocol):
     @property
     def reads_target(self) -> bool:
         """Return whether ``load`` needs the target's embedding and head as they are stored, not packed."""
+
+    @property
+    def behind_window(self) -> int:
+        """Return how many positions behind a window of the target's it sees: 0 where it reads none of its keys and values."""
 
     @property
     def description(self) -> DrafterDescription:
@@ -64,6 +71,7 @@ class MtpPlan:
     config: Any
     draft_len: int
     reads_target: bool = False
+    behind_window: int = 0
 
     @property
     def count(self) -> int:
@@ -102,6 +110,7 @@ class BlockPlan:
     blocks: tuple[int, ...]
     vocabulary: DraftVocabulary | None = None
     reads_target: bool = True
+    behind_window: int = 0
 
     @property
     def description(self) -> DrafterDescription:
@@ -140,6 +149,7 @@ class EaglePlan:
     taps: tuple[int, ...]
     blocks: tuple[int, ...]
     reads_target: bool = True
+    behind_window: int = 0
 
     @property
     def description(self) -> DrafterDescription:
@@ -154,6 +164,32 @@ class EaglePlan:
 
     def build(self, weights: Any, cache: HybridCache) -> ArtifactDrafter:
         return EagleDrafter(weights, cache, len(cache.layers) - 2, self.description)
+
+
+@dataclass(frozen=True)
+class AssistantPlan:
+    """The assistant of a Gemma 4 in ``folder``; sources: what its layers read of the target; the others as in ``BlockPlan``."""
+
+    folder: Path
+    config: AssistantConfig
+    sources: tuple[int, ...]
+    taps: tuple[int, ...]
+    blocks: tuple[int, ...]
+    reads_target: bool = False
+    behind_window: int = 1
+
+    @property
+    def description(self) -> DrafterDescription:
+        return DrafterDescription(kind="gemma4_assistant", taps=self.taps, blocks=self.blocks, samples=True)
+
+    def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
+        return [DrafterLengthLayer(sizes, kernels)]
+
+    def load(self, checkpoint: Checkpoint) -> AssistantWeights:
+        return load_assistant(self.folder, self.config)
+
+    def build(self, weights: Any, cache: HybridCache) -> ArtifactDrafter:
+        return AssistantDrafter(weights, self.sources, cache, len(cache.layers) - 1, self.description)
 
 
 def plan_drafter(
@@ -186,7 +222,7 @@ def plan_drafter(
     place, path, content = _open(folder)
     if (block := read_block_config(path, content)) is not None:
         fit = Fit(block.hidden_size, block.target_layers, block.vocab_size, block.taps, block.mask_token)
-        taps, blocks, options = _fitted(place, fit, block.block, config, options)
+        taps, blocks, options = fitted(place, fit, block.block, config, options)
         return BlockPlan(place, block, logits_width(config), taps, blocks, vocabulary), options
     if (eagle := read_eagle_config(path, content)) is not None:
         if vocabulary is not None:
@@ -194,29 +230,20 @@ def plan_drafter(
         layers = config.num_hidden_layers
         reads = eagle.taps or (2, layers // 2, layers - 3)
         fit = Fit(eagle.target_width, None, eagle.vocab_size, reads, 0)
-        taps, blocks, options = _fitted(place, fit, LONGEST, config, options)
+        taps, blocks, options = fitted(place, fit, LONGEST, config, options)
         return EaglePlan(place, eagle, taps, blocks), options
-    if content.get("model_type") in OVER_TARGET:
-        raise UnsupportedModelError(
-            f"{place} is a {content['model_type']}, which attends over its target's own keys and values: hybridge has no such "
-            "drafter. Export the model without --drafter; 'hybridge run' then drafts by prompt lookup."
-        )
+    if (assistant := read_assistant_config(path, content, config)) is not None:
+        if vocabulary is not None:
+            raise UsageError("--draft-vocab is for drafters that share their target's output layer; assistants have their own.")
+        fit = Fit(assistant.target_width, None, assistant.vocab_size, (config.num_hidden_layers,), 0)
+        taps, blocks, options = fitted(place, fit, LONGEST, config, options)
+        return AssistantPlan(place, assistant, sources(place, assistant, config), taps, blocks), options
     kind = content.get("architectures") or content.get("model_type")
     raise UnsupportedModelError(
-        f"{place} is no drafter that hybridge knows (its config.json says {kind!r}); it knows DFlash, DFlash 2, DSpark and "
-        "EAGLE-3. A smaller model of the same vocabulary is exported by itself, and drafts with 'hybridge run --draft'."
+        f"{place} is no drafter that hybridge knows (its config.json says {kind!r}); it knows DFlash, DFlash 2, DSpark, "
+        "EAGLE-3 and Gemma 4's assistants. A smaller model of the same vocabulary is exported by itself, and drafts with "
+        "'hybridge run --draft'."
     )
-
-
-@dataclass(frozen=True)
-class Fit:
-    """What a drafter's config says of its target; none where it says nothing. taps as transformers counts hidden states."""
-
-    hidden_size: int
-    layers: int | None
-    vocab_size: int | None
-    taps: tuple[int, ...]
-    mask_token: int
 
 
 def _open(named: str | Path) -> tuple[Path, Path, dict[str, Any]]:
@@ -225,61 +252,3 @@ def _open(named: str | Path) -> tuple[Path, Path, dict[str, Any]]:
     path = folder / "config.json"
     check_files(folder, [path.name, *(each.name for each in folder.glob("*.safetensors"))])
     return folder, path, read_object(path)
-
-
-def _fitted(
-    folder: Path, fit: Fit, longest: int, target: Any, options: ExportOptions
-) -> tuple[tuple[int, ...], tuple[int, ...], ExportOptions]:
-    """The drafter's taps and blocks as the options have them, and the options with both; see ``plan_drafter``."""
-    check_fit(folder, fit, target)
-    taps, options = _tapped(fit.taps, options, target.num_hidden_layers)
-    blocks = _blocks(longest, options)
-    return taps, blocks, replace(options, draft_blocks=blocks)
-
-
-def check_fit(folder: Path, fit: Fit, target: Any) -> None:
-    """Raises UsageError where the drafter in ``folder`` is another target's, naming what differs."""
-    layers, vocab = target.num_hidden_layers, logits_width(target)
-    differing = [
-        ("hidden size", fit.hidden_size, target.hidden_size),
-        ("number of layers", fit.layers, layers),
-        ("vocabulary", fit.vocab_size, target.vocab_size if fit.vocab_size != vocab else vocab),
-    ]
-    for what, wanted, own in differing:
-        if wanted is not None and wanted != own:
-            raise UsageError(
-                f"the drafter in {folder} is for another target: its target's {what} is {wanted}, and this model's is {own}. "
-                "Give the drafter that was trained for this very model."
-            )
-    if far := [tap for tap in fit.taps if not 0 <= tap <= layers]:
-        raise UsageError(
-            f"the drafter in {folder} reads the hidden states after {far[0]} layers, and this model has {layers} layers."
-        )
-    if fit.mask_token >= target.vocab_size:
-        raise UsageError(
-            f"the drafter in {folder} has the mask token {fit.mask_token}, and this model {target.vocab_size} tokens."
-        )
-
-
-def _tapped(reads: tuple[int, ...], options: ExportOptions, layers: int) -> tuple[tuple[int, ...], ExportOptions]:
-    """The drafter's taps as the options name them, and the options with those that are missing."""
-    given = {index % (layers + 1): index for index in options.tap_layers}
-    missing = tuple(tap for tap in reads if tap not in given)
-    return tuple(given.get(tap, tap) for tap in reads), replace(options, tap_layers=(*options.tap_layers, *missing))
-
-
-def _blocks(longest: int, options: ExportOptions) -> tuple[int, ...]:
-    """The lengths of the blocks: those asked for, else the drafter's ``longest``, as far as a verify takes it."""
-    blocks: Sequence[int] = options.draft_blocks or (min(longest, options.verify_len),)
-    if options.verify_len < 2:
-        raise UsageError("a drafter needs verify calls of 2 tokens or more; export with a larger --verify-len.")
-    if list(blocks) != sorted(set(blocks)) or blocks[0] < 2:
-        raise UsageError(f"--draft-block {','.join(map(str, blocks))} should be different lengths from 2 on, in order.")
-    if blocks[-1] > options.verify_len:
-        raise UsageError(
-            f"--draft-block {blocks[-1]} is longer than a verify takes, {options.verify_len} tokens; "
-            f"give --verify-len {blocks[-1]}."
-        )
-    if blocks[-1] > longest:
-        raise UsageError(f"--draft-block {blocks[-1]} is longer than the blocks of {longest} that this drafter is made for.")
-    return tuple(blocks)

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
+from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import UsageError
-from hybridge.cache.families import text_config
-from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.cache.families import build_layers, text_config
+from hybridge.cache.hybrid_cache import HybridCache, check_sizes
 from hybridge.cache.operations.kernels import CoreKernels, Kernels
 from hybridge.export.adaptation.taps import check_taps
 from hybridge.export.drafters.plan import DrafterPlan, plan_drafter
@@ -58,16 +59,16 @@ def check_kv_cache(cache: HybridCache, options: ExportOptions) -> None:
 
 
 def _cache(config: Any, options: ExportOptions, drafter: DrafterPlan | None) -> HybridCache:
-    kernels = KERNELS[options.kernels]()
-    cache = HybridCache.from_config(
-        config,
+    sizes = CacheSizes(
         max_seq_len=options.max_seq_len,
         prefill_chunk=options.prefill_chunk,
         verify_len=options.verify_len,
         snapshot_slots=options.snapshot_slots,
         dtype=getattr(torch, options.dtype),
         kv_dtype=None if options.kv_dtype == "float32" else getattr(torch, options.kv_dtype),
-        kernels=kernels,
+        behind_window=drafter.behind_window if drafter else 0,
     )
-    cache.layers.extend(drafter.layers(cache.sizes, kernels) if drafter else [])
-    return cache
+    check_sizes(sizes)
+    kernels = KERNELS[options.kernels]()
+    own = drafter.layers(sizes, kernels) if drafter else []
+    return HybridCache([*build_layers(config, sizes, kernels), *own], sizes)

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-DrafterKind = Literal["mtp", "dflash", "dflash2", "dspark", "eagle3"]
+DrafterKind = Literal["mtp", "dflash", "dflash2", "dspark", "eagle3", "gemma4_assistant"]
 MOST_BLOCKS = 64
 LONGEST_BLOCK = 513
 

@@ -104,7 +104,10 @@ def export(
     draft_len: Annotated[int, typer.Option(min=1, help="Tokens that this drafter proposes at once.")] = 4,
     drafter: Annotated[
         str | None,
-        typer.Option(help="With this drafter of the model: a folder with a DFlash, DFlash 2, DSpark or EAGLE-3 checkpoint."),
+        typer.Option(
+            help="With this drafter of the model: a folder with a DFlash, DFlash 2, DSpark or EAGLE-3 checkpoint, "
+            "or an assistant of Gemma 4."
+        ),
     ] = None,
     draft_block: Annotated[
         str,

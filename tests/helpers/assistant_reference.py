@@ -1,0 +1,100 @@
+"""transformers' own assistant of Gemma 4 over random weights: what it has to propose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from tiny import lively
+from torch import Tensor
+from transformers import Gemma4AssistantConfig, Gemma4AssistantForCausalLM, Gemma4TextConfig, GenerationConfig
+from transformers.generation.candidate_generator import SinglePositionMultiTokenCandidateGenerator
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+CLUSTERS = {"use_ordered_embeddings": True, "centroid_intermediate_top_k": 3}
+"""Three clusters of the tokens have scores, as in the smaller of the published assistants."""
+
+
+def assistant_config(target: Any, **changes: Any) -> Gemma4AssistantConfig:
+    """An assistant of ``target``, a Gemma4TextConfig, with odd sizes of its own. changes: fields of the assistant's config."""
+    text = {
+        **{name: getattr(target, name) for name in SHARED},
+        **shape_of(target, SLIDING),
+        "hidden_size": 20,
+        "intermediate_size": 28,
+        "layer_types": [SLIDING, SLIDING, FULL],
+        "num_hidden_layers": 3,
+        "num_kv_shared_layers": 3,
+        "hidden_size_per_layer_input": 0,
+        "vocab_size_per_layer_input": 0,
+        "per_layer_config": {2: shape_of(target, FULL)},
+    }
+    if changes.get("use_ordered_embeddings"):
+        changes.setdefault("num_centroids", next(n for n in range(7, 200) if target.vocab_size % n == 0))
+    text |= changes.pop("text_config", {})
+    return Gemma4AssistantConfig(text_config=Gemma4TextConfig(**text), backbone_hidden_size=target.hidden_size, **changes)
+
+
+SHARED = ("vocab_size", "num_attention_heads", "attention_k_eq_v", "sliding_window", "rope_parameters")
+
+
+def shape_of(target: Any, kind: str) -> dict[str, int]:
+    """The heads of the target's layers of that type."""
+    sizes = target.per_layer_config[max(i for i, each in enumerate(target.layer_types) if each == kind)]
+    return {"head_dim": sizes.head_dim, "num_key_value_heads": sizes.num_key_value_heads}
+
+
+def sharing_modes(config: Gemma4TextConfig) -> list[str]:
+    """The mode of each layer, all of which share: transformers 5.23 takes a config of such layers alone for a mistake."""
+    return ["reuse"] * config.num_hidden_layers
+
+
+class AssistantReference:
+    """An assistant with random weights."""
+
+    def __init__(self, config: Gemma4AssistantConfig, seed: int = 1) -> None:
+        with mock.patch.object(Gemma4TextConfig, "kv_sharing_modes", property(sharing_modes)):
+            config._attn_implementation = config.text_config._attn_implementation = "eager"
+            self.assistant = lively(Gemma4AssistantForCausalLM(config).eval(), seed)
+        generator = torch.Generator().manual_seed(seed)
+        for name, each in self.assistant.named_buffers():
+            if name.endswith("layer_scalar"):
+                each.uniform_(0.5, 1.5, generator=generator)
+            if name.endswith("token_ordering"):
+                each.copy_(torch.randperm(len(each), generator=generator))
+        self.assistant.requires_grad_(False)
+
+    def save(self, folder: Path) -> Path:
+        """Write it as a checkpoint; returns its folder."""
+        self.assistant.save_pretrained(folder)
+        return folder
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Its weights by the names of a checkpoint."""
+        return {name: each.clone() for name, each in self.assistant.state_dict().items() if name != "lm_head.weight"}
+
+    def definition(self, model: Any) -> Any:
+        """What it proposes for the target ``model``: so many guesses behind a text, whose last token is not committed."""
+
+        def guess(text: list[int], count: int) -> list[int]:
+            self.assistant.generation_config.num_assistant_tokens = count
+            limits = GenerationConfig(max_length=len(text) + count + 1)
+            generator = SinglePositionMultiTokenCandidateGenerator(self.assistant, model.get_input_embeddings(), limits)
+            outputs = read(model, text[:-1])
+            found, _ = generator.get_candidates(torch.tensor([text]), {}, outputs, is_first_iteration=False, n_last_matches=0)
+            return found[0, len(text) :].tolist()
+
+        return guess
+
+
+@torch.no_grad()
+def read(model: Any, text: list[int]) -> Any:
+    """Let the target read a text from its beginning; hidden states, and keys and values for an assistant."""
+    for kind in (SLIDING, FULL):
+        own = model.config.layer_types[: model.config.num_hidden_layers - model.config.num_kv_shared_layers]
+        # Where no layer of the target shares them, transformers 5.23 hands none on.
+        last = max(i for i, each in enumerate(own) if each == kind)
+        model.model.layers[last].self_attn.store_full_length_kv = True
+    return model(torch.tensor([text]), use_cache=False, output_hidden_states=True, return_shared_kv_states=True)
