@@ -10,8 +10,7 @@ from tokenizers import Tokenizer
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.cli.thinking import thinking_variables
-from hybridge.export.server.answers import ShownTokens
-from hybridge.export.server.formats import Format, answer_format, shown_tokens
+from hybridge.export.server.formats import Format, answer_format, decoder_of
 from hybridge.export.tokenizer.special_tokens import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.chat.conversation import Message, Render
@@ -51,7 +50,7 @@ def taken_apart(artifact: Artifact, tokenizer: Tokenizer) -> Apart:
     form = answer_format_of(artifact, tokenizer)
     if form is None:
         return undivided(tokenizer)
-    return Apart(ShownTokens(tokenizer, shown_tokens(form, tokenizer)), lambda prompt: form.answer(prompt, ()))
+    return Apart(decoder_of(form, tokenizer), lambda prompt: form.answer(prompt, ()))
 
 
 def render(template: str, messages: list[Message], variables: Mapping[str, Any]) -> str:

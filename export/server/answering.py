@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from tokenizers import Tokenizer
 
-from hybridge.export.server.answers import Answer, ShownTokens
+from hybridge.export.server.answers import Answer
 from hybridge.export.server.delivery import Form, Said, by_origin, streamed, whole
 from hybridge.export.server.errors import ApiError, invalid
 from hybridge.export.server.inbox import Inbox
@@ -22,6 +22,7 @@ from hybridge.export.server.requests import GenerationRequest
 from hybridge.export.server.settings import Settings
 from hybridge.export.server.structures import Constrain
 from hybridge.export.server.worker import Worker
+from hybridge.runtime.chat.text_stream import Decoder
 from hybridge.runtime.generation.sampling import Sampling
 
 SAMPLED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
@@ -53,7 +54,7 @@ class Answering:
     worker: Worker
     prompts: Prompts
     tokenizer: Tokenizer
-    shown: ShownTokens
+    shown: Decoder
     settings: Settings
     metrics: Metrics
     longest: int

@@ -20,10 +20,10 @@ from tokenizers import Tokenizer
 
 from hybridge.cache.errors import HybridgeError
 from hybridge.export.server.answering import Answering, Question
-from hybridge.export.server.answers import Answer, OneCall, ShownTokens
+from hybridge.export.server.answers import Answer, OneCall
 from hybridge.export.server.delivery import Form
 from hybridge.export.server.errors import ApiError, invalid, of_hybridge
-from hybridge.export.server.formats import Format, shown_tokens
+from hybridge.export.server.formats import Format, decoder_of
 from hybridge.export.server.guard import check_host, check_key, read_body
 from hybridge.export.server.job import Place
 from hybridge.export.server.metrics import Metrics
@@ -66,7 +66,7 @@ class Server:
         self.structures = Structures(tokenizer, places[0].session.manifest, form)
         self.answering = Answering(
             worker=self.worker, prompts=self.prompts, tokenizer=tokenizer, settings=settings, metrics=self.metrics,
-            shown=ShownTokens(tokenizer, shown_tokens(form, tokenizer)), longest=places[0].session.max_seq_len,
+            shown=decoder_of(form, tokenizer), longest=places[0].session.max_seq_len,
         )  # fmt: skip
         self._created = int(time())
 

@@ -11,7 +11,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from hybridge.export.pinned.transformers import response_parser
-from hybridge.export.server.answers import REASONING, Answer
+from hybridge.export.server.answers import REASONING, Answer, ShownTokens
+from hybridge.runtime.chat.text_stream import Decoder
 
 log = logging.getLogger(__name__)
 
@@ -143,8 +144,9 @@ def without_calls(template: ResponseTemplate) -> ResponseTemplate:
     return {**template, "fields": fields} if fields else template
 
 
-def shown_tokens(form: Format | None, tokenizer: Tokenizer) -> frozenset[int]:
-    """Return the special tokens whose texts are looked for, so that they must be decoded."""
+def decoder_of(form: Format | None, tokenizer: Tokenizer) -> Decoder:
+    """Return what decodes without special tokens, but for those whose texts are looked for."""
     looked_for = json.dumps(form.response).replace("\\", "") if form is not None else ""
     added = tokenizer.get_added_tokens_decoder().items()
-    return frozenset(token for token, each in added if each.special and each.content in looked_for)
+    shown = frozenset(token for token, each in added if each.special and each.content in looked_for)
+    return ShownTokens(tokenizer, shown) if shown else tokenizer

@@ -85,6 +85,9 @@ class TextStream:
     def _release(self, piece: str) -> None:
         if self.stopped:
             return
+        if not self.stop:
+            self._ready += piece
+            return
         self._held += piece
         # Of several the one that is complete first, however the text is cut into pieces.
         met = [(self._held.find(each) + len(each), self._held.find(each)) for each in self.stop if each in self._held]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 import statistics
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from hybridge.export.cli.chat_template import taken_apart
 from hybridge.export.cli.generating import Model, open_model
 from hybridge.export.cli.serve import renderer
 from hybridge.runtime.chat.text_stream import TextStream
@@ -37,10 +39,14 @@ def overhead(artifact: Path, rounds: int, most: int) -> Iterator[Row]:
 
 
 def alone(model: Model, prompt: list[int], most: int) -> list[float]:
-    """Generate as ``hybridge run`` does; returns the second at which each token's text was there."""
+    """Generate and write as ``hybridge run`` does, to nowhere; returns the second at which each token was written."""
     model.session.reset()
-    text, times = TextStream(model.tokenizer), list[float]()
-    for _ in model.session.generate(prompt, max_new_tokens=most, until=text.push):
-        text.read()
-        times.append(time.perf_counter())
+    apart = taken_apart(model.artifact, model.tokenizer)
+    text, parts, times = TextStream(apart.decoder), apart.parts(""), list[float]()
+    with Path(os.devnull).open("w") as out:
+        for _ in model.session.generate(prompt, max_new_tokens=most, until=text.push):
+            for part in parts.feed(text.read()):
+                out.write(part.content)
+                out.flush()
+            times.append(time.perf_counter())
     return times
