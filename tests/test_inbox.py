@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
+import pytest
+
+import hybridge.export.server.inbox as inbox_module
 from hybridge.export.server.inbox import Inbox
 from hybridge.export.server.job import Event, Finished, Piece
 from hybridge.runtime import GenerationStats
@@ -31,8 +35,9 @@ def test_fast_tokens_come_in_order_and_together() -> None:
     assert len(batches) < COUNT / 10, "a hop for each token is what it is there to avoid"
 
 
-def test_slow_tokens_come_one_by_one() -> None:
+def test_slow_tokens_come_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is put in once the one before was heard, whether somebody waits for it by then or not."""
+    monkeypatch.setattr(inbox_module, "INTERVAL", 0.0)
 
     async def listen() -> list[list[Event]]:
         inbox, batches = Inbox(), list[list[Event]]()
@@ -46,6 +51,47 @@ def test_slow_tokens_come_one_by_one() -> None:
     batches = asyncio.run(listen())
     assert [len(batch) for batch in batches] == [1] * 8
     assert batches[-1] == [END]
+
+
+def test_a_verified_block_comes_with_its_last_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox_module, "INTERVAL", 0.0)
+
+    async def listen() -> list[Event]:
+        inbox = Inbox()
+        waiting = asyncio.create_task(inbox.get())
+        await asyncio.sleep(0)
+        for origin in ("draft", "forced", "own"):
+            await asyncio.to_thread(inbox.put, Piece(origin, [1], [], origin))
+        return await asyncio.wait_for(waiting, 60)
+
+    assert [each.text for each in asyncio.run(listen()) if isinstance(each, Piece)] == ["draft", "forced", "own"]
+
+
+def test_what_computes_goes_on_once_its_events_were_handed_over_or_nobody_does_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inbox_module, "INTERVAL", 0.0)
+    monkeypatch.setattr(inbox_module, "PATIENCE", 0.2)
+    order = list[str]()
+
+    def compute(inbox: Inbox) -> None:
+        inbox.put(Piece("a", [1], []))
+        order.append("computes")
+        for _ in range(20):  # the one who listened has gone: only the first waits for him
+            inbox.put(Piece("b", [1], []))
+
+    async def listen() -> float:
+        inbox = Inbox()
+        waiting = asyncio.create_task(inbox.get())
+        await asyncio.sleep(0)
+        computing = asyncio.create_task(asyncio.to_thread(compute, inbox))
+        await waiting
+        order.append("hands over")
+        again, began = asyncio.create_task(inbox.get()), time.monotonic()
+        await computing
+        again.cancel()
+        return time.monotonic() - began
+
+    assert asyncio.run(listen()) < 2
+    assert order == ["hands over", "computes"]
 
 
 def test_what_was_there_before_anybody_listened_is_not_lost() -> None:
