@@ -19,7 +19,7 @@ from typing import Annotated
 import torch
 import typer
 from benchmarks.export_cost import fingerprint
-from soaking.subjects import FAMILIES, Subject
+from soaking.subjects import RECURRENCES, Subject
 
 from hybridge.runtime.sessions.session import Session
 
@@ -47,14 +47,14 @@ def main(
     work: Annotated[Path, typer.Option(help="For artifacts.")] = ROOT / ".soak",
 ) -> None:
     """Print the differences for each family, float32 and 8da4w; exit code 1 if one is beyond its bound."""
-    if unknown := set(families or []) - set(FAMILIES):
-        print(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(FAMILIES)}", file=sys.stderr)
+    if unknown := set(families or []) - set(RECURRENCES):
+        print(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(RECURRENCES)}", file=sys.stderr)
         raise typer.Exit(2)
     folder, failed = work / fingerprint()[:16], False
     folder.mkdir(parents=True, exist_ok=True)
     print("| family | precision | text | tokens | compared | largest difference | after | bound | seconds |")
     print("|---|---|---|---|---|---|---|---|---|")
-    for family, quantize, text in product(families or FAMILIES, BOUNDS, TEXTS):
+    for family, quantize, text in product(families or RECURRENCES, BOUNDS, TEXTS):
         length = tokens if text == "random" else repeated
         _, artifact = Subject(family, "hybridge", quantize, "python", tokens + 64).prepare(folder)
         result = compare(artifact, length, text, seed)

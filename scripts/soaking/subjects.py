@@ -48,6 +48,22 @@ Where an embedding is changed by 3e-7, the rounded kimi_linear itself gives logi
 
 WIDER = {"kimi_linear": {"linear_head_dim": 24}, "recurrent_gemma": {"intermediate_size": 80}}
 """Sizes of families whose own are no multiples of ``GROUP``."""
+LINEAR, SLIDING = "linear_attention", "sliding_attention"
+RECURRENCES: dict[str, dict[str, Any]] = {
+    "qwen3_5_text": {},
+    "lfm2": {},
+    "bailing_hybrid": {"layer_types": [LINEAR] * 4, "first_k_dense_replace": 4},
+    "mamba": {"time_step_rank": 8},
+    "mamba2": {},
+    "minimax": {"layer_types": [LINEAR] * 3, "num_local_experts": 1, "num_experts_per_tok": 1},
+    "recurrent_gemma": WIDER["recurrent_gemma"],
+    "gpt_oss": {"layer_types": [SLIDING] * 2, "num_local_experts": 1, "num_experts_per_tok": 1},
+}
+"""Families of each recurrence for long texts, and their sizes.
+
+Full attention over 100,000 positions takes an hour, so the first two alone have it; and of two experts with equal scores either
+is right, so there is one.
+"""
 GROUP = 8
 """Columns of a rounded weight that share a scale."""
 
@@ -67,14 +83,19 @@ class Subject:
         length = str(self.max_seq_len) if self.max_seq_len != SHORT else ""
         return "-".join(filter(None, (self.family, self.kernels, self.quantize, self.harness, length)))
 
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """Return what its config has other than the family's usual sizes."""
+        return WIDER.get(self.family, {}) if self.max_seq_len == SHORT else RECURRENCES.get(self.family, {})
+
     def prepare(self, work: Path) -> tuple[Path, Path]:
         """Return checkpoint and artifact below ``work``, made on first use; either is there whole or not at all."""
         from tiny import save_lively_checkpoint, tiny_config
 
-        checkpoint, artifact = work / self.family, work / self.name
+        checkpoint, artifact = work / f"{self.family}{'' if self.max_seq_len == SHORT else '-long'}", work / self.name
         if not checkpoint.exists():
             with _whole(checkpoint) as folder:
-                save_lively_checkpoint(folder, tiny_config(self.family, **WIDER.get(self.family, {})))
+                save_lively_checkpoint(folder, tiny_config(self.family, **self.sizes))
         if not artifact.exists():
             with _whole(artifact) as folder:
                 self._export(checkpoint, folder)
