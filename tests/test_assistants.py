@@ -164,6 +164,8 @@ def text(**changes: Any) -> dict[str, Any]:
         (text(per_layer_config={"1": {"hidden_size": 4}}), CheckpointError, "its text_config is none"),
         (text(rope_parameters={"full_attention": {}}), CheckpointError, "an object that has sliding_attention"),
         (text(num_attention_heads=3, num_key_value_heads=2), CheckpointError, "a divisor of the 3 heads"),
+        (text(num_key_value_heads=0), CheckpointError, "a divisor of the 4 heads"),
+        (text(rms_norm_eps=float("inf")), CheckpointError, "rms_norm_eps is inf"),
         ({"num_centroids": 7}, CheckpointError, "num_centroids is 7, but should be a divisor of the 132 tokens"),
         ({"centroid_intermediate_top_k": 12}, CheckpointError, "centroid_intermediate_top_k is 12"),
         ({"use_ordered_embeddings": 1}, CheckpointError, "use_ordered_embeddings is 1"),

@@ -83,7 +83,7 @@ def read_assistant_config(path: Path, content: Mapping[str, Any], target: Any) -
         vocab_size=vocab,
         hidden_size=hidden,
         intermediate_size=own.count("intermediate_size", text.intermediate_size),
-        eps=text.rms_norm_eps,
+        eps=own.number("rms_norm_eps", text.rms_norm_eps),
         bias=text.attention_bias,
         layers=tuple(_layer(own, text, index) for index in range(text.num_hidden_layers)),
         clusters=_clusters(fields, vocab) if fields.truth("use_ordered_embeddings", False) else None,
@@ -140,7 +140,7 @@ def _layer(own: Fields, text: Any, index: int) -> AssistantLayerConfig:
     if not isinstance(rope, Mapping):
         raise own.wrong("rope_parameters", f"an object that has {kind}")
     heads = own.count("num_attention_heads", text.num_attention_heads)
-    if heads % sizes.num_key_value_heads:
+    if sizes.num_key_value_heads < 1 or heads % sizes.num_key_value_heads:
         raise own.wrong("num_key_value_heads", f"a divisor of the {heads} heads")
     return AssistantLayerConfig(
         kind=kind,
