@@ -74,6 +74,23 @@ static int is_text(hybridge_session session, const int64_t* text, size_t count) 
   return length == count && memcmp(committed, text, count * sizeof *text) == 0;
 }
 
+// A draft model that is closed drafts on, and is let go of where another one takes its place.
+static void draft_models_in_turn(
+    hybridge_model model, const char* path, hybridge_session session, const int64_t* prompt, size_t count, const Given* plain) {
+  hybridge_generation by_model = {.max_new_tokens = NEW, .block_length = 4, .drafter = HYBRIDGE_DRAFT_MODEL};
+  hybridge_model small;
+  OK(hybridge_model_open(path, &small));
+  const hybridge_model drafts[] = {small, model};
+  for (int i = 0; i < 2; ++i) {
+    Given drafted = {0};
+    by_model.draft = drafts[i];
+    OK(hybridge_reset(session));
+    OK(hybridge_generate(session, prompt, count, &by_model, take, &drafted, NULL));
+    if (drafted.count != plain->count || memcmp(plain->tokens, drafted.tokens, sizeof drafted.tokens) != 0) exit(9);
+    if (i == 0) OK(hybridge_model_close(small));
+  }
+}
+
 // Two ways on from one checkpoint, in two sessions; the second shares the first one's rows, and survives it and its session.
 static void checkpoints(
     hybridge_model model, const char* path, hybridge_session session, const int64_t* prompt, size_t count, const Given* plain) {
@@ -316,6 +333,7 @@ int main(int argc, char** argv) {
         HYBRIDGE_INVALID_ARGUMENT);
 
   draft_and_mask(model, session, prompt, count, &plain);
+  draft_models_in_turn(model, argv[1], session, prompt, count, &plain);
   checkpoints(model, argv[1], session, prompt, count, &plain);
   brought(model, session, prompt, count);
 

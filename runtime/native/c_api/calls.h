@@ -58,8 +58,8 @@ hybridge_status in(hybridge_session handle, Call&& call) {
     } release{session->busy};
     session->cancelled = false;  // a cancel may come while the call waits for its turn
     if (session->session == nullptr) return HYBRIDGE_INVALID_HANDLE;  // closed between the two lines above
-    std::unique_lock turn(session->of->turn, std::defer_lock);
-    std::unique_lock other((session->small ? session->small : session->of)->turn, std::defer_lock);
+    const auto of = session->of, small = session->small ? session->small : of;  // which the call may let go of
+    std::unique_lock turn(of->turn, std::defer_lock), other(small->turn, std::defer_lock);
     std::lock(turn, other);
     return call(*session);
   });
