@@ -23,6 +23,7 @@ from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
 from hybridge.runtime.sessions.checkpoint import Checkpoint
 from hybridge.runtime.sessions.prefix_cache import PrefixCache
+from hybridge.runtime.sessions.reading import Reading as Prompt
 from hybridge.runtime.sessions.reading import bring_to
 
 SIZES = ExportOptions(max_seq_len=140, prefill_chunk=9, verify_len=4, snapshot_slots=2, kernels="aten")
@@ -286,6 +287,20 @@ def test_a_long_prompt_is_kept_on_the_way(monkeypatch: pytest.MonkeyPatch) -> No
     bring_to(session, [1, 2] * 35, cache, marks=[33])
     assert sorted(map(len, alive(cache))) == [20, 33, 40, 60, 70]
     assert bring_to(session, [*[1, 2] * 22, 5], cache) == 40
+
+
+def test_a_few_tokens_at_the_end_are_left_to_what_reads_on() -> None:
+    session, cache = reading_session(), PrefixCache()
+    for length, marks, read, kept in (
+        (12, [], 10, [10]),
+        (13, [], 10, [10]),
+        (13, [12], 12, [10, 12]),
+        (3, [], 3, [3, 10, 12]),
+    ):
+        prompt = Prompt(session, [int(length == 3)] * length, cache, marks, rest=3 if length > 3 else 0)
+        list(prompt.steps())
+        assert session.length == read
+        assert sorted(map(len, alive(cache))) == kept
 
 
 def test_a_cache_without_bytes_keeps_nothing() -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from demo import demo_folder
 from tokenizers import Tokenizer
 
@@ -16,7 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from serving.crowd import TALKS, Crowd
 from serving.made import made_up_tokenizer
 from serving.running import words
-from serving.structure import mask_of_a_row
+from serving.structure import gap, mask_of_a_row
+
+from hybridge.runtime.structured.grammars import Grammars
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -34,6 +37,24 @@ def test_the_mask_of_a_row_is_measured() -> None:
     assert "700 logits" in what
     assert float(figure.removesuffix(" ms")) > 0
     assert target == "≤ 0.1 ms"
+
+
+def test_where_two_texts_part_the_logits_tell_a_tie() -> None:
+    pytest.importorskip("llguidance")
+    grammar = Grammars(made_up_tokenizer(700, random.Random(2)), 700, [699]).regex("(aa|ab|ac)")
+
+    class Session:
+        """Likes b nearly as much as c, and most of all what the grammar refuses."""
+
+        def reset(self) -> None: ...
+
+        def prefill(self, tokens: list[int]) -> torch.Tensor:
+            assert bytes(tokens) == b"?a", "the text up to where they part"
+            logits = torch.zeros(700)
+            logits[ord("z")], logits[ord("b")], logits[ord("c")] = 9.0, 4.0, 3.0
+            return logits
+
+    assert gap(Session(), grammar, [ord("?")], b"ab", b"ac") == 0.25  # type: ignore[arg-type]
 
 
 class Wrong:

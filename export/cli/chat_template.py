@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -26,17 +28,47 @@ def load_template(artifact: Artifact, variables: Mapping[str, Any] | None = None
     thinking: switched on or off, where the template has a switch for it. Raises UsageError where the checkpoint had no chat
     template, only named ones of which none is meant, or no such switch.
     """
-    variables = variables or {}
-    template = _template(artifact, tools=variables.get("tools") is not None)
-    config = _json(artifact, TOKENIZER_CONFIG)
-    every = {**special_tokens(config, _json(artifact, SPECIAL_TOKENS_MAP)), **variables}
-    every |= thinking_variables(template, thinking, variables)
-    return lambda messages: render(template, messages, every)
+    return ChatTemplates.of(artifact).with_variables(variables or {}, thinking)
+
+
+@dataclass(frozen=True)
+class ChatTemplates:
+    """The chat templates of an artifact by name, read once, and its special tokens."""
+
+    folder: Path
+    texts: Mapping[str, str]
+    special: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> ChatTemplates:
+        """Read them. Raises UsageError for a file that is no JSON."""
+        special = special_tokens(_json(artifact, TOKENIZER_CONFIG), _json(artifact, SPECIAL_TOKENS_MAP))
+        return cls(artifact.folder, _templates(artifact), special)
+
+    def with_variables(self, variables: Mapping[str, Any], thinking: bool | None = None) -> Render:
+        """Return what ``load_template`` does."""
+        template = self.chosen(tools=variables.get("tools") is not None)
+        every = {**self.special, **variables, **thinking_variables(template, thinking, variables)}
+        return lambda messages: render(template, messages, every)
+
+    def chosen(self, *, tools: bool) -> str:
+        """Return the template for tools where there are some and the model has one, else the default. Raises UsageError."""
+        if not self.texts:
+            raise UsageError(
+                f"{self.folder} has no chat template, so its model was not made to chat; use 'hybridge run' to continue a text."
+            )
+        name = TOOL_USE if tools and TOOL_USE in self.texts else DEFAULT
+        if name not in self.texts:
+            raise UsageError(
+                f"{self.folder} has chat templates for {', '.join(sorted(self.texts))} and no default one: put the one that "
+                "you mean into the checkpoint as chat_template.jinja, and export it again."
+            )
+        return self.texts[name]
 
 
 def thinking_of(artifact: Artifact, thinking: bool | None, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the variable that switches thinking in the artifact's chat template. Raises what ``load_template`` does."""
-    return thinking_variables(_template(artifact, tools=False), thinking, given) if thinking is not None else {}
+    return thinking_variables(ChatTemplates.of(artifact).chosen(tools=False), thinking, given) if thinking is not None else {}
 
 
 def answer_format_of(artifact: Artifact, tokenizer: Tokenizer) -> Format | None:
@@ -68,15 +100,6 @@ def render(template: str, messages: list[Message], variables: Mapping[str, Any])
         raise UsageError(f"the model's chat template refuses this conversation: {reason}") from None
 
 
-def _template(artifact: Artifact, *, tools: bool) -> str:
-    templates = _templates(artifact)
-    if not templates:
-        raise UsageError(
-            f"{artifact.folder} has no chat template, so its model was not made to chat; use 'hybridge run' to continue a text."
-        )
-    return _chosen(artifact, templates, tools=tools)
-
-
 def _templates(artifact: Artifact) -> dict[str, str]:
     """Templates by name, from wherever the checkpoint had them."""
     own = _files(artifact) or _named(_json(artifact, TOKENIZER_CONFIG))
@@ -99,17 +122,6 @@ def _named(config: dict[str, Any]) -> dict[str, str]:
     listed = found if isinstance(found, list) else [{"name": DEFAULT, "template": found}]
     templates = {each.get("name"): each.get("template") for each in listed if isinstance(each, dict)}
     return {str(name): template for name, template in templates.items() if isinstance(template, str)}
-
-
-def _chosen(artifact: Artifact, templates: dict[str, str], *, tools: bool) -> str:
-    """The template for tools where there are some and the model has one, else the default."""
-    name = TOOL_USE if tools and TOOL_USE in templates else DEFAULT
-    if name not in templates:
-        raise UsageError(
-            f"{artifact.folder} has chat templates for {', '.join(sorted(templates))} and no default one: put the one that you "
-            "mean into the checkpoint as chat_template.jinja, and export it again."
-        )
-    return templates[name]
 
 
 def _text(artifact: Artifact, name: str) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.cli.chat_template import load_template, thinking_of
+from hybridge.export.cli.chat_template import ChatTemplates, thinking_of
 from hybridge.export.cli.commands.serve import KEY_VARIABLE
 from hybridge.export.cli.template_args import OURS
 from hybridge.runtime.artifacts.artifact import Artifact
@@ -25,11 +25,12 @@ def renderer(artifact: Artifact, variables: Mapping[str, Any], thinking: bool | 
     thinking: switched on or off where a request does not say. Raises UsageError for a template without such a switch.
     """
     defaults = {**variables, **thinking_of(artifact, thinking, variables)}
+    templates = ChatTemplates.of(artifact)
 
     def render(messages: list[dict[str, Any]], own: Mapping[str, Any]) -> str:
         if taken := OURS & own.keys():
             raise UsageError(f"chat_template_kwargs: {min(taken)} is set by the conversation itself; leave it out.")
-        return load_template(artifact, {**defaults, **own})(messages)
+        return templates.with_variables({**defaults, **own})(messages)
 
     return render
 

@@ -104,12 +104,14 @@ class Job:
     def steps(self, place: Place, cache: PrefixCache) -> Generator[None, None, None]:
         """Read the prompt, then generate: a chunk or a token at each step."""
         stats = GenerationStats()
-        reading = Reading(place.session, self.prompt[:-1], cache, self.marks)
+        session = place.session
+        # A few more tokens cost the generation's first call next to nothing; a call of their own costs as much as many.
+        reading = Reading(session, self.prompt[:-1], cache, self.marks, rest=session.prefill_chunk // 4 - 1)
         for _ in reading.steps():
             yield
         text = TextStream(self.tokenizer, self.stop)
-        tokens = place.session.generate(
-            self.prompt[-1:], max_new_tokens=self.max_new_tokens, drafter=place.drafter, sampling=self.sampling,
+        tokens = session.generate(
+            self.prompt[session.length :], max_new_tokens=self.max_new_tokens, drafter=place.drafter, sampling=self.sampling,
             until=text.push, watch=self._watch if self.chances is not None else None,
             constraint=self.constrain() if self.constrain is not None else None,
             hidden=reading.hidden_for(place.drafter), stats=stats,
@@ -121,7 +123,7 @@ class Job:
                 yield
         if rest := text.finish():
             self.emit(Piece(rest, [], []))
-        ended = text.stopped or last in place.session.manifest.eos_ids
+        ended = text.stopped or last in session.manifest.eos_ids
         self.emit(Finished("stop" if ended else "length", reading.known, stats))
 
     def _watch(self, logits: Tensor, token: int) -> None:

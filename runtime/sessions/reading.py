@@ -19,17 +19,23 @@ class Reading:
     """Brings a session to the text ``tokens``, in steps.
 
     known: how many tokens were not read; hidden [n, F]: tapped hidden states of the n that were, where the artifact has any.
-    Checkpoints go into ``cache``: at the end, at ``marks`` (lengths of the text at which others may go another way), and
-    every ``EVERY`` tokens.
+    Checkpoints go into ``cache``: where reading ends, at ``marks`` (lengths of the text at which others may go another way),
+    and every ``EVERY`` tokens.
     """
 
-    def __init__(self, session: Session, tokens: Sequence[int], cache: PrefixCache, marks: Collection[int] = ()) -> None:
-        """Goes back to the longest beginning of the text that the session or a checkpoint is of."""
+    def __init__(
+        self, session: Session, tokens: Sequence[int], cache: PrefixCache, marks: Collection[int] = (), *, rest: int = 0
+    ) -> None:
+        """Goes back to the longest beginning of the text that the session or a checkpoint is of.
+
+        rest: so many tokens at the end may be left out, for the caller to read with what follows them.
+        """
         self.session, self.tokens, self.cache = session, list(tokens), cache
         go_back(session, self.tokens, cache)
         self.known = session.length
         end = len(self.tokens)
         self._marks = {*marks, *range(self.known + EVERY, end, EVERY), end}
+        self._enough = max(end - rest, *(mark for mark in self._marks if mark < end), 0)
         self._hidden: list[Tensor] = []
 
     @property
@@ -47,7 +53,7 @@ class Reading:
     def steps(self) -> Iterator[None]:
         """Read a prefill chunk at each step. Raises what ``Session.prefill`` does; what was read before stays."""
         session = self.session
-        while (at := session.length) < len(self.tokens):
+        while (at := session.length) < self._enough:
             stop = min(at + session.prefill_chunk, *(mark for mark in self._marks if mark > at))
             session.prefill(self.tokens[at:stop])
             self._hidden.append(session.hidden)

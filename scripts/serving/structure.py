@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 
 from hybridge.export.cli.generating import open_models
-from hybridge.runtime.structured.grammars import Grammars
+from hybridge.runtime.checks.validation import tolerance
+from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.structured.grammars import Grammar, Grammars
 from serving.made import VOCABULARY, made_up_tokenizer
 from serving.running import Row
 
@@ -37,7 +39,7 @@ def structured(artifact: Path, rounds: int) -> Iterator[Row]:
     }
     grammar = Grammars.of(models[True].artifact).json_schema(SCHEMA)
     prompt = list(b'{"items": [')
-    texts = set()
+    texts = dict[bool, set[tuple[int, ...]]]({True: set(), False: set()})
 
     def seconds(plain: bool, forced: bool) -> float:
         model, constraint = models[plain], grammar.follow()
@@ -46,13 +48,30 @@ def structured(artifact: Path, rounds: int) -> Iterator[Row]:
         model.session.reset()
         began = time.perf_counter()
         new = list(model.session.generate(prompt, max_new_tokens=200, drafter=model.drafter, constraint=constraint))
-        texts.add(tuple(new))
+        texts[plain].add(tuple(new))
         return (time.perf_counter() - began) / len(new)
 
     ratios = [seconds(True, False) / seconds(False, True) for _ in range(rounds + 1)]
     what = "JSON: tokens/s with speculation and forced tokens ÷ plain constrained"
     yield what, f"{statistics.median(ratios[1:]):.2f}", "≥ 1.5"
-    yield "JSON: texts beside plain decoding's own", f"{len(texts) - 1}", "0, but for ties of random weights"
+    (own,) = texts[True]
+    gaps = [gap(models[True].session, grammar, prompt, own, other) for other in texts[False] - {own}]
+    tie = tolerance(models[True].artifact.manifest.options)
+    ties = f" (ties: two best logits {max(gaps):.0e} of the largest apart, {tie:.0e} is rounding)" if gaps else ""
+    wrong = sum(each > tie for each in gaps)
+    yield "JSON: texts other than plain decoding's, ties aside", f"{wrong} of {len(texts[False])}{ties}", "0"
+
+
+def gap(session: Session, grammar: Grammar, prompt: list[int], plain: Sequence[int], other: Sequence[int]) -> float:
+    """Return how far apart the two best of the logits that the grammar allows are where two texts part, of the largest one."""
+    parts = next(i for i, pair in enumerate(zip(plain, other, strict=False)) if pair[0] != pair[1])
+    session.reset()
+    logits, follower = session.prefill([*prompt, *plain[:parts]]), grammar.follow()
+    for token in plain[:parts]:
+        follower.take(token)
+    allowed = follower.mask(logits)
+    best, second = allowed.topk(2).values.tolist()
+    return (best - second) / float(allowed[allowed.isfinite()].abs().max())
 
 
 def mask_of_a_row(size: int = VOCABULARY) -> Iterator[Row]:
