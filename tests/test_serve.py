@@ -9,16 +9,20 @@ import re
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import openai
 import pytest
 from asking import ask, client, close_clients, user
-from served import BYTES, Served, alone, babble, chat_tokens, served
+from served import BYTES, END, OPTIONS, Served, alone, babble, chat_tokens, served
 
 from hybridge.export.server.guard import Limits
-from hybridge.runtime import Sampling
+from hybridge.export.server.job import Event, Finished, Job, Piece, Place
+from hybridge.runtime import Sampling, Session
+from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
+from hybridge.runtime.sessions.prefix_cache import PrefixCache
 
 
 @pytest.fixture(autouse=True)
@@ -278,3 +282,17 @@ def test_times_are_not_waited_for() -> None:
         began = time.monotonic()
         chunks.close()
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 4, 64])
+def test_a_prompt_is_read_whole_whatever_a_call_reads_at_most(chunk: int) -> None:
+    description = TextDescription(vocab_size=260, options=replace(OPTIONS, prefill_chunk=chunk), eos_ids=[END])
+    session, cache, prompt = Session(TextMethods(babble), description), PrefixCache(1 << 20), chat_tokens("Hello")
+    events: list[Event] = []
+    for _ in range(2):
+        job = Job(prompt, BYTES, Sampling(), 20, events.append, time.monotonic() + 60)
+        assert list(job.steps(Place(session, None), cache))
+        assert session.tokens[: len(prompt)] == prompt
+    texts = "".join(each.text for each in events if isinstance(each, Piece))
+    assert texts == 2 * alone(prompt, 20)
+    assert isinstance(events[-1], Finished)

@@ -106,7 +106,7 @@ class Job:
         stats = GenerationStats()
         session = place.session
         # A few more tokens cost the generation's first call next to nothing; a call of their own costs as much as many.
-        reading = Reading(session, self.prompt[:-1], cache, self.marks, rest=session.prefill_chunk // 4 - 1)
+        reading = Reading(session, self.prompt[:-1], cache, self.marks, rest=max(0, session.prefill_chunk // 4 - 1))
         for _ in reading.steps():
             yield
         text = TextStream(self.tokenizer, self.stop)
