@@ -13,6 +13,11 @@ IMPORT_ALL = """
 import importlib, logging, pkgutil, signal, threading, warnings
 warnings.simplefilter("ignore")
 import torch, transformers  # have side effects of their own
+
+def handlers():
+    return {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+before, disabled = handlers(), logging.root.manager.disable
 import hybridge
 
 failed = []
@@ -24,16 +29,11 @@ def import_all():
         except BaseException as error:
             failed.append(f"{module.name}: {error!r}")
 
-def handlers():
-    return {number: signal.getsignal(number) for number in signal.valid_signals()}
-
-before, disabled = handlers(), logging.root.manager.disable
 worker = threading.Thread(target=import_all)
 worker.start()
 worker.join()
 assert not failed, failed
 assert handlers() == before
-assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 assert logging.root.manager.disable == disabled
 """
 
