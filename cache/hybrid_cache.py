@@ -90,8 +90,13 @@ class HybridCache(TransformersCacheApi, nn.Module):
             dtype=dtype or config_dtype(config),
             kv_dtype=kv_dtype,
         )
+        return cls.of_sizes(config, sizes, kernels or CoreKernels())
+
+    @classmethod
+    def of_sizes(cls, config: Config, sizes: CacheSizes, kernels: Kernels) -> HybridCache:
+        """Return the cache of these sizes that ``config`` asks for. Raises what ``from_config`` does."""
         check_sizes(sizes)
-        return cls(build_layers(config, sizes, kernels or CoreKernels()), sizes)
+        return cls(build_layers(config, sizes, kernels), sizes)
 
     def cache_layers(self) -> list[CacheLayer]:
         """Return the layers in the model's order."""

@@ -1,7 +1,6 @@
 """A draft model over real programs, and draft models that do not fit a target."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -25,11 +24,6 @@ def opened(artifact: Path) -> Artifact:
 @pytest.fixture
 def session(artifact: Path) -> Session:
     return Session.load(artifact)
-
-
-@pytest.fixture
-def copied(artifact: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(artifact, tmp_path / "draft"))
 
 
 def generate(session: Session, draft: DraftModel | None, sampling: Sampling = Sampling()) -> tuple[list[int], GenerationStats]:  # noqa: B008

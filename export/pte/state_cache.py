@@ -9,8 +9,8 @@ import torch
 
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import UsageError
-from hybridge.cache.families import build_layers, text_config
-from hybridge.cache.hybrid_cache import HybridCache, check_sizes
+from hybridge.cache.families import text_config
+from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.operations.kernels import CoreKernels, Kernels
 from hybridge.export.adaptation.taps import check_taps
 from hybridge.export.drafters.plan import DrafterPlan, plan_drafter
@@ -68,7 +68,7 @@ def _cache(config: Any, options: ExportOptions, drafter: DrafterPlan | None) -> 
         kv_dtype=None if options.kv_dtype == "float32" else getattr(torch, options.kv_dtype),
         behind_window=drafter.behind_window if drafter else 0,
     )
-    check_sizes(sizes)
     kernels = KERNELS[options.kernels]()
-    own = drafter.layers(sizes, kernels) if drafter else []
-    return HybridCache([*build_layers(config, sizes, kernels), *own], sizes)
+    cache = HybridCache.of_sizes(config, sizes, kernels)
+    cache.layers.extend(drafter.layers(sizes, kernels) if drafter else [])
+    return cache

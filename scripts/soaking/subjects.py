@@ -79,20 +79,25 @@ class Subject:
     max_seq_len: int = SHORT
 
     @property
+    def is_long(self) -> bool:
+        """Return whether it is for long texts."""
+        return self.max_seq_len != SHORT
+
+    @property
     def name(self) -> str:
-        length = str(self.max_seq_len) if self.max_seq_len != SHORT else ""
+        length = str(self.max_seq_len) if self.is_long else ""
         return "-".join(filter(None, (self.family, self.kernels, self.quantize, self.harness, length)))
 
     @property
     def sizes(self) -> dict[str, Any]:
         """Return what its config has other than the family's usual sizes."""
-        return WIDER.get(self.family, {}) if self.max_seq_len == SHORT else RECURRENCES.get(self.family, {})
+        return RECURRENCES[self.family] if self.is_long else WIDER.get(self.family, {})
 
     def prepare(self, work: Path) -> tuple[Path, Path]:
         """Return checkpoint and artifact below ``work``, made on first use; either is there whole or not at all."""
         from tiny import save_lively_checkpoint, tiny_config
 
-        checkpoint, artifact = work / f"{self.family}{'' if self.max_seq_len == SHORT else '-long'}", work / self.name
+        checkpoint, artifact = work / (f"{self.family}-long" if self.is_long else self.family), work / self.name
         if not checkpoint.exists():
             with _whole(checkpoint) as folder:
                 save_lively_checkpoint(folder, tiny_config(self.family, **self.sizes))

@@ -1,5 +1,6 @@
 """Conversations over a model that babbles, in the embedded model's bytes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,13 +19,20 @@ END = ord(".")
 TEMPLATE = (EMBEDDED / "chat_template.jinja").read_text()
 
 
-def babble(text: tuple[int, ...]) -> Tensor:
-    """A model that says letters, by the three tokens before, and now and then ends."""
-    generator = torch.Generator().manual_seed(hash(text[-3:]) % 2**31)
-    logits = torch.full((260,), -10.0)
-    logits[97:123] = torch.randn(26, generator=generator)
-    logits[END] = torch.randn((), generator=generator) + 0.6
-    return logits
+def babbler(letters: int, end: int, readiness: float) -> Callable[[tuple[int, ...]], Tensor]:
+    """Return a model of 260 tokens that says so many letters, by the three tokens before, and now and then ends."""
+
+    def babble(text: tuple[int, ...]) -> Tensor:
+        generator = torch.Generator().manual_seed(hash(text[-3:]) % 2**31)
+        logits = torch.full((260,), -10.0)
+        logits[97 : 97 + letters] = torch.randn(letters, generator=generator)
+        logits[end] = torch.randn((), generator=generator) + readiness
+        return logits
+
+    return babble
+
+
+babble = babbler(26, END, 0.6)
 
 
 def fresh_session(slots: int = 2, max_seq_len: int = 600, ends: bool = True) -> Session:

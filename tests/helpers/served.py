@@ -9,12 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from tokenizers import Tokenizer
+from babbling import BYTES, TEMPLATE, babbler
 from torch import Tensor
 
 from hybridge.export.cli.chat_template import render
-from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.export.server.app import Server
 from hybridge.export.server.formats import Format
 from hybridge.export.server.job import Place
@@ -25,19 +23,8 @@ from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
 from hybridge.runtime.sessions.prefix_cache import PrefixCache
 
-BYTES = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
-TEMPLATE = (EMBEDDED / "chat_template.jinja").read_text()
 END = BYTES.token_to_id("<|im_end|>")
-LETTERS = 12
-
-
-def babble(text: tuple[int, ...]) -> Tensor:
-    """Logits [V] of a model that says a few letters over and over, and now and then ends."""
-    generator = torch.Generator().manual_seed(hash(text[-3:]) % 2**31)
-    logits = torch.full((260,), -10.0)
-    logits[97 : 97 + LETTERS] = torch.randn(LETTERS, generator=generator)
-    logits[END] = torch.randn((), generator=generator) - 0.5
-    return logits
+babble = babbler(12, END, -0.5)
 
 
 class Slow(TextMethods):
