@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 EXECUTORCH = "1.5.1"
 """The version that all of this holds for, and that pyproject.toml pins."""
@@ -107,10 +107,17 @@ def operator_names(runtime: Any) -> frozenset[str]:
     return frozenset(runtime._get_operator_names())
 
 
-def argument_kinds(operator: str) -> list[Kinds] | None:
-    """Return the kinds of the values that a kernel takes, and that it gives unless it writes; None for an unknown operator.
+class Argument(NamedTuple):
+    """What a kernel takes at one place: a value of one of these kinds, and whether it writes into it."""
 
-    operator: ``namespace::name.overload``. Of our own operators only exports tell torch; our kernels check what they take.
+    kinds: Kinds
+    is_written: bool = False
+
+
+def arguments_of(operator: str) -> list[Argument] | None:
+    """Return what a kernel takes, and what it gives unless it writes that too; None for an operator that torch does not know.
+
+    operator: ``namespace::name.overload``.
     """
     import torch
 
@@ -122,8 +129,14 @@ def argument_kinds(operator: str) -> list[Kinds] | None:
             schema = torch._C._get_schema(name, overload)
     except RuntimeError:
         return None
-    writes = any(each.is_out for each in schema.arguments)  # what it returns then are the same values again
-    return [_kinds(str(each.type)) for each in (*schema.arguments, *(() if writes else schema.returns))]
+    taken = [Argument(_kinds(str(each.type)), _is_written(each)) for each in schema.arguments]
+    if any(each.is_out for each in schema.arguments):  # what it returns then are the same values again
+        return taken
+    return taken + [Argument(_kinds(str(each.type)), is_written=True) for each in schema.returns]
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.is_out or (argument.alias_info is not None and argument.alias_info.is_write)
 
 
 def _kinds(written: str) -> Kinds:

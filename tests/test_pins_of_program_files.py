@@ -62,14 +62,20 @@ def test_the_schemas_that_torch_lacks_are_those_of_the_wheel() -> None:
         assert any(f"func: {name}{schema}\n" in text for text in texts), f"{name} is another: see runtime/pinned.py"
 
 
-def test_a_kernel_takes_the_kinds_of_its_schema() -> None:
+def test_a_kernel_takes_the_arguments_of_its_schema() -> None:
     tensor, number = pinned.OF_TYPES["Tensor"], pinned.OF_TYPES["int"]
-    assert pinned.argument_kinds("aten::slice_copy.Tensor_out") == [
-        tensor, number, number | {pinned.NULL}, number | {pinned.NULL}, number, tensor,
+    written = pinned.Argument(tensor, is_written=True)
+    optional = pinned.Argument(number | {pinned.NULL})
+    assert pinned.arguments_of("aten::slice_copy.Tensor_out") == [
+        pinned.Argument(tensor), pinned.Argument(number), optional, optional, pinned.Argument(number), written,
     ]  # fmt: skip
-    assert pinned.argument_kinds("aten::_local_scalar_dense") == [tensor, pinned.OF_TYPES["number"]], "what it gives, too"
-    assert pinned.argument_kinds("dim_order_ops::_to_dim_order_copy.out") is not None
-    assert pinned.argument_kinds("nobody::knows.out") is None
+    given = pinned.Argument(pinned.OF_TYPES["number"], is_written=True)
+    assert pinned.arguments_of("aten::_local_scalar_dense") == [pinned.Argument(tensor), given], "what it gives, too"
+    lists = pinned.arguments_of("aten::split_with_sizes_copy.out")
+    assert lists is not None
+    assert lists[-1] == pinned.Argument(pinned.OF_TYPES["List[Tensor]"], is_written=True)
+    assert pinned.arguments_of("dim_order_ops::_to_dim_order_copy.out") is not None
+    assert pinned.arguments_of("nobody::knows.out") is None
 
 
 def test_a_damaged_plan_is_refused_or_read() -> None:

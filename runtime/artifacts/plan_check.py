@@ -1,14 +1,15 @@
 """What ExecuTorch takes a program's word for, checked before it does: it ends the process, or worse, where that is not so.
 
 It follows every offset of the file and bounds every index of a value, but not that of an operator; a kernel that is handed a
-number in place of a list asserts, and one that is handed a tensor without memory writes through a null pointer. What a kernel
-makes of tensors of the right kinds is its own affair: ours check them, ExecuTorch's mostly do (docs/security.md).
+number in place of a list asserts, and one that writes into a tensor without memory, or into a constant of the mapped file, ends
+the process. What a kernel makes of tensors of the right kinds is its own affair: ours check them, ExecuTorch's mostly do
+(docs/security.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifacts.buffer_names import HEAD_BYTES, plans_of, segment_base
@@ -21,6 +22,7 @@ from hybridge.runtime.pinned import (
     CONSTANTS,
     DELEGATE,
     DELEGATE_CALL,
+    EXTRA_TENSOR_INFO,
     INSTRUCTION,
     INT,
     INT_LIST,
@@ -39,16 +41,25 @@ from hybridge.runtime.pinned import (
     TENSOR_FIELDS,
     TENSOR_LIST,
     VALUE,
-    Kinds,
-    argument_kinds,
+    Argument,
+    arguments_of,
 )
 
 Entry = TypeVar("Entry")
+Called = tuple[str, Sequence[Argument] | None]
+"""An operator's name, and what it takes where torch knows that."""
 
 ITEMS = {INT_LIST: ("q", {INT}), TENSOR_LIST: ("i", {TENSOR}), OPTIONAL_TENSOR_LIST: ("i", {TENSOR, NULL})}
 """For a list whose items are places of other values: their width, and of which kinds those are."""
 NO_TENSOR = -1
 """The place of a tensor that is left out, in the lists that may leave some out."""
+
+
+class Values(NamedTuple):
+    """Of each value of a plan its kind, and whether it is a constant, or a list with one: nothing may write into those."""
+
+    kinds: list[int]
+    are_constant: list[bool]
 
 
 def check_plans(manifest: Manifest, program: CheckedFile) -> None:
@@ -84,7 +95,7 @@ def _check_segments(root: Table, size: int) -> None:
 
 def _check(plan: Table, operators: Collection[str], backends: Collection[str]) -> None:
     name = plan.text(PLAN.name) or ""
-    kinds = _kinds(name, plan)
+    values = _values(name, plan)
     called = [_called(name, each, operators) for each in plan.tables(PLAN.operators)]
     delegates = [_delegate(name, each, backends) for each in plan.tables(PLAN.delegates)]
     for chain in plan.tables(PLAN.chains):
@@ -95,49 +106,63 @@ def _check(plan: Table, operators: Collection[str], backends: Collection[str]) -
                 raise _refusal(name, "does something else than calling operators and backends")
             index, arguments = call.number(CALL.index, "i"), call.numbers(CALL.args, "i")
             if kind == KERNEL_CALL:
-                _check_call(name, called, kinds, index, arguments)
+                _check_call(name, called, values, index, arguments)
             else:
-                _entry(name, delegates, index, "backend")
-                _take(name, kinds, arguments)
+                backend = _entry(name, delegates, index, "backend")
+                _take(name, values.kinds, arguments)
+                if arguments and values.are_constant[arguments[-1]]:  # its outputs come last; how many they are it alone knows
+                    raise _refusal(name, f"lets {backend} write into a constant")
 
 
-def _kinds(name: str, plan: Table) -> list[int]:
-    """Return the kind of each value; tensors need memory, and lists items that are values of the right kind."""
+def _values(name: str, plan: Table) -> Values:
+    """Tensors need memory, the state some of its own, and lists items that are values of the right kind."""
     values = list(plan.tables(PLAN.values))
     kinds = [value.number(VALUE.val_type, "B") for value in values]
-    for kind, value in zip(kinds, values, strict=True):
-        content = value.table(VALUE.val)
-        if content is None:
-            raise _refusal(name, "has a value that is nothing")
-        if kind == TENSOR and not _has_memory(content):
-            raise _refusal(name, "has a tensor without memory")
+    contents = [_content(name, value) for value in values]
+    are_constant = [kind == TENSOR and _is_constant(name, each) for kind, each in zip(kinds, contents, strict=True)]
+    for place, (kind, content) in enumerate(zip(kinds, contents, strict=True)):
         if kind in ITEMS:
-            _check_items(name, kinds, kind, content)
-    return kinds
+            items = _items(name, kinds, kind, content)
+            are_constant[place] = any(are_constant[item] for item in items)
+    return Values(kinds, are_constant)
 
 
-def _check_items(name: str, kinds: Sequence[int], kind: int, content: Table) -> None:
+def _content(name: str, value: Table) -> Table:
+    if (content := value.table(VALUE.val)) is None:
+        raise _refusal(name, "has a value that is nothing")
+    return content
+
+
+def _is_constant(name: str, tensor: Table) -> bool:
+    """A constant has data, any other an allocation: inputs too, as we export them. What has a name is a buffer of the state."""
+    if tensor.table(TENSOR_FIELDS.allocation_info) is not None:
+        return False
+    extra = tensor.table(TENSOR_FIELDS.extra_tensor_info)
+    if extra is not None and extra.text(EXTRA_TENSOR_INFO.fully_qualified_name) is not None:
+        raise _refusal(name, "has a buffer of the state without memory")
+    if tensor.number(TENSOR_FIELDS.data_buffer_idx, "I") == 0:
+        raise _refusal(name, "has a tensor without memory")
+    return True
+
+
+def _items(name: str, kinds: Sequence[int], kind: int, content: Table) -> Sequence[int]:
+    """Return the places of a list's items."""
     width, wanted = ITEMS[kind]
     items = content.numbers(LIST.items, width)
     if kind == OPTIONAL_TENSOR_LIST:
         items = tuple(each for each in items if each != NO_TENSOR)
     if not wanted.issuperset(_take(name, kinds, items)):
         raise _refusal(name, "has a list of other things than it should hold")
+    return items
 
 
-def _has_memory(tensor: Table) -> bool:
-    """A constant has data, any other an allocation; inputs too, as we export them."""
-    is_constant = tensor.number(TENSOR_FIELDS.data_buffer_idx, "I") != 0
-    return is_constant or tensor.table(TENSOR_FIELDS.allocation_info) is not None
-
-
-def _called(name: str, operator: Table, operators: Collection[str]) -> tuple[str, Sequence[Kinds] | None]:
-    """Return an operator's name and the kinds of its arguments; None where they are not known."""
+def _called(name: str, operator: Table, operators: Collection[str]) -> Called:
+    """Return an operator's name and what it takes; None where that is not known."""
     overload = operator.text(OPERATOR.overload)
     called = (operator.text(OPERATOR.name) or "") + (f".{overload}" if overload else "")
     if called not in operators:
         raise _refusal(name, f"calls {called[:80]!r}, which its manifest does not list")
-    return called, argument_kinds(called)
+    return called, arguments_of(called)
 
 
 def _delegate(name: str, delegate: Table, backends: Collection[str]) -> str:
@@ -149,18 +174,18 @@ def _delegate(name: str, delegate: Table, backends: Collection[str]) -> str:
     return backend
 
 
-def _check_call(
-    name: str, called: Sequence[tuple[str, Sequence[Kinds] | None]], kinds: Sequence[int], index: int, arguments: Sequence[int]
-) -> None:
+def _check_call(name: str, called: Sequence[Called], values: Values, index: int, arguments: Sequence[int]) -> None:
     operator, wanted = _entry(name, called, index, "operator")
-    given = _take(name, kinds, arguments)
+    given = _take(name, values.kinds, arguments)
     if wanted is None:
         return
     if len(given) < len(wanted):
         raise _refusal(name, f"hands {operator} {len(given)} of {len(wanted)} values")
-    for place, (kind, allowed) in enumerate(zip(given, wanted, strict=False)):  # behind them come those that it wrote
-        if kind not in allowed:
+    for place, (kind, argument) in enumerate(zip(given, wanted, strict=False)):  # behind them come those that it wrote
+        if kind not in argument.kinds:
             raise _refusal(name, f"hands {operator} a value of another kind as its value {place}")
+        if argument.is_written and values.are_constant[arguments[place]]:
+            raise _refusal(name, f"lets {operator} write into a constant, its value {place}")
 
 
 def _entry(name: str, entries: Sequence[Entry], index: int, what: str) -> Entry:

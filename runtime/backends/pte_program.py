@@ -30,7 +30,7 @@ from hybridge.runtime.backends.one_thread import copied
 from hybridge.runtime.backends.threads import executorch_runtime
 from hybridge.runtime.backends.xnnpack_cache import share_packed_weights
 from hybridge.runtime.backends.zero_pages import release_pages
-from hybridge.runtime.kernels import library
+from hybridge.runtime.kernels import library, schemas
 from hybridge.runtime.pinned import (
     XNNPACK,
     backend_names,
@@ -52,6 +52,7 @@ class Program:
         check_methods(manifest)
         if needs_kernels(manifest):
             library.load()
+            schemas.register()
         _load_operators(operator_libraries(namespaces(manifest)))
         check_runtime(manifest, operator_names(runtime), backend_names(runtime))
         if any(XNNPACK in method.delegates for method in manifest.methods.values()):
