@@ -12,31 +12,18 @@ from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import UnsupportedModelError, UsageError
 from hybridge.cache.families import text_config
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.cache.layers.drafter import DrafterAttentionLayer, DrafterLengthLayer, DrafterSlidingAttentionLayer
+from hybridge.cache.layers.drafter import DrafterLengthLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
-from hybridge.export.checkpoint.loading import Checkpoint, logits_width
-from hybridge.export.drafters.assistant_config import AssistantConfig, read_assistant_config, sources
-from hybridge.export.drafters.assistant_drafter import AssistantDrafter
-from hybridge.export.drafters.assistant_weights import AssistantWeights, load_assistant
-from hybridge.export.drafters.block_config import BlockDrafterConfig, read_block_config
-from hybridge.export.drafters.block_drafter import BlockDrafter
-from hybridge.export.drafters.block_weights import COPIES, BlockWeights, load_block_weights
-from hybridge.export.drafters.draft_vocabulary import DraftVocabulary, draft_ids
+from hybridge.export.checkpoint.loading import Checkpoint
+from hybridge.export.drafters.draft_vocabulary import DraftVocabulary
 from hybridge.export.drafters.drafter import ArtifactDrafter
-from hybridge.export.drafters.eagle_config import EagleConfig, read_eagle_config
-from hybridge.export.drafters.eagle_drafter import EagleDrafter, EagleWeights, load_eagle
-from hybridge.export.drafters.fit import Fit, fitted
+from hybridge.export.drafters.folder_plans import KINDS, open_drafter
 from hybridge.export.drafters.mtp_drafter import MtpDrafter
 from hybridge.export.drafters.mtp_families import mtp_config
 from hybridge.export.drafters.mtp_weights import MtpWeights, check_mtp, load_mtp, mtp_state
-from hybridge.export.source.checkpoint_path import find_checkpoint
-from hybridge.export.source.reading import check_files, read_object
 from hybridge.runtime.artifacts.drafter_description import DrafterDescription
 from hybridge.runtime.artifacts.options import ExportOptions
-
-LONGEST = 16
-"""Tokens of a chain's longest block: it may go on for ever, but guesses become worse with each step."""
 
 
 class DrafterPlan(Protocol):
@@ -99,99 +86,6 @@ class MtpPlan:
         return MtpDrafter(weights, cache, len(cache.layers) - 1 - self.count, self.description)
 
 
-@dataclass(frozen=True)
-class BlockPlan:
-    """The block drafter in ``folder``; taps: what it reads, as ``ExportOptions.tap_layers`` has them; blocks: see there."""
-
-    folder: Path
-    config: BlockDrafterConfig
-    vocab: int
-    taps: tuple[int, ...]
-    blocks: tuple[int, ...]
-    vocabulary: DraftVocabulary | None = None
-    reads_target: bool = True
-    behind_window: int = 0
-
-    @property
-    def description(self) -> DrafterDescription:
-        return DrafterDescription(kind=self.config.kind, taps=self.taps, blocks=self.blocks, samples=True)
-
-    def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
-        heads, width = self.config.kv_heads, self.config.head_dim
-        found: list[CacheLayer] = [DrafterLengthLayer(sizes, kernels)]
-        for window in self.config.windows:
-            if window is None or window >= sizes.rows:  # which no row is ever outside of
-                found.append(DrafterAttentionLayer(sizes, kernels, kv_heads=heads, head_dim=width))
-            else:
-                layer = DrafterSlidingAttentionLayer(sizes, kernels, kv_heads=heads, head_dim=width, window=window)
-                found.append(layer)
-        return found
-
-    def load(self, checkpoint: Checkpoint) -> BlockWeights:
-        model = checkpoint.model
-        own = (model.get_input_embeddings(), model.get_output_embeddings())
-        copies = dict(zip(COPIES, (each.weight for each in own), strict=True))
-        weights = load_block_weights(self.folder, self.config, self.vocab, copies)
-        if self.vocabulary is not None:
-            weights.shorten(draft_ids(checkpoint, self.vocabulary), own[1])
-        return weights
-
-    def build(self, weights: Any, cache: HybridCache) -> ArtifactDrafter:
-        return BlockDrafter(weights, cache, len(cache.layers) - 1 - len(self.config.windows), self.description)
-
-
-@dataclass(frozen=True)
-class EaglePlan:
-    """The EAGLE-3 drafter in ``folder``; taps and blocks as in ``BlockPlan``."""
-
-    folder: Path
-    config: EagleConfig
-    taps: tuple[int, ...]
-    blocks: tuple[int, ...]
-    reads_target: bool = True
-    behind_window: int = 0
-
-    @property
-    def description(self) -> DrafterDescription:
-        return DrafterDescription(kind="eagle3", taps=self.taps, blocks=self.blocks, samples=True)
-
-    def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
-        heads, width = self.config.kv_heads, self.config.head_dim
-        return [DrafterLengthLayer(sizes, kernels), DrafterAttentionLayer(sizes, kernels, kv_heads=heads, head_dim=width)]
-
-    def load(self, checkpoint: Checkpoint) -> EagleWeights:
-        return load_eagle(self.folder, self.config, len(self.taps), checkpoint.model.get_input_embeddings().weight)
-
-    def build(self, weights: Any, cache: HybridCache) -> ArtifactDrafter:
-        return EagleDrafter(weights, cache, len(cache.layers) - 2, self.description)
-
-
-@dataclass(frozen=True)
-class AssistantPlan:
-    """The assistant of a Gemma 4 in ``folder``; sources: what its layers read of the target; the others as in ``BlockPlan``."""
-
-    folder: Path
-    config: AssistantConfig
-    sources: tuple[int, ...]
-    taps: tuple[int, ...]
-    blocks: tuple[int, ...]
-    reads_target: bool = False
-    behind_window: int = 1
-
-    @property
-    def description(self) -> DrafterDescription:
-        return DrafterDescription(kind="gemma4_assistant", taps=self.taps, blocks=self.blocks, samples=True)
-
-    def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
-        return [DrafterLengthLayer(sizes, kernels)]
-
-    def load(self, checkpoint: Checkpoint) -> AssistantWeights:
-        return load_assistant(self.folder, self.config)
-
-    def build(self, weights: Any, cache: HybridCache) -> ArtifactDrafter:
-        return AssistantDrafter(weights, self.sources, cache, len(cache.layers) - 1, self.description)
-
-
 def plan_drafter(
     config: Any,
     options: ExportOptions,
@@ -206,49 +100,32 @@ def plan_drafter(
     UnsupportedModelError for a kind or a family that hybridge knows no drafter of.
     """
     config = text_config(config)
-    if folder is None:
-        if vocabulary is not None:
-            raise UsageError("--draft-vocab is for a drafter's own folder: give --drafter FOLDER, or leave it out.")
-        if options.draft_blocks:
-            raise UsageError("--draft-block is for a drafter's own folder: give --drafter FOLDER, or --draft-len with --mtp.")
-        if not options.mtp:
-            return None, options
-        check_mtp(config, options)
-        return MtpPlan(config, options.draft_len), options
+    if folder is not None:
+        return _plan_folder(config, options, folder, vocabulary)
+    if vocabulary is not None:
+        raise UsageError("--draft-vocab is for a drafter's own folder: give --drafter FOLDER, or leave it out.")
+    if options.draft_blocks:
+        raise UsageError("--draft-block is for a drafter's own folder: give --drafter FOLDER, or --draft-len with --mtp.")
+    if not options.mtp:
+        return None, options
+    check_mtp(config, options)
+    return MtpPlan(config, options.draft_len), options
+
+
+def _plan_folder(
+    config: Any, options: ExportOptions, named: str | Path, vocabulary: DraftVocabulary | None
+) -> tuple[DrafterPlan, ExportOptions]:
     if options.mtp:
         raise UsageError("--mtp and --drafter are two drafters; an artifact has one. Give one of them.")
     if options.format != "pte":
         raise UsageError("--drafter is for --format pte. Leave it out.")
-    place, path, content = _open(folder)
-    if (block := read_block_config(path, content)) is not None:
-        fit = Fit(block.hidden_size, block.target_layers, block.vocab_size, block.taps, block.mask_token)
-        taps, blocks, options = fitted(place, fit, block.block, config, options)
-        return BlockPlan(place, block, logits_width(config), taps, blocks, vocabulary), options
-    if (eagle := read_eagle_config(path, content)) is not None:
-        if vocabulary is not None:
-            raise UsageError("--draft-vocab is for drafters that share their target's output layer; EAGLE-3's have their own.")
-        layers = config.num_hidden_layers
-        reads = eagle.taps or (2, layers // 2, layers - 3)
-        fit = Fit(eagle.target_width, None, eagle.vocab_size, reads, 0)
-        taps, blocks, options = fitted(place, fit, LONGEST, config, options)
-        return EaglePlan(place, eagle, taps, blocks), options
-    if (assistant := read_assistant_config(path, content, config)) is not None:
-        if vocabulary is not None:
-            raise UsageError("--draft-vocab is for drafters that share their target's output layer; assistants have their own.")
-        fit = Fit(assistant.target_width, None, assistant.vocab_size, (config.num_hidden_layers,), 0)
-        taps, blocks, options = fitted(place, fit, LONGEST, config, options)
-        return AssistantPlan(place, assistant, sources(place, assistant, config), taps, blocks), options
-    kind = content.get("architectures") or content.get("model_type")
+    folder = open_drafter(named)
+    for plan in KINDS:
+        if (planned := plan(folder, config, options, vocabulary)) is not None:
+            return planned
+    kind = folder.config.get("architectures") or folder.config.get("model_type")
     raise UnsupportedModelError(
-        f"{place} is no drafter that hybridge knows (its config.json says {kind!r}); it knows DFlash, DFlash 2, DSpark, "
+        f"{folder.place} is no drafter that hybridge knows (its config.json says {kind!r}); it knows DFlash, DFlash 2, DSpark, "
         "EAGLE-3 and Gemma 4's assistants. A smaller model of the same vocabulary is exported by itself, and drafts with "
         "'hybridge run --draft'."
     )
-
-
-def _open(named: str | Path) -> tuple[Path, Path, dict[str, Any]]:
-    """The folder that ``named`` means, its config.json, and what that holds."""
-    folder = find_checkpoint(named)
-    path = folder / "config.json"
-    check_files(folder, [path.name, *(each.name for each in folder.glob("*.safetensors"))])
-    return folder, path, read_object(path)
