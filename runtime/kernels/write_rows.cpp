@@ -57,6 +57,12 @@ Tensor& write_window_out(KernelRuntimeContext& context, const Tensor& rows, Tens
   return out;
 }
 
+// The nearest whole number; 0 beyond a byte, where the rows are in memory that their own buffer is in, too, and change meanwhile.
+int8_t rounded(float x) {
+  const float nearest = std::nearbyint(x);
+  return std::fabs(nearest) <= 127.0f ? int8_t(nearest) : int8_t(0);
+}
+
 // put(d, q) for each number of x, rounded to 8 bits with the scale that is returned: max |x| / 127. A row with a number that is
 // not finite is all 0 with a scale of NaN; one whose numbers are too small for the inverse of their scale is all 0.
 template <typename F>
@@ -65,7 +71,7 @@ float round_row(const float* x, int64_t count, const F& put) {
   for (int64_t d = 0; d < count; ++d) bits = std::max(bits, std::bit_cast<int32_t>(x[d]) & 0x7fffffff);
   const float largest = std::bit_cast<float>(bits), inverse = 127.0f / largest;
   const bool finite = std::isfinite(largest), rounds = finite && std::isfinite(inverse);
-  for (int64_t d = 0; d < count; ++d) put(d, rounds ? int8_t(std::nearbyint(x[d] * inverse)) : int8_t(0));
+  for (int64_t d = 0; d < count; ++d) put(d, rounds ? rounded(x[d] * inverse) : int8_t(0));
   return finite ? largest * (1.0f / 127.0f) : std::numeric_limits<float>::quiet_NaN();
 }
 
