@@ -220,18 +220,19 @@ def by_drafter(results: dict[Case, dict[str, Any]]) -> list[str]:
         "with two kernel sets. In random programs with rollbacks, snapshots, restores and windows every proposed block must be",
         "that of the published definition, which starts from the beginning each time (transformers' own for `mtp` and",
         "`gemma4_assistant`); and the text that of plain decoding, of which the blocks' guesses are changed to right ones by",
-        "chance, so that blocks are accepted to every length.",
+        "chance, so that blocks are accepted to every length. A text may part from it where the two best logits are within a",
+        "millionth of the largest: a *tie*, which the order of a sum decides.",
         "",
-        "| drafter | targets | cases | blocks as by the definition | tokens as without it |",
-        "|---|---|---|---|---|",
+        "| drafter | targets | cases | blocks as by the definition | tokens as without it | ties |",
+        "|---|---|---|---|---|---|",
     ]
     for kind in DRAFTERS:
         mine = {case: result for case, result in results.items() if case.drafter == kind}
         good = [result for result in mine.values() if result.get("passed")]
         targets = ", ".join(sorted({case.family for case in mine}))
         failed = "" if len(good) == len(mine) else " **failed**"
-        blocks, tokens = (sum(result[name] for result in good) for name in ("blocks", "tokens"))
-        lines.append(f"| {kind} | {targets} | {len(good)} of {len(mine)}{failed} | {blocks} | {tokens} |")
+        blocks, tokens, ties = (sum(result[name] for result in good) for name in ("blocks", "tokens", "ties"))
+        lines.append(f"| {kind} | {targets} | {len(good)} of {len(mine)}{failed} | {blocks} | {tokens} | {ties} |")
     return lines
 
 

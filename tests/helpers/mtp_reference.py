@@ -64,6 +64,11 @@ def save_mtp(folder: Path, config: Any, seed: int = 0) -> MtpReference:
     return MtpReference(model, weights)
 
 
+def has_plain_norms(layer: nn.Module) -> bool:
+    """Whether no norm of a layer takes a gate."""
+    return not any("Gated" in type(part).__name__ for part in layer.modules())
+
+
 class MtpReference:
     """Everything from the start, each time."""
 
@@ -71,9 +76,9 @@ class MtpReference:
         self.model, own = copy.deepcopy(model), copy.deepcopy(model)
         for name, value in mtp_family(model.config).fields(len(weights.layers)).items():
             setattr(own.config, name, value)
-        # It takes the norms' class from the last layer, where a recurrence would have another one.
+        # It takes the norms' class from the first norm of the last layer, where a recurrence would have another one.
         decoder = own.get_decoder()
-        decoder.layers = nn.ModuleList(sorted(decoder.layers, key=lambda layer: hasattr(layer, "self_attn")))
+        decoder.layers = nn.ModuleList(sorted(decoder.layers, key=has_plain_norms))
         own.config._attn_implementation = "eager"
         self.drafter = MtpModel(own, len(weights.layers)).eval()
         state = weights.state_dict()
