@@ -6,12 +6,10 @@ import json
 import math
 import os
 import random
-import shutil
 import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -391,28 +389,6 @@ def test_the_harness_itself_reads_whole_numbers_alone(process: NativeProcess, se
     for line in ("0 prefill 1.5", "0 prefill 1 x", "0 decode 7seven", "0 commit 0x1", "99 decode 1", "", "0", "0 nothing 1"):
         assert process.ask(line).refused == "Error::InvalidArgument"
     assert session.length == 0
-
-
-@pytest.mark.slow
-def test_a_program_that_is_written_to_is_noticed(artifact: Path, tmp_path: Path) -> None:
-    """Cut off under an open session it once was SIGBUS, rewritten in place it silently gave other logits."""
-    for change in (lambda path: os.truncate(path, 100), lambda path: path.write_bytes(path.read_bytes())):
-        folder = shutil.copytree(artifact, tmp_path / "artifact", dirs_exist_ok=True)
-        with NativeProcess(open_artifact(folder)) as process:
-            session = NativeSession(process)
-            session.prefill(PROMPT)
-            change(folder / "model.pte")
-            with pytest.raises(ArtifactError, match="InvalidExternalData"):
-                session.decode(1)
-
-
-@pytest.mark.slow
-def test_a_program_that_does_not_load_is_said(artifact: Path, tmp_path: Path) -> None:
-    shutil.copytree(artifact, tmp_path / "artifact")
-    (tmp_path / "artifact" / "model.pte").write_bytes(b"not a program" * 100)
-    opened = replace(open_artifact(artifact), folder=tmp_path / "artifact")
-    with pytest.raises(NativeError, match=r"exit code 1: (.|\n)*does not load: Error::InvalidProgram"):
-        NativeProcess(opened)
 
 
 @pytest.fixture

@@ -72,6 +72,16 @@ class Methods {
     return &found->second;
   }
 
+  // Whether each method answers, and with tensors alone: the runtime ends a process that takes another value for one.
+  bool answer_with_tensors() const {
+    return std::all_of(methods_.begin(), methods_.end(), [](const auto& entry) {
+      const Method& method = entry.second;
+      bool are_tensors = method.outputs_size() > 0;
+      for (size_t i = 0; i < method.outputs_size(); ++i) are_tensors = are_tensors && method.get_output(i).isTensor();
+      return are_tensors;
+    });
+  }
+
   // The buffers that methods keep between calls: export plans them into one arena that is the same for all.
   Span<uint8_t> state() const {
     return arenas_.size() > STATE ? arenas_[STATE].bytes() : Span<uint8_t>();

@@ -59,6 +59,7 @@ class Session {
   static Result<std::unique_ptr<Session>> create(std::shared_ptr<const Model> model) {
     auto methods = Methods::load(model->program(), model->methods(), model->facts().method_prefix);
     if (!methods.ok()) return methods.error();
+    if (!(*methods)->answer_with_tensors()) return Error::InvalidProgram;
     RowBuffers rows = ET_UNWRAP(RowBuffers::find(**methods, model->facts()));
     std::unique_ptr<Session> session(new Session(std::move(model), std::move(methods.get()), std::move(rows)));
     if (session->operations_ == nullptr || !session->layout_.is_whole() || session->bounded_.size() != session->facts().bounded.size()) {
@@ -349,7 +350,9 @@ class Session {
   // A method that answers with a length, or with -1 where it refuses.
   Result<int64_t> move(const char* name, int64_t argument) {
     const auto* method = ET_UNWRAP(call(name, {Methods::Numbers{argument}}));
-    const int64_t length = method->get_output(0).toTensor().const_data_ptr<int64_t>()[0];
+    const auto& output = method->get_output(0).toTensor();
+    if (output.scalar_type() != executorch::aten::ScalarType::Long || output.numel() < 1) return Error::InvalidProgram;
+    const int64_t length = output.const_data_ptr<int64_t>()[0];
     if (length < 0) return Error::InvalidState;
     return length;
   }
