@@ -69,7 +69,11 @@ class PromptLookup:
         Where the text ends before ``limit`` tokens, it repeats itself and so does the proposal.
         """
         self._follow(context)
-        text = self._text
+        text, shortest = self._text, self.sizes[-1]
+        known = self._after.get(tuple(text[-shortest:])) if shortest < len(text) else None
+        if known is None:
+            return None
+        self._index_longer(known)
         for size in self.sizes:
             place = self._after.get(tuple(text[-size:])) if size < len(text) else None
             if place is not None:
@@ -101,14 +105,25 @@ class PromptLookup:
                 break
 
     def _follow(self, context: Context) -> None:
-        """Index every n-gram that is followed by something; the ending itself is not, yet."""
-        tokens, known = context.tokens, len(self._text)
+        """Index every n-gram that is followed by something; the ending itself is not, yet.
+
+        Most n-grams of a text that does not repeat itself never come again. So longer ones are indexed once the shortest at
+        their end does, which is soon enough to find them.
+        """
+        tokens, known, shortest = context.tokens, len(self._text), self.sizes[-1]
         if context is not self._context and tokens[:known] != self._text:
             self._text, self._after, self._proposed, known = [], {}, None, 0
         self._context = context
-        text = self._text
+        text, after = self._text, self._after
         text.extend(tokens[known:])
-        for end in range(max(known, 1), len(text)):
-            for size in self.sizes:
-                if size <= end:
-                    self._after[tuple(text[end - size : end])] = end
+        for end in range(max(known, shortest), len(text)):
+            ending = tuple(text[end - shortest : end])
+            if (before := after.get(ending)) is not None:
+                self._index_longer(before)
+            after[ending] = end
+
+    def _index_longer(self, end: int) -> None:
+        """Index the n-grams before ``end`` but the shortest."""
+        for size in self.sizes[:-1]:
+            if size <= end:
+                self._after[tuple(self._text[end - size : end])] = end
