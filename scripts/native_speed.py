@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import hybridge
 from hybridge.export.cli.embedded import code_prompts, export_embedded
 from hybridge.runtime import PromptLookup, Session, open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
@@ -57,6 +58,7 @@ def main() -> int:
     if min(options.prompts, options.tokens, options.threads) < 1 or options.threads > len(os.sched_getaffinity(0)):
         parser.error("give counts of 1 or more, and no more threads than cores")
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
+    hybridge.set_threads(options.threads)
     with tempfile.TemporaryDirectory(prefix="hybridge-native-speed-") as scratch:
         folders = [Path(scratch) / name for name in ("target", "draft", "dspark")]
         export_embedded(*folders)

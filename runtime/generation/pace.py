@@ -28,7 +28,7 @@ MEASURED = 4
 """Plain rounds at the start: the first ones are slower than what follows, and everything is held against them."""
 
 SOON, EVERY = 8, 50
-"""Rounds after which a plain one measures again what decoding costs: each time twice as many, from the first to the second."""
+"""Blocks after which plain rounds measure again what decoding costs: each time twice as many, from the first to the second."""
 
 PATIENCE = 4
 """Plain rounds from one weighing to the next."""
@@ -74,6 +74,7 @@ class Pace:
         self._every = SOON
         self._right, self._judged = 1.4, 2.0  # a first estimate: 70 %, worth two tries
         self._plain_rounds = self._since_plain = self._patience = 0
+        self._is_cold = False  # the last round was a block: a plain one behind it takes longer than in a row
         self._elapsed = self._shadowing = self._shadow_cost = 0.0
         self._drafting = 0.0  # seconds of a proposal
         self._drafted = Yield()
@@ -95,7 +96,6 @@ class Pace:
         if self._plain_rounds < MEASURED:
             return 1
         if self._since_plain >= self._every:
-            self._every = min(2 * self._every, EVERY)
             return 1
         if chance is None and self._patience:
             self._patience -= 1
@@ -145,13 +145,19 @@ class Pace:
         length = rounded
         self._shadow = self._shadow if length == 1 else []
         self._plain_rounds += length == 1
-        self._since_plain = 0 if length == 1 else self._since_plain + 1
-        self._measure(length, seconds)
+        self._since_plain += length > 1
+        if length > 1 or self._plain_rounds <= MEASURED or not (self._is_cold or drafting):
+            self._measure(length, seconds)
+        self._is_cold = length > 1
         self._elapsed += seconds
         self._judge(proposed, accepted)
 
     def _measure(self, length: int, seconds: float) -> None:
         """Learn what a round costs. The first one with a length is often slower, so most of what was expected stays."""
+        if length == 1 and self._since_plain:
+            if self._since_plain >= self._every:
+                self._every = min(2 * self._every, EVERY)
+            self._since_plain = 0
         known = self._cost(length) if 1 in self.cost else seconds
         count = self._measured[length] = self._measured.get(length, 0) + 1
         # The machine now and then makes a round slower than it is, but never faster.

@@ -59,10 +59,7 @@ class Pace {
   size_t choose(size_t room, std::optional<double> chance = std::nullopt) {
     if (fixed_) return std::min(*fixed_, room);
     if (plain_rounds_ < MEASURED) return 1;
-    if (since_plain_ >= every_) {
-      every_ = std::min(2 * every_, EVERY);
-      return 1;
-    }
+    if (since_plain_ >= every_) return 1;
     if (!chance && patience_ > 0) {
       --patience_;
       return 1;  // weighing takes time too, and little changes from one plain round to the next
@@ -97,8 +94,9 @@ class Pace {
     }
     if (length > 1) shadow_.clear();
     plain_rounds_ += length == 1;
-    since_plain_ = length == 1 ? 0 : since_plain_ + 1;
-    measure(length, seconds);
+    since_plain_ += length > 1;
+    if (length > 1 || plain_rounds_ <= MEASURED || !(is_cold_ || drafting != 0)) measure(length, seconds);
+    is_cold_ = length > 1;
     elapsed_ += seconds;
     judge(proposed, accepted);
   }
@@ -152,6 +150,10 @@ class Pace {
   // What a round costs. The first one with a length is often slower, so most of what was expected stays; the machine now and
   // then makes a round slower than it is, but never faster.
   void measure(size_t length, double seconds) {
+    if (length == 1 && since_plain_ > 0) {
+      if (since_plain_ >= every_) every_ = std::min(2 * every_, EVERY);
+      since_plain_ = 0;
+    }
     const double known = cost_.contains(1) ? cost(length) : seconds;
     const size_t count = ++measured_[length];
     const double weight = count == 1 ? 0.25 : count == 2 ? 1.0 : seconds < known ? 0.5 : 0.1;
@@ -192,6 +194,7 @@ class Pace {
   std::map<size_t, double> cost_;      // seconds by length
   std::map<size_t, size_t> measured_;  // rounds by length
   size_t every_ = SOON, plain_rounds_ = 0, since_plain_ = 0, patience_ = 0;
+  bool is_cold_ = false;  // the last round was a block: a plain one behind it takes longer than in a row
   double right_ = 1.4, judged_ = 2.0;  // a first estimate: 70 %, worth two tries
   double elapsed_ = 0, shadowing_ = 0, shadow_cost_ = 0, drafting_ = 0;
   Yield drafted_;
