@@ -38,10 +38,8 @@ DRAFTERS: Mapping[str, tuple[str, ...]] = {
 }
 """Kinds of drafters, and the targets that each is tried on; assistants and multi-token prediction are of certain targets."""
 DRAFTED_KERNELS = ("hybridge", "llm")
-DRAFTED_BLOCKS = 350
-"""Blocks of each such case that are held against the definition."""
-DRAFTED_TOKENS = 100_000
-"""Tokens of each kind of drafter that are held against plain decoding, in all of its cases."""
+DRAFTED_BLOCKS, DRAFTED_TOKENS = 2_000, 100_000
+"""Blocks of each kind of drafter that are held against the definition, tokens against plain decoding, in all of its cases."""
 sys.path.insert(0, str(ROOT / "tests" / "helpers"))
 
 err = Console(stderr=True)
@@ -158,15 +156,16 @@ def run_all(todo: list[Case], operations: int, jobs: int, sources: str) -> None:
             progress.advance(task)
 
 
-def tokens_of(case: Case) -> int:
-    """Return how many tokens the case of a drafter holds against plain decoding."""
-    return -(-DRAFTED_TOKENS // (len(DRAFTED_KERNELS) * len(DRAFTERS[case.drafter])))
+def share(case: Case) -> Iterator[str]:
+    """Yield how many blocks and tokens the case of a drafter has to do of those of its kind."""
+    for kind in (DRAFTED_BLOCKS, DRAFTED_TOKENS):
+        yield str(-(-kind // (len(DRAFTED_KERNELS) * len(DRAFTERS[case.drafter]))))
 
 
 def run(case: Case, operations: int, sources: str) -> dict[str, Any]:
     """Run a case in its own process, and keep what came of it."""
     script = str(ROOT / "scripts" / ("conformance_drafter_case.py" if case.drafter else "conformance_case.py"))
-    asked = [str(DRAFTED_BLOCKS), str(tokens_of(case)), case.drafter] if case.drafter else [str(operations)]
+    asked = [*share(case), case.drafter] if case.drafter else [str(operations)]
     command = [sys.executable, script, case.family, str(case.variant), case.kernels, *asked]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HYBRIDGE_ISA": case.isa}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

@@ -128,6 +128,10 @@ def test_a_folder_is_claimed_by_one(tmp_path: Path) -> None:
     path = partial_path(tmp_path / "out")
     claim = claim_folder(path)
     (path / "half").write_text("written")
+    (tmp_path / "precious").mkdir()
+    (path / "folder").mkdir()
+    (path / "folder" / "file").write_text("written")
+    (path / "link").symlink_to(tmp_path / "precious")
     with pytest.raises(BlockingIOError):
         claim_folder(path)
     remove_leftover(path)
@@ -135,6 +139,7 @@ def test_a_folder_is_claimed_by_one(tmp_path: Path) -> None:
     claim.release()
     again = claim_folder(path)
     assert list(path.iterdir()) == []
+    assert (tmp_path / "precious").is_dir(), "a link is removed, and not followed"
     path.rename(tmp_path / "out")
     other = claim_folder(path)
     other.release()

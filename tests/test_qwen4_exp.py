@@ -95,3 +95,10 @@ def test_value_heads_share_the_key_heads_evenly(family: str, heads: tuple[int, i
     key_heads, value_heads = heads
     with pytest.raises(CheckpointError, match=f"linear_num_key_heads = {key_heads} and linear_num_value_heads = {value_heads}"):
         new_cache(family, linear_num_key_heads=key_heads, linear_num_value_heads=value_heads)
+
+
+@pytest.mark.parametrize("heads", [(1, 1), (1, 3)])
+def test_one_key_head_is_enough(heads: tuple[int, int]) -> None:
+    key_heads, value_heads = heads
+    cache = new_cache("qwen3_next", linear_num_key_heads=key_heads, linear_num_value_heads=value_heads)
+    assert any("recurrent_state" in name for name, _ in cache.named_buffers())
