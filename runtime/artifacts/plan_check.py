@@ -108,10 +108,7 @@ def _check(plan: Table, operators: Collection[str], backends: Collection[str]) -
             if kind == KERNEL_CALL:
                 _check_call(name, called, values, index, arguments)
             else:
-                backend = _entry(name, delegates, index, "backend")
-                _take(name, values.kinds, arguments)
-                if arguments and values.are_constant[arguments[-1]]:  # its outputs come last; how many they are it alone knows
-                    raise _refusal(name, f"lets {backend} write into a constant")
+                _check_delegate_call(name, delegates, values, index, arguments)
 
 
 def _values(name: str, plan: Table) -> Values:
@@ -186,6 +183,14 @@ def _check_call(name: str, called: Sequence[Called], values: Values, index: int,
             raise _refusal(name, f"hands {operator} a value of another kind as its value {place}")
         if argument.is_written and values.are_constant[arguments[place]]:
             raise _refusal(name, f"lets {operator} write into a constant, its value {place}")
+
+
+def _check_delegate_call(name: str, delegates: Sequence[str], values: Values, index: int, arguments: Sequence[int]) -> None:
+    """A backend writes into the last of its values; into how many before that, it alone knows."""
+    backend = _entry(name, delegates, index, "backend")
+    _take(name, values.kinds, arguments)
+    if arguments and values.are_constant[arguments[-1]]:
+        raise _refusal(name, f"lets {backend} write into a constant")
 
 
 def _entry(name: str, entries: Sequence[Entry], index: int, what: str) -> Entry:
