@@ -57,6 +57,7 @@ class AssistantReference:
     def __init__(self, config: Gemma4AssistantConfig, seed: int = 1) -> None:
         with mock.patch.object(Gemma4TextConfig, "kv_sharing_modes", property(sharing_modes)):
             config._attn_implementation = config.text_config._attn_implementation = "eager"
+            torch.manual_seed(seed)
             self.assistant = lively(Gemma4AssistantForCausalLM(config).eval(), seed)
         generator = torch.Generator().manual_seed(seed)
         for name, each in self.assistant.named_buffers():
