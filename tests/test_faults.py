@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import ClassVar
 
@@ -72,13 +73,31 @@ def test_a_power_cut_finds_what_is_not_synced(way: str, tmp_path: Path) -> None:
 @needs_preloading
 def test_a_save_survives_kills_and_power_cuts(own_artifact: Path, tmp_path: Path) -> None:
     writer = SaveOver(own_artifact)
-    outcomes, wrong = kills.campaign(writer, tmp_path / "kills", 12, seed=0)
-    assert wrong == []
-    assert sum(outcomes.values()) == 12
+    for campaign in (kills.campaign, kills.two_writers):
+        outcomes, wrong = campaign(writer, tmp_path / "kills", 12, seed=0)
+        assert wrong == []
+        assert sum(outcomes.values()) - outcomes["finished"] == 12
     command = [sys.executable, str(FAULTS), "--writer", "save", "--write", str(own_artifact), str(own_artifact)]
     outcomes, wrong = power.campaign(writer, tmp_path / "power", command)
     assert wrong == []
     assert outcomes["old"] > outcomes["new"] > 0
+
+
+class Slow(Text):
+    """Takes 5 ms."""
+
+    def write(self, folder: Path) -> None:
+        time.sleep(0.005)
+        (folder / "part").write_text("new" * 1000)
+        (folder / "part").replace(folder / "file")
+
+
+def test_kills_come_while_it_writes(tmp_path: Path) -> None:
+    """Seven of eight came when the writer was done: the end of its process was counted as a part of the write."""
+    outcomes, wrong = kills.campaign(Slow(), tmp_path, 8, seed=0)
+    assert wrong == []
+    assert sum(outcomes.values()) - outcomes["finished"] == 8
+    assert outcomes["finished"] < 8
 
 
 class Full(Text):
@@ -86,6 +105,11 @@ class Full(Text):
 
     def write(self, folder: Path) -> None:
         raise OutputError("it did not work")
+
+
+def test_a_writer_that_fails_by_itself_is_found(tmp_path: Path) -> None:
+    with pytest.raises(Broken, match="the writer failed by itself"):
+        kills.kill(Full(), tmp_path, 60.0)
 
 
 @pytest.mark.skipif(not disks.can_mount(), reason="needs root, for a file system in memory")

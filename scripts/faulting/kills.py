@@ -81,7 +81,7 @@ def _seconds(writer: Writer, work: Path) -> float:
 
 
 def kill(writer: Writer, folder: Path, after: float) -> bool:
-    """Write in a child, and kill it ``after`` seconds; False where it was done before. Raises Broken where it fails by itself."""
+    """Write in a child, and kill it ``after`` seconds; False where it was done before. Raises Broken where it fails."""
     with Child(writer, folder) as child:
         done = child.wait(after)
     if done and child.exit_code > 0:

@@ -44,7 +44,7 @@ class Runner:
         self._seconds_alone: dict[str, float | None] = {}
 
     def seconds_alone(self, test: str, limit: float) -> float | None:
-        """Return how long a test file takes where nothing is mutated; None where it does not pass, and so can notice nothing."""
+        """Return how long a test file takes where nothing is mutated; None where it does not pass: it can notice nothing."""
         if test not in self._seconds_alone:
             start = time.monotonic()
             passed = self.outcome([test], limit) == "passed"
