@@ -75,7 +75,7 @@ class Counting(TextMethods):
 def test_taking_back_reads_nothing_again() -> None:
     conversation = talk()
     counting = Counting(babble)
-    conversation.session._program = counting
+    conversation.session._transactions.program = counting
     conversation.session.reset()
     said(conversation, "one")
     said(conversation, "two " * 20)

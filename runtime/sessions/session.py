@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from hybridge.cache.errors import ArtifactError, CommitError, DraftError, NumericalError, SnapshotError, UsageError
+from hybridge.cache.errors import CommitError, DraftError, SnapshotError, UsageError
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.backends.load import load_program
-from hybridge.runtime.backends.methods import Methods, number
+from hybridge.runtime.backends.methods import Methods
 from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.generate import Until, generate
@@ -32,8 +30,8 @@ from hybridge.runtime.sessions.refusals import check_block, check_commit, check_
 from hybridge.runtime.sessions.row_buffers import LENGTH, RowBuffer, row_buffers
 from hybridge.runtime.sessions.saved_state import SavedState
 from hybridge.runtime.sessions.state_file import read_state, write_state
-from hybridge.runtime.sessions.token_runner import TokenRunner
-from hybridge.runtime.sessions.unfinished import Calls, PutBack, Reset, Resume, Unfinished
+from hybridge.runtime.sessions.transactions import Transactions
+from hybridge.runtime.sessions.unfinished import PutBack, Reset, Resume
 
 
 class Session:
@@ -57,11 +55,8 @@ class Session:
         self.hidden = torch.empty(0, 0)
         """Tapped hidden states [n, F] of the last call's tokens, where the artifact was exported with --tap-layers."""
         self._paces = Paces(options.verify_lens)
-        self._program = program
-        self._runner = TokenRunner(options)
         self._drafts = DraftRunner(options, manifest.drafter) if manifest.drafter is not None else None
-        self._text = CommittedText()
-        self._unfinished: Unfinished | None = None
+        self._transactions = Transactions(program, options)
         self._alone = OneThread()
         self.reset()  # the runtime does not promise what fresh state memory holds
 
@@ -84,19 +79,19 @@ class Session:
     def tokens(self) -> list[int]:
         """Return the committed tokens, a copy."""
         with self._alone:
-            return self._settled().tokens.copy()
+            return self._transactions.text().tokens.copy()
 
     @property
     def slots(self) -> dict[int, list[int]]:
         """Return the tokens that each snapshot slot was filled with; whether one can still be restored, ``restore`` says."""
         with self._alone:
-            return {slot: tokens.copy() for slot, tokens in self._settled().slots.items()}
+            return {slot: tokens.copy() for slot, tokens in self._transactions.text().slots.items()}
 
     @property
     def length(self) -> int:
         """Return the number of committed tokens."""
         with self._alone:
-            return len(self._settled().tokens)
+            return len(self._transactions.text().tokens)
 
     @property
     def room(self) -> int:
@@ -107,7 +102,7 @@ class Session:
     def note(self) -> str:
         """What was noted in the state that was loaded last."""
         with self._alone:
-            return self._settled().note
+            return self._transactions.text().note
 
     def prefill(self, tokens: Tokens) -> Tensor:
         """Commit any number of tokens ≥ 1; returns the logits [V] after the last.
@@ -116,12 +111,12 @@ class Session:
         state is then as it was, but for tokens that one call of the program committed: it says which of the two.
         """
         with self._alone:
-            return self._extend(self._settled(), tokens)
+            return self._extend(tokens)
 
     def decode(self, token: int) -> Tensor:
         """Commit one token; returns the logits [V] after it. Raises TokenError, CapacityError and NumericalError."""
         with self._alone:
-            return self._extend(self._settled(), [token])
+            return self._extend([token])
 
     def verify(self, tokens: Tokens) -> Tensor:
         """Return logits [n, V] after each of n tokens, 1 ≤ n ≤ ``verify_len``, without committing any.
@@ -129,15 +124,9 @@ class Session:
         Raises TokenError for too many or none, CapacityError where they do not fit, NumericalError like ``prefill``.
         """
         with self._alone:
-            text = self._settled()
-            ids = fitting(tokens, self.vocab_size, len(text.tokens), self.max_seq_len)
+            ids = fitting(tokens, self.vocab_size, len(self._transactions.text().tokens), self.max_seq_len)
             check_block(ids, self.verify_len)
-            self._begin(Change(base=len(text.tokens), staged=ids))
-            try:
-                logits, self.hidden = self._runner.verify(self._program, ids, len(text.tokens))
-            except NumericalError as error:
-                raise self._taken_back(error, PutBack({}, replace(text, staged=[]))) from None
-            self._end()
+            logits, self.hidden = self._transactions.verify(ids)
             return logits
 
     def commit(self, count: int) -> int:
@@ -146,18 +135,18 @@ class Session:
         Runs no forward: it replays only the recurrence. Raises CommitError without a block or for more than it has.
         """
         with self._alone:
-            text = self._settled()
+            text = self._transactions.text()
             check_commit(count, text.staged)
             change = Change(base=len(text.tokens), tokens=text.staged[:count])
-            return self._move("commit", count, change, CommitError("the program refused the commit."))
+            return self._transactions.move("commit", count, change, CommitError("the program refused the commit."))
 
     def snapshot(self, slot: int) -> int:
         """Keep the committed state in ``slot``; returns its length. Raises SnapshotError for a slot out of range."""
         with self._alone:
-            text = self._settled()
+            text = self._transactions.text()
             check_slot(slot, self.snapshot_slots)
             change = Change(base=len(text.tokens), slot=slot)
-            return self._move("snapshot", slot, change, SnapshotError(f"the program refused to fill slot {slot}."))
+            return self._transactions.move("snapshot", slot, change, SnapshotError(f"the program refused to fill slot {slot}."))
 
     def restore(self, slot: int) -> int:
         """Go back to what ``slot`` keeps; returns the new length.
@@ -165,7 +154,7 @@ class Session:
         Raises SnapshotError for a slot out of range, never filled, or whose positions were overwritten since.
         """
         with self._alone:
-            text = self._settled()
+            text = self._transactions.text()
             check_slot(slot, self.snapshot_slots)
             refused = SnapshotError(
                 f"slot {slot} keeps nothing to restore: it was never filled, or tokens were written below its length since "
@@ -174,13 +163,12 @@ class Session:
             tokens = text.slots.get(slot, [])
             # A drafter's rows may be others than those of the slot: which ones it had is known to no one.
             back_to = len(tokens) if self.manifest.drafter is None else 0
-            return self._move("restore", slot, Change(base=0, tokens=tokens, back_to=back_to), refused)
+            return self._transactions.move("restore", slot, Change(base=0, tokens=tokens, back_to=back_to), refused)
 
     def reset(self) -> int:
         """Empty the state and all slots; returns 0."""
         with self._alone:
-            self._unfinished = Reset()
-            return len(self._settled().tokens)
+            return len(self._transactions.become(Reset()).tokens)
 
     def checkpoint(self) -> Checkpoint:
         """Return the committed state, in memory of its own: valid whatever comes after, and for other sessions too.
@@ -189,8 +177,8 @@ class Session:
         is still kept. A staged block is not part of it, and goes on waiting.
         """
         with self._alone:
-            text = self._settled()
-            state, bounded = self._program.state(), self._program.bounded()
+            text = self._transactions.text()
+            state, bounded = self._transactions.program.state(), self._transactions.program.bounded()
             buffers, parent = self._row_buffers(state, bounded), text.lineage.last()
             made = make_checkpoint(self._model(), text.tokens, state, bounded, buffers, parent)
             text.lineage = Lineage(made.segment.chain())
@@ -202,21 +190,21 @@ class Session:
         Rows by position that the state still has are not written again. Raises UsageError for a checkpoint of another model.
         """
         with self._alone:
-            text = self._settled()
+            text = self._transactions.text()
             model = self._model()
             if checkpoint.model is not model and (self.manifest.identity is None or checkpoint.model != model):
                 raise UsageError("this checkpoint is of another model; resume it in a session over the one that made it.")
             last, ours = text.lineage.last(), set(checkpoint.segment.chain())
             common = [each for each in (last.chain() if last is not None else ()) if each in ours]
-            buffers = self._row_buffers(self._program.state(), self._program.bounded())
-            self._unfinished = Resume(checkpoint, common[-1] if common else None, buffers)
-            return len(self._settled().tokens)
+            buffers = self._row_buffers(self._transactions.program.state(), self._transactions.program.bounded())
+            resume = Resume(checkpoint, common[-1] if common else None, buffers)
+            return len(self._transactions.become(resume).tokens)
 
     def layout(self) -> Layout:
         """Return what this session's checkpoints look like. Raises UsageError without an artifact."""
         with self._alone:
-            self._settled()
-            state, bounded = self._program.state(), self._program.bounded()
+            self._transactions.text()
+            state, bounded = self._transactions.program.state(), self._transactions.program.bounded()
             kept = {name: buffer for name, buffer in bounded.items() if name != LENGTH}
             return Layout(self._identity(), self.vocab_size, self.max_seq_len, kept, self._row_buffers(state, bounded))
 
@@ -274,16 +262,8 @@ class Session:
         check_pairs(hidden, following)
         if self._drafts is None:
             raise DraftError("this artifact has no drafter of its own; export it with --drafter or --mtp.")
-        with self._alone:
-            text = self._settled()
-            calls = self._drafts.calls(len(following))
-            # A single call happens as a whole, so nothing needs to be taken back.
-            kept = {name: each.clone() for name, each in self._program.bounded().items() if calls > 1 and name != "length"}
-            change = Change(base=len(text.tokens), staged=text.staged)
-            self._begin(change, calls, PutBack(kept, replace(text)))
-            drafted = self._drafts.draft(self._program, hidden, following, limit, draws)
-            self._unfinished = None  # a drafter that is full refuses, and keeps what it has read
-            return drafted
+        with self._alone, self._transactions.drafting(self._drafts.calls(len(following))):
+            return self._drafts.draft(self._transactions.program, hidden, following, limit, draws)
 
     def save(self, path: str | Path, note: str = "") -> None:
         """Write the whole state, slots included, and ``note`` to ``path``; a staged block is not part of it.
@@ -291,7 +271,7 @@ class Session:
         Raises OutputError where it cannot be written; what was at ``path`` then stays.
         """
         with self._alone:
-            text = self._settled()
+            text = self._transactions.text()
             write_state(Path(path), self._identity(), SavedState(self._saved_buffers(), text.tokens, text.slots, note))
 
     def load_state(self, path: str | Path) -> int:
@@ -302,82 +282,24 @@ class Session:
         with self._alone:
             saved = read_state(Path(path), self._identity(), self._saved_buffers())
             saved.check(self.vocab_size, self.max_seq_len, self.snapshot_slots)
-            self._unfinished = PutBack(saved.buffers, CommittedText(saved.tokens, saved.slots, note=saved.note))
-            return len(self._settled().tokens)
+            text = CommittedText(saved.tokens, saved.slots, note=saved.note)
+            return len(self._transactions.become(PutBack(saved.buffers, text)).tokens)
 
     def state(self) -> dict[str, Tensor]:
         """Return a copy of every buffer of the state by name, for inspection."""
         with self._alone:
-            self._settled()
-            return {name: tensor.clone() for name, tensor in self._program.state().items()}
+            self._transactions.text()
+            return {name: tensor.clone() for name, tensor in self._transactions.program.state().items()}
 
     def pace(self, drafter: Drafter) -> Pace:
         """Return what this session has measured with ``drafter`` so far, one generation after the other."""
         return self._paces.of(drafter)
 
-    # Calls: each is begun, run and ended; what an interrupt leaves of it is settled by the next.
-
-    def _settled(self) -> CommittedText:
-        """The text, once nothing is unfinished."""
-        while self._unfinished is not None:
-            self._unfinished = self._unfinished.settle(self._program, self._text)
-        return self._text
-
-    def _begin(self, change: Change, calls: int = 1, undo: Unfinished | None = None) -> None:
-        """Announce so many calls that make ``change``."""
-        before = self._program.operations()
-        self._unfinished = Calls(change=change, before=before, after=before + calls, undo=undo)
-
-    def _end(self, refused: Exception | None = None) -> None:
-        """Settle the calls that came back. Raises ``refused`` where the program refused."""
-        calls = self._unfinished
-        self._settled()
-        if isinstance(calls, Calls) and self._program.operations() != calls.after:
-            raise refused or ArtifactError("the program refused tokens that fit; export the model again.")
-
-    def _extend(self, text: CommittedText, tokens: Tokens) -> Tensor:
-        """Commit tokens in chunks; returns the logits [V] after the last."""
-        ids = fitting(tokens, self.vocab_size, len(text.tokens), self.max_seq_len)
-        chunks = self._runner.chunks(ids)
-        calls = sum(map(self._runner.calls, chunks))
-        undo = self._undo(text, len(chunks), calls)
-        self._begin(Change(base=len(text.tokens), tokens=ids), calls, undo)
-        try:
-            starts = accumulate(map(len, chunks[:-1]), initial=len(text.tokens))
-            answers = [self._runner.extend(self._program, *each) for each in zip(chunks, starts, strict=True)]
-        except NumericalError as error:
-            raise self._taken_back(error, undo) from None
-        self._end()
-        self.hidden = answers[0][1] if len(answers) == 1 else torch.cat([hidden for _, hidden in answers])
-        return answers[-1][0][0]
-
-    def _taken_back(self, error: NumericalError, undo: Unfinished | None) -> NumericalError:
-        """Let ``undo`` be done next, where there is one; the error, saying how the state is left."""
-        if undo is None:
-            return NumericalError(f"{error} The tokens are committed: reset, restore a slot or load a state to go on.")
-        self._unfinished = undo
-        return NumericalError(f"{error} The state is as it was.")
-
-    def _undo(self, text: CommittedText, chunks: int, calls: int) -> Unfinished | None:
-        """How to take back some calls of a prefill: rows behind the length do not count, so bounded buffers are enough.
-
-        For a single call nothing is copied: that would cost every token that is decoded a copy of the state.
-        """
-        if not text.tokens and not text.slots:
-            return Reset()
-        if calls == 1:
-            return None
-        kept = self._program.bounded() if chunks > 1 else {}  # a single chunk is verified and then committed at once
-        return PutBack({name: buffer.clone() for name, buffer in kept.items()}, replace(text, staged=[]))
-
-    def _move(self, name: str, argument: int, change: Change, refused: Exception) -> int:
-        """Run a method that answers with a length; raise ``refused`` for its -1."""
-        self._begin(change)
-        answer = int(self._program.call(name, number(argument))[0])
-        self._end(refused)
-        if answer != change.length:
-            raise ArtifactError(f"the program answered a {name} with {answer}, not {change.length}; export the model again.")
-        return answer
+    def _extend(self, tokens: Tokens) -> Tensor:
+        """Commit tokens; returns the logits [V] after the last."""
+        ids = fitting(tokens, self.vocab_size, len(self._transactions.text().tokens), self.max_seq_len)
+        logits, self.hidden = self._transactions.extend(ids)
+        return logits[0]
 
     def _model(self) -> object:
         """Return what checkpoints belong to: the artifact, however often it was opened, else this very model."""
@@ -394,5 +316,5 @@ class Session:
 
     def _saved_buffers(self) -> dict[str, Tensor]:
         """The runtime's own memory, without what is staged."""
-        state = self._program.state()
+        state = self._transactions.program.state()
         return {name: buffer for name, buffer in state.items() if not name.rpartition(".")[2].startswith("staged")}

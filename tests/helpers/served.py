@@ -80,7 +80,7 @@ class Served:
     @property
     def read(self) -> int:
         """Tokens that were read so far."""
-        return sum(place.session._program.read for place in self.places)  # type: ignore[attr-defined]
+        return sum(place.session._transactions.program.read for place in self.places)  # type: ignore[attr-defined]
 
     def gauge(self, name: str) -> float:
         return self.server.metrics._values.get((name, ""), 0)

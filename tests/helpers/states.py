@@ -11,7 +11,7 @@ from hybridge.runtime.sessions.row_buffers import row_buffers
 
 def seen(session: Session) -> dict[str, Tensor]:
     """All of a state that decides what comes: bounded buffers, and the rows that count."""
-    state, bounded = session._program.state(), session._program.bounded()
+    state, bounded = session._transactions.program.state(), session._transactions.program.bounded()
     rows = row_buffers(state, bounded, session.manifest.options)
     return {name: each.clone() for name, each in bounded.items()} | {
         name: each.read(0, each.filled(state)) for name, each in rows.items()
