@@ -1,4 +1,4 @@
-"""The forms that people have checkpoints in, whole or not, made of a good one."""
+"""The forms that people have checkpoints in, whole or not, made of a good one; and what is said of them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tiny import save_checkpoint, tiny_config
+from transformers import PreTrainedModel
+
+from hybridge.cache.errors import CheckpointError, HybridgeError
+from hybridge.export.checkpoint.loading import load_checkpoint
 
 
 def lfs_pointer(path: Path) -> None:
@@ -76,3 +81,19 @@ def without_permission(path: Path) -> Iterator[None]:
         if user == 0:
             os.seteuid(0)
         path.chmod(before)
+
+
+def refusal(named: str | Path, kind: type[HybridgeError] = CheckpointError) -> str:
+    """What is said when the checkpoint is loaded; it must be of this very kind of error."""
+    with pytest.raises(kind) as error:
+        load_checkpoint(named)
+    assert error.type is kind
+    return str(error.value)
+
+
+def assert_same_weights(model: PreTrainedModel, folder: Path) -> None:
+    """The model has every weight of the folder."""
+    saved = load_file(folder / "model.safetensors")
+    ours = model.state_dict()
+    assert saved.keys() <= ours.keys()
+    assert all(ours[name].equal(weight) for name, weight in saved.items())
