@@ -74,8 +74,8 @@ def main() -> int:
                 break
             source = (ROOT / module).read_text(encoding="utf-8")
             names = tests.that_reach(module, mutant)
-            key = hashlib.sha256(repr([source, mutant, names, options.seconds]).encode()).hexdigest()[:16]
-            tried = before.get(key) or attempt(runner, key, module, mutant, source, names, options.seconds)
+            key = hashlib.sha256(repr([source, mutant, sorted(names), options.seconds]).encode()).hexdigest()[:16]
+            tried = before.get(key) or attempt(runner, tests, key, module, mutant, source, names)
             found.append(tried)
             if key not in before:
                 with options.journal.open("a", encoding="utf-8") as file:
@@ -87,8 +87,9 @@ def main() -> int:
 class Tests:
     """Which test files reach a line, and how long each takes."""
 
-    def __init__(self, folder: Path, seconds: float) -> None:
-        self._limit = seconds
+    def __init__(self, folder: Path, limit: float) -> None:
+        self.limit = limit
+        """Seconds of one file, and of all files of one mutant, at most."""
         self._data = coverage.CoverageData(str(folder / "data"))
         self._data.read()
         self._seconds: dict[str, float] = json.loads((folder / "seconds.json").read_text(encoding="utf-8"))
@@ -103,9 +104,13 @@ class Tests:
         by_line = self._data.contexts_by_lineno(path)
         lines = range(mutant.line, mutant.end_line + 1)
         names = {name for line in lines for name in by_line.get(line, []) if (ROOT / "tests" / name).is_file()}
-        in_time = [name for name in names if self._seconds.get(name, 1e9) < self._limit]
+        in_time = [name for name in names if self._seconds.get(name, 1e9) < self.limit]
         stem = Path(module).stem.strip("_")
         return sorted(in_time, key=lambda name: (stem not in name, self._seconds[name]))
+
+    def took(self, name: str, seconds: float) -> None:
+        """Let it be known how long a file takes alone: fixtures are shared where all are run."""
+        self._seconds[name] = seconds
 
 
 def draw(beginnings: list[str], count: int, seed: int) -> list[tuple[str, Mutant]]:
@@ -116,18 +121,21 @@ def draw(beginnings: list[str], count: int, seed: int) -> list[tuple[str, Mutant
     return random.Random(seed).sample(every, min(count, len(every)))
 
 
-def attempt(runner: Runner, key: str, module: str, mutant: Mutant, source: str, names: list[str], seconds: float) -> Tried:
+def attempt(runner: Runner, tests: Tests, key: str, module: str, mutant: Mutant, source: str, names: list[str]) -> Tried:
     """Run the tests of a mutant until one notices it, or its time is up."""
     change = mutant.describe(source)
     spent = 0.0
     for name in names:
-        if spent >= seconds:
+        if spent >= tests.limit:
             break
         start = time.monotonic()
         with runner.mutated(module, mutant.apply(source)):
-            outcome = runner.outcome([name], seconds)
-        spent += time.monotonic() - start
-        if outcome != "passed" and runner.passes(name, seconds):
+            outcome = runner.outcome([name], tests.limit)
+        seconds = time.monotonic() - start
+        spent += seconds
+        if outcome == "passed":
+            tests.took(name, seconds)
+        elif runner.passes(name, tests.limit):
             return Tried(key, module, mutant.line, change, outcome, name, spent)
     return Tried(key, module, mutant.line, change, "passed" if names else "no test", seconds=spent)
 
