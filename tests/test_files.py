@@ -50,6 +50,18 @@ def test_a_system_that_cannot_says_so(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not exchange(tmp_path, tmp_path)
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_what_is_written_and_read_is_closed(tmp_path: Path) -> None:
+    def written() -> int:
+        replace_file(tmp_path / "file", b"1")
+        sync_tree(tmp_path)
+        assert read_regular(tmp_path / "file", 1) == b"1"
+        claim_folder(tmp_path / "folder").release()
+        return len(os.listdir("/proc/self/fd"))
+
+    assert written() == written()
+
+
 def test_everything_in_a_folder_is_synced_and_it_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "deep").mkdir()
     for name in ("a", "deep/b"):

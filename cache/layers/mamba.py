@@ -45,9 +45,9 @@ class MambaLayer(CacheLayer):
         self.add_staged("staged_steps", channels)
         self.add_staged("staged_key", heads, state_dim)
 
-    def convolved(self, x: Tensor, *, block: Block, start: int = 0) -> Tensor:
-        """Convolve the block; C channels of x [B, T, X] from ``start`` on."""
-        return self.kernels.convolve(x, self.convolution, self.conv_state, self.staged_conv, block, start)
+    def convolved(self, x: Tensor, *, block: Block) -> Tensor:
+        """Convolve the block, x [B, T, C]."""
+        return self.kernels.convolve(x, self.convolution, self.conv_state, self.staged_conv, block)
 
     def mix(self, selected: Selected, *, block: Block) -> Tensor:
         """Scan what the mixer selected."""

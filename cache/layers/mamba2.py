@@ -43,7 +43,7 @@ class Mamba2Layer(CacheLayer):
         self.add_staged("staged_mixed", channels, dtype=sizes.dtype)
         self.add_staged("staged_steps", heads)
 
-    def mix(self, x: Tensor, steps: StepSize, *, block: Block, start: int = 0) -> Tensor:
+    def mix(self, x: Tensor, steps: StepSize, *, block: Block, start: int) -> Tensor:
         mixed = self.kernels.convolve(x, self.convolution, self.conv_state, self.staged_conv, block, start)
         return self.kernels.linear_attention(
             mixed, steps, self.weights(), self.recurrent_state, self.staged_as(LinearStaged), block
