@@ -11,7 +11,13 @@ from filelock import FileLock
 
 
 def once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """A folder that ``make`` has filled: by the process that asks first, while the others wait for it."""
+    """A folder that ``make`` has filled: by the process that asks first, while the others wait for it; or by an earlier run.
+
+    HYBRIDGE_TESTS_MADE may name a folder of an earlier run's work, which ``scripts/mutants`` keeps.
+    """
+    made = Path(os.environ.get("HYBRIDGE_TESTS_MADE", os.devnull)) / name
+    if made.with_name(f"{name}.done").exists():
+        return made
     base = factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     folder, done = shared / name, shared / f"{name}.done"
