@@ -19,7 +19,7 @@ warnings.simplefilter("ignore")
 import hybridge.export.pte.exporter, hypothesis, pytest
 print(*(name for name in sys.modules if not name.startswith(("hybridge", "__"))), sep="\\n")
 """
-EXPORTING = ("test_artifact.py", "test_checkpoint_folder.py", "test_onnx_session.py", "test_serve.py")
+EXPORTING = ("test_artifact.py", "test_checkpoint_folder.py", "test_onnx_session.py", "test_serve_requests.py")
 """Tests that export what many others use."""
 MADE = "HYBRIDGE_TESTS_MADE"
 FOLDERS = ("cache", "runtime", "export", "src", "tests", "scripts", "examples", "docs")
