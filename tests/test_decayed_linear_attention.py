@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,6 +10,7 @@ from torch import Tensor
 from hybridge.cache import HybridCache
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.recurrences.decayed_linear_attention import decayed_linear_attention, decayed_linear_attention_naive
+from hybridge.cache.recurrences.state_space import StepSize
 
 
 def inputs(tokens: int, *, strength: float = 1.0, heads: int = 3, key_dim: int = 11, value_dim: int = 7) -> list[Tensor]:
@@ -42,6 +45,18 @@ def test_identity_steps_leave_the_state_alone(count: int, by_key: bool) -> None:
     expected, exact = decayed_linear_attention_naive(*first, state) if count else (out[..., :0], state)
     torch.testing.assert_close(out[..., :count], expected, rtol=2e-5, atol=2e-5)
     torch.testing.assert_close(after, exact, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("low", [0.0, 0.4])
+@pytest.mark.parametrize("high", [0.7, math.inf])
+@pytest.mark.parametrize("bias", [None, torch.tensor([0.5, -0.5])])
+def test_step_sizes_stay_between_their_limits(low: float, high: float, bias: Tensor | None) -> None:
+    raw = torch.linspace(-4, 4, 3 * 5).view(1, 3, 5)
+    steps = StepSize(raw=raw, count=2, start=3, bias=bias, low=low, high=high).sizes
+    want = torch.nn.functional.softplus(raw[..., 3:] + (0 if bias is None else bias))
+    torch.testing.assert_close(steps, want.clamp(low, high))
+    assert (steps == low).any() == (low > 0)
+    assert (steps == high).any() == (high < math.inf)
 
 
 def test_pieces_are_the_whole() -> None:

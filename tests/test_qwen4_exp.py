@@ -78,6 +78,11 @@ def test_what_the_states_cannot_follow_is_refused_by_name(overrides: dict[str, A
         new_cache(**overrides)
 
 
+@pytest.mark.parametrize("overrides", [{"ple_conv_kernel_size": 2}, {"vocab_size": 2**24}], ids=str)
+def test_the_last_that_the_states_can_follow_is_taken(overrides: dict[str, Any]) -> None:
+    assert new_cache(**overrides).cache_layers()
+
+
 GATED_DELTA = [FAMILY, "olmo_hybrid", "qwen3_5_moe_text", "qwen3_next"]
 
 
