@@ -99,14 +99,14 @@ class Tests:
                           for path in self._data.measured_files()}  # fmt: skip
 
     def that_reach(self, module: str, mutant: Mutant) -> list[str]:
-        """Return test files that end in time: those of the module's name, then the others, the quickest of each first."""
-        path = self._measured.get(module)
-        if path is None:
-            return []
-        by_line = self._data.contexts_by_lineno(path)
-        lines = range(mutant.line, mutant.end_line + 1)
-        names = {name for line in lines for name in by_line.get(line, []) if (ROOT / "tests" / name).is_file()}
-        in_time = [name for name in names if self._seconds.get(name, 1e9) < self.limit]
+        """Return test files that end in time: those of the module's name, then the others, the quickest of each first.
+
+        Those of the whole module where none is known to reach the line: it may have come later than the data.
+        """
+        by_line = self._data.contexts_by_lineno(self._measured.get(module, module))
+        reached = {name for line in range(mutant.line, mutant.end_line + 1) for name in by_line.get(line, [])}
+        names = reached or {name for each in by_line.values() for name in each}
+        in_time = [name for name in names if (ROOT / "tests" / name).is_file() and self._seconds.get(name, 1e9) < self.limit]
         stem = Path(module).stem.strip("_")
         return sorted(in_time, key=lambda name: (stem not in name, self._seconds[name]))
 
