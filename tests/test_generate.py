@@ -13,6 +13,7 @@ from table import END, VOCABULARY, Table, table_session
 from hybridge.cache.errors import CapacityError, TokenError, UsageError
 from hybridge.runtime import Context, Drafter, GenerationStats, PromptLookup, Proposal, Sampling, Session
 from hybridge.runtime.drafters.draft_model import DraftModel
+from hybridge.runtime.generation.generate import Round
 
 
 class FixedProposals:
@@ -30,6 +31,20 @@ class FixedProposals:
 def run(session: Session, prompt: list[int], **options: object) -> tuple[list[int], GenerationStats]:
     stats = GenerationStats()
     return list(session.generate(prompt, **({"max_new_tokens": 30, "stats": stats} | options))), stats  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("forced", "guessed"), [(False, "draft"), (True, "forced")])
+def test_the_last_token_of_a_round_is_the_models_own(forced: bool, guessed: str) -> None:
+    block = Round([5, 6, 7], proposed=4, forced=forced)
+    assert [block.origin(number) for number in (1, 2, 3)] == [guessed, guessed, "own"]
+    assert Round([5]).origin(1) == "own"
+
+
+def test_only_forced_tokens_are_counted_as_forced() -> None:
+    stats = GenerationStats()
+    stats.count_block(1, 3, 4, forced=False)
+    stats.count_block(5, 2, 2, forced=True)
+    assert (stats.forced, stats.accepted, stats.proposed, stats.rollbacks) == (2, 5, 6, 1)
 
 
 guesses = st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=6), max_size=5)
