@@ -39,6 +39,13 @@ def test_positions_live_as_long_as_what_is_made_of_them(block: Block) -> None:
     assert alive() is not None
 
 
+def test_an_offset_leaves_room_for_the_block() -> None:
+    block = Block(start=torch.tensor([ROWS - TOKENS]), count=torch.tensor([TOKENS]), length=TOKENS)
+    assert block.offset(ROWS) == ROWS - TOKENS
+    with pytest.raises(RuntimeError):
+        block.offset(ROWS - 1)
+
+
 def test_each_object_has_its_result_computed_once(block: Block) -> None:
     mask, equal, computed = torch.ones(2), torch.ones(2), []
     for of, expected in ((mask, 1), (mask, 1), (equal, 2), (None, 3), (mask, 1)):

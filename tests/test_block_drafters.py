@@ -84,6 +84,21 @@ def test_a_part_of_the_vocabulary_may_be_proposed(tmp_path: Path, kind: str) -> 
     assert all(float(q[ids].sum()) == pytest.approx(1.0) for q in proposal.probabilities)
 
 
+def test_rows_are_not_known_after_a_restore(subject: Subject) -> None:
+    """A drafter may have read other hidden states than those of the slot."""
+    session = subject.session
+    session.reset()
+    session.prefill([4, 5, 6, 7])
+    kept = session.checkpoint()
+    session.prefill([5, 6])
+    session.snapshot(0)
+    session.prefill([7, 8])
+    session.restore(0)
+    again = session.checkpoint().segment
+    assert kept.segment.length == 4
+    assert again.parent is None
+
+
 def test_text_is_plain_decodings(subject: Subject) -> None:
     session, prompt = subject.session, [5, 6, 7, 8, 9, 5, 6, 7]
     texts = []

@@ -196,6 +196,17 @@ def test_rows_are_copied_once() -> None:
     assert session.checkpoint().segment is second.segment, "nothing was added"
 
 
+def test_rows_below_a_restored_length_are_still_known() -> None:
+    session = eager_session(lively(tiny_model(hybrid())), SIZES)
+    session.prefill([1, 2, 3, 4])
+    first = session.checkpoint()
+    session.prefill([5, 6])
+    session.snapshot(0)
+    session.prefill([7, 8])
+    session.restore(0)
+    assert session.checkpoint().segment.parent is first.segment
+
+
 # The tree
 
 
@@ -242,6 +253,13 @@ def test_the_tree_finds_the_longest_beginning_within_its_budget(given_texts: lis
         assert tuple(session._transactions.program.text) == tokens  # type: ignore[attr-defined]
     cache.clear()
     assert (cache.nbytes, len(cache), cache._root.children) == (0, 0, {})
+
+
+def test_checkpoints_are_kept_at_the_marks_and_at_the_end() -> None:
+    """Where a prefill chunk ends says nothing of where another text may go another way."""
+    session, cache, text = reading_session(), PrefixCache(1 << 20), [i % VOCABULARY for i in range(19)]
+    bring_to(session, text, cache, marks=[4, 7])
+    assert sorted(map(len, alive(cache))) == [4, 7, 19]
 
 
 def alive(cache: PrefixCache) -> list[list[int]]:

@@ -47,6 +47,12 @@ def test_only_forced_tokens_are_counted_as_forced() -> None:
     assert (stats.forced, stats.accepted, stats.proposed, stats.rollbacks) == (2, 5, 6, 1)
 
 
+def test_the_first_token_is_not_counted_in_the_rate() -> None:
+    assert GenerationStats(new_tokens=5, new_seconds=2.0).tokens_per_second == 2.0
+    assert GenerationStats(new_tokens=1, new_seconds=2.0).tokens_per_second == 0.0
+    assert GenerationStats(new_tokens=5).tokens_per_second == 0.0
+
+
 guesses = st.lists(st.lists(st.integers(0, VOCABULARY - 1), max_size=6), max_size=5)
 blocks = st.sampled_from([None, 2, 3, 4])
 

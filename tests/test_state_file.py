@@ -162,6 +162,10 @@ FORGED: dict[str, Callable[[Path], object]] = {
     "a number for tokens": lambda path: forge_texts(path, lambda texts: texts.update(tokens=5)),
     "text for tokens": lambda path: forge_texts(path, lambda texts: texts.update(tokens="123456789012")),
     "a slot that is not there": lambda path: forge_texts(path, lambda texts: texts["slots"].append([7, [1]])),
+    "a slot's token beyond the vocabulary": lambda path: forge_texts(
+        path, lambda texts: texts["slots"][0][1].__setitem__(0, 131)
+    ),
+    "a slot's negative token": lambda path: forge_texts(path, lambda texts: texts["slots"][0][1].__setitem__(0, -1)),
     "a slot twice": lambda path: forge_texts(path, lambda texts: texts["slots"].append(texts["slots"][0])),
     "a slot without a number": lambda path: forge_texts(path, lambda texts: texts["slots"].append(["1", []])),
     "slots that are no pairs": lambda path: forge_texts(path, lambda texts: texts.update(slots=[3])),
