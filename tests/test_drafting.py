@@ -1,9 +1,12 @@
-"""What a drafter in the program does with its scores, by the definition."""
+"""What a drafter in the program reads, and does with its scores, by the definition."""
 
 import pytest
 import torch
 
+from hybridge.cache.block import CacheSizes
+from hybridge.cache.layers.drafter import DrafterLengthLayer
 from hybridge.cache.operations.drafting import CoreDrafting
+from hybridge.cache.operations.kernels import CoreKernels
 
 SCORES = torch.tensor([[[0.0, 1.0, -1.0, 0.5], [2.0, 2.0, 2.0, 2.0]]])
 
@@ -26,3 +29,13 @@ def test_without_a_temperature_it_is_the_best() -> None:
 def test_the_candidates_are_the_best_and_the_chance_is_the_largest() -> None:
     assert CoreDrafting().best_candidates(SCORES[:, :1], 3).tolist() == [[[1, 3, 0]]]
     torch.testing.assert_close(CoreDrafting().top_chance(SCORES), SCORES.softmax(-1)[..., 1])
+
+
+@pytest.mark.parametrize(("ahead", "fits"), [(0, True), (3, True), (4, False)])
+def test_a_drafter_reads_what_leaves_room_for_its_draft_tokens(ahead: int, fits: bool) -> None:
+    """4 tokens were read, of at most 10."""
+    layer = DrafterLengthLayer(CacheSizes(max_seq_len=10), CoreKernels())
+    layer.drafted_length.fill_(4)
+    block = layer.extend(6, torch.tensor([3]), ahead)
+    assert (int(block.start), int(block.count)) == ((4, 3) if fits else (10, 0))
+    assert layer.close(block).tolist() == [7 if fits else -1]
