@@ -211,6 +211,12 @@ def test_damage_is_ignored_and_told(tmp_path: Path, caplog: pytest.LogCaptureFix
         caplog.clear()
     rows.write_bytes(whole[:50])
     assert "was damaged" in ignored(tmp_path, caplog)
+    for file in (rows, state):
+        size = file.stat().st_size
+        os.truncate(file, 1 << 32)
+        assert "are the most there can be" in ignored(tmp_path, caplog), "nobody reads that much"
+        os.truncate(file, size)
+        caplog.clear()
     rows.unlink()
     os.mkfifo(rows)
     assert "no regular file" in ignored(tmp_path, caplog)

@@ -31,11 +31,13 @@ def test_the_candidates_are_the_best_and_the_chance_is_the_largest() -> None:
     torch.testing.assert_close(CoreDrafting().top_chance(SCORES), SCORES.softmax(-1)[..., 1])
 
 
-@pytest.mark.parametrize(("ahead", "fits"), [(0, True), (3, True), (4, False)])
-def test_a_drafter_reads_what_leaves_room_for_its_draft_tokens(ahead: int, fits: bool) -> None:
-    """4 tokens were read, of at most 10."""
-    layer = DrafterLengthLayer(CacheSizes(max_seq_len=10), CoreKernels())
+@pytest.mark.parametrize(
+    ("count", "ahead", "fits"), [(3, 0, True), (3, 3, True), (3, 4, False), (0, 0, False), (6, 0, True), (7, 0, False)]
+)
+def test_a_drafter_reads_what_leaves_room_for_its_draft_tokens(count: int, ahead: int, fits: bool) -> None:
+    """At most 6 at once; 4 were read before, and there is room for 10 or for 20."""
+    layer = DrafterLengthLayer(CacheSizes(max_seq_len=10 if count == 3 else 20), CoreKernels())
     layer.drafted_length.fill_(4)
-    block = layer.extend(6, torch.tensor([3]), ahead)
-    assert (int(block.start), int(block.count)) == ((4, 3) if fits else (10, 0))
-    assert layer.close(block).tolist() == [7 if fits else -1]
+    block = layer.extend(6, torch.tensor([count]), ahead)
+    assert (int(block.start), int(block.count)) == ((4, count) if fits else (layer.sizes.max_seq_len, 0))
+    assert layer.close(block).tolist() == [4 + count if fits else -1]

@@ -23,7 +23,8 @@ from hybridge.runtime.files import durable
 from hybridge.runtime.sessions.saved_state import SavedState
 from hybridge.runtime.sessions.state_file import read_state, write_state
 
-PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
+PROMPT = [5, 6, 7, 0, 9, 5, 6, 130, 8, 9, 5, 6]
+"""With the first and the last of the vocabulary."""
 
 
 @pytest.fixture(scope="module")
