@@ -19,7 +19,7 @@ from torch import Tensor
 
 from hybridge.cache.errors import SnapshotError, UsageError
 from hybridge.export.reference.eager import eager_session
-from hybridge.runtime import ExportOptions, Session
+from hybridge.runtime import Context, ExportOptions, Proposal, Session
 from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
 from hybridge.runtime.sessions.checkpoint import Checkpoint
 from hybridge.runtime.sessions.prefix_cache import PrefixCache
@@ -255,11 +255,37 @@ def test_the_tree_finds_the_longest_beginning_within_its_budget(given_texts: lis
     assert (cache.nbytes, len(cache), cache._root.children) == (0, 0, {})
 
 
-def test_checkpoints_are_kept_at_the_marks_and_at_the_end() -> None:
-    """Where a prefill chunk ends says nothing of where another text may go another way."""
-    session, cache, text = reading_session(), PrefixCache(1 << 20), [i % VOCABULARY for i in range(19)]
-    bring_to(session, text, cache, marks=[4, 7])
-    assert sorted(map(len, alive(cache))) == [4, 7, 19]
+class Wants:
+    """A drafter that reads hidden states, or none."""
+
+    is_free = False
+
+    def __init__(self, needs_hidden: bool) -> None:
+        self.needs_hidden = needs_hidden
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        return Proposal([])
+
+
+def test_hidden_states_are_for_drafters_that_read_them() -> None:
+    """Of all tokens that were read, in order; none where the program has no taps."""
+    model, options = lively(tiny_model(hybrid())), replace(SIZES, tap_layers=(0, 1))
+    text, session = list(range(1, 15)), eager_session(model, options)
+    prompt = Prompt(session, text, PrefixCache(0))
+    for _ in prompt.steps():
+        pass
+    hidden = prompt.hidden_for(Wants(True))
+    assert hidden is not None
+    assert len(hidden) == len(text)
+    session.reset()
+    session.prefill(text[:9])
+    assert torch.equal(hidden[:9], session.hidden)
+    assert prompt.hidden_for(Wants(False)) is None
+    assert prompt.hidden_for(None) is None
+    without = Prompt(reading_session(), [1, 2, 3], PrefixCache(0))
+    for _ in without.steps():
+        pass
+    assert without.hidden_for(Wants(True)) is None
 
 
 def alive(cache: PrefixCache) -> list[list[int]]:
