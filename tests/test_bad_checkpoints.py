@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny import save_checkpoint, tiny_config, tiny_model
 from torch import Tensor
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedModel
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families import FAMILIES
@@ -217,6 +217,23 @@ def test_an_index_that_names_a_pickle_is_refused(tmp_path: Path) -> None:
 def test_a_missing_weight_is_named(folder: Path) -> None:
     edit_weights(folder, lambda weights: weights.pop(NORM))
     with pytest.raises(CheckpointError, match=rf"lacks {NORM}; the checkpoint is incomplete"):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"linear_conv_kernel_dim": 4096}, r"conv1d\.weight in .* asks for \[\d+, 1, 4096\]"),
+        ({"attention_bias": True}, r"lacks .*_proj\.bias"),
+        ({"vocab_size": 1000}, r"lm_head\.weight in .* asks for \[1000, 48\]"),
+    ],
+    ids=str,
+)
+def test_no_weights_are_made_up(folder: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, object], says: str) -> None:
+    """Random ones of the size that was asked for took 19 GB and 70 s, with one number of a config of 878 bytes changed."""
+    edit_json(folder / "config.json", **asked)
+    monkeypatch.setattr(PreTrainedModel, "_initialize_missing_keys", lambda *_: pytest.fail("random weights were made"))
+    with pytest.raises(CheckpointError, match=says):
         load_checkpoint(folder)
 
 

@@ -36,7 +36,7 @@ from hybridge.export.checkpoint.stored_tensors import stored_tensors
 from hybridge.export.checkpoint.text_model import text_model
 from hybridge.export.checkpoint.weight_files import loadable
 from hybridge.export.pinned.transformers import model_class
-from hybridge.export.pinned.transformers_loading import Reader, read_one_by_one
+from hybridge.export.pinned.transformers_loading import Reader, UnfitWeightsError, read_one_by_one, refuse_unfit_weights
 from hybridge.export.source.checkpoint_path import find_checkpoint
 from hybridge.export.source.hub_cache import download_again, origin_of
 from hybridge.export.source.named import Named, named
@@ -133,8 +133,8 @@ def load_checkpoint(checkpoint: str | Path | Named, reader: Reader | None = None
         config = config_in(folder)
         check_files(wanted.tokenizer or folder, (TOKENIZER, *COPIED_FILES))
         with _weights(place) as where, read_one_by_one(checked) if checked else nullcontext():
-            model, info = _load_weights(place, where, config)
-        _check_weights(place, info, checked.broken if checked else broken_weights(model))
+            model = _load_weights(place, where, config)
+        _check_finite(place, checked.broken if checked else broken_weights(model))
         text = merge_adapters(text_model(model).eval().requires_grad_(False), wanted.adapters)
         weakref.finalize(text, unless_loaded.pop_all().close)
     return Checkpoint(folder=folder, model=text, own_tokenizer=wanted.tokenizer, note=note, source=origin_of(place))
@@ -156,29 +156,30 @@ def _weights(folder: Path) -> Iterator[dict[str, Any]]:
         yield {"pretrained_model_name_or_path": None, "state_dict": weights}
 
 
-def _load_weights(folder: Path, where: dict[str, Any], config: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
-    # Its log tells of reference kernels and of what it loads; what matters of that is checked below.
+def _load_weights(folder: Path, where: dict[str, Any], config: Any) -> PreTrainedModel:
+    # Its log tells of reference kernels and of what it loads; what matters of that is an error.
     transformers_logging.set_verbosity(transformers_logging.CRITICAL)
     transformers_logging.disable_progress_bar()
     try:
         kind, config = model_class(_class_for(config), config)
-        model, info = kind.from_pretrained(
-            **where,
-            config=config,
-            dtype=torch.float32,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # so that they are listed; they are refused below
-        )
+        with refuse_unfit_weights():
+            model: PreTrainedModel = kind.from_pretrained(
+                **where,
+                config=config,
+                dtype=torch.float32,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+            )
     except HybridgeError:
         raise  # the reader's, or those of a form
+    except UnfitWeightsError as unfit:
+        raise CheckpointError(_unfit(folder, unfit)) from None
     except Exception as error:  # whatever a damaged file or an impossible size makes transformers run into
         raise CheckpointError(_obstacle(folder, config, error)) from error
     if "state_dict" in where and (folder / "generation_config.json").is_file():  # transformers has looked into no folder
         model.generation_config = _generation_config(folder)
-    return model, info
+    return model
 
 
 def _generation_config(folder: Path) -> GenerationConfig:
@@ -204,15 +205,16 @@ def _class_for(config: Any) -> Any:
     return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
 
 
-def _check_weights(folder: Path, info: dict[str, Any], broken: list[str]) -> None:
-    if missing := sorted(info["missing_keys"]):
-        raise CheckpointError(f"{folder} lacks {_some(missing)}; the checkpoint is incomplete: {download_again(folder)}.")
-    if mismatched := sorted(info["mismatched_keys"]):
-        name, found, expected = mismatched[0]
-        raise CheckpointError(
-            f"{name} in {folder} has shape {list(found)}, but config.json asks for {list(expected)}"
-            + (f" (and {len(mismatched) - 1} more)." if len(mismatched) > 1 else ".")
-        )
+def _unfit(folder: Path, unfit: UnfitWeightsError) -> str:
+    """Say which weights are missing, or else which have another shape."""
+    if unfit.missing:
+        return f"{folder} lacks {_some(unfit.missing)}; the checkpoint is incomplete: {download_again(folder)}."
+    (name, found, expected), *others = unfit.misshapen
+    more = f" (and {len(others)} more)" if others else ""
+    return f"{name} in {folder} has shape {list(found)}, but config.json asks for {list(expected)}{more}."
+
+
+def _check_finite(folder: Path, broken: list[str]) -> None:
     if broken:
         raise CheckpointError(f"{_some(broken)} in {folder} is not finite (NaN or infinity); the weights are damaged.")
 

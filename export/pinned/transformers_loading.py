@@ -1,7 +1,9 @@
-"""transformers 5.23: how ``from_pretrained`` puts weights into a model, and a patch that lets each be worked on as it comes."""
+"""transformers 5.23: how ``from_pretrained`` puts weights into a model; patches to work on each and to refuse what is unfit."""
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
@@ -48,6 +50,44 @@ def read_one_by_one(reader: Reader) -> Iterator[None]:
         mock.patch.object(modeling_utils, "safe_open", _open_to_read),
     ):
         yield
+
+
+class UnfitWeightsError(Exception):
+    """A checkpoint's weights are not those of its config. missing: names; misshapen: name, shape there and shape asked for."""
+
+    def __init__(self, missing: set[str], misshapen: set[tuple[str, Any, Any]]) -> None:
+        super().__init__(f"{len(missing)} weights are missing, {len(misshapen)} have another shape")
+        self.missing, self.misshapen = sorted(missing), sorted(misshapen)
+
+
+@contextmanager
+def refuse_unfit_weights() -> Iterator[None]:
+    """Inside, ``from_pretrained`` raises UnfitWeightsError for weights that are missing or have another shape.
+
+    It would make random ones in their place, and a config can ask for any size: 70 s and 19 GB with one number changed. Patches
+    what it calls once it has read the file.
+    """
+    finalize = PreTrainedModel._finalize_model_loading
+
+    def finalize_if_fit(model: PreTrainedModel, load_config: Any, loading_info: Any) -> Any:
+        model.mark_tied_weights_as_initialized(loading_info)
+        missing = _missing(model, loading_info.missing_keys)
+        if missing or loading_info.mismatched_keys:
+            raise UnfitWeightsError(missing, loading_info.mismatched_keys)
+        return finalize(model, load_config, loading_info)
+
+    with mock.patch.object(PreTrainedModel, "_finalize_model_loading", staticmethod(finalize_if_fit)):
+        yield
+
+
+def _missing(model: PreTrainedModel, names: set[str]) -> set[str]:
+    """Return the names but for those that a class may leave out, and those that are tied to one that is there."""
+    together = defaultdict[str, set[str]](set)
+    for target, source in model.all_tied_weights_keys.items():
+        together[source] |= {target, source}
+    may_be_missing = [re.compile(each) for each in model._keys_to_ignore_on_load_missing or ()]
+    left_out = {name for name in names if any(each.search(name) for each in may_be_missing)}
+    return names - left_out - {name for group in together.values() if not group <= names for name in group}
 
 
 def weight_of(model: PreTrainedModel, name: str) -> Any:
