@@ -151,26 +151,32 @@ class Allowing:
 
 
 class Drawing:
-    """Draws its tokens, and says from what; some of them are refused."""
+    """Draws its tokens, and says from what; some of them are refused. repeats: all but the first are the first once more."""
 
     needs_hidden, is_free = False, True
 
-    def __init__(self) -> None:
-        self.generator = torch.Generator().manual_seed(1)
+    def __init__(self, repeats: bool) -> None:
+        self.repeats, self.generator = repeats, torch.Generator().manual_seed(1)
 
     def propose(self, context: Context, limit: int) -> Proposal:
         q = torch.rand(limit, VOCABULARY, generator=self.generator, dtype=torch.float64).softmax(-1)
-        return Proposal(torch.multinomial(q, 1, generator=self.generator).flatten().tolist(), list(q))
+        tokens = torch.multinomial(q, 1, generator=self.generator).flatten()
+        if self.repeats:
+            tokens[:] = tokens[0]
+            q[1:] = torch.nn.functional.one_hot(tokens[0], VOCABULARY)
+        return Proposal(tokens.tolist(), list(q))
 
 
-def test_sampled_text_keeps_the_constrained_distribution() -> None:
-    table, allowed, runs = Table(2, ends=False), [{1, 2, 4}, {0, 2, 5}, {1, 3}], 4000
+@pytest.mark.parametrize("repeats", [False, True])
+def test_sampled_text_keeps_the_constrained_distribution(repeats: bool) -> None:
+    """In blocks of two draft tokens; also where the second, whether it fits or not, says which one the first was."""
+    table, allowed, runs = Table(2, ends=False), [{1, 2}, {0, 2, 5}, {1, 2, 3}, {1, 4}], 4000
     running, counts = table_session(table), Counter[tuple[int, ...]]()
-    drafter = Drawing()
+    drafter = Drawing(repeats)
     for seed in range(runs):
         running.reset()
         new = running.generate(
-            [1, 2], max_new_tokens=3, drafter=drafter, block_length=3, sampling=Sampling(temperature=1.0, seed=seed),
+            [1, 2], max_new_tokens=4, drafter=drafter, block_length=3, sampling=Sampling(temperature=1.0, seed=seed),
             constraint=Allowing(allowed),
         )  # fmt: skip
         counts[tuple(new)] += 1
@@ -183,7 +189,7 @@ def test_sampled_text_keeps_the_constrained_distribution() -> None:
             before.append(token)
         statistic += (counts[text] - runs * chance) ** 2 / (runs * chance)
     assert sum(counts.values()) == runs
-    assert statistic < 46, "chi-square of 17 degrees of freedom: 1 in 10,000"
+    assert statistic < 75, "chi-square of 35 degrees of freedom: 1 in 10,000"
 
 
 def merged() -> tuple[Grammars, int, int]:
