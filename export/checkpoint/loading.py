@@ -160,16 +160,18 @@ def _load_weights(folder: Path, where: dict[str, Any], config: Any) -> PreTraine
     # Its log tells of reference kernels and of what it loads; what matters of that is an error.
     transformers_logging.set_verbosity(transformers_logging.CRITICAL)
     transformers_logging.disable_progress_bar()
+    model: PreTrainedModel
     try:
         kind, config = model_class(_class_for(config), config)
         with refuse_unfit_weights():
-            model: PreTrainedModel = kind.from_pretrained(
+            model, info = kind.from_pretrained(
                 **where,
                 config=config,
                 dtype=torch.float32,
                 use_safetensors=True,
                 local_files_only=True,
                 trust_remote_code=False,
+                output_loading_info=True,
             )
     except HybridgeError:
         raise  # the reader's, or those of a form
@@ -177,6 +179,7 @@ def _load_weights(folder: Path, where: dict[str, Any], config: Any) -> PreTraine
         raise CheckpointError(_unfit(folder, unfit)) from None
     except Exception as error:  # whatever a damaged file or an impossible size makes transformers run into
         raise CheckpointError(_obstacle(folder, config, error)) from error
+    assert not info["missing_keys"], "they are refused before: see refuse_unfit_weights()"
     if "state_dict" in where and (folder / "generation_config.json").is_file():  # transformers has looked into no folder
         model.generation_config = _generation_config(folder)
     return model
