@@ -59,7 +59,7 @@ class Lossy(Session):
 
     def load_state(self, path: str | Path) -> int:
         length = super().load_state(path)
-        self._text.slots.clear()
+        self._transactions.text().slots.clear()
         return length
 
 
