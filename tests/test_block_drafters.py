@@ -10,6 +10,7 @@ import pytest
 import torch
 from drafter_programs import compare_blocks, definition_of, hidden_states
 from drafter_twins import Twin, dflash2_config, dflash_config, dspark_config, random_tensors, save_drafter
+from states import around_a_restore
 from tiny import lively, tiny_config, tiny_model
 from torch import Tensor
 
@@ -86,17 +87,10 @@ def test_a_part_of_the_vocabulary_may_be_proposed(tmp_path: Path, kind: str) -> 
 
 def test_rows_are_not_known_after_a_restore(subject: Subject) -> None:
     """A drafter may have read other hidden states than those of the slot."""
-    session = subject.session
-    session.reset()
-    session.prefill([4, 5, 6, 7])
-    kept = session.checkpoint()
-    session.prefill([5, 6])
-    session.snapshot(0)
-    session.prefill([7, 8])
-    session.restore(0)
-    again = session.checkpoint().segment
-    assert kept.segment.length == 4
-    assert again.parent is None
+    subject.session.reset()
+    first, again = around_a_restore(subject.session)
+    assert first.segment.length == 4
+    assert again.segment.parent is None
 
 
 def test_text_is_plain_decodings(subject: Subject) -> None:

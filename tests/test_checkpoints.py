@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given, settings
-from states import same, seen
+from states import around_a_restore, same, seen
 from table import VOCABULARY, Table, table_session
 from tiny import lively, tiny_config, tiny_model
 from torch import Tensor
@@ -197,14 +197,8 @@ def test_rows_are_copied_once() -> None:
 
 
 def test_rows_below_a_restored_length_are_still_known() -> None:
-    session = eager_session(lively(tiny_model(hybrid())), SIZES)
-    session.prefill([1, 2, 3, 4])
-    first = session.checkpoint()
-    session.prefill([5, 6])
-    session.snapshot(0)
-    session.prefill([7, 8])
-    session.restore(0)
-    assert session.checkpoint().segment.parent is first.segment
+    first, again = around_a_restore(eager_session(lively(tiny_model(hybrid())), SIZES))
+    assert again.segment.parent is first.segment
 
 
 # The tree
@@ -272,8 +266,7 @@ def test_hidden_states_are_for_drafters_that_read_them() -> None:
     model, options = lively(tiny_model(hybrid())), replace(SIZES, tap_layers=(0, 1))
     text, session = list(range(1, 15)), eager_session(model, options)
     prompt = Prompt(session, text, PrefixCache(0))
-    for _ in prompt.steps():
-        pass
+    list(prompt.steps())
     hidden = prompt.hidden_for(Wants(True))
     assert hidden is not None
     assert len(hidden) == len(text)
@@ -283,8 +276,7 @@ def test_hidden_states_are_for_drafters_that_read_them() -> None:
     assert prompt.hidden_for(Wants(False)) is None
     assert prompt.hidden_for(None) is None
     without = Prompt(reading_session(), [1, 2, 3], PrefixCache(0))
-    for _ in without.steps():
-        pass
+    list(without.steps())
     assert without.hidden_for(Wants(True)) is None
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from typing import Any, Protocol, TypeVar
 from unittest import mock
 
@@ -71,7 +71,9 @@ def refuse_unfit_weights() -> Iterator[None]:
 
     def finalize_if_fit(model: PreTrainedModel, load_config: Any, loading_info: Any) -> Any:
         model.mark_tied_weights_as_initialized(loading_info)
-        missing = _missing(model, loading_info.missing_keys)
+        found = copy(loading_info)
+        model._adjust_missing_and_unexpected_keys(found)  # leaves out what a class may do without
+        missing = _missing(model, found.missing_keys)
         if missing or loading_info.mismatched_keys:
             raise UnfitWeightsError(missing, loading_info.mismatched_keys)
         return finalize(model, load_config, loading_info)
@@ -81,13 +83,11 @@ def refuse_unfit_weights() -> Iterator[None]:
 
 
 def _missing(model: PreTrainedModel, names: set[str]) -> set[str]:
-    """Return the names but for those that a class may leave out, and those that are tied to one that is there."""
+    """Return the names but for those that are tied to one that is there."""
     together = defaultdict[str, set[str]](set)
     for target, source in model.all_tied_weights_keys.items():
         together[source] |= {target, source}
-    may_be_missing = [re.compile(each) for each in model._keys_to_ignore_on_load_missing or ()]
-    left_out = {name for name in names if any(each.search(name) for each in may_be_missing)}
-    return names - left_out - {name for group in together.values() if not group <= names for name in group}
+    return names - {name for group in together.values() if not group <= names for name in group}
 
 
 def weight_of(model: PreTrainedModel, name: str) -> Any:

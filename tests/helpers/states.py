@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from hybridge.runtime import Session
+from hybridge.runtime.sessions.checkpoint import Checkpoint
 from hybridge.runtime.sessions.row_buffers import row_buffers
 
 
@@ -21,3 +22,14 @@ def seen(session: Session) -> dict[str, Tensor]:
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     bits = [{name: each.contiguous().view(torch.uint8) for name, each in state.items()} for state in (one, other)]
     return one.keys() == other.keys() and all(torch.equal(bits[0][name], bits[1][name]) for name in one)
+
+
+def around_a_restore(session: Session) -> tuple[Checkpoint, Checkpoint]:
+    """Checkpoints of an empty session: after its first tokens, and once it has gone on and come back to a later snapshot."""
+    session.prefill([4, 5, 6, 7])
+    first = session.checkpoint()
+    session.prefill([5, 6])
+    session.snapshot(0)
+    session.prefill([7, 8])
+    session.restore(0)
+    return first, session.checkpoint()
