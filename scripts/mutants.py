@@ -69,8 +69,6 @@ def main() -> int:
     found, end = list[Tried](), time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory(prefix="hybridge-mutants-") as scratch:
         runner = Runner(ROOT, Path(scratch) / "checkout")
-        if not any(module.startswith("cache/") for module, _ in chosen):
-            runner.keep_exports()
         for module, mutant in chosen:
             if time.monotonic() > end:
                 break

@@ -26,6 +26,7 @@ def arguments() -> argparse.Namespace:
     """Parse the arguments; exits with 2 for wrong ones."""
     parser = argparse.ArgumentParser(prog="scripts/test-coverage", description=__doc__)
     parser.add_argument("tests", nargs="*", help="test files; all if left out")
+    parser.add_argument("--default", action="store_true", help="the default size of scripts/test in place of --all")
     parser.add_argument("--processes", default="auto", help="that run tests (default: auto)")
     parser.add_argument("--data", type=Path, default=ROOT / ".coverage-data", help="where to put what was measured")
     parser.add_argument("--more", action="store_true", help="keep what was measured before, of the same sources")
@@ -37,7 +38,8 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Measure, and print the table; exit code 1 where a test failed or too little is reached."""
     options = arguments()
-    failed = 0 if options.report else measure(options.data, options.tests, options.processes, more=options.more)
+    tests = options.tests if options.default else ["--all", *options.tests]
+    failed = 0 if options.report else measure(options.data, tests, options.processes, more=options.more)
     os.environ |= settings(options.data)
     measured = coverage.Coverage(data_file=str(options.data / "data"), config_file=str(ROOT / "pyproject.toml"))
     if not options.report:

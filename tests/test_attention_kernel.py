@@ -44,7 +44,7 @@ def case(name: str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor,
 @pytest.mark.slow
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("softcap", [0.0, 3.0])
+@pytest.mark.parametrize("softcap", [pytest.param(0.0, marks=pytest.mark.thorough), 3.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_attention(name: str, softcap: float, dtype: torch.dtype) -> None:
     query, keys, values, start = case(name, dtype)
@@ -74,7 +74,7 @@ def blank(R: int, G: int, D: int, V: int) -> QuantizedRows:
 @pytest.mark.slow
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("softcap", [0.0, 3.0])
+@pytest.mark.parametrize("softcap", [pytest.param(0.0, marks=pytest.mark.thorough), 3.0])
 def test_attention_over_int8(name: str, softcap: float) -> None:
     """Queries and weights keep 15 bits."""
     query, keys, values, start = case(name)

@@ -13,6 +13,8 @@ import torch
 from tiny import lively
 from transformers import AutoModelForCausalLM
 
+pytestmark = pytest.mark.thorough  # of a campaign script
+
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 

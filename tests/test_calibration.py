@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from store import exported
 from tiny import save_tokenizer, tiny_config
 
 from hybridge.cache.errors import UsageError
@@ -77,16 +78,16 @@ def test_a_model_makes_the_same_texts_every_time(checkpoint: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_artifact_validates_against_the_weights_that_it_holds(checkpoint: Path, tmp_path: Path) -> None:
+def test_an_artifact_validates_against_the_weights_that_it_holds(checkpoint: Path) -> None:
     options = ExportOptions(
         max_seq_len=96, prefill_chunk=17, verify_len=5, quantize="4w", embedding_quantize="8w", bits=(("o_proj", 8),)
     )
-    manifest = export_model(checkpoint, tmp_path / "out", options, calibrate=checkpoint.parent / "text.txt")
-    assert read_manifest(tmp_path / "out") == manifest
+    artifact = exported(checkpoint, options, calibrate=checkpoint.parent / "text.txt")
+    manifest = read_manifest(artifact)
     assert manifest.options.calibrate == "text"
     assert manifest.calibration is not None
     assert set(manifest.calibration.stored) == set(manifest.bits) - {"model.embed_tokens"}
-    report = validate_session(tmp_path / "out", checkpoint, ExportProgress(), programs=4, seed=0)
+    report = validate_session(artifact, checkpoint, ExportProgress(), programs=4, seed=0)
     report.check()
     assert report.worst_relative < 2e-5
 

@@ -307,8 +307,9 @@ def test_a_config_in_another_publishers_form_is_told(folder: Path) -> None:
 
 @pytest.mark.parametrize("nothing", [None, {}])
 def test_an_empty_quantization_config_says_nothing(folder: Path, nothing: object) -> None:
+    plain = read_config(folder)
     add_to_config(folder, quantization_config=nothing)
-    read_config(folder)
+    assert read_config(folder).model_type == plain.model_type
 
 
 def test_quantized_mlx_weights_are_told(folder: Path) -> None:

@@ -27,7 +27,7 @@ STRICT = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wno-gnu-s
 APP_FLAGS = (*STRICT, "-Wconversion", '-DHYBRIDGE_VERSION="0"', f"-I{FOLDER}")
 KERNEL_FLAGS = (*STRICT, "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-psabi", f"-I{library.FOLDER}")
 PROMPT = "how to read a file"
-needs_zig = pytest.mark.skipif(not has_zig(), reason="needs the ziglang wheel")
+needs_zig = pytest.mark.skipif(not has_zig(), reason="needs clang: scripts/setup, which installs ziglang")
 
 
 def compile_all(commands: Sequence[Sequence[object]], folder: Path) -> None:
@@ -50,6 +50,7 @@ def compile_for(target: str, folder: Path) -> None:
     compile_all([[*clang, *flags, "-o", folder / f"{flags[-1].name}.o"] for flags in [*apps, *kernels]], folder)
 
 
+@pytest.mark.thorough
 @needs_zig
 @pytest.mark.slow
 @pytest.mark.parametrize("target", ["x86_64-linux-gnu", "aarch64-linux-gnu", "aarch64-macos"])

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from hybridge.runtime import Session
 
+pytestmark = pytest.mark.thorough  # of a campaign script
+
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from demo import SHOWN, demo_folder
+from command_line import Run
 from stock_runner import answers
+from store import demo_folder
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -19,6 +20,7 @@ from hybridge.export.cli.bench import Artifacts, load
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.export.cli.speculation_figures import Subject
 from hybridge.runtime import Sampling, Session
+from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.checks.sampling_check import sampling_p_value
 from hybridge.runtime.checks.speculation_bench import PLAIN, contest
 
@@ -33,13 +35,23 @@ def run(*arguments: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    folder = demo_folder(tmp_path_factory)
-    return folder / "hybridge-demo", (folder / SHOWN).read_text(encoding="utf-8")
+def demo() -> Path:
+    """The target's artifact; those of its drafters are beside it."""
+    return demo_folder() / "hybridge-demo"
 
 
-def test_the_demo_reaches_its_figures(demo: tuple[Path, str]) -> None:
-    _, shown = demo
+def test_the_demo_reaches_its_figures(demo: Path, cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hybridge.export.cli.demo.export_embedded", lambda target, *_: read_manifest(target))
+    assert_reached(cli("demo", "-o", demo, "--programs", 8).raw)
+
+
+@pytest.mark.thorough
+def test_the_command_goes_the_whole_way(tmp_path: Path) -> None:
+    assert_reached(run("demo", "-o", tmp_path / "demo", "--programs", 4))
+    assert {path.name for path in tmp_path.iterdir()} == {"demo", "demo-draft", "demo-dspark"}
+
+
+def assert_reached(shown: str) -> None:
     assert "passed" in shown
     assert "tokens other than plain decoding's: 0 of" in shown
     assert "✓" in shown
@@ -54,10 +66,10 @@ def opened(folder: Path) -> Subject:
 WAYS = ["prompt lookup", "draft model", "multi-token prediction", "DSpark"]
 
 
-@pytest.mark.parametrize("block", [None, 4, 16])
+@pytest.mark.parametrize("block", [None, pytest.param(4, marks=pytest.mark.thorough), 16])
 @pytest.mark.parametrize("way", WAYS)
-def test_greedy_text_is_the_same_with_every_drafter(demo: tuple[Path, str], way: str, block: int | None) -> None:
-    subject = opened(demo[0])
+def test_greedy_text_is_the_same_with_every_drafter(demo: Path, way: str, block: int | None) -> None:
+    subject = opened(demo)
     chosen, own = {PLAIN: None, way: subject.ways[way]}, subject.sessions.get(way, subject.session)
     outcomes = contest(
         subject.session,
@@ -75,8 +87,8 @@ def test_greedy_text_is_the_same_with_every_drafter(demo: tuple[Path, str], way:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_text_of_a_seed_is_the_same_with_every_drafter(demo: tuple[Path, str], way: str) -> None:
-    subject = opened(demo[0])
+def test_text_of_a_seed_is_the_same_with_every_drafter(demo: Path, way: str) -> None:
+    subject = opened(demo)
     texts = []
     for drafter, session in ((None, subject.session), (subject.ways[way], subject.sessions.get(way, subject.session))):
         session.reset()
@@ -87,25 +99,26 @@ def test_text_of_a_seed_is_the_same_with_every_drafter(demo: tuple[Path, str], w
     assert texts[0] == texts[1]
 
 
-def test_the_trained_draft_keeps_the_sampling_distribution(demo: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.thorough
+def test_the_trained_draft_keeps_the_sampling_distribution(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = count()
     monkeypatch.setattr("hybridge.runtime.generation.sampling.secrets.randbits", lambda bits: next(seeds))
-    target, draft = (Session.load(folder) for folder in (demo[0], demo[0].with_name(f"{demo[0].name}-draft")))
+    target, draft = (Session.load(folder) for folder in (demo, demo.with_name(f"{demo.name}-draft")))
     p, acceptance = sampling_p_value(target, draft, list(PROMPTS[0].encode()), Sampling(temperature=1.0, top_k=6), 12_000)
     assert p > 0.01
     assert 0.2 < acceptance < 1.0
 
 
-def test_the_bench_prints_its_figures(demo: tuple[Path, str]) -> None:
-    folder = demo[0]
-    report = json.loads(run("bench", folder, "--draft", f"{folder}-draft", "--tokens", 600, "--samples", 3000, "--json"))
+def test_the_bench_prints_its_figures(demo: Path, cli: Run) -> None:
+    done = cli("bench", demo, "--draft", f"{demo}-draft", "--tokens", 300, "--samples", 1000, "--json")
+    report = json.loads(done.raw)
     assert report["lossless"]
     assert set(report["texts"]["Code, greedy"]) == {PLAIN, *WAYS} - {"DSpark"}  # of one artifact
     assert len(report["figures"]) == 6
 
 
-def test_load_generates_what_the_checkpoint_does(demo: tuple[Path, str]) -> None:
-    model, tokenizer = hybridge.load(demo[0]), AutoTokenizer.from_pretrained(demo[0])
+def test_load_generates_what_the_checkpoint_does(demo: Path) -> None:
+    model, tokenizer = hybridge.load(demo), AutoTokenizer.from_pretrained(demo)
     eager = AutoModelForCausalLM.from_pretrained(EMBEDDED, dtype=torch.float32)
     for prompt in PROMPTS:
         inputs = tokenizer(prompt, return_tensors="pt")
@@ -116,11 +129,11 @@ def test_load_generates_what_the_checkpoint_does(demo: tuple[Path, str]) -> None
         assert model.generate(**inputs, max_new_tokens=60).tolist() == cached.tolist() == wanted.tolist()
 
 
-def test_the_stock_runner_generates_the_same_text(demo: tuple[Path, str]) -> None:
+def test_the_stock_runner_generates_the_same_text(demo: Path) -> None:
     """Whatever the kernels: it finds hybridge's where they are loaded, as an app has them linked."""
-    session, tokenizer = Session.load(demo[0]), Tokenizer.from_file(str(demo[0] / "tokenizer.json"))
+    session, tokenizer = Session.load(demo), Tokenizer.from_file(str(demo / "tokenizer.json"))
     steps = [step for prompt in PROMPTS for step in (("reset",), ("generate", prompt, 60))]
-    said = answers(demo[0] / "model.pte", demo[0] / "tokenizer.json", {"": steps})[""][1::2]
+    said = answers(demo / "model.pte", demo / "tokenizer.json", {"": steps})[""][1::2]
     for prompt, text in zip(PROMPTS, said, strict=True):
         session.reset()
         tokens = list(session.generate(tokenizer.encode(prompt).ids, max_new_tokens=60))

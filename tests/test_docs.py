@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo import demo_folder
 from document_faults import Checker
 from documents import Document
 from source_names import ROOT
+from store import demo_folder
 from tiny import save_checkpoint, save_tokenizer, tiny_config
 
 from hybridge.cache.families import FAMILIES
@@ -100,7 +100,7 @@ def test_every_model_type_is_listed() -> None:
 @pytest.fixture(scope="module")
 def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What README's reader has: the folders of scripts/demo, and a checkpoint, whose sizes are small here."""
-    folder, made = tmp_path_factory.mktemp("documents"), demo_folder(tmp_path_factory)
+    folder, made = tmp_path_factory.mktemp("documents"), demo_folder()
     for name in ("hybridge-demo", "hybridge-demo-draft", "hybridge-demo-dspark"):
         (folder / name).symlink_to(made / name)
     checkpoint = folder / "Qwen3.5-0.8B"
@@ -111,6 +111,7 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("path", [README, TUTORIAL], ids=lambda path: path.name)
 def test_the_commands_of_a_document_run_as_written(path: Path, workplace: Path) -> None:

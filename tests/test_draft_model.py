@@ -96,7 +96,9 @@ def test_a_tokenizer_that_means_other_tokens_is_refused(copied: Path, opened: Ar
 
 def test_a_tokenizer_written_otherwise_is_the_same(copied: Path, opened: Artifact, session: Session) -> None:
     _replace_tokenizer(copied, json.dumps(json.loads((copied / "tokenizer.json").read_text()), indent=1))
-    DraftModel.load(copied, opened, session)
+    guessed, stats = generate(session, DraftModel.load(copied, opened, session))
+    assert guessed
+    assert stats.proposed > 0
 
 
 def _replace_tokenizer(folder: Path, text: str) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from drafter_programs import compare_blocks, definition_of
 from drafter_twins import Twin, dflash2_config, dflash_config, dspark_config, random_tensors, save_drafter
+from store import exported
 from tiny import lively, tiny_config, tiny_model
 
-from hybridge.export.api import export_model
 from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.runtime import ExportOptions, Sampling, Session
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
@@ -23,10 +23,10 @@ def made(folder: Path, family: str, config: dict[str, Any], options: ExportOptio
     lively(tiny_model(tiny_config(family))).save_pretrained(folder / "target")
     tensors = random_tensors(config)
     save_drafter(folder / "drafter", config, tensors)
-    export_model(folder / "target", folder / "artifact", options, drafter=folder / "drafter")
+    artifact = exported(folder / "target", options, drafter=folder / "drafter")
     model = load_checkpoint(folder / "target").model
     embedding, head = (each.weight.detach() for each in (model.get_input_embeddings(), model.get_output_embeddings()))
-    return Session.load(folder / "artifact"), Twin(config, tensors, embedding, head), model
+    return Session.load(artifact), Twin(config, tensors, embedding, head), model
 
 
 def check(session: Session, twin: Twin, model: Any, seed: int) -> None:
@@ -34,7 +34,7 @@ def check(session: Session, twin: Twin, model: Any, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernels", ["hybridge", "llm"])
+@pytest.mark.parametrize("kernels", ["hybridge", pytest.param("llm", marks=pytest.mark.thorough)])
 def test_guesses_are_those_of_the_definition(tmp_path: Path, kernels: Any) -> None:
     config = dflash2_config(tiny_config("qwen3_5_text"), [SLIDING, FULL], [0, 1])
     options = dataclasses.replace(OPTIONS, kernels=kernels)
@@ -67,6 +67,7 @@ def test_other_targets_and_kinds(tmp_path: Path, family: str, config: dict[str, 
     check(*made(tmp_path, family, config, OPTIONS), seed=0)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_fewer_bits_for_the_drafter_alone(tmp_path: Path) -> None:
     sizes = {"intermediate_size": 48, "head_dim": 8}

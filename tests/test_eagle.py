@@ -7,10 +7,10 @@ import pytest
 import torch
 from drafter_programs import compare_blocks, definition_of
 from drafter_twins import EagleTwin, eagle_config, eagle_tensors, save_drafter
+from store import exported
 from tiny import lively, tiny_config, tiny_model
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
-from hybridge.export.api import export_model
 from hybridge.export.checkpoint.loading import Checkpoint
 from hybridge.export.drafters.eagle_config import read_eagle_config
 from hybridge.export.drafters.plan import plan_drafter
@@ -65,8 +65,8 @@ def test_what_is_drawn_is_of_the_drafters_own_tokens(tmp_path: Path) -> None:
 def test_a_real_program_guesses_the_same(tmp_path: Path) -> None:
     _, twin, model = made(tmp_path / "drafter", *FORMS["authors"])
     model.save_pretrained(tmp_path / "target")
-    export_model(tmp_path / "target", tmp_path / "artifact", OPTIONS, drafter=tmp_path / "drafter")
-    assert compare_blocks(Session.load(tmp_path / "artifact"), definition_of(twin, model), seed=0, operations=20) > 5
+    session = Session.load(exported(tmp_path / "target", OPTIONS, drafter=tmp_path / "drafter"))
+    assert compare_blocks(session, definition_of(twin, model), seed=0, operations=20) > 5
 
 
 def test_the_layers_that_are_read_have_two_names() -> None:

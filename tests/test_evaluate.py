@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from store import exported
 from tiny import save_checkpoint, save_tokenizer, tiny_config
 from typer.testing import CliRunner, Result
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.api import export_model
 from hybridge.export.cli import app
 from hybridge.runtime.artifacts.options import ExportOptions
 
@@ -25,10 +25,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     save_checkpoint(folder / "checkpoint", tiny_config("qwen3_5_text", **layers, hidden_size=64, intermediate_size=96))
     save_tokenizer(folder / "checkpoint")
     options = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, quantize="4w", embedding_quantize="8w")
-    export_model(folder / "checkpoint", folder / "artifact", options)
     (folder / "text.txt").write_text(TEXT)
     (folder / "prompts.txt").write_text("def add(\n\nclass Sum:\n")
-    return folder / "checkpoint", folder / "artifact"
+    return folder / "checkpoint", exported(folder / "checkpoint", options)
 
 
 def evaluate(made: tuple[Path, Path], *words: object) -> Result:
@@ -38,7 +37,7 @@ def evaluate(made: tuple[Path, Path], *words: object) -> Result:
 
 @pytest.mark.slow
 def test_a_text_gives_figures_by_position(made: tuple[Path, Path], tmp_path: Path) -> None:
-    folder = made[1].parent
+    folder = made[0].parent
     done = evaluate(
         made,
         *("--text", folder / "text.txt", "--window", 80, "--tokens", 240, "--json"),
@@ -71,7 +70,7 @@ def test_layers_are_measured_one_by_one(made: tuple[Path, Path]) -> None:
 
 @pytest.mark.slow
 def test_prompts_are_answered_and_shown_as_a_table(made: tuple[Path, Path]) -> None:
-    done = evaluate(made, "--prompts", made[1].parent / "prompts.txt", "--window", 40, "--layers")
+    done = evaluate(made, "--prompts", made[0].parent / "prompts.txt", "--window", 40, "--layers")
     assert done.exit_code == 0, done.output
     assert "over 2 texts" in done.output
     assert "The weights that cost most" in done.output

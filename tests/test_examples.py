@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from demo import demo_folder
 from documents import Document
 from source_names import ROOT
+from store import demo_folder
 from tokenizers import Tokenizer
 
 from hybridge.export.cli.embedded import EMBEDDED
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(demo_folder(tmp_path_factory) / "hybridge-demo")
+def out() -> str:
+    return str(demo_folder() / "hybridge-demo")
 
 
 def example(name: str) -> dict[str, Any]:

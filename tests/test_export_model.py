@@ -212,6 +212,7 @@ def test_another_name_is_not_there() -> None:
         hybridge.conjure  # type: ignore[attr-defined]  # noqa: B018
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["export_model", "eager_session", "ExportOptions"])
 def test_a_name_is_imported_without_a_word_and_without_the_command_line(name: str) -> None:

@@ -1,13 +1,14 @@
-"""Real .pte files of the corners: core operators on the portable backend, the smallest sizes, experts, half-precision files."""
+"""Real .pte files of every family and of the corners: core operators on the portable backend, the smallest sizes, experts."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import pytest
 import torch
+from store import exported
 from tiny import save_checkpoint, save_lively_checkpoint, tiny_config
+from zoo import VARIANTS
 
-from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.reference.oracle import load_oracle
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.checks.validation import validate
@@ -66,38 +67,35 @@ CASES = {
 }  # fmt: skip
 
 
-RECURRENCES = {
-    "gated delta rule": "qwen3_5_text",
-    "Kimi delta attention": "kimi_linear",
-    "Mamba-2": "granitemoehybrid",
-    "Mamba, and experts": "jamba",
-    "lightning attention": "minimax",
-    "RG-LRU, and sliding windows": "recurrent_gemma",
-    "short convolution": "lfm2",
-}
-"""One family for each recurrence; every family in docs/conformance.md."""
-STOCK = ("RG-LRU, and sliding windows",)
-"""Also with the runtime's own operators, whose lowering takes three times as long; test_artifact.py has the delta rule's."""
+SMALL = ExportOptions(max_seq_len=40, prefill_chunk=9, verify_len=3, snapshot_slots=1)
 
 
-@pytest.mark.parametrize(
-    ("recurrence", "kernels"), [*((each, "hybridge") for each in RECURRENCES), *((each, "llm") for each in STOCK)]
-)
-def test_a_real_program_of_each_recurrence(recurrence: str, kernels: Literal["llm", "hybridge"], tmp_path: Path) -> None:
-    family = RECURRENCES[recurrence]
-    save_lively_checkpoint(tmp_path / "checkpoint", tiny_config(family))
-    options = ExportOptions(max_seq_len=67, prefill_chunk=17, verify_len=5, kernels=kernels)
-    manifest = export_checkpoint(tmp_path / "checkpoint", tmp_path / "out", options, force=False, validate=False)
-    session, oracle = Session.load(tmp_path / "out"), load_oracle(tmp_path / "checkpoint", manifest)
+@pytest.mark.parametrize("family", sorted(VARIANTS))
+def test_a_real_program_of_each_family(family: str, tmp_path: Path) -> None:
+    assert_is_the_model(tmp_path, family, SMALL)
+
+
+def test_sliding_windows_and_a_recurrence_by_the_runtimes_own_operators(tmp_path: Path) -> None:
+    """Their lowering takes three times as long; test_artifact.py has the delta rule's."""
+    assert_is_the_model(tmp_path, "recurrent_gemma", replace(SMALL, kernels="llm"))
+
+
+def assert_is_the_model(folder: Path, family: str, options: ExportOptions) -> None:
+    save_lively_checkpoint(folder / "checkpoint", tiny_config(family))
+    session = Session.load(exported(folder / "checkpoint", options))
+    oracle = load_oracle(folder / "checkpoint", session.manifest)
     validate(session, oracle, programs=3, prompts=1, new_tokens=10, seed=0, notify=lambda done, total: None).check()
 
 
-@pytest.mark.parametrize("case", CASES)
+FEW = ("core operators", "experts of 4 bits, shorter blocks", "weights of 4 bits, keys and activations of 8")
+
+
+@pytest.mark.parametrize("case", [pytest.param(each, marks=[] if each in FEW else pytest.mark.thorough) for each in CASES])
 def test_the_program_is_the_model(case: str, tmp_path: Path) -> None:
     model_type, sizes, dtype, options = CASES[case]
     save_checkpoint(tmp_path / "checkpoint", tiny_config(model_type, **sizes), dtype)
-    manifest = export_checkpoint(tmp_path / "checkpoint", tmp_path / "out", options, force=False, validate=False)
-    session = Session.load(tmp_path / "out")
+    session = Session.load(exported(tmp_path / "checkpoint", options))
+    manifest = session.manifest
     oracle = load_oracle(tmp_path / "checkpoint", manifest)
     report = validate(session, oracle, programs=6, prompts=2, new_tokens=10, seed=0, notify=lambda done, total: None)
     assert report.passed, report

@@ -46,6 +46,7 @@ def test_random_operations_agree_with_the_uncached_model(family: str, variant: i
     assert report.operations["commit"] > 5
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("family", sorted(VARIANTS))
 def test_graphs_export_with_static_shapes_and_few_nodes(family: str) -> None:

@@ -19,6 +19,8 @@ from hybridge.cache.errors import KernelsError, OutputError
 from hybridge.runtime.files.private import hash_path
 from hybridge.runtime.kernels import compiling
 
+pytestmark = pytest.mark.thorough  # of a campaign script
+
 FAULTS = Path(__file__).parents[1] / "scripts" / "faults.py"
 SYNCED = "f = open(part, 'w'); f.write('new' * 1000); f.flush(); os.fsync(f.fileno()); os.replace(part, path)"
 WAYS = {

@@ -75,11 +75,15 @@ def test_everything_in_a_folder_is_synced_and_it_last(tmp_path: Path, monkeypatc
 
 
 def test_a_file_system_without_syncing_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
     def refused(number: int) -> None:
+        asked.append(number)
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(os, "fsync", refused)
     durable.sync(tmp_path)
+    assert len(asked) == 1
 
 
 def test_writers_of_one_file_wait_and_never_mix(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from once import once
+
+pytestmark = pytest.mark.thorough  # of a campaign script
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -106,10 +107,9 @@ def test_an_input_is_its_seed_and_number() -> None:
 
 
 @pytest.fixture(scope="module")
-def kernels(tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+def kernels() -> Kernels:
     """The kernels under sanitizers; building them takes a minute or two, once."""
     target = Kernels()
-    once(tmp_path_factory, "fuzzed-kernels", lambda _: target.prepare())
     target.prepare()
     return target
 

@@ -236,7 +236,9 @@ SAMPLES = 12_000
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("counted_seeds")
-@pytest.mark.parametrize("kind", ["plain", "certain", "lookup", "draft"])
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(each, marks=pytest.mark.thorough) for each in ("plain", "certain", "lookup")), "draft"]
+)
 def test_sampled_text_is_distributed_as_the_target_says(kind: str) -> None:
     table = Table(5, ends=False)
     session = started(table)
@@ -247,6 +249,7 @@ def test_sampled_text_is_distributed_as_the_target_says(kind: str) -> None:
     assert p_value(session, table, drafters[kind], TEMPERATE, SAMPLES) > 0.01
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.usefixtures("counted_seeds")
 @pytest.mark.parametrize("rule", ["accepts too much", "redraws from all"])

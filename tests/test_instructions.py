@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thorough  # of a campaign script
+
 SCRIPT = Path(__file__).parents[1] / "scripts" / "instructions"
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("ziglang") is None, reason="needs the ziglang wheel, for the processors of others")
+@pytest.mark.skipif(find_spec("ziglang") is None, reason="needs clang: scripts/setup, which installs ziglang")
 def test_products_reach_their_targets() -> None:
     done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -13,6 +13,8 @@ from packaging.utils import canonicalize_name
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 import licenses
 
+pytestmark = pytest.mark.thorough  # of a campaign script
+
 
 def listed() -> dict[str, tuple[str, str]]:
     lines = [line.strip("| ").split(" | ") for line in licenses.PAGE.read_text(encoding="utf-8").splitlines() if " | " in line]

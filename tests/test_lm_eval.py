@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 import torch
+from store import exported
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.reference.oracle import load_oracle
 from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 
-pytest.importorskip("lm_eval", reason="lm_eval is not installed")
+pytest.importorskip("lm_eval", reason="needs lm_eval: .venv/bin/pip install '.[eval]'")
 
 SCRIPT = Path(sys.executable).parent / "hybridge"
 SIZES: dict[str, Any] = {"max_seq_len": 128, "prefill_chunk": 16, "verify_len": 4, "snapshot_slots": 1, "kernels": "hybridge"}
@@ -69,8 +69,7 @@ def artifact_with_end(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("with-end")
     ended = Path(shutil.copytree(checkpoint, folder / "checkpoint"))
     (ended / "generation_config.json").write_text(json.dumps({"eos_token_id": 0}))
-    export_checkpoint(ended, folder / "artifact", ExportOptions(**SIZES), force=False, validate=False)
-    return folder / "artifact"
+    return exported(ended, ExportOptions(**SIZES))
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +101,7 @@ def test_the_harness_scores_as_the_model_does(plain: Path, artifact_with_end: Pa
     assert results["local_rolling"]["bits_per_byte,none"] == pytest.approx(sum(bits) / size, rel=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_drafting_changes_no_answer(tasks: Path, plain: Path, artifact_with_end: Path, tmp_path: Path) -> None:
     run(tasks, tmp_path, f"artifact={artifact_with_end},lookup=True")
@@ -110,6 +110,7 @@ def test_drafting_changes_no_answer(tasks: Path, plain: Path, artifact_with_end:
     assert results_of(tmp_path) == results_of(plain)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_folder_that_is_no_artifact_is_refused(tasks: Path, tmp_path: Path) -> None:
     done = harness(tasks, tmp_path, f"artifact={tmp_path}")

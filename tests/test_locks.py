@@ -17,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 import lock as lock_script
 from lock import PLATFORMS, Locked, read
 
+pytestmark = pytest.mark.thorough  # of a campaign script
+
 CHECKOUT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
 NAMES = ("requirements", "requirements-build", "requirements-cuda", "requirements-docs")

@@ -12,12 +12,12 @@ import torch
 from drafter_programs import compare_blocks
 from interrupts import Interrupt
 from mtp_reference import MtpReference, published, random_mtp, save_mtp
+from store import exported
 from tiny import lively, save_checkpoint, tiny_config, tiny_model
 from torch import Tensor
 
 from hybridge.cache.errors import CheckpointError, SnapshotError, UnsupportedModelError, UsageError
 from hybridge.export.checkpoint.loading import Checkpoint, load_checkpoint
-from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.drafters.mtp_weights import MtpWeights, load_mtp
 from hybridge.export.drafters.plan import MtpPlan, plan_drafter
 from hybridge.export.pte.methods import State, build_methods
@@ -340,14 +340,18 @@ def test_an_interrupted_draft_happened_or_did_not(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("family", "kernels"), [("qwen3_5_text", "hybridge"), ("bailing_hybrid", "llm"), ("inkling_text", "hybridge")]
+    ("family", "kernels"),
+    [
+        ("qwen3_5_text", "hybridge"),
+        pytest.param("bailing_hybrid", "llm", marks=pytest.mark.thorough),
+        pytest.param("inkling_text", "hybridge", marks=pytest.mark.thorough),
+    ],
 )
 def test_a_real_program_guesses_the_same(tmp_path: Path, family: str, kernels: Any) -> None:
     reference = save_mtp(tmp_path / "checkpoint", tiny_config(family, **FAMILIES[family]))
     own = dataclasses.replace(OPTIONS, snapshot_slots=1, kernels=kernels)
-    manifest = export_checkpoint(tmp_path / "checkpoint", tmp_path / "artifact", own, force=False, validate=False)
-    assert manifest.methods["verify_3"].outputs[1].shape == [1, 3, 2 * reference.model.config.hidden_size]
-    session = Session.load(tmp_path / "artifact")
+    session = Session.load(exported(tmp_path / "checkpoint", own))
+    assert session.manifest.methods["verify_3"].outputs[1].shape == [1, 3, 2 * reference.model.config.hidden_size]
     assert compare_blocks(session, reference.chain, seed=0, operations=16) > 5
     session.save(tmp_path / "state")
     want = list(session.generate([3], max_new_tokens=8, eos_ids=()))

@@ -13,6 +13,8 @@ import mutants as mutants_script
 from mutants import Tried, summary
 from mutating.mutations import Mutant, mutants
 
+pytestmark = pytest.mark.thorough  # of a campaign script
+
 SOURCE = '''
 """A module of 2 lines."""
 LARGEST: dict[str, int] = {"a": 3}

@@ -7,7 +7,6 @@ import math
 import os
 import random
 import struct
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 from forged_state import forge_native_state
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from native_programs import native_program
 from saved_state import save_in_full
 from typer.testing import CliRunner
 
@@ -161,12 +161,7 @@ def test_a_refusal_changes_nothing(session: NativeSession, other: NativeSession,
 @pytest.fixture
 def failing(artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[NativeSession, Path]]:
     """A session whose runtime fails as many calls after the file is written as it says."""
-    library = tmp_path / "failing.so"
-    source = Path(__file__).parent / "helpers" / "failing_execute.cpp"
-    compiler = compiling.compiler()
-    assert compiler is not None
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", str(source), "-o", str(library), "-ldl"], check=True)
-    monkeypatch.setenv("LD_PRELOAD", str(library))
+    monkeypatch.setenv("LD_PRELOAD", str(native_program("failing_execute")))
     monkeypatch.setenv("HYBRIDGE_FAIL", str(tmp_path / "fail"))
     with NativeProcess(open_artifact(artifact)) as process:
         yield NativeSession(process), tmp_path / "fail"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from store import exported
 
 from hybridge.cache.errors import SnapshotError, UsageError
-from hybridge.export.cli.export import export_checkpoint
 from hybridge.runtime import ExportOptions, Session, open_artifact
 from hybridge.runtime.native import NativeProcess, NativeSession
 from hybridge.runtime.sessions.prefix_cache import PrefixCache
@@ -38,14 +38,12 @@ class Pair:
 
 
 @pytest.fixture(scope="module")
-def int8_artifact(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def int8_artifact(checkpoint: Path) -> Path:
     """One whose keys and values are in 8 bits."""
     options = ExportOptions(
         max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2, kernels="hybridge", kv_cache="int8"
     )
-    folder = tmp_path_factory.mktemp("int8") / "artifact"
-    export_checkpoint(checkpoint, folder, options, force=False, validate=False)
-    return folder
+    return exported(checkpoint, options)
 
 
 @pytest.fixture(scope="module", params=FORMS)

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 import torch
-from demo import demo_folder
+from store import demo_folder
 from torch import Tensor
 
 from hybridge.cache.errors import DraftError, TokenError
@@ -23,8 +23,8 @@ SAMPLINGS = [Sampling(seed=0), Sampling(temperature=0.8, top_k=30, repetition_pe
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return demo_folder(tmp_path_factory)
+def demo() -> Path:
+    return demo_folder()
 
 
 @pytest.fixture

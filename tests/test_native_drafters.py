@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from unittest import mock
 
 import pytest
 from assistant_reference import AssistantReference, assistant_config
-from demo import demo_folder
 from drafter_twins import (
     dflash2_config,
     eagle_config,
@@ -18,6 +18,7 @@ from drafter_twins import (
     random_tensors,
     save_drafter,
 )
+from store import demo_folder, exported
 from tiny import save_lively_checkpoint, tiny_config
 
 from hybridge.cache.errors import DraftError, SnapshotError, ValidationError
@@ -60,13 +61,15 @@ KINDS: dict[str, tuple[Any, Callable[[Path], Path]]] = {
 OPTIONS = ExportOptions(max_seq_len=67, prefill_chunk=17, verify_len=6, snapshot_slots=1, draft_blocks=(3, 6), tap_layers=(2,))
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(
+    scope="module", params=["dflash2", *(pytest.param(each, marks=pytest.mark.thorough) for each in KINDS if each != "dflash2")]
+)
 def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One with the drafter, and hidden states that the drafter does not read."""
     folder, (target, save) = tmp_path_factory.mktemp("drafted"), KINDS[request.param]
     save_lively_checkpoint(folder / "target", target)
-    export_model(folder / "target", folder / "out", OPTIONS, drafter=save(folder / "drafter"))
-    return folder / "out"
+    made = exported(folder / "target", OPTIONS, drafter=save(folder / "drafter"))
+    return Path(shutil.copytree(made, folder / "out"))
 
 
 @pytest.fixture(scope="module")
@@ -220,10 +223,10 @@ def test_what_is_no_draft_is_refused(native: NativeSession) -> None:
     assert native.draft(5, 1) == []
 
 
-def test_multi_token_prediction_of_the_demo(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_multi_token_prediction_of_the_demo() -> None:
     """A trained drafter, whose methods take no noise."""
     prompt, stats = [*b"class Point:\n    def __init__(self, x, y):\n"], GenerationStats()
-    with NativeProcess(open_artifact(demo_folder(tmp_path_factory) / "hybridge-demo")) as process:
+    with NativeProcess(open_artifact(demo_folder() / "hybridge-demo")) as process:
         session = NativeSession(process)
         plain = list(session.generate(prompt, max_new_tokens=120))
         session.reset()
@@ -239,6 +242,7 @@ def test_an_artifact_without_a_drafter_has_none(own_artifact: Path) -> None:
             session.draft(4, 2)
 
 
+@pytest.mark.thorough
 def test_a_program_that_says_nothing_of_its_drafter_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As exports of --mtp were before the native session had drafters: Python reads the manifest, C++ has none."""
     config = dflash2_config(TARGET, LAYERS, [0, 1])

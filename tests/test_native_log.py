@@ -74,6 +74,7 @@ def test_no_file_for_the_log_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatc
     assert capfd.readouterr().err == "seen\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", ["", "2>&-"])
 def test_loading_and_running_in_threads_is_silent(artifact: Path, closed: str) -> None:

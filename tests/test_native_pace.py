@@ -11,26 +11,22 @@ from typing import Literal, get_args
 from unittest import mock
 
 import pytest
-from demo import demo_folder
+from native_programs import native_program
+from store import demo_folder
 
 from hybridge.runtime import Context, Drafter, GenerationStats, PromptLookup, Proposal, Sampling, Session, open_artifact
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
 from hybridge.runtime.drafters.draft_model import DraftModel
 from hybridge.runtime.generation.pace import Pace
-from hybridge.runtime.kernels import compiling
 from hybridge.runtime.native import NativeDrafter, NativeProcess, NativeSession
-from hybridge.runtime.native.command import FOLDER
 
 Known = NativeDrafter | Literal["guesses"]
-PLAYER = Path(__file__).parent / "native/pace.cpp"
 
 
 @pytest.fixture(scope="module")
-def play(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Sequence[str]], list[float]]:
+def play() -> Callable[[Sequence[str]], list[float]]:
     """Plays lines of calls in C++; the numbers that it answers."""
-    program = tmp_path_factory.mktemp("pace") / "pace"
-    flags = ("-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-Wconversion", f"-I{FOLDER}")
-    subprocess.run([compiling.compiler() or "g++", *flags, PLAYER, "-o", program], check=True)
+    program = native_program("pace")
 
     def played(lines: Sequence[str]) -> list[float]:
         done = subprocess.run([program], input="\n".join(lines), capture_output=True, text=True, check=True)
@@ -126,9 +122,9 @@ CODE = [*b"class Point:\n    def __init__(self, x, y):\n        self.x = x\n    
 
 
 @pytest.fixture(scope="module")
-def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Session, NativeSession, Path]]:
+def sessions() -> Iterator[tuple[Session, NativeSession, Path]]:
     """Both over the demo's artifact, which has a trained drafter; and the draft model's artifact."""
-    folder = demo_folder(tmp_path_factory) / "hybridge-demo"
+    folder = demo_folder() / "hybridge-demo"
     with NativeProcess(open_artifact(folder)) as process:
         yield Session.load(folder), NativeSession(process), folder.with_name("hybridge-demo-draft")
 

@@ -8,13 +8,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from app_links import app_links
-from demo import demo_folder
 from documents import Document
+from native_programs import native_program
+from store import demo_folder
 from typer.testing import CliRunner
 
 import hybridge
@@ -25,9 +25,8 @@ from hybridge.runtime.native.command import FOLDER
 from hybridge.runtime.pinned import MACROS, executorch
 
 CHECKOUT = Path(__file__).parents[1]
-EXAMPLE, C_PROGRAM = CHECKOUT / "examples/native", CHECKOUT / "tests/native/c_api.c"
+EXAMPLE = CHECKOUT / "examples/native"
 STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
-SANITIZED = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g")
 ONE_SET = "-DHYBRIDGE_INSTRUCTION_SETS=plain"  # four take two minutes of processor time
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
 HEAT = Sampling(temperature=0.9, top_p=0.95, top_k=30, repetition_penalty=1.2, seed=11)
@@ -44,22 +43,10 @@ def run(*words: object, **environment: str) -> str:
     return done.stdout
 
 
-def compiled(folder: Path, sources: Sequence[Path], flags: Sequence[str]) -> Path:
-    """Sources in C11 and C++20, linked to the wheel's libraries and to our kernels as they are built here."""
-    objects = []
-    for source in sources:
-        standard = ("gcc", "-std=c11") if source.suffix == ".c" else (compiling.compiler(), "-std=c++20", "-Wconversion")
-        macros = () if source.suffix == ".c" else (*MACROS, f'-DHYBRIDGE_VERSION="{hybridge.__version__}"')
-        objects.append(folder / f"{source.name}.o")
-        run(*standard, *STRICT, *macros, *flags, f"-I{FOLDER}", *compiling.include_flags(), "-c", source, "-o", objects[-1])
-    run(compiling.compiler(), *flags, *objects, "-o", folder / "app", *app_links())
-    return folder / "app"
-
-
-@pytest.mark.parametrize("flags", [("-O2",), SANITIZED], ids=["plain", "sanitized"])
+@pytest.mark.parametrize("name", [pytest.param("c_api", marks=pytest.mark.thorough), "c_api_sanitized"])
 @pytest.mark.slow
-def test_a_c_program_does_all_that_a_session_can(own_artifact: Path, tmp_path: Path, flags: Sequence[str]) -> None:
-    program = compiled(tmp_path, [C_PROGRAM, FOLDER / "c_api.cpp"], flags)
+def test_a_c_program_does_all_that_a_session_can(own_artifact: Path, tmp_path: Path, name: str) -> None:
+    program = native_program(name)
     version, eos, tokens, drawn = run(program, own_artifact / "model.pte", tmp_path / "state", *PROMPT).splitlines()
     assert version == f"version {hybridge.__version__}"
     assert [int(token) for token in eos.split()[1:]] == list(Session.load(own_artifact).manifest.eos_ids)
@@ -70,34 +57,38 @@ def test_a_c_program_does_all_that_a_session_can(own_artifact: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_c_program_drafts_with_the_models_own_drafter(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+def test_a_c_program_drafts_with_the_models_own_drafter(tmp_path: Path) -> None:
     """The program compares its text with plain decoding's."""
-    demo = demo_folder(tmp_path_factory) / "hybridge-demo"
-    program = compiled(tmp_path, [C_PROGRAM, FOLDER / "c_api.cpp"], SANITIZED)
+    demo = demo_folder() / "hybridge-demo"
+    program = native_program("c_api_sanitized")
     *_, tokens, _ = run(program, demo / "model.pte", tmp_path / "state", *PROMPT).splitlines()
     assert [int(token) for token in tokens.split()] == list(Session.load(demo).generate(PROMPT, max_new_tokens=20))
 
 
 @pytest.mark.slow
 def test_the_example_gives_the_sessions_text(own_artifact: Path, tmp_path: Path) -> None:
-    program = compiled(tmp_path, [EXAMPLE / "main.cpp"], SANITIZED)
+    program = native_program("talk_sanitized")
     assert text_of(run(program, own_artifact / "model.pte", QUESTION, tmp_path / "state")) == expected(own_artifact)
     assert (tmp_path / "state").stat().st_size > 1000
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_tutorials_program_goes_on_with_the_sessions_text(own_artifact: Path, tmp_path: Path) -> None:
     """Its CMakeLists.txt is the example's with another line."""
     tutorial = Document.read(CHECKOUT / "docs/tutorial.md")
     (source,), (cmake,) = tutorial.blocks("cpp"), tutorial.blocks("cmake")
     (tmp_path / "main.cpp").write_text(source, encoding="utf-8")
+    flags = ["-std=c++20", *STRICT, "-Wconversion", *MACROS, f"-I{FOLDER}", *compiling.include_flags()]
+    run(compiling.compiler(), *flags, tmp_path / "main.cpp", "-o", tmp_path / "app", *app_links())
     assert set(cmake.splitlines()) <= set(read(EXAMPLE / "CMakeLists.txt").splitlines()) | {"find_package(hybridge REQUIRED)"}
-    shown = run(compiled(tmp_path, [tmp_path / "main.cpp"], ["-O0"]), own_artifact / "model.pte", QUESTION)
+    shown = run(tmp_path / "app", own_artifact / "model.pte", QUESTION)
     session = Session.load(own_artifact)
     tokens = session.generate([ord(each) for each in QUESTION], max_new_tokens=96)
     assert shown.rpartition("\n[")[0] == "".join(map(chr, tokens))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_cmake_builds_the_example_from_installed_packages(own_artifact: Path, tmp_path: Path) -> None:
     cmake = Path(sys.executable).with_name("cmake")
@@ -115,6 +106,7 @@ def test_cmake_builds_the_example_from_installed_packages(own_artifact: Path, tm
     assert "HYBRIDGE_ISA is avx2, but this processor has plain; no kernels" in answer.stderr
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_an_instruction_set_that_there_is_not_is_refused(tmp_path: Path) -> None:
     words = [Path(sys.executable).with_name("cmake"), "-S", FOLDER, "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={executorch()}"]
@@ -123,6 +115,7 @@ def test_an_instruction_set_that_there_is_not_is_refused(tmp_path: Path) -> None
     assert re.search(r"there is no avx3\s+for\s+\S+;\s+see\s+\S+instruction_sets.txt", done.stderr)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_an_installed_hybridge_is_found_without_its_sources(own_artifact: Path, tmp_path: Path) -> None:
     """cmake --install, and the example against what came of it: a moved folder with no way back to where it was built."""

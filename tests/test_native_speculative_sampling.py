@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from demo import demo_folder
+from store import demo_folder
 
 from hybridge.runtime import Drafter, GenerationStats, Sampling, Session, open_artifact
 from hybridge.runtime.checks.sampling_check import DEPTH, exact, p_value, remembered
@@ -51,9 +51,9 @@ PAIRS: dict[str, tuple[NativeDrafter, str, Callable[[Path, Session], Drafter]]] 
 
 
 @pytest.fixture(scope="module", params=PAIRS)
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     """Trained ones, of whose tokens many are accepted."""
-    (drafter, name, make), folder = PAIRS[request.param], demo_folder(tmp_path_factory)
+    (drafter, name, make), folder = PAIRS[request.param], demo_folder()
     python = Session.load(folder / name)
     with NativeProcess(open_artifact(folder / name)) as process:
         native = NativeSession(process)

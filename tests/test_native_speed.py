@@ -15,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 import native_speed
 
+pytestmark = pytest.mark.thorough  # of a campaign script
+
 SCRIPT = Path(native_speed.__file__)
 
 

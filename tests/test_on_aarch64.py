@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from packaging.markers import Marker
 
+pytestmark = pytest.mark.thorough  # of a campaign script
+
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.insert(0, str(SCRIPTS))
 

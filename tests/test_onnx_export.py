@@ -10,6 +10,7 @@ import pytest
 import torch
 from command_line import exit_code
 from genai import greedy
+from store import exported as stored
 from tiny import save_lively_checkpoint, tiny_config
 
 from hybridge.cache.errors import ExportFailedError, UnsupportedModelError, UsageError
@@ -51,9 +52,9 @@ def test_an_artifact_is_the_model(case: str, tmp_path: Path) -> None:
     family, variant, sizes, extra = CASES[case]
     save_lively_checkpoint(tmp_path / "checkpoint", tiny_config(family, variant, **sizes))
     options = ExportOptions(**({"format": "onnx", "max_seq_len": 67, "prefill_chunk": 17, "verify_len": 5} | extra))
-    manifest = export_checkpoint(tmp_path / "checkpoint", tmp_path / "out", options, force=False, validate=False)
+    session = Session.load(stored(tmp_path / "checkpoint", options))
+    manifest = session.manifest
     oracle = load_oracle(tmp_path / "checkpoint", manifest)
-    session = Session.load(tmp_path / "out")
     validate(session, oracle, programs=4, prompts=1, new_tokens=10, seed=0, notify=lambda done, total: None).check()
     assert manifest.onnx is not None
     assert (ONNX_COMMIT in manifest.files) == bool(manifest.onnx.staged)

@@ -87,6 +87,7 @@ def test_a_checkout_beside_an_installed_wheel_is_one_command(tmp_path: Path, mon
     assert (code, "hybridge" in shown) == (0, True), said
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_an_export_through_optimum_generates(tmp_path: Path) -> None:
     save_checkpoint(tmp_path / "checkpoint", tiny_config("llama", num_hidden_layers=1))

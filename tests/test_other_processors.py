@@ -13,37 +13,33 @@ import hybridge.runtime.kernels.activation  # noqa: F401  registers the operator
 from hybridge.export.layers.packed_layers import PackedWeight
 from hybridge.runtime.kernels.linear import packed_linear
 from tests.helpers.cross_compiled import CrossCompiled, Target, arm, cross_compile, emulator, has_zig, x86
-from tests.helpers.once import once
 from tests.helpers.packed_weight import packed_weight
 
 IS_X86 = platform.machine() == "x86_64"
-needs_arm = pytest.mark.skipif(
-    not (has_zig() and emulator("aarch64")), reason="needs the ziglang wheel and Debian's qemu-user-static"
-)
+needs_arm = pytest.mark.skipif(not (has_zig() and emulator("aarch64")), reason="needs ARM64: apt-get install qemu-user-static")
 needs_x86 = pytest.mark.skipif(not IS_X86, reason="for x86-64")
-needs_qemu = pytest.mark.skipif(not (IS_X86 and emulator("x86_64")), reason="for x86-64; needs Debian's qemu-user-static")
+needs_qemu = pytest.mark.skipif(not (IS_X86 and emulator("x86_64")), reason="needs qemu: apt-get install qemu-user-static")
 
 # Which processor is emulated, none for this one, and the instruction set that is asked for, none for the best.
 X86 = [pytest.param((x86, None, name), marks=needs_x86, id=name) for name in ("plain", "avx2", "avxvnni", "avx512vnni")]
 ARM = [
-    pytest.param((arm, cpu, name), marks=needs_arm, id=f"{cpu}-{name or 'chosen'}")
+    pytest.param((arm, cpu, name), marks=[needs_arm, pytest.mark.thorough], id=f"{cpu}-{name or 'chosen'}")
     for cpu, name in (("cortex-a53", ""), ("neoverse-n1", ""), ("max", ""), ("max", "dotprod"))
 ]
 # What an older processor runs: an instruction that it lacks, in whatever the linker kept of several copies, would end it.
-OLDER_X86 = [pytest.param((x86, cpu, ""), marks=needs_qemu, id=cpu) for cpu in ("Nehalem", "Haswell")]
+OLDER_X86 = [pytest.param((x86, cpu, ""), marks=[needs_qemu, pytest.mark.thorough], id=cpu) for cpu in ("Nehalem", "Haswell")]
 
 
-def program(make: object, cpu: str | None, name: str, factory: pytest.TempPathFactory) -> CrossCompiled:
+def program(make: object, cpu: str | None, name: str) -> CrossCompiled:
     assert callable(make)
     target: Target = make()
-    once(factory, target.machine, lambda _: cross_compile(target))
     runner = [emulator(target.machine) or "", "-cpu", cpu] if cpu else []
     return CrossCompiled(cross_compile(target), runner, name)
 
 
 @pytest.fixture(scope="module", params=[*X86, *ARM, *OLDER_X86])
-def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CrossCompiled:
-    made = program(*request.param, tmp_path_factory)
+def kernels(request: pytest.FixtureRequest) -> CrossCompiled:
+    made = program(*request.param)
     chosen, _, there = made.chosen().partition(" of ")
     if request.param[2] and chosen == "(null)":
         pytest.skip(f"this processor has {there}")
@@ -111,7 +107,7 @@ def test_permute(kernels: CrossCompiled) -> None:
     assert kernels("permute.out", x, [1, 0, 3, 2], out)[-1].equal(x.permute(1, 0, 3, 2))
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("make", "cpu", "want"),
     [
@@ -122,16 +118,14 @@ def test_permute(kernels: CrossCompiled) -> None:
         pytest.param(x86, "Haswell", "avx2 of plain avx2", marks=needs_qemu),
     ],
 )
-def test_the_best_that_a_processor_has_is_chosen(
-    make: object, cpu: str, want: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    assert program(make, cpu, "", tmp_path_factory).chosen() == want
+def test_the_best_that_a_processor_has_is_chosen(make: object, cpu: str, want: str) -> None:
+    assert program(make, cpu, "").chosen() == want
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 @needs_arm
-def test_what_a_processor_lacks_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
-    kernels = program(arm, "neoverse-n1", "i8mm", tmp_path_factory)
+def test_what_a_processor_lacks_is_refused() -> None:
+    kernels = program(arm, "neoverse-n1", "i8mm")
     assert kernels.chosen() == "(null) of plain dotprod"
     with pytest.raises(subprocess.CalledProcessError) as failed:
         kernels("permute.out", torch.randn(2, 3), [1, 0], torch.empty(3, 2))

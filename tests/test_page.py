@@ -15,7 +15,7 @@ from served import alone, chat_tokens, served
 
 from hybridge.export.server.page import PAGE, page_headers
 
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium to look at pages with")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs a browser: apt-get install chromium")
 SAID = "[...document.querySelectorAll('article .text')].map((each) => each.textContent)"
 DONE = "document.getElementById('stop').hidden"
 
@@ -128,6 +128,7 @@ def test_errors_are_told(page: Browser) -> None:
         page.wait_for("document.getElementById('model').textContent === 'babble'")
         say(page, "x" * 700)
         page.wait_for("document.querySelector('.error')?.textContent.includes('context')")
+        assert page.run("document.querySelectorAll('.error').length") == 1
     page.complaints = [each for each in page.complaints if "status of 40" not in each]
 
 

@@ -37,7 +37,7 @@ from hybridge.runtime.generation.stats import Phase
 from hybridge.runtime.generation.trace import Draft, Round, Trace
 
 OLD = Path(__file__).parent / "artifacts" / "format-2"
-needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium to look at pages with")
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs a browser: apt-get install chromium")
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from public_folders import END_OF_DOCUMENT, END_OF_TURN, TOKENS, save_qwen3_5
 from safetensors import safe_open
+from store import exported
 from tokenizer_folders import TEXT
 from tokenizers import ByteLevelBPETokenizer
 
 from hybridge.export.checkpoint.config_file import read_config
 from hybridge.export.cli.chat_template import load_template
-from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.pte.state_cache import build_cache
 from hybridge.runtime import ExportOptions, Session, open_artifact
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
@@ -33,10 +33,8 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def exported_qwen(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("exported") / "artifact"
-    export_checkpoint(qwen, folder, OPTIONS, force=False, validate=False)
-    return folder
+def exported_qwen(qwen: Path) -> Path:
+    return exported(qwen, OPTIONS)
 
 
 def test_the_folder_is_as_they_are_published(qwen: Path) -> None:

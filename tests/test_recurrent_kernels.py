@@ -37,7 +37,7 @@ def made(case: str, seed: int) -> Recurrence:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("tokens", [1, 5, 17])
+@pytest.mark.parametrize("tokens", [1, pytest.param(5, marks=pytest.mark.thorough), 17])
 def test_a_block_is_the_reference_up_to_its_count(tokens: int, case: str) -> None:
     recurrence = made(case, tokens)
     twins = Twins(recurrence.extend, (*recurrence.inputs(tokens, tokens), one(1)), state=recurrence.state)
@@ -50,7 +50,7 @@ def test_a_block_is_the_reference_up_to_its_count(tokens: int, case: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("tokens", [5, 17])
+@pytest.mark.parametrize("tokens", [5, pytest.param(17, marks=pytest.mark.thorough)])
 def test_a_verify_leaves_the_state_and_a_commit_changes_it(tokens: int, case: str) -> None:
     recurrence = made(case, tokens)
     inputs, staged = recurrence.inputs(tokens, tokens), recurrence.staged(tokens + tokens % 2)

@@ -91,7 +91,8 @@ def test_tokens_that_see_later_ones_are_refused(family: str, option: str, value:
 
 
 def test_images_that_see_later_ones_do_not_matter_to_text() -> None:
-    new_cache("gemma4_text", use_bidirectional_attention="vision")
+    seen, plain = (new_cache("gemma4_text", use_bidirectional_attention=each) for each in ("vision", None))
+    assert seen.layout() == plain.layout()
 
 
 @pytest.mark.parametrize("window", [0, -3, None])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from demo import demo_folder
+from store import demo_folder
 from tokenizers import Tokenizer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
@@ -20,6 +20,8 @@ from serving.running import words
 from serving.structure import gap, mask_of_a_row
 
 from hybridge.runtime.structured.grammars import Grammars
+
+pytestmark = pytest.mark.thorough  # of a campaign script
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -86,10 +88,10 @@ def test_a_crowd_sees_what_is_wrong() -> None:
 
 
 @pytest.mark.slow
-def test_a_small_run_has_every_figure(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_small_run_has_every_figure() -> None:
     sizes = ["--tokens", 60, "--rounds", 1, "--streamed", 8, "--clients", 2, "--requests", 4]
     some = ["--only", "turns", "bytes", "restart", "json", "overhead", "crowd"]
-    words = [sys.executable, SCRIPTS / "serve_bench.py", demo_folder(tmp_path_factory) / "hybridge-demo", *sizes, *some]
+    words = [sys.executable, SCRIPTS / "serve_bench.py", demo_folder() / "hybridge-demo", *sizes, *some]
     done = subprocess.run(list(map(str, words)), check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     rows = [line for line in done.stdout.splitlines() if line.startswith("| ")][1:]

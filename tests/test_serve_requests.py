@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 import openai
 import pytest
 from asking import ask, client, close_clients, talking_to, user
-from demo import demo_folder
 from served import Served, served
+from store import demo_folder
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.cli.serve import api_key
@@ -149,8 +149,8 @@ def test_the_key_is_the_files_or_the_environments(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.slow
-def test_the_command_serves_the_demo(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
-    folder = demo_folder(tmp_path_factory)
+def test_the_command_serves_the_demo(tmp_path: Path) -> None:
+    folder = demo_folder()
     process = subprocess.Popen(
         [SCRIPT, "serve", "hybridge-demo", "--port", "0", "--drafter", "--sessions", "2", "--cache-dir", tmp_path],
         cwd=folder, stderr=subprocess.PIPE, text=True, env=os.environ | {"HYBRIDGE_API_KEY": "k"},
@@ -182,8 +182,8 @@ def test_the_command_serves_the_demo(tmp_path_factory: pytest.TempPathFactory, t
 
 
 @pytest.mark.slow
-def test_an_address_that_is_taken_is_told(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = demo_folder(tmp_path_factory)
+def test_an_address_that_is_taken_is_told() -> None:
+    folder = demo_folder()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         done = subprocess.run(

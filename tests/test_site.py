@@ -11,11 +11,14 @@ from documents import Document
 from source_names import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
+import pytest
 from documenting import command_line, headers, python_api, schema
 
 import hybridge
 from hybridge import runtime
 from hybridge.runtime.artifacts.manifest import Manifest
+
+pytestmark = pytest.mark.thorough  # of a campaign script
 
 GENERATED = ("index.md", "contributing.md", "changelog.md", "embedded-model.md", "examples/", "reference/")
 

@@ -12,6 +12,7 @@ import torch
 from tiny import tiny_config, tiny_model
 from torch import Tensor
 
+from hybridge.export.layers.packed_layers import WithoutWeight
 from hybridge.export.quantization.quantize import quantize
 from hybridge.export.reference.oracle import load_oracle, uncached
 from hybridge.runtime.artifacts.artifact import open_artifact
@@ -26,6 +27,8 @@ from soaking.journal import Journal
 from soaking.nearby import nearby
 from soaking.program import Round, play_round
 from soaking.subjects import GROUP, SUBJECTS, WIDER
+
+pytestmark = pytest.mark.thorough  # of a campaign script
 
 ROUNDS = 6
 EVERY = {"prefill", "decode", "verify", "commit", "snapshot", "restore", "save", "load", "generate"}
@@ -120,4 +123,6 @@ def test_each_rounded_subject_can_be_rounded(name: str) -> None:
     """Weights whose columns the groups of a scale do not divide ended a soak's worker before its first operation."""
     subject = SUBJECTS[name]
     options = ExportOptions(quantize=subject.quantize, group_size=GROUP, kernels="hybridge")
-    quantize(tiny_model(tiny_config(subject.family, **WIDER.get(subject.family, {}))), options)
+    model = tiny_model(tiny_config(subject.family, **WIDER.get(subject.family, {})))
+    quantize(model, options)
+    assert any(isinstance(each, WithoutWeight) for each in model.modules())

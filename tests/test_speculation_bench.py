@@ -75,6 +75,7 @@ def test_rounding_at_a_tie_is_counted_apart() -> None:
     assert (outcomes["always"].differing, outcomes["always"].ties) == (0, 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("broken", [False, True])
 def test_the_sampling_check_passes_what_is_right_and_nothing_else(monkeypatch: pytest.MonkeyPatch, broken: bool) -> None:

@@ -177,4 +177,6 @@ class Machine(RuleBasedStateMachine):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_any_program_agrees_with_the_uncached_model(family: str, kernels: str) -> None:
     machine = type("FamilyMachine", (Machine,), {"family": family, "kernels": kernels})
-    run_state_machine_as_test(machine, settings=settings(max_examples=10, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=settings().max_examples // 10, stateful_step_count=25, deadline=None)
+    )

@@ -125,6 +125,7 @@ def test_a_prefill_beyond_the_context_lets_nothing_be_generated(said: dict[str, 
     assert again == ours.fresh(FIRST, 15)
 
 
+@pytest.mark.thorough
 def test_a_multimodal_runner_refuses_a_model_of_text(artifact: Path) -> None:
     """It reads tokens through a method of its own, which a model without pictures and sound does not have."""
     command = [sys.executable, "-c", MULTIMODAL, artifact / "model.pte", artifact / "tokenizer.json"]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -16,10 +16,11 @@ from urllib.parse import urlsplit
 
 import pytest
 import torch
-from demo import demo_folder
+from command_line import Run
 from openai import OpenAI
 from pydantic import BaseModel, ConfigDict, Field
 from served import BYTES, END, Served, served, session
+from store import demo_folder
 from table import VOCABULARY, Table, table_session
 from tokenizers import ByteLevelBPETokenizer
 from torch import Tensor
@@ -167,7 +168,7 @@ class Drawing:
         return Proposal(tokens.tolist(), list(q))
 
 
-@pytest.mark.parametrize("repeats", [False, True])
+@pytest.mark.parametrize("repeats", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_sampled_text_keeps_the_constrained_distribution(repeats: bool) -> None:
     """In blocks of two draft tokens; also where the second, whether it fits or not, says which one the first was."""
     table, allowed, runs = Table(2, ends=False), [{1, 2}, {0, 2, 5}, {1, 2, 3}, {1, 4}], 4000
@@ -285,28 +286,24 @@ class Answer(BaseModel):
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return demo_folder(tmp_path_factory) / "hybridge-demo"
+def demo() -> Path:
+    return demo_folder() / "hybridge-demo"
 
 
-def command(*words: object, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    script = Path(sys.executable).parent / "hybridge"
-    return subprocess.run([script, *map(str, words)], input=stdin, capture_output=True, text=True, timeout=120, check=False)
-
-
-def test_run_and_chat_write_what_fits(demo: Path, tmp_path: Path) -> None:
+def test_run_and_chat_write_what_fits(demo: Path, tmp_path: Path, cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text(json.dumps(SCHEMA))
     texts = set()
     for how in ("--no-speculation", "--prompt-lookup"):
-        done = command("run", demo, "--prompt", "tell me: ", "--json-schema", schema, "--max-new-tokens", 200, "--json", how)
-        assert done.returncode == 0, done.stderr
-        texts.add(json.loads(done.stdout)["text"].removeprefix("tell me: "))
+        done = cli("run", demo, "--prompt", "tell me: ", "--json-schema", schema, "--max-new-tokens", 200, "--json", how)
+        assert done.code == 0, done.err
+        texts.add(json.loads(done.raw)["text"].removeprefix("tell me: "))
     assert len(texts) == 1
     assert json.loads(texts.pop())["kind"] in ("abacus", "bridge")
-    done = command("chat", demo, "--regex", "(yes|no)", "--json", stdin="is it?\nreally?\n")
-    assert done.returncode == 0, done.stderr
-    decoder, answers, rest = json.JSONDecoder(), [], done.stdout.strip()
+    monkeypatch.setattr(sys, "stdin", io.StringIO("is it?\nreally?\n"))
+    done = cli("chat", demo, "--regex", "(yes|no)", "--json")
+    assert done.code == 0, done.err
+    decoder, answers, rest = json.JSONDecoder(), [], done.raw.strip()
     while rest:
         answer, end = decoder.raw_decode(rest)
         answers.append(answer["content"])
@@ -315,7 +312,7 @@ def test_run_and_chat_write_what_fits(demo: Path, tmp_path: Path) -> None:
     assert set(answers) <= {"yes", "no"}
 
 
-def test_wrong_options_are_wrong_usage(demo: Path, tmp_path: Path, artifact: Path) -> None:
+def test_wrong_options_are_wrong_usage(demo: Path, tmp_path: Path, artifact: Path, cli: Run) -> None:
     schema, rules = tmp_path / "schema.json", tmp_path / "rules.lark"
     schema.write_text("[]")
     rules.write_bytes(b"\xff")
@@ -326,12 +323,12 @@ def test_wrong_options_are_wrong_usage(demo: Path, tmp_path: Path, artifact: Pat
         ("--regex", "(a"): "regular expression cannot be followed",
         ("--regex", "a", "--grammar", rules): "exclude each other",
     }.items():
-        done = command("run", demo, "--prompt", "a", *words)
-        assert done.returncode == 2
-        assert says in " ".join(done.stderr.split())
-    done = command("run", artifact, "--prompt", "a", "--regex", "a")
-    assert done.returncode == 2
-    assert "no token that ends a text" in " ".join(done.stderr.split())
+        done = cli("run", demo, "--prompt", "a", *words)
+        assert done.code == 2
+        assert says in done.err
+    done = cli("run", artifact, "--prompt", "a", "--regex", "a")
+    assert done.code == 2
+    assert "no token that ends a text" in done.err
 
 
 def test_generate_takes_a_grammar(demo: Path) -> None:

@@ -55,7 +55,7 @@ def test_each_c_function_is_called() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("swift") is None, reason="needs a Swift compiler, such as Debian 13's swiftlang")
+@pytest.mark.skipif(shutil.which("swift") is None, reason="needs Swift: apt-get install swiftlang (Debian 13)")
 def test_its_own_tests_pass(own_artifact: Path, tmp_path: Path) -> None:
     """A copy, because the link to ExecuTorch's package is the user's own."""
     package = tmp_path / "examples/swift"

@@ -15,6 +15,8 @@ import trust
 from processing import checks, native
 from trust import PARTS, Part
 
+pytestmark = pytest.mark.thorough  # of a campaign script
+
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 

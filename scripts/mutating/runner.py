@@ -19,9 +19,6 @@ warnings.simplefilter("ignore")
 import hybridge.export.pte.exporter, hypothesis, pytest
 print(*(name for name in sys.modules if not name.startswith(("hybridge", "__"))), sep="\\n")
 """
-EXPORTING = ("test_artifact.py", "test_checkpoint_folder.py", "test_onnx_session.py", "test_serve_requests.py")
-"""Tests that export what many others use."""
-MADE = "HYBRIDGE_TESTS_MADE"
 FOLDERS = ("cache", "runtime", "export", "src", "tests", "scripts", "examples", "docs")
 
 
@@ -36,6 +33,7 @@ class Runner:
             shutil.copy(path, copy / path.name)
         self.environment = {
             "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
+            "HYBRIDGE_TEST_STORE": f"{copy}-store",  # mutants that change no export share what was exported
         }  # fmt: skip
         os.environ.update(self.environment)
         listed = subprocess.run([sys.executable, "-W", "ignore", "-c", LISTED], capture_output=True, text=True, check=True)
@@ -45,11 +43,6 @@ class Runner:
         assert not [name for name in sys.modules if name.startswith("hybridge")]
         sys.path.insert(0, str(copy / "src"))
         self._passes: dict[str, bool] = {}
-
-    def keep_exports(self) -> None:
-        """Let tests find what these have exported, which takes longer than most of them do: for mutants that do not export."""
-        assert self.outcome(EXPORTING, 1200) == "passed"
-        os.environ[MADE] = shutil.copytree(f"{self.copy}-tests", f"{self.copy}-made", symlinks=True)
 
     def passes(self, test: str, seconds: float) -> bool:
         """Return whether a test file passes where nothing is mutated: one that does not can notice nothing."""

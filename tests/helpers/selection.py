@@ -1,4 +1,9 @@
-"""Which tests run and in which order: ``--fast`` and ``--shuffle SEED``; the summary says what was not run and why."""
+"""Choose and order tests by ``--fast``, ``--all`` and ``--shuffle SEED``; the summary says what was not run and why.
+
+A test without a marker runs in every size. ``slow`` leaves it out of --fast; ``thorough`` leaves it to --all, which is allowed
+as long as scripts/broken-features finds that the default notices each broken feature without it. A test that is named by its
+node id runs in any size.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +21,22 @@ EXPORTERS = ["hybridge.export.lowering.lower._to_edge", "hybridge.export.onnx.tr
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run the files, and the tests in each, in a random order")
-    parser.addoption("--fast", action="store_true", help="leave out what exports, compiles or is marked as slow")
+    sizes = parser.getgroup("sizes").addoption
+    sizes("--fast", action="store_true", help="leave out what exports, compiles or is marked as slow")
+    sizes("--all", action="store_true", help="run what is marked as thorough, too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: takes more than a few tenths of a second; scripts/test --fast leaves it out")
+    config.addinivalue_line("markers", "thorough: what the default notices by other tests; only scripts/test --all runs it")
 
 
 @pytest.hookimpl(tryfirst=True)  # pytest itself then puts tests with the same parameter of a module's fixture together
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("fast"):
-        chosen = _fast(items)
+    if not config.getoption("all") and not any("::" in each for each in config.args):
+        chosen = [item for item in items if item.get_closest_marker("thorough") is None]
+        if config.getoption("fast"):
+            chosen = _fast(chosen)
         config.hook.pytest_deselected(items=[item for item in items if item not in set(chosen)])
         items[:] = chosen
     if (seed := config.getoption("shuffle")) is not None:
@@ -83,10 +93,10 @@ def _exports(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """One line of what was not run."""
+    """Say what was not run, a line for each reason with the command that brings what is missing."""
     reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", []))
-    parts = [f"{count} ({reason})" for reason, count in reasons.most_common()]
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"Not run: {count} ({reason})")
     if left_out := len(terminalreporter.stats.get("deselected", [])):
-        parts.append(f"{left_out} (deselected)")
-    if parts:
-        terminalreporter.write_line(f"Not run: {'; '.join(parts)}")
+        larger = "scripts/test" if terminalreporter.config.getoption("fast") else "scripts/test --all"
+        terminalreporter.write_line(f"Not run: {left_out} (of {larger})")

@@ -1,0 +1,46 @@
+"""The C and C++ programs of ``tests/native``: one CMake project, whose build folder stays from run to run."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+from app_links import app_links
+from filelock import FileLock
+from store import FOLDER, ROOT
+
+import hybridge
+from hybridge.runtime.kernels import compiling
+from hybridge.runtime.native.command import FOLDER as NATIVE
+from hybridge.runtime.pinned import MACROS, include_folders
+
+PROJECT = ROOT / "tests" / "native"
+
+
+def native_program(name: str) -> Path:
+    """Return target ``name`` of tests/native/CMakeLists.txt, built where it is not as its sources are."""
+    cmake = Path(sys.executable).with_name("cmake")
+    lists = {
+        "HYBRIDGE": [str(NATIVE.parent)],
+        "MACROS": [*(each.removeprefix("-D") for each in MACROS), f'HYBRIDGE_VERSION="{hybridge.__version__}"'],
+        "INCLUDES": list(map(str, include_folders())),
+        "LINKS": app_links(),
+        "CMAKE_CXX_COMPILER": [compiling.compiler() or "g++"],
+    }
+    configure = [str(cmake), "-S", str(PROJECT), *(f"-D{key}={';'.join(values)}" for key, values in lists.items())]
+    build = FOLDER / "native" / hashlib.sha256(str(ROOT).encode()).hexdigest()[:16]
+    build.mkdir(parents=True, exist_ok=True)
+    configured = build / "configured"
+    with FileLock(build.with_suffix(".lock")):
+        if not configured.exists() or configured.read_text() != "\n".join(configure):
+            _run(*configure, "-G", "Unix Makefiles", "-B", str(build))
+            configured.write_text("\n".join(configure))
+        _run(str(cmake), "--build", str(build), "--target", name)
+    return next(path for path in (build / name, build / f"lib{name}.so") if path.exists())
+
+
+def _run(*words: str) -> None:
+    done = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(words)}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
