@@ -1,8 +1,12 @@
-"""The C and C++ programs of ``tests/native``: one CMake project, whose build folder stays from run to run."""
+"""The C and C++ programs of ``tests/native``: one CMake project, whose build folder stays from run to run.
+
+As a program, before a run's processes want them: build these, the kernels and the native session, with all cores.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +17,7 @@ from store import FOLDER, ROOT
 
 import hybridge
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.native.command import FOLDER as NATIVE
+from hybridge.runtime.native import command
 from hybridge.runtime.pinned import MACROS, include_folders
 
 PROJECT = ROOT / "tests" / "native"
@@ -21,9 +25,15 @@ PROJECT = ROOT / "tests" / "native"
 
 def native_program(name: str) -> Path:
     """Return target ``name`` of tests/native/CMakeLists.txt, built where it is not as its sources are."""
+    build = build_programs("--target", name)
+    return next(path for path in (build / name, build / f"lib{name}.so") if path.exists())
+
+
+def build_programs(*words: str) -> Path:
+    """Build all programs, or those that ``cmake --build`` is asked for by ``words``; return the build's folder."""
     cmake = Path(sys.executable).with_name("cmake")
     lists = {
-        "HYBRIDGE": [str(NATIVE.parent)],
+        "HYBRIDGE": [str(command.FOLDER.parent)],
         "MACROS": [*(each.removeprefix("-D") for each in MACROS), f'HYBRIDGE_VERSION="{hybridge.__version__}"'],
         "INCLUDES": list(map(str, include_folders())),
         "LINKS": app_links(),
@@ -37,10 +47,15 @@ def native_program(name: str) -> Path:
         if not configured.exists() or configured.read_text() != "\n".join(configure):
             _run(*configure, "-G", "Unix Makefiles", "-B", str(build))
             configured.write_text("\n".join(configure))
-        _run(str(cmake), "--build", str(build), "--target", name)
-    return next(path for path in (build / name, build / f"lib{name}.so") if path.exists())
+        _run(str(cmake), "--build", str(build), *words)
+    return build
 
 
 def _run(*words: str) -> None:
     done = subprocess.run(words, check=False, capture_output=True, text=True)
     assert done.returncode == 0, f"{' '.join(words)}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+
+
+if __name__ == "__main__":
+    command.build()
+    build_programs("--parallel", str(os.cpu_count()))

@@ -16,12 +16,11 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import grimp
 from filelock import FileLock
 
-from hybridge.export.api import export_model
-from hybridge.export.cli.embedded import DRAFT_OPTIONS, DSPARK_OPTIONS, EMBEDDED, TARGET_OPTIONS, export_embedded
 from hybridge.runtime.artifacts.options import ExportOptions
 
 ROOT = Path(__file__).parents[2]
@@ -47,32 +46,26 @@ def exported(
 
     Use export_model itself where the export is what is tested.
     """
-    named = {
+    more: dict[str, Any] = {
         "adapters": adapters,
         "tokenizer": tokenizer,
         "drafter": drafter,
         "draft_vocab": draft_vocab,
         "calibrate": calibrate,
     }
-    inputs = [checkpoint, options, *(part for name, value in named.items() for part in (name, value))]
 
     def make(folder: Path) -> None:
-        export_model(
-            checkpoint,
-            folder / "artifact",
-            options,
-            adapters=adapters,
-            tokenizer=tokenizer,
-            drafter=drafter,
-            draft_vocab=draft_vocab,
-            calibrate=calibrate,
-        )
+        from hybridge.export.api import export_model  # slow to import
 
+        export_model(checkpoint, folder / "artifact", options, **more)
+
+    inputs = [checkpoint, options, *(part for item in more.items() for part in item)]
     return made(f"artifact-{options.format}", inputs, make) / "artifact"
 
 
 def demo_folder() -> Path:
     """Return a folder with hybridge-demo, hybridge-demo-draft and hybridge-demo-dspark, as ``scripts/demo`` leaves them."""
+    from hybridge.export.cli.embedded import DRAFT_OPTIONS, DSPARK_OPTIONS, EMBEDDED, TARGET_OPTIONS, export_embedded
 
     def make(folder: Path) -> None:
         export_embedded(*(folder / name for name in ("hybridge-demo", "hybridge-demo-draft", "hybridge-demo-dspark")))
