@@ -162,22 +162,22 @@ FEATURES = (
     Break(
         "the C++ session's restore",
         "runtime/native/hybridge/session.h",
-        "text_ = slots_[static_cast<size_t>(slot)];",
-        "text_.resize(std::min(text_.size(), slots_[static_cast<size_t>(slot)].size()));",
+        'move("restore", slot)',
+        'move("snapshot", slot)',
         "native native_checkpoints native_drafters",
     ),
     Break(
         "the C++ session's prefill in chunks",
         "runtime/native/hybridge/session.h",
-        "tokens = tokens.subspan(pieces.back().size());",
-        "tokens = tokens.subspan(tokens.size() >= chunk ? chunk : tokens.size());",
+        "i + 1 < pieces.size()",
+        "i + 2 < pieces.size()",
         "native native_checkpoints native_drafters",
     ),
     Break(
         "the C API's commit",
         "runtime/native/c_api.cpp",
         "answer(it.session->commit(count))",
-        "answer(it.session->commit(count > 1 ? count - 1 : count))",
+        "answer(it.session->commit(count + 1))",
         "native_package",
     ),
     Break(

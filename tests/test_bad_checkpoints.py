@@ -297,6 +297,7 @@ def assert_loads_as(folder: Path, saved: torch.nn.Module) -> None:
     torch.testing.assert_close(logits, want, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", sorted(FAMILIES))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_every_family_loads_in_every_dtype(tmp_path: Path, model_type: str, dtype: torch.dtype) -> None:

@@ -41,6 +41,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_calibrated_weights_are_nearer_on_texts_like_those(checkpoint: Path) -> None:
     loaded, options = load_checkpoint(checkpoint), ExportOptions(quantize="4w")
     calibrated = calibrate(loaded, options, checkpoint.parent / "text.txt")

@@ -52,6 +52,7 @@ def assert_same(folder: Path, options: ExportOptions) -> None:
         assert torch.equal(got[name], weight), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", sorted(VARIANTS))
 def test_every_family_is_packed_alike(family: str, tmp_path: Path) -> None:
     save_checkpoint(tmp_path, tiny_config(family), torch.bfloat16)

@@ -95,6 +95,7 @@ def quick() -> tuple[bytes, Counter[str]]:
     return lowered(quick_lowering)
 
 
+@pytest.mark.slow
 def test_every_byte_stays_as_it_is(plain: tuple[bytes, Any], quick: tuple[bytes, Any]) -> None:
     assert quick[0] == plain[0]
 

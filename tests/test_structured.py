@@ -168,6 +168,7 @@ class Drawing:
         return Proposal(tokens.tolist(), list(q))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repeats", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_sampled_text_keeps_the_constrained_distribution(repeats: bool) -> None:
     """In blocks of two draft tokens; also where the second, whether it fits or not, says which one the first was."""

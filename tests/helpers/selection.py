@@ -44,22 +44,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _fast(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Of each file what is quick; where nothing is, one slow test. A real program runs in test_older_formats.py."""
-    chosen = []
-    for tests in _by_file(items):
-        cheap = [item for item in tests if not SLOW_FIXTURES & _fixtures(item)]
-        quick = [item for item in cheap if item.get_closest_marker("slow") is None]
-        chosen += quick or [item for item in cheap if _may_stand_in(item)][:1]
-    return chosen
+    """Return what is quick. A real program runs in test_older_formats.py, whose artifact is there."""
+    return [item for item in items if item.get_closest_marker("slow") is None and not SLOW_FIXTURES & _fixtures(item)]
 
 
 def _fixtures(item: pytest.Item) -> set[str]:
     return set(getattr(item, "fixturenames", ()))
-
-
-def _may_stand_in(item: pytest.Item) -> bool:
-    """Return whether the test itself is marked and not its file."""
-    return any(mark.name == "slow" for mark in item.own_markers)
 
 
 def _by_file(items: list[pytest.Item]) -> list[list[pytest.Item]]:
