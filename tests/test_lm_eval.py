@@ -8,13 +8,16 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from store import exported
-from tokenizers import Tokenizer
+from tiny import save_tokenizer
+from tokenizers import Tokenizer, processors
 from torch import Tensor
 
 from hybridge.export.reference.oracle import load_oracle
@@ -140,3 +143,16 @@ def harness(tasks: Path, out: Path, arguments: str) -> subprocess.CompletedProce
         [SCRIPT, "lm-eval", "run", "--model", "hybridge", "--model_args", arguments, *words, "--log_samples"],
         env=environment, check=False, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
+
+
+def test_a_chat_that_begins_with_bos_gets_no_second_one(tmp_path: Path) -> None:
+    from hybridge.export.cli.lm_eval_model import HybridgeLM
+
+    save_tokenizer(tmp_path)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<begin>"])
+    tokenizer.post_processor = processors.TemplateProcessing(single=["<begin>", "$A"], special_tokens=[("<begin>", 129)])
+    encode = partial(HybridgeLM.tok_encode, SimpleNamespace(model=SimpleNamespace(tokenizer=tokenizer)))
+    assert encode("ab") == encode("<begin>ab") == [129, 97, 98]
+    assert encode("<begin>ab", add_special_tokens=True) == [129, 129, 97, 98]
+    assert encode("ab", add_special_tokens=False) == [97, 98]

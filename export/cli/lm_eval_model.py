@@ -19,6 +19,7 @@ from hybridge.export.cli.chat_template import load_template
 from hybridge.export.cli.common import err
 from hybridge.export.cli.generating import open_model
 from hybridge.runtime.chat.text_stream import TextStream
+from hybridge.runtime.checks.texts import before_texts
 from hybridge.runtime.generation.sampling import Sampling
 
 Scored = tuple[tuple[str, str], list[int], list[int]]
@@ -82,9 +83,14 @@ class HybridgeLM(TemplateLM):  # type: ignore[misc]  # untyped upstream
         return load_template(self.model.artifact)([dict(message) for message in chat_history])
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Return the tokens of a text, by default with those that the tokenizer puts in front of every text."""
-        ids: list[int] = self.model.tokenizer.encode(string, add_special_tokens=add_special_tokens is not False).ids
-        return ids
+        """Return the tokens of a text, by default with those that the tokenizer puts around every text.
+
+        A text that begins with bos already, as a chat template writes it, gets no second one.
+        """
+        tokenizer, start = self.model.tokenizer, before_texts(self.model.tokenizer)
+        plain: list[int] = tokenizer.encode(string, add_special_tokens=False).ids
+        written = add_special_tokens is None and bool(start) and plain[: len(start)] == start
+        return plain if add_special_tokens is False or written else list(tokenizer.encode(string).ids)
 
     def _loglikelihood_tokens(self, requests: list[Scored], disable_tqdm: bool = False, **_: Any) -> list[Score]:
         """Score continuations; those of one context read it once."""

@@ -31,13 +31,20 @@ def windows(tokenizer: Tokenizer, text: str, length: int, most: int, option: str
     Each begins with the tokens that the tokenizer puts in front of every text, such as bos. Raises UsageError where the text
     is shorter than one window.
     """
-    start = [int(token) for token in tokenizer.encode("").ids[:1]]
+    start = before_texts(tokenizer)
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     own = length - len(start)
     if len(ids) < max(1, own):
         raise UsageError(f"{option} has {len(ids)} tokens, and one window is {own}; give a longer text{hint}.")
     count = min(most, len(ids) // own)
     return [start + ids[(first := i * (len(ids) // count)) : first + own] for i in range(count)]
+
+
+def before_texts(tokenizer: Tokenizer) -> list[int]:
+    """Return the tokens that a tokenizer puts in front of every text; those behind it, such as eos, are none of them."""
+    whole, text = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
+    places = (at for at in range(len(whole) - len(text) + 1) if whole[at : at + len(text)] == text)
+    return [int(token) for token in whole[: next(places, 0)]]
 
 
 def continued(session: Session, tokenizer: Tokenizer, text: str, length: int, option: str, seed: int) -> Iterator[list[int]]:
