@@ -29,12 +29,12 @@ def test_a_files_header_is_read_as_its_own_package_reads_it(tmp_path: Path) -> N
     assert [shape for _, shape, _, _ in tensors] == [tuple(map(int, reversed(each.shape))) for each in other.tensors]
 
 
-def test_a_files_tokenizer_is_one_with_names(tmp_path: Path) -> None:
+def test_a_files_strings_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
     save_gguf(tmp_path / "model.gguf", "qwen3", random_model("qwen3", vocab_size=262))
-    tokenizer, options = pinned.gguf_tokenizer(str(tmp_path / "model.gguf"))
-    assert tokenizer.encode("<|endoftext|>").ids == [257]
-    assert options["eos_token"] == "<|endoftext|>"
-    assert options["chat_template"].endswith("<|im_end|>")
+    metadata = pinned.read_gguf_metadata(str(tmp_path / "model.gguf"), ("tokenizer.ggml.tokens",))
+    assert metadata["tokenizer.ggml.tokens"][257:259] == ["<|endoftext|>", "<|im_end|>"]
+    assert metadata["tokenizer.ggml.token_type"][257:259] == [3, 3]
+    assert metadata["tokenizer.ggml.merges"] == 1
 
 
 @pytest.mark.parametrize("kind", [GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q8_0, GGMLQuantizationType.MXFP4])

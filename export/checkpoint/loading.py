@@ -50,7 +50,7 @@ class Checkpoint:
     """A loaded text model in float32, ready to run uncached, and the folder it came from.
 
     own_tokenizer: a folder whose tokenizer is taken instead; note: what people should be told of the tokenizer; source: model
-    and commit on the hub. A folder that stands for a file is there as long as the model.
+    and commit on the hub; of_gguf: the folder stands for a GGUF file. Such a folder is there as long as the model.
     """
 
     folder: Path
@@ -58,6 +58,7 @@ class Checkpoint:
     own_tokenizer: Path | None = None
     note: str = ""
     source: str | None = None
+    of_gguf: bool = False
 
     @property
     def config(self) -> Any:
@@ -80,7 +81,8 @@ class Checkpoint:
 
         Raises CheckpointError where a file of it is damaged, UsageError where it is of a larger vocabulary.
         """
-        found = read_tokenizer(self.own_tokenizer or self.folder)
+        made = self.of_gguf and self.own_tokenizer is None
+        found = read_tokenizer(self.own_tokenizer or self.folder, verbatim=made)
         if self.own_tokenizer and found.tokenizer and found.tokenizer.get_vocab_size() > self.config.vocab_size:
             raise UsageError(
                 f"the tokenizer in {self.own_tokenizer} has {found.tokenizer.get_vocab_size()} tokens, but the model "
@@ -137,7 +139,9 @@ def load_checkpoint(checkpoint: str | Path | Named, reader: Reader | None = None
         _check_finite(place, checked.broken if checked else broken_weights(model))
         text = merge_adapters(text_model(model).eval().requires_grad_(False), wanted.adapters)
         weakref.finalize(text, unless_loaded.pop_all().close)
-    return Checkpoint(folder=folder, model=text, own_tokenizer=wanted.tokenizer, note=note, source=origin_of(place))
+    return Checkpoint(
+        folder=folder, model=text, own_tokenizer=wanted.tokenizer, note=note, source=origin_of(place), of_gguf=is_gguf(place)
+    )
 
 
 @contextmanager

@@ -17,7 +17,6 @@ from transformers.core_model_loading import PrefixChange
 from transformers.generation import BaseStreamer
 from transformers.initialization import no_init_weights
 from transformers.integrations.gguf import reader as gguf_reader
-from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer, get_gguf_tokenizer
 from transformers.integrations.moe import ExpertsInterface, batched_mm_experts_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -199,13 +198,14 @@ def read_gguf(path: str) -> tuple[dict[str, Any], list[tuple[str, tuple[int, ...
     return metadata, tensors, -(-end // alignment) * alignment
 
 
-def gguf_tokenizer(path: str) -> tuple[Any, dict[str, Any]]:
-    """Return the tokenizer (of the tokenizers library) in a GGUF file, and its options: named tokens and chat template.
+def read_gguf_metadata(path: str, strings: Sequence[str]) -> dict[str, Any]:
+    """Return a GGUF file's metadata with the arrays of strings that are named as lists.
 
-    Raises ValueError or KeyError for a tokenizer that transformers does not know.
+    Raises ValueError, ``struct.error`` or IndexError for a file that is none or damaged.
     """
-    architecture, content, options = get_gguf_tokenizer(path)
-    return convert_gguf_tokenizer(architecture, content)[0], options
+    data = gguf_reader._mapped(path)
+    metadata: dict[str, Any] = gguf_reader._read_metadata(data, path, strings)[0]
+    return metadata
 
 
 def response_parser(template: Mapping[str, Any], prompt: str, tools: Sequence[Mapping[str, Any]]) -> ResponseParser:

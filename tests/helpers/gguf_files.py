@@ -5,6 +5,7 @@ Source: llama.cpp ``conversion/*.py``. Written for this direction alone, by the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +60,30 @@ def random_model(architecture: str, **overrides: Any) -> PreTrainedModel:
     return lively(tiny_model(tiny_config(model_type, **{**sizes, **overrides})))
 
 
-def save_gguf(path: Path, architecture: str, model: PreTrainedModel, kind: TYPES = TYPES.F32) -> None:
-    """Write ``model``, with linear layers in ``kind`` where their columns allow it, and a tokenizer of bytes."""
+def save_gguf(
+    path: Path,
+    architecture: str,
+    model: PreTrainedModel,
+    kind: TYPES = TYPES.F32,
+    tokenizer: Mapping[str, Any] | None = None,
+    template: str = "",
+) -> None:
+    """Write ``model``, with linear layers in ``kind`` where their columns allow it, and a tokenizer of bytes.
+
+    tokenizer: entries of ``tokenizer.ggml`` to have in its place; template: the chat template beside them.
+    """
     arch = next(each for each, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     config = model.config
     writer = gguf.GGUFWriter(path, architecture)
     for name, value in metadata(architecture, model).items():
         _add(writer, name if "." in name and name.startswith(("general.", "tokenizer.")) else f"{architecture}.{name}", value)
-    add_tokenizer(writer, config.vocab_size)
+    if tokenizer is None:
+        add_tokenizer(writer, config.vocab_size)
+    else:
+        for name, value in tokenizer.items():
+            _add(writer, f"tokenizer.ggml.{name}", value)
+        if template:
+            writer.add_chat_template(template)
     names = get_tensor_name_map(arch, config.num_hidden_layers)
     for name, tensor in converted(architecture, model):
         target = names.get_name(name, (".weight", ".bias"))

@@ -13,8 +13,9 @@ from hybridge.export.checkpoint.gguf import hybrid_tables, mamba_tables, transfo
 from hybridge.export.checkpoint.gguf.architecture import Architecture
 from hybridge.export.checkpoint.gguf.file import GgufFile, open_gguf
 from hybridge.export.checkpoint.gguf.sizes import layers
+from hybridge.export.checkpoint.gguf.tokenizer import read_gguf_tokenizer
 from hybridge.export.checkpoint.gguf.weights import made
-from hybridge.export.pinned.transformers import gguf_tokenizer
+from hybridge.export.pinned.transformers import read_gguf_metadata
 from hybridge.export.source.reading import first_line
 
 ARCHITECTURES: Mapping[str, Architecture] = {**hybrid_tables.TABLE, **mamba_tables.TABLE, **transformer_tables.TABLE}
@@ -81,13 +82,19 @@ def _write_tokenizer(file: GgufFile, folder: Path) -> str:
     if "tokenizer.ggml.tokens" not in file.metadata:
         return f"{file.path} has no tokenizer: give one with --tokenizer FOLDER."
     try:
-        made_tokenizer, options = gguf_tokenizer(str(file.path))
-    except Exception as error:  # whatever a tokenizer that nobody has tried makes transformers run into
+        metadata = read_gguf_metadata(str(file.path), ("tokenizer.ggml.tokens", "tokenizer.ggml.merges"))
+        made = read_gguf_tokenizer(metadata)
+    except Exception as error:  # the tokenizers library has no error of its own for a vocabulary that makes no sense
         return f"the tokenizer in {file.path} cannot be converted ({first_line(error)}): give one with --tokenizer FOLDER."
-    template = options.pop("chat_template", None)
-    made_tokenizer.save(str(folder / "tokenizer.json"))
-    named = {name: value for name, value in options.items() if value is not None}
-    (folder / "tokenizer_config.json").write_text(json.dumps(named, ensure_ascii=False), encoding="utf-8")
-    if isinstance(template, str):
-        (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
-    return ""
+    made.tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(made.config, ensure_ascii=False), encoding="utf-8")
+    if isinstance(template := metadata.get("tokenizer.chat_template"), str):
+        (folder / "chat_template.jinja").write_text(_with_bos(template, made.config), encoding="utf-8")
+    return f"{file.path}: {made.note}" if made.note else ""
+
+
+def _with_bos(template: str, config: dict[str, Any]) -> str:
+    """Return a chat template that writes bos where the file adds it to every text: llama.cpp adds it to a chat, too."""
+    bos = config.get("bos_token")
+    written = bos is None or bos in template or "bos_token" in template
+    return template if written or not config["add_bos_token"] else "{{ bos_token }}" + template
