@@ -9,7 +9,7 @@ from rich.text import Text
 
 from hybridge.export.cli.common import table
 from hybridge.runtime.checks.drift import Drift
-from hybridge.runtime.checks.validation_report import Divergence, GenerationCheck, ValidationReport
+from hybridge.runtime.checks.validation_report import Divergence, GenerationCheck, TextCheck, ValidationReport
 
 
 def print_report(report: ValidationReport, console: Console) -> None:
@@ -42,6 +42,7 @@ def rows(report: ValidationReport) -> list[tuple[str, Any]]:
             f"{generation.tokens} ({generation.ties} ties; draft tokens: {generation.accepted} accepted, "
             f"{generation.rejected} rejected, {generation.rollbacks} rollbacks)",
         ),
+        *_tokenizer_rows(report.tokenizer),
         *drift_rows(report.drift),
         ("result", mark),
     ]
@@ -53,6 +54,11 @@ def _drafted_rows(check: GenerationCheck) -> list[tuple[str, Any]]:
         return []
     counts = f"draft tokens: {check.drafted_accepted} accepted, {check.drafted_rejected} rejected"
     return [("greedy = eager, own drafter", f"{check.drafted_matches} of {check.drafted_prompts} prompts ({counts})")]
+
+
+def _tokenizer_rows(check: TextCheck) -> list[tuple[str, Any]]:
+    """How the tokenizers compare; nothing where there is none."""
+    return [("texts with the checkpoint's tokens", f"{check.equal} of {check.texts}")] if check.texts else []
 
 
 def plain_rows(report: ValidationReport) -> list[tuple[str, str]]:

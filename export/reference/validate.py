@@ -10,13 +10,14 @@ from hybridge.export.layers.rounded_weight import Rounder
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.quantization.quantize import is_lossy
 from hybridge.export.quantization.stored_weights import stored_rounder
-from hybridge.export.reference.oracle import load_oracle, load_original, uncached
+from hybridge.export.reference.oracle import load_original, round_as, uncached
+from hybridge.export.reference.texts import compare_texts
 from hybridge.export.source.named import Named
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.checks.checked_session import CheckedSession, Oracle
 from hybridge.runtime.checks.drift import measure_drift
 from hybridge.runtime.checks.validation import Drafted, validate
-from hybridge.runtime.checks.validation_report import ValidationReport
+from hybridge.runtime.checks.validation_report import TextCheck, ValidationReport
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
 from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.native import NativeProcess, NativeSession
@@ -31,8 +32,9 @@ def validate_session(
     """Compare an artifact in Python's harness with the eager model; ``report.check()`` then raises where it failed."""
     opened = open_artifact(artifact)
     session = Session.of(opened)
-    oracle = load_oracle(checkpoint, opened.manifest, _stored(opened))
+    oracle, texts = _load(checkpoint, opened)
     report = _compare(session, oracle, steps, _drafted(session), programs=programs, seed=seed)
+    report.tokenizer = texts
     if is_lossy(session.manifest.options):
         original = uncached(load_original(checkpoint, session.manifest).model)
         report.drift = measure_drift(session, original, oracle, seed=seed)
@@ -44,9 +46,18 @@ def validate_native(
 ) -> ValidationReport:
     """Validate the native harness likewise, but for the drift, which belongs to the artifact and not to what runs it."""
     with NativeProcess(open_artifact(artifact)) as process:
-        oracle = load_oracle(checkpoint, process.artifact.manifest, _stored(process.artifact))
+        oracle, texts = _load(checkpoint, process.artifact)
         session = NativeSession(process)
-        return _compare(session, oracle, steps, _drafted_natively(session), programs=programs, seed=seed)
+        report = _compare(session, oracle, steps, _drafted_natively(session), programs=programs, seed=seed)
+    report.tokenizer = texts
+    return report
+
+
+def _load(checkpoint: str | Path | Named, artifact: Artifact) -> tuple[Oracle, TextCheck]:
+    """Return the checkpoint with the artifact's roundings, and how their tokenizers compare."""
+    original = load_original(checkpoint, artifact.manifest)
+    round_as(original, artifact.manifest.options, _stored(artifact))
+    return uncached(original.model), compare_texts(artifact, original)
 
 
 def _stored(artifact: Artifact) -> Rounder | None:

@@ -48,6 +48,15 @@ class GenerationCheck:
 
 
 @dataclass(kw_only=True)
+class TextCheck:
+    """Texts that the artifact's tokenizer and the checkpoint's were given. difference: the first with other tokens."""
+
+    texts: int = 0
+    equal: int = 0
+    difference: str = ""
+
+
+@dataclass(kw_only=True)
 class ValidationReport:
     """Counts of what was run, and how far the artifact was off. Errors are absolute, and relative to the largest logit."""
 
@@ -63,6 +72,7 @@ class ValidationReport:
     """The worst error by operation and position."""
     first_divergence: Divergence | None = None
     generation: GenerationCheck = field(default_factory=GenerationCheck)
+    tokenizer: TextCheck = field(default_factory=TextCheck)
     drift: Drift | None = None
 
     @property
@@ -83,7 +93,7 @@ class ValidationReport:
 
     @property
     def passed(self) -> bool:
-        return self.first_divergence is None and self.generation.passed
+        return self.first_divergence is None and self.generation.passed and not self.tokenizer.difference
 
     def observe(self, operation: str, position: int, error: float, *, same_best: bool) -> None:
         """Count a vector of logits: the operation that gave it, its position and error, and whether its best token agrees."""
@@ -95,6 +105,11 @@ class ValidationReport:
 
     def check(self) -> None:
         """Raises ValidationError where the artifact is not what the checkpoint is."""
+        if self.tokenizer.difference:
+            raise ValidationError(
+                f"the artifact's tokenizer gives other tokens than the checkpoint's: {self.tokenizer.difference}. Export the "
+                "model again, or name the tokenizer that it was exported with by --tokenizer."
+            )
         if not self.passed:
             raise ValidationError(
                 f"the artifact disagrees with the eager model: worst error {self.worst_relative:.1e} of the largest logit "
@@ -115,6 +130,7 @@ class ValidationReport:
         names = (*(each.name for each in fields(self) if each.name != "worst_at"), *derived)
         own = {name: getattr(self, name) for name in names}
         own |= {"operations": dict(self.operations), "generation": asdict(self.generation)}
+        own["tokenizer"] = asdict(self.tokenizer)
         own["drift"] = asdict(self.drift) if self.drift else None
         own["first_divergence"] = asdict(self.first_divergence) if self.first_divergence else None
         # JSON has no infinity.

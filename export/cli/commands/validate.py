@@ -24,6 +24,9 @@ def validate(
     adapter: Annotated[
         list[Path] | None, typer.Option("--adapter", help="The adapters that were merged into it, in their order.")
     ] = None,
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="The folder whose tokenizer it was exported with, if not the checkpoint's.")
+    ] = None,
     programs: Annotated[int, typer.Option(min=0, help="Random programs of 40 operations each.")] = DEFAULT_PROGRAMS,
     seed: Annotated[int, typer.Option(help="Of the random programs and prompts.")] = 0,
     runtime: Annotated[
@@ -33,7 +36,7 @@ def validate(
     html: HtmlOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Hold an artifact against the uncached eager model: random programs of all operations, and greedy generation."""
+    """Hold an artifact against the uncached eager model: random programs of all operations, greedy generation, and texts."""
     for file in filter(None, (report, html)):
         check_writable_file(file)
     from hybridge.export.cli.steps import ConsoleProgress
@@ -46,7 +49,7 @@ def validate(
     from hybridge.export.source.named import Named
 
     steps, check = ConsoleProgress(err), validate_native if runtime == "native" else validate_session
-    source = Named(checkpoint=against, adapters=tuple(adapter or ()))
+    source = Named(checkpoint=against, adapters=tuple(adapter or ()), tokenizer=tokenizer)
     result = check(artifact, source, steps, programs=programs, seed=seed)
     for text in ignored_parts(find_checkpoint(against)):
         steps.warn(text)
