@@ -213,6 +213,7 @@ def test_the_stock_runners_tokens_are_ours(tmp_path: Path, kind: str) -> None:
     stock.load(str(tmp_path / "tokenizer.json"))
     for text in odd_texts(100, (*SPECIAL, "<s>", "<think>", "<start_of_turn>")):
         assert list(stock.encode(text, 0, 0)) == made.encode(text, add_special_tokens=False).ids, repr(text)
+        assert list(stock.encode(text, 1, 0)) == made.encode(text).ids, repr(text)
 
 
 def test_every_kind_of_words_is_one_that_the_library_reads() -> None:
