@@ -158,7 +158,7 @@ def text(**changes: Any) -> dict[str, Any]:
         ({"text_config": None}, CheckpointError, "text_config is None, but should be an object"),
         (text(hidden_size="wide"), CheckpointError, "its text_config is none"),
         (text(hidden_size=0), CheckpointError, "hidden_size is 0"),
-        (text(num_hidden_layers=10**6), CheckpointError, "num_hidden_layers is 1000000"),
+        (text(num_hidden_layers=10**6), CheckpointError, "num_hidden_layers is 1000000, but should be .* 1 to 64"),
         (text(num_kv_shared_layers=1), CheckpointError, "num_kv_shared_layers is 1, but should be all 3 layers"),
         (text(layer_types=["full_attention"]), CheckpointError, "its text_config is none"),
         (text(per_layer_config={"1": {"hidden_size": 4}}), CheckpointError, "its text_config is none"),

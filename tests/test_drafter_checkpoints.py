@@ -171,6 +171,8 @@ def test_weights_that_make_no_drafter_are_refused(tmp_path: Path, changes: dict[
         ({"target_layer_ids": [0, 0]}, CheckpointError, "should be different layers"),
         ({"target_layer_ids": "all"}, CheckpointError, "should be a list of whole numbers"),
         ({"layer_types": ["full_attention"]}, CheckpointError, "should be 2 times"),
+        ({"num_hidden_layers": 10**6, "layer_types": None}, CheckpointError, "is 1000000, but should be .* 1 to 64"),
+        ({"block_size": 10**6}, CheckpointError, "block_size is 1000000, but should be a whole number of 2 to 512"),
         ({"num_key_value_heads": 4}, CheckpointError, "a divisor of the 6 heads"),
         ({"conv_group_size": 7}, CheckpointError, "a divisor of the hidden size"),
         ({"selector_top_k": None}, CheckpointError, "selector_top_k is None"),

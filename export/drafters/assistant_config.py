@@ -13,7 +13,7 @@ from typing import Any
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
 from hybridge.cache.families.attention import first_sharing, shared_source
-from hybridge.export.drafters.fields import MOST_LISTED, Fields
+from hybridge.export.drafters.fields import MOST_LAYERS, Fields
 
 TARGETS: Mapping[str, str] = {"gemma4_assistant": "gemma4_text", "gemma4_unified_assistant": "gemma4_unified_text"}
 """For the model type of an assistant that of its target's text model."""
@@ -122,7 +122,7 @@ def _source(folder: Path, layer: AssistantLayerConfig, target: Any) -> int:
 
 def _completed(path: Path, own: Fields, kind: Any) -> Any:
     """The config of the text model inside, with what transformers takes where nothing is said."""
-    layers = own.count("num_hidden_layers", most=MOST_LISTED)
+    layers = own.count("num_hidden_layers", most=MOST_LAYERS)
     if own.count("num_kv_shared_layers", layers, lowest=0) not in (0, layers):
         raise own.wrong("num_kv_shared_layers", f"all {layers} layers")
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hybridge.cache.errors import UnsupportedModelError
-from hybridge.export.drafters.fields import Fields
+from hybridge.export.drafters.fields import LONGEST_BLOCK, MOST_LAYERS, Fields
 
 BlockKind = Literal["dflash", "dflash2", "dspark"]
 ARCHITECTURES: Mapping[str, BlockKind] = {
@@ -24,7 +24,6 @@ ARCHITECTURES: Mapping[str, BlockKind] = {
     "Qwen3DSparkModel": "dspark",
 }
 TRANSFORMERS_FORM = "muse_glimmer_assistant"
-MOST = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +118,8 @@ def read_block_config(path: Path, content: Mapping[str, Any]) -> BlockDrafterCon
     if kind is None:
         return None
     _refuse_unknown_parts(fields)
-    layers, hidden, heads = (fields.count(name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+    layers = fields.count("num_hidden_layers", most=MOST_LAYERS)
+    hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     own_form = fields.get("model_type") == TRANSFORMERS_FORM
     types = fields.names("layer_types") or ["full_attention"] * layers
     causal = next(
@@ -146,7 +146,7 @@ def read_block_config(path: Path, content: Mapping[str, Any]) -> BlockDrafterCon
         neighbours=not fields.truth("rope_is_neox_style", True),
         target_layer_ids=tuple(fields.counts("target_layer_ids")) if fields.get("target_layer_ids") is not None else (),
         target_layers=target_layers,
-        block=fields.count("block_size", lowest=2) + (0 if counted else 1),
+        block=fields.count("block_size", lowest=2, most=LONGEST_BLOCK) + (0 if counted else 1),
         first_guess=0 if kind == "dspark" else 1,
         mask_token=fields.count("mask_token_id", lowest=0, most=1 << 31),
         embedding_scale=fields.number("input_embedding_scale", 1.0),

@@ -8,9 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from hybridge.cache.errors import CheckpointError
+from hybridge.runtime.artifacts.options import LIMITS
 
 MOST = 1 << 24
 MOST_LISTED = 1024
+MOST_LAYERS = 64
+"""Decoder layers of a drafter: published ones have one to eight."""
+LONGEST_BLOCK = LIMITS["verify_len"][1]
+"""Draft tokens and the one before them that any program verifies at once."""
 
 
 class Fields:

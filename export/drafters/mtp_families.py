@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.drafters.experts import fused_experts
+from hybridge.export.drafters.fields import MOST_LAYERS
 
 Weights = dict[str, Tensor]
 LAYER = re.compile(r"layers\.(\d{1,4})\.")
@@ -155,9 +156,6 @@ def mtp_family(config: Any) -> MtpFamily:
             "export without --mtp."
         )
     return family
-
-
-MOST_LAYERS = 64
 
 
 def mtp_config(config: Any) -> Any:
