@@ -69,10 +69,19 @@ def test_run_writes_its_page_beside_the_text(cli: Run, artifact: Path, tmp_path:
 
 
 def test_run_stats_go_to_stderr(cli: Run, artifact: Path) -> None:
-    done = cli("run", artifact, "--prompt", "abc", "--max-new-tokens", 7, "--stats")
+    done = cli("run", artifact, "--prompt", "abc", "--max-new-tokens", 40, "--stats")
     for row in ("3 tokens in", "mean accepted length", "verifies", "speed-up over plain decoding"):
         assert row in done.err
         assert row not in done.out
+
+
+@pytest.mark.parametrize(("tokens", "more"), [(10, ()), (40, ("--no-speculation",))])
+def test_run_says_no_speed_up_where_there_is_none_to_say(cli: Run, artifact: Path, tokens: int, more: tuple[str, ...]) -> None:
+    command = ("run", artifact, "--prompt", "abc", "--max-new-tokens", tokens, *more)
+    done = cli(*command, "--stats")
+    assert f"{tokens} tokens, " in done.err
+    assert "speed-up" not in done.err
+    assert json.loads(cli(*command, "--json").raw)["speed_up"] is None
 
 
 @pytest.mark.slow
@@ -92,7 +101,7 @@ def test_run_guesses_with_a_draft_model(cli: Run, artifact: Path) -> None:
     plain, guessed = (json.loads(cli(*command, *way).raw) for way in (("--no-speculation",), ("--draft", artifact)))
     assert guessed["text"] == plain["text"]
     assert plain["verifies"] == 0
-    assert guessed["speed_up"] > 0
+    assert (guessed["speed_up"] is None) == (guessed["verifies"] == 0)
 
 
 SLOW = """

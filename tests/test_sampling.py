@@ -1,7 +1,10 @@
 """What tokens are drawn from, against transformers' own processors."""
 
 import math
+import subprocess
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +21,10 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from hybridge.cache.errors import UsageError
+from hybridge.cache.errors import NumericalError, UsageError
 from hybridge.runtime import Proposal, Sampler, Sampling
+from hybridge.runtime.kernels import compiling
+from hybridge.runtime.native.command import FOLDER
 
 VOCABULARY = 11
 
@@ -80,6 +85,47 @@ def test_noise_is_the_positions_own() -> None:
     texts = [[0] * (i + 1) for i in range(40)]
     assert [one.draw(logits, text) for text in texts] == [same.draw(logits, text) for text in reversed(texts)][::-1]
     assert [one.draw(logits, text) for text in texts] != [other.draw(logits, text) for text in texts]
+
+
+NO_NUMBERS = [float("nan"), float("inf"), float("-inf")]
+
+
+@pytest.mark.parametrize("value", NO_NUMBERS)
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(temperature=0.8, seed=1), Sampling(temperature=2.0, top_p=0.9, seed=1)]
+)
+@pytest.mark.parametrize("penalty", [1.0, 1.5])
+def test_no_token_is_drawn_from_what_is_no_number(sampling: Sampling, penalty: float, value: float) -> None:
+    sampler, text = Sampler(replace(sampling, repetition_penalty=penalty)), [0, 3]
+    spoilt = [torch.full((VOCABULARY,), value)]
+    if value > 0 or math.isnan(value):  # minus infinity is a token that a grammar rules out
+        spoilt += [torch.zeros(VOCABULARY).index_fill(0, torch.tensor([at]), value) for at in (0, 3, VOCABULARY - 1)]
+    for logits in spoilt:
+        with pytest.raises(NumericalError, match="NaN, infinite or of no token"):
+            sampler.draw(logits, text)
+        with pytest.raises(NumericalError):
+            sampler.accept(torch.stack([torch.zeros(VOCABULARY), logits]), certain(sampler, text), text)
+
+
+def certain(sampler: Sampler, text: list[int]) -> Proposal:
+    """A draft token that is accepted behind ``text`` where all tokens are alike."""
+    return Proposal([sampler.draw(torch.zeros(VOCABULARY), text)])
+
+
+def test_cpp_draws_no_token_from_what_is_no_number(tmp_path: Path) -> None:
+    program = tmp_path / "sampling"
+    flags = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wconversion", f"-I{FOLDER}")
+    source = Path(__file__).parent / "native/sampling.cpp"
+    subprocess.run([compiling.compiler() or "g++", *flags, source, "-o", program], check=True)
+    for value in NO_NUMBERS:
+        lines = subprocess.run([program, str(value)], capture_output=True, text=True, check=True).stdout.splitlines()
+        assert len(lines) == 8
+        for line in lines:
+            *_, masked, good, first, later, every = line.split()
+            assert int(good) >= 0
+            assert every == "-1"
+            # what a mask left out is minus infinity
+            assert (first == later == "-1") == (not (masked == "1" and value == -math.inf)), line
 
 
 @pytest.mark.parametrize(

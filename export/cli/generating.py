@@ -21,7 +21,10 @@ from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.sessions.session import Session
 
-PLAIN_STEPS = 16
+PLAIN_STEPS, LEAST_PLAIN_STEPS = 16, 8
+"""Tokens that are decoded to measure a plain decode, and the fewest that say anything."""
+LEAST_TOKENS = 32
+"""New tokens of a generation from which on its speed is compared: in a shorter one a single slow call decides."""
 
 
 @dataclass(frozen=True)
@@ -72,15 +75,20 @@ def plain_seconds(session: Session) -> float | None:
     """
     stats = GenerationStats()
     steps = min(PLAIN_STEPS, session.room - 1)
-    if steps < 2:
+    if steps < LEAST_PLAIN_STEPS:
         return None
     list(session.generate([0], max_new_tokens=steps, stats=stats))
     return stats.new_seconds / (stats.new_tokens - 1) if stats.new_tokens > 1 else None
 
 
 def speed_up(stats: GenerationStats, plain: float | None) -> float | None:
-    """Return how many times faster than plain decoding a generation was, by the seconds of a plain token."""
-    return plain * stats.tokens_per_second if plain is not None and stats.new_tokens > 1 else None
+    """Return how many times faster than plain decoding a generation was, by the seconds of a plain token.
+
+    None where that would be noise: nothing was verified, or there are too few tokens.
+    """
+    if plain is None or not stats.verifies or stats.new_tokens < LEAST_TOKENS:
+        return None
+    return plain * stats.tokens_per_second
 
 
 def stats_table(stats: GenerationStats, plain: float | None) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
-from hybridge.cache.errors import UsageError
+from hybridge.cache.errors import NumericalError, UsageError
 from hybridge.runtime.backends.one_thread import best
 from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.generation.noise import Stream, noise
@@ -97,9 +98,12 @@ class Sampler:
         return self.sampling.temperature == 0
 
     def draw(self, logits: Tensor, text: Sequence[int], stream: Stream = Stream.DRAW) -> int:
-        """Draw the token after ``text`` by its logits [V]. Another stream is other noise for the same position."""
+        """Draw the token after ``text`` by its logits [V]. Another stream is other noise for the same position.
+
+        Raises NumericalError where one of them is NaN or positive infinity, or none is finite.
+        """
         if self.greedy:
-            return best(self._penalized(logits, text)[None])[0]
+            return _best(self._penalized(logits, text)[None])[0]
         return self._pick(self.distribution(logits, text), len(text), stream)
 
     def choose(self, logits: Tensor, text: Sequence[int]) -> int:
@@ -121,7 +125,7 @@ class Sampler:
 
     def _accept(self, logits: Tensor, proposal: Proposal, text: Sequence[int]) -> list[int]:
         if self.greedy and self.sampling.repetition_penalty == 1 and self.constraint is None:
-            tokens = best(logits)
+            tokens = _best(logits)
             return tokens[: _agreeing(tokens, proposal.tokens) + 1]
         new: list[int] = []
         for i, token in enumerate(proposal.tokens):
@@ -162,6 +166,7 @@ class Sampler:
         penalty = self.sampling.repetition_penalty
         if penalty == 1:
             return logits
+        _best(logits[None])  # what follows makes a number of a NaN
         seen = torch.tensor(sorted(set(text)))
         scores = logits[seen]
         penalized = torch.where(scores < 0, scores * penalty, scores / penalty).nan_to_num()  # beyond float32: its largest
@@ -170,12 +175,29 @@ class Sampler:
     def _pick(self, weights: Tensor, position: int, stream: Stream) -> int:
         """By the inverse of the cumulative weights, which need not sum to 1."""
         total = weights.cumsum(-1)
+        if not math.isfinite(float(total[-1])):
+            raise _no_numbers()
         place = torch.searchsorted(total, self.noise(position, stream) * total[-1], right=True)
         return int(place.clamp(max=int(weights.nonzero()[-1])))  # rounding may not reach a token that cannot come
 
     def noise(self, position: int, stream: Stream) -> float:
         """Return a number in [0, 1) that belongs to a position of the text; another stream has other ones."""
         return noise(self.seed, position, stream)
+
+
+def _best(logits: Tensor) -> list[int]:
+    """Return the likeliest token of each row of [n, V]. Raises NumericalError: to numpy a NaN is the largest number."""
+    tokens = best(logits)
+    if not all(math.isfinite(row[token]) for row, token in zip(logits, tokens, strict=True)):
+        raise _no_numbers()
+    return tokens
+
+
+def _no_numbers() -> NumericalError:
+    return NumericalError(
+        "no token can be drawn from logits that are NaN, infinite or of no token: the weights or the state hold NaN, or "
+        "numbers beyond float32; validate the artifact against its checkpoint."
+    )
 
 
 def _agreeing(best: Sequence[int], tokens: Sequence[int]) -> int:

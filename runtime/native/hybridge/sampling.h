@@ -58,7 +58,7 @@ class Sampler {
   // A number in [0, 1) that belongs to a place of the text; another stream has other ones.
   double noise(size_t place, Stream stream) const { return hybridge::noise(seed_, place, stream); }
 
-  // The token behind `text`, by its logits [V]; -1 where the mask leaves none, or what is no number.
+  // The token behind `text`, by its logits [V]; -1 where the mask leaves none, or any of them is no number.
   int64_t draw(std::span<const float> logits, std::span<const int64_t> text) {
     const auto left = allowed(logits, text);
     return left.empty() ? -1 : drawn(left, text);
@@ -87,9 +87,9 @@ class Sampler {
   }
 
  private:
-  // Logits as the mask leaves them; empty where that is none.
+  // Logits as the mask leaves them; empty where that is none. Without a mask all of them are finite, as a session's are.
   std::span<const float> allowed(std::span<const float> logits, std::span<const int64_t> text) {
-    if (mask_ == nullptr) return logits;
+    if (mask_ == nullptr) return are_finite(logits) ? logits : std::span<const float>();
     masked_.assign(logits.begin(), logits.end());
     mask_(text, masked_);
     return leaves_some(masked_) ? std::span<const float>(masked_) : std::span<const float>();
