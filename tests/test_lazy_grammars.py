@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import openai
@@ -14,6 +13,7 @@ from asking import client, close_clients, user
 from scripted import OPENING, TEMPLATE, TOOLS, speaker
 from served import BYTES, END
 
+from hybridge.cache.errors import GrammarError
 from hybridge.export.server.call_grammars import call_schema, json_call, json_calls, xml_calls
 from hybridge.export.server.requests import Function
 from hybridge.runtime.structured.grammars import Grammars
@@ -30,6 +30,22 @@ NESTED = Function(
         "$defs": {"Point": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}},
     },
 )
+TREE = Function(
+    name="grow",
+    parameters={
+        "type": "object",
+        "properties": {
+            "label": {"type": "string", "maxLength": 3},
+            "also": {"$ref": "#/properties/label"},
+            "child": {"$ref": "#"},
+            "colour": {"$ref": "#/definitions/a~1b%20c"},
+            "mark": {"const": {"$ref": "#/$defs/data"}},
+        },
+        "additionalProperties": False,
+        "definitions": {"a/b c": {"enum": ["red", "blue"]}},
+    },
+)
+"""Refers to itself as a whole, to a property, and to a definition of the older name; a constant only looks like a reference."""
 
 
 @pytest.fixture(autouse=True)
@@ -121,6 +137,16 @@ CALLS: list[tuple[Any, list[Function], str]] = [
         "<function=draw>\n<parameter=at>\n[1, 2]\n</parameter>\n<parameter=colour>\nred\n</parameter>\n</function>",
     ),
     (xml_calls, [NESTED], "<function=draw>\n<parameter=at>\n[1, 2]\n</parameter>\n<parameter=colour>\n|green"),
+    (json_call, [*FUNCTIONS, TREE], '{"name": "grow", "arguments": {"label": "a", "child": {"child": {"label": "b"}}}}'),
+    (json_call, [*FUNCTIONS, TREE], '{"name": "grow", "arguments": {"child": {"|name": "grow", "arguments": {}}}}'),
+    (json_call, [TREE], '{"name": "grow", "arguments": {"also": "abc|d'),
+    (json_call, [TREE], '{"name": "grow", "arguments": {"colour": "red", "mark": {"$ref": "#/$defs/data"}}}'),
+    (json_call, [TREE], '{"name": "grow", "arguments": {"child": {"colour": "|green'),
+    (json_calls, [NESTED, TREE], '[{"name": "grow", "arguments": {"child": {"colour": "blue"}}}]'),
+    (xml_calls, [TREE], '<function=grow>\n<parameter=child>\n{"child": {"label": "b"}}\n</parameter>\n</function>'),
+    (xml_calls, [TREE], '<function=grow>\n<parameter=child>\n{"|name": "grow"}'),
+    (xml_calls, [TREE], "<function=grow>\n<parameter=colour>\nred\n</parameter>\n</function>"),
+    (xml_calls, [TREE], "<function=grow>\n<parameter=colour>\n|green"),
 ]
 """What makes the grammar, its tools, and a call; behind a bar what does not fit."""
 
@@ -137,28 +163,71 @@ def test_calls_fit_as_far_as_their_schema_does(grammars: Grammars, make: Any, fu
 def test_definitions_of_several_tools_do_not_meet() -> None:
     other = NESTED.model_copy(update={"name": "other"})
     schema = call_schema([NESTED, other])
-    assert set(schema["$defs"]) == {"0.Point", "1.Point"}
+    assert set(schema["$defs"]) == {"0.0", "1.0"}
     at = schema["anyOf"][1]["properties"]["arguments"]["properties"]["at"]
-    assert at == {"$ref": "#/$defs/1.Point"}
+    assert at == {"$ref": "#/$defs/1.0"}
     assert "$defs" in (NESTED.parameters or {}), "a request stays as it was"
 
 
+ODD: list[tuple[Any, str]] = [
+    ({"properties": [1]}, "object"), ({"properties": {"a": {"type": "nonsense"}}}, "nonsense"),
+    ({"properties": {"a": {"$ref": "#/$defs/none"}}}, "no schema at"),
+    ({"properties": {"a": {"$ref": "other.json#/a"}}}, "not inside its own schema"),
+    ({"properties": {"a": {"$ref": 3}}}, "must be a text"),
+    ({"properties": {"a": {"type": "object", "$id": "b", "properties": {"c": {"$ref": "#"}}}}}, "'\\$id'"),
+    ({"properties": {"a": {"not": {"type": "integer"}, "type": "integer"}}}, "not"),
+]  # fmt: skip
+"""Parameters of a tool that no grammar can say, and what is said of them."""
+
+
 @pytest.mark.parametrize("form", ["", "{# <function= #}"])
-def test_a_schema_that_is_none_leaves_calls_free(form: str) -> None:
-    """Of what a client sends nothing is trusted: also such a tool may be offered, and is no error of the server's."""
-    wrong: list[Any] = [
-        {"properties": [1]}, {"properties": {"a": 3}}, {"required": 5, "properties": {"a": {}}}, {"$defs": 3},
-        {"type": "nonsense"}, {"properties": {"a b>": {"type": "string"}}}, {"properties": {"a": {"enum": {}}}},
-    ]  # fmt: skip
+def test_parameters_that_cannot_be_followed_are_refused_by_the_tools_name(form: str) -> None:
+    """Whether a call is asked for or not; by the tool's own word that it is not strict, its calls are free."""
     with speaker(lambda prompt: "Nothing to call.", TEMPLATE + form) as one:
-        for parameters in wrong:
-            tools: Any = [{"type": "function", "function": {"name": "odd", "parameters": parameters}}]
-            answer = client(one).chat.completions.create(model="babble", messages=user("a"), tools=tools, max_tokens=30)
+        for parameters, says in ODD:
+            for choice in ("auto", "required"):
+                odd: Any = {"type": "function", "function": {"name": "odd", "parameters": parameters}}
+                with pytest.raises(openai.BadRequestError, match=f"parameters of odd cannot be followed: .*{says}"):
+                    client(one).chat.completions.create(
+                        model="babble", messages=user("a"), tools=[TOOLS[0], odd], tool_choice=choice
+                    )  # type: ignore[call-overload]
+            odd["function"]["strict"] = False
+            answer = client(one).chat.completions.create(
+                model="babble", messages=user("a"), tools=[TOOLS[0], odd], max_tokens=30
+            )
             assert answer.choices[0].message.content == "Nothing to call.", parameters
-            with suppress(openai.BadRequestError):  # a call that must fit no schema
-                client(one).chat.completions.create(
-                    model="babble", messages=user("a"), tools=tools, tool_choice="required", max_tokens=30
-                )
+
+
+def test_a_tool_that_is_not_strict_may_be_called_with_anything() -> None:
+    """The others are held to their schemas."""
+    loose: Any = {"type": "function", "function": {"name": "odd", "strict": False, "parameters": ODD[-1][0]}}
+    said = '<tool_call>\n{"name": "odd", "arguments": {"a": "x"}}\n</tool_call>' + STUBBORN
+    with speaker(lambda prompt: said) as one:
+        answer = client(one).chat.completions.create(
+            model="babble", messages=user("a"), tools=[TOOLS[0], loose], max_tokens=300
+        )
+    calls = [call.function for call in answer.choices[0].message.tool_calls or ()]  # type: ignore[union-attr]
+    assert [(call.name, json.loads(call.arguments)) for call in calls] == [("odd", {"a": "x"}), ("weather", {"place": "here"})]
+
+
+def test_a_parameter_in_xml_gets_the_type_that_its_reference_names() -> None:
+    tool: Any = {"type": "function", "function": {"name": "grow", "parameters": TREE.parameters}}
+    said = '<tool_call>\n<function=grow>\n<parameter=child>\n{"label": "b"}\n</parameter>\n</function>\n</tool_call>'
+    with speaker(lambda prompt: said, TEMPLATE + "{# <function= #}") as one:
+        answer = client(one).chat.completions.create(model="babble", messages=user("a"), tools=[tool], max_tokens=300)
+    (call,) = answer.choices[0].message.tool_calls or ()
+    assert json.loads(call.function.arguments) == {"child": {"label": "b"}}  # type: ignore[union-attr]
+
+
+def test_references_cannot_make_a_schema_grow_without_end() -> None:
+    deep: Any = {"properties": {f"p{i}": {"type": "null"} for i in range(2000)}}
+    for i in range(100):
+        deep = {"properties": {"in": deep, "up": {"$ref": "#" + "/properties/in" * i}}}
+    with pytest.raises(GrammarError, match="more than 20000"):
+        call_schema([Function(name="deep", parameters=deep)])
+    chain = {f"d{i}": {"items": {"$ref": f"#/$defs/d{i + 1}"}} for i in range(3000)}
+    schema = call_schema([Function(name="long", parameters={"$ref": "#/$defs/d0", "$defs": {**chain, "d3000": {}}})])
+    assert len(schema["$defs"]) == 3001
 
 
 STUBBORN = 'Let me see.\n<tool_call>\n{"name": "whether", "arguments": {"place": "here"}}\n</tool_call>'

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 from hybridge.cache.errors import HybridgeError
 from hybridge.export.server.answering import Answering, Question
 from hybridge.export.server.answers import Answer, OneCall
+from hybridge.export.server.call_grammars import with_types
 from hybridge.export.server.delivery import Form
 from hybridge.export.server.errors import ApiError, invalid, of_hybridge
 from hybridge.export.server.formats import Format, decoder_of
@@ -167,7 +168,9 @@ class Server:
         """Return what takes an answer apart."""
         if asked.required:
             return Answer(parser=lambda _: OneCall())
-        return Answer() if self.answers is None else self.answers.answer(prompt.text, asked.offered)
+        if self.answers is None:
+            return Answer()
+        return self.answers.answer(prompt.text, [with_types(tool) for tool in asked.offered])
 
     def _check_tools(self, asked: ChatRequest) -> None:
         if asked.offered and (self.answers is None or not self.answers.has_calls):

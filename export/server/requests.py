@@ -102,12 +102,13 @@ class ResponseFormat(BaseModel):
 
 
 class Function(BaseModel):
-    """What a tool is. parameters: a JSON schema of its arguments."""
+    """What a tool is. parameters: a JSON schema of its arguments; strict: false takes any where no grammar can say it."""
 
     model_config = ConfigDict(extra="ignore")
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
     description: Text | None = None
     parameters: dict[str, Any] | None = None
+    strict: Annotated[bool | None, Field(exclude=True)] = None
 
 
 class Tool(BaseModel):

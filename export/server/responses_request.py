@@ -85,6 +85,7 @@ class FunctionTool(_Item):
     name: str
     description: Text | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None
 
     def for_chat(self) -> dict[str, Any]:
         """Return it as a chat has it."""
