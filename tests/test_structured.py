@@ -275,6 +275,28 @@ def test_what_cannot_be_followed_is_refused(grammars: Grammars) -> None:
         Grammars("{}", 260, [1])
 
 
+def test_refusals_say_what_is_wrong_and_nothing_of_how_llguidance_is_made(grammars: Grammars) -> None:
+    said = {
+        "unclosed group": lambda: grammars.regex("(a"),
+        "look-around, including look-ahead": lambda: grammars.regex("(?=a)b"),
+        'line 2, column 4: unknown name: "nothing"': lambda: grammars.lark('start: a\na: nothing'),
+        "Invalid type: nonsense": lambda: grammars.json_schema({"type": "nonsense"}),
+        "refer to itself without an end": lambda: grammars.json_schema({"$ref": "#"}).follow().mask(torch.zeros(260)),
+        "it is too complex": lambda: [(one := grammars.regex("a{1000000}").follow()).mask(torch.zeros(260)), one.take(97),
+                                      one.mask(torch.zeros(260))],
+        "doesn't satisfy the grammar": lambda: grammars.regex("ab").follow().take(ord("x")),
+    }  # fmt: skip
+    for says, make in said.items():
+        with pytest.raises(GrammarError) as error:
+            make()
+        message = str(error.value)
+        assert says in message, message
+        assert len(message) < 200
+        assert not any(
+            inside in message for inside in ("\n", "<state>", "<grammar>", "grm_prefix", "start: /", "regex parse error")
+        )
+
+
 # The command line and transformers' interface
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,9 @@ LAYOUT = {"whitespace_flexible": False, "key_separator": ": ", "item_separator":
 """How JSON is written, in one way alone: else less is forced, and a model may write whitespace without end."""
 LARGEST = 1 << 20
 """Characters of a schema, an expression or a grammar."""
-SAID = 500
+PLACE = re.compile(r"(?:at )?(\d+)\((\d+)\): (.*)")
+"""A line and a column, and what is wrong there."""
+SAID = 300
 """Characters of what llguidance says of an error."""
 
 
@@ -80,7 +83,7 @@ class Grammars:
                 raise
             refused, reasons = True, [str(error)]
         if refused:
-            raise GrammarError(f"this {what} cannot be followed: {'; '.join(reasons)[:SAID]}")
+            raise GrammarError(f"this {what} cannot be followed: {'; '.join(dict.fromkeys(map(reason, reasons)))[:SAID]}.")
         return Grammar(self._tokenizer, text, self.vocab_size)
 
 
@@ -132,4 +135,21 @@ class Follower:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise GrammarError(f"the grammar cannot be followed any further: {self._matcher.get_error()[:SAID]}")
+            raise GrammarError(f"the grammar cannot be followed any further: {reason(self._matcher.get_error())[:SAID]}.")
+
+
+def reason(said: str) -> str:
+    """Return what is wrong of an error of llguidance's, without its state and without what it made of the grammar."""
+    said, state, _ = said.partition("\n<state>")
+    if "NoExtensionBias" in said:
+        return "no text fits it from here on; it may refer to itself without an end"
+    if "too complex" in said.lower() or "too many" in said.lower():
+        return "it is too complex; write less of it, with smaller counts and fewer choices"
+    if state:
+        return said.splitlines()[0].partition(";")[0]
+    _, regex, error = said.partition("\nerror: ")  # of the regex parser, behind the expression with an arrow below
+    if regex:
+        return error.splitlines()[0].rstrip(".")
+    first = said.strip().splitlines()[0] if said.strip() else "it says nothing"
+    place = PLACE.match(first)
+    return f"line {place[1]}, column {place[2]}: {place[3]}".rstrip(".") if place else first.rstrip(".")
