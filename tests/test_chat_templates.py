@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import hypothesis.strategies as st
 import pytest
@@ -16,10 +18,11 @@ from tokenizer_folders import added_token, write_json
 from transformers import PreTrainedTokenizerFast
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.cli import main
+from hybridge.export.cli import main, template_process
 from hybridge.export.cli.chat_template import load_template, render
 from hybridge.export.cli.serve import renderer
 from hybridge.export.cli.template_args import OURS, template_variables
+from hybridge.export.cli.template_process import RenderError, TemplateProcess
 from hybridge.export.cli.thinking import thinking_variables
 from hybridge.export.tokenizer.files import read_tokenizer
 from hybridge.runtime.artifacts.artifact import Artifact, file_entry
@@ -293,3 +296,55 @@ def test_the_server_switches_thinking_unless_a_request_does(tmp_path: Path) -> N
     assert renderer(artifact, {})([], {}) == "<think>"
     with pytest.raises(UsageError, match="say the same thing"):
         renderer(artifact, {"enable_thinking": True}, thinking=False)
+
+
+def test_a_template_is_rendered_up_to_the_answer_in_a_sandbox() -> None:
+    template = "{{ bos_token }}{% for m in messages %}{{ m.content }};{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
+    message = [{"role": "user", "content": "hi \u00e9"}]
+    assert render(template, message, {"bos_token": "<s>"}) == "<s>hi \u00e9;A:"
+    for wrong in (
+        "{{ raise_exception('no') }}", "{{ messages.__class__.__mro__ }}", "{{ namespace(_a=1) }}",
+        "{% set n = namespace() %}{% set n._a = 1 %}", "{{ messages.append(1) }}", "{{ '\\ud800' }}",
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match="refuses this conversation"):
+            render(wrong, message, {})
+
+
+def test_reasoning_goes_by_every_name_that_templates_read() -> None:
+    template = "{{ messages[0].reasoning_content }}{{ messages[0].thinking }}"
+    for name in ("reasoning_content", "thinking", "reasoning"):
+        assert render(template, [{"role": "assistant", "content": "", name: "hm"}], {}) == "hmhm"
+    assert render("{% generation %}a{% endgeneration %}{{ strftime_now('%Y') | int > 2000 }}", [], {}) == "aTrue"
+
+
+HUGE = {
+    "{{ 'a' | center(3000000000) }}": "too much memory",
+    "{% set n = namespace(x='a' * 1000) %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}": "too much memory",
+    "{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}": "more than [0-9]+ characters",
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": "takes longer than 1 seconds",
+    "{{ 9 ** (9 ** (9 ** 9)) }}": "takes longer than 1 seconds|too much memory",
+}
+
+
+def test_a_template_has_a_budget() -> None:
+    """Of time, of memory and of what it makes; the next one is rendered as ever."""
+    process = TemplateProcess(1.0)
+    for template, says in HUGE.items():
+        begun = monotonic()
+        with pytest.raises(RenderError, match=says):
+            process.render(template, [], {})
+        assert monotonic() - begun < 5
+        assert process.render("{{ messages[0].content }}", [{"content": "x" * 1_000_000}], {}) == "x" * 1_000_000
+    process.close()
+    assert process.render("again", [], {}) == "again"
+    process.close()
+
+
+def test_an_interrupt_leaves_no_answer_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = TemplateProcess(5.0)
+    monkeypatch.setattr(template_process.json, "loads", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        process.render("the first", [], {})
+    monkeypatch.undo()
+    assert process.render("the second", [], {}) == "the second"
+    process.close()

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from jinja2 import TemplateError
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 from tiny import tiny_config, tiny_model
 from torch import Tensor, nn
@@ -204,15 +203,6 @@ def test_generations_defaults_are_complete() -> None:
 
 def test_a_streamer_is_handed_tokens_and_an_end() -> None:
     assert all(callable(getattr(pinned.Streamer, name, None)) for name in ("put", "end"))
-
-
-def test_a_template_is_rendered_up_to_the_answer_in_a_sandbox() -> None:
-    template = "{{ bos_token }}{% for m in messages %}{{ m.content }};{% endfor %}{% if add_generation_prompt %}A:{% endif %}"
-    message = [{"role": "user", "content": "hi"}]
-    assert pinned.render_chat(template, message, {"bos_token": "<s>"}) == "<s>hi;A:"
-    for wrong in ("{{ raise_exception('no') }}", "{{ messages.__class__.__mro__ }}"):
-        with pytest.raises(TemplateError):
-            pinned.render_chat(wrong, message, {})
 
 
 def test_activations_have_their_names() -> None:

@@ -1,4 +1,4 @@
-"""The chat template of an artifact, rendered as transformers does it: in a sandbox."""
+"""The chat template of an artifact, rendered as transformers does it: in a sandbox, and in a process of its own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from hybridge.cache.errors import UsageError
+from hybridge.export.cli.template_process import RenderError, TemplateProcess
 from hybridge.export.cli.thinking import thinking_variables
 from hybridge.export.server.formats import Format, answer_format, decoder_of
 from hybridge.export.tokenizer.special_tokens import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
@@ -18,6 +19,8 @@ from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.chat.conversation import Message, Render
 from hybridge.runtime.chat.parts import Apart, undivided
 
+PROCESS = TemplateProcess()
+"""Renders templates for everything in this process: commands, and all requests of a server."""
 DEFAULT, TOOL_USE = "default", "tool_use"
 TEMPLATE_FILE, SUFFIX = "chat_template", ".jinja"
 
@@ -87,17 +90,12 @@ def taken_apart(artifact: Artifact, tokenizer: Tokenizer) -> Apart:
 
 def render(template: str, messages: list[Message], variables: Mapping[str, Any]) -> str:
     """Return the text of ``messages`` up to where the assistant speaks. Raises UsageError with the template's own message."""
-    from jinja2 import TemplateSyntaxError
-
-    from hybridge.export.pinned.transformers import render_chat
-
     try:
-        return render_chat(template, messages, variables)
-    except TemplateSyntaxError as error:
-        raise UsageError(f"the model's chat template is no Jinja template: {error.message} (line {error.lineno}).") from None
-    except Exception as error:  # a template is a program: it may run into anything
-        reason = str(error).strip() or type(error).__name__
-        raise UsageError(f"the model's chat template refuses this conversation: {reason}") from None
+        return PROCESS.render(template, messages, variables)
+    except RenderError as error:
+        if error.line is not None:
+            raise UsageError(f"the model's chat template is no Jinja template: {error} (line {error.line}).") from None
+        raise UsageError(f"the model's chat template refuses this conversation: {error}") from None
 
 
 def _templates(artifact: Artifact) -> dict[str, str]:

@@ -23,7 +23,6 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.auto.auto_factory import _get_model_class
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 from transformers.utils.chat_parsing import ResponseParser
-from transformers.utils.chat_template_utils import render_jinja_template
 
 Streamer = BaseStreamer
 """Has ``put`` for token ids and ``end``."""
@@ -176,14 +175,6 @@ def generation_defaults() -> dict[str, Any]:
 
 ORIGIN = frozenset({"transformers_version", "_from_model_config"})
 """Keys of a generation config about itself."""
-
-
-def render_chat(template: str, messages: list[Any], variables: Mapping[str, Any]) -> str:
-    """Return the text of ``messages`` up to where the assistant speaks, by a Jinja template in a sandbox."""
-    function: Callable[..., Any] = render_jinja_template
-    rendered, _ = function([messages], chat_template=template, add_generation_prompt=True, **variables)
-    text: str = rendered[0]
-    return text
 
 
 def read_gguf(path: str) -> tuple[dict[str, Any], list[tuple[str, tuple[int, ...], int, int]], int]:
