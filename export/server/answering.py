@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 
 from hybridge.export.server.answers import Answer
 from hybridge.export.server.delivery import Form, Said, by_origin, streamed, whole
-from hybridge.export.server.errors import ApiError, invalid
+from hybridge.export.server.errors import ApiError
 from hybridge.export.server.inbox import Inbox
 from hybridge.export.server.job import Finished, Job, Piece
 from hybridge.export.server.metrics import Metrics
@@ -49,7 +49,7 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class Answering:
-    """Makes responses. shown: decodes what ``Answer`` looks for, too; longest: tokens of a context."""
+    """Makes responses. shown: decodes what ``Answer`` looks for, too."""
 
     worker: Worker
     prompts: Prompts
@@ -57,7 +57,6 @@ class Answering:
     shown: Decoder
     settings: Settings
     metrics: Metrics
-    longest: int
 
     async def respond(self, request: Request, question: Question) -> Response:
         """Return the whole answer, or a stream of it. Raises ApiError for what goes wrong before its first text."""
@@ -77,11 +76,7 @@ class Answering:
 
     def _job(self, question: Question, inbox: Inbox) -> Job:
         prompt, limits = question.prompt, self.settings.limits
-        if len(prompt.tokens) >= self.longest:
-            raise invalid(
-                f"the prompt has {len(prompt.tokens)} tokens, and a context of {self.longest} leaves no room for an answer.",
-                "messages" if question.chat else "prompt", "context_length_exceeded",
-            )  # fmt: skip
+        self.prompts.check_length(len(prompt.tokens), "messages" if question.chat else "prompt", exact=True)
         return Job(
             prompt=prompt.tokens, tokenizer=self.shown if question.chat else self.tokenizer,
             sampling=self._sampling(question.asked), max_new_tokens=question.most or limits.new_tokens,
@@ -109,14 +104,14 @@ class Answering:
                 if isinstance(end, ApiError):
                     raise end
                 if isinstance(end, Finished):
-                    self._note(question, end, "".join(texts), tokens)
+                    self._count(question, end)
+                    await asyncio.to_thread(self._remember, question, end, "".join(texts), tokens)
                     yield end
                     return
         finally:
             job.cancelled = True
 
-    def _note(self, question: Question, end: Finished, text: str, tokens: list[int]) -> None:
-        """Count a complete answer, and remember what it was made of; one that was cut or led is not as the template has it."""
+    def _count(self, question: Question, end: Finished) -> None:
         counts = {
             "prompt_tokens_total": len(question.prompt.tokens), "cached_tokens_total": end.known,
             "generated_tokens_total": end.stats.new_tokens, "draft_tokens_total": end.stats.proposed,
@@ -124,6 +119,9 @@ class Answering:
         }  # fmt: skip
         for name, value in counts.items():
             self.metrics.add(name, value)
+
+    def _remember(self, question: Question, end: Finished, text: str, tokens: list[int]) -> None:
+        """Remember what a complete answer was made of; one that was cut or led is not as the template has it."""
         cut = any(stop in self.shown.decode(tokens) for stop in question.asked.stops)
         if question.chat and not question.prompt.lead and not cut:
             is_end = tokens and end.reason == "stop"

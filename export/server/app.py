@@ -61,13 +61,13 @@ class Server:
     ) -> None:
         """form: how the model writes calls and reasoning, if it does."""
         self.tokenizer, self.settings, self.metrics = tokenizer, settings, Metrics()
-        self.prompts = Prompts(tokenizer, render, places[0].session.manifest.eos_ids)
+        self.prompts = Prompts(tokenizer, render, places[0].session.max_seq_len, places[0].session.manifest.eos_ids)
         self.answers = form
         self.worker = Worker(places, cache, self.metrics, settings.queue)
         self.structures = Structures(tokenizer, places[0].session.manifest, form)
         self.answering = Answering(
             worker=self.worker, prompts=self.prompts, tokenizer=tokenizer, settings=settings, metrics=self.metrics,
-            shown=decoder_of(form, tokenizer), longest=places[0].session.max_seq_len,
+            shown=decoder_of(form, tokenizer),
         )  # fmt: skip
         self._created = int(time())
 
@@ -134,6 +134,16 @@ class Server:
         if asked.top_logprobs is not None and not asked.logprobs:
             raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs")
         self._check_tools(asked)
+        prompt, answer, reasoning = await asyncio.to_thread(self._prompt, asked)
+        question = Question(
+            asked=asked, prompt=prompt, form=form, chat=True, most=asked.max_completion_tokens or asked.max_tokens,
+            chances=(asked.top_logprobs or 0) if asked.logprobs else None,
+            constrain=await self.structures.of_request(asked, reasoning), answer=answer,
+        )  # fmt: skip
+        return await self.answering.respond(request, question)
+
+    def _prompt(self, asked: ChatRequest) -> tuple[Prompt, Answer, str]:
+        """Return the prompt of a chat, what takes the answer apart, and what ends the reasoning that may come first."""
         variables = {**(asked.chat_template_kwargs or {}), **({"tools": asked.offered} if asked.offered else {})}
         prompt = self.prompts.of_chat(asked.messages, variables)
         reasoning = ""
@@ -141,18 +151,17 @@ class Server:
             reasoning = "" if asked.required else self.answers.reasoning_end(prompt.text)
             lead = "" if reasoning else self.answers.lead(prompt.text, call=bool(asked.required))
             prompt = self.prompts.with_lead(prompt, lead)
-        question = Question(
-            asked=asked, prompt=prompt, form=form, chat=True, most=asked.max_completion_tokens or asked.max_tokens,
-            chances=(asked.top_logprobs or 0) if asked.logprobs else None,
-            constrain=await self.structures.of_request(asked, reasoning), answer=self._answer_to(prompt, asked),
-        )  # fmt: skip
-        return await self.answering.respond(request, question)
+        return prompt, self._answer_to(prompt, asked), reasoning
 
     async def _complete(self, request: Request) -> Response:
         asked = parse(CompletionRequest, await read_body(request, self.settings.limits.body))
         self._check_model(asked.model)
         given = asked.prompt[0] if isinstance(asked.prompt, list) and isinstance(asked.prompt[0], str) else asked.prompt
-        tokens = self.tokenizer.encode(given).ids if isinstance(given, str) else [int(token) for token in given]
+        if isinstance(given, str):
+            tokens = await asyncio.to_thread(self.prompts.of_text, given)
+        else:
+            self.prompts.check_length(len(given), "prompt", exact=True)
+            tokens = [int(token) for token in given]
         if not tokens:
             raise invalid("the prompt is empty; give at least one token.", "prompt")
         question = Question(
@@ -168,9 +177,9 @@ class Server:
         """Return what takes an answer apart."""
         if asked.required:
             return Answer(parser=lambda _: OneCall())
-        if self.answers is None:
-            return Answer()
-        return self.answers.answer(prompt.text, [with_types(tool) for tool in asked.offered])
+        return (
+            Answer() if self.answers is None else self.answers.answer(prompt.text, [with_types(tool) for tool in asked.offered])
+        )
 
     def _check_tools(self, asked: ChatRequest) -> None:
         if asked.offered and (self.answers is None or not self.answers.has_calls):
@@ -181,7 +190,7 @@ class Server:
 
     def _card(self) -> dict[str, Any]:
         return {"id": self.settings.name, "object": "model", "created": self._created, "owned_by": "hybridge",
-                "context_length": self.answering.longest}  # fmt: skip
+                "context_length": self.prompts.longest}  # fmt: skip
 
     def _check_model(self, name: str | None) -> None:
         if name is not None and name != self.settings.name:

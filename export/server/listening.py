@@ -9,10 +9,10 @@ import uvicorn
 from starlette.applications import Starlette
 
 from hybridge.cache.errors import OutputError
+from hybridge.export.server.connections import Connection, Listener
 
 WAITING = 64
 """Connections that the system holds until they are taken."""
-MOST_CONNECTIONS = 256
 GRACE_SECONDS = 3
 """That answers may go on for once the process is told to end."""
 
@@ -45,9 +45,10 @@ def bound(host: str, port: int) -> socket.socket:
 
 def over(app: Starlette) -> uvicorn.Server:
     """Return what runs ``app``. Nothing is logged of requests: paths and addresses are a user's own."""
-    return uvicorn.Server(
-        uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, date_header=False, ws="none", http="h11",
-            loop="asyncio", limit_concurrency=MOST_CONNECTIONS, timeout_graceful_shutdown=GRACE_SECONDS,
-        )
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, date_header=False, ws="none", http=Connection,
+        loop="asyncio", timeout_graceful_shutdown=GRACE_SECONDS,
     )  # fmt: skip
+    server = Listener(config)
+    config.app = server.limited(app)
+    return server

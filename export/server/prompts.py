@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from hybridge.cache.errors import HybridgeError
 from hybridge.export.server.answers import Answer
-from hybridge.export.server.errors import ApiError
+from hybridge.export.server.errors import ApiError, invalid
 from hybridge.export.server.requests import ChatMessage
 
 Render = Callable[[list[dict[str, Any]], Mapping[str, Any]], str]
@@ -21,6 +22,8 @@ Render = Callable[[list[dict[str, Any]], Mapping[str, Any]], str]
 MOST_ANSWERS = 512
 LATE = 3
 """So many of a user's last messages can be edited without reading what stands before them; each costs a chunk of reading."""
+BEGINNING = 12
+"""Characters for each token of a context: what is longer is encoded only if its beginning has room."""
 OTHER = "\u2603"
 """A message that nobody sends."""
 
@@ -45,12 +48,15 @@ class Prompts:
 
     Encoding an answer again may give other tokens than it was made of, whose state would have to be read anew: so the latest
     answers are remembered by the whole text that they end, as the template writes it. What was reasoned before a call of a tool
-    is remembered by the call, because most clients do not send it back.
+    is remembered by the call, because most clients do not send it back. Both a template and a tokenizer take their time for a
+    long text, so this is for other threads than the loop's.
     """
 
-    def __init__(self, tokenizer: Tokenizer, render: Render, eos_ids: Sequence[int] = ()) -> None:
-        """eos_ids: what ends an answer, as templates write it too."""
-        self.tokenizer, self.render = tokenizer, render
+    def __init__(self, tokenizer: Tokenizer, render: Render, longest: int, eos_ids: Sequence[int] = ()) -> None:
+        """longest: tokens of a context; eos_ids: what ends an answer, as templates write it too."""
+        self.tokenizer, self.render, self.longest = tokenizer, render, longest
+        self._longest_token = max(map(len, tokenizer.get_vocab()), default=1)
+        self._lock = threading.Lock()
         self._answers: OrderedDict[str, list[int]] = OrderedDict()
         self._reasons: OrderedDict[str, str] = OrderedDict()
         self._ends = [text for token in eos_ids if (text := tokenizer.id_to_token(token))]
@@ -59,17 +65,45 @@ class Prompts:
         """Return the prompt of a conversation. Raises what rendering it does."""
         plain = [self._with_reasons(message.for_template()) for message in messages]
         text = self.render(plain, variables)
-        known = max((each for each in self._answers if text.startswith(each)), key=len, default="")
-        if known:
-            self._answers.move_to_end(known)
-        encoded = self.tokenizer.encode(text[len(known) :], add_special_tokens=False)
-        tokens = [*self._answers.get(known, []), *encoded.ids]
+        with self._lock:
+            known = max((each for each in self._answers if text.startswith(each)), key=len, default="")
+            if known:
+                self._answers.move_to_end(known)
+            tokens = self._answers.get(known, [])
+        encoded = self._encode(text[len(known) :], "messages")
+        tokens = [*tokens, *encoded.ids]
         if not tokens:
             raise ApiError(400, "the chat template makes no text of these messages.", param="messages")
         before = len(tokens) - len(encoded.ids)
         branches = [at - len(known) for at in self._branches(text, plain, variables) if at > len(known)]
         marks = {before + sum(end <= at for _, end in encoded.offsets) for at in branches}
         return Prompt(text, tokens, tuple(sorted(marks - {0})), plain, variables)
+
+    def of_text(self, text: str) -> list[int]:
+        """Return the tokens of a text that is to be continued, with those that its tokenizer adds. Raises ApiError."""
+        return list(self._encode(text, "prompt", add_special_tokens=True).ids)
+
+    def check_length(self, at_least: int, param: str, exact: bool = False) -> None:
+        """Raises ApiError for a prompt of so many tokens, or more, where no context has room for them and an answer."""
+        if at_least >= self.longest:
+            count = str(at_least) if exact else f"at least {at_least}"
+            message = f"the prompt has {count} tokens, and a context of {self.longest} leaves no room for an answer."
+            raise invalid(message, param, "context_length_exceeded")
+
+    def _encode(self, text: str, param: str, add_special_tokens: bool = False) -> Encoding:
+        """Encode a text, other threads meanwhile going on. Raises ApiError early where it is far too long.
+
+        That is by the longest token there is, and then by half of the tokens of its beginning, less those that the cut made.
+        """
+        at_least, size = len(text) // self._longest_token, BEGINNING * self.longest
+        while size < len(text) and at_least < self.longest:
+            beginning = self.tokenizer.encode_batch([text[:size]], add_special_tokens=False)[0]
+            at_least = max(at_least, (len(beginning) - self._longest_token) // 2)
+            size *= 4
+        self.check_length(at_least, param)
+        # Not ``encode``, which keeps Python's lock.
+        encoding: Encoding = self.tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0]
+        return encoding
 
     def with_lead(self, prompt: Prompt, lead: str) -> Prompt:
         """Return the prompt with the beginning of its answer."""
@@ -81,9 +115,10 @@ class Prompts:
         written = prompt.text + text
         if answer.calls or answer.reasoning:
             written = self._written(prompt, answer) or written
-        _put(self._answers, written, [*prompt.tokens, *tokens])
-        if answer.calls and answer.reasoning:
-            _put(self._reasons, answer.calls[0].id, answer.reasoning)
+        with self._lock:
+            _put(self._answers, written, [*prompt.tokens, *tokens])
+            if answer.calls and answer.reasoning:
+                _put(self._reasons, answer.calls[0].id, answer.reasoning)
 
     def _written(self, prompt: Prompt, answer: Answer) -> str | None:
         """The conversation up to the answer's end, as the template will write it once the answer is a part of it."""
@@ -99,7 +134,8 @@ class Prompts:
     def _with_reasons(self, message: dict[str, Any]) -> dict[str, Any]:
         """The message with what was reasoned before its calls, where the client left it out."""
         first: dict[str, Any] = next(iter(message.get("tool_calls") or ()), {})
-        reason = self._reasons.get(first.get("id", ""))
+        with self._lock:
+            reason = self._reasons.get(first.get("id", ""))
         return message if reason is None or message.get("reasoning_content") else {**message, "reasoning_content": reason}
 
     def _branches(self, text: str, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> Iterator[int]:

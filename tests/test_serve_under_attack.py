@@ -1,0 +1,228 @@
+"""A server that somebody means harm: half-sent requests, huge prompts, templates that never end, and signals meanwhile."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from asking import ask, client, close_clients, user
+from scripted import TEMPLATE, speaker
+from served import BYTES, Served, chat_tokens, served
+
+from hybridge.export.cli import chat_template
+from hybridge.export.cli.template_process import TemplateProcess
+from hybridge.export.server import connections
+from hybridge.export.server.errors import ApiError
+from hybridge.export.server.prompts import Prompts
+
+LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    close_clients()
+
+
+@pytest.fixture(scope="module")
+def one() -> Iterator[Served]:
+    with served() as running:
+        yield running
+
+
+def opened(one: Served, sent: bytes) -> socket.socket:
+    """A connection over which something was sent."""
+    host, _, port = urlsplit(one.url).netloc.rpartition(":")
+    connection = socket.create_connection((host, int(port)), timeout=10)
+    connection.sendall(sent)
+    return connection
+
+
+def healthy(one: Served) -> float:
+    """The seconds that it takes to be told that all is well."""
+    begun = time.monotonic()
+    assert ask(one, "/health", method="GET") == (200, {"status": "ok"})
+    return time.monotonic() - begun
+
+
+# Connections
+
+
+@pytest.mark.parametrize("line", [b"GET /\r\n", b"GET / HTTP/0.9\r\n", b"\r\nnonsense\n"])
+def test_what_is_no_line_of_http_1_is_refused_at_once(one: Served, line: bytes) -> None:
+    with opened(one, line) as connection:
+        assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_head_in_pieces_is_a_head(one: Served) -> None:
+    with opened(one, b"GET /hea") as connection:
+        for piece in (b"lth HTTP/1.1\r\n", b"Host: localhost\r\n", b"\r\n"):
+            time.sleep(0.02)
+            connection.sendall(piece)
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET / HTTP/1.1\r\nHost: a", b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\na"]
+)
+def test_a_request_that_does_not_come_is_not_waited_for(one: Served, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is the rest of one that was answered, of which a byte comes now and then."""
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(connections, "LOOK_SECONDS", 0.1)
+    with opened(one, sent) as connection:
+        connection.settimeout(0.1)
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            try:
+                if not connection.recv(1000):
+                    return
+                connection.sendall(b"a")
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+    pytest.fail("the connection is still open")
+
+
+@pytest.mark.parametrize("sent", [HEAD, HEAD + b'Content-Length: 100\r\n\r\n{"mess'])
+def test_three_hundred_half_sent_requests_lock_nobody_out(one: Served, sent: bytes) -> None:
+    with ExitStack() as stack:
+        for _ in range(300):
+            stack.enter_context(opened(one, sent))
+        assert healthy(one) < 2
+        begun = time.monotonic()
+        answer = client(one).chat.completions.create(model="babble", messages=user("hello"), max_tokens=3)
+        assert answer.choices[0].message.content is not None
+        assert time.monotonic() - begun < 5
+
+
+def test_health_has_room_where_every_connection_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 2)
+    body = json.dumps({"messages": user("a"), "stream": True, "max_tokens": 300}).encode()
+    request = HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    with served(seconds=0.02) as busy, opened(busy, request), opened(busy, request):
+        busy.wait_for("running", 2)
+        assert healthy(busy) < 2
+        status, answer = ask(busy, "/v1/models", method="GET")
+        assert (status, answer["error"]["type"]) == (503, "server_error")
+
+
+# Prompts
+
+
+def test_a_huge_prompt_is_refused_before_it_is_encoded(one: Served) -> None:
+    """And nobody waits for it."""
+    text = "hello " * 1_200_000
+    with ThreadPoolExecutor() as pool:
+        asked = [pool.submit(ask, one, "/v1/chat/completions", {"messages": user(text)}) for _ in range(3)]
+        asked += [pool.submit(ask, one, "/v1/completions", {"prompt": text})]
+        assert max(healthy(one) for _ in range(20)) < 2
+        for each in asked:
+            status, answer = each.result(timeout=30)
+            assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+            assert "at least" in answer["error"]["message"]
+    status, answer = ask(one, "/v1/chat/completions", {"messages": user(text * 2)})
+    assert (status, answer["error"]["code"]) == (413, "request_too_large")
+
+
+def test_of_a_long_text_the_beginning_says_that_it_is_too_long() -> None:
+    """Where a vocabulary has a very long token, the length alone does not."""
+    tokenizer = type(BYTES).from_str(BYTES.to_str())
+    tokenizer.add_tokens(["x" * 20_000])
+    encoded: list[int] = []
+
+    def encode_batch(texts: list[str], add_special_tokens: bool) -> Any:
+        encoded.append(len(texts[0]))
+        return tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
+
+    proxy: Any = SimpleNamespace(get_vocab=tokenizer.get_vocab, encode_batch=encode_batch, id_to_token=tokenizer.id_to_token)
+    prompts = Prompts(proxy, lambda messages, variables: "", 60)
+    with pytest.raises(ApiError, match="at least 13040 tokens, and a context of 60 "):
+        prompts.of_text("ab " * 30_000)
+    assert encoded == [720, 2880, 11520, 46080]
+    assert len(prompts.of_text("x" * 20_000 * 50)) == 50
+
+
+@pytest.mark.parametrize("part", ["render", "_encode"])
+def test_others_are_answered_while_a_prompt_is_made(one: Served, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on, begun = threading.Event(), threading.Event()
+    real: Callable[..., Any] = getattr(one.server.prompts, part)
+
+    def slow(*args: Any) -> Any:
+        begun.set()
+        assert goes_on.wait(20)
+        return real(*args)
+
+    monkeypatch.setattr(one.server.prompts, part, slow)
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(ask, one, "/v1/chat/completions", {"messages": user("hi"), "max_tokens": 2})
+        assert begun.wait(10)
+        assert healthy(one) < 2
+        goes_on.set()
+        assert asked.result(timeout=20)[1]["usage"]["prompt_tokens"] == len(chat_tokens("hi"))
+
+
+# Templates
+
+
+def test_a_template_that_loops_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = TemplateProcess(1.0)
+    monkeypatch.setattr(chat_template, "PROCESS", process)
+    template = TEMPLATE + "{% if endless %}" + LOOP + "{% endif %}"
+    with speaker(lambda prompt: "Yes.", template) as one, ThreadPoolExecutor() as pool:
+        body = {"messages": user("hi"), "chat_template_kwargs": {"endless": True}}
+        asked = pool.submit(ask, one, "/v1/chat/completions", body)
+        while not asked.done():
+            assert healthy(one) < 0.8
+        status, answer = asked.result()
+        assert status == 400
+        assert "takes longer than 1 seconds" in answer["error"]["message"]
+        answer = client(one).chat.completions.create(model="babble", messages=user("hi"), max_tokens=20)
+        assert answer.choices[0].message.content == "Yes."
+    process.close()
+
+
+ENDLESS = """
+import sys
+from served import BYTES, Place, PrefixCache, Server, Settings, session
+from hybridge.export.server import connections, listening
+connections.LAST_SECONDS = 1.0
+def render(messages, variables):
+    print("renders", flush=True)
+    while True:
+        pass
+server = Server([Place(session(), None)], BYTES, render, PrefixCache(1 << 20), Settings(name="babble"))
+listening.listen(server.app(), "127.0.0.1", 0, lambda url: print(url, flush=True))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_whatever_it_does(number: signal.Signals) -> None:
+    helpers = Path(__file__).parent / "helpers"
+    program = f"import sys; sys.path.insert(0, {str(helpers)!r})\n{ENDLESS}"
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process, ThreadPoolExecutor() as pool:
+        try:
+            one: Any = SimpleNamespace(url=process.stdout.readline().strip())
+            asked = pool.submit(ask, one, "/v1/chat/completions", {"messages": user("hi")})
+            assert process.stdout.readline() == "renders\n"
+            process.send_signal(number)
+            assert process.wait(15) != 0
+        finally:
+            process.kill()
+        assert asked.exception(20) is not None
