@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from openai import OpenAI
 from scripted import OPENING, TEMPLATE, TOOLS, speaker
-from served import BYTES, Served, served
+from served import BYTES, Served
 
 from hybridge.export.server.answering import Question
 from hybridge.export.server.answers import Answer, OneCall
@@ -248,9 +248,71 @@ def test_wrong_tools_are_refused(one: Served, options: dict[str, Any]) -> None:
         openai_client.chat.completions.create(model="babble", messages=[{"role": "user", "content": "a"}], **options)
 
 
-def test_a_model_without_a_form_of_calls_takes_no_tools() -> None:
-    with served() as plain, client(plain) as openai_client, pytest.raises(openai.BadRequestError, match="leave tools out"):
-        openai_client.chat.completions.create(model="babble", messages=[{"role": "user", "content": "a"}], tools=TOOLS)
+TURNS = """
+{%- for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+"""Knows of no tools."""
+STRICT = (
+    """
+{%- for message in messages %}
+{%- if (message.role == "user") != (loop.index0 % 2 == 0) %}{{ raise_exception("roles must alternate") }}{% endif %}
+{%- endfor %}"""
+    + TURNS
+)
+SILENT = TURNS.replace("messages %}", "messages if message.role != 'system' %}")
+THINKS = TURNS.replace(OPENING, OPENING + "<think>\n") + "{# </think> #}"
+
+
+def told(prompt: str) -> bool:
+    return all(json.dumps(tool["function"]) in prompt for tool in TOOLS)
+
+
+def without_a_form(prompt: str) -> str:
+    """Calls the weather, and says what came of it; asks for tools where there are none."""
+    if not told(prompt):
+        return "What can I do?"
+    think = "hm\n</think>\n\n" if prompt.endswith("<think>\n") else ""
+    if "<tool_response>\nrain\n</tool_response>\n<tool_response>\nwind\n</tool_response>" in prompt:
+        return think + "It rains."
+    return think + "Wait.\n" + called("here").replace("weather", "whether") + "\n" + called("there")
+
+
+@pytest.mark.parametrize("template", [TURNS, STRICT, SILENT, THINKS])
+def test_a_template_without_tools_gets_a_general_form_of_them(template: str) -> None:
+    """In the system turn, or the user's where there is none; calls that would not fit do, and results come back as text."""
+    with speaker(without_a_form, template) as running, client(running) as openai_client:
+        messages: list[Any] = [{"role": "user", "content": "how is the weather?"}]
+        answer = openai_client.chat.completions.create(model="babble", messages=messages, tools=TOOLS, max_tokens=300)
+        message = answer.choices[0].message
+        assert (message.content, answer.choices[0].finish_reason) == ("Wait.", "tool_calls")
+        assert getattr(message, "reasoning_content", None) == ("hm" if template == THINKS else None)
+        calls = message.tool_calls or []
+        assert [call.function.name for call in calls] == ["weather", "weather"]  # type: ignore[union-attr]
+        assert [json.loads(call.function.arguments)["place"] for call in calls] == ["here", "there"]  # type: ignore[union-attr]
+        messages.append({"role": "assistant", "content": "Wait.", "tool_calls": [call.model_dump() for call in calls]})
+        messages += [
+            {"role": "tool", "tool_call_id": call.id, "content": said}
+            for call, said in zip(calls, ("rain", "wind"), strict=True)
+        ]
+        answer = openai_client.chat.completions.create(model="babble", messages=messages, tools=TOOLS, max_tokens=300)
+        assert answer.choices[0].message.content == "It rains."
+        none = openai_client.chat.completions.create(model="babble", messages=messages[:1], max_tokens=60)
+        assert none.choices[0].message.content == "What can I do?"
+
+
+def test_a_general_call_can_be_asked_for_behind_a_system_turn() -> None:
+    prompts = []
+    with speaker(lambda prompt: prompts.append(prompt) or "no", TURNS) as running, client(running) as openai_client:  # type: ignore[func-returns-value]
+        answer = openai_client.chat.completions.create(
+            model="babble", tools=TOOLS, tool_choice={"type": "function", "function": {"name": "clock"}}, max_tokens=300,
+            messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "when?"}],
+        )  # fmt: skip
+    (call,) = answer.choices[0].message.tool_calls or ()
+    assert call.function.name == "clock"  # type: ignore[union-attr]
+    assert "<|im_start|>system\nBe brief.\n\nYou can call these functions" in prompts[0]
+    assert prompts[0].endswith(OPENING), "and the call begins behind it"
 
 
 def test_pieces_that_come_with_the_end_are_read_before_it(one: Served) -> None:

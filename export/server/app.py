@@ -24,7 +24,8 @@ from hybridge.export.server.answers import Answer, OneCall
 from hybridge.export.server.call_grammars import with_types
 from hybridge.export.server.delivery import Form
 from hybridge.export.server.errors import ApiError, invalid, of_hybridge
-from hybridge.export.server.formats import Format, decoder_of
+from hybridge.export.server.formats import Format, decoder_of, with_general_calls
+from hybridge.export.server.general_tools import ignores_tools, with_tools_in_text
 from hybridge.export.server.guard import check_host, check_key, read_body
 from hybridge.export.server.job import Place
 from hybridge.export.server.metrics import Metrics
@@ -61,13 +62,16 @@ class Server:
     ) -> None:
         """form: how the model writes calls and reasoning, if it does."""
         self.tokenizer, self.settings, self.metrics = tokenizer, settings, Metrics()
+        self.calling = form
+        if form is None or not form.has_calls or ignores_tools(render):
+            self.calling, render = with_general_calls(form), with_tools_in_text(render)
         self.prompts = Prompts(tokenizer, render, places[0].session.max_seq_len, places[0].session.manifest.eos_ids)
         self.answers = form
         self.worker = Worker(places, cache, self.metrics, settings.queue)
-        self.structures = Structures(tokenizer, places[0].session.manifest, form)
+        self.structures = Structures(tokenizer, places[0].session.manifest, self.calling)
         self.answering = Answering(
             worker=self.worker, prompts=self.prompts, tokenizer=tokenizer, settings=settings, metrics=self.metrics,
-            shown=decoder_of(form, tokenizer),
+            shown=decoder_of(self.calling, tokenizer),
         )  # fmt: skip
         self._created = int(time())
 
@@ -146,12 +150,15 @@ class Server:
         """Return the prompt of a chat, what takes the answer apart, and what ends the reasoning that may come first."""
         variables = {**(asked.chat_template_kwargs or {}), **({"tools": asked.offered} if asked.offered else {})}
         prompt = self.prompts.of_chat(asked.messages, variables)
-        reasoning = ""
-        if self.answers is not None and (asked.required or asked.is_structured):
-            reasoning = "" if asked.required else self.answers.reasoning_end(prompt.text)
-            lead = "" if reasoning else self.answers.lead(prompt.text, call=bool(asked.required))
+        form, reasoning = self.calling if asked.offered else self.answers, ""
+        if form is not None and (asked.required or asked.is_structured):
+            reasoning = "" if asked.required else form.reasoning_end(prompt.text)
+            lead = "" if reasoning else form.lead(prompt.text, call=bool(asked.required))
             prompt = self.prompts.with_lead(prompt, lead)
-        return prompt, self._answer_to(prompt, asked), reasoning
+        if asked.required:
+            return prompt, Answer(parser=lambda _: OneCall()), reasoning
+        answer = Answer() if form is None else form.answer(prompt.text, [with_types(tool) for tool in asked.offered])
+        return prompt, answer, reasoning
 
     async def _complete(self, request: Request) -> Response:
         asked = parse(CompletionRequest, await read_body(request, self.settings.limits.body))
@@ -173,18 +180,7 @@ class Server:
     def _form(self, asked: GenerationRequest, *, chat: bool) -> Form:
         return ChatForm(chat, self.settings.name, self.tokenizer, asked.includes_usage)
 
-    def _answer_to(self, prompt: Prompt, asked: ChatRequest) -> Answer:
-        """Return what takes an answer apart."""
-        if asked.required:
-            return Answer(parser=lambda _: OneCall())
-        return (
-            Answer() if self.answers is None else self.answers.answer(prompt.text, [with_types(tool) for tool in asked.offered])
-        )
-
     def _check_tools(self, asked: ChatRequest) -> None:
-        if asked.offered and (self.answers is None or not self.answers.has_calls):
-            message = "this model's chat template has no form of calls that is known; leave tools out."
-            raise invalid(message, "tools", "unsupported_parameter")
         if asked.tool_choice not in (None, "none", "auto") and not asked.required:
             raise invalid("tool_choice asks for a tool that is not among tools.", "tool_choice")
 

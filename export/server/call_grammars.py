@@ -136,6 +136,7 @@ def _json(schema: Mapping[str, Any]) -> str:
 
 CALLS: dict[str, tuple[str, Callable[[Sequence[Function]], str]]] = {
     "hermes": ("<tool_call>", json_call),
+    "general": ("<tool_call>", json_call),
     "qwen-xml": ("<tool_call>", xml_calls),
     "granite": ("<|tool_call|>", json_calls),
 }

@@ -120,6 +120,17 @@ FORMATS = (
 """By their markers: the first one that a chat template has, else the first one that a vocabulary has as a token."""
 
 
+BEHIND_THE_PROMPT = r"\A(?:[\s\S]*(?=<think>\s*\Z)|[\s\S]*)"
+"""Matches a prompt up to the reasoning that it may have begun at its end."""
+
+
+def with_general_calls(form: Format | None) -> Format:
+    """Return a model's form, if it has one, with calls as JSON in tags, which the model is told of in its prompt."""
+    fields = without_calls(form.response)["fields"] if form is not None else {"content": SAYING}
+    response = {"start_anchor_pattern": BEHIND_THE_PROMPT, "fields": {**fields, "tool_calls": {"repeats": True, **JSON_CALLS}}}
+    return Format("general", "", response, call="<tool_call>\n", content=form.content if form is not None else "")
+
+
 def answer_format(own: Any, chat_template: str, tokenizer: Tokenizer) -> Format | None:
     """Return how a model's answers are read: by its tokenizer's ``own`` response template, else its family's, if any."""
     if isinstance(own, dict) and _can_be_read(own):
