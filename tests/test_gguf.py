@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
@@ -15,6 +18,7 @@ from torch import Tensor
 from hybridge.cache.errors import CheckpointError, HybridgeError, NotACheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.checkpoint.config_file import read_config
 from hybridge.export.checkpoint.gguf.checkpoint import ARCHITECTURES
+from hybridge.export.checkpoint.gguf.header import read_header
 from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.layers.packed_layers import PackedLinear
@@ -40,6 +44,21 @@ def test_a_file_is_the_model_that_it_was_made_from(tmp_path: Path, architecture:
     want, got = uncached(model)(tokens), uncached(loaded)(tokens)
     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4 * float(want.abs().max()))
     assert loaded.config.model_type == model.config.model_type
+
+
+def test_a_header_is_read_as_its_own_package_reads_it(tmp_path: Path) -> None:
+    save_gguf(tmp_path / "model.gguf", "gemma3", random_model("gemma3"))
+    header, other = read_header(tmp_path / "model.gguf"), gguf.GGUFReader(tmp_path / "model.gguf")
+    assert header.begin == other.data_offset
+    assert [(each.name, header.begin + each.offset) for each in header.tensors] == [
+        (each.name, each.data_offset) for each in other.tensors
+    ]
+    assert [each.shape for each in header.tensors] == [tuple(map(int, reversed(each.shape))) for each in other.tensors]
+    fields = {name: field.contents() for name, field in other.fields.items() if not name.startswith("GGUF.")}
+    assert header.metadata.keys() == fields.keys()
+    for name, value in fields.items():
+        is_strings = isinstance(value, list) and isinstance(value[0], str)
+        assert header.metadata[name] == (len(value) if is_strings else value), name
 
 
 def kept(layer: PackedLinear) -> Tensor:
@@ -135,6 +154,14 @@ def test_a_part_of_a_file_is_told(file: Path, share: float) -> None:
     assert "download it again" in refusal(file)
 
 
+def test_arrays_of_strings_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
+    save_gguf(tmp_path / "model.gguf", "qwen3", random_model("qwen3", vocab_size=262))
+    metadata = read_header(tmp_path / "model.gguf", strings=("tokenizer.ggml.tokens",)).metadata
+    assert metadata["tokenizer.ggml.tokens"][257:259] == ["<|endoftext|>", "<|im_end|>"]
+    assert metadata["tokenizer.ggml.token_type"][257:259] == [3, 3]
+    assert metadata["tokenizer.ggml.merges"] == 1
+
+
 @pytest.mark.parametrize("count", [1 << 20, 1 << 62])
 @pytest.mark.parametrize("place", [8, 16, 24], ids=["tensors", "entries", "length of a name"])
 def test_hostile_counts_are_refused_at_once(file: Path, place: int, count: int) -> None:
@@ -142,6 +169,59 @@ def test_hostile_counts_are_refused_at_once(file: Path, place: int, count: int) 
     data[place : place + 8] = struct.pack("<Q", count)
     file.write_bytes(data)
     assert "cannot be read as GGUF" in refusal(file)
+
+
+def numbers_of(data: bytes, name: str) -> int:
+    """Where the value of an entry begins, behind its name and its type."""
+    return data.index(name.encode()) + len(name) + 4
+
+
+FORGED: dict[str, tuple[str, Callable[[bytes, int], tuple[int, bytes]], str]] = {
+    # the entry, where the forged bytes go and what they are, and what the refusal says
+    "no alignment": ("general.alignment", lambda data, at: (at, struct.pack("<I", 0)), "general.alignment is 0, and should be"),
+    "odd alignment": ("general.alignment", lambda data, at: (at, struct.pack("<I", 48)), "general.alignment is 48, and should"),
+    "strings": (
+        "tokenizer.ggml.merges",
+        lambda data, at: (at + 4, struct.pack("<Q", 1 << 26)),
+        "tokenizer.ggml.merges should count 67,108,864, more",
+    ),
+    "numbers": (
+        "tokenizer.ggml.token_type",
+        lambda data, at: (at + 4, struct.pack("<Q", 1 << 26)),
+        "tokenizer.ggml.token_type should count 67,108,864, more",
+    ),
+    "text": (
+        "tokenizer.chat_template",
+        lambda data, at: (at, struct.pack("<Q", 1 << 28)),
+        "tokenizer.chat_template has 268,435,456 bytes",
+    ),
+    "layers": (
+        "qwen3.block_count",
+        lambda data, at: (at, struct.pack("<I", 1 << 27)),
+        "it says 134,217,728 of 134,217,728 lay",
+    ),
+}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_a_forged_length_is_refused_by_name_at_once(tmp_path: Path, forged: str) -> None:
+    """In a file of a gigabyte of zeros, which are as many strings of no length, and so many layers' names."""
+    path = tmp_path / "model.gguf"
+    save_gguf(path, "qwen3", random_model("qwen3", vocab_size=262), alignment=32)
+    name, change, says = FORGED[forged]
+    data = bytearray(path.read_bytes())
+    at, value = change(data, numbers_of(data, name))
+    data[at : at + len(value)] = value
+    path.write_bytes(data)
+    os.truncate(path, 1 << 30)
+    began = time.perf_counter()
+    assert says in refusal(path)
+    assert time.perf_counter() - began < 2
+
+
+def test_a_name_that_is_there_twice_is_refused(file: Path) -> None:
+    file.write_bytes(file.read_bytes().replace(b"blk.0.attn_k.weight", b"blk.0.attn_q.weight"))
+    assert "blk.0.attn_q.weight is there twice" in refusal(file)
 
 
 def test_hostile_sizes_are_refused_at_once(file: Path) -> None:

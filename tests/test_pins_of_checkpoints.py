@@ -3,38 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType, GGUFReader, quants
-from gguf_files import random_model, save_gguf
+from gguf import GGMLQuantizationType, quants
 from tiny import tiny_config
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hybridge.export.pinned import checkpoints, torchao
 from hybridge.export.pinned import transformers as pinned
-
-
-def test_a_files_header_is_read_as_its_own_package_reads_it(tmp_path: Path) -> None:
-    save_gguf(tmp_path / "model.gguf", "qwen3", random_model("qwen3"))
-    metadata, tensors, begin = pinned.read_gguf(str(tmp_path / "model.gguf"))
-    other = GGUFReader(tmp_path / "model.gguf")
-    assert metadata["general.architecture"] == "qwen3"
-    assert begin == other.data_offset
-    assert [(name, begin + offset) for name, _, _, offset in tensors] == [
-        (each.name, each.data_offset) for each in other.tensors
-    ]
-    assert [shape for _, shape, _, _ in tensors] == [tuple(map(int, reversed(each.shape))) for each in other.tensors]
-
-
-def test_a_files_strings_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
-    save_gguf(tmp_path / "model.gguf", "qwen3", random_model("qwen3", vocab_size=262))
-    metadata = pinned.read_gguf_metadata(str(tmp_path / "model.gguf"), ("tokenizer.ggml.tokens",))
-    assert metadata["tokenizer.ggml.tokens"][257:259] == ["<|endoftext|>", "<|im_end|>"]
-    assert metadata["tokenizer.ggml.token_type"][257:259] == [3, 3]
-    assert metadata["tokenizer.ggml.merges"] == 1
 
 
 @pytest.mark.parametrize("kind", [GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q8_0, GGMLQuantizationType.MXFP4])

@@ -16,7 +16,6 @@ from transformers.conversion_mapping import get_checkpoint_conversion_mapping, r
 from transformers.core_model_loading import PrefixChange
 from transformers.generation import BaseStreamer
 from transformers.initialization import no_init_weights
-from transformers.integrations.gguf import reader as gguf_reader
 from transformers.integrations.moe import ExpertsInterface, batched_mm_experts_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -175,28 +174,6 @@ def generation_defaults() -> dict[str, Any]:
 
 ORIGIN = frozenset({"transformers_version", "_from_model_config"})
 """Keys of a generation config about itself."""
-
-
-def read_gguf(path: str) -> tuple[dict[str, Any], list[tuple[str, tuple[int, ...], int, int]], int]:
-    """Return a GGUF file's metadata, its tensors (name, shape in torch's order, type, offset) and where their data begin.
-
-    Arrays of strings are their length. Raises ValueError, ``struct.error`` or IndexError for a file that is none or damaged.
-    """
-    data = gguf_reader._mapped(path)
-    metadata, count, place = gguf_reader._read_metadata(data, path)
-    tensors, end = gguf_reader._read_tensor_table(data, count, place)
-    alignment = metadata.get("general.alignment", 32)
-    return metadata, tensors, -(-end // alignment) * alignment
-
-
-def read_gguf_metadata(path: str, strings: Sequence[str]) -> dict[str, Any]:
-    """Return a GGUF file's metadata with the arrays of strings that are named as lists.
-
-    Raises ValueError, ``struct.error`` or IndexError for a file that is none or damaged.
-    """
-    data = gguf_reader._mapped(path)
-    metadata: dict[str, Any] = gguf_reader._read_metadata(data, path, strings)[0]
-    return metadata
 
 
 def response_parser(template: Mapping[str, Any], prompt: str, tools: Sequence[Mapping[str, Any]]) -> ResponseParser:

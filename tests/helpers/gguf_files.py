@@ -67,6 +67,8 @@ def save_gguf(
     kind: TYPES = TYPES.F32,
     tokenizer: Mapping[str, Any] | None = None,
     template: str = "",
+    *,
+    alignment: int | None = None,
 ) -> None:
     """Write ``model``, with linear layers in ``kind`` where their columns allow it, and a tokenizer of bytes.
 
@@ -75,6 +77,8 @@ def save_gguf(
     arch = next(each for each, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
     config = model.config
     writer = gguf.GGUFWriter(path, architecture)
+    if alignment is not None:
+        writer.add_custom_alignment(alignment)
     for name, value in metadata(architecture, model).items():
         _add(writer, name if "." in name and name.startswith(("general.", "tokenizer.")) else f"{architecture}.{name}", value)
     if tokenizer is None:

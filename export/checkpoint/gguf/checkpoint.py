@@ -12,10 +12,10 @@ from hybridge.export.checkpoint.forms.form import Unread
 from hybridge.export.checkpoint.gguf import hybrid_tables, mamba_tables, transformer_tables
 from hybridge.export.checkpoint.gguf.architecture import Architecture
 from hybridge.export.checkpoint.gguf.file import GgufFile, open_gguf
+from hybridge.export.checkpoint.gguf.header import read_header
 from hybridge.export.checkpoint.gguf.sizes import layers
 from hybridge.export.checkpoint.gguf.tokenizer import read_gguf_tokenizer
 from hybridge.export.checkpoint.gguf.weights import made
-from hybridge.export.pinned.transformers import read_gguf_metadata
 from hybridge.export.source.reading import first_line
 
 ARCHITECTURES: Mapping[str, Architecture] = {**hybrid_tables.TABLE, **mamba_tables.TABLE, **transformer_tables.TABLE}
@@ -82,7 +82,7 @@ def _write_tokenizer(file: GgufFile, folder: Path) -> str:
     if "tokenizer.ggml.tokens" not in file.metadata:
         return f"{file.path} has no tokenizer: give one with --tokenizer FOLDER."
     try:
-        metadata = read_gguf_metadata(str(file.path), ("tokenizer.ggml.tokens", "tokenizer.ggml.merges"))
+        metadata = read_header(file.path, strings=("tokenizer.ggml.tokens", "tokenizer.ggml.merges")).metadata
         made = read_gguf_tokenizer(metadata)
     except Exception as error:  # the tokenizers library has no error of its own for a vocabulary that makes no sense
         return f"the tokenizer in {file.path} cannot be converted ({first_line(error)}): give one with --tokenizer FOLDER."

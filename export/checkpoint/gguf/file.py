@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -14,8 +13,7 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
-from hybridge.export.pinned.transformers import read_gguf
-from hybridge.export.source.reading import first_line
+from hybridge.export.checkpoint.gguf.header import TensorEntry, read_header
 
 FLOATS: Mapping[int, torch.dtype] = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 """The types whose numbers need no decoding."""
@@ -76,28 +74,27 @@ def open_gguf(path: Path) -> GgufFile:
     Raises CheckpointError where it is damaged or only a part of it is there, UnsupportedModelError for a type of tensors that
     cannot be read, UsageError where the package for its types is not installed.
     """
-    try:
-        metadata, entries, begin = read_gguf(str(path))
-    except (ValueError, struct.error, IndexError, KeyError, OverflowError, MemoryError, TypeError) as error:
-        raise CheckpointError(f"{path} cannot be read as GGUF ({first_line(error)}); download it again.") from None
-    if int(metadata.get("split.count") or 0) > 1:
+    header = read_header(path)
+    parts = header.metadata.get("split.count")
+    if isinstance(parts, int) and parts > 1:
         raise UnsupportedModelError(
-            f"{path} is one of {metadata['split.count']} parts of a model. Make one file of them with llama.cpp's "
+            f"{path} is one of {parts} parts of a model. Make one file of them with llama.cpp's "
             "'llama-gguf-split --merge', and export that."
         )
     size = path.stat().st_size
-    tensors = [_tensor(path, *entry, begin=begin, end=size) for entry in entries]
-    return GgufFile(path=path, metadata=metadata, tensors={tensor.name: tensor for tensor in tensors})
+    tensors = {entry.name: _tensor(path, entry, begin=header.begin, end=size) for entry in header.tensors}
+    return GgufFile(path=path, metadata=header.metadata, tensors=tensors)
 
 
-def _tensor(path: Path, name: str, shape: tuple[int, ...], kind: int, offset: int, *, begin: int, end: int) -> GgufTensor:
+def _tensor(path: Path, entry: TensorEntry, *, begin: int, end: int) -> GgufTensor:
+    name, shape, kind = entry.name, entry.shape, entry.kind
     elements, per_block, block_bytes = prod(shape), *_block(path, name, kind)
-    if not 1 <= len(shape) <= 4 or not 0 < elements <= LARGEST or shape[-1] % per_block:
+    if not shape or not 0 < elements <= LARGEST or shape[-1] % per_block:
         raise CheckpointError(f"{path} cannot be read as GGUF ({name} has shape {list(shape)}); download it again.")
     size = elements // per_block * block_bytes
-    if begin + offset + size > end:
+    if begin + entry.offset + size > end:
         raise CheckpointError(f"{path} is only there in part: {name} ends behind its {end:,} bytes; download it again.")
-    return GgufTensor(path=path, name=name, shape=shape, kind=kind, begin=begin + offset, size=size)
+    return GgufTensor(path=path, name=name, shape=shape, kind=kind, begin=begin + entry.offset, size=size)
 
 
 def _block(path: Path, name: str, kind: int) -> tuple[int, int]:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridge.cache.errors import UnsupportedModelError
+from hybridge.cache.errors import CheckpointError, UnsupportedModelError
+from hybridge.cache.families.family import MOST_LAYERS
 from hybridge.export.checkpoint.gguf.file import GgufFile
 
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
@@ -36,8 +37,14 @@ def common(file: GgufFile, model_type: str) -> dict[str, Any]:
 
 
 def layers(file: GgufFile) -> int:
-    """Return the number of decoder layers, without those that draft further tokens."""
-    return int(file["block_count"] - (file.get("nextn_predict_layers") or 0))
+    """Return the number of decoder layers, without those that draft further tokens. Raises CheckpointError for absurd ones."""
+    count = int(file["block_count"] - (file.get("nextn_predict_layers") or 0))
+    if not 1 <= count <= int(file["block_count"]) <= MOST_LAYERS:
+        raise CheckpointError(
+            f"{file.path} cannot be read as GGUF (it says {count:,} of {file['block_count']:,} layers, expected 1 to "
+            f"{MOST_LAYERS}); download it again."
+        )
+    return count
 
 
 def attention(file: GgufFile) -> dict[str, Any]:
