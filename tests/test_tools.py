@@ -273,16 +273,16 @@ def without_a_form(prompt: str) -> str:
     """Calls the weather, and says what came of it; asks for tools where there are none."""
     if not told(prompt):
         return "What can I do?"
-    think = "hm\n</think>\n\n" if prompt.endswith("<think>\n") else ""
     if "<tool_response>\nrain\n</tool_response>\n<tool_response>\nwind\n</tool_response>" in prompt:
-        return think + "It rains."
-    return think + "Wait.\n" + called("here").replace("weather", "whether") + "\n" + called("there")
+        return "It rains."
+    return "Wait.\n" + called("here").replace("weather", "whether") + "\n" + called("there")
 
 
 @pytest.mark.parametrize("template", [TURNS, STRICT, SILENT, THINKS])
 def test_a_template_without_tools_gets_a_general_form_of_them(template: str) -> None:
     """In the system turn, or the user's where there is none; calls that would not fit do, and results come back as text."""
-    with speaker(without_a_form, template) as running, client(running) as openai_client:
+    think = "<think>\nhm\n</think>\n\n" if template == THINKS else ""  # which the template begins, and the model goes on with
+    with speaker(lambda prompt: think + without_a_form(prompt), template) as running, client(running) as openai_client:
         messages: list[Any] = [{"role": "user", "content": "how is the weather?"}]
         answer = openai_client.chat.completions.create(model="babble", messages=messages, tools=TOOLS, max_tokens=300)
         message = answer.choices[0].message
@@ -303,16 +303,17 @@ def test_a_template_without_tools_gets_a_general_form_of_them(template: str) -> 
 
 
 def test_a_general_call_can_be_asked_for_behind_a_system_turn() -> None:
-    prompts = []
+    prompts: list[str] = []
     with speaker(lambda prompt: prompts.append(prompt) or "no", TURNS) as running, client(running) as openai_client:  # type: ignore[func-returns-value]
         answer = openai_client.chat.completions.create(
-            model="babble", tools=TOOLS, tool_choice={"type": "function", "function": {"name": "clock"}}, max_tokens=300,
+            model="babble", tools=TOOLS, tool_choice={"type": "function", "function": {"name": "weather"}}, max_tokens=400,
+            temperature=0.5, seed=1, extra_body={"top_k": 0},
             messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "when?"}],
         )  # fmt: skip
     (call,) = answer.choices[0].message.tool_calls or ()
-    assert call.function.name == "clock"  # type: ignore[union-attr]
-    assert "<|im_start|>system\nBe brief.\n\nYou can call these functions" in prompts[0]
-    assert prompts[0].endswith(OPENING), "and the call begins behind it"
+    assert call.function.name == "weather"  # type: ignore[union-attr]
+    assert isinstance(json.loads(call.function.arguments)["place"], str)  # type: ignore[union-attr]
+    assert "<|im_start|>system\nBe brief.\n\nYou can call these functions" in max(prompts, key=len)
 
 
 def test_pieces_that_come_with_the_end_are_read_before_it(one: Served) -> None:
