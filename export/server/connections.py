@@ -8,12 +8,11 @@ import threading
 from types import FrameType
 from typing import TYPE_CHECKING, cast
 
-import h11
 import uvicorn
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from hybridge.export.pinned.server import H11Protocol, head_so_far
 from hybridge.export.server.errors import ApiError
 from hybridge.export.server.guard import BODY_SECONDS
 
@@ -35,7 +34,7 @@ LAST_SECONDS = 15.0
 class Connection(H11Protocol):
     """uvicorn's, which waits for a request without an end, and counts connections that send none like those that do."""
 
-    _since = 0.0
+    since = 0.0
     _look: asyncio.TimerHandle | None = None
 
     @property
@@ -50,7 +49,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Make room for the connection."""
         super().connection_made(transport)
-        self._since = self.loop.time()
+        self.since = self.loop.time()
         self._look_later()
         every = cast("set[Connection]", self.connections)
         address = self.client[0] if self.client else None
@@ -68,14 +67,14 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Refuse what is no line of HTTP/1 at once: h11 waits for the end of a head, which HTTP/0.9 does not have."""
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
-            line, ended, _ = self.conn.trailing_data[0].lstrip(b"\r\n").partition(b"\n")
+        if not self.transport.is_closing() and (begun := head_so_far(self)) is not None:
+            line, ended, _ = begun.lstrip(b"\r\n").partition(b"\n")
             if ended and b" HTTP/1." not in line:
                 self.send_400_response("Invalid HTTP request received.")
 
     def on_response_complete(self) -> None:
         """Wait for the next request from now on."""
-        self._since = self.loop.time()
+        self.since = self.loop.time()
         super().on_response_complete()
 
     def drop(self) -> None:
@@ -89,7 +88,7 @@ class Connection(H11Protocol):
     def _check(self) -> None:
         """Drop a connection that takes too long: a body that is read has its own time, and an answer that says so."""
         most = HEAD_SECONDS if self._has_no_head else HEAD_SECONDS + BODY_SECONDS
-        if self.is_waiting and self.loop.time() - self._since > most:
+        if self.is_waiting and self.loop.time() - self.since > most:
             self.drop()
         else:
             self._look_later()
@@ -97,7 +96,7 @@ class Connection(H11Protocol):
 
 def _make_room(among: Iterable[Connection], new: Connection, most: int) -> None:
     """Drop those that have waited longest where there are more than ``most``, if any waits."""
-    waiting = sorted((each for each in among if each.is_waiting and each is not new), key=lambda each: each._since)
+    waiting = sorted((each for each in among if each.is_waiting and each is not new), key=lambda each: each.since)
     for each in waiting[: max(0, len(list(among)) - most)]:
         each.drop()
 

@@ -42,7 +42,7 @@ class TensorEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """metadata: by name, arrays of strings that nobody asked for as their length; begin: the first byte of the tensors' data."""
+    """metadata: by name, other arrays of strings than were asked for as their length; begin: the tensors' first byte."""
 
     metadata: Mapping[str, Any]
     tensors: tuple[TensorEntry, ...]
