@@ -59,13 +59,13 @@ class Warned(ExportProgress):
 def test_an_artifact_that_is_wrong_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Though nobody asked for a validation."""
     save_lively_checkpoint(tmp_path / "checkpoint", tiny_config("granite"))
-    oracle = validation.load_oracle
+    uncached = validation.uncached
 
     def other_oracle(*arguments: Any) -> Oracle:
-        right = oracle(*arguments)
+        right = uncached(*arguments)
         return lambda tokens: right(tokens) + torch.arange(131)
 
-    monkeypatch.setattr(validation, "load_oracle", other_oracle)
+    monkeypatch.setattr(validation, "uncached", other_oracle)
     monkeypatch.setattr(validation, "PROMPTS", 1)
     monkeypatch.setattr(api, "DEFAULT_PROGRAMS", 1)
     progress = Warned()

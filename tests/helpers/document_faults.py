@@ -20,6 +20,7 @@ SHELL = ("sh", "console", "")
 
 NOT_OURS = {
     "LlmModule": "ExecuTorch's class in Kotlin",
+    "num_bos": "an argument of its runners",
     "TextRunner": "ExecuTorch's class in Swift",
     "resetContext": "its method",
     "MultimodalRunner": "ExecuTorch's runner of models that see and hear",
