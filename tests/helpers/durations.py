@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 COMPILERS = ("cc", "gcc", "g++", "clang", "clang++", "c++", "cmake", "make", "ninja", "zig", "swiftc", "javac", "kotlinc")
-LEAST = 0.05
+LEAST = 0.2
 """Seconds below which a test or fixture is not listed by itself."""
 
 

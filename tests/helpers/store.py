@@ -8,7 +8,6 @@ HYBRIDGE_TEST_STORE names another folder than ``~/.cache/hybridge-tests``.
 from __future__ import annotations
 
 import functools
-import gc
 import hashlib
 import os
 import platform
@@ -90,8 +89,6 @@ def made(kind: str, inputs: Iterable[object], make: Callable[[Path], object]) ->
             unfinished.mkdir()
             make(unfinished)
             unfinished.rename(folder)
-            gc.collect()
-            gc.freeze()  # an export leaves so many objects behind that each later collection would take a second
     return folder
 
 
