@@ -24,7 +24,8 @@ def listed() -> dict[str, tuple[str, str]]:
 def test_every_library_that_is_asked_for_is_listed() -> None:
     for part, wanted in licenses.wants().items():
         for each in wanted:
-            assert part in listed()[canonicalize_name(each.name)][0], f"{each.name} is not listed for {part}: scripts/licenses"
+            why = listed()[canonicalize_name(each.name)][0]  # "hybridge" where it is needed without any extra too
+            assert part in why or why == "hybridge", f"{each.name} is not listed for {part}: scripts/licenses"
 
 
 def test_what_is_listed_is_what_the_installed_libraries_say() -> None:
