@@ -16,7 +16,8 @@ from hybridge.export.quantization.packing import pack_weights
 from hybridge.export.quantization.quantize import check_quantization
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.backends.threads import set_threads
-from hybridge.runtime.kernels.linear import pack, packed_linear, unpack, weights
+from hybridge.runtime.kernels.linear import packed_linear
+from hybridge.runtime.kernels.panels import Factors, pack, unpack, weights
 from tests.helpers.kernel_program import KernelProgram
 from tests.helpers.packed_weight import packed_weight
 from tests.helpers.tiny import tiny_config, tiny_model
@@ -36,7 +37,7 @@ def test_unpack_undoes_pack(bits: int, rows: int, blocks: int) -> None:
 def test_a_packed_weight_is_off_by_half_a_step_at_most(bits: int, step: float) -> None:
     weight = torch.randn(37, 64)
     packed = packed_weight(weight, bits, 16)
-    error = (weights(packed.packed, packed.scales, 37) - weight).abs().unflatten(1, (4, 16)).amax(-1)
+    error = (weights(packed.packed, Factors(packed.scales), 37) - weight).abs().unflatten(1, (4, 16)).amax(-1)
     largest = weight.abs().unflatten(1, (4, 16)).amax(-1)
     # The largest positive value lies half a step beyond the largest whole number, and float16 rounds the step.
     assert bool((error <= largest * (step * 0.5 + 2.0**-10)).all())
@@ -92,7 +93,7 @@ def test_float_kernel_over_rows(tokens: int) -> None:
 def test_embedding_kernel_finds_rows(bits: int) -> None:
     weight = packed_weight(torch.randn(35, 24), bits, 8)
     tokens = torch.tensor([[0, 34, 16, 15]])
-    table = weights(weight.packed, weight.scales, 35)
+    table = weights(weight.packed, Factors(weight.scales), 35)
     out = KernelProgram(PackedEmbedding(weight, 2.0), [tokens])(tokens)[0]
     torch.testing.assert_close(out, table[tokens] * 2)
 

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 import hybridge.runtime.kernels.experts  # noqa: F401  registers the operator
-import hybridge.runtime.kernels.linear as kernels
+import hybridge.runtime.kernels.linear  # noqa: F401  registers the operators
 from hybridge.export.layers.rounded_weight import RoundedWeight
 from hybridge.export.pinned.transformers_loading import initialized
+from hybridge.runtime.kernels.panels import LANES, pack, pack_factors
 
 CHUNK = 1 << 18
 """Elements that are worked on at once: they stay in the processor's cache, which makes it ten times faster."""
@@ -27,20 +28,20 @@ class PackedWeight:
         self.rows, self.columns = shape
         self.bits = bits
         self.packed = constant(packed)
-        self.scales = None if scales is None else constant(kernels.pack_scales(scales))
+        self.scales = None if scales is None else constant(pack_factors(scales.to(torch.float16)))
 
     @classmethod
     def exact(cls, weight: Tensor) -> PackedWeight:
         """Pack numbers as they are, in float32."""
         rows, columns = weight.shape
-        return cls(torch.cat([kernels.pack(part, 32) for part in float_rows(weight)]), None, (rows, columns), 32)
+        return cls(torch.cat([pack(part, 32) for part in float_rows(weight)]), None, (rows, columns), 32)
 
     @classmethod
     def of(cls, weight: RoundedWeight) -> PackedWeight:
         """Pack whole numbers and their scales, which become float16."""
         rows, columns = weight.quanta.shape
         with one_thread():
-            packed = torch.cat([kernels.pack(part, weight.bits) for part in _chunks(weight.quanta)])
+            packed = torch.cat([pack(part, weight.bits) for part in _chunks(weight.quanta)])
         return cls(packed, weight.scales, (rows, columns), weight.bits)
 
 
@@ -111,7 +112,7 @@ def float_rows(weight: Tensor) -> Iterator[Tensor]:
 
 
 def _chunks(weight: Tensor) -> Sequence[Tensor]:
-    chunks: Sequence[Tensor] = weight.split(max(1, CHUNK // (weight.shape[1] * kernels.LANES)) * kernels.LANES)
+    chunks: Sequence[Tensor] = weight.split(max(1, CHUNK // (weight.shape[1] * LANES)) * LANES)
     return chunks
 
 

@@ -23,7 +23,7 @@ from hybridge.export.quantization.quantizable import (
 )
 from hybridge.export.quantization.rounding import round_to_nearest
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.kernels.linear import LANES
+from hybridge.runtime.kernels.panels import LANES
 
 
 def pack_weights(model: PreTrainedModel, options: ExportOptions, rounder: Rounder = round_to_nearest) -> None:

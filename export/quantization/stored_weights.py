@@ -19,7 +19,7 @@ from hybridge.export.layers.rounded_weight import Grid, RoundedWeight, Rounder
 from hybridge.export.pinned.program_format import HEAD_BYTES, constant_offsets, read_header, read_program
 from hybridge.export.quantization.scale_search import round_by_search
 from hybridge.runtime.artifacts.manifest import FileEntry, StoredEntry
-from hybridge.runtime.kernels.linear import LANES, unpack
+from hybridge.runtime.kernels.panels import LANES, unpack
 
 Chunks = Mapping[str, bytes]
 

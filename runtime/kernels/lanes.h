@@ -72,6 +72,7 @@ using i32xr = Vector<int32_t, 1, REGISTER_LANES>::type;
 using u32xr = Vector<uint32_t, 1, REGISTER_LANES>::type;
 using f16xr = Vector<half, 1, REGISTER_LANES>::type;
 using u8xr = Vector<uint8_t, 4, REGISTER_LANES>::type;
+using u16x16 = Vector<uint16_t, 1, LANES>::type;
 
 template <typename V>
 constexpr bool IS_REGISTER = true;
@@ -122,6 +123,7 @@ HYBRIDGE_OPERATOR(*)
 HYBRIDGE_OPERATOR(/)
 HYBRIDGE_OPERATOR(&)
 HYBRIDGE_OPERATOR(^)
+HYBRIDGE_OPERATOR(|)
 HYBRIDGE_OPERATOR(<<)
 HYBRIDGE_OPERATOR(>>)
 HYBRIDGE_OPERATOR(<)

@@ -39,12 +39,10 @@ bool sort_rows(Experts& e, const int64_t* choices, int64_t M) {
 
 // The product of one expert, whose rows are a part of `all`'s.
 Product of_expert(const Experts& e, const Product& all, int64_t expert) {
-  const int64_t at = e.first[expert], K = e.all.K, groups = e.all.scales ? e.all.groups() : 0;
+  const int64_t at = e.first[expert], K = e.all.K, groups = e.all.code < 16 ? e.all.groups() : 0;
   Product p = all;
-  p.weight = e.all;
+  p.weight = e.all.from(expert * e.panels());
   p.weight.N = e.N;
-  p.weight.packed += expert * e.panels() * e.all.bytes();
-  if (e.all.scales) p.weight.scales += expert * e.panels() * groups * LANES;
   p.bias = e.bias ? e.bias + expert * e.N : nullptr;
   p.x += at * K;
   p.out += at * e.N;
@@ -53,6 +51,7 @@ Product of_expert(const Experts& e, const Product& all, int64_t expert) {
     p.quanta += at * K;
     p.steps += at * groups;
     p.offsets += at * groups;
+    if (p.sums) p.sums += at * groups;
   }
   return p;
 }
@@ -70,8 +69,9 @@ void run(const Experts& e, const Product& all) {
   });
 }
 
-Tensor& packed_experts_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& chosen, const Tensor& packed,
-    const std::optional<Tensor>& scales, const std::optional<Tensor>& bias, int64_t N, bool integer, Tensor& out) {
+Tensor& experts(KernelRuntimeContext& context, const Tensor& x, const Tensor& chosen, const Stored& stored,
+    const std::optional<Tensor>& bias, int64_t N, bool integer, Tensor& out) {
+  const Tensor& packed = stored.packed;
   Size M, K;
   REQUIRE(is_rows<float>(x, M, K));
   REQUIRE(is_rows<float>(out, M, N));
@@ -80,10 +80,10 @@ Tensor& packed_experts_out(KernelRuntimeContext& context, const Tensor& x, const
   REQUIRE(packed.dim() == 3 && packed.size(0) % each == 0);
   Experts e{{}, bias ? data<float>(*bias) : nullptr, packed.size(0) / each, N, nullptr, nullptr, nullptr, 0};
   REQUIRE(holds<float>(bias, product(e.E, N)));
-  e.all = panels(packed, scales, packed.size(0) * LANES, K);
+  e.all = panels(stored, packed.size(0) * LANES, K);
   REQUIRE(e.all.K > 0);
-  REQUIRE(!integer || e.all.bits < 32);
-  Product p{e.all, scratch<float>(context, M * K), nullptr, scratch<float>(context, M * N), M, nullptr, nullptr, nullptr};
+  REQUIRE(!integer || e.all.code < 16);
+  Product p{e.all, scratch<float>(context, M * K), nullptr, scratch<float>(context, M * N), M};
   e.first = scratch<int64_t>(context, e.E + 1);
   e.order = scratch<int64_t>(context, M);
   e.used = scratch<int64_t>(context, e.E);
@@ -96,7 +96,19 @@ Tensor& packed_experts_out(KernelRuntimeContext& context, const Tensor& x, const
   return out;
 }
 
+Tensor& packed_experts_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& chosen, const Tensor& packed,
+    const std::optional<Tensor>& scales, const std::optional<Tensor>& bias, int64_t N, bool integer, Tensor& out) {
+  return experts(context, x, chosen, {packed, scales, {}, {}, {}}, bias, N, integer, out);
+}
+
+Tensor& block_experts_out(KernelRuntimeContext& context, const Tensor& x, const Tensor& chosen, const Tensor& packed, const Tensor& scales,
+    const std::optional<Tensor>& minima, const std::optional<Tensor>& superscales, const std::optional<Tensor>& table,
+    const std::optional<Tensor>& bias, int64_t N, bool integer, Tensor& out) {
+  return experts(context, x, chosen, {packed, scales, minima, superscales, table}, bias, N, integer, out);
+}
+
 HYBRIDGE_KERNEL("packed_experts.out", packed_experts_out);
+HYBRIDGE_KERNEL("block_experts.out", block_experts_out);
 
 }  // namespace
 }  // namespace hybridge

@@ -1,5 +1,5 @@
-// The product of tokens and one weight in panels (panels.h) of 4, 8 or 32 bits: y = x W^T + b, either over x rounded to 8 bits by
-// group or over x as it is.
+// The product of tokens and one weight in panels (panels.h): y = x W^T + b, either over x rounded to 8 bits by group or over x as
+// it is.
 #pragma once
 
 #include "kernel.h"
@@ -16,11 +16,12 @@ struct Product {
   const float* bias;
   float* out;
   int64_t T;
-  // x in 8 bits, and by group its scales and what the bytes' offset makes of its sums; or null. A tile of t tokens has them
-  // side by side: quanta [K / group][group * t], see at(), steps and offsets [K / group, t], the tiles behind each other.
-  int8_t* quanta;
-  float* steps;
-  int32_t* offsets;
+  // x in 8 bits, and by group its scales, its sums, and what the bytes' offset makes of those; or null. A tile of t tokens has them
+  // side by side: quanta [K / group][group * t], see at(), steps, offsets and sums [K / group, t], the tiles behind each other.
+  int8_t* quanta = nullptr;
+  float* steps = nullptr;
+  int32_t* offsets = nullptr;
+  float* sums = nullptr;  // for weights with minima
 };
 
 constexpr int64_t SUMMED = 128;
@@ -75,26 +76,31 @@ inline void quantize_tokens(const Product& p, int64_t begin, int64_t end) {
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t to = first * groups + g * count + token - first;
       int8_t* quanta = p.quanta + first * K + g * group * count;
-      p.offsets[to] = -offset(p.weight.bits) * quantize(p.x + token * K + g * group, group, quanta, token - first, count, p.steps + to);
+      const int32_t sum = quantize(p.x + token * K + g * group, group, quanta, token - first, count, p.steps + to);
+      p.offsets[to] = -offset(p.weight) * sum;
+      if (p.sums) p.sums[to] = p.steps[to] * sum;
     }
   }
 }
 
 // The rows of a panel times T tokens from t0 on in whole numbers: to out [T, 16].
-template <int Bits, int T>
+template <int Code, int T>
 void integer_tile(const Product& p, int64_t panel, int64_t t0, float* out) {
   const int64_t group = p.weight.group, groups = p.weight.groups();
-  for (int row = 0; row < LANES; row += IntegerTile<Bits, T>::ROWS) {
-    IntegerTile<Bits, T> tile;
-    const uint8_t* w = p.weight.panel(panel) + 4 * row;
-    const half* scales = p.weight.panel_scales(panel) + row;
+  const Panels weight = p.weight.from(panel);
+  for (int row = 0; row < LANES; row += IntegerTile<Code, T>::ROWS) {
+    IntegerTile<Code, T> tile;
+    const uint8_t* w = weight.packed + 4 * row;
     const int8_t* quanta = p.quanta + t0 * p.weight.K;
-    const float* steps = p.steps + t0 * groups;
+    const float *steps = p.steps + t0 * groups, *sums = p.sums + (p.sums ? t0 * groups : 0);
     const int32_t* offsets = p.offsets + t0 * groups;
-    for (int64_t g = 0; g < groups; ++g, w += group * LANES * Bits / 8, scales += LANES, quanta += group * T, steps += T, offsets += T) {
+    for (int64_t g = 0; g < groups; ++g, w += group * LANES * bits_of(Code) / 8, quanta += group * T, steps += T, offsets += T) {
       tile.start(offsets);
-      tile.add(w, quanta, group);
-      tile.finish(scales, steps);
+      tile.add(w, quanta, group, weight.table);
+      tile.finish([&](int lane) { return weight.scales.at(g, row + lane); }, steps);
+      if (!sums) continue;
+      tile.raise([&](int lane) { return weight.minima.at(g, row + lane); }, sums);
+      sums += T;
     }
     tile.store(out + row);
   }
@@ -103,50 +109,69 @@ void integer_tile(const Product& p, int64_t panel, int64_t t0, float* out) {
 // The j-th of the four columns of a block of signed bytes.
 INLINE f32x16 column(u8x64 block, int j) { return to_float(((i32x16)block << (24 - 8 * j)) >> 24); }
 
-// acc[t] += sixteen rows times T tokens over one group of columns; x is at the group's first.
-template <int Bits, int T>
-INLINE void group_sums(f32x16 (&acc)[T], const uint8_t* w, const float* x, int64_t K, int64_t group) {
-  if constexpr (Bits == 32) {
-    for (int64_t k = 0; k < group; ++k, w += 64) {
-      const f32x16 weights = load<f32x16>(w);
-      UNROLLED for (int t = 0; t < T; ++t) acc[t] += weights * x[t * K + k];
-    }
-  } else {
-    for (int64_t k = 0; k < group; w += 64) {
-      const u8x64 bytes = load<u8x64>(w);
-      UNROLLED for (int nibble = 0; nibble < 8 / Bits; ++nibble) {
-        u8x64 part = bytes;
-        if constexpr (Bits == 4) part = (nibble ? bytes >> 4 : bytes & uint8_t(15)) - uint8_t(8);
-        UNROLLED for (int j = 0; j < 4; ++j, ++k) {
-          const f32x16 weights = column(part, j);
-          UNROLLED for (int t = 0; t < T; ++t) acc[t] += weights * x[t * K + k];
-        }
+// All lanes' factors of a group.
+inline f32x16 sixteen(const Factors& factors, int64_t group) {
+  float values[LANES];
+  for (int lane = 0; lane < LANES; lane += REGISTER_LANES) store(values + lane, factors.at(group, lane));
+  return load<f32x16>(values);
+}
+
+// acc[t] += sixteen rows times T tokens over some columns of 16 or 32 bits; x is at their first.
+template <int Code, int T>
+INLINE void float_sums(f32x16 (&acc)[T], const uint8_t* w, const float* x, int64_t K, int64_t columns) {
+  for (int64_t k = 0; k < columns; ++k, w += unit_bytes(Code)) {
+    f32x16 weights;
+    if constexpr (Code == HALF) weights = to_float(load<f16x16>(w));
+    else if constexpr (Code == BFLOAT) weights = (f32x16)(convert<u32x16>(load<u16x16>(w)) << 16);
+    else weights = load<f32x16>(w);
+    UNROLLED for (int t = 0; t < T; ++t) acc[t] += weights * x[t * K + k];
+  }
+}
+
+// The same of whole numbers; with minima, which are for scaled ones, `scale` is theirs.
+template <int Code, int T, typename F>
+INLINE void group_sums(f32x16 (&acc)[T], const uint8_t* w, const float* x, int64_t K, int64_t group, const Panels& weight, const F& scaled) {
+  constexpr int unit = unit_of(Code);
+  const uint8_t zero = weight.zero();
+  for (int64_t k = 0; k < group; w += unit_bytes(Code)) {
+    const u8x64 more = beside<Code, u8x64>(w, weight.table);
+    UNROLLED for (int q = 0; q < unit / 4; ++q) {
+      u8x64 part = quad<Code>(w, more, q);
+      if constexpr (Code == 4 || Code == 5 || Code == 6) part = part - zero;
+      UNROLLED for (int j = 0; j < 4; ++j, ++k) {
+        const f32x16 weights = scaled(column(part, j));
+        UNROLLED for (int t = 0; t < T; ++t) acc[t] += weights * x[t * K + k];
       }
     }
   }
 }
 
 // The same over x as it is.
-template <int Bits, int T>
+template <int Code, int T>
 void float_tile(const Product& p, int64_t panel, int64_t t0, float* out) {
   const int64_t K = p.weight.K, group = p.weight.group;
-  const uint8_t* w = p.weight.panel(panel);
+  const Panels weight = p.weight.from(panel);
+  const uint8_t* w = weight.packed;
   const float* x = p.x + t0 * K;
   f32x16 total[T] = {};
-  if constexpr (Bits == 32) {
+  if constexpr (Code >= 16) {
     // Sums of sums: one long sum would round a thousand times.
-    for (int64_t k = 0; k < K; k += SUMMED, w += SUMMED * 64, x += SUMMED) {
+    for (int64_t k = 0; k < K; k += SUMMED, w += SUMMED * unit_bytes(Code), x += SUMMED) {
       f32x16 acc[T] = {};
-      group_sums<32, T>(acc, w, x, K, std::min(SUMMED, K - k));
+      float_sums<Code, T>(acc, w, x, K, std::min(SUMMED, K - k));
       UNROLLED for (int t = 0; t < T; ++t) total[t] += acc[t];
     }
   } else {
-    const half* scale = p.weight.panel_scales(panel);
-    for (int64_t g = 0; g < p.weight.groups(); ++g, w += group * LANES * Bits / 8, x += group, scale += LANES) {
+    for (int64_t g = 0; g < p.weight.groups(); ++g, w += group * LANES * bits_of(Code) / 8, x += group) {
       f32x16 acc[T] = {};
-      group_sums<Bits, T>(acc, w, x, K, group);
-      const f32x16 step = to_float(load<f16x16>(scale));
-      UNROLLED for (int t = 0; t < T; ++t) total[t] += acc[t] * step;
+      const f32x16 step = sixteen(weight.scales, g);
+      if (weight.minima.numbers) {
+        const f32x16 low = sixteen(weight.minima, g);
+        group_sums<Code, T>(total, w, x, K, group, weight, [&](f32x16 numbers) { return numbers * step + low; });
+      } else {
+        group_sums<Code, T>(acc, w, x, K, group, weight, [](f32x16 numbers) { return numbers; });
+        UNROLLED for (int t = 0; t < T; ++t) total[t] += acc[t] * step;
+      }
     }
   }
   UNROLLED for (int t = 0; t < T; ++t) store(out + t * LANES, total[t]);
@@ -184,19 +209,26 @@ void in_tiles_of(const Product& p, int64_t panel, const F& f) {
   }
 }
 
-template <int Bits>
+template <int Code>
 void panel_product_of(const Product& p, int64_t panel) {
-  if (Bits < 32 && p.quanta) {
-    if constexpr (Bits < 32) in_tiles_of<tile_size>(p, panel, [&](auto T, int64_t t, float* out) { integer_tile<Bits, T()>(p, panel, t, out); });
+  if (Code < 16 && p.quanta) {
+    if constexpr (Code < 16) in_tiles_of<tile_size>(p, panel, [&](auto T, int64_t t, float* out) { integer_tile<Code, T()>(p, panel, t, out); });
   } else {
-    in_tiles_of<float_tile_size>(p, panel, [&](auto T, int64_t t, float* out) { float_tile<Bits, T()>(p, panel, t, out); });
+    in_tiles_of<float_tile_size>(p, panel, [&](auto T, int64_t t, float* out) { float_tile<Code, T()>(p, panel, t, out); });
   }
 }
 
 inline void panel_product(const Product& p, int64_t panel) {
-  if (p.weight.bits == 4) panel_product_of<4>(p, panel);
-  if (p.weight.bits == 8) panel_product_of<8>(p, panel);
-  if (p.weight.bits == 32) panel_product_of<32>(p, panel);
+  switch (p.weight.code) {
+    case TABLE: return panel_product_of<TABLE>(p, panel);
+    case 4: return panel_product_of<4>(p, panel);
+    case 5: return panel_product_of<5>(p, panel);
+    case 6: return panel_product_of<6>(p, panel);
+    case 8: return panel_product_of<8>(p, panel);
+    case HALF: return panel_product_of<HALF>(p, panel);
+    case BFLOAT: return panel_product_of<BFLOAT>(p, panel);
+    default: return panel_product_of<FLOAT>(p, panel);
+  }
 }
 
 // What parallel() should take one panel for.
@@ -207,7 +239,8 @@ inline bool allocate_rounded(KernelRuntimeContext& context, Product& p, int64_t 
   p.quanta = scratch<int8_t>(context, tokens * p.weight.K);
   p.steps = scratch<float>(context, tokens * p.weight.groups());
   p.offsets = scratch<int32_t>(context, tokens * p.weight.groups());
-  return p.quanta && p.steps && p.offsets;
+  if (p.weight.minima.numbers) p.sums = scratch<float>(context, tokens * p.weight.groups());
+  return p.quanta && p.steps && p.offsets && (p.sums || !p.weight.minima.numbers);
 }
 
 }  // namespace hybridge::inline INSTRUCTION_SET

@@ -2,13 +2,15 @@
 //
 //   tile_size(left)     how many of `left` tokens go together
 //   together(T)         columns of a token that lie side by side in a tile of T tokens, see at()
-//   offset(bits)        what is added to each weight before it is multiplied; the caller takes offset * sum of the token off
-//   IntegerTile<Bits, T>
+//   SIGNED              what is added to signed bytes before they are multiplied; see offset()
+//   IntegerTile<Code, T>
 //     ROWS              rows of a panel that go together: 16, or 8 where registers do not hold the sums of more
 //     start(offsets)    begins the sums of a group of columns, one number for each token
-//     add(w, x, K)      adds K columns, a multiple of 8; w is at the first of the rows
-//     finish(scales, steps)   adds the group's sums to the totals: times the scale of a row and the step of a token
+//     add(w, x, K, table)     adds K columns, whole units (panels.h); w is at the first of the rows
+//     finish(scale, steps)    adds the group's sums to the totals: times the scale of a row and the step of a token
+//     raise(minimum, sums)    adds the minimum of a row times a number of a token to the totals
 //     store(to)         the totals, float [T, 16]
+//   scale(lane) and minimum(lane) give those of a register of rows, counted from the tile's first.
 //
 // All compilers keep sums and totals in registers only where each has an index that is a constant: hence UNROLLED and INLINE.
 #pragma once
@@ -30,5 +32,8 @@ constexpr int64_t at(int64_t k, int64_t t, int64_t T, int64_t columns) {
   const int64_t width = together(T), first = k / width * width;
   return first * T + t * std::min(width, columns - first) + k - first;
 }
+
+// What is added to each weight before it is multiplied; the caller takes offset * sum of the token off.
+inline int offset(const Panels& w) { return w.code == 8 || w.code == TABLE ? SIGNED : w.zero(); }
 
 }  // namespace hybridge::inline INSTRUCTION_SET

@@ -1,11 +1,12 @@
 // Products in 256 bits: with AVX-VNNI, or with AVX2 alone.
 //
 // AVX2 multiplies unsigned by signed bytes and adds two products to 16 bits, with saturation. A nibble times an activation is
-// at most 15 * 127, so eight such pairs, the 32 columns of a usual group, fit 16 bits and are widened once. Two products of whole
-// bytes fit too, but no more.
+// at most 15 * 127, so eight such pairs, the 32 columns of a usual group, fit 16 bits and are widened once: of 5 bits four, of 6
+// two. Two products of whole bytes fit too, but no more.
 #pragma once
 
 #include "panels.h"
+#include "quads.h"
 #include "vector.h"
 
 namespace hybridge::inline INSTRUCTION_SET {
@@ -19,40 +20,41 @@ INLINE __m256i keep(__m256i v) {
   return v;
 }
 
-INLINE __m256i quad(const int8_t* x) { return _mm256_set1_epi32(load<int32_t>(x)); }
-INLINE __m256i whole(const uint8_t* w) { return load<__m256i>(w); }
-INLINE __m256i low(const uint8_t* w) { return _mm256_and_si256(whole(w), _mm256_set1_epi8(15)); }
-INLINE __m256i high(const uint8_t* w) { return _mm256_and_si256(_mm256_srli_epi16(whole(w), 4), _mm256_set1_epi8(15)); }
+INLINE __m256i four(const int8_t* x) { return _mm256_set1_epi32(load<int32_t>(x)); }
+
+// Four columns of eight rows.
+template <int Code>
+INLINE __m256i eight_rows(const uint8_t* unit, __m256i beside, int q) { return (__m256i)quad<Code>(unit, (u8xr)beside, q); }
 
 #if defined(__AVXVNNI__)
 
-constexpr int offset(int bits) { return bits == 4 ? 8 : 128; }
+constexpr int SIGNED = 128;
 
-template <int Bits, int T>
+template <int Code, int T>
 struct Sums {
   static constexpr int ROWS = 16, PARTS = ROWS / 8;
   __m256i sum[T][PARTS];
 
-  INLINE void multiply(const __m256i (&w)[PARTS], const int8_t* x) {
-    UNROLLED for (int t = 0; t < T; ++t) {
-      const __m256i token = quad(x + 4 * t);
-      UNROLLED for (int part = 0; part < PARTS; ++part) sum[t][part] = keep(_mm256_dpbusd_avx_epi32(sum[t][part], w[part], token));
-    }
-  }
-
-  template <int Blocks>
-  INLINE void add_blocks(const uint8_t* w, const int8_t* x) {
-    UNROLLED for (int block = 0; block < Blocks; ++block, w += 64) {
-      __builtin_prefetch(w + AHEAD);
-      __m256i rows[PARTS];
-      if constexpr (Bits == 4) {
-        UNROLLED for (int part = 0; part < PARTS; ++part) rows[part] = low(w + 32 * part);
-        multiply(rows, x + 8 * T * block);
-        UNROLLED for (int part = 0; part < PARTS; ++part) rows[part] = high(w + 32 * part);
-        multiply(rows, x + 8 * T * block + 4 * T);
-      } else {
-        UNROLLED for (int part = 0; part < PARTS; ++part) rows[part] = _mm256_xor_si256(whole(w + 32 * part), _mm256_set1_epi8(-128));
-        multiply(rows, x + 4 * T * block);
+  template <int Units>
+  INLINE void add_units(const uint8_t* w, const int8_t* x, const int8_t* table) {
+    constexpr int unit = unit_of(Code);
+    UNROLLED for (int i = 0; i < Units; ++i, w += unit_bytes(Code)) {
+      UNROLLED for (int line = 0; line < unit_bytes(Code); line += 64) __builtin_prefetch(w + line + AHEAD);
+      __m256i more[PARTS];
+      UNROLLED for (int part = 0; part < PARTS; ++part) {
+        more[part] = (__m256i)beside<Code, u8xr>(w + 32 * part, table);
+        if constexpr (Code == TABLE) more[part] = _mm256_xor_si256(more[part], _mm256_set1_epi8(-128));
+      }
+      UNROLLED for (int q = 0; q < unit / 4; ++q, x += 4 * T) {
+        __m256i rows[PARTS];
+        UNROLLED for (int part = 0; part < PARTS; ++part) {
+          rows[part] = eight_rows<Code>(w + 32 * part, more[part], q);
+          if constexpr (Code == 8) rows[part] = _mm256_xor_si256(rows[part], _mm256_set1_epi8(-128));
+        }
+        UNROLLED for (int t = 0; t < T; ++t) {
+          const __m256i token = four(x + 4 * t);
+          UNROLLED for (int part = 0; part < PARTS; ++part) sum[t][part] = keep(_mm256_dpbusd_avx_epi32(sum[t][part], rows[part], token));
+        }
       }
     }
   }
@@ -60,9 +62,9 @@ struct Sums {
 
 #else
 
-constexpr int offset(int bits) { return bits == 4 ? 8 : 0; }
+constexpr int SIGNED = 0;
 
-template <int Bits, int T>
+template <int Code, int T>
 struct Sums {
   static constexpr int ROWS = T > 2 ? 8 : 16, PARTS = ROWS / 8;
   __m256i sum[T][PARTS];
@@ -71,51 +73,60 @@ struct Sums {
     sum[t][part] = _mm256_add_epi32(sum[t][part], _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
 
-  // Nibbles of up to 32 columns.
-  template <int Blocks>
-  INLINE void add_nibbles(const uint8_t* w, const int8_t* x) {
+  template <int Units>
+  INLINE void add_units(const uint8_t* w, const int8_t* x, const int8_t* table) {
+    if constexpr (Code == 8 || Code == TABLE) add_signed<Units>(w, x, table);
+    else add_unsigned<Units>(w, x, table);
+  }
+
+  // Numbers of 4, 5 or 6 bits.
+  template <int Units>
+  INLINE void add_unsigned(const uint8_t* w, const int8_t* x, const int8_t* table) {
+    constexpr int quads = unit_of(Code) / 4, most = 8 >> (Code - 4);
     __m256i pairs[T][PARTS];
-    UNROLLED for (int block = 0; block < Blocks; ++block, w += 64) {
-      __builtin_prefetch(w + AHEAD);
-      UNROLLED for (int nibble = 0; nibble < 2; ++nibble, x += 4 * T) {
+    UNROLLED for (int i = 0; i < Units; ++i, w += unit_bytes(Code)) {
+      UNROLLED for (int line = 0; line < unit_bytes(Code); line += 64) __builtin_prefetch(w + line + AHEAD);
+      __m256i more[PARTS];
+      UNROLLED for (int part = 0; part < PARTS; ++part) more[part] = (__m256i)beside<Code, u8xr>(w + 32 * part, table);
+      UNROLLED for (int q = 0; q < quads; ++q, x += 4 * T) {
+        const int nth = (i * quads + q) % most;
         __m256i rows[PARTS];
-        UNROLLED for (int part = 0; part < PARTS; ++part) rows[part] = nibble ? high(w + 32 * part) : low(w + 32 * part);
+        UNROLLED for (int part = 0; part < PARTS; ++part) rows[part] = eight_rows<Code>(w + 32 * part, more[part], q);
         UNROLLED for (int t = 0; t < T; ++t) {
-          const __m256i token = quad(x + 4 * t);
+          const __m256i token = four(x + 4 * t);
           UNROLLED for (int part = 0; part < PARTS; ++part) {
-            const __m256i more = _mm256_maddubs_epi16(rows[part], token);
-            pairs[t][part] = keep(block + nibble ? _mm256_add_epi16(pairs[t][part], more) : more);
+            const __m256i product = _mm256_maddubs_epi16(rows[part], token);
+            pairs[t][part] = keep(nth ? _mm256_add_epi16(pairs[t][part], product) : product);
+            if (nth == most - 1 || (i == Units - 1 && q == quads - 1)) widen(pairs[t][part], t, part);
           }
         }
       }
     }
-    UNROLLED for (int t = 0; t < T; ++t)
-      UNROLLED for (int part = 0; part < PARTS; ++part) widen(pairs[t][part], t, part);
   }
 
-  INLINE void add_bytes(const uint8_t* w, const int8_t* x) {
-    UNROLLED for (int t = 0; t < T; ++t) {
-      const __m256i token = quad(x + 4 * t), size = _mm256_abs_epi8(token);
-      UNROLLED for (int part = 0; part < PARTS; ++part)
-        widen(_mm256_maddubs_epi16(size, _mm256_sign_epi8(whole(w + 32 * part), token)), t, part);
-    }
-  }
-
-  template <int Blocks>
-  INLINE void add_blocks(const uint8_t* w, const int8_t* x) {
-    if constexpr (Bits == 4) return add_nibbles<Blocks>(w, x);
-    UNROLLED for (int block = 0; block < Blocks; ++block) {
-      __builtin_prefetch(w + 64 * block + AHEAD);
-      add_bytes(w + 64 * block, x + 4 * T * block);
+  template <int Units>
+  INLINE void add_signed(const uint8_t* w, const int8_t* x, const int8_t* table) {
+    UNROLLED for (int i = 0; i < Units; ++i, w += 64) {
+      __builtin_prefetch(w + AHEAD);
+      const __m256i more = (__m256i)beside<Code, u8xr>(w, table);
+      UNROLLED for (int q = 0; q < unit_of(Code) / 4; ++q, x += 4 * T) {
+        __m256i rows[PARTS];
+        UNROLLED for (int part = 0; part < PARTS; ++part) rows[part] = eight_rows<Code>(w + 32 * part, more, q);
+        UNROLLED for (int t = 0; t < T; ++t) {
+          const __m256i token = four(x + 4 * t), size = _mm256_abs_epi8(token);
+          UNROLLED for (int part = 0; part < PARTS; ++part)
+            widen(_mm256_maddubs_epi16(size, _mm256_sign_epi8(rows[part], token)), t, part);
+        }
+      }
     }
   }
 };
 
 #endif
 
-template <int Bits, int T>
-struct IntegerTile : Sums<Bits, T> {
-  using Sums<Bits, T>::PARTS, Sums<Bits, T>::sum;
+template <int Code, int T>
+struct IntegerTile : Sums<Code, T> {
+  using Sums<Code, T>::PARTS, Sums<Code, T>::sum;
   __m256 total[T][PARTS] = {};
 
   INLINE void start(const int32_t* offsets) {
@@ -123,17 +134,28 @@ struct IntegerTile : Sums<Bits, T> {
       UNROLLED for (int part = 0; part < PARTS; ++part) sum[t][part] = _mm256_set1_epi32(offsets[t]);
   }
 
-  INLINE void add(const uint8_t* w, const int8_t* x, int64_t columns) {
-    constexpr int each = 32 / Bits;
-    for (; columns >= 4 * each; columns -= 4 * each, w += 4 * 64, x += 4 * each * T) this->template add_blocks<4>(w, x);
-    for (; columns > 0; columns -= each, w += 64, x += each * T) this->template add_blocks<1>(w, x);
+  INLINE void add(const uint8_t* w, const int8_t* x, int64_t columns, const int8_t* table) {
+    constexpr int unit = unit_of(Code), bytes = unit_bytes(Code), units = Code == 5 || Code == 6 ? 1 : 4;
+    for (; columns >= units * unit; columns -= units * unit, w += units * bytes, x += units * unit * T)
+      this->template add_units<units>(w, x, table);
+    if constexpr (units > 1)
+      for (; columns > 0; columns -= unit, w += bytes, x += unit * T) this->template add_units<1>(w, x, table);
   }
 
-  INLINE void finish(const half* scales, const float* steps) {
+  template <typename F>
+  INLINE void finish(const F& scale, const float* steps) {
     UNROLLED for (int part = 0; part < PARTS; ++part) {
-      const __m256 scale = _mm256_cvtph_ps(load<__m128i>(scales + 8 * part));
+      const __m256 each = (__m256)scale(8 * part);
       UNROLLED for (int t = 0; t < T; ++t)
-        total[t][part] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[t][part]), scale * _mm256_set1_ps(steps[t]), total[t][part]);
+        total[t][part] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum[t][part]), each * _mm256_set1_ps(steps[t]), total[t][part]);
+    }
+  }
+
+  template <typename F>
+  INLINE void raise(const F& minimum, const float* sums) {
+    UNROLLED for (int part = 0; part < PARTS; ++part) {
+      const __m256 each = (__m256)minimum(8 * part);
+      UNROLLED for (int t = 0; t < T; ++t) total[t][part] = _mm256_fmadd_ps(each, _mm256_set1_ps(sums[t]), total[t][part]);
     }
   }
 

@@ -15,7 +15,7 @@ constexpr int64_t together(int64_t T) { return T == 1 ? DOTPROD_TOGETHER : 8; }
 INLINE float32x4_t by_token(const float* two) { return vcombine_f32(vld1_f32(two), vld1_f32(two)); }
 INLINE int32x4_t by_token(const int32_t* two) { return vcombine_s32(vld1_s32(two), vld1_s32(two)); }
 
-template <int Bits, int T>
+template <int Code, int T>
 struct PairTile {
   static constexpr int ROWS = T > 4 ? 8 : 16, PAIRS = ROWS / 2, TOKENS = T / 2;
   float32x4_t total[PAIRS][TOKENS] = {};
@@ -30,38 +30,51 @@ struct PairTile {
     UNROLLED for (int t = 0; t < TOKENS; ++t) sum[pair][t] = vmmlaq_s32(sum[pair][t], vreinterpretq_s8_s32(rows), x[t]);
   }
 
-  INLINE void add_eight(const uint8_t* w, const int8_t* x) {
+  // Eight columns from the quad `first` of a unit on.
+  INLINE void add_eight(const uint8_t* unit, const int8_t* x, int first, const u8xr (&more)[PAIRS / 2]) {
     int8x16_t tokens[TOKENS];
     UNROLLED for (int t = 0; t < TOKENS; ++t) tokens[t] = vld1q_s8(x + 16 * t);
-    fetch_ahead<Bits / 4>(w);
     UNROLLED for (int pair = 0; pair < PAIRS; pair += 2) {  // four rows
-      const uint8x16_t first = vld1q_u8(w + 8 * pair);
-      int32x4_t left, right;  // columns 0..3 and 4..7 of each
-      if constexpr (Bits == 4) {
-        left = vreinterpretq_s32_s8(low(first)), right = vreinterpretq_s32_s8(high(first));
-      } else {
-        left = vreinterpretq_s32_u8(first), right = vreinterpretq_s32_u8(vld1q_u8(w + 64 + 8 * pair));
-      }
+      const auto columns = [&](int q) { return vreinterpretq_s32_s8(four_rows<Code>(unit + 8 * pair, more[pair / 2], q)); };
+      const int32x4_t left = columns(first), right = columns(first + 1);  // columns 0..3 and 4..7 of each
       multiply(vzip1q_s32(left, right), tokens, pair);
       multiply(vzip2q_s32(left, right), tokens, pair + 1);
     }
   }
 
-  INLINE void add(const uint8_t* w, const int8_t* x, int64_t columns) {
-    for (; columns > 0; columns -= 8, w += 16 * Bits, x += 8 * T) add_eight(w, x);
+  INLINE void add(const uint8_t* w, const int8_t* x, int64_t columns, const int8_t* table) {
+    constexpr int unit = unit_of(Code) < 8 ? 8 : unit_of(Code), bytes = unit * bits_of(Code) * LANES / 8;
+    u8xr more[PAIRS / 2];
+    for (; columns > 0; columns -= unit, w += bytes, x += unit * T) {
+      fetch_ahead<bytes / 64>(w);
+      UNROLLED for (int four = 0; four < PAIRS / 2; ++four) more[four] = beside<Code, u8xr>(w + 16 * four, table);
+      UNROLLED for (int k = 0; k < unit; k += 8) add_eight(w, x + k * T, k / 4, more);
+    }
   }
 
-  INLINE void finish(const half* scales, const float* steps) {
+  template <typename F>
+  INLINE void finish(const F& scale, const float* steps) {
     UNROLLED for (int pair = 0; pair < PAIRS; pair += 2) {
-      const float32x4_t scale = vcvt_f32_f16(vld1_f16(scales + 2 * pair));
-      finish_pair(vzip1q_f32(scale, scale), steps, pair);
-      finish_pair(vzip2q_f32(scale, scale), steps, pair + 1);
+      const float32x4_t each = (float32x4_t)scale(2 * pair);
+      finish_pair(vzip1q_f32(each, each), steps, pair);
+      finish_pair(vzip2q_f32(each, each), steps, pair + 1);
     }
   }
 
   INLINE void finish_pair(float32x4_t scale, const float* steps, int pair) {
     UNROLLED for (int t = 0; t < TOKENS; ++t)
       total[pair][t] = vfmaq_f32(total[pair][t], vcvtq_f32_s32(sum[pair][t]), vmulq_f32(scale, by_token(steps + 2 * t)));
+  }
+
+  template <typename F>
+  INLINE void raise(const F& minimum, const float* sums) {
+    UNROLLED for (int pair = 0; pair < PAIRS; pair += 2) {
+      const float32x4_t each = (float32x4_t)minimum(2 * pair);
+      UNROLLED for (int t = 0; t < TOKENS; ++t) {
+        total[pair][t] = vfmaq_f32(total[pair][t], vzip1q_f32(each, each), by_token(sums + 2 * t));
+        total[pair + 1][t] = vfmaq_f32(total[pair + 1][t], vzip2q_f32(each, each), by_token(sums + 2 * t));
+      }
+    }
   }
 
   INLINE void store(float* to) const {
@@ -73,7 +86,7 @@ struct PairTile {
   }
 };
 
-template <int Bits, int T>
-using IntegerTile = std::conditional_t<T == 1, DotprodTile<Bits, T>, PairTile<Bits, T>>;
+template <int Code, int T>
+using IntegerTile = std::conditional_t<T == 1, DotprodTile<Code, T>, PairTile<Code, T>>;
 
 }  // namespace hybridge::inline INSTRUCTION_SET

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "panels.h"
+#include "quads.h"
 #include "vector.h"
 
 namespace hybridge::inline INSTRUCTION_SET {
@@ -13,9 +14,9 @@ constexpr int64_t tile_size(int64_t left) { return left >= 12 ? 12 : left >= 8 ?
 constexpr int64_t tile_size(int64_t left) { return left < 4 ? left : 4; }
 #endif
 constexpr int64_t together(int64_t) { return 4; }
-constexpr int offset(int bits) { return bits == 4 ? 8 : SIGNED_OFFSET; }
+constexpr int SIGNED = SIGNED_OFFSET;
 
-template <int Bits, int T>
+template <int Code, int T>
 struct IntegerTile {
   static constexpr int ROWS = REGISTER_LANES;
   f32xr total[T] = {};
@@ -25,24 +26,32 @@ struct IntegerTile {
     UNROLLED for (int t = 0; t < T; ++t) sum[t] = i32xr{} + offsets[t];
   }
 
-  INLINE void add(const uint8_t* w, const int8_t* x, int64_t columns) {
-    constexpr int each = 32 / Bits;
-    for (; columns > 0; columns -= each, w += 64, x += each * T) {
-      __builtin_prefetch(w + AHEAD);
-      const u8xr bytes = load<u8xr>(w);
-      if constexpr (Bits == 4) {
-        const u8xr low = bytes & uint8_t(15), high = bytes >> 4;
-        UNROLLED for (int t = 0; t < T; ++t) sum[t] = dot4(sum[t], low, x + 4 * t);
-        UNROLLED for (int t = 0; t < T; ++t) sum[t] = dot4(sum[t], high, x + 4 * (T + t));
-      } else {
-        UNROLLED for (int t = 0; t < T; ++t) sum[t] = dot4_signed(sum[t], bytes, x + 4 * t);
+  INLINE void add(const uint8_t* w, const int8_t* x, int64_t columns, const int8_t* table) {
+    constexpr int unit = unit_of(Code);
+    for (; columns > 0; columns -= unit, w += unit_bytes(Code), x += unit * T) {
+      UNROLLED for (int line = 0; line < unit_bytes(Code); line += 64) __builtin_prefetch(w + line + AHEAD);
+      u8xr more = beside<Code, u8xr>(w, table);
+      if constexpr (Code == TABLE && SIGNED_OFFSET) more = more ^ uint8_t(SIGNED_OFFSET);
+      UNROLLED for (int q = 0; q < unit / 4; ++q) {
+        const u8xr numbers = quad<Code>(w, more, q);
+        UNROLLED for (int t = 0; t < T; ++t) {
+          const int8_t* token = x + 4 * (q * T + t);
+          sum[t] = Code == 8 || (Code == TABLE && !SIGNED_OFFSET) ? dot4_signed(sum[t], numbers, token) : dot4(sum[t], numbers, token);
+        }
       }
     }
   }
 
-  INLINE void finish(const half* scales, const float* steps) {
-    const f32xr scale = to_float(load<f16xr>(scales));
-    UNROLLED for (int t = 0; t < T; ++t) total[t] += to_float(sum[t]) * (scale * steps[t]);
+  template <typename F>
+  INLINE void finish(const F& scale, const float* steps) {
+    const f32xr each = scale(0);
+    UNROLLED for (int t = 0; t < T; ++t) total[t] += to_float(sum[t]) * (each * steps[t]);
+  }
+
+  template <typename F>
+  INLINE void raise(const F& minimum, const float* sums) {
+    const f32xr each = minimum(0);
+    UNROLLED for (int t = 0; t < T; ++t) total[t] += each * sums[t];
   }
 
   INLINE void store(float* to) const {

@@ -124,6 +124,19 @@ INLINE auto to_float(V v) {
   }, v);
 }
 
+// A register of signed bytes as whole numbers.
+INLINE i32xr widened(const uint8_t* from) {
+#if defined(__AVX512F__)
+  return (i32xr)_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from));
+#elif defined(__AVX2__)
+  return (i32xr)_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)from));
+#else
+  i32xr numbers;
+  for (int lane = 0; lane < REGISTER_LANES; ++lane) numbers[lane] = int8_t(from[lane]);
+  return numbers;
+#endif
+}
+
 // To the nearest, to the even one of two; infinite where it is too large.
 INLINE f16x16 to_half(f32x16 v) {
   return by_register([](f32xr part) {

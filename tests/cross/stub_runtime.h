@@ -31,7 +31,7 @@ using ArrayRef = std::vector<T>;
 
 namespace hybridge {
 
-enum class ScalarType : int32_t { Byte = 0, Char = 1, Int = 3, Long = 4, Half = 5, Float = 6, Double = 7, Bool = 11 };
+enum class ScalarType : int32_t { Byte = 0, Char = 1, Int = 3, Long = 4, Half = 5, Float = 6, Double = 7, Bool = 11, BFloat16 = 15 };
 
 inline int64_t width_of(ScalarType type) {
   switch (type) {
@@ -39,6 +39,7 @@ inline int64_t width_of(ScalarType type) {
     case ScalarType::Long: return 8;
     case ScalarType::Int:
     case ScalarType::Float: return 4;
+    case ScalarType::BFloat16:
     case ScalarType::Half: return 2;
     default: return 1;
   }
