@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 import hybridge.runtime.kernels.experts  # noqa: F401  registers the operator
-import hybridge.runtime.kernels.linear  # noqa: F401  registers the operators
+import hybridge.runtime.kernels.linear
 from hybridge.export.layers.rounded_weight import RoundedWeight
 from hybridge.export.pinned.transformers_loading import initialized
 from hybridge.runtime.kernels.panels import LANES, pack, pack_factors
