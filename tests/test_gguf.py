@@ -28,7 +28,7 @@ from hybridge.export.source.named import Named
 from hybridge.runtime import Session
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
-from hybridge.runtime.kernels.panels import Factors, weights
+from hybridge.runtime.kernels.panels import weights
 
 
 def test_every_architecture_has_a_file() -> None:
@@ -62,7 +62,7 @@ def test_a_header_is_read_as_its_own_package_reads_it(tmp_path: Path) -> None:
 
 
 def kept(layer: PackedLinear) -> Tensor:
-    return weights(layer.packed, Factors(layer.scales), layer.out_features)
+    return weights(layer.packed, layer.factors, layer.out_features)
 
 
 @pytest.mark.parametrize(("kind", "quantize"), [(TYPES.Q4_0, "4w"), (TYPES.Q8_0, "8w")])

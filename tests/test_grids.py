@@ -13,7 +13,7 @@ from hybridge.export.layers.packed_layers import PackedWeight
 from hybridge.export.layers.rounded_weight import Grid, Rounder
 from hybridge.export.quantization.rounding import round_to_nearest
 from hybridge.export.quantization.scale_search import round_by_search
-from hybridge.runtime.kernels.panels import Factors, weights
+from hybridge.runtime.kernels.panels import weights
 
 SEEDS = st.integers(0, 2**31)
 
@@ -31,9 +31,9 @@ def kept(weight: Tensor, bits: int, group: int) -> Tensor:
     """The numbers that are left of a weight, by one way to round; the other must leave those on a grid too."""
     grid = Grid(bits=bits, group=group, signed_scales=True)
     nearest, searched = (PackedWeight.of(each("", weight, grid)) for each in (round_to_nearest, round_by_search))
-    left = weights(nearest.packed, Factors(nearest.scales), weight.shape[0])
+    left = weights(nearest.packed, nearest.factors, weight.shape[0])
     on_grid = (left == weight).unflatten(1, (-1, group)).all(2)
-    same = (weights(searched.packed, Factors(searched.scales), weight.shape[0]) == weight).unflatten(1, (-1, group)).all(2)
+    same = (weights(searched.packed, searched.factors, weight.shape[0]) == weight).unflatten(1, (-1, group)).all(2)
     assert bool((same | ~on_grid).all())
     return left
 

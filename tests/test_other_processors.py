@@ -48,7 +48,7 @@ def kernels(request: pytest.FixtureRequest) -> CrossCompiled:
 
 def product(kernels: CrossCompiled, weight: PackedWeight, x: Tensor, bias: Tensor | None, rows: int, integer: bool) -> Tensor:
     out = torch.full((1, x.shape[1], rows), float("nan"))
-    scales = weight.scales if weight.scales is None else weight.scales.data
+    scales = None if weight.factors.scales is None else weight.factors.scales.data
     return kernels("packed_linear.out", x, weight.packed.data, scales, bias, rows, integer, out)[-1]
 
 
@@ -57,7 +57,7 @@ def test_packed_linear(kernels: CrossCompiled, bits: int, integer: bool) -> None
     torch.manual_seed(0)
     weight, x, bias = packed_weight(torch.randn(37, 48), bits, 16), torch.randn(1, 13, 48), torch.randn(37)
     out = product(kernels, weight, x, bias, 37, integer)
-    want = packed_linear(x, weight.packed, weight.scales, bias, 37, integer)
+    want = packed_linear(x, weight.packed, weight.factors.scales, bias, 37, integer)
     torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-5)
 
 
@@ -67,10 +67,10 @@ def test_whole_numbers_are_exact(kernels: CrossCompiled, bits: int, columns: int
     """One to 17 tokens meet every size of tile, the groups every tail; some sums are the largest that there can be."""
     torch.manual_seed(bits)
     x, weight = whole_numbers(17, columns, group), packed_weight(torch.randn(19, columns), bits, group)
-    assert weight.scales is not None
-    weight.scales.data.fill_(0.5)
+    assert weight.factors.scales is not None
+    weight.factors.scales.data.fill_(0.5)
     weight.packed.data[0, :, :16] = 0xFF if bits == 4 else -127  # the first four rows
-    want = packed_linear(x, weight.packed, weight.scales, None, 19, True)
+    want = packed_linear(x, weight.packed, weight.factors.scales, None, 19, True)
     for tokens in range(1, 18):
         out = product(kernels, weight, x[:, :tokens].contiguous(), None, 19, True)
         assert out.equal(want[:, :tokens]), tokens

@@ -17,7 +17,7 @@ from hybridge.export.quantization.quantize import check_quantization
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.backends.threads import set_threads
 from hybridge.runtime.kernels.linear import packed_linear
-from hybridge.runtime.kernels.panels import Factors, pack, unpack, weights
+from hybridge.runtime.kernels.panels import pack, unpack, weights
 from tests.helpers.kernel_program import KernelProgram
 from tests.helpers.packed_weight import packed_weight
 from tests.helpers.tiny import tiny_config, tiny_model
@@ -37,7 +37,7 @@ def test_unpack_undoes_pack(bits: int, rows: int, blocks: int) -> None:
 def test_a_packed_weight_is_off_by_half_a_step_at_most(bits: int, step: float) -> None:
     weight = torch.randn(37, 64)
     packed = packed_weight(weight, bits, 16)
-    error = (weights(packed.packed, Factors(packed.scales), 37) - weight).abs().unflatten(1, (4, 16)).amax(-1)
+    error = (weights(packed.packed, packed.factors, 37) - weight).abs().unflatten(1, (4, 16)).amax(-1)
     largest = weight.abs().unflatten(1, (4, 16)).amax(-1)
     # The largest positive value lies half a step beyond the largest whole number, and float16 rounds the step.
     assert bool((error <= largest * (step * 0.5 + 2.0**-10)).all())
@@ -54,7 +54,7 @@ def test_kernel_is_its_reference(bits: int, integer: bool, threads: int) -> None
         bias = torch.randn(rows) if tokens % 2 else None
         layer = PackedLinear(weight, bias, integer=integer)
         program = KernelProgram(layer, [x])
-        want = packed_linear(x, weight.packed, weight.scales, bias, rows, integer)
+        want = packed_linear(x, weight.packed, weight.factors.scales, bias, rows, integer)
         torch.testing.assert_close(program(x)[0], want, rtol=1e-5, atol=1e-5)
 
 
@@ -74,9 +74,9 @@ def test_nan_stays_nan(bits: int, integer: bool, column: int) -> None:
 def test_rounded_activations_are_within_half_a_step() -> None:
     x = torch.randn(1, 3, 64) * torch.logspace(-3, 3, 64)
     weight = packed_weight(torch.eye(64), 8, 32)
-    out = packed_linear(x, weight.packed, weight.scales, None, 64, True)
+    out = packed_linear(x, weight.packed, weight.factors.scales, None, 64, True)
     step = x.unflatten(-1, (2, 32)).abs().amax(-1, keepdim=True) / 127
-    error = (out - packed_linear(x, weight.packed, weight.scales, None, 64, False)).abs().unflatten(-1, (2, 32))
+    error = (out - packed_linear(x, weight.packed, weight.factors.scales, None, 64, False)).abs().unflatten(-1, (2, 32))
     assert bool((error <= step * 0.51).all())
 
 
@@ -93,7 +93,7 @@ def test_float_kernel_over_rows(tokens: int) -> None:
 def test_embedding_kernel_finds_rows(bits: int) -> None:
     weight = packed_weight(torch.randn(35, 24), bits, 8)
     tokens = torch.tensor([[0, 34, 16, 15]])
-    table = weights(weight.packed, Factors(weight.scales), 35)
+    table = weights(weight.packed, weight.factors, 35)
     out = KernelProgram(PackedEmbedding(weight, 2.0), [tokens])(tokens)[0]
     torch.testing.assert_close(out, table[tokens] * 2)
 

@@ -17,7 +17,7 @@ from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.export.layers.packed_layers import PackedLinear
 from hybridge.export.quantization.packing import pack_weights
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.kernels.panels import Factors, weights
+from hybridge.runtime.kernels.panels import weights
 
 FITS_4_BITS = {"gptq sym", "auto-round", "int4"}
 FITS_8_BITS = FITS_4_BITS | {"gptq", "awq", "auto-round awq", "int4 asymmetric"}
@@ -56,7 +56,7 @@ def test_numbers_of_few_bits_stay_as_they_are(tmp_path: Path, quantize: str, fit
         layers = {name: each for name, each in model.named_modules() if isinstance(each, PackedLinear) and "_proj" in name}
         assert len(layers) == 14
         for name, layer in layers.items():
-            kept = weights(layer.packed, Factors(layer.scales), layer.out_features).equal(numbers[f"{name}.weight"])
+            kept = weights(layer.packed, layer.factors, layer.out_features).equal(numbers[f"{name}.weight"])
             assert kept == (form in fits), (form, name)
 
 

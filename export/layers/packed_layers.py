@@ -1,7 +1,4 @@
-"""Linear layers and embeddings over weights in panels, as our kernels read them (``runtime/kernels/panels.h``).
-
-Weights of 4 and 8 bits are symmetric whole numbers with one float16 scale for each group of columns.
-"""
+"""Linear layers and embeddings over weights in panels, as our kernels read them (``runtime/kernels/panels.h``)."""
 
 from __future__ import annotations
 
@@ -11,38 +8,36 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-import hybridge.runtime.kernels.experts  # noqa: F401  registers the operator
-import hybridge.runtime.kernels.linear
 from hybridge.export.layers.rounded_weight import RoundedWeight
 from hybridge.export.pinned.transformers_loading import initialized
-from hybridge.runtime.kernels.panels import LANES, pack, pack_factors
+from hybridge.runtime.kernels.panels import LANES, Factors, pack
 
 CHUNK = 1 << 18
 """Elements that are worked on at once: they stay in the processor's cache, which makes it ten times faster."""
 
 
 class PackedWeight:
-    """A weight [N, K] as panels of 4, 8 or 32 bits; scales are None for 32."""
+    """A weight [N, K] of ``bits`` bits in panels, with the factors that make numbers of it."""
 
-    def __init__(self, packed: Tensor, scales: Tensor | None, shape: tuple[int, int], bits: int) -> None:
+    def __init__(self, packed: Tensor, factors: Factors, shape: tuple[int, int], bits: int) -> None:
         self.rows, self.columns = shape
         self.bits = bits
         self.packed = constant(packed)
-        self.scales = None if scales is None else constant(pack_factors(scales.to(torch.float16)))
+        self.factors = Factors(*(None if part is None else constant(part) for part in factors))
 
     @classmethod
     def exact(cls, weight: Tensor) -> PackedWeight:
         """Pack numbers as they are, in float32."""
         rows, columns = weight.shape
-        return cls(torch.cat([pack(part, 32) for part in float_rows(weight)]), None, (rows, columns), 32)
+        return cls(torch.cat([pack(part, 32) for part in float_rows(weight)]), Factors(), (rows, columns), 32)
 
     @classmethod
     def of(cls, weight: RoundedWeight) -> PackedWeight:
-        """Pack whole numbers and their scales, which become float16."""
+        """Pack whole numbers and their factors, of which scales become float16."""
         rows, columns = weight.quanta.shape
         with one_thread():
             packed = torch.cat([pack(part, weight.bits) for part in _chunks(weight.quanta)])
-        return cls(packed, weight.scales, (rows, columns), weight.bits)
+        return cls(packed, weight.factors.in_panels(), (rows, columns), weight.bits)
 
 
 class WithoutWeight(nn.Module):
@@ -60,47 +55,65 @@ class WithoutWeight(nn.Module):
 
 
 class _Packed(WithoutWeight):
-    """Packed weights with ``out_features`` outputs; ``integer`` rounds what goes in to 8 bits, by the groups of the weight."""
+    """Layers over a packed weight, whose tensors are theirs."""
 
-    def __init__(self, weight: PackedWeight, out_features: int, bias: Tensor | None, *, integer: bool) -> None:
+    def __init__(self, weight: PackedWeight) -> None:
         super().__init__()
-        self.packed, self.scales, self.bits, self.out_features = weight.packed, weight.scales, weight.bits, out_features
-        self.bias = None if bias is None else constant(bias)
-        self.integer = integer
+        self.packed, self.bits = weight.packed, weight.bits
+        self.scales, self.minima, self.superscales, self.table = weight.factors
+        self._is_plain = weight.factors.is_plain
+
+    @property
+    def factors(self) -> Factors:
+        """Return the weight's factors, in panels."""
+        return Factors(self.scales, self.minima, self.superscales, self.table)
+
+    def call(self, name: str, inputs: Sequence[Tensor], rest: Sequence[object]) -> Tensor:
+        """Call operator ``name`` for plain scales, or the one for all that panels can have; ``rest`` is behind the weight."""
+        if self._is_plain:
+            out: Tensor = getattr(torch.ops.hybridge, f"packed_{name}")(*inputs, self.packed, self.scales, *rest)
+        else:
+            out = getattr(torch.ops.hybridge, f"block_{name}")(*inputs, self.packed, *self.factors, *rest)
+        return out
 
 
 class PackedLinear(_Packed):
-    """A linear layer."""
+    """A linear layer; ``integer`` rounds what goes in to 8 bits, by the groups of the weight."""
 
     def __init__(self, weight: PackedWeight, bias: Tensor | None, *, integer: bool) -> None:
-        super().__init__(weight, weight.rows, bias, integer=integer)
+        super().__init__(weight)
+        self.out_features, self.integer = weight.rows, integer
+        self.bias = None if bias is None else constant(bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = torch.ops.hybridge.packed_linear(x, self.packed, self.scales, self.bias, self.out_features, self.integer)
-        return out
+        return self.call("linear", (x,), (self.bias, self.out_features, self.integer))
 
 
 class PackedExperts(_Packed):
-    """The weights [E, N, K] and biases [E, N] of one projection of all experts; each row goes through one of them."""
+    """The weights [E, N, K] and biases [E, N] of one projection of all experts; each row goes through one of them.
+
+    rows: N; ``integer`` as of a linear layer.
+    """
+
+    def __init__(self, weight: PackedWeight, rows: int, bias: Tensor | None, *, integer: bool) -> None:
+        super().__init__(weight)
+        self.out_features, self.integer = rows, integer
+        self.bias = None if bias is None else constant(bias)
 
     def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
         """Map x [M, K], chosen int64 [M] to [M, N]."""
-        out: Tensor = torch.ops.hybridge.packed_experts(
-            x, chosen, self.packed, self.scales, self.bias, self.out_features, self.integer
-        )
-        return out
+        return self.call("experts", (x, chosen), (self.bias, self.out_features, self.integer))
 
 
-class PackedEmbedding(WithoutWeight):
+class PackedEmbedding(_Packed):
     """An embedding, whose weight a tied head may share; ``factor`` is what its family multiplies it with."""
 
     def __init__(self, weight: PackedWeight, factor: float) -> None:
-        super().__init__()
-        self.packed, self.scales, self.bits = weight.packed, weight.scales, weight.bits
+        super().__init__(weight)
         self.shape, self.factor = (weight.rows, weight.columns), factor
 
     def forward(self, tokens: Tensor) -> Tensor:
-        out: Tensor = torch.ops.hybridge.packed_embedding(tokens, self.packed, self.scales, *self.shape)
+        out = self.call("embedding", (tokens,), self.shape)
         return out if self.factor == 1.0 else out * self.factor
 
 

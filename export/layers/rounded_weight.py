@@ -1,4 +1,4 @@
-"""A weight as whole numbers and scales: what rounding makes, and what layers of fewer bits are made of."""
+"""A weight as whole numbers and their factors: what rounding makes, and what layers of fewer bits are made of."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from hybridge.runtime.kernels.panels import Factors, numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,21 +36,31 @@ class Grid:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundedWeight:
-    """A weight [N, K]: int8 ``quanta`` [N, K] times float32 ``scales`` [N, K / group]."""
+    """A weight [N, K] as int8 ``quanta`` [N, K] of ``bits`` bits, which ``factors`` by rows make numbers of.
+
+    Or as float16 or bfloat16 ``quanta`` of 16 bits, without factors.
+    """
 
     quanta: Tensor
-    scales: Tensor
+    factors: Factors
     bits: int
+
+    @property
+    def scales(self) -> Tensor:
+        """Return the scales [N, K / group] of a weight that has nothing but those."""
+        assert self.factors.scales is not None
+        assert self.factors.is_plain
+        return self.factors.scales
 
     @property
     def group(self) -> int:
         """Return how many columns share a scale."""
-        return self.quanta.shape[1] // self.scales.shape[1]
+        assert self.factors.scales is not None
+        return self.quanta.shape[1] // self.factors.scales.shape[1]
 
     def numbers(self) -> Tensor:
         """Return the float32 weight [N, K] that this stands for."""
-        numbers: Tensor = (self.quanta.unflatten(1, (-1, self.group)) * self.scales.unsqueeze(-1)).flatten(1)
-        return numbers
+        return numbers(self.quanta, self.bits, self.factors)
 
 
 Rounder = Callable[[str, Tensor, Grid], RoundedWeight]

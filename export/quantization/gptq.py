@@ -19,6 +19,7 @@ from torch import Tensor
 from hybridge.export.layers.packed_layers import one_thread
 from hybridge.export.layers.rounded_weight import Grid, RoundedWeight
 from hybridge.export.quantization.scale_search import best_scales, whole_numbers
+from hybridge.runtime.kernels.panels import Factors
 
 DAMPING, RIDGE = 0.01, 0.03
 """Of the mean of H's diagonal, added to it: an input that calibration has not seen may come. RIDGE is λ."""
@@ -74,7 +75,7 @@ def round_by_gptq(weight: Tensor, inputs: LayerInputs, grid: Grid) -> RoundedWei
             quanta, scales = _round(target.clone(), inputs.factor, grid)
             parts.append((quanta.to(torch.int8), _refitted(target, quanta, scales, inputs.moment, grid)))
     quanta, scales = (torch.cat(each) for each in zip(*parts, strict=True))
-    return RoundedWeight(quanta=quanta, scales=scales, bits=grid.bits)
+    return RoundedWeight(quanta=quanta, factors=Factors(scales), bits=grid.bits)
 
 
 def _refitted(target: Tensor, quanta: Tensor, scales: Tensor, moment: Tensor, grid: Grid) -> Tensor:

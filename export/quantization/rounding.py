@@ -12,6 +12,7 @@ from hybridge.export.layers.grids import grid_scales
 from hybridge.export.layers.packed_layers import float_rows
 from hybridge.export.layers.rounded_weight import Grid, RoundedWeight, Rounder
 from hybridge.export.pinned.torchao import quantize, symmetric_scales
+from hybridge.runtime.kernels.panels import Factors
 
 SMALLEST_SCALE = 2.0**-24
 """Of float16 numbers above 0."""
@@ -32,7 +33,7 @@ def keeping_grids(rounder: Rounder) -> Rounder:
         return replace(
             rounded,
             quanta=torch.where(spread, quanta, rounded.quanta),
-            scales=torch.where(on_grid, scales, rounded.scales),
+            factors=Factors(torch.where(on_grid, scales, rounded.scales)),
         )
 
     return kept
@@ -53,7 +54,7 @@ def round_to_nearest(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
     """
     parts = [_nearest(rows, grid) for rows in float_rows(weight)]
     quanta, scales = (torch.cat(each) for each in zip(*parts, strict=True))
-    return RoundedWeight(quanta=quanta, scales=scales, bits=grid.bits)
+    return RoundedWeight(quanta=quanta, factors=Factors(scales), bits=grid.bits)
 
 
 def _nearest(weight: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:

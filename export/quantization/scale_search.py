@@ -15,6 +15,7 @@ from torch import Tensor
 from hybridge.export.layers.packed_layers import float_rows
 from hybridge.export.layers.rounded_weight import Grid, RoundedWeight
 from hybridge.export.quantization.rounding import SMALLEST_SCALE, keeping_grids, round_to_nearest
+from hybridge.runtime.kernels.panels import Factors
 
 FITS: Mapping[bool, tuple[float, ...]] = {True: (-7.4, -8.0, -9.0), False: (6.9, 7.5, 8.2)}
 """What a group's largest number becomes at first, by whether a scale may be negative; for 4 bits."""
@@ -34,7 +35,7 @@ def round_by_search(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
         scales = best_scales(groups, grid)
         parts.append((whole_numbers(groups, scales, grid).flatten(1).to(torch.int8), scales[..., 0]))
     quanta, scales = (torch.cat(each) for each in zip(*parts, strict=True))
-    return RoundedWeight(quanta=quanta, scales=scales, bits=grid.bits)
+    return RoundedWeight(quanta=quanta, factors=Factors(scales), bits=grid.bits)
 
 
 def best_scales(groups: Tensor, grid: Grid, importance: Tensor | float = 1.0) -> Tensor:

@@ -19,7 +19,7 @@ from hybridge.export.layers.rounded_weight import Grid, RoundedWeight, Rounder
 from hybridge.export.pinned.program_format import HEAD_BYTES, constant_offsets, read_header, read_program
 from hybridge.export.quantization.scale_search import round_by_search
 from hybridge.runtime.artifacts.manifest import FileEntry, StoredEntry
-from hybridge.runtime.kernels.panels import LANES, unpack
+from hybridge.runtime.kernels.panels import LANES, Factors, unpack
 
 Chunks = Mapping[str, bytes]
 
@@ -92,5 +92,5 @@ def _unpacked(numbers: bytes, scales: bytes, weight: Tensor, grid: Grid) -> Roun
     quanta = unpack(packed.view(panels, columns // step, 64), rows)
     halves = torch.frombuffer(bytearray(scales), dtype=torch.float16).view(panels, columns // grid.group, LANES)
     return RoundedWeight(
-        quanta=quanta, scales=halves.transpose(1, 2).reshape(panels * LANES, -1)[:rows].float(), bits=grid.bits
+        quanta=quanta, factors=Factors(halves.transpose(1, 2).reshape(panels * LANES, -1)[:rows].float()), bits=grid.bits
     )

@@ -5,6 +5,8 @@ Axes: M rows (tokens × choices), E experts, N outputs, K inputs.
 
 from __future__ import annotations
 
+import operator
+
 from torch import Tensor
 
 from hybridge.runtime.kernels.define import define
@@ -44,7 +46,7 @@ def _product(
     out, panels = x.new_empty(x.shape[0], rows), -(-rows // LANES)
     for expert in chosen.unique().tolist():
         part, mine = slice(expert * panels, (expert + 1) * panels), chosen == expert
-        own = Factors(*(None if each is None else each[part] for each in factors[:3]), factors.table)
+        own = factors.mapped(operator.itemgetter(part))
         out[mine] = product(x[mine], packed[part], own, None if bias is None else bias[expert], rows, integer)
     return out
 

@@ -5,6 +5,7 @@ Axes: N rows, K columns, G groups of columns that share a scale, S superblocks o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -34,15 +35,24 @@ class Factors(NamedTuple):
     superscales: Tensor | None = None
     table: Tensor | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Return whether there are scales by themselves, or nothing."""
+        plain = self.scales is None or self.scales.is_floating_point()
+        return plain and self.minima is None and self.superscales is None and self.table is None
+
     def in_panels(self) -> Factors:
-        """Return these factors of rows in panels."""
-        parts = [None if part is None else pack_factors(part) for part in self[:3]]
-        return Factors(*parts, self.table)
+        """Return these factors of rows in panels; float32 become float16."""
+        return self.mapped(pack_factors)
 
     def in_rows(self, rows: int) -> Factors:
         """Return these factors of panels by rows."""
-        parts = [None if part is None else _by_rows(part, rows) for part in self[:3]]
-        return Factors(*parts, self.table)
+        return self.mapped(lambda part: part.transpose(1, 2).reshape(-1, part.shape[1])[:rows])
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Factors:
+        """Return these with ``change`` made of each tensor that has rows, or panels, as the weight has them."""
+        scales, minima, superscales = (None if part is None else change(part) for part in self[:3])
+        return Factors(scales, minima, superscales, self.table)
 
 
 def pack(quanta: Tensor, bits: int) -> Tensor:
@@ -92,13 +102,10 @@ def unpack(packed: Tensor, rows: int) -> Tensor:
 
 
 def pack_factors(values: Tensor) -> Tensor:
-    """Pack values [N, G] as [N / 16, G, 16]."""
+    """Pack values [N, G] as [N / 16, G, 16], float32 ones in float16."""
+    values = values.half() if values.is_floating_point() else values
     padded = F.pad(values, (0, 0, 0, -values.shape[0] % LANES))
     return padded.view(-1, LANES, values.shape[1]).transpose(1, 2).contiguous()
-
-
-def _by_rows(values: Tensor, rows: int) -> Tensor:
-    return values.transpose(1, 2).reshape(-1, values.shape[1])[:rows]
 
 
 def weights(packed: Tensor, factors: Factors, rows: int) -> Tensor:
@@ -108,7 +115,10 @@ def weights(packed: Tensor, factors: Factors, rows: int) -> Tensor:
 
 
 def numbers(quanta: Tensor, bits: int, factors: Factors) -> Tensor:
-    """Return float32 [N, K] of int8 [N, K] and factors by rows, or of floats without; to the bit as llama.cpp's package does."""
+    """Return float32 [N, K] of int8 [N, K] and factors by rows, or of floats without.
+
+    To the bit as llama.cpp's package does.
+    """
     scales, minima, superscales, table = factors
     if scales is None:
         return quanta.float()
@@ -120,7 +130,8 @@ def numbers(quanta: Tensor, bits: int, factors: Factors) -> Tensor:
     grouped = whole.unflatten(1, (scales.shape[1], -1)) * _scaled(scales, None if pairs is None else pairs[..., 0])
     if minima is not None:
         grouped = grouped + _scaled(minima, None if pairs is None else pairs[..., 1])
-    return grouped.flatten(1)
+    flat: Tensor = grouped.flatten(1)
+    return flat
 
 
 def _scaled(values: Tensor, superscales: Tensor | None) -> Tensor:
