@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 import hybridge.runtime.kernels.activation  # noqa: F401  registers the operator
-from hybridge.export.layers.packed_layers import PackedWeight
+from hybridge.export.layers.packed_layers import PackedLinear, PackedWeight
 from hybridge.runtime.kernels.linear import packed_linear
+from hybridge.runtime.kernels.panels import weights
+from tests.helpers.blocks import HALVES, KINDS, packed_blocks
 from tests.helpers.cross_compiled import CrossCompiled, Target, arm, cross_compile, emulator, has_zig, x86
 from tests.helpers.packed_weight import packed_weight
 
@@ -59,6 +61,41 @@ def test_packed_linear(kernels: CrossCompiled, bits: int, integer: bool) -> None
     out = product(kernels, weight, x, bias, 37, integer)
     want = packed_linear(x, weight.packed, weight.factors.scales, bias, 37, integer)
     torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("integer", [True, False])
+@pytest.mark.parametrize("name", [*KINDS, *HALVES])
+def test_blocks(kernels: CrossCompiled, name: str, integer: bool) -> None:
+    """Tokens of 1 to 17 meet every size of tile, rows of a half panel its end."""
+    if integer and name in HALVES:
+        return
+    torch.manual_seed(0)
+    columns = 2 * KINDS[name].columns if name in KINDS else 37
+    weight = packed_blocks(name, 23, columns)
+    given = [None if part is None else part.data for part in (weight.packed, *weight.factors)]
+    operator = "packed_linear.out" if name in HALVES else "block_linear.out"
+    given = given[:2] if name in HALVES else given
+    x = torch.randn(1, 17, columns)
+    want = PackedLinear(weight, None, integer=integer)(x)
+    for tokens in (*range(1, 10), 12, 17) if integer else (1, 3, 17):
+        out = torch.full((1, tokens, 23), float("nan"))
+        got = kernels(operator, x[:, :tokens].contiguous(), *given, None, 23, integer, out)[-1]
+        torch.testing.assert_close(got, want[:, :tokens], rtol=1e-5, atol=1e-5 * float(want.abs().max()))
+
+
+@pytest.mark.parametrize("name", [*KINDS, *HALVES])
+def test_rows_of_blocks(kernels: CrossCompiled, name: str) -> None:
+    columns = 2 * KINDS[name].columns if name in KINDS else 37
+    weight, tokens, out = (
+        packed_blocks(name, 23, columns),
+        torch.tensor([[0, 22, 16]]),
+        torch.full((1, 3, columns), float("nan")),
+    )
+    given = [None if part is None else part.data for part in (weight.packed, *weight.factors)]
+    operator = "packed_embedding.out" if name in HALVES else "block_embedding.out"
+    given = given[:2] if name in HALVES else given
+    want = weights(weight.packed, weight.factors, 23)[tokens]
+    torch.testing.assert_close(kernels(operator, tokens, *given, 23, columns, out)[-1], want, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("bits", [4, 8])

@@ -9,7 +9,7 @@
 // Numbers u of less than 8 bits are around their middle: a weight is (u - 2^(bits - 1)) * scale. With minima it is
 // u * scale + minimum, with a table, int8 [16], of 4 bits table[u] * scale. Scales and minima are [N / 16, K / group, 16], either
 //   float16,
-//   int8, times a float16 of superscales [N / 16, S, 16], which K / group / S groups share, a power of two;
+//   int8, times a float16 of superscales [N / 16, S, 16], which K / group / S groups share;
 //     with minima [N / 16, 2 S, 16], the factors of a superblock's minima behind those of its scales,
 //   or uint8, as scales alone: exponents of two, 2^(e - 128).
 // Rows past N are zero.
@@ -38,13 +38,14 @@ struct Factors {
   const half* superscales = nullptr;
   enum Form { HALVES, BYTES, EXPONENTS } form = HALVES;
   int64_t groups = 0;
-  int shift = 0;  // 2^shift groups share a superscale
+  int64_t superblocks = 1;
+  int64_t inverse = 0;  // superblocks / groups in 2^-40, and a hair more: a quotient without a division
   int64_t stride = 0;  // from a superscale to the next
 
   Factors from(int64_t panel) const {
     Factors f = *this;
     f.numbers += panel * groups * LANES * (form == HALVES ? 2 : 1);
-    if (superscales) f.superscales += panel * (groups >> shift) * stride;
+    if (superscales) f.superscales += panel * superblocks * stride;
     return f;
   }
 
@@ -53,7 +54,7 @@ struct Factors {
     const uint8_t* bytes = numbers + group * LANES + lane;
     if (form == HALVES) return to_float(load<f16xr>(bytes + group * LANES + lane));
     const i32xr whole = widened(bytes);
-    if (form == BYTES) return to_float(whole) * to_float(load<f16xr>(superscales + (group >> shift) * stride + lane));
+    if (form == BYTES) return to_float(whole) * to_float(load<f16xr>(superscales + (group * inverse >> 40) * stride + lane));
     const i32xr e = whole & 255;
     return (f32xr)select(e < 2, (e + 1) << 21, (e - 1) << 23);
   }
@@ -164,12 +165,13 @@ inline Factors factors(const Tensor& numbers, const std::optional<Tensor>& super
       is_dense(numbers) && (type == ScalarType::Half || bytes || exponents);
   if (!sound || bytes != superscales.has_value()) return {};
   Factors f{static_cast<const uint8_t*>(numbers.const_data_ptr()), nullptr,
-      bytes ? Factors::BYTES : exponents ? Factors::EXPONENTS : Factors::HALVES, numbers.size(1), 0, parts * LANES};
+      bytes ? Factors::BYTES : exponents ? Factors::EXPONENTS : Factors::HALVES, numbers.size(1), 1, 0, parts * LANES};
   if (!bytes) return f;
   Size supers;
   if (!is<half>(*superscales, count, supers, LANES) || supers % parts) return {};
-  while (supers / parts << f.shift < f.groups) ++f.shift;
-  if (supers / parts << f.shift != f.groups) return {};
+  f.superblocks = supers / parts;
+  if (f.superblocks == 0 || f.groups % f.superblocks || f.groups >= 1 << 20) return {};
+  f.inverse = (int64_t(1) << 40) * f.superblocks / f.groups + 1;
   f.superscales = static_cast<const half*>(superscales->const_data_ptr()) + part * LANES;
   return f;
 }

@@ -21,7 +21,16 @@ from hybridge.runtime.kernels import compiling, library
 from hybridge.runtime.kernels.instruction_sets import TABLE, instruction_sets
 
 STUB, PROGRAM = Path(__file__).parents[1] / "cross", "kernels"
-DTYPES = {torch.uint8: 0, torch.int8: 1, torch.int32: 3, torch.int64: 4, torch.float16: 5, torch.float32: 6, torch.bool: 11}
+DTYPES = {
+    torch.uint8: 0,
+    torch.int8: 1,
+    torch.int32: 3,
+    torch.int64: 4,
+    torch.float16: 5,
+    torch.float32: 6,
+    torch.bool: 11,
+    torch.bfloat16: 15,
+}
 # Exceptions, type information and locked statics would need the C++ library: see stub_runtime.h.
 FLAGS = [
     *(flag for flag in library.FLAGS if flag not in ("-fPIC", "-fvisibility=hidden", "-O3")),
@@ -137,7 +146,7 @@ def _encoded(argument: Argument) -> bytes:
         return b"n"
     if isinstance(argument, Tensor):
         header = struct.pack(f"<ii{argument.dim()}q", DTYPES[argument.dtype], argument.dim(), *argument.shape)
-        return b"t" + header + bytes(range(argument.dim())) + argument.contiguous().numpy().tobytes()
+        return b"t" + header + bytes(range(argument.dim())) + argument.contiguous().view(torch.uint8).numpy().tobytes()
     if isinstance(argument, str):
         return b"s" + struct.pack("<i", len(argument)) + argument.encode()
     if isinstance(argument, Sequence):

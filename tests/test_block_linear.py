@@ -1,0 +1,180 @@
+"""Weights in blocks: the layout and its factors, and the kernels against their twin for every kind, on odd sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import hybridge.runtime.kernels.experts  # noqa: F401  registers the operator
+from hybridge.export.layers.packed_layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
+from hybridge.runtime.backends.threads import set_threads
+from hybridge.runtime.kernels.panels import Factors, pack, unpack, weights
+from tests.helpers.blocks import HALVES, KINDS, block_weight, packed_blocks
+from tests.helpers.kernel_program import KernelProgram
+
+EVERY = [*KINDS, *HALVES]
+
+
+def columns_of(name: str, most: int = 320) -> int:
+    """Rows of a few superblocks, groups or numbers."""
+    return most // KINDS[name].columns * KINDS[name].columns or KINDS[name].columns if name in KINDS else 37
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("rows", [1, 16, 37])
+def test_panels_hold_the_numbers(name: str, rows: int) -> None:
+    weight = block_weight(name, rows, columns_of(name))
+    packed = PackedWeight.of(weight)
+    assert unpack(packed.packed, rows).equal(weight.quanta)
+    assert weights(packed.packed, packed.factors, rows).equal(weight.numbers())
+
+
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "MXFP4", "Q4_1"])
+def test_numbers_are_what_the_blocks_say(name: str) -> None:
+    """One number after the other, by the formulas of panels.h."""
+    weight, kind = block_weight(name, 3, KINDS[name].columns * 2), KINDS[name]
+    scales, minima, superscales, table = weight.factors
+    found = weight.numbers()
+    for row in range(3):
+        for k in range(found.shape[1]):
+            g, u = k // kind.group, int(weight.quanta[row, k]) + (1 << (kind.bits - 1))
+            assert scales is not None
+            scale = 2.0 ** (int(scales[row, g]) - 128) if kind.exponents else float(scales[row, g])
+            low = 0.0 if minima is None else float(minima[row, g])
+            if superscales is not None:
+                s = g // kind.groups * (1 if minima is None else 2)
+                scale *= float(superscales[row, s])
+                low *= float(superscales[row, s + 1]) if minima is not None else 0.0
+            whole = u if minima is not None else u - (1 << (kind.bits - 1))
+            want = (float(table[u]) if table is not None else whole) * scale + low
+            assert abs(float(found[row, k]) - want) <= 1e-6 * abs(want) + 1e-7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("integer", [True, False])
+@pytest.mark.parametrize("name", EVERY)
+def test_kernel_is_its_twin(name: str, integer: bool) -> None:
+    """One to 17 tokens meet every size of tile; one number of tokens for each program."""
+    if integer and name in HALVES:
+        return
+    torch.manual_seed(1)
+    for threads, rows, tokens in ((1, 37, 1), (2, 131, 17), (1, 16, 6)):
+        set_threads(threads)
+        weight, x = packed_blocks(name, rows, columns_of(name)), torch.randn(1, tokens, columns_of(name))
+        layer = PackedLinear(weight, torch.randn(rows) if tokens > 1 else None, integer=integer)
+        want = layer(x)
+        got = KernelProgram(layer, [x])(x)[0]
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5 * float(want.abs().max()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EVERY)
+def test_embedding_kernel_finds_rows(name: str) -> None:
+    weight, tokens = packed_blocks(name, 35, columns_of(name)), torch.tensor([[0, 34, 16, 15]])
+    layer = PackedEmbedding(weight, 2.0)
+    program = KernelProgram(layer, [tokens])
+    torch.testing.assert_close(program(tokens)[0], weights(weight.packed, weight.factors, 35)[tokens] * 2, rtol=1e-6, atol=1e-6)
+    with pytest.raises(RuntimeError):
+        program(torch.tensor([[0, 34, 35, 0]]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Q4_1", "Q4_K", "Q6_K", "IQ4_NL", "MXFP4"])
+def test_experts_have_blocks_too(name: str) -> None:
+    torch.manual_seed(2)
+    columns, rows, count = columns_of(name), 17, 5
+    stack = packed_blocks(name, count * 32, columns)
+    chosen = torch.tensor([4, 0, 4, 2, 0, 4, 4])
+    layer, x = PackedExperts(stack, rows, torch.randn(count, rows), integer=True), torch.randn(len(chosen), columns)
+    want = layer(x, chosen)
+    got = KernelProgram(layer, [x, chosen])(x, chosen)[0]
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5 * float(want.abs().max()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("integer", [True, False])
+@pytest.mark.parametrize("name", ["Q4_1", "Q5_K", "Q6_K", "IQ4_NL"])
+def test_nan_stays_nan(name: str, integer: bool) -> None:
+    """A refused call says so with NaN."""
+    x = torch.randn(1, 2, columns_of(name))
+    x[0, 1, 5] = float("nan")
+    out = KernelProgram(PackedLinear(packed_blocks(name, 17, x.shape[2]), None, integer=integer), [x])(x)[0]
+    assert out[0, 1].isnan().all()
+    assert out[0, 0].isfinite().all()
+
+
+def parts(name: str) -> dict[str, Tensor | None]:
+    weight = packed_blocks(name, 20, columns_of(name))
+    return {"packed": weight.packed.data} | weight.factors._asdict()
+
+
+def shorter(part: Tensor) -> Tensor:
+    """One less of each of the middle dimension, which stands for columns or groups."""
+    return part[:, :-1].contiguous()
+
+
+WRONG: dict[str, tuple[str, Any]] = {
+    "numbers of too few columns": ("packed", shorter),
+    "a panel too few": ("packed", lambda part: part[:1].contiguous()),
+    "numbers of another type": ("packed", lambda part: part.view(torch.int8)),
+    "scales of too few groups": ("scales", shorter),
+    "scales of too few panels": ("scales", lambda part: part[:1].contiguous()),
+    "scales in float32": ("scales", lambda part: part.float()),
+    "minima of too few groups": ("minima", shorter),
+    "minima in float32": ("minima", lambda part: part.float()),
+    "superscales of too few superblocks": ("superscales", shorter),
+    "superscales in float32": ("superscales", lambda part: part.float()),
+    "no superscales": ("superscales", lambda part: None),
+    "a table beside minima": ("table", lambda part: torch.zeros(16, dtype=torch.int8)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", WRONG)
+def test_what_does_not_fit_together_is_refused(what: str) -> None:
+    name, change = WRONG[what]
+    given = parts("Q4_K")
+    given[name] = change(given[name])
+    x, present = torch.randn(1, 2, columns_of("Q4_K")), [key for key in given if given[key] is not None]
+
+    def call(x: Tensor, *rest: Tensor) -> Tensor:
+        every = dict.fromkeys(given) | dict(zip(present, rest, strict=True))
+        out: Tensor = torch.ops.hybridge.block_linear(x, *every.values(), None, 20, True)
+        return out
+
+    inputs = [x, *(given[key] for key in present)]
+    program = KernelProgram(call, inputs)  # which knows shapes alone: the twin would refuse it itself
+    with pytest.raises(RuntimeError):
+        program(*inputs)
+
+
+@pytest.mark.slow
+def test_a_table_of_another_size_is_refused() -> None:
+    given = parts("IQ4_NL")
+    x = torch.randn(1, 2, columns_of("IQ4_NL"))
+    packed, scales = given["packed"], given["scales"]
+    assert packed is not None
+    assert scales is not None
+
+    def call(x: Tensor, table: Tensor) -> Tensor:
+        out: Tensor = torch.ops.hybridge.block_linear(x, packed, scales, None, None, table, None, 20, True)
+        return out
+
+    with pytest.raises(RuntimeError):
+        KernelProgram(call, [x, torch.zeros(15, dtype=torch.int8)])(x, torch.zeros(15, dtype=torch.int8))
+
+
+def test_factors_go_through_panels_and_back() -> None:
+    factors = block_weight("Q4_K", 37, 512).factors
+    back = factors.in_panels().in_rows(37)
+    assert all(a is None or a.equal(b) for a, b in zip(factors, back, strict=True))
+    assert Factors(torch.ones(3, 4)).is_plain
+    assert not factors.is_plain
+
+
+def test_bits_that_there_are_not_are_no_layout() -> None:
+    assert pack(torch.zeros(16, 32, dtype=torch.int8), 5).shape == (1, 1, 320)
+    assert pack(torch.zeros(16, 32, dtype=torch.int8), 6).shape == (1, 2, 192)
