@@ -10,9 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from hybridge.export.layers.packed_layers import PackedLinear
 from hybridge.export.lowering.fusion import fuse
 from hybridge.export.lowering.tidy import drop_idle_nodes
 from hybridge.runtime.kernels.rotary import rotate_half, rotate_neighbours
+from tests.helpers.blocks import packed_blocks
 
 
 class Calls(nn.Module):
@@ -176,6 +178,13 @@ def test_logits_are_scaled_before_they_are_made() -> None:
     assert list(fused(lambda m, x: F.linear(x, wide) / 8.0, x(3, 6))) == ["div", "linear"]
     assert list(fused(lambda m, x: F.linear(x, narrow) * 0.5, x(3, 6))) == ["linear", "mul"]
     assert list(fused(lambda m, x: F.linear(x, wide, bias) * 0.5, x(3, 6))) == ["linear", "mul"]
+
+
+def test_logits_of_blocks_are_scaled_before_they_are_made() -> None:
+    weight = packed_blocks("Q4_1", 131, 32)
+    head, biased = PackedLinear(weight, None, integer=True), PackedLinear(weight, x(131), integer=True)
+    assert list(fused(lambda m, x: head(x) / 8.0, x(3, 32))) == ["div", "block_linear"]
+    assert list(fused(lambda m, x: biased(x) * 0.5, x(3, 32))) == ["block_linear", "mul"]
 
 
 def test_what_is_written_to_a_new_tensor_is_a_new_tensor() -> None:

@@ -157,6 +157,52 @@ def _packed_experts(rng: Rng) -> Call:
     return [floats(rng, M, K), chosen, packed, scales, maybe(rng, floats(rng, E, N)), N, integer, out(M, N)]
 
 
+def _blocks(rng: Rng, panels: int) -> tuple[int, Call]:
+    """K, and a weight with its scales, minima, superscales and table, of which some are missing."""
+    bits, superblocks, shared = int(rng.choice([4, 5, 6, 8])), size(rng, 3), size(rng, 3)
+    group, groups = {5: 32, 6: 16}.get(bits, 8) * size(rng, 2), superblocks * shared
+    K = groups * group
+    width, last = {4: (8, 64), 5: (32, 320), 6: (16, 192), 8: (4, 64)}[bits]
+    low, high, dtype = (-127, 127, np.int8) if bits == 8 else (0, 255, np.uint8)
+    packed = whole(rng, low, high, panels, K // width, last, dtype=dtype)
+    form = rng.choice(["halves", "bytes", "exponents"])
+    minima, table = bool(bits < 8 and form != "exponents" and rng.random() < 0.5), Maybe(None)
+    if bits == 4 and not minima and rng.random() < 0.5:
+        table = Maybe(whole(rng, -127, 127, 16, dtype=np.int8))
+    each = [_factors(rng, str(form), panels, groups) for _ in range(1 + minima)]
+    supers = Maybe(_factors(rng, "halves", panels, superblocks * (1 + minima)) if form == "bytes" else None)
+    return K, [packed, each[0], Maybe(each[1] if minima else None), supers, table]
+
+
+def _factors(rng: Rng, form: str, panels: int, groups: int) -> Array:
+    if form == "halves":
+        return Array(rng.random((panels, groups, LANES)).astype(np.float16))
+    low, high, dtype = (-128, 127, np.int8) if form == "bytes" else (100, 140, np.uint8)
+    return whole(rng, low, high, panels, groups, LANES, dtype=dtype)
+
+
+@call("block_linear")
+def _block_linear(rng: Rng) -> Call:
+    T, N = size(rng, 30), size(rng, 40)
+    K, weight = _blocks(rng, -(-N // LANES))
+    return [floats(rng, 1, T, K), *weight, maybe(rng, floats(rng, N)), N, int(rng.integers(2)), out(1, T, N)]
+
+
+@call("block_embedding")
+def _block_embedding(rng: Rng) -> Call:
+    T, N = size(rng), size(rng, 40)
+    K, weight = _blocks(rng, -(-N // LANES))
+    return [whole(rng, 0, N - 1, 1, T), *weight, N, K, out(1, T, K)]
+
+
+@call("block_experts")
+def _block_experts(rng: Rng) -> Call:
+    M, E, N = size(rng), size(rng), size(rng, 40)
+    K, weight = _blocks(rng, E * -(-N // LANES))
+    chosen = whole(rng, 0, E - 1, M)
+    return [floats(rng, M, K), chosen, *weight, maybe(rng, floats(rng, E, N)), N, int(rng.integers(2)), out(M, N)]
+
+
 @call("rms_norm")
 def _rms_norm(rng: Rng) -> Call:
     shape = 1, size(rng), size(rng), size(rng, 80)

@@ -8,7 +8,11 @@ from torch.export import ExportedProgram
 import hybridge.runtime.kernels.linear  # noqa: F401  registers the operators
 from hybridge.export.lowering.fusion.match import AnyNode, all_nodes, aten, calls, insert, is_float, only_user, shape
 
-BIAS = {aten.linear.default: 2, torch.ops.hybridge.packed_linear.default: 3}
+BIAS = {
+    aten.linear.default: 2,
+    torch.ops.hybridge.packed_linear.default: 3,
+    torch.ops.hybridge.block_linear.default: 6,
+}
 """Linear layers, and which argument is the bias."""
 
 
