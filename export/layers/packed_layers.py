@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+import hybridge.runtime.kernels.experts
+import hybridge.runtime.kernels.linear  # noqa: F401  registers the operators
 from hybridge.export.layers.rounded_weight import RoundedWeight
 from hybridge.export.pinned.transformers_loading import initialized
 from hybridge.runtime.kernels.panels import LANES, Factors, pack
