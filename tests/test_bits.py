@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.output.description import rounded_bits
+from hybridge.export.output.description import Weights
 from hybridge.export.quantization.bits import RECIPES, bits_of, parse_bits, with_recipe
 from hybridge.export.quantization.quantizable import rounded_names
 from hybridge.export.quantization.quantize import check_quantization, quantize
@@ -21,7 +21,17 @@ FLOAT = {"in_proj_a", "in_proj_b", "in_proj_ba", "b_proj", "f_a_proj", "f_b_proj
 def bits(family: str, **choices: Any) -> dict[str, int]:
     model = tiny_model(tiny_config(family))
     quantize(model, with_recipe(ExportOptions(group_size=8, **choices)))
-    return dict(rounded_bits(model))
+    return dict(Weights.of(model).bits)
+
+
+@pytest.mark.parametrize("choices", [{}, {"quantize": "8da4w", "embedding_quantize": "8w"}])
+@pytest.mark.parametrize("family", ["qwen3_5_text", "lfm2_moe", "gpt_oss", "llama"])
+def test_weights_are_counted_whatever_they_are_kept_as(family: str, choices: dict[str, Any]) -> None:
+    model = tiny_model(tiny_config(family))
+    model.tie_weights()
+    numbers = sum(weight.numel() for weight in {id(weight): weight for weight in model.parameters()}.values())
+    quantize(model, ExportOptions(group_size=8, **choices))
+    assert Weights.of(model).parameters == numbers
 
 
 def test_the_last_pattern_decides() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hybridge.cache.errors import UsageError
 from hybridge.export.layers.rounded_weight import Grid
 from hybridge.export.layers.stock_layers import StockEmbedding, StockLinear, StockWeight
-from hybridge.export.output.description import weight_bytes
+from hybridge.export.output.description import parameter_count, weight_bytes
 from hybridge.export.quantization.quantize import check_quantization, quantize
 from hybridge.export.quantization.rounding import round_to_nearest
 from hybridge.runtime.artifacts.options import ExportOptions
@@ -68,6 +68,7 @@ def test_a_tied_head_stays_stored_once_where_its_embedding_has_32_bits() -> None
 def test_weights_count_as_a_program_has_them() -> None:
     layer = StockLinear(rounded(torch.randn(64, 96), 4), torch.randn(64))
     assert weight_bytes(layer) == 64 * 96 // 2 + 64 * 3 * 2 + 64 * 4
+    assert parameter_count(layer) == 64 * 96 + 64
 
 
 @pytest.mark.parametrize(

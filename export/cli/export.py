@@ -61,10 +61,11 @@ def print_summary(output: Path, manifest: Manifest) -> None:
     """Say what was written and what to do with it."""
     name, size = escape(str(output)), megabytes(sum(manifest.files[file].size for file in manifest.program_files))
     state = sum(layer.state_bytes for layer in manifest.layers)
+    bits = f"{manifest.bits_per_weight:.2f} bits a weight; " if manifest.bits_per_weight else ""
     kernels = "for onnxruntime" if manifest.onnx else f"kernels: {manifest.options.kernels}"
     err.print(
         f"[bold green]{name}[/] holds {len(manifest.methods)} methods in {size} "
-        f"(weights {megabytes(manifest.weight_bytes)}, state {megabytes(state)}; {kernels}).\n"
+        f"({bits}weights {megabytes(manifest.weight_bytes)}, state {megabytes(state)}; {kernels}).\n"
         f"Try: hybridge inspect {name}   hybridge run {name} --prompt '…' --stats",
         highlight=False,
     )

@@ -53,6 +53,8 @@ def summary(manifest: Manifest) -> Iterator[tuple[str, str]]:
     for name, file in manifest.files.items():
         yield name, f"{megabytes(file.size)}  sha256 {file.sha256[:16]}…"
     yield "weights", megabytes(manifest.weight_bytes)
+    if manifest.parameters and manifest.bits_per_weight:
+        yield "bits a weight", f"{manifest.bits_per_weight:.2f}, of the whole file for {manifest.parameters / 1e6:.1f} million"
     if manifest.drafter is not None:
         yield "drafter", _drafter(manifest.drafter)
     yield "made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())

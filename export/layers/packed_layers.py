@@ -43,9 +43,10 @@ class PackedWeight:
 
 
 class WithoutWeight(nn.Module):
-    """A layer that keeps its numbers otherwise, in ``bits`` bits."""
+    """A layer that keeps the ``count`` numbers of its weight otherwise, in ``bits`` bits."""
 
     bits: int
+    count: int
 
     @property
     def weight(self) -> Tensor:
@@ -61,7 +62,7 @@ class _Packed(WithoutWeight):
 
     def __init__(self, weight: PackedWeight) -> None:
         super().__init__()
-        self.packed, self.bits = weight.packed, weight.bits
+        self.packed, self.bits, self.count = weight.packed, weight.bits, weight.rows * weight.columns
         self.scales, self.minima, self.superscales, self.table = weight.factors
         self._is_plain = weight.factors.is_plain
 
@@ -100,6 +101,7 @@ class PackedExperts(_Packed):
     def __init__(self, weight: PackedWeight, rows: int, bias: Tensor | None, *, integer: bool) -> None:
         super().__init__(weight)
         self.out_features, self.integer = rows, integer
+        self.count -= self.count // (-rows % LANES + rows) * (-rows % LANES)  # what fills up each expert's last panel
         self.bias = None if bias is None else constant(bias)
 
     def forward(self, x: Tensor, chosen: Tensor) -> Tensor:

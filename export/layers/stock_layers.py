@@ -37,7 +37,7 @@ class StockLinear(WithoutWeight):
     def __init__(self, weight: StockWeight, bias: Tensor | None) -> None:
         super().__init__()
         self.quanta, self.scales = weight.quanta, weight.scales
-        self.bits, self.group = weight.bits, weight.group
+        self.bits, self.group, self.count = weight.bits, weight.group, weight.quanta.numel()
         self.zeros = constant(torch.zeros_like(weight.scales, dtype=torch.int8))
         self.bias = None if bias is None else constant(bias)
 
@@ -60,7 +60,7 @@ class StockEmbedding(WithoutWeight):
 
     def __init__(self, weight: StockWeight, factor: float) -> None:
         super().__init__()
-        self.bits, self.scales, self.factor = weight.bits, weight.scales, factor
+        self.bits, self.scales, self.factor, self.count = weight.bits, weight.scales, factor, weight.quanta.numel()
         self.table = constant(_halves(weight.quanta)) if weight.bits == 4 else weight.quanta
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import onnx
 import onnx_ir
@@ -16,7 +15,7 @@ from hybridge.export.onnx.manifest_entries import layer_entries, method_entries,
 from hybridge.export.onnx.quantized import quantize_linears
 from hybridge.export.onnx.trace import OPSET, trace_commit, trace_model
 from hybridge.export.onnx.traced_cache import TracedCache
-from hybridge.export.output.description import manifest_of, rounded_bits, weight_bytes, write_tokenizer
+from hybridge.export.output.description import Weights, manifest_of, write_tokenizer
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.quantization.calibration import Calibrated
 from hybridge.export.quantization.quantize import is_quantized
@@ -51,7 +50,7 @@ def export_onnx(
     if is_quantized(options):
         with steps.step("Quantizing the weights"):
             quantize_linears(checkpoint.model, options, calibrated.rounder if calibrated else None)
-    weights, bits = weight_bytes(checkpoint.model), rounded_bits(checkpoint.model)
+    weights = Weights.of(checkpoint.model)
     with steps.step("Tracing the model"):
         model = trace_model(checkpoint.model, cache)
     staged = staged_entries(model, options.verify_len)
@@ -61,7 +60,7 @@ def export_onnx(
         with steps.step("Tracing the commit"):
             _write(trace_commit(cache, [entry.shape for entry in staged]), folder / ONNX_COMMIT)
     write_genai_config(checkpoint, cache, folder, options)
-    manifest = build_manifest(checkpoint, cache, options, model, folder, weights, bits, staged)
+    manifest = build_manifest(checkpoint, cache, options, model, folder, weights, staged)
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return manifest
 
@@ -72,8 +71,7 @@ def build_manifest(
     options: ExportOptions,
     model: onnx_ir.Model,
     folder: Path,
-    weights: int,
-    bits: dict[str, Literal[4, 8]],
+    weights: Weights,
     staged: Sequence[OnnxStaged],
 ) -> Manifest:
     """Return the manifest of what was written to ``folder``."""
@@ -83,7 +81,6 @@ def build_manifest(
         options,
         folder,
         weights=weights,
-        bits=bits,
         layers=layer_entries(cache, staged, options.snapshot_slots),
         methods=method_entries(options, checkpoint.vocab_size, operators),
         libraries=("torch", "transformers", "onnx", "onnxscript", "onnxruntime"),

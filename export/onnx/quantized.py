@@ -56,7 +56,7 @@ class QuantizedLinear(WithoutWeight):
     def __init__(self, weight: RoundedWeight, bias: Tensor | None, *, integer: bool) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.quanta.shape
-        self.bits, self.group = weight.bits, weight.group
+        self.bits, self.group, self.count = weight.bits, weight.group, weight.quanta.numel()
         self.level = INPUTS_OF_8_BITS if integer else EXACT_INPUTS
         self.packed = constant(_packed(weight.quanta, weight.bits, weight.group))
         self.scales = constant(weight.scales)

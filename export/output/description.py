@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
@@ -40,6 +41,25 @@ def write_tokenizer(checkpoint: Checkpoint, folder: Path, steps: ExportProgress)
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """What the manifest says of weights; size: bytes; bits: of the model's with fewer than 32, by the name of their layer."""
+
+    size: int
+    parameters: int
+    bits: dict[str, Literal[4, 8]]
+
+    @classmethod
+    def of(cls, model: nn.Module, *drafters: nn.Module) -> Weights:
+        """Look at a model and what drafts for it, before the adaptation takes the model apart."""
+        layers = ((name, module) for name, module in model.named_modules() if isinstance(module, WithoutWeight))
+        return cls(
+            size=weight_bytes(model, *drafters),
+            parameters=parameter_count(model, *drafters),
+            bits={name: 4 if layer.bits == 4 else 8 for name, layer in layers if layer.bits < 32},
+        )
+
+
 def weight_bytes(*models: nn.Module) -> int:
     """Return the bytes of all weights as a program has them, those that are used twice counted once."""
     stored: dict[int, int] = {}
@@ -49,10 +69,16 @@ def weight_bytes(*models: nn.Module) -> int:
     return sum(stored.values())
 
 
-def rounded_bits(model: nn.Module) -> dict[str, Literal[4, 8]]:
-    """Return the bits of each weight of ``model`` that has fewer than 32, by the name of its layer."""
-    layers = ((name, module) for name, module in model.named_modules() if isinstance(module, WithoutWeight))
-    return {name: 4 if layer.bits == 4 else 8 for name, layer in layers if layer.bits < 32}
+def parameter_count(*models: nn.Module) -> int:
+    """Return how many numbers all weights are, whatever they are kept as, those that are used twice counted once."""
+    counts: dict[int, int] = {}
+    for module in chain.from_iterable(model.modules() for model in models):
+        own = list(module.parameters(recurse=False))
+        if isinstance(module, WithoutWeight):
+            counts[id(own[0])] = module.count
+            own = [weight for weight in own if weight is module.bias] if hasattr(module, "bias") else []
+        counts |= {id(weight): weight.numel() for weight in own}
+    return sum(counts.values())
 
 
 def manifest_of(
@@ -60,11 +86,10 @@ def manifest_of(
     options: ExportOptions,
     folder: Path,
     *,
-    weights: int,
+    weights: Weights,
     layers: list[LayerEntry],
     methods: dict[str, MethodEntry],
     libraries: Sequence[str],
-    bits: dict[str, Literal[4, 8]],
     calibration: CalibrationEntry | None = None,
     onnx: OnnxEntry | None = None,
     drafter: DrafterDescription | None = None,
@@ -76,13 +101,14 @@ def manifest_of(
         vocab_size=checkpoint.vocab_size,
         bos_id=checkpoint.bos_id,
         eos_ids=checkpoint.eos_ids,
-        weight_bytes=weights,
+        weight_bytes=weights.size,
+        parameters=weights.parameters,
         options=options,
         layers=layers,
         methods=methods,
         files={path.name: file_entry(path) for path in sorted(folder.iterdir())},
         versions={name: version(name) for name in libraries} | {"hybridge": hybridge.__version__},
-        bits=bits,
+        bits=weights.bits,
         calibration=calibration,
         onnx=onnx,
         source=checkpoint.source,

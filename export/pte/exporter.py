@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from executorch.exir import ExecutorchProgramManager
 from torch import Tensor
@@ -16,7 +16,7 @@ from hybridge.export.checkpoint.loading import Checkpoint
 from hybridge.export.drafters.drafter import ArtifactDrafter
 from hybridge.export.drafters.plan import DrafterPlan, plan_drafter
 from hybridge.export.lowering.lower import calls, lower, outputs
-from hybridge.export.output.description import manifest_of, rounded_bits, weight_bytes, write_tokenizer
+from hybridge.export.output.description import Weights, manifest_of, write_tokenizer
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.pte.methods import State, build_methods
 from hybridge.export.quantization.calibration import Calibrated
@@ -59,8 +59,8 @@ def export(
     if drafter_weights is not None:
         quantize_drafter(drafter_weights, options)
     drafter = plan.build(drafter_weights, cache) if plan else None
-    weights = weight_bytes(checkpoint.model, *([drafter] if drafter else []))  # before the adaptation takes the model apart
-    bits, calibration = rounded_bits(checkpoint.model), calibrated.entry(checkpoint.model) if calibrated else None
+    weights = Weights.of(checkpoint.model, *([drafter] if drafter else []))
+    calibration = calibrated.entry(checkpoint.model) if calibrated else None
     state = State(checkpoint.model, cache, options.tap_layers, drafter)
     methods = build_methods(state, options.shorter_verify_lens)
     constants = constant_methods(checkpoint, cache, options, drafter)
@@ -75,7 +75,6 @@ def export(
         program,
         folder,
         weights,
-        bits,
         calibration,
         {name: args for name, (_, args) in methods.items()},
         drafter,
@@ -116,8 +115,7 @@ def build_manifest(
     options: ExportOptions,
     program: ExecutorchProgramManager,
     folder: Path,
-    weights: int,
-    bits: dict[str, Literal[4, 8]],
+    weights: Weights,
     calibration: CalibrationEntry | None,
     inputs: Mapping[str, tuple[Tensor, ...]],
     drafter: ArtifactDrafter | None = None,
@@ -128,7 +126,6 @@ def build_manifest(
         replace(options, backend=options.lowered_to, kv_cache=options.kv_dtype),
         folder,
         weights=weights,
-        bits=bits,
         calibration=calibration,
         layers=[_layer(layer) for layer in cache.cache_layers()],
         methods={name: _method(name, args, program) for name, args in inputs.items()},

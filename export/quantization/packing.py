@@ -80,8 +80,11 @@ def _pack_projection(name: str, module: Any, projection: str, options: ExportOpt
     weight = stored.transpose(1, 2) if module.is_transposed else stored  # [E, N, K]
     rows = weight.shape[1]
     flat = F.pad(weight, (0, 0, 0, -rows % LANES)).flatten(0, 1)  # each expert has panels of its own
-    bias = getattr(module, f"{projection}_bias").detach() if module.has_bias else None
     delattr(module, projection)
+    bias = None
+    if module.has_bias:
+        bias = getattr(module, f"{projection}_bias").detach()
+        delattr(module, f"{projection}_bias")
     packed = _packed(name, flat, bits_of(name, options), options, rounder)
     setattr(module, projection, PackedExperts(packed, rows, bias, integer=options.quantize == "8da4w"))
 

@@ -135,6 +135,7 @@ class Manifest(Entry):
     bos_id: Token | None
     eos_ids: Annotated[list[Token], Field(max_length=1024)]
     weight_bytes: Size
+    parameters: Annotated[Size | None, Field(description="numbers of all weights; earlier artifacts do not say")] = None
     options: ExportOptions
     layers: Annotated[list[LayerEntry], Field(max_length=1024)]
     methods: Annotated[dict[Name, MethodEntry], Field(max_length=128)]
@@ -167,6 +168,11 @@ class Manifest(Entry):
         if self.onnx is None:
             return [PROGRAM]
         return [ONNX_PROGRAM, ONNX_WEIGHTS, *([ONNX_COMMIT] if self.onnx.bounded else [])]
+
+    @property
+    def bits_per_weight(self) -> float | None:
+        """Return the bits of the program's files for each weight, embedding and head included; None where nobody counted."""
+        return 8 * sum(self.files[name].size for name in self.program_files) / self.parameters if self.parameters else None
 
     @property
     def identity(self) -> str:
