@@ -17,6 +17,7 @@ from hybridge.export.output.progress import ExportProgress
 from hybridge.export.quantization.bits import with_recipe
 from hybridge.export.quantization.calibration import calibrate as calibrate_on
 from hybridge.export.quantization.quantize import check_calibration
+from hybridge.export.quantization.shipped import decided
 from hybridge.export.reference.validate import validate_session
 from hybridge.export.source.checkpoint_path import find_checkpoint
 from hybridge.export.source.folder_kinds import ignored_parts
@@ -52,27 +53,28 @@ def export_model(
         print(manifest.model_type, sorted(manifest.methods))
         session = hybridge.Session.load("OUT")
 
-    checkpoint: a folder with config.json and *.safetensors, a GGUF file, or the id of a model on the hub. adapters: folders
-    of LoRA adapters to merge into it, in this order. tokenizer: a folder whose tokenizer and chat template take the place of
-    the checkpoint's. drafter: a folder or id with the checkpoint of a DFlash, DFlash 2, DSpark or EAGLE-3 drafter of this
-    very model, or of its assistant, which becomes a part of the artifact. draft_vocab: the tokens that it may propose, so
-    many of the first or those of a text. force: replace an artifact that is in ``out``. validate: hold it against the eager
-    model before it appears. calibrate: a file of text that weights are rounded for, or "self" for texts that the model makes
-    itself. progress: is told of the steps, of warnings and of the validation's report;
-    ``hybridge.export.output.progress.ExportProgress``.
+    checkpoint: a folder with config.json and *.safetensors, a GGUF file, or the id of a model on the hub. options: if left
+    out, those of the command, with bits as one would ship them. adapters: folders of LoRA adapters to merge into it, in this
+    order. tokenizer: a folder whose tokenizer and chat template take the place of the checkpoint's. drafter: a folder or id
+    with the checkpoint of a DFlash, DFlash 2, DSpark or EAGLE-3 drafter of this very model, or of its assistant, which becomes
+    a part of the artifact. draft_vocab: the tokens that it may propose, so many of the first or those of a text. force:
+    replace an artifact that is in ``out``. validate: hold it against the eager model before it appears. calibrate: a file of
+    text that weights are rounded for, or "self" for texts that the model makes itself. progress: is told of the steps, of
+    warnings and of the validation's report; ``hybridge.export.output.progress.ExportProgress``.
 
     Raises UsageError for impossible options or an ``out`` that exists, CheckpointError or one of its kinds for what cannot be
     read or is not supported, ExportFailedError, ValidationError, and OutputError where ``out`` cannot be written.
     """
-    options, steps = with_recipe(options or ExportOptions()), progress or ExportProgress()
-    if calibrate is not None:
-        options = replace(options, calibrate="self" if calibrate == "self" else "text")
-        check_calibration(options)
-    writer, place = format_of(options), find_checkpoint(checkpoint)
+    options, steps, place = options or ExportOptions(quantize="auto"), progress or ExportProgress(), find_checkpoint(checkpoint)
     source = Named(
         checkpoint=place, adapters=tuple(map(Path, adapters)), tokenizer=Path(tokenizer) if tokenizer is not None else None
     )
     config = read_config(source)
+    options = with_recipe(decided(options, config, steps.warn))
+    if calibrate is not None:
+        options = replace(options, calibrate="self" if calibrate == "self" else "text")
+        check_calibration(options)
+    writer = format_of(options)
     plan, options = plan_drafter(config, options, drafter, draft_vocab)
     for text in ignored_parts(place):
         steps.warn(text)

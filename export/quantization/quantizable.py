@@ -55,6 +55,14 @@ def rounded_names(model: PreTrainedModel) -> list[str]:
     return list(dict.fromkeys([*(name for name, _ in linears(model)), *experts, *embedding_names(model)]))
 
 
+def rounded_columns(model: PreTrainedModel) -> set[int]:
+    """Return how many columns those weights have, as their layers multiply with them."""
+    found = {layer.in_features for _, layer in linears(model)} | {model.get_input_embeddings().weight.shape[1]}
+    for module in model.modules():
+        found |= {getattr(module, each).shape[1 if module.is_transposed else 2] for each in projections(module)}
+    return found
+
+
 def check_columns(name: str, weight: Tensor, group: int, smallest: int = 8) -> None:
     """Raises UsageError where the columns of ``weight`` are no whole number of groups, which have ``smallest`` or more."""
     if weight.shape[1] % group:

@@ -22,9 +22,9 @@ class ExportOptions:
 
     format says who runs it: ExecuTorch (pte) or onnxruntime; backend and kernels are for the first alone. hybridge's kernels
     leave no backend anything to compute: see ``lowered_to``.
-    max_seq_len, prefill_chunk and the verify lengths are in tokens. quantize is for linear layers, embedding_quantize for the
-    embedding and a head that is tied to it; group_size columns share a scale. rounding says how a weight's scales are found
-    without data, calibrate on what texts it was rounded instead: the model's own or somebody's. recipe and bits give weights
+    max_seq_len, prefill_chunk and the verify lengths are in tokens. quantize is for linear layers (an export decides what auto
+    is), embedding_quantize for the embedding and a head that is tied to it; group_size columns share a scale. rounding says how
+    a weight's scales are found without data, calibrate on what texts it was rounded instead. recipe and bits give weights
     other bits by their names. kv_cache is for keys and values of full attention, see ``kv_dtype``. shorter_verify_lens,
     ascending and below verify_len, are further verify methods for shorter blocks. tap_layers are indices into transformers'
     ``hidden_states`` (0 the embeddings, i after i layers, -1 the last, after the final norm), put out beside the logits. mtp:
@@ -41,7 +41,7 @@ class ExportOptions:
     backend: Literal["xnnpack", "portable"] = "xnnpack"
     dtype: Literal["float32"] = "float32"
     kernels: Literal["hybridge", "llm", "aten"] = "hybridge"
-    quantize: Literal["none", "8da4w", "4w", "8w"] = "none"
+    quantize: Literal["auto", "none", "8da4w", "4w", "8w"] = "none"
     group_size: int = 32
     embedding_quantize: Literal["none", "4w", "8w"] = "none"
     rounding: Literal["nearest", "search"] = "search"
@@ -97,6 +97,8 @@ MOST_PATTERNS = 256
 
 def check_limits(options: ExportOptions) -> None:
     """Raises ValueError for numbers beyond what any export has, before anything is made of that size."""
+    if options.quantize == "auto":
+        raise ValueError("quantize is auto, which an export decides")
     for name, (lowest, highest) in LIMITS.items():
         if not lowest <= (value := getattr(options, name)) <= highest:
             raise ValueError(f"{name} is {value}, not {lowest} to {highest}")

@@ -62,9 +62,12 @@ def export(
         ),
     ] = None,
     quantize: Annotated[
-        Literal["none", "8da4w", "4w", "8w"],
-        typer.Option(help="Linear layers in 4 or 8 bits; 8da4w also rounds what goes into them to 8 bits."),
-    ] = "none",
+        Literal["auto", "none", "8da4w", "4w", "8w"],
+        typer.Option(
+            help="Linear layers in 4 or 8 bits; 8da4w also rounds what goes into them to 8 bits; none is float32. auto: what "
+            "one would ship, which is --recipe balanced for a .pte with hybridge's kernels, and float32 for others."
+        ),
+    ] = "auto",
     group_size: Annotated[int, typer.Option(help="Columns of a weight that share a scale: 32, 64, 128.")] = 32,
     embedding_quantize: Annotated[
         Literal["none", "4w", "8w"], typer.Option(help="The embedding, and the output layer where it is tied to it.")
