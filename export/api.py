@@ -14,10 +14,9 @@ from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.formats import format_of
 from hybridge.export.output.output_folder import output_folder
 from hybridge.export.output.progress import ExportProgress
-from hybridge.export.quantization.bits import with_recipe
 from hybridge.export.quantization.calibration import calibrate as calibrate_on
+from hybridge.export.quantization.choice import costs, resolved
 from hybridge.export.quantization.quantize import check_calibration
-from hybridge.export.quantization.shipped import decided
 from hybridge.export.reference.validate import validate_session
 from hybridge.export.source.checkpoint_path import find_checkpoint
 from hybridge.export.source.folder_kinds import ignored_parts
@@ -70,13 +69,13 @@ def export_model(
         checkpoint=place, adapters=tuple(map(Path, adapters)), tokenizer=Path(tokenizer) if tokenizer is not None else None
     )
     config = read_config(source)
-    options = with_recipe(decided(options, config, steps.warn))
+    options = resolved(options, place, config, steps.warn)
     if calibrate is not None:
         options = replace(options, calibrate="self" if calibrate == "self" else "text")
         check_calibration(options)
     writer = format_of(options)
     plan, options = plan_drafter(config, options, drafter, draft_vocab)
-    for text in ignored_parts(place):
+    for text in (*ignored_parts(place), *costs(options, place)):
         steps.warn(text)
     if text_config(config) is not config:
         steps.warn(f"{place} is a multimodal model: its text model is exported, pictures and sounds are left out.")

@@ -9,26 +9,26 @@ import pytest
 
 from hybridge.cache.families import FAMILIES
 from hybridge.export.output.description import Weights
-from hybridge.export.quantization.bits import with_recipe
+from hybridge.export.quantization.choice import resolved
 from hybridge.export.quantization.quantize import quantize
-from hybridge.export.quantization.shipped import decided
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.options import ExportOptions, check_limits
 from tests.helpers.store import exported
 from tests.helpers.tiny import tiny_config, tiny_model
 
 AUTO = ExportOptions(quantize="auto")
+NO_FILE = Path("a folder")
 ALL_FLOAT = ["no group of 8 columns or more divides this model's weights: they stay float32."]
 
 
 def options_for(family: str, warned: list[str], **choices: Any) -> ExportOptions:
-    return decided(ExportOptions(quantize="auto", **choices), tiny_config(family), warned.append)
+    return resolved(ExportOptions(quantize="auto", **choices), NO_FILE, tiny_config(family), warned.append)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_gets_bits_or_a_warning(family: str) -> None:
     warned: list[str] = []
-    options = with_recipe(options_for(family, warned))
+    options = options_for(family, warned)
     model = tiny_model(tiny_config(family))
     quantize(model, options)
     bits = Weights.of(model).bits
@@ -44,9 +44,9 @@ def test_large_groups_come_first() -> None:
     config = tiny_config(
         "llama", hidden_size=64, intermediate_size=96, num_attention_heads=2, num_key_value_heads=2, head_dim=32
     )
-    assert decided(AUTO, config, [].append).group_size == 32
+    assert resolved(AUTO, NO_FILE, config, [].append).group_size == 32
     config.intermediate_size = 80
-    assert decided(AUTO, config, [].append).group_size == 16
+    assert resolved(AUTO, NO_FILE, config, [].append).group_size == 16
 
 
 @pytest.mark.parametrize("choices", [{"kernels": "llm"}, {"kernels": "aten"}, {"format": "onnx"}])
@@ -60,7 +60,7 @@ def test_what_was_asked_for_stays() -> None:
     assert options_for("llama", [], bits=(("q_proj", 32),)).bits[-1] == ("q_proj", 32)
     assert options_for("llama", [], embedding_quantize="4w").embedding_quantize == "4w"
     asked = ExportOptions(quantize="none")
-    assert decided(asked, tiny_config("llama"), [].append) is asked
+    assert resolved(asked, NO_FILE, tiny_config("llama"), [].append) is asked
 
 
 def test_no_artifact_says_auto() -> None:

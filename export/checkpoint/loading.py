@@ -36,7 +36,13 @@ from hybridge.export.checkpoint.stored_tensors import stored_tensors
 from hybridge.export.checkpoint.text_model import text_model
 from hybridge.export.checkpoint.weight_files import loadable
 from hybridge.export.pinned.transformers import model_class
-from hybridge.export.pinned.transformers_loading import Reader, UnfitWeightsError, read_one_by_one, refuse_unfit_weights
+from hybridge.export.pinned.transformers_loading import (
+    Reader,
+    UnfitWeightsError,
+    read_one_by_one,
+    refuse_unfit_weights,
+    remember_origins,
+)
 from hybridge.export.source.checkpoint_path import find_checkpoint
 from hybridge.export.source.hub_cache import download_again, origin_of
 from hybridge.export.source.named import Named, named
@@ -134,7 +140,7 @@ def load_checkpoint(checkpoint: str | Path | Named, reader: Reader | None = None
             note = write_folder(place, folder, tokenizer=wanted.tokenizer is None)
         config = config_in(folder)
         check_files(wanted.tokenizer or folder, (TOKENIZER, *COPIED_FILES))
-        with _weights(place) as where, read_one_by_one(checked) if checked else nullcontext():
+        with _weights(place) as where, remember_origins(), read_one_by_one(checked) if checked else nullcontext():
             model = _load_weights(place, where, config)
         _check_finite(place, checked.broken if checked else broken_weights(model))
         text = merge_adapters(text_model(model).eval().requires_grad_(False), wanted.adapters)

@@ -19,11 +19,11 @@ CHUNK = 1 << 18
 
 
 class PackedWeight:
-    """A weight [N, K] of ``bits`` bits in panels, with the factors that make numbers of it."""
+    """A weight [N, K] of ``bits`` bits in panels, with the factors that make numbers of it; note: as of a RoundedWeight."""
 
-    def __init__(self, packed: Tensor, factors: Factors, shape: tuple[int, int], bits: int) -> None:
+    def __init__(self, packed: Tensor, factors: Factors, shape: tuple[int, int], bits: int, note: str = "") -> None:
         self.rows, self.columns = shape
-        self.bits = bits
+        self.bits, self.note = bits, note
         self.packed = constant(packed)
         self.factors = Factors(*(None if part is None else constant(part) for part in factors))
 
@@ -39,14 +39,15 @@ class PackedWeight:
         rows, columns = weight.quanta.shape
         with one_thread():
             packed = torch.cat([pack(part, weight.bits) for part in _chunks(weight.quanta)])
-        return cls(packed, weight.factors.in_panels(), (rows, columns), weight.bits)
+        return cls(packed, weight.factors.in_panels(), (rows, columns), weight.bits, weight.note)
 
 
 class WithoutWeight(nn.Module):
-    """A layer that keeps the ``count`` numbers of its weight otherwise, in ``bits`` bits."""
+    """A layer that keeps the ``count`` numbers of its weight otherwise, in ``bits`` bits; note: as of a RoundedWeight."""
 
     bits: int
     count: int
+    note: str = ""
 
     @property
     def weight(self) -> Tensor:
@@ -62,7 +63,8 @@ class _Packed(WithoutWeight):
 
     def __init__(self, weight: PackedWeight) -> None:
         super().__init__()
-        self.packed, self.bits, self.count = weight.packed, weight.bits, weight.rows * weight.columns
+        self.packed, self.bits, self.note = weight.packed, weight.bits, weight.note
+        self.count = weight.rows * weight.columns
         self.scales, self.minima, self.superscales, self.table = weight.factors
         self._is_plain = weight.factors.is_plain
 
@@ -81,11 +83,11 @@ class _Packed(WithoutWeight):
 
 
 class PackedLinear(_Packed):
-    """A linear layer; ``integer`` rounds what goes in to 8 bits, by the groups of the weight."""
+    """A linear layer; ``integer`` rounds what goes in to 8 bits, by the groups of the weight, where that has any."""
 
     def __init__(self, weight: PackedWeight, bias: Tensor | None, *, integer: bool) -> None:
         super().__init__(weight)
-        self.out_features, self.integer = weight.rows, integer
+        self.out_features, self.integer = weight.rows, integer and weight.bits < 16
         self.bias = None if bias is None else constant(bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -100,7 +102,7 @@ class PackedExperts(_Packed):
 
     def __init__(self, weight: PackedWeight, rows: int, bias: Tensor | None, *, integer: bool) -> None:
         super().__init__(weight)
-        self.out_features, self.integer = rows, integer
+        self.out_features, self.integer = rows, integer and weight.bits < 16
         self.count -= self.count // (-rows % LANES + rows) * (-rows % LANES)  # what fills up each expert's last panel
         self.bias = None if bias is None else constant(bias)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -38,12 +38,17 @@ class Grid:
 class RoundedWeight:
     """A weight [N, K] as int8 ``quanta`` [N, K] of ``bits`` bits, which ``factors`` by rows make numbers of.
 
-    Or as float16 or bfloat16 ``quanta`` of 16 bits, without factors.
+    Or as floats ``quanta`` of 16 or 32 bits, without factors. note: why it was rounded where it should have kept its bits.
     """
 
     quanta: Tensor
     factors: Factors
     bits: int
+    note: str = ""
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> RoundedWeight:
+        """Return this with ``change`` made of each tensor that has a row for each row of the weight."""
+        return replace(self, quanta=change(self.quanta), factors=self.factors.mapped(change))
 
     @property
     def scales(self) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import cast
 
 from torch import nn
 
@@ -24,6 +24,7 @@ from hybridge.runtime.artifacts.manifest import (
     Manifest,
     MethodEntry,
     OnnxEntry,
+    StoredBits,
 )
 from hybridge.runtime.artifacts.options import ExportOptions
 
@@ -47,7 +48,7 @@ class Weights:
 
     size: int
     parameters: int
-    bits: dict[str, Literal[4, 8]]
+    bits: dict[str, StoredBits]
 
     @classmethod
     def of(cls, model: nn.Module, *drafters: nn.Module) -> Weights:
@@ -56,7 +57,7 @@ class Weights:
         return cls(
             size=weight_bytes(model, *drafters),
             parameters=parameter_count(model, *drafters),
-            bits={name: 4 if layer.bits == 4 else 8 for name, layer in layers if layer.bits < 32},
+            bits={name: cast("StoredBits", layer.bits) for name, layer in layers if layer.bits < 32},
         )
 
 

@@ -20,5 +20,6 @@ def name_of(kind: int) -> str:
 
 
 def decoded(rows: np.ndarray[tuple[int, int], np.dtype[np.uint8]], kind: int) -> Tensor:
-    """Return float32 [N, K] of the bytes of N rows of blocks."""
-    return torch.from_numpy(quants.dequantize(rows, GGMLQuantizationType(kind)))
+    """Return float32 [N, K] of the bytes of N rows of blocks; not finite where their scales are not."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return torch.from_numpy(quants.dequantize(rows, GGMLQuantizationType(kind)))

@@ -52,6 +52,47 @@ def read_one_by_one(reader: Reader) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def remember_origins() -> Iterator[None]:
+    """Inside, the parameters of a model that ``from_pretrained`` reads have the origins of the tensors that became them.
+
+    A tensor that transformers makes of others has none. Patches what puts each weight into its place.
+    """
+    place = core_model_loading.set_param_for_module
+
+    def place_with_origin(model: PreTrainedModel, name: str, value: Tensor, *others: Any) -> None:
+        place(model, name, value, *others)
+        if (origin := origin_of(value)) is not None:
+            with_origin(weight_of(model, name), origin)
+
+    with mock.patch.object(core_model_loading, "set_param_for_module", place_with_origin):
+        yield
+
+
+class Origin(Protocol):
+    """Where a tensor's numbers come from."""
+
+    def blocks(self) -> Any:
+        """Return them as they are stored there; None where they are stored in no such way."""
+        ...
+
+    def without_kernels(self) -> list[str]:
+        """Return the names of types there that no kernels are for."""
+        ...
+
+
+def with_origin(tensor: Tensor, origin: Origin | None) -> Tensor:
+    """Return ``tensor``, which has ``origin`` from now on; what is made of it has none."""
+    setattr(tensor, "_hybridge_origin", origin)  # noqa: B010  which no tensor declares
+    return tensor
+
+
+def origin_of(tensor: Tensor) -> Origin | None:
+    """Return the origin of a tensor, if it has one."""
+    origin: Origin | None = getattr(tensor, "_hybridge_origin", None)
+    return origin
+
+
 class UnfitWeightsError(Exception):
     """A checkpoint's weights are not those of its config. missing: names; misshapen: name, shape there and shape asked for."""
 

@@ -20,6 +20,7 @@ from hybridge.export.output.description import Weights, manifest_of, write_token
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.pte.methods import State, build_methods
 from hybridge.export.quantization.calibration import Calibrated
+from hybridge.export.quantization.kept import notes
 from hybridge.export.quantization.quantize import is_packed, quantize, quantize_drafter
 from hybridge.runtime.artifacts.drafter_description import drafter_constants
 from hybridge.runtime.artifacts.manifest import (
@@ -56,6 +57,8 @@ def export(
     if is_packed(options):
         with steps.step("Packing the weights"):
             quantize(checkpoint.model, options, calibrated.rounder if calibrated else None)
+        for note in notes(checkpoint.model):
+            steps.warn(note)
     if drafter_weights is not None:
         quantize_drafter(drafter_weights, options)
     drafter = plan.build(drafter_weights, cache) if plan else None

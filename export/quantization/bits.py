@@ -19,7 +19,8 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.layers.rounded_weight import Grid
 from hybridge.runtime.artifacts.options import Bits, ExportOptions
 
-BITS: Mapping[str, int] = {"none": 32, "8da4w": 4, "4w": 4, "8w": 8}
+BITS: Mapping[str, int] = {"none": 32, "keep": 8, "8da4w": 4, "4w": 4, "8w": 8}
+"""By the kind of quantization; those of ``keep`` are for weights that cannot keep the bits that they have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +69,8 @@ def bits_of(name: str, options: ExportOptions) -> int:
 
 def embedding_bits(names: Iterable[str], options: ExportOptions) -> int:
     """Return the bits of the embedding, which ``names`` are of: its own, and that of a head that is tied to it."""
-    return _by_patterns(names, options.bits, BITS[options.embedding_quantize])
+    kind = "keep" if options.quantize == "keep" else options.embedding_quantize
+    return _by_patterns(names, options.bits, BITS[kind])
 
 
 def grid_of(bits: int, options: ExportOptions) -> Grid:

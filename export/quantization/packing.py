@@ -10,8 +10,9 @@ from transformers import PreTrainedModel
 
 from hybridge.export.layers.experts import EXPERTS, projections
 from hybridge.export.layers.packed_layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
-from hybridge.export.layers.rounded_weight import Rounder
+from hybridge.export.layers.rounded_weight import RoundedWeight, Rounder
 from hybridge.export.pinned.transformers import choose_experts
+from hybridge.export.pinned.transformers_loading import origin_of, with_origin
 from hybridge.export.quantization.bits import bits_of, embedding_bits, grid_of
 from hybridge.export.quantization.quantizable import (
     check_columns,
@@ -42,7 +43,7 @@ def pack_weights(model: PreTrainedModel, options: ExportOptions, rounder: Rounde
 def pack_linear(model: nn.Module, name: str, layer: nn.Linear, options: ExportOptions, rounder: Rounder) -> None:
     """Replace linear layer ``name`` of ``model``. Raises UsageError where the group size does not divide its columns."""
     weight = _packed(name, layer.weight, bits_of(name, options), options, rounder)
-    model.set_submodule(name, PackedLinear(weight, layer.bias, integer=options.quantize == "8da4w"))
+    model.set_submodule(name, PackedLinear(weight, layer.bias, integer=options.rounds_inputs))
 
 
 def pack_experts(name: str, module: nn.Module, options: ExportOptions, rounder: Rounder) -> None:
@@ -66,31 +67,43 @@ def _pack_embedding(model: PreTrainedModel, options: ExportOptions, rounder: Rou
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     names, tied = embedding_names(model), has_tied_head(model)
     bits = embedding_bits(names, options)
-    factor = table_factor(embedding) if bits == 32 else embedding_factor(embedding)
+    factor = table_factor(embedding) if bits == 32 or options.quantize == "keep" else embedding_factor(embedding)
     if factor is None or (bits == 32 and not tied):
         return
     weight = _packed(names[0], embedding.weight, bits, options, rounder)
     model.set_input_embeddings(PackedEmbedding(weight, factor))
     if tied:
-        model.set_output_embeddings(PackedLinear(weight, head.bias, integer=options.quantize == "8da4w" and bits < 32))
+        model.set_output_embeddings(PackedLinear(weight, head.bias, integer=options.rounds_inputs))
 
 
 def _pack_projection(name: str, module: Any, projection: str, options: ExportOptions, rounder: Rounder) -> None:
-    stored = getattr(module, projection).detach()
-    weight = stored.transpose(1, 2) if module.is_transposed else stored  # [E, N, K]
-    rows = weight.shape[1]
-    flat = F.pad(weight, (0, 0, 0, -rows % LANES)).flatten(0, 1)  # each expert has panels of its own
+    parameter = getattr(module, projection)
+    weight = parameter.detach().transpose(1, 2) if module.is_transposed else parameter.detach()  # [E, N, K]
+    experts, rows, _ = weight.shape
+    bits = bits_of(name, options)
+
+    def in_panels(part: Tensor) -> Tensor:
+        """Each expert has panels of its own."""
+        return F.pad(part.unflatten(0, (experts, rows)), (0, 0, 0, -rows % LANES)).flatten(0, 1)
+
+    flat = with_origin(weight.flatten(0, 1), origin_of(parameter))
+    if bits == 32:
+        packed = PackedWeight.exact(in_panels(flat))
+    else:
+        packed = PackedWeight.of(_rounded(name, flat, bits, options, rounder).mapped(in_panels))
     delattr(module, projection)
     bias = None
     if module.has_bias:
         bias = getattr(module, f"{projection}_bias").detach()
         delattr(module, f"{projection}_bias")
-    packed = _packed(name, flat, bits_of(name, options), options, rounder)
-    setattr(module, projection, PackedExperts(packed, rows, bias, integer=options.quantize == "8da4w"))
+    setattr(module, projection, PackedExperts(packed, rows, bias, integer=options.rounds_inputs))
 
 
 def _packed(name: str, weight: Tensor, bits: int, options: ExportOptions, rounder: Rounder) -> PackedWeight:
-    if bits == 32:
-        return PackedWeight.exact(weight)
-    check_columns(name, weight, options.group_size)
-    return PackedWeight.of(rounder(name, weight, grid_of(bits, options)))
+    return PackedWeight.exact(weight) if bits == 32 else PackedWeight.of(_rounded(name, weight, bits, options, rounder))
+
+
+def _rounded(name: str, weight: Tensor, bits: int, options: ExportOptions, rounder: Rounder) -> RoundedWeight:
+    if options.quantize != "keep":  # whose groups are the file's
+        check_columns(name, weight, options.group_size)
+    return rounder(name, weight, grid_of(bits, options))

@@ -1,7 +1,8 @@
 """Give an artifact's weights fewer bits than its checkpoint's.
 
 ``8da4w`` rounds weights to 4 bits and what goes into a linear layer to 8, by the same groups or token by token; ``4w`` and
-``8w`` leave the latter as it is. Recurrent state and gates stay float32 (docs/decisions.md).
+``8w`` leave the latter as it is. ``keep`` rounds it too, and has the blocks of a GGUF file as weights. Recurrent state
+and gates stay float32 (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.layers.packed_layers import WithoutWeight
 from hybridge.export.layers.rounded_weight import Rounder
 from hybridge.export.quantization.bits import check_patterns
+from hybridge.export.quantization.kept import keep_blocks
 from hybridge.export.quantization.packing import pack_linear, pack_tables, pack_weights
 from hybridge.export.quantization.quantizable import linears, rounded_names
 from hybridge.export.quantization.rounding import round_to_nearest
@@ -32,8 +34,8 @@ ROUNDERS: Mapping[str, Rounder] = {"nearest": round_to_nearest, "search": round_
 
 
 def rounder_of(options: ExportOptions) -> Rounder:
-    """Return how weights are rounded without data."""
-    return ROUNDERS[options.rounding]
+    """Return how weights are rounded without data, if they are not kept as they are."""
+    return keep_blocks if options.quantize == "keep" else ROUNDERS[options.rounding]
 
 
 def check_quantization(options: ExportOptions) -> None:
@@ -52,6 +54,8 @@ def check_calibration(options: ExportOptions) -> None:
     """Raises UsageError where there is nothing to calibrate, or no way to read the rounded weights back for a validation."""
     if not is_quantized(options):
         raise UsageError("--calibrate is for rounded weights; give --quantize, --recipe or --bits too.")
+    if options.quantize == "keep":
+        raise UsageError("--calibrate is for weights that are rounded, and --quantize keep rounds none; give --quantize 8da4w.")
     if options.format != "pte" or options.kernels != "hybridge":
         other = "--format onnx" if options.format != "pte" else f"--kernels {options.kernels}"
         raise UsageError(f"--calibrate needs --format pte and --kernels hybridge, not {other}; leave one of them out.")

@@ -91,5 +91,7 @@ def _embeddings(model: PreTrainedModel, options: ExportOptions) -> Iterator[str]
     table = model.get_input_embeddings()
     name = next(f"{name}.weight" for name, module in model.named_modules() if module is table)
     tied = {target for target, source in model.all_tied_weights_keys.items() if source == name}
-    if type(table) is nn.Embedding and (options.embedding_quantize != "none" or (is_own(options) and tied)):
+    if type(table) is nn.Embedding and (
+        options.embedding_quantize != "none" or (is_own(options) and tied) or options.quantize == "keep"
+    ):
         yield from (name, *tied)

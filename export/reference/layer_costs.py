@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from hybridge.cache.errors import UsageError
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.quantization.bits import grid_of
 from hybridge.export.quantization.quantize import rounder_of
@@ -41,8 +42,10 @@ def layer_costs(
     """Measure each weight that the artifact has in fewer bits, on ``texts``; a forward over all texts for each weight.
 
     Weights are rounded as the artifact's options say without data, even where it was calibrated. What rounding activations
-    costs is not part of it. Raises UsageError where the checkpoint is of another model.
+    costs is not part of it. Raises UsageError where the checkpoint is of another model, and for weights that were not rounded.
     """
+    if manifest.options.quantize == "keep":
+        raise UsageError("--layers measures what rounding costs, and this artifact has the bits of its file; leave it out.")
     model = load_original(checkpoint, manifest).model
     oracle, costs = uncached(model), []
     originals = [oracle(text) for text in texts]

@@ -31,6 +31,8 @@ Size = Annotated[int, Field(ge=0, le=1 << 48)]
 Token = Annotated[int, Field(ge=0, le=1 << 31)]
 Name = Annotated[str, StringConstraints(max_length=255)]
 Hash = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+StoredBits = Literal[4, 5, 6, 8, 16]
+"""Of a weight that has fewer than 32."""
 MOST_WEIGHTS = 1 << 15
 """Weights of fewer bits: a thousand layers have so many."""
 
@@ -143,7 +145,7 @@ class Manifest(Entry):
     versions: Annotated[dict[Name, Name], Field(max_length=64)]
     onnx: OnnxEntry | None = None
     bits: Annotated[
-        dict[Name, Literal[4, 8]], Field(max_length=MOST_WEIGHTS, description="bits of each weight that was rounded")
+        dict[Name, StoredBits], Field(max_length=MOST_WEIGHTS, description="bits of each weight that has fewer than 32")
     ] = Field(default_factory=dict)
     calibration: CalibrationEntry | None = None
     source: Annotated[Name | None, Field(description="model and commit on the hub, ORG/NAME@COMMIT")] = None

@@ -22,15 +22,16 @@ class ExportOptions:
 
     format says who runs it: ExecuTorch (pte) or onnxruntime; backend and kernels are for the first alone. hybridge's kernels
     leave no backend anything to compute: see ``lowered_to``.
-    max_seq_len, prefill_chunk and the verify lengths are in tokens. quantize is for linear layers (an export decides what auto
-    is), embedding_quantize for the embedding and a head that is tied to it; group_size columns share a scale. rounding says how
-    a weight's scales are found without data, calibrate on what texts it was rounded instead. recipe and bits give weights
-    other bits by their names. kv_cache is for keys and values of full attention, see ``kv_dtype``. shorter_verify_lens,
-    ascending and below verify_len, are further verify methods for shorter blocks. tap_layers are indices into transformers'
-    ``hidden_states`` (0 the embeddings, i after i layers, -1 the last, after the final norm), put out beside the logits. mtp:
-    with the checkpoint's own layers of multi-token prediction, which propose draft_len tokens. draft_blocks: lengths of
-    the blocks that a drafter of its own checkpoint proposes, the text's last token included, ascending. draft_quantize: the
-    drafter's linear layers; as quantize says if it is same.
+    max_seq_len, prefill_chunk and the verify lengths are in tokens. quantize is for linear layers, embedding_quantize for the
+    embedding and a head that is tied to it; group_size columns share a scale. quantize keep has the blocks of a GGUF file as
+    they are, its embedding included; auto, which no manifest has, is what the checkpoint's kind asks for. rounding says how a
+    weight's scales are found without data, calibrate on what texts it was rounded instead: the model's own or somebody's.
+    recipe and bits give weights other bits by their names. kv_cache is for keys and values of full attention, see ``kv_dtype``.
+    shorter_verify_lens, ascending and below verify_len, are further verify methods for shorter blocks. tap_layers are indices
+    into transformers' ``hidden_states`` (0 the embeddings, i after i layers, -1 the last, after the final norm), put out beside
+    the logits. mtp: with the checkpoint's own layers of multi-token prediction, which propose draft_len tokens. draft_blocks:
+    lengths of the blocks that a drafter of its own checkpoint proposes, the text's last token included, ascending.
+    draft_quantize: the drafter's linear layers; as quantize says if it is same.
     """
 
     max_seq_len: int = 2048
@@ -41,7 +42,7 @@ class ExportOptions:
     backend: Literal["xnnpack", "portable"] = "xnnpack"
     dtype: Literal["float32"] = "float32"
     kernels: Literal["hybridge", "llm", "aten"] = "hybridge"
-    quantize: Literal["auto", "none", "8da4w", "4w", "8w"] = "none"
+    quantize: Literal["auto", "none", "keep", "8da4w", "4w", "8w"] = "none"
     group_size: int = 32
     embedding_quantize: Literal["none", "4w", "8w"] = "none"
     rounding: Literal["nearest", "search"] = "search"
@@ -75,6 +76,11 @@ class ExportOptions:
         return "float16" if is_rounded and self.max_seq_len > LONG_TEXT else "float32"
 
     @property
+    def rounds_inputs(self) -> bool:
+        """Return whether what goes into layers of few bits is rounded to 8 bits."""
+        return self.quantize in ("8da4w", "keep")
+
+    @property
     def fixed_shapes(self) -> bool:
         """Return whether a method takes a fixed number of tokens; else a verify takes fewer too."""
         return self.format == "pte"
@@ -97,8 +103,6 @@ MOST_PATTERNS = 256
 
 def check_limits(options: ExportOptions) -> None:
     """Raises ValueError for numbers beyond what any export has, before anything is made of that size."""
-    if options.quantize == "auto":
-        raise ValueError("quantize is auto, which an export decides")
     for name, (lowest, highest) in LIMITS.items():
         if not lowest <= (value := getattr(options, name)) <= highest:
             raise ValueError(f"{name} is {value}, not {lowest} to {highest}")
@@ -106,6 +110,8 @@ def check_limits(options: ExportOptions) -> None:
         raise ValueError(f"shorter_verify_lens and tap_layers are lists of at most {MOST_LENGTHS}")
     if len(options.bits) > MOST_PATTERNS or any(len(name) > 255 or bits not in (4, 8, 32) for name, bits in options.bits):
         raise ValueError(f"bits are at most {MOST_PATTERNS} patterns of names with 4, 8 or 32")
+    if options.quantize == "auto":
+        raise ValueError("quantize is auto, which stands for one of the others")
     lens = options.verify_lens
     if lens[0] < 1 or lens != sorted(set(lens)):
         raise ValueError("shorter_verify_lens are not different lengths in order below verify_len")

@@ -69,7 +69,7 @@ def validate(
 
 def tolerance(options: ExportOptions) -> float:
     """Return how far an artifact with ``options`` may be from the eager model with the same quantized weights."""
-    if options.quantize == "8da4w":
+    if options.rounds_inputs:
         return ROUNDED_ACTIVATIONS_TOLERANCE
     return TOLERANCE if options.kv_dtype == "float32" else ROUNDED_KEYS_TOLERANCE
 

@@ -5,7 +5,7 @@ Source: llama.cpp ``conversion/*.py``. Written for this direction alone, by the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ import gguf
 import numpy as np
 from gguf.quants import quantize
 from gguf.tensor_mapping import get_tensor_name_map
+from gguf_blocks import random_blocks
 from gguf_metadata import metadata
 from gguf_weights import converted
 from tiny import lively, tiny_config, tiny_model
 from transformers import PreTrainedModel
 
 TYPES = gguf.GGMLQuantizationType
+RANDOM = {TYPES.Q3_K, TYPES.Q4_K, TYPES.Q5_K, TYPES.Q6_K, TYPES.IQ4_NL, TYPES.IQ4_XS}
 
 SIZES: dict[str, Any] = {"hidden_size": 64, "intermediate_size": 96}
 EXPERTS = {"moe_intermediate_size": 32}
@@ -64,13 +66,15 @@ def save_gguf(
     path: Path,
     architecture: str,
     model: PreTrainedModel,
-    kind: TYPES = TYPES.F32,
+    kind: TYPES | Callable[[str], TYPES] = TYPES.F32,
     tokenizer: Mapping[str, Any] | None = None,
     template: str = "",
     *,
     alignment: int | None = None,
 ) -> None:
     """Write ``model``, with linear layers in ``kind`` where their columns allow it, and a tokenizer of bytes.
+
+    kind: or a function from a tensor's name to it; of the types that gguf rounds to nothing, blocks are random.
 
     tokenizer: entries of ``tokenizer.ggml`` to have in its place; template: the chat template beside them.
     """
@@ -89,14 +93,24 @@ def save_gguf(
         if template:
             writer.add_chat_template(template)
     names = get_tensor_name_map(arch, config.num_hidden_layers)
-    for name, tensor in converted(architecture, model):
+    kind_of = kind if callable(kind) else lambda _: kind
+    for index, (name, tensor) in enumerate(converted(architecture, model)):
         target = names.get_name(name, (".weight", ".bias"))
         assert target is not None, f"llama.cpp's {architecture} has no {name}"
         data = tensor.float().contiguous().numpy()
-        if kind != TYPES.F32 and data.ndim >= 2 and data.shape[-1] % 32 == 0 and target.endswith(".weight"):
-            writer.add_tensor(target, quantize(data, kind), raw_dtype=kind)
-        else:
+        own = kind_of(target)
+        if (
+            own == TYPES.F32
+            or data.ndim < 2
+            or data.shape[-1] % gguf.GGML_QUANT_SIZES[own][0]
+            or not target.endswith(".weight")
+        ):
             writer.add_tensor(target, data)
+        elif own in RANDOM:
+            blocks = random_blocks(own, data.size // data.shape[-1], data.shape[-1], seed=index)
+            writer.add_tensor(target, blocks.reshape(*data.shape[:-1], -1), raw_dtype=own)
+        else:
+            writer.add_tensor(target, quantize(data, own), raw_dtype=own)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

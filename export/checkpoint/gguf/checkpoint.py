@@ -39,12 +39,22 @@ def architecture_of(file: GgufFile) -> Architecture:
 
 def config_of(file: GgufFile) -> dict[str, Any]:
     """Return the entries of the config.json that the file stands for. Raises CheckpointError, UnsupportedModelError."""
+    _check_vocabulary(file)
     try:
         return architecture_of(file).config(file)
     except (TypeError, ValueError, ArithmeticError, LookupError) as error:
         raise CheckpointError(
             f"{file.path} cannot be read as GGUF (its sizes make no sense: {first_line(error)}); download it again."
         ) from error
+
+
+def _check_vocabulary(file: GgufFile) -> None:
+    tokens, table = file.metadata.get("tokenizer.ggml.tokens"), file.tensors.get("token_embd.weight")
+    if isinstance(tokens, int) and table is not None and tokens != table.shape[0]:
+        raise CheckpointError(
+            f"{file.path} cannot be read as GGUF (its tokenizer has {tokens:,} tokens, but token_embd.weight "
+            f"{table.shape[0]:,} rows, one for each); download it again."
+        )
 
 
 def weights_of(file: GgufFile) -> dict[str, Unread]:

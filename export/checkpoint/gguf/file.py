@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
+from hybridge.export.checkpoint.gguf.blocks import FLOATS, KINDS, decode
 from hybridge.export.checkpoint.gguf.header import TensorEntry, read_header
-
-FLOATS: Mapping[int, torch.dtype] = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
-"""The types whose numbers need no decoding."""
+from hybridge.export.layers.rounded_weight import RoundedWeight
 
 LARGEST = 1 << 40
 """Elements of a tensor that anybody has."""
@@ -35,12 +34,41 @@ class GgufTensor:
 
     def read(self) -> Tensor:
         """Return its numbers in float32. Q4_0, Q8_0 and the other types of whole numbers and scales are exact."""
-        data = np.memmap(self.path, mode="r", offset=self.begin, shape=(self.size,), dtype=np.uint8)
         if self.kind in FLOATS:
-            return torch.from_numpy(np.array(data)).view(FLOATS[self.kind]).float().view(self.shape)
+            return torch.from_numpy(np.array(self._data())).view(FLOATS[self.kind]).float().view(self.shape)
         from hybridge.export.pinned.checkpoints import decoded
 
-        return decoded(np.asarray(data).reshape(prod(self.shape[:-1]), -1), self.kind).view(self.shape)
+        return decoded(np.asarray(self._data()).reshape(self.rows, -1), self.kind).view(self.shape)
+
+    def blocks(self) -> RoundedWeight | None:
+        """Return its rows [N, K] as they are stored; None for a type that our kernels do not have."""
+        data = torch.from_numpy(np.array(self._data())).view(self.rows, -1)
+        return decode(data, self.kind, _block(self.path, self.name, self.kind)[1])
+
+    @property
+    def rows(self) -> int:
+        """Return the number of its rows, of all matrices where it is a stack of them."""
+        return prod(self.shape[:-1])
+
+    @property
+    def is_float(self) -> bool:
+        """Return whether its numbers are floats by themselves."""
+        return self.kind in FLOATS
+
+    @property
+    def has_kernels(self) -> bool:
+        """Return whether our kernels have its type."""
+        return self.is_float or self.kind in KINDS
+
+    @property
+    def kind_name(self) -> str:
+        """Return what GGML calls its type."""
+        from hybridge.export.pinned.checkpoints import name_of
+
+        return name_of(self.kind)
+
+    def _data(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        return np.memmap(self.path, mode="r", offset=self.begin, shape=(self.size,), dtype=np.uint8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +117,13 @@ def open_gguf(path: Path) -> GgufFile:
 def _tensor(path: Path, entry: TensorEntry, *, begin: int, end: int) -> GgufTensor:
     name, shape, kind = entry.name, entry.shape, entry.kind
     elements, per_block, block_bytes = prod(shape), *_block(path, name, kind)
-    if not shape or not 0 < elements <= LARGEST or shape[-1] % per_block:
+    if not shape or not 0 < elements <= LARGEST:
         raise CheckpointError(f"{path} cannot be read as GGUF ({name} has shape {list(shape)}); download it again.")
+    if shape[-1] % per_block:
+        raise CheckpointError(
+            f"{path} cannot be read as GGUF ({name} has rows of {shape[-1]:,} numbers, which are no whole number of its blocks "
+            f"of {per_block}); download it again."
+        )
     size = elements // per_block * block_bytes
     if begin + entry.offset + size > end:
         raise CheckpointError(f"{path} is only there in part: {name} ends behind its {end:,} bytes; download it again.")

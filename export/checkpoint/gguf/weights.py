@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import EllipsisType
 from typing import Any
 
@@ -17,6 +18,9 @@ from torch import Tensor
 
 from hybridge.export.checkpoint.forms.form import Unread
 from hybridge.export.checkpoint.gguf.file import GgufTensor
+from hybridge.export.checkpoint.gguf.selection import selected
+from hybridge.export.layers.rounded_weight import RoundedWeight
+from hybridge.export.pinned.transformers_loading import with_origin
 
 Config = Mapping[str, Any]
 """The entries of a config.json."""
@@ -33,7 +37,7 @@ class Weight:
 
 @dataclass(frozen=True, kw_only=True)
 class MadeTensor:
-    """A weight that is read and made when it is indexed with ``...``."""
+    """A weight that is read and made when it is indexed with ``...``; the numbers that it makes know it as their origin."""
 
     sources: tuple[GgufTensor, ...]
     config: Config
@@ -41,7 +45,15 @@ class MadeTensor:
 
     def __getitem__(self, index: EllipsisType, /) -> Tensor:
         made: Tensor = self.make(self.config, *(source.read() for source in self.sources))
-        return made.contiguous()
+        return with_origin(made.contiguous(), self)
+
+    def blocks(self) -> RoundedWeight | None:
+        """Return the same with the bits that the file has; None where it does not consist of rows of the file."""
+        return selected(partial(self.make, self.config), self.sources)
+
+    def without_kernels(self) -> list[str]:
+        """Return the types of its sources that there are no kernels for."""
+        return sorted({source.kind_name for source in self.sources if not source.has_kernels})
 
 
 def same(names: Mapping[str, str], make: Callable[..., Tensor] | None = None) -> tuple[Weight, ...]:

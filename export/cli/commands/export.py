@@ -62,10 +62,11 @@ def export(
         ),
     ] = None,
     quantize: Annotated[
-        Literal["auto", "none", "8da4w", "4w", "8w"],
+        Literal["auto", "none", "keep", "8da4w", "4w", "8w"],
         typer.Option(
-            help="Linear layers in 4 or 8 bits; 8da4w also rounds what goes into them to 8 bits; none is float32. auto: what "
-            "one would ship, which is --recipe balanced for a .pte with hybridge's kernels, and float32 for others."
+            help="Linear layers in 4 or 8 bits; 8da4w also rounds what goes into them to 8 bits; keep has a GGUF file's own "
+            "bits, its embedding's too; none is float32. auto: what one would ship, which with hybridge's kernels is keep for "
+            "a quantized GGUF file and --recipe balanced for all else, with others none."
         ),
     ] = "auto",
     group_size: Annotated[int, typer.Option(help="Columns of a weight that share a scale: 32, 64, 128.")] = 32,
