@@ -263,9 +263,9 @@ def test_what_is_not_said_follows_the_checkpoint(file: Path, tmp_path: Path) -> 
         return resolved(ExportOptions(quantize="auto", **given), place, tiny_config("llama"), lambda _: None).quantize
 
     assert chosen(file) == "keep"
-    assert chosen(tmp_path) == "none"
+    assert chosen(tmp_path) == "8da4w"  # of the recipe
     assert (chosen(file, format="onnx"), chosen(file, kernels="llm")) == ("none", "none")
-    assert (chosen(file, embedding_quantize="8w"), chosen(file, bits=(("*", 4),))) == ("none", "none")
+    assert (chosen(file, embedding_quantize="8w"), chosen(file, bits=(("*", 4),))) == ("8da4w", "8da4w")
     assert chosen(file, recipe="small") == "8da4w"
 
 
