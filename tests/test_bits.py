@@ -84,9 +84,9 @@ def test_a_pattern_that_is_for_no_weight_is_refused(pattern: str) -> None:
         bits("qwen3_5_text", quantize="4w", bits=((pattern, 8),))
 
 
-@pytest.mark.parametrize("text", ["out_proj", "out_proj=5", "=8", "a=8,,b=4", "a=8;b=4", "out_proj=8bits"])
+@pytest.mark.parametrize("text", ["out_proj", "out_proj=7", "=8", "a=8,,b=4", "a=8;b=4", "out_proj=8bits"])
 def test_what_is_no_list_of_patterns_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="expected patterns of names and 4, 8 or 32 bits"):
+    with pytest.raises(UsageError, match="expected patterns of names and 4, 5, 6, 8 or 32 bits"):
         parse_bits(text)
 
 

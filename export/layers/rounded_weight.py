@@ -13,15 +13,18 @@ from hybridge.runtime.kernels.panels import Factors, numbers
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """Whole numbers of ``bits`` (4 or 8), with one scale for ``group`` columns, which the type ``scale`` holds exactly.
+    """Whole numbers of ``bits``, with one scale for ``group`` columns, which the type ``scale`` holds exactly.
 
-    signed_scales: whether kernels take scales below 0 too, which let -8, that has no positive twin, stand for either sign.
+    minima: whether each group has a minimum too, and both are whole numbers in superblocks, as ``asymmetric`` rounds them;
+    without, there are 4 or 8 bits. signed_scales: whether kernels take scales below 0 too, which let -8, that has no positive
+    twin, stand for either sign.
     """
 
     bits: int
     group: int
     scale: torch.dtype = torch.float16
     signed_scales: bool = False
+    minima: bool = False
 
     @property
     def high(self) -> int:

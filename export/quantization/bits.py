@@ -19,7 +19,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.layers.rounded_weight import Grid
 from hybridge.runtime.artifacts.options import Bits, ExportOptions
 
-BITS: Mapping[str, int] = {"none": 32, "keep": 8, "8da4w": 4, "4w": 4, "8w": 8}
+BITS: Mapping[str, int] = {"none": 32, "keep": 8, "8da4w": 4, "4w": 4, "5w": 5, "6w": 6, "8w": 8}
 """By the kind of quantization; those of ``keep`` are for weights that cannot keep the bits that they have."""
 
 
@@ -27,7 +27,7 @@ BITS: Mapping[str, int] = {"none": 32, "keep": 8, "8da4w": 4, "4w": 4, "8w": 8}
 class Recipe:
     """embedding: of the embedding, and a head that is tied to it; bits: of the other weights that have not 4."""
 
-    embedding: Literal["4w", "8w"]
+    embedding: Literal["4w", "5w", "6w", "8w"]
     bits: Bits = ()
 
 
@@ -46,6 +46,26 @@ RECIPES: Mapping[str, Recipe] = {
     ),
 }
 
+BLOCK_RECIPES: Mapping[str, Recipe] = {
+    "small": Recipe(embedding="4w"),
+    "balanced": Recipe(embedding="5w", bits=(("*.k_proj", 5), ("*.v_proj", 6), *((pattern, 5) for pattern in OUTPUTS))),
+    "quality": Recipe(
+        embedding="6w",
+        bits=(("*", 5), *((pattern, 6) for pattern in (*OUTPUTS, "*.k_proj", "*.v_proj", "*.down_proj", "*.w2"))),
+    ),
+}
+"""The same for groups with minima (``--rounding blocks``), whose bits are worth more."""
+
+
+def recipe_of(options: ExportOptions) -> Recipe:
+    """Return the recipe that the options name."""
+    return (BLOCK_RECIPES if has_minima(options) else RECIPES)[options.recipe]
+
+
+def has_minima(options: ExportOptions) -> bool:
+    """Return whether groups are rounded to a scale and a minimum: our own kernels alone have those."""
+    return options.rounding == "blocks" and options.format == "pte" and options.kernels == "hybridge"
+
 
 def with_recipe(options: ExportOptions) -> ExportOptions:
     """Return the options with what their recipe leaves to no other option. Raises UsageError where the two contradict."""
@@ -55,7 +75,7 @@ def with_recipe(options: ExportOptions) -> ExportOptions:
         raise UsageError(
             f"--recipe {options.recipe} gives most weights 4 bits, --quantize 8w gives all 8; leave one of them out."
         )
-    recipe, table = RECIPES[options.recipe], options.embedding_quantize
+    recipe, table = recipe_of(options), options.embedding_quantize
     if options.format == "pte" and table == "none":
         table = recipe.embedding
     return replace(options, quantize="8da4w" if options.quantize == "none" else options.quantize, embedding_quantize=table)
@@ -63,7 +83,7 @@ def with_recipe(options: ExportOptions) -> ExportOptions:
 
 def bits_of(name: str, options: ExportOptions) -> int:
     """Return the bits of a linear layer's or of experts' weight."""
-    recipe = RECIPES[options.recipe].bits if options.recipe != "none" else ()
+    recipe = recipe_of(options).bits if options.recipe != "none" else ()
     return _by_patterns((name,), (*recipe, *options.bits), BITS[options.quantize])
 
 
@@ -76,7 +96,7 @@ def embedding_bits(names: Iterable[str], options: ExportOptions) -> int:
 def grid_of(bits: int, options: ExportOptions) -> Grid:
     """Return the whole numbers and scales that the kernels of an export take: our own, onnxruntime's, or XNNPACK's."""
     if options.kernels == "hybridge" or options.format == "onnx":
-        return Grid(bits=bits, group=options.group_size, signed_scales=True)
+        return Grid(bits=bits, group=options.group_size, signed_scales=True, minima=bits < 8 and has_minima(options))
     return Grid(bits=bits, group=options.group_size, scale=torch.bfloat16)
 
 
@@ -94,10 +114,10 @@ def check_patterns(names: Iterable[str], options: ExportOptions) -> None:
 
 def parse_bits(text: str) -> Bits:
     """Return the patterns of ``'out_proj=8,self_attn.*=8'``. Raises UsageError for what is none."""
-    found = [re.fullmatch(r"\s*([^=,\s]+)\s*=\s*(4|8|32)\s*", part) for part in text.split(",")] if text else []
+    found = [re.fullmatch(r"\s*([^=,\s]+)\s*=\s*(4|5|6|8|32)\s*", part) for part in text.split(",")] if text else []
     if not all(found):
         raise UsageError(
-            f"--bits {text!r}: expected patterns of names and 4, 8 or 32 bits, such as 'out_proj=8,self_attn.*=8'."
+            f"--bits {text!r}: expected patterns of names and 4, 5, 6, 8 or 32 bits, such as 'out_proj=8,self_attn.*=8'."
         )
     return tuple((match[1], int(match[2])) for match in found if match)
 

@@ -53,7 +53,10 @@ def _shipped(options: ExportOptions, config: Any, warn: Callable[[str], None]) -
         warn("no group of 8 columns or more divides this model's weights: they stay float32.")
         return options
     left_alone = [(name, 32) for name in embedding_names(model) if list(model.get_input_embeddings().children())]
-    return replace(options, recipe=RECIPE, group_size=fitting[0], bits=(*left_alone, *options.bits))
+    rounding: Literal["blocks", "search"] = (
+        "blocks" if fitting[0] % 32 == 0 else "search"
+    )  # weights of 5 bits lie in groups of 32
+    return replace(options, recipe=RECIPE, rounding=rounding, group_size=fitting[0], bits=(*left_alone, *options.bits))
 
 
 def costs(options: ExportOptions, place: Path) -> Iterator[str]:

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hybridge.export.layers.packed_layers import one_thread
 from hybridge.export.layers.rounded_weight import Grid, RoundedWeight
+from hybridge.export.quantization.asymmetric import factors_of, joined, line_numbers, line_of
 from hybridge.export.quantization.scale_search import best_scales, whole_numbers
 from hybridge.runtime.kernels.panels import Factors
 
@@ -68,6 +69,8 @@ def inverse_factor(moment: Tensor, one: Tensor) -> Tensor:
 
 def round_by_gptq(weight: Tensor, inputs: LayerInputs, grid: Grid) -> RoundedWeight:
     """Round a weight [N, K] for the inputs of its layer."""
+    if grid.minima:
+        return _round_in_superblocks(weight, inputs, grid)
     parts = []
     with one_thread():
         for rows in weight.split(ROWS):
@@ -76,6 +79,28 @@ def round_by_gptq(weight: Tensor, inputs: LayerInputs, grid: Grid) -> RoundedWei
             parts.append((quanta.to(torch.int8), _refitted(target, quanta, scales, inputs.moment, grid)))
     quanta, scales = (torch.cat(each) for each in zip(*parts, strict=True))
     return RoundedWeight(quanta=quanta, factors=Factors(scales), bits=grid.bits)
+
+
+def _round_in_superblocks(weight: Tensor, inputs: LayerInputs, grid: Grid) -> RoundedWeight:
+    """Round to groups with minima, whose factors are chosen for all groups before the first column: they share superblocks."""
+    diagonal, parts = inputs.factor.diagonal(), []
+    with one_thread():
+        for rows in weight.split(ROWS):
+            left = rows.detach().float() @ inputs.transfer
+            factors = factors_of(left, grid, diagonal.square().reciprocal())
+            scales, minima = (each.squeeze(-1).repeat_interleave(grid.group, dim=1) for each in line_of(factors))
+            quanta = torch.empty_like(left)
+            for start in range(0, left.shape[1], COLUMNS):
+                end, errors = min(start + COLUMNS, left.shape[1]), []
+                for j in range(start, end):
+                    quanta[:, j] = line_numbers(left[:, j], scales[:, j], minima[:, j], grid.bits)
+                    errors.append((left[:, j] - quanta[:, j] * scales[:, j] - minima[:, j]) / diagonal[j])
+                    left[:, j + 1 : end] -= errors[-1][:, None] * inputs.factor[j, j + 1 : end]
+                left[:, end:] -= torch.stack(errors, 1) @ inputs.factor[start:end, end:]
+            parts.append(
+                RoundedWeight(quanta=(quanta - (1 << (grid.bits - 1))).to(torch.int8), factors=factors, bits=grid.bits)
+            )
+    return joined(parts)
 
 
 def _refitted(target: Tensor, quanta: Tensor, scales: Tensor, moment: Tensor, grid: Grid) -> Tensor:

@@ -16,7 +16,8 @@ from transformers import PreTrainedModel
 from hybridge.cache.errors import UsageError
 from hybridge.export.layers.packed_layers import WithoutWeight
 from hybridge.export.layers.rounded_weight import Rounder
-from hybridge.export.quantization.bits import check_patterns
+from hybridge.export.quantization.asymmetric import round_in_blocks
+from hybridge.export.quantization.bits import BITS, check_patterns, has_minima
 from hybridge.export.quantization.kept import keep_blocks
 from hybridge.export.quantization.packing import pack_linear, pack_tables, pack_weights
 from hybridge.export.quantization.quantizable import linears, rounded_names
@@ -29,7 +30,7 @@ from hybridge.export.quantization.stock_quantization import (
 )
 from hybridge.runtime.artifacts.options import ExportOptions
 
-ROUNDERS: Mapping[str, Rounder] = {"nearest": round_to_nearest, "search": round_by_search}
+ROUNDERS: Mapping[str, Rounder] = {"nearest": round_to_nearest, "search": round_by_search, "blocks": round_in_blocks}
 """By the option ``rounding``."""
 
 
@@ -44,6 +45,13 @@ def check_quantization(options: ExportOptions) -> None:
         raise UsageError(f"--kv-cache {options.kv_cache} needs --kernels hybridge, not {options.kernels}.")
     if not is_quantized(options):
         return
+    if odd := {bits for _, bits in options.bits if bits in (5, 6)} | ({5, 6} & {BITS[options.embedding_quantize]}):
+        if not has_minima(options):
+            raise UsageError(
+                f"weights of {min(odd)} bits need --rounding blocks, --format pte and --kernels hybridge; others have 4 or 8."
+            )
+        if options.group_size % 32:
+            raise UsageError(f"weights of {min(odd)} bits are in groups of 32 or a multiple, not of {options.group_size}.")
     if options.kernels != "hybridge":
         check_stock_quantization(options)
     elif options.group_size < 8 or options.group_size % 8:

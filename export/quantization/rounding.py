@@ -39,6 +39,11 @@ def keeping_grids(rounder: Rounder) -> Rounder:
     return kept
 
 
+def on_a_grid(weight: Tensor, grid: Grid) -> bool:
+    """Return whether somebody has quantized groups of ``weight`` [N, K] to as few bits before."""
+    return any(bool(_on_grids(rows, grid)[1].any()) for rows in float_rows(weight))
+
+
 def _on_grids(weight: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
     """Whole numbers int8 [N, K] and scales [N, K / group], which are 0 for groups that are on no grid."""
     scales = grid_scales(weight, grid.group, grid.bits, grid.scale, signed=grid.signed_scales)

@@ -9,7 +9,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.layers.experts import has_experts
 from hybridge.export.layers.rounded_weight import Rounder
 from hybridge.export.layers.stock_layers import GROUPS, StockEmbedding, StockLinear, StockWeight
-from hybridge.export.quantization.bits import RECIPES, bits_of, embedding_bits, grid_of
+from hybridge.export.quantization.bits import bits_of, embedding_bits, grid_of, recipe_of
 from hybridge.export.quantization.quantizable import (
     check_columns,
     embedding_factor,
@@ -35,7 +35,7 @@ def check_stock_quantization(options: ExportOptions) -> None:
             f"--embedding-quantize {options.embedding_quantize} needs --kernels hybridge or llm: "
             "core operators (aten) know no embedding of fewer bits."
         )
-    patterns = (*options.bits, *(RECIPES[options.recipe].bits if options.recipe != "none" else ()))
+    patterns = (*options.bits, *(recipe_of(options).bits if options.recipe != "none" else ()))
     if any(bits == 8 for _, bits in patterns):
         asked = f"--recipe {options.recipe}" if options.recipe != "none" else "--bits with 8"
         raise UsageError(

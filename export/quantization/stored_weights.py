@@ -7,7 +7,7 @@ with the eager model of the same numbers, reads them where they are.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -19,7 +19,7 @@ from hybridge.export.layers.rounded_weight import Grid, RoundedWeight, Rounder
 from hybridge.export.pinned.program_format import HEAD_BYTES, constant_offsets, read_header, read_program
 from hybridge.export.quantization.scale_search import round_by_search
 from hybridge.runtime.artifacts.manifest import FileEntry, StoredEntry
-from hybridge.runtime.kernels.panels import LANES, Factors, unpack
+from hybridge.runtime.kernels.panels import LANES, PANEL_BYTES, Factors, unpack
 
 Chunks = Mapping[str, bytes]
 
@@ -34,21 +34,26 @@ def stored_rounder(program: Path, stored: Mapping[str, StoredEntry]) -> Rounder:
 
     Raises ArtifactError where the program does not hold what ``stored`` says.
     """
-    wanted = [part for entry in stored.values() for part in (entry.numbers, entry.scales)]
+    wanted = [part for entry in stored.values() for part in _parts(entry) if part is not None]
     chunks = _find(program, wanted)
 
     def rounder(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
         if name not in stored:
             return round_by_search(name, weight, grid)
-        return _unpacked(chunks[stored[name].numbers.sha256], chunks[stored[name].scales.sha256], weight, grid)
+        return _unpacked([None if part is None else chunks[part.sha256] for part in _parts(stored[name])], len(weight), grid)
 
     return rounder
 
 
 def _entry(layer: nn.Module) -> StoredEntry:
     assert isinstance(layer, PackedLinear | PackedExperts)
-    assert layer.scales is not None
-    return StoredEntry(numbers=_hashed(layer.packed), scales=_hashed(layer.scales))
+    scales, minima, superscales = (None if part is None else _hashed(part) for part in layer.factors[:3])
+    assert scales is not None
+    return StoredEntry(numbers=_hashed(layer.packed), scales=scales, minima=minima, superscales=superscales)
+
+
+def _parts(entry: StoredEntry) -> tuple[FileEntry | None, ...]:
+    return entry.numbers, entry.scales, entry.minima, entry.superscales
 
 
 def _hashed(values: Tensor) -> FileEntry:
@@ -84,13 +89,19 @@ LARGEST_PADDING = 4096
 """Bytes between a constant and the next one."""
 
 
-def _unpacked(numbers: bytes, scales: bytes, weight: Tensor, grid: Grid) -> RoundedWeight:
-    """Take panels apart to the rounding of ``weight`` [N, K]."""
-    rows, columns = weight.shape
-    panels, step = -(-rows // LANES), 8 if grid.bits == 4 else 4
-    packed = torch.frombuffer(bytearray(numbers), dtype=torch.uint8 if grid.bits == 4 else torch.int8)
-    quanta = unpack(packed.view(panels, columns // step, 64), rows)
-    halves = torch.frombuffer(bytearray(scales), dtype=torch.float16).view(panels, columns // grid.group, LANES)
-    return RoundedWeight(
-        quanta=quanta, factors=Factors(halves.transpose(1, 2).reshape(panels * LANES, -1)[:rows].float()), bits=grid.bits
-    )
+def _unpacked(parts: Sequence[bytes | None], rows: int, grid: Grid) -> RoundedWeight:
+    """Take the panels of numbers, scales, minima and superscales apart to the rounding of a weight with ``rows``."""
+    numbers, *factors = parts
+    assert numbers is not None
+    whole = torch.float16 if factors[1] is None else torch.int8
+    panels = [
+        None if data is None else _tensor(data, kind, rows, LANES)
+        for data, kind in zip(factors, (whole, whole, torch.float16), strict=True)
+    ]
+    packed = _tensor(numbers, torch.int8 if grid.bits == 8 else torch.uint8, rows, PANEL_BYTES[grid.bits])
+    return RoundedWeight(quanta=unpack(packed, rows), factors=Factors(*panels).in_rows(rows), bits=grid.bits)
+
+
+def _tensor(data: bytes, kind: torch.dtype, rows: int, last: int) -> Tensor:
+    """Panels [N / 16, ..., last]."""
+    return torch.frombuffer(bytearray(data), dtype=kind).view(-(-rows // LANES), -1, last)

@@ -110,10 +110,12 @@ class FileEntry(Entry):
 
 
 class StoredEntry(Entry):
-    """A weight as the program has it: SHA-256 and size of its whole numbers and of its scales."""
+    """A weight as the program has it: SHA-256 and size of its whole numbers and of its factors."""
 
     numbers: FileEntry
     scales: FileEntry
+    minima: FileEntry | None = None
+    superscales: FileEntry | None = None
 
 
 class CalibrationEntry(Entry):

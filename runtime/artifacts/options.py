@@ -44,8 +44,8 @@ class ExportOptions:
     kernels: Literal["hybridge", "llm", "aten"] = "hybridge"
     quantize: Literal["auto", "none", "keep", "8da4w", "4w", "8w"] = "none"
     group_size: int = 32
-    embedding_quantize: Literal["none", "4w", "8w"] = "none"
-    rounding: Literal["nearest", "search"] = "search"
+    embedding_quantize: Literal["none", "4w", "5w", "6w", "8w"] = "none"
+    rounding: Literal["nearest", "search", "blocks"] = "search"
     calibrate: Literal["none", "self", "text"] = "none"
     recipe: Literal["none", "small", "balanced", "quality"] = "none"
     bits: Bits = ()
@@ -108,8 +108,8 @@ def check_limits(options: ExportOptions) -> None:
             raise ValueError(f"{name} is {value}, not {lowest} to {highest}")
     if max(len(options.shorter_verify_lens), len(options.tap_layers)) > MOST_LENGTHS:
         raise ValueError(f"shorter_verify_lens and tap_layers are lists of at most {MOST_LENGTHS}")
-    if len(options.bits) > MOST_PATTERNS or any(len(name) > 255 or bits not in (4, 8, 32) for name, bits in options.bits):
-        raise ValueError(f"bits are at most {MOST_PATTERNS} patterns of names with 4, 8 or 32")
+    if len(options.bits) > MOST_PATTERNS or any(len(name) > 255 or bits not in (4, 5, 6, 8, 32) for name, bits in options.bits):
+        raise ValueError(f"bits are at most {MOST_PATTERNS} patterns of names with 4, 5, 6, 8 or 32")
     if options.quantize == "auto":
         raise ValueError("quantize is auto, which stands for one of the others")
     lens = options.verify_lens

@@ -21,6 +21,9 @@ UNITS = {5: 32, 6: 16}
 BITS = {64: 4, 320: 5, 192: 6}
 """Bits by the last dimension of a uint8 tensor of panels."""
 
+PANEL_BYTES = {8: 64} | {bits: size for size, bits in BITS.items()}
+"""The last dimension by the bits."""
+
 
 class Factors(NamedTuple):
     """What whole numbers [N, K] become weights by, each but ``table`` in rows [N, ...] or in panels [N / 16, ..., 16].

@@ -71,12 +71,17 @@ def export(
     ] = "auto",
     group_size: Annotated[int, typer.Option(help="Columns of a weight that share a scale: 32, 64, 128.")] = 32,
     embedding_quantize: Annotated[
-        Literal["none", "4w", "8w"], typer.Option(help="The embedding, and the output layer where it is tied to it.")
+        Literal["none", "4w", "5w", "6w", "8w"],
+        typer.Option(help="The embedding, and the output layer where it is tied to it."),
     ] = "none",
     rounding: Annotated[
-        Literal["nearest", "search"],
-        typer.Option(help="How scales of 4-bit weights are found: by the least error, or by the largest number alone."),
-    ] = "search",
+        Literal["nearest", "search", "blocks"] | None,
+        typer.Option(
+            help="How weights are rounded: blocks have a scale and a minimum for each group, search a scale by the least "
+            "error, nearest one by the largest number. blocks if left out, where there are kernels for them, else search.",
+            show_default=False,
+        ),
+    ] = None,
     calibrate: Annotated[
         str | None,
         typer.Option(help="Round weights for this file of text, or 'self' for texts that the model makes itself; slower."),
@@ -88,7 +93,8 @@ def export(
     bits: Annotated[
         str,
         typer.Option(
-            help="Bits (4, 8 or 32) of weights by patterns of their names, such as 'out_proj=8,self_attn.*=8'; the last counts."
+            help="Bits (4, 5, 6, 8 or 32) of weights by patterns of their names, such as 'out_proj=8,self_attn.*=8'; the last "
+            "counts."
         ),
     ] = "",
     kv_cache: Annotated[
@@ -149,6 +155,7 @@ def export(
             f"--{'kernels' if kernels else 'backend'} {given} is for --format pte: onnxruntime has its own. Leave it out."
         )
     *shorter, longest = numbers(verify_len, "--verify-len", "4,8,16", lowest=1)
+    blocks = format_ == "pte" and kernels in (None, "hybridge") and group_size % 32 == 0
     options = ExportOptions(
         max_seq_len=max_seq_len,
         prefill_chunk=prefill_chunk,
@@ -162,7 +169,7 @@ def export(
         quantize=quantize,
         group_size=group_size,
         embedding_quantize=embedding_quantize,
-        rounding=rounding,
+        rounding=rounding or ("blocks" if blocks else "search"),
         recipe=recipe,
         bits=parse_bits(bits),
         kv_cache=kv_cache,
