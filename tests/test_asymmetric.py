@@ -71,7 +71,19 @@ def test_a_weight_that_was_quantized_before_keeps_its_numbers() -> None:
     torch.manual_seed(0)
     scales = torch.rand(8, 4, 1).half().float()
     weight = (torch.randint(-8, 8, (8, 4, 32)).float() * scales).flatten(1)
-    assert round_in_blocks("", weight, BLOCKS[4]).numbers().equal(weight)
+    for grid in BLOCKS.values():
+        kept = round_in_blocks("", weight, grid)
+        assert kept.numbers().equal(weight)
+        assert kept.bits == 4
+
+
+def test_rows_of_zeros_are_no_grid() -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(8, 64)
+    weight[6:] = 0.0
+    rounded = round_in_blocks("", weight, BLOCKS[5])
+    assert rounded.bits == 5
+    assert not rounded.numbers()[6:].any()
 
 
 def test_rounding_for_inputs_lowers_the_error_of_outputs() -> None:

@@ -125,7 +125,7 @@ def round_in_blocks(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
     """Round a weight [N, K] to what its grid asks for; a weight that somebody has quantized before keeps those numbers."""
     if not grid.minima:
         return round_by_search(name, weight, grid)
-    symmetric = replace(grid, minima=False)
-    if grid.bits == 4 and on_a_grid(weight, symmetric):
+    symmetric = replace(grid, bits=4, minima=False)
+    if on_a_grid(weight, symmetric):
         return round_by_search(name, weight, symmetric)
     return round_in_superblocks(weight, grid)
