@@ -14,7 +14,7 @@ from hybridge.export.cli.common import err, numbers, print_json
 from hybridge.runtime.defaults import LONG_TEXT
 
 EXAMPLES = (
-    "hybridge export Qwen3.5-0.8B -o qwen --quantize 8da4w --max-seq-len 2048",
+    "hybridge export Qwen3.5-0.8B -o qwen --max-seq-len 2048",
     "hybridge export Qwen3.5-0.8B -o qwen --recipe balanced --validate",
     "hybridge export LiquidAI/LFM2-350M -o lfm2 --format onnx",
     "hybridge export model-Q4_K_M.gguf -o model --verify-len 4,16",
