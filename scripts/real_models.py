@@ -27,9 +27,9 @@ KEPT = ExportOptions(quantize="keep")
 ROUNDED: dict[str, tuple[ExportOptions, str | None]] = {
     "hybridge, its own numbers (the default)": (KEPT, None),
     "hybridge, float32 (--quantize none)": (ExportOptions(), None),
-    "hybridge, --quantize 8da4w": (ExportOptions(quantize="8da4w"), None),
-    "hybridge, --recipe balanced": (ExportOptions(recipe="balanced"), None),
-    "hybridge, --recipe balanced --calibrate self": (ExportOptions(recipe="balanced"), "self"),
+    "hybridge, --recipe small": (ExportOptions(recipe="small", rounding="blocks"), None),
+    "hybridge, --recipe balanced": (ExportOptions(recipe="balanced", rounding="blocks"), None),
+    "hybridge, --recipe quality": (ExportOptions(recipe="quality", rounding="blocks"), None),
 }
 EDITED = """def mean(numbers):
     total = 0

@@ -321,19 +321,19 @@ HUGE = {
     "{{ 'a' | center(3000000000) }}": "too much memory",
     "{% set n = namespace(x='a' * 1000) %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}{% endfor %}": "too much memory",
     "{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}": "more than [0-9]+ characters",
-    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": "takes longer than 1 seconds",
-    "{{ 9 ** (9 ** (9 ** 9)) }}": "takes longer than 1 seconds|too much memory",
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}": "takes longer than 4 seconds",
+    "{{ 9 ** (9 ** (9 ** 9)) }}": "takes longer than 4 seconds|too much memory",
 }
 
 
 def test_a_template_has_a_budget() -> None:
     """Of time, of memory and of what it makes; the next one is rendered as ever."""
-    process = TemplateProcess(1.0)
+    process = TemplateProcess(4.0)
     for template, says in HUGE.items():
         begun = monotonic()
         with pytest.raises(RenderError, match=says):
             process.render(template, [], {})
-        assert monotonic() - begun < 5
+        assert monotonic() - begun < 15
         assert process.render("{{ messages[0].content }}", [{"content": "x" * 1_000_000}], {}) == "x" * 1_000_000
     process.close()
     assert process.render("again", [], {}) == "again"
