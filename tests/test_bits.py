@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hybridge.cache.errors import UsageError
+from hybridge.export.layers.packed_layers import PackedLinear
 from hybridge.export.output.description import Weights
 from hybridge.export.quantization.bits import RECIPES, bits_of, parse_bits, with_recipe
 from hybridge.export.quantization.quantizable import rounded_names
@@ -38,6 +39,14 @@ def test_the_last_pattern_decides() -> None:
     options = ExportOptions(quantize="8da4w", bits=(("*_proj", 8), ("mlp.down_proj", 32), ("layers.0.mlp.down_proj", 4)))
     names = ("model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj", "model.layers.0.mlp.down_proj", "lm_head")
     assert [bits_of(name, options) for name in names] == [8, 32, 4, 4]
+
+
+def test_what_goes_into_32_bits_is_not_rounded() -> None:
+    """The kernels have no such product, and refuse to run it."""
+    model = tiny_model(tiny_config("qwen3"))
+    quantize(model, ExportOptions(group_size=8, quantize="8da4w", bits=(("o_proj", 32),)))
+    layers = {name.rpartition(".")[2]: each for name, each in model.named_modules() if isinstance(each, PackedLinear)}
+    assert (layers["o_proj"].integer, layers["q_proj"].integer) == (False, True)
 
 
 def test_a_pattern_is_for_whole_parts_of_a_name() -> None:
