@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,16 +15,19 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.api import export_model
 from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.export.layers.rounded_weight import Grid
+from hybridge.export.output.description import Weights
 from hybridge.export.output.progress import ExportProgress
+from hybridge.export.quantization.bits import with_recipe
 from hybridge.export.quantization.calibration import calibrate, round_on
 from hybridge.export.quantization.calibration_text import LENGTH, WINDOWS, sampled_tokens
 from hybridge.export.quantization.quantizable import untied_linears
-from hybridge.export.quantization.quantize import quantize
+from hybridge.export.quantization.quantize import quantize, rounder_of
 from hybridge.export.quantization.scale_search import round_by_search
 from hybridge.export.reference.validate import validate_session
 from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.checks.comparison import divergence
+from hybridge.runtime.kernels.panels import weights
 from tests.helpers.tiny import lively, save_lively_checkpoint, tiny_model
 from tests.helpers.zoo import VARIANTS
 
@@ -79,10 +83,41 @@ def test_a_model_makes_the_same_texts_every_time(checkpoint: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_artifact_validates_against_the_weights_that_it_holds(checkpoint: Path) -> None:
-    options = ExportOptions(
-        max_seq_len=96, prefill_chunk=17, verify_len=5, quantize="4w", embedding_quantize="8w", bits=(("o_proj", 8),)
-    )
+def test_groups_with_minima_are_calibrated_too(checkpoint: Path) -> None:
+    """5 and 6 bits among them, a weight that was quantized before, and an embedding, which calibration does not reach."""
+    options = with_recipe(ExportOptions(recipe="balanced", rounding="blocks"))
+    text, loaded = checkpoint.parent / "text.txt", load_checkpoint(checkpoint)
+    name = "model.layers.1.self_attn.k_proj"
+    quantized = loaded.model.get_submodule(name)
+    torch.manual_seed(0)
+    numbers = torch.randint(-8, 8, quantized.weight.shape).float() * 2.0**-5
+    quantized.weight.data = numbers
+    calibrated, found = calibrate(loaded, options, text), []
+    tokens = calibrated.tokens[:4]
+    want = loaded.model(tokens, use_cache=False).logits
+    for rounder in (calibrated.rounder, rounder_of(options)):
+        model = load_checkpoint(checkpoint).model
+        model.get_submodule(name).weight.data = numbers.clone()
+        quantize(model, options, rounder)
+        kept = model.get_submodule(name)
+        assert weights(kept.packed, kept.factors, kept.out_features).equal(numbers)
+        bits = Weights.of(model).bits
+        assert (bits[name], bits["model.embed_tokens"], bits["model.layers.1.self_attn.v_proj"]) == (4, 5, 6)
+        found.append(float(divergence(want, model(tokens, use_cache=False).logits).mean()))
+    assert found[0] < 0.9 * found[1], found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"embedding_quantize": "8w", "bits": (("o_proj", 8),)},
+        {"embedding_quantize": "5w", "bits": (("o_proj", 8), ("v_proj", 6)), "rounding": "blocks"},
+    ],
+    ids=["scales", "minima"],
+)
+def test_an_artifact_validates_against_the_weights_that_it_holds(checkpoint: Path, choices: dict[str, Any]) -> None:
+    options = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, quantize="4w", **choices)
     artifact = exported(checkpoint, options, calibrate=checkpoint.parent / "text.txt")
     manifest = read_manifest(artifact)
     assert manifest.options.calibrate == "text"

@@ -8,14 +8,13 @@ the least weighted squared error are known in closed form (``make_qkx2_quants`` 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from hybridge.export.layers.packed_layers import float_rows
 from hybridge.export.layers.rounded_weight import Grid, RoundedWeight
-from hybridge.export.quantization.rounding import on_a_grid
+from hybridge.export.quantization.rounding import keeping_grids
 from hybridge.export.quantization.scale_search import round_by_search
 from hybridge.runtime.kernels.panels import Factors
 
@@ -121,11 +120,7 @@ def line_numbers(groups: Tensor, scales: Tensor, minima: Tensor, bits: int) -> T
     return ((groups - minima) / scales).round().clamp(0, (1 << bits) - 1)
 
 
+@keeping_grids
 def round_in_blocks(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
-    """Round a weight [N, K] to what its grid asks for; a weight that somebody has quantized before keeps those numbers."""
-    if not grid.minima:
-        return round_by_search(name, weight, grid)
-    symmetric = replace(grid, bits=4, minima=False)
-    if on_a_grid(weight, symmetric):
-        return round_by_search(name, weight, symmetric)
-    return round_in_superblocks(weight, grid)
+    """Round a weight [N, K] without data to what its grid asks for."""
+    return round_in_superblocks(weight, grid) if grid.minima else round_by_search(name, weight, grid)

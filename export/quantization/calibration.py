@@ -21,12 +21,12 @@ from transformers import PreTrainedModel
 from hybridge.export.checkpoint.decoder import decoder_of
 from hybridge.export.checkpoint.loading import Checkpoint
 from hybridge.export.layers.rounded_weight import Grid, RoundedWeight, Rounder
+from hybridge.export.quantization.asymmetric import round_in_blocks
 from hybridge.export.quantization.bits import bits_of, grid_of
 from hybridge.export.quantization.calibration_text import calibration_tokens
 from hybridge.export.quantization.gptq import LayerInputs, layer_inputs, round_by_gptq
 from hybridge.export.quantization.quantizable import check_columns, linears, untied_linears
-from hybridge.export.quantization.rounding import keeping_grids
-from hybridge.export.quantization.scale_search import round_by_search
+from hybridge.export.quantization.rounding import fitting_grid, keeping_grids
 from hybridge.export.quantization.stored_weights import stored_entries
 from hybridge.runtime.artifacts.manifest import CalibrationEntry
 from hybridge.runtime.artifacts.options import ExportOptions
@@ -62,12 +62,12 @@ def calibrate(checkpoint: Checkpoint, options: ExportOptions, source: str | Path
     for name, layer in untied_linears(checkpoint.model):
         if (bits := bits_of(name, options)) < 32:
             check_columns(name, layer.weight, options.group_size)
-            grids[name] = grid_of(bits, options)
+            grids[name] = fitting_grid(layer.weight, grid_of(bits, options))
     rounded = round_on(checkpoint.model, tokens, grids)
 
     @keeping_grids
     def rounder(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
-        return rounded[name] if name in rounded else round_by_search(name, weight, grid)
+        return rounded[name] if name in rounded else round_in_blocks(name, weight, grid)
 
     source_kind: Literal["self", "text"] = "self" if source == "self" else "text"
     return Calibrated(source=source_kind, tokens=tokens, names=list(rounded), rounder=rounder)

@@ -19,11 +19,17 @@ SMALLEST_SCALE = 2.0**-24
 
 
 def keeping_grids(rounder: Rounder) -> Rounder:
-    """Return ``rounder``, but groups that somebody has quantized to as few bits before keep their numbers exactly."""
+    """Return ``rounder``, but groups that somebody has quantized to as few bits before keep their numbers exactly.
+
+    With minima, which share superblocks, a weight keeps them as a whole, see ``fitting_grid``.
+    """
 
     @functools.wraps(rounder)
     def kept(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
+        grid = fitting_grid(weight, grid)
         rounded = rounder(name, weight, grid)
+        if grid.minima:
+            return rounded
         parts = [_on_grids(rows, grid) for rows in float_rows(weight)]
         if not any(scales.any() for _, scales in parts):
             return rounded
@@ -39,10 +45,16 @@ def keeping_grids(rounder: Rounder) -> Rounder:
     return kept
 
 
-def on_a_grid(weight: Tensor, grid: Grid) -> bool:
-    """Return whether somebody has quantized ``weight`` [N, K] to as few bits before: most of its groups; some are all zeros."""
-    found = [(_on_grids(rows, grid)[1] != 0).float().mean(1) for rows in float_rows(weight)]
-    return float(torch.cat(found).mean()) > 0.5
+def fitting_grid(weight: Tensor, grid: Grid) -> Grid:
+    """Return ``grid``, or in place of one with minima that of 4 bits without, where somebody has quantized ``weight`` to it.
+
+    That is so where most of the groups of ``weight`` [N, K] are on it; some may be there for being all zeros.
+    """
+    if not grid.minima:
+        return grid
+    symmetric = replace(grid, bits=4, minima=False)
+    found = [(_on_grids(rows, symmetric)[1] != 0).float().mean(1) for rows in float_rows(weight)]
+    return symmetric if float(torch.cat(found).mean()) > 0.5 else grid
 
 
 def _on_grids(weight: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:

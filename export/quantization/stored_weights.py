@@ -17,7 +17,8 @@ from hybridge.cache.errors import ArtifactError
 from hybridge.export.layers.packed_layers import PackedExperts, PackedLinear
 from hybridge.export.layers.rounded_weight import Grid, RoundedWeight, Rounder
 from hybridge.export.pinned.program_format import HEAD_BYTES, constant_offsets, read_header, read_program
-from hybridge.export.quantization.scale_search import round_by_search
+from hybridge.export.quantization.asymmetric import round_in_blocks
+from hybridge.export.quantization.rounding import fitting_grid
 from hybridge.runtime.artifacts.manifest import FileEntry, StoredEntry
 from hybridge.runtime.kernels.panels import LANES, PANEL_BYTES, Factors, unpack
 
@@ -39,8 +40,9 @@ def stored_rounder(program: Path, stored: Mapping[str, StoredEntry]) -> Rounder:
 
     def rounder(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
         if name not in stored:
-            return round_by_search(name, weight, grid)
-        return _unpacked([None if part is None else chunks[part.sha256] for part in _parts(stored[name])], len(weight), grid)
+            return round_in_blocks(name, weight, grid)
+        parts = [None if part is None else chunks[part.sha256] for part in _parts(stored[name])]
+        return _unpacked(parts, len(weight), fitting_grid(weight, grid))
 
     return rounder
 
