@@ -58,7 +58,7 @@ def _threads() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _collected() -> Iterator[None]:
-    """What a module's tests leave behind is not walked again by every later collection: graphs are objects by the million."""
+    """Keep later collections from walking what a module's tests leave behind: graphs are objects by the million."""
     yield
     gc.collect()
     gc.freeze()

@@ -63,6 +63,12 @@ def test_packed_linear(kernels: CrossCompiled, bits: int, integer: bool) -> None
     torch.testing.assert_close(out, want, rtol=1e-5, atol=1e-5)
 
 
+def called(name: str, weight: PackedWeight) -> tuple[str, list[Tensor | None]]:
+    """The operator for a weight, and the tensors of that."""
+    given = [None if part is None else part.data for part in (weight.packed, *weight.factors)]
+    return (f"packed_{name}.out", given[:2]) if weight.factors.is_plain else (f"block_{name}.out", given)
+
+
 @pytest.mark.parametrize("integer", [True, False])
 @pytest.mark.parametrize("name", [*KINDS, *HALVES])
 def test_blocks(kernels: CrossCompiled, name: str, integer: bool) -> None:
@@ -72,9 +78,7 @@ def test_blocks(kernels: CrossCompiled, name: str, integer: bool) -> None:
     torch.manual_seed(0)
     columns = 2 * KINDS[name].columns if name in KINDS else 37
     weight = packed_blocks(name, 23, columns)
-    given = [None if part is None else part.data for part in (weight.packed, *weight.factors)]
-    operator = "packed_linear.out" if name in HALVES else "block_linear.out"
-    given = given[:2] if name in HALVES else given
+    operator, given = called("linear", weight)
     x = torch.randn(1, 17, columns)
     want = PackedLinear(weight, None, integer=integer)(x)
     for tokens in (*range(1, 10), 12, 17) if integer else (1, 3, 17):
@@ -91,9 +95,7 @@ def test_rows_of_blocks(kernels: CrossCompiled, name: str) -> None:
         torch.tensor([[0, 22, 16]]),
         torch.full((1, 3, columns), float("nan")),
     )
-    given = [None if part is None else part.data for part in (weight.packed, *weight.factors)]
-    operator = "packed_embedding.out" if name in HALVES else "block_embedding.out"
-    given = given[:2] if name in HALVES else given
+    operator, given = called("embedding", weight)
     want = weights(weight.packed, weight.factors, 23)[tokens]
     torch.testing.assert_close(kernels(operator, tokens, *given, 23, columns, out)[-1], want, rtol=1e-6, atol=1e-6)
 

@@ -66,7 +66,6 @@ class _Packed(WithoutWeight):
         self.packed, self.bits, self.note = weight.packed, weight.bits, weight.note
         self.count = weight.rows * weight.columns
         self.scales, self.minima, self.superscales, self.table = weight.factors
-        self._is_plain = weight.factors.is_plain
 
     @property
     def factors(self) -> Factors:
@@ -75,7 +74,7 @@ class _Packed(WithoutWeight):
 
     def call(self, name: str, inputs: Sequence[Tensor], rest: Sequence[object]) -> Tensor:
         """Call operator ``name`` for plain scales, or the one for all that panels can have; ``rest`` is behind the weight."""
-        if self._is_plain:
+        if self.factors.is_plain:
             out: Tensor = getattr(torch.ops.hybridge, f"packed_{name}")(*inputs, self.packed, self.scales, *rest)
         else:
             out = getattr(torch.ops.hybridge, f"block_{name}")(*inputs, self.packed, *self.factors, *rest)
@@ -103,7 +102,8 @@ class PackedExperts(_Packed):
     def __init__(self, weight: PackedWeight, rows: int, bias: Tensor | None, *, integer: bool) -> None:
         super().__init__(weight)
         self.out_features, self.integer = rows, integer and weight.bits < 16
-        self.count -= self.count // (-rows % LANES + rows) * (-rows % LANES)  # what fills up each expert's last panel
+        panels = -(-rows // LANES)  # of each expert, of which the last is filled up
+        self.count = weight.rows // (panels * LANES) * rows * weight.columns
         self.bias = None if bias is None else constant(bias)
 
     def forward(self, x: Tensor, chosen: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ def parameter_count(*models: nn.Module) -> int:
         own = list(module.parameters(recurse=False))
         if isinstance(module, WithoutWeight):
             counts[id(own[0])] = module.count
-            own = [weight for weight in own if weight is module.bias] if hasattr(module, "bias") else []
+            own = [weight for weight in own if weight is getattr(module, "bias", None)]
         counts |= {id(weight): weight.numel() for weight in own}
     return sum(counts.values())
 

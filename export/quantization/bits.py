@@ -64,7 +64,7 @@ def recipe_of(options: ExportOptions) -> Recipe:
 
 def has_minima(options: ExportOptions) -> bool:
     """Return whether groups are rounded to a scale and a minimum: our own kernels alone have those."""
-    return options.rounding == "blocks" and options.format == "pte" and options.kernels == "hybridge"
+    return options.rounding == "blocks" and options.has_own_kernels
 
 
 def with_recipe(options: ExportOptions) -> ExportOptions:

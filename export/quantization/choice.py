@@ -13,15 +13,12 @@ from hybridge.export.checkpoint.gguf.checkpoint import is_gguf
 from hybridge.export.checkpoint.gguf.file import open_gguf
 from hybridge.export.checkpoint.text_model import empty_model
 from hybridge.export.quantization.bits import with_recipe
-from hybridge.export.quantization.quantizable import embedding_names, rounded_columns
+from hybridge.export.quantization.quantizable import GROUPS, embedding_names, rounded_columns
 from hybridge.export.quantization.quantize import is_quantized
 from hybridge.runtime.artifacts.options import ExportOptions
 
 RECIPE: Literal["balanced"] = "balanced"
 """What a float checkpoint gets: the best of those that need no data (docs/quality.md)."""
-
-GROUPS = (32, 16, 8)
-"""Sizes of groups, best first."""
 
 
 def resolved(options: ExportOptions, place: Path, config: Any, warn: Callable[[str], None]) -> ExportOptions:
@@ -33,7 +30,7 @@ def resolved(options: ExportOptions, place: Path, config: Any, warn: Callable[[s
     Raises UsageError for options that do not go together.
     """
     if options.quantize == "auto":
-        if not _has_blocks(options) or options.recipe != "none":
+        if not options.has_own_kernels or options.recipe != "none":
             options = replace(options, quantize="none")
         elif _quantized_kinds(place) and not _others(options):
             options = replace(options, quantize="keep")
@@ -53,18 +50,15 @@ def _shipped(options: ExportOptions, config: Any, warn: Callable[[str], None]) -
         warn("no group of 8 columns or more divides this model's weights: they stay float32.")
         return options
     left_alone = [(name, 32) for name in embedding_names(model) if list(model.get_input_embeddings().children())]
-    rounding: Literal["blocks", "search"] = (
-        "blocks" if fitting[0] % 32 == 0 else "search"
-    )  # weights of 5 bits lie in groups of 32
+    rounding: Literal["blocks", "search"] = "search" if fitting[0] % 32 else "blocks"  # whose 5 bits want groups of 32
     return replace(options, recipe=RECIPE, rounding=rounding, group_size=fitting[0], bits=(*left_alone, *options.bits))
 
 
 def costs(options: ExportOptions, place: Path) -> Iterator[str]:
     """Yield a sentence for what an export with ``options`` loses of a quantized file, and how not to."""
-    kinds = _quantized_kinds(place)
-    if not kinds or options.quantize == "keep":
+    if options.quantize == "keep" or not (kinds := _quantized_kinds(place)):
         return
-    own = "--quantize keep" if _has_blocks(options) else "--quantize keep, with --format pte and --kernels hybridge,"
+    own = "--quantize keep" if options.has_own_kernels else "--quantize keep, with --format pte and --kernels hybridge,"
     if is_quantized(options):
         how = f"--recipe {options.recipe}" if options.recipe != "none" else f"--quantize {options.quantize}"
         done = f"{how} rounds them again, but for those that fit as they are, and the model gets worse"
@@ -84,7 +78,7 @@ def _check_keep(options: ExportOptions, place: Path) -> None:
         raise UsageError(
             f"--quantize keep has the blocks of a GGUF file as they are, and {place} is none; give --quantize 8da4w, or none."
         )
-    if not _has_blocks(options):
+    if not options.has_own_kernels:
         other = "--format onnx" if options.format != "pte" else f"--kernels {options.kernels}"
         raise UsageError(
             f"--quantize keep needs --format pte and --kernels hybridge, not {other}, which cannot have the blocks of a GGUF "
@@ -92,10 +86,6 @@ def _check_keep(options: ExportOptions, place: Path) -> None:
         )
     if others := _others(options):
         raise UsageError(f"{' and '.join(others)} round weights, --quantize keep rounds none; leave one of them out.")
-
-
-def _has_blocks(options: ExportOptions) -> bool:
-    return options.format == "pte" and options.kernels == "hybridge"
 
 
 def _others(options: ExportOptions) -> list[str]:

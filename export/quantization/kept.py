@@ -10,11 +10,9 @@ from torch import Tensor, nn
 from hybridge.export.layers.packed_layers import CHUNK, WithoutWeight
 from hybridge.export.layers.rounded_weight import Grid, RoundedWeight
 from hybridge.export.pinned.transformers_loading import origin_of
+from hybridge.export.quantization.quantizable import GROUPS
 from hybridge.export.quantization.rounding import round_to_nearest
 from hybridge.runtime.kernels.panels import Factors
-
-GROUPS = (32, 16, 8)
-"""Columns that share a scale where a weight has to be rounded."""
 
 
 def keep_blocks(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:

@@ -21,6 +21,9 @@ READ_DIRECTLY = frozenset({"kv_b_proj", "dt_proj", "router", "gate"})
 NARROW = 16
 """A layer with so many times fewer outputs than inputs makes gates: little to gain, much to lose."""
 
+GROUPS = (32, 16, 8)
+"""Columns that may share a scale where nobody says how many, best first."""
+
 
 def linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
     """Return the linear layers that fewer bits are for, and their names."""

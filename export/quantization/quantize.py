@@ -45,7 +45,7 @@ def check_quantization(options: ExportOptions) -> None:
         raise UsageError(f"--kv-cache {options.kv_cache} needs --kernels hybridge, not {options.kernels}.")
     if not is_quantized(options):
         return
-    if odd := {bits for _, bits in options.bits if bits in (5, 6)} | ({5, 6} & {BITS[options.embedding_quantize]}):
+    if odd := {5, 6} & {BITS[options.embedding_quantize], *(bits for _, bits in options.bits)}:
         if not has_minima(options):
             raise UsageError(
                 f"weights of {min(odd)} bits need --rounding blocks, --format pte and --kernels hybridge; others have 4 or 8."
@@ -64,7 +64,7 @@ def check_calibration(options: ExportOptions) -> None:
         raise UsageError("--calibrate is for rounded weights; give --quantize, --recipe or --bits too.")
     if options.quantize == "keep":
         raise UsageError("--calibrate is for weights that are rounded, and --quantize keep rounds none; give --quantize 8da4w.")
-    if options.format != "pte" or options.kernels != "hybridge":
+    if not options.has_own_kernels:
         other = "--format onnx" if options.format != "pte" else f"--kernels {options.kernels}"
         raise UsageError(f"--calibrate needs --format pte and --kernels hybridge, not {other}; leave one of them out.")
 

@@ -72,8 +72,13 @@ class ExportOptions:
         """What keys and values are kept in: by itself float16 where a text may be long and the weights are rounded as well."""
         if self.kv_cache != "auto":
             return self.kv_cache
-        is_rounded = self.format == "pte" and self.kernels == "hybridge" and (self.quantize != "none" or bool(self.bits))
+        is_rounded = self.has_own_kernels and (self.quantize != "none" or bool(self.bits))
         return "float16" if is_rounded and self.max_seq_len > LONG_TEXT else "float32"
+
+    @property
+    def has_own_kernels(self) -> bool:
+        """Return whether hybridge's kernels run it."""
+        return self.format == "pte" and self.kernels == "hybridge"
 
     @property
     def rounds_inputs(self) -> bool:

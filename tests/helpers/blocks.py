@@ -7,14 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hybridge.export.checkpoint.gguf.blocks import IQ4, MXFP4
 from hybridge.export.layers.packed_layers import PackedWeight
 from hybridge.export.layers.rounded_weight import RoundedWeight
 from hybridge.runtime.kernels.panels import Factors
 
-TABLES = {
-    "IQ4": torch.tensor([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], dtype=torch.int8),
-    "MXFP4": torch.tensor([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], dtype=torch.int8),
-}
+TABLES = {name: torch.tensor(numbers, dtype=torch.int8) for name, numbers in (("IQ4", IQ4), ("MXFP4", MXFP4))}
 
 
 @dataclass(frozen=True, kw_only=True)
