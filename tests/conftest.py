@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from hypothesis.database import DirectoryBasedExampleDatabase
+from hypothesis.database import DirectoryBasedExampleDatabase, MultiplexedDatabase, ReadOnlyDatabase
 
 with warnings.catch_warnings():
     # What the pinned libraries say of themselves while they are imported.
@@ -29,8 +29,11 @@ from hybridge.runtime.artifacts.options import ExportOptions
 
 pytest_plugins = ["selection", "durations"]
 
-# Examples that failed are kept here and tried first ever after: commit them with the repair. CI prints how to repeat a failure.
-EXAMPLES = DirectoryBasedExampleDatabase(Path(__file__).parent / "hypothesis-examples")
+# Examples that failed once are committed in hypothesis-examples and tried first ever after. Hypothesis forgets an example that
+# passes, so that folder is read only; a new failure is kept in .hypothesis, to be copied there with the repair.
+COMMITTED = DirectoryBasedExampleDatabase(Path(__file__).parent / "hypothesis-examples")
+FOUND_HERE = DirectoryBasedExampleDatabase(Path(__file__).parents[1] / ".hypothesis" / "examples")
+EXAMPLES = MultiplexedDatabase(FOUND_HERE, ReadOnlyDatabase(COMMITTED))
 settings.register_profile(
     "hybridge",
     database=EXAMPLES,
