@@ -56,9 +56,10 @@ def compiled(root: Path) -> list[Path]:
         package = sys.modules[name] = ModuleType(name)
         package.__path__ = [str(folder)]
     from hybridge.runtime.backends import xnnpack_cache
+    from hybridge.runtime.core import library as core
     from hybridge.runtime.kernels import library
 
-    return [library.build(), xnnpack_cache.library()] if library.compiler() else []
+    return [library.build(), core.build(), xnnpack_cache.library()] if library.compiler() else []
 
 
 def platform_tag(libraries: list[Path]) -> str:

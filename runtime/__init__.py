@@ -8,9 +8,10 @@ if TYPE_CHECKING:
     from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
     from hybridge.runtime.artifacts.manifest import Manifest
     from hybridge.runtime.artifacts.options import ExportOptions
+    from hybridge.runtime.core.sampling import Sampling
     from hybridge.runtime.drafters.prompt_lookup import PromptLookup
     from hybridge.runtime.generation.drafter import Context, Drafter
-    from hybridge.runtime.generation.sampling import Proposal, Sampler, Sampling
+    from hybridge.runtime.generation.sampling import Proposal, Sampler
     from hybridge.runtime.generation.stats import GenerationStats
     from hybridge.runtime.sessions.session import Session
 
@@ -42,7 +43,7 @@ if not TYPE_CHECKING:  # else a type checker would believe in every name
             "PromptLookup": "hybridge.runtime.drafters.prompt_lookup",
             "Proposal": "hybridge.runtime.generation.sampling",
             "Sampler": "hybridge.runtime.generation.sampling",
-            "Sampling": "hybridge.runtime.generation.sampling",
+            "Sampling": "hybridge.runtime.core.sampling",
             "Session": "hybridge.runtime.sessions.session",
             "open_artifact": "hybridge.runtime.artifacts.artifact",
         },

@@ -11,19 +11,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from c_functions import functions_for_apps
 from cross_compiled import has_zig, zig
 from java import java_home, jni_flags
 
 import hybridge
 from hybridge.runtime import Sampling, Session
+from hybridge.runtime.core import library
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.native import command
 
 CHECKOUT = Path(__file__).parents[1]
 MODULE = CHECKOUT / "examples/android/hybridge"
 MAIN = MODULE / "src/main"
 KOTLIN = MAIN / "kotlin/dev/hybridge"
-JNI, HEADER = MAIN / "cpp/hybridge_jni.cpp", command.FOLDER / "hybridge/hybridge.h"
+JNI, HEADER = MAIN / "cpp/hybridge_jni.cpp", library.SOURCES / "hybridge/hybridge.h"
 STRICT = ("-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror")
 TYPES = {
     "Int": "jint",
@@ -74,7 +75,7 @@ def test_kotlin_declares_the_jni_functions() -> None:
 
 
 def test_each_c_function_has_its_jni_function() -> None:
-    functions = re.findall(r"^(?:hybridge_status|const char\*) (hybridge_\w+)\(", text(HEADER), re.MULTILINE)
+    functions = functions_for_apps(text(HEADER))
     assert [name for name in functions if f"{name}(" not in text(JNI)] == []
     assert len(functions) == 27
 
@@ -110,7 +111,7 @@ def test_the_jni_functions_compile(name: str, tmp_path: Path) -> None:
         pytest.skip("needs clang: scripts/setup, which installs ziglang")
     home = java_home()
     assert home
-    run(*COMPILERS[name], *STRICT, *jni_flags(home), f"-I{command.FOLDER}", "-c", JNI, "-o", tmp_path / "jni.o")
+    run(*COMPILERS[name], *STRICT, *jni_flags(home), f"-I{library.SOURCES}", "-c", JNI, "-o", tmp_path / "jni.o")
 
 
 @needs_jni
@@ -121,7 +122,7 @@ def test_kotlin_does_all_that_a_session_can(own_artifact: Path, tmp_path: Path) 
     home = java_home()
     assert home
     cmake, build = Path(sys.executable).with_name("cmake"), tmp_path / "build"
-    run(cmake, "-S", MAIN / "cpp", "-B", build, f"-DCMAKE_PREFIX_PATH={command.cmake_prefix()}", JAVA_HOME=str(home))
+    run(cmake, "-S", MAIN / "cpp", "-B", build, f"-DCMAKE_PREFIX_PATH={library.cmake_prefix()}", JAVA_HOME=str(home))
     run(cmake, "--build", build, "--parallel", 2)
     classes = compile_kotlin(tmp_path, home)
     java = [home / "bin/java", "-Xcheck:jni", "--enable-native-access=ALL-UNNAMED", f"-Djava.library.path={build}"]

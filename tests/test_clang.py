@@ -15,16 +15,16 @@ from app_links import app_links
 from cross_compiled import has_zig, zig
 
 from hybridge.runtime import Session
+from hybridge.runtime.core.library import SOURCES
 from hybridge.runtime.kernels import compiling, library
-from hybridge.runtime.native.command import FOLDER
 from hybridge.runtime.pinned import MACROS
 
 CHECKOUT = Path(__file__).parents[1]
 EXAMPLE = CHECKOUT / "examples/native/main.cpp"
-APPS = [EXAMPLE, FOLDER / "c_api.cpp", FOLDER / "replay.cpp", FOLDER.parent / "backends/xnnpack_cache.cpp"]
+APPS = [EXAMPLE, SOURCES / "c_api.cpp", SOURCES.parent / "backends/xnnpack_cache.cpp"]
 # The statement expressions are ExecuTorch's own, in ET_UNWRAP.
 STRICT = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wno-gnu-statement-expression", *MACROS)
-APP_FLAGS = (*STRICT, "-Wconversion", '-DHYBRIDGE_VERSION="0"', f"-I{FOLDER}")
+APP_FLAGS = (*STRICT, "-Wconversion", f"-I{SOURCES}")
 KERNEL_FLAGS = (*STRICT, "-Wno-unused-parameter", "-Wno-sign-compare", "-Wno-psabi", f"-I{library.FOLDER}")
 PROMPT = "how to read a file"
 needs_zig = pytest.mark.skipif(not has_zig(), reason="needs clang: scripts/setup, which installs ziglang")
@@ -56,7 +56,7 @@ def compile_for(target: str, folder: Path) -> None:
 @pytest.mark.parametrize("target", ["x86_64-linux-gnu", "aarch64-linux-gnu", "aarch64-macos"])
 def test_clang_has_no_warning(target: str, tmp_path: Path) -> None:
     """What passed once is not compiled again until something changes."""
-    headers = [path for folder in ("hybridge", "c_api") for path in sorted((FOLDER / folder).glob("*.h"))]
+    headers = [path for folder in ("hybridge", "c_api") for path in sorted((SOURCES / folder).glob("*.h"))]
     files = [*APPS, *library.sources(), *headers, *sorted(library.FOLDER.glob("*.h"))]
     key = compiling.key(files, sys.executable, [target, *APP_FLAGS, *KERNEL_FLAGS])
     passed = compiling.cache_folder("clang") / key / "passed"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridge.runtime.backends.native_log import without_native_log
+from hybridge.runtime.native_log import without_native_log
 
 LOG = b"[cpuinfo_utils.cpp:71] Reading file /sys/devices/soc0/image_version\n"
 RUN = """
@@ -68,7 +68,7 @@ def test_no_file_for_the_log_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatc
     def full() -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hybridge.runtime.backends.native_log.tempfile.TemporaryFile", full)
+    monkeypatch.setattr("hybridge.runtime.native_log.tempfile.TemporaryFile", full)
     with without_native_log():
         os.write(2, b"seen\n")
     assert capfd.readouterr().err == "seen\n"

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 import hybridge
 from hybridge.export.cli import app
 from hybridge.runtime import Sampling, Session
+from hybridge.runtime.core.library import SOURCES
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.native.command import FOLDER
 from hybridge.runtime.pinned import MACROS, executorch
 
 CHECKOUT = Path(__file__).parents[1]
@@ -79,7 +79,7 @@ def test_the_tutorials_program_goes_on_with_the_sessions_text(own_artifact: Path
     tutorial = Document.read(CHECKOUT / "docs/tutorial.md")
     (source,), (cmake,) = tutorial.blocks("cpp"), tutorial.blocks("cmake")
     (tmp_path / "main.cpp").write_text(source, encoding="utf-8")
-    flags = ["-std=c++20", *STRICT, "-Wconversion", *MACROS, f"-I{FOLDER}", *compiling.include_flags()]
+    flags = ["-std=c++20", *STRICT, "-Wconversion", *MACROS, f"-I{SOURCES}", *compiling.include_flags()]
     run(compiling.compiler(), *flags, tmp_path / "main.cpp", "-o", tmp_path / "app", *app_links())
     assert set(cmake.splitlines()) <= set(read(EXAMPLE / "CMakeLists.txt").splitlines()) | {"find_package(hybridge REQUIRED)"}
     shown = run(tmp_path / "app", own_artifact / "model.pte", QUESTION)
@@ -94,8 +94,8 @@ def test_cmake_builds_the_example_from_installed_packages(own_artifact: Path, tm
     cmake = Path(sys.executable).with_name("cmake")
     prefix = CliRunner().invoke(app, ["native", "--cmake-prefix"]).stdout.strip()
     flags = f"-DCMAKE_CXX_FLAGS={' '.join(STRICT)} -Wno-pedantic"
-    run(cmake, "-S", EXAMPLE, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}", flags, "-DHYBRIDGE_REPLAY=ON", ONE_SET)
-    run(cmake, "--build", tmp_path / "build", "--parallel", 2, "--target", "talk", "hybridge_replay")
+    run(cmake, "-S", EXAMPLE, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}", flags, ONE_SET)
+    run(cmake, "--build", tmp_path / "build", "--parallel", 2, "--target", "talk", "hybridge_shared")
     program = tmp_path / "build/talk"
     assert not re.search(r"not found|lib(python|torch|c10)", listed := run("ldd", program)), listed
     assert text_of(run(program, own_artifact / "model.pte", QUESTION)) == expected(own_artifact)
@@ -109,7 +109,7 @@ def test_cmake_builds_the_example_from_installed_packages(own_artifact: Path, tm
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_an_instruction_set_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    words = [Path(sys.executable).with_name("cmake"), "-S", FOLDER, "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={executorch()}"]
+    words = [Path(sys.executable).with_name("cmake"), "-S", SOURCES, "-B", tmp_path, f"-DCMAKE_PREFIX_PATH={executorch()}"]
     done = subprocess.run([*words, "-DHYBRIDGE_INSTRUCTION_SETS=plain;avx3"], capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert re.search(r"there is no avx3\s+for\s+\S+;\s+see\s+\S+instruction_sets.txt", done.stderr)
@@ -121,7 +121,7 @@ def test_an_installed_hybridge_is_found_without_its_sources(own_artifact: Path, 
     """cmake --install, and the example against what came of it: a moved folder with no way back to where it was built."""
     cmake, built, installed, moved = Path(sys.executable).with_name("cmake"), *(tmp_path / name for name in "bim")
     flags = f"-DCMAKE_CXX_FLAGS={' '.join(STRICT)} -Wno-pedantic"
-    run(cmake, "-S", FOLDER, "-B", built, f"-DCMAKE_PREFIX_PATH={executorch()}", f"-DCMAKE_INSTALL_PREFIX={installed}", flags)
+    run(cmake, "-S", SOURCES, "-B", built, f"-DCMAKE_PREFIX_PATH={executorch()}", f"-DCMAKE_INSTALL_PREFIX={installed}", flags)
     run(cmake, "--build", built, "--parallel", 2)
     run(cmake, "--install", built)
     shutil.rmtree(built)

@@ -23,8 +23,8 @@ from transformers.generation.logits_process import (
 
 from hybridge.cache.errors import NumericalError, UsageError
 from hybridge.runtime import Proposal, Sampler, Sampling
+from hybridge.runtime.core.library import SOURCES
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.native.command import FOLDER
 
 VOCABULARY = 11
 
@@ -114,7 +114,7 @@ def certain(sampler: Sampler, text: list[int]) -> Proposal:
 
 def test_cpp_draws_no_token_from_what_is_no_number(tmp_path: Path) -> None:
     program = tmp_path / "sampling"
-    flags = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wconversion", f"-I{FOLDER}")
+    flags = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wconversion", f"-I{SOURCES}")
     source = Path(__file__).parent / "native/sampling.cpp"
     subprocess.run([compiling.compiler() or "g++", *flags, source, "-o", program], check=True)
     for value in NO_NUMBERS:

@@ -10,10 +10,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from c_functions import functions_for_apps
 
-import hybridge
+from hybridge.runtime.core.library import SOURCES as NATIVE
 from hybridge.runtime.kernels import library
-from hybridge.runtime.native.command import FOLDER
 from hybridge.runtime.pinned import executorch
 
 CHECKOUT = Path(__file__).parents[1]
@@ -32,13 +32,12 @@ def test_it_compiles_every_kernel() -> None:
     assert (SOURCES / "CHybridge/include/hybridge/hybridge.h").resolve() == CHECKOUT / "runtime/native/hybridge/hybridge.h"
 
 
-def test_it_names_our_versions() -> None:
-    assert f'.define("HYBRIDGE_VERSION", to: "\\"{hybridge.__version__}\\"")' in MANIFEST
+def test_it_names_the_version_of_executorch() -> None:
     assert f'branch: "swiftpm-{version("executorch")}"' in MANIFEST
 
 
 def test_the_statuses_are_the_headers() -> None:
-    statuses = (FOLDER / "hybridge/hybridge.h").read_text(encoding="utf-8").partition("hybridge_status;")[0]
+    statuses = (NATIVE / "hybridge/hybridge.h").read_text(encoding="utf-8").partition("hybridge_status;")[0]
     swift = (SOURCES / "Hybridge/HybridgeError.swift").read_text(encoding="utf-8")
     cases = re.search(r"enum Status: UInt32, Sendable \{(.*?)\}", swift, re.DOTALL)
     assert cases
@@ -48,10 +47,9 @@ def test_the_statuses_are_the_headers() -> None:
 
 
 def test_each_c_function_is_called() -> None:
-    header = (FOLDER / "hybridge/hybridge.h").read_text(encoding="utf-8")
+    header = (NATIVE / "hybridge/hybridge.h").read_text(encoding="utf-8")
     swift = "".join(path.read_text(encoding="utf-8") for path in (SOURCES / "Hybridge").glob("*.swift"))
-    functions = re.findall(r"^(?:hybridge_status|const char\*) (hybridge_\w+)\(", header, re.MULTILINE)
-    assert [name for name in functions if f"{name}(" not in swift] == []
+    assert [name for name in functions_for_apps(header) if f"{name}(" not in swift] == []
 
 
 @pytest.mark.slow

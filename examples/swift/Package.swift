@@ -38,7 +38,6 @@ let package = Package(
         .headerSearchPath("kernels"),
         .headerSearchPath("../../executorch/include"),
         .headerSearchPath("../../executorch/include/executorch/runtime/core/portable_type/c10"),
-        .define("HYBRIDGE_VERSION", to: "\"0.2.0\""),
         // As the libraries were compiled that it is linked to: classes have another layout without.
         .define("C10_USING_CUSTOM_GENERATED_MACROS"),
         .define("ET_USE_THREADPOOL"),

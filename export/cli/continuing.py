@@ -18,8 +18,8 @@ from hybridge.export.pages.page import write_page
 from hybridge.export.pages.run import run_page
 from hybridge.runtime.chat.parts import Part, Parts, undivided
 from hybridge.runtime.chat.text_stream import TextStream
+from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.generation.constraint import Constraint
-from hybridge.runtime.generation.sampling import Sampling
 from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.generation.trace import Trace
 

@@ -20,8 +20,8 @@ from hybridge.export.cli.validation_table import print_report
 from hybridge.export.reference.validate import validate_session
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
 from hybridge.runtime.checks.speculation_bench import contest
+from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.generation.drafter import Drafter
-from hybridge.runtime.generation.sampling import Sampling
 from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.sessions.session import Session
 

@@ -20,7 +20,7 @@ from hybridge.export.cli.common import err
 from hybridge.export.cli.generating import open_model
 from hybridge.runtime.chat.text_stream import TextStream
 from hybridge.runtime.checks.texts import before_texts
-from hybridge.runtime.generation.sampling import Sampling
+from hybridge.runtime.core.sampling import Sampling
 
 Scored = tuple[tuple[str, str], list[int], list[int]]
 """Context and continuation as text, and the tokens of each."""

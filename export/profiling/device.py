@@ -17,7 +17,6 @@ from hybridge.export.profiling.parts import bytes_moved
 from hybridge.export.profiling.processor import processor_name
 from hybridge.export.profiling.program_file import ProgramFile
 from hybridge.runtime.artifacts.artifact import Artifact
-from hybridge.runtime.backends.pte_program import needs_kernels
 from hybridge.runtime.backends.threads import threads
 from hybridge.runtime.kernels import library
 from hybridge.runtime.pinned import EXECUTORCH
@@ -100,7 +99,7 @@ def measure_device(artifact: Artifact, context: int) -> DeviceReport:
     decodes = _decodes(session, context, room)
     verifies, commits = _verifies(session, context, room)
     prefill = _prefill(session)
-    own = needs_kernels(artifact.manifest)
+    own = artifact.manifest.needs_kernels
     return DeviceReport(
         processor=processor_name(),
         cores=os.cpu_count() or 1,

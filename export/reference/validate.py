@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
-from hybridge.cache.errors import DraftError
 from hybridge.export.layers.rounded_weight import Rounder
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.quantization.quantize import is_lossy
@@ -20,7 +20,7 @@ from hybridge.runtime.checks.validation import Drafted, validate
 from hybridge.runtime.checks.validation_report import TextCheck, ValidationReport
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
 from hybridge.runtime.generation.stats import GenerationStats
-from hybridge.runtime.native import NativeProcess, NativeSession
+from hybridge.runtime.native import NativeSession
 from hybridge.runtime.sessions.session import Session
 
 PROMPTS, NEW_TOKENS = 20, 200
@@ -44,11 +44,10 @@ def validate_session(
 def validate_native(
     artifact: Path, checkpoint: str | Path | Named, steps: ExportProgress, *, programs: int, seed: int
 ) -> ValidationReport:
-    """Validate the native harness likewise, but for the drift, which belongs to the artifact and not to what runs it."""
-    with NativeProcess(open_artifact(artifact)) as process:
-        oracle, texts = _load(checkpoint, process.artifact)
-        session = NativeSession(process)
-        report = _compare(session, oracle, steps, _drafted_natively(session), programs=programs, seed=seed)
+    """Validate the native core likewise, but for the drift, which belongs to the artifact and not to what runs it."""
+    session = NativeSession.load(artifact)
+    oracle, texts = _load(checkpoint, session.model.artifact)
+    report = _compare(session, oracle, steps, _drafted(session), programs=programs, seed=seed)
     report.tokenizer = texts
     return report
 
@@ -66,30 +65,21 @@ def _stored(artifact: Artifact) -> Rounder | None:
     return stored_rounder(artifact.program, calibration.stored) if calibration else None
 
 
-def _drafted(session: Session) -> Drafted | None:
-    """Generation with the artifact's own drafter, if it has one, always by the longest block."""
+def _drafted(session: Session | NativeSession) -> Drafted | None:
+    """Generation with the artifact's own drafter, if it has one that runs there, always by the longest block."""
     if session.manifest.drafter is None:
         return None
-    drafter, block = BlockDrafter(session), session.verify_len
-
-    def generate(prompt: list[int], new_tokens: int, stats: GenerationStats) -> Iterator[int]:
-        return session.generate(prompt, max_new_tokens=new_tokens, drafter=drafter, block_length=block, stats=stats)
-
-    return generate
-
-
-def _drafted_natively(session: NativeSession) -> Drafted | None:
-    if session.manifest.drafter is None:
-        return None
-    try:
-        session.draft(0, 1)  # proposes nothing for an empty text
-    except DraftError:  # a program of before, which does not say which blocks its drafter has
+    if isinstance(session, Session):
+        generate = partial(session.generate, drafter=BlockDrafter(session))
+    elif session.model.draft_len:
+        generate = partial(session.generate, drafter="own")
+    else:  # a program of before, which does not say which blocks its drafter has
         return None
 
-    def generate(prompt: list[int], new_tokens: int, stats: GenerationStats) -> Iterator[int]:
-        return session.generate_by("own", prompt, max_new_tokens=new_tokens, block_length=session.verify_len, stats=stats)
+    def drafted(prompt: list[int], new_tokens: int, stats: GenerationStats) -> Iterator[int]:
+        return generate(prompt, max_new_tokens=new_tokens, block_length=session.verify_len, stats=stats)
 
-    return generate
+    return drafted
 
 
 def _compare(

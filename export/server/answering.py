@@ -23,7 +23,7 @@ from hybridge.export.server.settings import Settings
 from hybridge.export.server.structures import Constrain
 from hybridge.export.server.worker import Worker
 from hybridge.runtime.chat.text_stream import Decoder
-from hybridge.runtime.generation.sampling import Sampling
+from hybridge.runtime.core.sampling import Sampling
 
 SAMPLED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 """Fields of a request that ``Sampling`` has under the same names."""

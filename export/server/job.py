@@ -12,9 +12,9 @@ from torch import Tensor
 
 from hybridge.export.server.errors import ApiError
 from hybridge.runtime.chat.text_stream import Decoder, TextStream
+from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.generation.drafter import Drafter
-from hybridge.runtime.generation.sampling import Sampling
 from hybridge.runtime.generation.stats import GenerationStats, Origin
 from hybridge.runtime.sessions.prefix_cache import PrefixCache
 from hybridge.runtime.sessions.reading import Reading

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hybridge.export.server.guard import Limits
-from hybridge.runtime.generation.sampling import Sampling
+from hybridge.runtime.core.sampling import Sampling
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from transformers import GenerationConfig, MaxTimeCriteria, StoppingCriteriaList
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.pinned.transformers import ORIGIN, generation_defaults
-from hybridge.runtime.generation.sampling import Sampling
+from hybridge.runtime.core.sampling import Sampling
 
 USED = (
     "max_new_tokens", "max_length", "max_time", "stop_strings", "eos_token_id",

@@ -189,6 +189,16 @@ class Manifest(Entry):
         """Return every operator that a method runs itself."""
         return {name for method in self.methods.values() for name in method.operators}
 
+    @property
+    def namespaces(self) -> set[str]:
+        """Return the first part of every operator's name, such as ``llama``."""
+        return {name.partition("::")[0] for name in self.operators}
+
+    @property
+    def needs_kernels(self) -> bool:
+        """Return whether the program calls kernels of ours."""
+        return "hybridge" in self.namespaces
+
     def to_json(self) -> str:
         """Return the file's text, checksum included."""
         content = self.model_dump(mode="json")

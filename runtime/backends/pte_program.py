@@ -12,7 +12,7 @@ from torch import Tensor
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.drafter_description import OF_DRAFTERS
-from hybridge.runtime.artifacts.manifest import PROGRAM, Manifest
+from hybridge.runtime.artifacts.manifest import PROGRAM
 from hybridge.runtime.artifacts.plan_check import check_plans
 from hybridge.runtime.artifacts.program_check import (
     BOUNDED,
@@ -25,12 +25,12 @@ from hybridge.runtime.artifacts.program_check import (
     expected_constants,
 )
 from hybridge.runtime.artifacts.runtime_check import check_runtime, other_version
-from hybridge.runtime.backends.native_log import first_line, without_native_log
 from hybridge.runtime.backends.one_thread import copied
 from hybridge.runtime.backends.threads import executorch_runtime
 from hybridge.runtime.backends.xnnpack_cache import share_packed_weights
 from hybridge.runtime.backends.zero_pages import release_pages
 from hybridge.runtime.kernels import library, schemas
+from hybridge.runtime.native_log import first_line, without_native_log
 from hybridge.runtime.pinned import (
     XNNPACK,
     backend_names,
@@ -50,10 +50,10 @@ class Program:
         runtime = executorch_runtime()
         manifest = artifact.manifest
         check_methods(manifest)
-        if needs_kernels(manifest):
+        if manifest.needs_kernels:
             library.load()
             schemas.register()
-        _load_operators(operator_libraries(namespaces(manifest)))
+        _load_operators(operator_libraries(manifest.namespaces))
         check_runtime(manifest, operator_names(runtime), backend_names(runtime))
         if any(XNNPACK in method.delegates for method in manifest.methods.values()):
             share_packed_weights()
@@ -118,16 +118,6 @@ class Program:
 
 def _reason(error: Exception) -> str:
     return "it asks for more memory than there is" if isinstance(error, MemoryError) else first_line(error)
-
-
-def needs_kernels(manifest: Manifest) -> bool:
-    """Return whether the program calls kernels of ours."""
-    return "hybridge" in namespaces(manifest)
-
-
-def namespaces(manifest: Manifest) -> set[str]:
-    """Return the first part of every operator's name, such as ``llama``."""
-    return {name.partition("::")[0] for name in manifest.operators}
 
 
 def _load_operators(libraries: Iterable[Path]) -> None:

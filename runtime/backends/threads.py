@@ -18,7 +18,8 @@ import torch
 
 from hybridge.cache.errors import ArtifactError, UsageError
 from hybridge.runtime.artifacts.runtime_check import installed
-from hybridge.runtime.backends.native_log import first_line, without_native_log
+from hybridge.runtime.core import library
+from hybridge.runtime.native_log import first_line, without_native_log
 from hybridge.runtime.pinned import EXECUTORCH, extension, reset_threads, thread_count
 
 _FIRST_USE = threading.Lock()
@@ -38,6 +39,7 @@ def set_threads(count: int | None = None) -> None:
     if count is not None and count < 1:
         raise UsageError(f"{count} threads cannot compute; give 1 or more, or none for the fast cores.")
     wanted = count or fast_cores()
+    library.set_threads(wanted)
     with without_native_log():
         reset_threads(executorch_runtime(), wanted)
     torch.set_num_threads(wanted)
@@ -50,7 +52,10 @@ def threads() -> int:
 
 @cache
 def executorch_runtime() -> Any:
-    """Return ExecuTorch's extension module, computing on the fast cores. Raises ArtifactError without the pinned version."""
+    """Return ExecuTorch's extension module, with as many threads as were chosen, or for the fast cores.
+
+    Raises ArtifactError without the pinned version.
+    """
     with _FIRST_USE, without_native_log():
         try:
             module = extension()
@@ -61,7 +66,7 @@ def executorch_runtime() -> Any:
             ) from None
         # The threads are made at their first use, which logs what was read about the processor: here, not in a method's call.
         thread_count(module)
-        reset_threads(module, fast_cores())
+        reset_threads(module, library.chosen_threads() or fast_cores())
     return module
 
 

@@ -13,9 +13,9 @@ from tokenizers import Tokenizer
 from hybridge.cache.errors import CapacityError, SnapshotError, StateFileError, UsageError
 from hybridge.runtime.chat.parts import Apart, Parts, undivided
 from hybridge.runtime.chat.text_stream import TextStream
+from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.generation.drafter import Drafter
-from hybridge.runtime.generation.sampling import Sampling
 from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.sessions.prefix_cache import PrefixCache
 from hybridge.runtime.sessions.reading import Reading, go_back, keep

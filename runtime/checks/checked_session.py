@@ -5,19 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.stats import GenerationStats
-from hybridge.runtime.generation.target_session import TokenSession
 
 Oracle = Callable[[Sequence[int]], Tensor]
 """Tokens to the float32 logits [T, V] that a model should give."""
 
 
-class CheckedSession(TokenSession, Protocol):
-    """The session that a validation drives: a ``Session``, or one of another harness."""
+Logits = Tensor | NDArray[np.float32]
 
+
+class CheckedSession(Protocol):
+    """The session that a validation drives: a ``Session``, or one of the native core."""
+
+    @property
+    def manifest(self) -> Description: ...
+    @property
+    def verify_len(self) -> int: ...
+    @property
+    def room(self) -> int: ...
     @property
     def max_seq_len(self) -> int: ...
     @property
@@ -28,6 +39,10 @@ class CheckedSession(TokenSession, Protocol):
     def vocab_size(self) -> int: ...
     @property
     def length(self) -> int: ...
+    def prefill(self, tokens: Sequence[int], /) -> Logits: ...
+    def decode(self, token: int, /) -> Logits: ...
+    def verify(self, tokens: Sequence[int], /) -> Logits: ...
+    def commit(self, count: int, /) -> int: ...
     def snapshot(self, slot: int, /) -> int: ...
     def restore(self, slot: int, /) -> int: ...
     def reset(self) -> int: ...

@@ -6,10 +6,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from hybridge.cache.errors import UsageError, ValidationError
-from hybridge.runtime.checks.checked_session import CheckedSession
+from hybridge.runtime.checks.checked_session import CheckedSession, Logits
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class RandomProgram:
     def _tokens(self, most: int) -> list[int]:
         return [self.rng.randrange(self.session.vocab_size) for _ in range(self.rng.randint(1, most))]
 
-    def _extend(self, name: str, tokens: list[int], call: Callable[[], Tensor]) -> None:
+    def _extend(self, name: str, tokens: list[int], call: Callable[[], Logits]) -> None:
         self.log.append(f"{name} {len(tokens)}")
         if len(tokens) > self.session.room:
             self._refused(call)
@@ -146,5 +147,5 @@ class RandomProgram:
     def _wrong(self, what: str) -> ValidationError:
         return ValidationError(f"{what}, after: {' · '.join(self.log)}")
 
-    def _observe(self, text: list[int], logits: Tensor) -> None:
-        self.observations.append(Observation(tuple(text), logits, len(self.log)))
+    def _observe(self, text: list[int], logits: Logits) -> None:
+        self.observations.append(Observation(tuple(text), torch.as_tensor(logits), len(self.log)))

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.backends.text_methods import Logits, TextDescription, TextMethods
+from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.drafters.draft_model import DraftModel
-from hybridge.runtime.generation.sampling import Sampler, Sampling
+from hybridge.runtime.generation.sampling import Sampler
 from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.sessions.session import Session
 

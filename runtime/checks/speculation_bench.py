@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from statistics import median
 
+from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.generation.drafter import Drafter
-from hybridge.runtime.generation.sampling import Sampling
 from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.sessions.session import Session
 

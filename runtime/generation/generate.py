@@ -13,13 +13,14 @@ from time import perf_counter
 from torch import Tensor
 
 from hybridge.cache.errors import TokenError, UsageError
+from hybridge.runtime.core.sampling import Sampling
+from hybridge.runtime.core.token_ids import Tokens, token_ids
 from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.generation.drafter import Context, Drafter
 from hybridge.runtime.generation.pace import Pace
-from hybridge.runtime.generation.sampling import Proposal, Sampler, Sampling, Watch
+from hybridge.runtime.generation.sampling import Proposal, Sampler, Watch
 from hybridge.runtime.generation.stats import GenerationStats, Origin
 from hybridge.runtime.generation.target_session import TargetSession
-from hybridge.runtime.generation.token_ids import Tokens, token_ids
 
 Until = Callable[[int], bool]
 """Called with each new token; True makes it the last."""

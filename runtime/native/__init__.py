@@ -1,10 +1,8 @@
-"""The harness for a device, and what holds it against the same oracle as Python's.
+"""The native core: what an app includes, links or calls, and the session through which Python's checks drive it.
 
-``hybridge/session.h`` is what an app includes. ``replay.cpp`` is a command over it, which ``command.build`` compiles against
-the installed ExecuTorch, and whose sessions ``NativeProcess`` drives.
+``hybridge/session.h`` is for C++, ``hybridge/hybridge.h`` for everything that calls C; ``hybridge.runtime.core`` is Python's.
 """
 
-from hybridge.runtime.native.process import NativeProcess
 from hybridge.runtime.native.session import NativeDrafter, NativeSession
 
-__all__ = ["NativeDrafter", "NativeProcess", "NativeSession"]
+__all__ = ["NativeDrafter", "NativeSession"]

@@ -12,6 +12,7 @@
 #include "c_api/generation.h"
 #include "c_api/handles.h"
 #include "c_api/open_session.h"
+#include "c_api/runtime_log.h"
 
 namespace {
 
@@ -19,6 +20,9 @@ using hybridge::Error;
 using namespace hybridge::c;
 
 constexpr size_t MOST_THREADS = 1024;
+
+// Before anything is called: the runtime's table of functions is not one to change under running threads.
+[[maybe_unused]] const bool listening = RuntimeLog::listen();
 
 }  // namespace
 
@@ -45,6 +49,10 @@ const char* hybridge_status_text(hybridge_status status) {
   }
   return "no status of hybridge";
 }
+
+const char* hybridge_failure(void) { return logged().c_str(); }
+
+void hybridge_print_log(int wanted) { RuntimeLog::print(wanted != 0); }
 
 hybridge_status hybridge_set_threads(size_t count) {
   if (count > MOST_THREADS) return HYBRIDGE_INVALID_ARGUMENT;
@@ -83,15 +91,22 @@ hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info) {
 }
 
 hybridge_status hybridge_model_eos_ids(hybridge_model model, int64_t* ids, size_t capacity, size_t* count) {
-  if (count == nullptr || (ids == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
+  if (!has_room(ids, capacity, count)) return HYBRIDGE_INVALID_ARGUMENT;
   return guarded([&] {
     const auto opened = handles<OpenModel>().find(model);
     if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
     hybridge::Tokens known = opened->model->facts().eos_ids;
     if (known.front() < 0) known = {};  // -1: the model has none
-    *count = known.size();
-    std::ranges::copy(known.first(std::min(capacity, known.size())), ids);
-    return HYBRIDGE_OK;
+    return answer(known, ids, capacity, count);
+  });
+}
+
+hybridge_status hybridge_model_verify_lens(hybridge_model model, int64_t* lengths, size_t capacity, size_t* count) {
+  if (!has_room(lengths, capacity, count)) return HYBRIDGE_INVALID_ARGUMENT;
+  return guarded([&] {
+    const auto opened = handles<OpenModel>().find(model);
+    if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    return answer(opened->model->facts().verify_lens, lengths, capacity, count);
   });
 }
 
@@ -119,12 +134,15 @@ hybridge_status hybridge_session_close(hybridge_session session) {
 }
 
 hybridge_status hybridge_tokens(hybridge_session session, int64_t* tokens, size_t capacity, size_t* count) {
-  if (count == nullptr || (tokens == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
+  if (!has_room(tokens, capacity, count)) return HYBRIDGE_INVALID_ARGUMENT;
+  return in(session, [&](OpenSession& it) { return answer(it.session->tokens(), tokens, capacity, count); });
+}
+
+hybridge_status hybridge_slot_tokens(hybridge_session session, int64_t slot, int64_t* tokens, size_t capacity, size_t* count) {
+  if (!has_room(tokens, capacity, count)) return HYBRIDGE_INVALID_ARGUMENT;
   return in(session, [&](OpenSession& it) {
-    const hybridge::Tokens text = it.session->tokens();
-    *count = text.size();
-    std::ranges::copy(text.first(std::min(capacity, text.size())), tokens);
-    return HYBRIDGE_OK;
+    if (slot < 0 || slot >= it.session->facts().snapshot_slots) return HYBRIDGE_INVALID_ARGUMENT;
+    return answer(it.session->slot(slot), tokens, capacity, count);
   });
 }
 
@@ -166,6 +184,21 @@ hybridge_status hybridge_load(hybridge_session session, const char* path) {
   return in(session, [&](OpenSession& it) { return answer(it.session->load(path)); });
 }
 
+hybridge_status hybridge_keep_hidden(hybridge_session session, int wanted) {
+  return in(session, [&](OpenSession& it) {
+    it.session->keep_hidden(wanted != 0);
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_draft(hybridge_session session, int64_t next, int64_t* tokens, size_t limit, size_t* count) {
+  if (!has_room(tokens, limit, count)) return HYBRIDGE_INVALID_ARGUMENT;
+  return in(session, [&](OpenSession& it) {
+    const auto drafted = it.session->draft(next, limit);
+    return drafted.ok() ? answer(drafted->tokens, tokens, limit, count) : status(drafted.error());
+  });
+}
+
 hybridge_status hybridge_checkpoint_make(hybridge_session session, hybridge_checkpoint* checkpoint) {
   if (checkpoint == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return in(session, [&](OpenSession& it) {
@@ -178,7 +211,7 @@ hybridge_status hybridge_checkpoint_make(hybridge_session session, hybridge_chec
 hybridge_status hybridge_checkpoint_info(hybridge_checkpoint checkpoint, hybridge_kept* kept) {
   if (kept == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return on(checkpoint, [&](const OpenCheckpoint& it) {
-    *kept = {it.kept->length(), it.kept->bytes()};
+    *kept = {it.kept->length(), it.kept->bytes(), it.kept->shared_bytes()};
     return HYBRIDGE_OK;
   });
 }
@@ -208,6 +241,17 @@ hybridge_status hybridge_model_cache(hybridge_model model, size_t bytes) {
   });
 }
 
+hybridge_status hybridge_model_cached(hybridge_model model, hybridge_cached* cached) {
+  if (cached == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return guarded([&] {
+    const auto opened = handles<OpenModel>().find(model);
+    if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    const std::lock_guard turn(opened->turn);
+    *cached = {opened->cache->size(), opened->cache->bytes()};
+    return HYBRIDGE_OK;
+  });
+}
+
 hybridge_status hybridge_bring_to(hybridge_session session, const int64_t* tokens, size_t count, size_t* known) {
   if (tokens == nullptr || count == 0) return HYBRIDGE_INVALID_ARGUMENT;
   return in(session, [&](OpenSession& it) {
@@ -220,7 +264,10 @@ hybridge_status hybridge_bring_to(hybridge_session session, const int64_t* token
 hybridge_status hybridge_generate(
     hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options,
     hybridge_on_token on_token, void* user, hybridge_generated* generated) {
-  const hybridge_generation chosen = options == nullptr ? hybridge_generation{64, 0, HYBRIDGE_PROMPT_LOOKUP, nullptr, 0, nullptr} : *options;
+  hybridge_generation chosen{};
+  chosen.max_new_tokens = 64;
+  chosen.drafter = HYBRIDGE_PROMPT_LOOKUP;
+  if (options != nullptr) chosen = *options;
   if (chosen.drafter == HYBRIDGE_DRAFT_MODEL) {
     const hybridge_status chose = choose_draft(session, chosen.draft);
     if (chose != HYBRIDGE_OK) return chose;
@@ -232,13 +279,8 @@ hybridge_status hybridge_generate(
       started = true;
       return on_token == nullptr || on_token(token, user) != 0;
     };
-    const hybridge::Generation wishes{
-        .max_new_tokens = chosen.max_new_tokens, .block_length = chosen.block_length, .cancelled = &it.cancelled,
-        .sampling = sampling(chosen.sampling), .mask = mask(chosen.mask, user)};
-    const auto done = generate_by(chosen.drafter, it, span(prompt, count), wishes, wanted);
-    if (done.ok() && generated != nullptr) {
-      *generated = {done->tokens.size(), done->proposed, done->accepted, done->verifies, done->rollbacks};
-    }
+    const auto done = generate_by(chosen, it, span(prompt, count), wanted, user);
+    if (done.ok() && generated != nullptr) *generated = counted(*done);
     const bool stopped = done.error() == Error::InvalidState && it.cancelled && !started;
     return stopped ? HYBRIDGE_CANCELLED : status(done.error());
   });

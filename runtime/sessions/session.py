@@ -8,25 +8,26 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hybridge.cache.errors import CommitError, DraftError, SnapshotError, UsageError
+from hybridge.cache.errors import CommitError, DraftError, SnapshotError, TokenError, UsageError
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.backends.load import load_program
 from hybridge.runtime.backends.methods import Methods
+from hybridge.runtime.core.refusals import check_block, check_commit, check_slot, fitting
+from hybridge.runtime.core.sampling import Sampling
+from hybridge.runtime.core.token_ids import Tokens, token_ids
 from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.generate import Until, generate
 from hybridge.runtime.generation.pace import Pace
 from hybridge.runtime.generation.paces import Paces
-from hybridge.runtime.generation.sampling import Sampling, Watch
+from hybridge.runtime.generation.sampling import Watch
 from hybridge.runtime.generation.stats import GenerationStats
-from hybridge.runtime.generation.token_ids import Tokens, token_ids
 from hybridge.runtime.sessions.checkpoint import Checkpoint, Lineage, make_checkpoint
 from hybridge.runtime.sessions.checkpoint_file import Layout
 from hybridge.runtime.sessions.committed_text import Change, CommittedText
 from hybridge.runtime.sessions.draft_runner import Drafted, DraftRunner, Draws
 from hybridge.runtime.sessions.one_thread import OneThread
-from hybridge.runtime.sessions.refusals import check_block, check_commit, check_pairs, check_slot, fitting
 from hybridge.runtime.sessions.row_buffers import LENGTH, RowBuffer, row_buffers
 from hybridge.runtime.sessions.saved_state import SavedState
 from hybridge.runtime.sessions.state_file import read_state, write_state
@@ -259,7 +260,8 @@ class Session:
         context is full.
         """
         following = token_ids(following)
-        check_pairs(hidden, following)
+        if not 0 < len(hidden) == len(following):
+            raise TokenError(f"{len(hidden)} hidden states and {len(following)} tokens; each state needs the token after it.")
         if self._drafts is None:
             raise DraftError("this artifact has no drafter of its own; export it with --drafter or --mtp.")
         with self._alone, self._transactions.drafting(self._drafts.calls(len(following))):

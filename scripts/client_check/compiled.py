@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import hybridge
 from client_check.client import ClientError
+from hybridge.runtime.core.library import SOURCES
 from hybridge.runtime.kernels import compiling, library
-from hybridge.runtime.native.command import FOLDER
 from hybridge.runtime.pinned import MACROS, OPERATORS_AND_BACKENDS
 
 STRICT = ("-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
@@ -45,10 +44,9 @@ class Wheel:
 
 def c_api(source: Path, folder: Path) -> Path:
     """Compile a C11 program over ``hybridge.h``, our kernels linked in; returns it."""
-    macros = (*MACROS, f'-DHYBRIDGE_VERSION="{hybridge.__version__}"')
-    ours = ["-std=c++20", *STRICT, *macros, f"-I{FOLDER}", *compiling.include_flags(), "-c", FOLDER / "c_api.cpp"]
+    ours = ["-std=c++20", *STRICT, *MACROS, f"-I{SOURCES}", *compiling.include_flags(), "-c", SOURCES / "c_api.cpp"]
     compile_with(cpp(), *ours, "-o", folder / "library.o")
-    compile_with("gcc", "-std=c11", *STRICT, f"-I{FOLDER}", "-c", source, "-o", folder / "program.o")
+    compile_with("gcc", "-std=c11", *STRICT, f"-I{SOURCES}", "-c", source, "-o", folder / "program.o")
     kernels = library.build()
     links = ["-Wl,--no-as-needed", *compiling.link_flags(*OPERATORS_AND_BACKENDS), kernels, f"-Wl,-rpath,{kernels.parent}"]
     return compile_with(cpp(), folder / "program.o", folder / "library.o", "-o", folder / "program", *links)

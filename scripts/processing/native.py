@@ -8,10 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-import hybridge
 from hybridge.runtime import pinned
+from hybridge.runtime.core.library import SOURCES
 from hybridge.runtime.kernels import compiling, library
-from hybridge.runtime.native.command import FOLDER
 
 PROGRAM = Path(__file__).parents[2] / "tests" / "native" / "threads.cpp"
 FLAGS = ("-std=c++20", "-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Werror")
@@ -23,14 +22,12 @@ OPTIONS = "ignore_noninstrumented_modules=1 halt_on_error=1"
 def compiled(folder: Path, sanitizer: str) -> Path:
     """Return the program, with the interface and its headers under a sanitizer."""
     kernels = library.build()
-    sources = [str(PROGRAM), str(FOLDER / "c_api.cpp"), f"-I{FOLDER}", *compiling.include_flags(), *pinned.MACROS]
+    sources = [str(PROGRAM), str(SOURCES / "c_api.cpp"), f"-I{SOURCES}", *compiling.include_flags(), *pinned.MACROS]
     links = [*compiling.link_flags(*pinned.OPERATORS_AND_BACKENDS), str(kernels), f"-Wl,-rpath,{kernels.parent}"]
-    version = f'-DHYBRIDGE_VERSION="{hybridge.__version__}"'
     words = [
         compiling.compiler() or "g++",
         *FLAGS,
         f"-fsanitize={sanitizer}",
-        version,
         *sources,
         "-o",
         str(folder / "threads"),

@@ -1,6 +1,6 @@
 """The C and C++ programs of ``tests/native``: one CMake project, whose build folder stays from run to run.
 
-As a program, before a run's processes want them: build these, the kernels and the native session, with all cores.
+As a program, before a run's processes want them: build these, the kernels and the native core, with all cores.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from app_links import app_links
 from filelock import FileLock
 from store import FOLDER, ROOT
 
-import hybridge
+from hybridge.runtime.core import library
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.native import command
 from hybridge.runtime.pinned import MACROS, include_folders
 
 PROJECT = ROOT / "tests" / "native"
@@ -33,8 +32,8 @@ def build_programs(*words: str) -> Path:
     """Build all programs, or those that ``cmake --build`` is asked for by ``words``; return the build's folder."""
     cmake = Path(sys.executable).with_name("cmake")
     lists = {
-        "HYBRIDGE": [str(command.FOLDER.parent)],
-        "MACROS": [*(each.removeprefix("-D") for each in MACROS), f'HYBRIDGE_VERSION="{hybridge.__version__}"'],
+        "HYBRIDGE": [str(library.SOURCES.parent)],
+        "MACROS": [each.removeprefix("-D") for each in MACROS],
         "INCLUDES": list(map(str, include_folders())),
         "LINKS": app_links(),
         "CMAKE_CXX_COMPILER": [compiling.compiler() or "g++"],
@@ -57,5 +56,5 @@ def _run(*words: str) -> None:
 
 
 if __name__ == "__main__":
-    command.build()
+    library.build()
     build_programs("--parallel", str(os.cpu_count()))

@@ -21,6 +21,8 @@
 enum { NEW = 20 };
 typedef struct { int64_t tokens[NEW]; size_t count; size_t stop_after; hybridge_session session; } Given;
 
+static int64_t plain_tokens[NEW];
+
 static int take(int64_t token, void* user) {
   Given* given = user;
   given->tokens[given->count++] = token;
@@ -64,6 +66,85 @@ static void draft_and_mask(hybridge_model model, hybridge_session session, const
   CHECK(hybridge_generate(session, prompt, 1, &by_model, NULL, NULL, NULL), HYBRIDGE_INVALID_ARGUMENT);
   by_model.draft = session;
   CHECK(hybridge_generate(session, prompt, 1, &by_model, NULL, NULL, NULL), HYBRIDGE_INVALID_HANDLE);
+  OK(hybridge_reset(session));
+}
+
+// Proposes what plain decoding has shown, the last of each block wrong.
+static size_t propose(const int64_t* text, size_t count, int64_t* tokens, size_t limit, void* user) {
+  const Given* given = user;
+  const size_t known = given->count;
+  for (size_t i = 0; i < limit; ++i) tokens[i] = known + i < NEW ? plain_tokens[known + i] : 0;
+  if (text[count - 1] != given->tokens[known - 1]) exit(20);
+  tokens[limit - 1] = 0;
+  return limit;
+}
+
+static size_t propose_nonsense(const int64_t* text, size_t count, int64_t* tokens, size_t limit, void* user) {
+  (void)text;
+  (void)count;
+  (void)user;
+  tokens[0] = -7;
+  return limit > 1 ? SIZE_MAX : 1;
+}
+
+static size_t propose_and_cancel(const int64_t* text, size_t count, int64_t* tokens, size_t limit, void* user) {
+  const Given* given = user;
+  (void)text;
+  (void)count;
+  tokens[0] = 1;
+  OK(hybridge_cancel(given->session));
+  return limit;
+}
+
+static double tick(void* user) {
+  (void)user;
+  static double now = 0;
+  return now += 0.25;
+}
+
+// The caller's own drafter, on a clock and with noise of the caller's.
+static void draft_by_callback(hybridge_session session, const int64_t* prompt, size_t count, const Given* plain) {
+  const hybridge_sampling heat = {.temperature = 0.7};
+  const uint64_t noise = 5;
+  hybridge_generation outside = {.max_new_tokens = NEW, .drafter = HYBRIDGE_CALLBACK_DRAFTER};
+  hybridge_generated done;
+  size_t length, kept;
+  memcpy(plain_tokens, plain->tokens, sizeof plain_tokens);
+  OK(hybridge_reset(session));
+  CHECK(hybridge_generate(session, prompt, count, &outside, NULL, NULL, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  for (size_t block = 0; block < 5; block += 4) {
+    Given drafted = {.session = session};
+    outside.propose = propose;
+    outside.block_length = block;
+    outside.clock = block == 0 ? tick : NULL;
+    OK(hybridge_reset(session));
+    OK(hybridge_generate(session, prompt, count, &outside, take, &drafted, &done));
+    if (drafted.count != plain->count || memcmp(plain->tokens, drafted.tokens, sizeof drafted.tokens) != 0) exit(21);
+    if (done.prefill_seconds <= 0 || done.new_seconds <= 0 || (block > 0 && done.accepted < done.verifies)) exit(22);
+  }
+  outside.propose = propose_nonsense;
+  OK(hybridge_reset(session));
+  CHECK(hybridge_generate(session, prompt, count, &outside, NULL, NULL, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  Given none = {.session = session};
+  outside.propose = propose_and_cancel;
+  OK(hybridge_reset(session));
+  OK(hybridge_generate(session, prompt, count, &outside, NULL, &none, &done));
+  if (done.tokens != 1 || done.verifies + done.decodes != 0) exit(23);
+  Given drawn[2] = {{.session = session}, {.session = session}};
+  for (int i = 0; i < 2; ++i) {
+    OK(hybridge_reset(session));
+    OK(hybridge_generate(
+        session, prompt, count, &(hybridge_generation){.max_new_tokens = NEW, .sampling = &heat, .noise = &noise}, take,
+        &drawn[i], NULL));
+  }
+  if (memcmp(drawn[0].tokens, drawn[1].tokens, sizeof drawn[0].tokens) != 0) exit(24);
+  OK(hybridge_snapshot(session, 0));
+  OK(hybridge_tokens(session, NULL, 0, &length));
+  OK(hybridge_slot_tokens(session, 0, NULL, 0, &kept));
+  if (kept != length) exit(25);
+  CHECK(hybridge_slot_tokens(session, -1, NULL, 0, &kept), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_slot_tokens(session, 0, NULL, 1, &kept), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_draft(session, 1, NULL, 2, &kept), HYBRIDGE_INVALID_ARGUMENT);
   OK(hybridge_reset(session));
 }
 
@@ -293,6 +374,13 @@ int main(int argc, char** argv) {
   int64_t eos[8];
   size_t ids;
   OK(hybridge_model_eos_ids(model, eos, 8, &ids));
+  int64_t lengths[64];
+  size_t verifies;
+  OK(hybridge_model_verify_lens(model, lengths, 64, &verifies));
+  if (verifies == 0 || lengths[verifies - 1] != info.verify_len) exit(26);
+  CHECK(hybridge_model_open("/nowhere/model.pte", &model), HYBRIDGE_FILE_ACCESS);
+  if (hybridge_failure() == NULL) exit(27);
+  hybridge_print_log(1);
   refusals(model, session, argv[2]);
 
   // Plain, speculative, cancelled and ended by the callback: the same tokens.
@@ -324,15 +412,16 @@ int main(int argc, char** argv) {
   OK(hybridge_reset(session));
   OK(hybridge_generate(session, prompt, count, &(hybridge_generation){.max_new_tokens = NEW, .sampling = &heat}, take, &drawn, NULL));
   OK(hybridge_reset(session));
-  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 4, HYBRIDGE_PROMPT_LOOKUP, &heat, 0, NULL}, take, &drawn_again, NULL));
+  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){.max_new_tokens = NEW, .block_length = 4, .drafter = HYBRIDGE_PROMPT_LOOKUP, .sampling = &heat}, take, &drawn_again, NULL));
   if (drawn.count != drawn_again.count || memcmp(drawn.tokens, drawn_again.tokens, sizeof drawn.tokens) != 0) return 1;
   OK(hybridge_reset(session));
-  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 4, HYBRIDGE_PROMPT_LOOKUP, &free_draw, 0, NULL}, take, &drawn_freely, NULL));
+  OK(hybridge_generate(session, prompt, count, &(hybridge_generation){.max_new_tokens = NEW, .block_length = 4, .drafter = HYBRIDGE_PROMPT_LOOKUP, .sampling = &free_draw}, take, &drawn_freely, NULL));
   OK(hybridge_reset(session));
-  CHECK(hybridge_generate(session, prompt, count, &(hybridge_generation){NEW, 4, HYBRIDGE_NO_DRAFTER, &wrong, 0, NULL}, NULL, NULL, NULL),
+  CHECK(hybridge_generate(session, prompt, count, &(hybridge_generation){.max_new_tokens = NEW, .sampling = &wrong}, NULL, NULL, NULL),
         HYBRIDGE_INVALID_ARGUMENT);
 
   draft_and_mask(model, session, prompt, count, &plain);
+  draft_by_callback(session, prompt, count, &plain);
   draft_models_in_turn(model, argv[1], session, prompt, count, &plain);
   checkpoints(model, argv[1], session, prompt, count, &plain);
   brought(model, session, prompt, count);

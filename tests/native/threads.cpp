@@ -34,7 +34,9 @@ Text tokens(hybridge_session session) {
 
 // What a session holds after a prompt and what it generates behind it, saved and loaded, kept and resumed in between.
 Text talk(hybridge_session session, const Text& prompt, const std::string& state) {
-  const hybridge_generation options{12, 0, HYBRIDGE_PROMPT_LOOKUP, nullptr, 0, nullptr};
+  hybridge_generation options{};
+  options.max_new_tokens = 12;
+  options.drafter = HYBRIDGE_PROMPT_LOOKUP;
   hybridge_checkpoint kept = 0;
   OK(hybridge_reset(session));
   OK(hybridge_bring_to(session, prompt.data(), prompt.size() - 1, nullptr));

@@ -79,7 +79,7 @@ def chat(
     from hybridge.export.cli.template_args import template_variables
     from hybridge.export.cli.terminal import talk
     from hybridge.runtime.chat.conversation import Conversation, Settings
-    from hybridge.runtime.generation.sampling import Sampling
+    from hybridge.runtime.core.sampling import Sampling
 
     sampling = Sampling(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed

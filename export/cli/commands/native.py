@@ -17,9 +17,9 @@ def native(
     json: JsonOption = False,
 ) -> None:
     """Say where the C and C++ library for apps is, and how an app's CMake finds it."""
-    from hybridge.runtime.native import command
+    from hybridge.runtime.core import library
 
-    facts = {"include": str(command.FOLDER), "cmake_prefix": command.cmake_prefix()}
+    facts = {"include": str(library.SOURCES), "cmake_prefix": library.cmake_prefix()}
     if json:
         print_json(facts)
     elif cmake_prefix:
@@ -27,4 +27,5 @@ def native(
     else:
         out.print(f"headers: {facts['include']}/hybridge", highlight=False, soft_wrap=True)
         out.print('cmake -DCMAKE_PREFIX_PATH="$(hybridge native --cmake-prefix)" …', highlight=False)
-        out.print("find_package(hybridge)  →  hybridge::session, hybridge::kernels, hybridge::c", highlight=False)
+        targets = "hybridge::session, hybridge::kernels, hybridge::c, hybridge::shared"
+        out.print(f"find_package(hybridge)  →  {targets}", highlight=False)

@@ -84,7 +84,7 @@ def run(
     from hybridge.export.cli.prompt import as_message, as_text, read_prompt
     from hybridge.export.cli.structure import constrain_of
     from hybridge.export.cli.template_args import template_variables
-    from hybridge.runtime.generation.sampling import Sampling
+    from hybridge.runtime.core.sampling import Sampling
 
     sampling = Sampling(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed

@@ -81,7 +81,7 @@ def serve(
     from hybridge.export.cli.generating import open_models
     from hybridge.export.cli.serve import api_key, renderer
     from hybridge.export.cli.template_args import template_variables
-    from hybridge.runtime.generation.sampling import Sampling
+    from hybridge.runtime.core.sampling import Sampling
 
     settings = Settings(
         name=name or artifact.resolve().name,

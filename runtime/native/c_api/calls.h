@@ -13,6 +13,7 @@
 
 #include "handles.h"
 #include "open_session.h"
+#include "runtime_log.h"
 
 namespace hybridge::c {
 
@@ -37,6 +38,7 @@ inline hybridge_status status(Error error) {
 template <typename Call>
 hybridge_status guarded(Call&& call) {
   try {
+    logged().clear();
     return call();
   } catch (const std::bad_alloc&) {
     return HYBRIDGE_OUT_OF_MEMORY;
@@ -87,6 +89,18 @@ hybridge_status answer(const Result<T>& result) {
 inline hybridge_status answer(const Result<Logits>& logits, float* out) {
   if (logits.ok() && out != nullptr) std::ranges::copy(logits->all(), out);
   return status(logits.error());
+}
+
+// Copies the first `capacity` of `all`; their number goes into `count`.
+inline hybridge_status answer(Tokens all, int64_t* out, size_t capacity, size_t* count) {
+  *count = all.size();
+  std::ranges::copy(all.first(std::min(capacity, all.size())), out);
+  return HYBRIDGE_OK;
+}
+
+// Whether a caller has room for what `answer` copies.
+inline bool has_room(const int64_t* out, size_t capacity, const size_t* count) {
+  return count != nullptr && (out != nullptr || capacity == 0);
 }
 
 inline Tokens span(const int64_t* tokens, size_t count) {

@@ -88,8 +88,13 @@ struct Checkpoint {
     return sum;
   }
 
-  // Those that it does not share with checkpoints of shorter texts.
+  // Those that it does not share with checkpoints of shorter texts, and those that it does.
   size_t bytes() const { return bounded_bytes() + segment->bytes(); }
+  size_t shared_bytes() const {
+    size_t sum = 0;
+    for (const RowSegment* each = segment->parent.get(); each != nullptr; each = each->parent.get()) sum += each->bytes();
+    return sum;
+  }
 };
 
 // Makes checkpoints of one state and puts them back. It knows which rows the state has as segments have them, and does not keep

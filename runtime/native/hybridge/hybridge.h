@@ -22,6 +22,12 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#if defined(__GNUC__)
+#pragma GCC visibility push(default)  // a library with these functions hides everything else
+#endif
+
+// Of this header; hybridge_version has that of what is linked or loaded.
+#define HYBRIDGE_VERSION "0.2.0"
 
 typedef uint64_t hybridge_model;
 typedef uint64_t hybridge_session;
@@ -50,14 +56,22 @@ typedef struct hybridge_info {
 } hybridge_info;
 
 // Where draft tokens come from: nowhere, which is plain decoding; the text so far; the drafter inside the model, where a draft_len
-// of 0 makes that HYBRIDGE_INVALID_ARGUMENT; or a smaller model, which is refused likewise where it has another vocab_size or no
-// snapshot slot.
+// of 0 makes that HYBRIDGE_INVALID_ARGUMENT; a smaller model, which is refused likewise where it has another vocab_size or no
+// snapshot slot; or the caller's own function.
 typedef enum hybridge_drafter {
   HYBRIDGE_NO_DRAFTER = 0,
   HYBRIDGE_PROMPT_LOOKUP = 1,
   HYBRIDGE_OWN_DRAFTER = 2,
-  HYBRIDGE_DRAFT_MODEL = 3
+  HYBRIDGE_DRAFT_MODEL = 3,
+  HYBRIDGE_CALLBACK_DRAFTER = 4
 } hybridge_drafter;
+
+// Proposes what may follow a text: writes at most `limit` ≥ 1 draft tokens and returns how many; 0 without an idea. While one
+// generation lasts, the text only grows. A token outside the vocabulary ends it with HYBRIDGE_INVALID_ARGUMENT.
+typedef size_t (*hybridge_propose)(const int64_t* text, size_t count, int64_t* tokens, size_t limit, void* user);
+
+// Returns seconds, from wherever they are counted.
+typedef double (*hybridge_clock)(void* user);
 
 // How tokens are drawn, as in Python: a temperature of 0 is greedy, and what else is 0 is left out. Of the same seed comes the
 // same text, with every drafter; has_seed 0: a seed is drawn from the system, and drafters that can draw their tokens, too.
@@ -74,19 +88,29 @@ typedef void (*hybridge_mask)(const int64_t* text, size_t count, float* logits, 
 
 // max_new_tokens ≥ 1; block_length: tokens that are verified at once, at most the model's verify_len; 0 for what is fastest by what
 // is measured, plain decoding included. Greedily and with a seed the tokens are the same for every choice of it and of a drafter.
-// sampling null: greedy; one that makes no distribution is HYBRIDGE_INVALID_ARGUMENT. draft: the smaller model, of which the session keeps a session of its own as long as it is given the same one. mask null: any
-// token may come; one that leaves none is HYBRIDGE_INVALID_ARGUMENT. It is called with the generation's `user`.
+// sampling null: greedy; one that makes no distribution is HYBRIDGE_INVALID_ARGUMENT. draft: the smaller model, of which the
+// session keeps a session of its own as long as it is given the same one. mask null: any token may come; one that leaves none is
+// HYBRIDGE_INVALID_ARGUMENT. propose: the caller's own drafter. All are called with the generation's `user`.
+//
+// For tests that repeat themselves, null in an app: clock, by which block lengths are chosen, and noise, the seed of a sampling
+// that has none.
 typedef struct hybridge_generation {
   size_t max_new_tokens, block_length;
   hybridge_drafter drafter;
   const hybridge_sampling* sampling;
   hybridge_model draft;
   hybridge_mask mask;
+  hybridge_propose propose;
+  hybridge_clock clock;
+  const uint64_t* noise;
 } hybridge_generation;
 
-// proposed and accepted count draft tokens, rollbacks the blocks that were not accepted whole.
+// proposed and accepted count draft tokens, verifies and decodes the calls of the model, rollbacks the blocks that were not
+// accepted whole. Seconds by phase; new_seconds is the time of all new tokens after the first, which the prefill pays for. What
+// on_token takes is in none of them.
 typedef struct hybridge_generated {
-  size_t tokens, proposed, accepted, verifies, rollbacks;
+  size_t tokens, proposed, accepted, verifies, decodes, rollbacks;
+  double prefill_seconds, draft_seconds, verify_seconds, commit_seconds, decode_seconds, new_seconds;
 } hybridge_generated;
 
 // Called for each token; answers 0 to end the generation behind it.
@@ -95,6 +119,13 @@ typedef int (*hybridge_on_token)(int64_t token, void* user);
 // "0.2.0", and a sentence for a status; never null.
 const char* hybridge_version(void);
 const char* hybridge_status_text(hybridge_status status);
+
+// What the runtime logged in this thread while its last call failed, such as the names of operators that are missing: lines for
+// people, empty if it said nothing. Valid until the thread's next call of a function that answers with a status.
+const char* hybridge_failure(void);
+
+// Whether the runtime may print what it logs, as it does at first; 0 keeps it from that, in the whole process.
+void hybridge_print_log(int wanted);
 
 // How many threads all sessions compute on, up to 1024; 0: one for each fast core, as it is where nobody chooses. Before a model
 // is opened: what is loaded keeps the threads that it finds then.
@@ -109,11 +140,17 @@ hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info);
 // for a capacity of 0.
 hybridge_status hybridge_model_eos_ids(hybridge_model model, int64_t* ids, size_t capacity, size_t* count);
 
+// Likewise the lengths that a verify runs in, ascending: a block of another length takes as long as the next of them.
+hybridge_status hybridge_model_verify_lens(hybridge_model model, int64_t* lengths, size_t capacity, size_t* count);
+
 hybridge_status hybridge_session_open(hybridge_model model, hybridge_session* session);
 hybridge_status hybridge_session_close(hybridge_session session);
 
 // The committed tokens: their number in `count`, and the first `capacity` of them in `tokens`, which is null for a capacity of 0.
 hybridge_status hybridge_tokens(hybridge_session session, int64_t* tokens, size_t capacity, size_t* count);
+
+// Likewise the tokens that a slot keeps; none where it keeps nothing.
+hybridge_status hybridge_slot_tokens(hybridge_session session, int64_t slot, int64_t* tokens, size_t capacity, size_t* count);
 
 // `logits` takes float32 [vocab_size] after the last token, of a verify [count, vocab_size] after each; null leaves them out.
 hybridge_status hybridge_prefill(hybridge_session session, const int64_t* tokens, size_t count, float* logits);
@@ -126,12 +163,18 @@ hybridge_status hybridge_reset(hybridge_session session);
 hybridge_status hybridge_save(hybridge_session session, const char* path);
 hybridge_status hybridge_load(hybridge_session session, const char* path);
 
+// The drafter inside the model without a generation: from hybridge_keep_hidden(session, 1) on it is to read what is committed, and
+// hybridge_draft writes at most `limit` ≥ 1 of its tokens behind `next`, the token that follows the text; none where it has
+// nothing new to read. A generation with HYBRIDGE_OWN_DRAFTER ends with hidden states that are not kept.
+hybridge_status hybridge_keep_hidden(hybridge_session session, int wanted);
+hybridge_status hybridge_draft(hybridge_session session, int64_t next, int64_t* tokens, size_t limit, size_t* count);
+
 // A checkpoint is a state in memory that any session of its model goes on from, whatever came since. It copies what its text added
-// to the session's checkpoint before, as long as that is open; `bytes` are those of its own. hybridge_resume empties the slots;
-// a checkpoint of another model, or of the same file opened again, is HYBRIDGE_INVALID_ARGUMENT. Checkpoints may be closed in any
+// to the session's checkpoint before, as long as that is open; `bytes` are those of its own, `shared_bytes` those of the rows that
+// it has in common with checkpoints of shorter texts. hybridge_resume empties the slots; a checkpoint of another model, or of the same file opened again, is HYBRIDGE_INVALID_ARGUMENT. Checkpoints may be closed in any
 // order, behind their model and sessions as well; that waits for what runs in a session of the model.
 typedef struct hybridge_kept {
-  size_t length, bytes;
+  size_t length, bytes, shared_bytes;
 } hybridge_kept;
 
 hybridge_status hybridge_checkpoint_make(hybridge_session session, hybridge_checkpoint* checkpoint);
@@ -143,6 +186,13 @@ hybridge_status hybridge_resume(hybridge_session session, hybridge_checkpoint ch
 // keeps none, as it is at first.
 hybridge_status hybridge_model_cache(hybridge_model model, size_t bytes);
 
+// How many checkpoints it keeps so, and their bytes; rows that several share count once.
+typedef struct hybridge_cached {
+  size_t checkpoints, bytes;
+} hybridge_cached;
+
+hybridge_status hybridge_model_cached(hybridge_model model, hybridge_cached* cached);
+
 // Leaves the session at a text of at least one token, without reading what it or a kept checkpoint knows: so many tokens in
 // `known`, which may be null. Where it fails, the session is at a beginning of the text.
 hybridge_status hybridge_bring_to(hybridge_session session, const int64_t* tokens, size_t count, size_t* known);
@@ -152,10 +202,14 @@ hybridge_status hybridge_generate(
     hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options,
     hybridge_on_token on_token, void* user, hybridge_generated* generated);
 
-// Ends the generation that runs in this session, or waits for another session's: behind its next token, or between two chunks
-// of its prompt, of which nothing then stays (HYBRIDGE_CANCELLED). Does nothing where none runs. From any thread.
+// Ends the generation that runs in this session, or waits for another session's: behind its next token, before draft tokens are
+// verified, or between two chunks of its prompt, of which nothing then stays (HYBRIDGE_CANCELLED). Does nothing where none runs.
+// From any thread, and from the generation's callbacks.
 hybridge_status hybridge_cancel(hybridge_session session);
 
+#if defined(__GNUC__)
+#pragma GCC visibility pop
+#endif
 #ifdef __cplusplus
 }
 #endif

@@ -45,9 +45,9 @@ using Mask = std::function<void(std::span<const int64_t> text, std::span<float> 
 
 class Sampler {
  public:
-  // entropy: where the seed comes from if none is given.
-  explicit Sampler(const Sampling& sampling, Mask mask = nullptr, uint64_t (*entropy)() = drawn_seed)
-      : sampling_(sampling), mask_(std::move(mask)), seed_(sampling.seed ? *sampling.seed : entropy()) {}
+  // noise: takes the place of the seed that is drawn if none is given.
+  explicit Sampler(const Sampling& sampling, Mask mask = nullptr, std::optional<uint64_t> noise = std::nullopt)
+      : sampling_(sampling), mask_(std::move(mask)), seed_(sampling.seed ? *sampling.seed : noise ? *noise : drawn_seed()) {}
 
   bool is_greedy() const { return sampling_.temperature == 0; }
   double temperature() const { return sampling_.temperature; }

@@ -74,6 +74,7 @@ class Session {
 
   const Facts& facts() const { return model_->facts(); }
   Tokens tokens() const { return text_; }  // committed
+  Tokens slot(int64_t number) const { return has(number) ? Tokens(slots_[static_cast<size_t>(number)]) : Tokens(); }
   int64_t length() const { return static_cast<int64_t>(text_.size()); }
   int64_t room() const { return facts().max_seq_len - length(); }
 

@@ -14,6 +14,7 @@
 #include <chrono>
 #include <concepts>
 #include <cstddef>
+#include <functional>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -33,20 +34,22 @@ inline double seconds_now() {
 
 // block_length: tokens that are verified at once, the known one included; 0 for what is fastest by what is measured, plain
 // decoding included (hybridge/pace.h). cancelled: another thread may set it while the generation runs. mask: what each token may
-// be, if not any. clock: seconds; entropy: the noise of a sampling without a seed.
+// be, if not any. For tests that repeat themselves: clock, in seconds, and noise, the seed of a sampling without one.
 struct Generation {
   size_t max_new_tokens = 64, block_length = 0;
   const std::atomic<bool>* cancelled = nullptr;
   Sampling sampling = {};
   Mask mask = nullptr;
-  double (*clock)() = seconds_now;
-  uint64_t (*entropy)() = drawn_seed;
+  std::function<double()> clock = seconds_now;
+  std::optional<uint64_t> noise = std::nullopt;
 };
 
-// proposed and accepted count draft tokens; rollbacks the blocks that were not accepted whole.
+// proposed and accepted count draft tokens; rollbacks the blocks that were not accepted whole. Seconds are those of the system, by
+// phase; new_seconds is the time of all new tokens after the first, without what on_token takes.
 struct Generated {
   std::vector<int64_t> tokens;
-  size_t proposed = 0, accepted = 0, verifies = 0, rollbacks = 0;
+  size_t proposed = 0, accepted = 0, verifies = 0, decodes = 0, rollbacks = 0;
+  double prefill_seconds = 0, draft_seconds = 0, verify_seconds = 0, commit_seconds = 0, decode_seconds = 0, new_seconds = 0;
 };
 
 // One generation. The last token given is not committed yet: it waits for the next round.
@@ -58,13 +61,13 @@ class Generator {
         options_(options),
         drafter_(drafter),
         on_token_(on_token),
-        sampler_(options.sampling, options.mask, options.entropy),
+        sampler_(options.sampling, options.mask, options.noise),
         longest_(static_cast<size_t>(session.facts().verify_len())),
         own_pace_(session.facts().verify_lens, fixed_length()),
         pace_(pace_of(drafter)) {}
 
   Result<Generated> run(Tokens prompt) {
-    const Logits logits = ET_UNWRAP(session_.prefill(prompt, options_.cancelled));
+    const Logits logits = ET_UNWRAP(timed(done_.prefill_seconds, [&] { return session_.prefill(prompt, options_.cancelled); }));
     text_.assign(session_.tokens().begin(), session_.tokens().end());
     const int64_t first = sampler_.draw(logits.last(), text_);
     if (first < 0) return NOTHING_ALLOWED;
@@ -77,7 +80,17 @@ class Generator {
  private:
   static constexpr Error NOTHING_ALLOWED = Error::InvalidArgument;
 
-  bool is_going_on() const { return !ended_ && session_.room() > 0; }
+  // Runs `call` and adds its time.
+  template <typename Call>
+  static auto timed(double& seconds, Call call) {
+    const double began = seconds_now();
+    auto answer = call();
+    seconds += seconds_now() - began;
+    return answer;
+  }
+
+  bool is_cancelled() const { return options_.cancelled != nullptr && *options_.cancelled; }
+  bool is_going_on() const { return !ended_ && !is_cancelled() && session_.room() > 0; }
   bool may_draft() const { return !std::is_same_v<D, NoDrafter> && longest_ > 1; }
 
   std::optional<size_t> fixed_length() const {
@@ -93,16 +106,18 @@ class Generator {
 
   // Proposes and verifies a block, or decodes one token.
   Error round() {
-    const double began = options_.clock();
+    const double began = options_.clock(), started = seconds_now();
     drafting_ = 0;
     const Proposal proposal = worthwhile();
+    if (is_cancelled()) return Error::Ok;
     const auto& proposed = proposal.tokens;
     const auto found = proposed.empty() ? decode() : verify(proposal);
     if (!found.ok()) return found.error();
     double seconds = options_.clock() - began;
+    done_.new_seconds += seconds_now() - started;
     const size_t given = give(*found);
     const double closing = options_.clock();
-    if (!proposed.empty()) ET_UNWRAP(session_.commit(static_cast<int64_t>(given)));
+    if (!proposed.empty()) ET_UNWRAP(timed(done_.commit_seconds, [&] { return session_.commit(static_cast<int64_t>(given)); }));
     seconds += options_.clock() - closing;
     pace_.round_done(1 + proposed.size(), proposed.size(), found->size() - 1, seconds, drafting_);
     return found->empty() || found->back() >= 0 ? Error::Ok : NOTHING_ALLOWED;
@@ -132,7 +147,7 @@ class Generator {
 
   Proposal propose(size_t limit) {
     if (limit == 0) return {};
-    Proposal proposal = asked(limit);
+    Proposal proposal = timed(done_.draft_seconds, [&] { return asked(limit); });
     proposal.tokens.resize(std::min(proposal.tokens.size(), limit));
     return proposal;
   }
@@ -144,7 +159,10 @@ class Generator {
 
   // Lets the drafter read the prompt, which is a prefill too; its first proposal is compared.
   void read_prompt() {
-    if (may_draft()) pace_.shadow(propose(pace_.shadow_length()).tokens, 0);
+    if (!may_draft()) return;
+    const double drafting = done_.draft_seconds;
+    pace_.shadow(propose(pace_.shadow_length()).tokens, 0);
+    done_.prefill_seconds += std::exchange(done_.draft_seconds, drafting) - drafting;
   }
 
   // Proposes only to compare with what comes: it tells whether speculation would pay again.
@@ -155,7 +173,8 @@ class Generator {
   }
 
   Result<std::vector<int64_t>> decode() {
-    const Logits logits = ET_UNWRAP(session_.decode(text_.back()));
+    const Logits logits = ET_UNWRAP(timed(done_.decode_seconds, [&] { return session_.decode(text_.back()); }));
+    ++done_.decodes;
     const int64_t token = sampler_.draw(logits.last(), text_);
     pace_.compare(token);
     return std::vector<int64_t>{token};
@@ -166,7 +185,7 @@ class Generator {
     const auto& proposed = proposal.tokens;
     std::vector<int64_t> block = {text_.back()};
     block.insert(block.end(), proposed.begin(), proposed.end());
-    const Logits logits = ET_UNWRAP(session_.verify(block));
+    const Logits logits = ET_UNWRAP(timed(done_.verify_seconds, [&] { return session_.verify(block); }));
     const std::vector<int64_t> tokens = accept(logits, proposal);
     done_.proposed += proposed.size();
     done_.accepted += tokens.size() - 1;
@@ -198,8 +217,7 @@ class Generator {
       done_.tokens.push_back(token);
       const auto& ends = session_.facts().eos_ids;
       const bool is_end = std::find(ends.begin(), ends.end(), token) != ends.end();
-      ended_ = !on_token_(token) || is_end || done_.tokens.size() == options_.max_new_tokens ||
-               (options_.cancelled != nullptr && *options_.cancelled);
+      ended_ = !on_token_(token) || is_end || done_.tokens.size() == options_.max_new_tokens || is_cancelled();
     }
     return given;
   }

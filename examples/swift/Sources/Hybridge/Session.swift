@@ -113,9 +113,9 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
       do {
         try call {
           withUnsafePointer(to: &draws) { draws in
-            var options = hybridge_generation(
-              max_new_tokens: maxNewTokens, block_length: blockLength, drafter: drafter.code, sampling: draws,
-              draft: drafter.draft, mask: nil)
+            var options = hybridge_generation()
+            (options.max_new_tokens, options.block_length) = (maxNewTokens, blockLength)
+            (options.drafter, options.draft, options.sampling) = (drafter.code, drafter.draft, draws)
             if mask != nil { options.mask = apply }
             return hybridge_generate(
               handle, prompt, prompt.count, &options, take, Unmanaged.passUnretained(callbacks).toOpaque(), &done)

@@ -279,8 +279,13 @@ NATIVE(jint, generate)
     if (!fits) return HYBRIDGE_INVALID_ARGUMENT;
     const hybridge_sampling draws = {heat[0], heat[1], heat[2], heat[3], static_cast<size_t>(chosen[4]),
         static_cast<uint64_t>(chosen[5]), chosen[6] != 0};
-    const hybridge_generation wishes = {static_cast<size_t>(chosen[0]), static_cast<size_t>(chosen[1]),
-        static_cast<hybridge_drafter>(chosen[2]), &draws, handle(chosen[3]), masking == nullptr ? nullptr : mask};
+    hybridge_generation wishes{};
+    wishes.max_new_tokens = static_cast<size_t>(chosen[0]);
+    wishes.block_length = static_cast<size_t>(chosen[1]);
+    wishes.drafter = static_cast<hybridge_drafter>(chosen[2]);
+    wishes.sampling = &draws;
+    wishes.draft = handle(chosen[3]);
+    if (masking != nullptr) wishes.mask = mask;
     hybridge_generated done{};
     const hybridge_status status =
         hybridge_generate(handle(session), ids.data(), ids.size(), &wishes, on_token, &callbacks, &done);

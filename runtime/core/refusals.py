@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from hybridge.cache.errors import CapacityError, CommitError, SnapshotError, TokenError
-from hybridge.runtime.generation.token_ids import Tokens, token_ids
+from hybridge.runtime.core.token_ids import Tokens, token_ids
 
 
 def fitting(tokens: Tokens, vocab_size: int, length: int, max_seq_len: int) -> list[int]:
@@ -45,9 +43,3 @@ def check_slot(slot: int, slots: int) -> None:
         raise SnapshotError("this artifact has no snapshot slots; export with --snapshot-slots.")
     if not isinstance(slot, int) or not 0 <= slot < slots:
         raise SnapshotError(f"slot {slot!r} does not exist; this artifact has slots 0 to {slots - 1}.")
-
-
-def check_pairs(hidden: Tensor, following: Sequence[int]) -> None:
-    """Raises TokenError where a drafter is not given a token for each hidden state, and at least one."""
-    if not 0 < len(hidden) == len(following):
-        raise TokenError(f"got {len(hidden)} hidden states and {len(following)} tokens; each state needs the token after it.")

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
-from typing import Any
-
-from torch import Tensor
+from collections.abc import Iterable
+from typing import Any, SupportsIndex
 
 from hybridge.cache.errors import TokenError
 
-Tokens = Sequence[int] | Tensor
+Tokens = Iterable[SupportsIndex]
+"""A sequence, or an array or tensor [n] of a whole type."""
 
 
 def token_ids(tokens: Tokens) -> list[int]:
-    """Return the ids of a sequence, or of a tensor [n] of a whole type. Raises TokenError for anything else."""
-    if isinstance(tokens, Tensor):
-        if tokens.dim() != 1:
-            raise TokenError(f"tokens are a tensor of shape {list(tokens.shape)}; give one of shape [n].")
-        tokens = tokens.tolist()
+    """Return the ids of a sequence, or of an array or tensor [n] of a whole type. Raises TokenError for anything else."""
+    dimensions: int = getattr(tokens, "ndim", 1)
+    if dimensions != 1:
+        raise TokenError(f"tokens are of shape {list(getattr(tokens, 'shape', ()))}; give them in one of shape [n].")
+    tokens = getattr(tokens, "tolist", lambda: tokens)()
     if not isinstance(tokens, Iterable):
         raise TokenError(f"tokens are {_shown(tokens)}; give a list of token ids.")
     return [token_id(token) for token in tokens]
@@ -27,7 +26,7 @@ def token_ids(tokens: Tokens) -> list[int]:
 def token_id(token: Any) -> int:
     """Return a whole number as int, numpy's and torch's too. Raises TokenError for a float, a truth, a text, a list."""
     try:
-        if not isinstance(token, bool) and not (isinstance(token, Tensor) and token.dim()):
+        if not isinstance(token, bool) and not getattr(token, "ndim", 0):
             return operator.index(token)
     except TypeError:
         pass

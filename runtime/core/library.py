@@ -1,0 +1,144 @@
+"""Load libhybridge, the native core of ``runtime/native``: the one that the wheel brought, or compiled here at first use.
+
+It is linked against the runtime, the kernels and XNNPACK in ExecuTorch's wheel, and never against PyTorch. Our kernels and
+further operators register themselves with the same ``libexecutorch.so`` when they are loaded beside it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Collection
+from pathlib import Path
+
+from hybridge.cache.errors import NativeError
+from hybridge.runtime import pinned
+from hybridge.runtime.core.interface import VERSION, declare
+from hybridge.runtime.kernels import compiling
+from hybridge.runtime.kernels import library as kernels
+from hybridge.runtime.native_log import without_native_log
+from hybridge.runtime.platforms import HERE
+
+SOURCES = Path(__file__).parents[1] / "native"
+"""The folder of the C++ headers, of the C API over them and of their CMake package."""
+NAME = HERE.library("hybridge")
+FLAGS = (
+    *("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wall", "-Wextra"),
+    *pinned.MACROS,
+)
+
+
+class _Threads:
+    """chosen: how many threads this process computes on; None for the fast cores, and where nobody has chosen."""
+
+    chosen: int | None = None
+
+
+def set_threads(count: int) -> None:
+    """Let every model that this process opens from now on compute on so many threads."""
+    _Threads.chosen = count
+    if load.cache_info().currsize:
+        load().hybridge_set_threads(count)
+
+
+def chosen_threads() -> int | None:
+    """Return what ``set_threads`` was given."""
+    return _Threads.chosen
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """Return the library, building it if need be. Calls of its functions let go of Python's lock.
+
+    Raises NativeError where there is no compiler, it fails, or the library is of another version; KernelsError for a cache
+    that others may write.
+    """
+    library = build()
+    try:
+        loaded = compiling.load_plugin(library, *pinned.OPERATORS_AND_BACKENDS)
+    except OSError as error:
+        raise NativeError(f"{library} does not load ({error}); remove {library.parent} to have it built again.") from None
+    _check_version(library, loaded)
+    declare(loaded)
+    loaded.hybridge_print_log(0)
+    with without_native_log():  # the first use of threads reads the processor's description, and complains about it
+        loaded.hybridge_set_threads(_Threads.chosen or 0)
+    return loaded
+
+
+def _check_version(library: Path, loaded: ctypes.CDLL) -> None:
+    loaded.hybridge_version.restype = ctypes.c_char_p
+    if (found := loaded.hybridge_version().decode()) != VERSION:
+        raise NativeError(
+            f"{library} is of hybridge {found}, and this is {VERSION}: install hybridge again, without what is left of "
+            "another version."
+        )
+
+
+def load_operators(namespaces: Collection[str]) -> None:
+    """Register the operators of these namespaces with the runtime, our own kernels among them.
+
+    ExecuTorch's wheel has the llama:: operators in a library for PyTorch alone, which then has to be installed, and is not
+    imported. Raises NativeError where a library does not load, and what ``kernels.library.load`` raises.
+    """
+    if "hybridge" in namespaces:
+        kernels.load()
+    found = pinned.operator_libraries(namespaces, pinned.OPERATORS_WITHOUT_PYTHON)
+    others = set(namespaces) - set(pinned.OPERATORS_WITHOUT_PYTHON)
+    for path in [*found, *pinned.operator_libraries(others)]:
+        try:
+            ctypes.CDLL(str(path))
+        except OSError as error:
+            raise NativeError(
+                f"{path.name} does not load ({error}): ExecuTorch's wheel has these operators for PyTorch alone. "
+                "Install torch, or export with --kernels hybridge."
+            ) from None
+
+
+def build() -> Path:
+    """Compile the library, or find it. Raises NativeError, and KernelsError for a cache that others may write."""
+    if path() == compiling.prebuilt(NAME):
+        return path()
+    if not compiling.is_built(_compiled()):
+        _compiler()
+    return compiling.built(_compiled(), _compile)
+
+
+def path() -> Path:
+    """Return where the library is, or would be compiled."""
+    own = _compiled()
+    return own if compiling.is_built(own) else compiling.prebuilt(NAME) or own
+
+
+def cmake_prefix() -> str:
+    """Return the value of ``CMAKE_PREFIX_PATH`` with which an app finds the sources and the installed ExecuTorch."""
+    return f"{SOURCES};{pinned.executorch()}"
+
+
+def _compiled() -> Path:
+    """Where the library of these sources is once it is compiled."""
+    return compiling.cache_folder("native") / _key() / NAME
+
+
+@functools.cache
+def _key() -> str:
+    files = [SOURCES / "c_api.cpp", SOURCES / "exports.map", *sorted(SOURCES.rglob("*.h"))]
+    return compiling.key(files, compiling.compiler(), FLAGS)
+
+
+def _compile(library: Path) -> None:
+    exports = HERE.keep_functions.format(folder=SOURCES)
+    sources = [f"-I{SOURCES}", str(SOURCES / "c_api.cpp"), exports]
+    links = compiling.plugin_flags(*pinned.OPERATORS_AND_BACKENDS)
+    words = [_compiler(), *FLAGS, *compiling.include_flags(), *sources, "-o", str(library), *links]
+    if errors := compiling.errors_of(words, library.parent):
+        raise NativeError(f"the native core does not compile {errors}")
+
+
+def _compiler() -> str:
+    chosen = compiling.compiler()
+    if chosen is None:
+        raise NativeError(
+            "the native core is compiled at first use, but there is no C++ compiler here: install g++ or clang++, or set CXX."
+        )
+    return chosen

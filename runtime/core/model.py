@@ -1,0 +1,132 @@
+"""A model: an artifact's program, whose weights all of its sessions share."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from ctypes import byref, c_int64, c_size_t
+from dataclasses import dataclass
+from typing import Self
+
+from hybridge.cache.errors import ArtifactError, HybridgeError
+from hybridge.runtime.artifacts.artifact import Artifact
+from hybridge.runtime.artifacts.manifest import PROGRAM
+from hybridge.runtime.artifacts.plan_check import check_plans
+from hybridge.runtime.artifacts.program_check import check_buffers, check_methods
+from hybridge.runtime.artifacts.runtime_check import other_version
+from hybridge.runtime.core.failures import failure, run
+from hybridge.runtime.core.interface import CachedSizes, Handle, Info
+from hybridge.runtime.core.library import load, load_operators
+
+
+class Owned:
+    """Something of the core's behind a handle, which is closed with this object, or by ``close``.
+
+    Closing waits for what runs in another session of the same model. A context manager.
+    """
+
+    def __init__(self, handle: int, close: str) -> None:
+        self.handle = handle
+        self._close = weakref.finalize(self, getattr(load(), f"hybridge_{close}"), handle)
+        self._close.atexit = False  # at the end of the process its memory goes anyway, and another thread may still be inside
+
+    def close(self) -> None:
+        """Let go of it. Once is enough."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Cached:
+    """checkpoints: how many the model keeps for ``Session.bring_to``; nbytes: theirs together, shared rows counted once."""
+
+    checkpoints: int
+    nbytes: int
+
+
+class Model(Owned):
+    """An artifact's program, opened once for all of its sessions; lengths in tokens. It may be closed before they are."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        """Raises ArtifactError where the program does not load here or is not what the manifest says.
+
+        Raises NativeError and KernelsError where a library cannot be built or loaded.
+        """
+        self.artifact, self.manifest = artifact, artifact.manifest
+        handle = _opened(artifact)
+        super().__init__(handle, "model_close")
+        info = Info()
+        run("model_info", handle, byref(info))
+        self.max_seq_len: int = info.max_seq_len
+        self.vocab_size: int = info.vocab_size
+        self.prefill_chunk: int = info.prefill_chunk
+        self.snapshot_slots: int = info.snapshot_slots
+        self.draft_len: int = info.draft_len
+        """Most draft tokens of the drafter inside the model; 0 without one."""
+        self.verify_lens = integers("model_verify_lens", handle)
+        self.verify_len = self.verify_lens[-1]
+        self.eos_ids = integers("model_eos_ids", handle)
+        self._check_manifest()
+
+    def cache(self, budget: int) -> None:
+        """Keep checkpoints of at most ``budget`` bytes for ``Session.bring_to``, for all sessions; forgets those of before."""
+        run("model_cache", self.handle, budget)
+
+    @property
+    def cached(self) -> Cached:
+        """Return what it keeps so."""
+        sizes = CachedSizes()
+        run("model_cached", self.handle, byref(sizes))
+        return Cached(sizes.checkpoints, sizes.bytes)
+
+    def _check_manifest(self) -> None:
+        """Raises ArtifactError where the program has other sizes than its manifest: those are what callers go by."""
+        options = self.manifest.options
+        stated = {
+            "max_seq_len": (self.max_seq_len, options.max_seq_len),
+            "vocab_size": (self.vocab_size, self.manifest.vocab_size),
+            "prefill_chunk": (self.prefill_chunk, options.prefill_chunk),
+            "snapshot_slots": (self.snapshot_slots, options.snapshot_slots),
+            "verify_lens": (self.verify_lens, options.verify_lens),
+            "eos_ids": (self.eos_ids, self.manifest.eos_ids),
+        }
+        for name, (found, expected) in stated.items():
+            if found != expected:
+                self.close()
+                raise ArtifactError(f"the program's {name} is {found}, but {expected} in its manifest; export the model again.")
+
+
+def _opened(artifact: Artifact) -> int:
+    """Return the handle of a program that was checked as far as that needs no PyTorch: operators' arguments are not."""
+    manifest = artifact.manifest
+    if manifest.onnx is not None:
+        raise ArtifactError(f"{artifact.folder} is for onnxruntime; the native core runs a .pte. Export with --format pte.")
+    check_methods(manifest)
+    file = artifact.opened[PROGRAM]
+    check_plans(manifest, file, known=lambda operator: None)
+    check_buffers(manifest, file)
+    load_operators(manifest.namespaces)
+    handle, loadable = Handle(), file.loadable
+    if status := load().hybridge_model_open(os.fsencode(loadable), byref(handle)):
+        raise not_loaded(artifact, failure("model_open", status))
+    file.check_loaded(loadable)
+    return handle.value
+
+
+def not_loaded(artifact: Artifact, error: HybridgeError) -> ArtifactError:
+    """Return the error for a program that does not load here, or over which there can be no session."""
+    return ArtifactError(f"{artifact.program} does not load: {error}{other_version(artifact.manifest)}")
+
+
+def integers(call: str, *arguments: int) -> list[int]:
+    """Return the whole numbers of a function that says how many there are and copies them."""
+    count = c_size_t()
+    run(call, *arguments, None, 0, byref(count))
+    numbers = (c_int64 * count.value)()
+    run(call, *arguments, numbers, count.value, byref(count))
+    return list(numbers)

@@ -1,0 +1,56 @@
+// What ExecuTorch logs: kept for hybridge_failure, and printed as before unless that is not wanted.
+#ifndef HYBRIDGE_NATIVE_C_API_RUNTIME_LOG_H
+#define HYBRIDGE_NATIVE_C_API_RUNTIME_LOG_H
+
+#include <executorch/runtime/platform/platform.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <string>
+
+namespace hybridge::c {
+
+// Lines of this thread's last call.
+inline std::string& logged() {
+  thread_local std::string lines;
+  return lines;
+}
+
+// Takes lines from where the runtime, or an app's own platform layer, would print them.
+class RuntimeLog {
+ public:
+  static void print(bool wanted) { is_printed_ = wanted; }
+
+  static bool listen() {
+    printing_ = executorch::runtime::get_pal_impl()->emit_log_message;
+    return executorch::runtime::register_pal(executorch::runtime::PalImpl::create(take, __FILE__));
+  }
+
+ private:
+  static constexpr size_t MOST = 4000;  // bytes of lines that a call keeps
+
+  static void take(
+      et_timestamp_t timestamp, et_pal_log_level_t level, const char* file, const char* function, size_t line,
+      const char* message, size_t length) {
+    if (level == kError || level == kFatal) keep(message, length);
+    if (is_printed_ && printing_ != nullptr) printing_(timestamp, level, file, function, line, message, length);
+  }
+
+  // The runtime logs on its way out of a failure, where nothing may be thrown.
+  static void keep(const char* message, size_t length) noexcept {
+    try {
+      std::string& lines = logged();
+      lines.append(message, std::min(length, MOST - std::min(lines.size(), MOST)));
+      if (lines.size() < MOST) lines += '\n';
+    } catch (...) {
+    }
+  }
+
+  static inline std::atomic<bool> is_printed_ = true;
+  static inline pal_emit_log_message_method printing_ = nullptr;
+};
+
+}  // namespace hybridge::c
+
+#endif
