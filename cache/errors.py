@@ -15,7 +15,7 @@ HybridgeError
 ├── NumericalError         a program that gave logits which are no numbers
 ├── StateFileError         a saved session that is damaged or of another artifact
 ├── KernelsError           hybridge's own kernels cannot be built or loaded on this machine
-├── NativeError            the native harness cannot be built or started on this machine
+├── NativeError            the native core cannot be built or started on this machine
 ├── OutputError            the output cannot be written: no permission, disk full
 ├── ExportFailedError      torch.export or the lowering gave up
 └── ValidationError        an artifact disagrees with the eager model
@@ -94,7 +94,7 @@ class KernelsError(HybridgeError):
 
 
 class NativeError(HybridgeError):
-    """The native harness cannot be compiled or started here."""
+    """The native core cannot be compiled or started here."""
 
 
 class OutputError(HybridgeError):

@@ -80,7 +80,7 @@ def main() -> int:
     if options.write:
         one, other, folder = options.write
         writer = WRITERS[names[0]](one, other)
-        writer.write_once(folder) if isinstance(writer, SaveNative) else writer.write(folder)
+        writer.write(folder)
         return 0
     plan = Plan(options.kills, options.exports, options.disks, options.lines, options.seed)
     failed = False

@@ -20,11 +20,11 @@ import hybridge
 from hybridge.export.cli.embedded import code_prompts, export_embedded
 from hybridge.runtime import PromptLookup, Session, open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
+from hybridge.runtime.core import Model
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
 from hybridge.runtime.drafters.draft_model import DraftModel
 from hybridge.runtime.generation.drafter import Drafter
-from hybridge.runtime.native import NativeProcess, NativeSession
-from hybridge.runtime.native.session import NativeDrafter
+from hybridge.runtime.native import NativeDrafter, NativeSession
 
 
 @dataclass
@@ -43,9 +43,7 @@ class Way:
 
     def cpp(self, prompt: Sequence[int], count: int) -> list[int]:
         self.native.reset()
-        if self.native_drafter is None:
-            return list(self.native.generate(prompt, max_new_tokens=count))
-        return list(self.native.generate_by(self.native_drafter, prompt, max_new_tokens=count))
+        return list(self.native.generate(prompt, max_new_tokens=count, drafter=self.native_drafter))
 
 
 def main() -> int:
@@ -62,19 +60,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="hybridge-native-speed-") as scratch:
         folders = [Path(scratch) / name for name in ("target", "draft", "dspark")]
         export_embedded(*folders)
-        with NativeProcess(open_artifact(folders[0])) as target, NativeProcess(open_artifact(folders[2])) as other:
-            prompts = code_prompts(tokenizer_of(open_artifact(folders[0])), options.prompts)
-            return report(list(ways(folders, target, other)), prompts, options.tokens)
+        prompts = code_prompts(tokenizer_of(open_artifact(folders[0])), options.prompts)
+        return report(list(ways(folders)), prompts, options.tokens)
 
 
-def ways(folders: Sequence[Path], target: NativeProcess, other: NativeProcess) -> Iterator[Way]:
+def ways(folders: Sequence[Path]) -> Iterator[Way]:
     """Every drafter that both have."""
     session, block = Session.load(folders[0]), Session.load(folders[2])
-    native, native_block = NativeSession(target), NativeSession(other)
-    native.use_draft_model(open_artifact(folders[1]).program)
+    native, native_block = NativeSession.load(folders[0]), NativeSession.load(folders[2])
+    small = Model(open_artifact(folders[1]))
     yield Way("plain", session, None, native, None)
     yield Way("prompt lookup", session, PromptLookup(), native, "lookup")
-    yield Way("draft model", session, DraftModel.load(folders[1], open_artifact(folders[0]), session), native, "model")
+    yield Way("draft model", session, DraftModel.load(folders[1], open_artifact(folders[0]), session), native, small)
     yield Way("multi-token prediction", session, BlockDrafter(session), native, "own")
     yield Way("DSpark", block, BlockDrafter(block), native_block, "own")
 

@@ -1,20 +1,21 @@
-"""Draft models and masks in the native harness: the text is plain decoding's, and what a mask leaves is Python's too."""
+"""Draft models and masks in the native core: the text is plain decoding's, and what a mask leaves is Python's too."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
+from modulus import mask_by
 from store import demo_folder
 from torch import Tensor
 
-from hybridge.cache.errors import DraftError, TokenError
+from hybridge.cache.errors import ArtifactError, DraftError, TokenError, UsageError
 from hybridge.runtime import GenerationStats, Sampling, Session, open_artifact
+from hybridge.runtime.core import Model
 from hybridge.runtime.generation.constraint import Constraint
-from hybridge.runtime.native import NativeDrafter, NativeProcess, NativeSession
+from hybridge.runtime.native import NativeSession
 
 pytestmark = pytest.mark.slow
 
@@ -28,38 +29,46 @@ def demo() -> Path:
 
 
 @pytest.fixture
-def native(demo: Path) -> Iterator[NativeSession]:
-    with NativeProcess(open_artifact(demo / "hybridge-demo")) as process:
-        yield NativeSession(process)
+def native(demo: Path) -> NativeSession:
+    return NativeSession.load(demo / "hybridge-demo")
+
+
+@pytest.fixture
+def draft(demo: Path) -> Model:
+    return Model(open_artifact(demo / "hybridge-demo-draft"))
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "drawn"])
-def test_the_text_is_plain_decodings(demo: Path, native: NativeSession, sampling: Sampling) -> None:
+def test_the_text_is_plain_decodings(native: NativeSession, draft: Model, sampling: Sampling) -> None:
     """Turns that go on, start anew and go back, and texts that its context does not hold."""
-    native.sample(sampling)
-    native.use_draft_model(demo / "hybridge-demo-draft/model.pte")
     stats = GenerationStats()
     for block in (None, 2, 4, 7):
         for prompt in (CODE, CODE[:9], CODE * 5):
             native.reset()
-            plain = list(native.generate(prompt, max_new_tokens=60))
+            plain = list(native.generate(prompt, max_new_tokens=60, sampling=sampling))
             native.reset()
-            assert list(native.generate_by("model", prompt, max_new_tokens=60, block_length=block, stats=stats)) == plain
+            drafted = native.generate(
+                prompt, max_new_tokens=60, block_length=block, sampling=sampling, stats=stats, drafter=draft
+            )
+            assert list(drafted) == plain
             assert block is None or stats.verifies > 5
             assert block is None or stats.accepted > 5
 
 
 def test_what_does_not_fit_is_refused(demo: Path, native: NativeSession, artifact: Path, tmp_path: Path) -> None:
-    with pytest.raises(DraftError):
-        native.use_draft_model(artifact / "model.pte")  # another vocabulary
-    with pytest.raises(DraftError):
-        native.use_draft_model(tmp_path / "none")
-    with pytest.raises(TokenError):
-        native.generate_by("model", CODE, max_new_tokens=3)
+    with pytest.raises(DraftError, match="tokenizer"):
+        native.generate(CODE, max_new_tokens=3, drafter=Model(open_artifact(artifact)))
+    with pytest.raises(ArtifactError):
+        Model(open_artifact(tmp_path / "none"))
+    closed = Model(open_artifact(demo / "hybridge-demo-draft"))
+    closed.close()
+    with pytest.raises(UsageError, match="closed"):
+        native.generate(CODE, max_new_tokens=3, drafter=closed)
+    assert native.length == 0
 
 
 class Modulus(Constraint):
-    """The constraint of ``NativeSession.set_mask``."""
+    """Lets those tokens come that add up with the text's length to a multiple of ``modulus``; ``mask_by`` is the core's."""
 
     def __init__(self, modulus: int, place: int) -> None:
         self.modulus, self.place = modulus, place
@@ -78,25 +87,23 @@ class Modulus(Constraint):
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "drawn"])
-def test_a_mask_decides_what_may_come(demo: Path, native: NativeSession, sampling: Sampling) -> None:
+def test_a_mask_decides_what_may_come(demo: Path, native: NativeSession, draft: Model, sampling: Sampling) -> None:
     python = Session.load(demo / "hybridge-demo")
     constrained = python.generate(CODE, max_new_tokens=60, sampling=sampling, constraint=Modulus(3, len(CODE)))
     wanted = list(constrained)
     assert all((token + len(CODE) + i) % 3 == 0 for i, token in enumerate(wanted))
-    native.sample(sampling)
-    native.set_mask(3)
-    native.use_draft_model(demo / "hybridge-demo-draft/model.pte")
     stats = GenerationStats()
-    for drafter in get_args(NativeDrafter):
+    for drafter in ("lookup", "own", draft):
         native.reset()
-        assert list(native.generate_by(drafter, CODE, max_new_tokens=60, block_length=4, stats=stats)) == wanted
+        masked = native.generate(
+            CODE, max_new_tokens=60, block_length=4, sampling=sampling, mask=mask_by(3), stats=stats, drafter=drafter
+        )
+        assert list(masked) == wanted
         assert stats.rollbacks > 0
 
 
 def test_a_mask_that_leaves_nothing_is_refused(native: NativeSession) -> None:
-    native.set_mask(10**9)
     with pytest.raises(TokenError):
-        native.generate(CODE, max_new_tokens=3)
-    native.set_mask(0)
+        native.generate(CODE, max_new_tokens=3, mask=mask_by(10**9))
     native.reset()
     assert len(list(native.generate(CODE, max_new_tokens=3))) == 3

@@ -1,10 +1,10 @@
-"""Drafters inside artifacts in the native harness: it proposes what Python proposes, and the text is plain decoding's."""
+"""Drafters inside artifacts in the native core: it proposes what Python proposes, and the text is plain decoding's."""
 
 from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,10 +26,10 @@ from hybridge.export.api import export_model
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.pte import exporter
 from hybridge.export.reference.validate import validate_native, validate_session
-from hybridge.runtime import Context, ExportOptions, GenerationStats, Sampler, Sampling, Session, open_artifact
+from hybridge.runtime import Context, ExportOptions, GenerationStats, Sampler, Sampling, Session
 from hybridge.runtime.checks.validation_report import ValidationReport
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
-from hybridge.runtime.native import NativeProcess, NativeSession
+from hybridge.runtime.native import NativeSession
 
 pytestmark = pytest.mark.slow
 
@@ -73,9 +73,8 @@ def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture(scope="module")
-def native(artifact: Path) -> Iterator[NativeSession]:
-    with NativeProcess(open_artifact(artifact)) as process:
-        yield NativeSession(process)
+def native(artifact: Path) -> NativeSession:
+    return NativeSession.load(artifact)
 
 
 def test_it_proposes_what_python_proposes(artifact: Path, native: NativeSession) -> None:
@@ -169,7 +168,7 @@ def test_the_text_is_plain_decodings(native: NativeSession) -> None:
     plain = list(native.generate(prompt, max_new_tokens=40))
     for block in (None, 2, 4):
         native.reset()
-        assert list(native.generate_by("own", prompt, max_new_tokens=40, block_length=block, stats=stats)) == plain
+        assert list(native.generate(prompt, max_new_tokens=40, block_length=block, stats=stats, drafter="own")) == plain
         assert block is None or stats.verifies > 3
 
 
@@ -183,17 +182,17 @@ def test_the_same_noise_gives_pythons_draws(artifact: Path, native: NativeSessio
             wanted, counted = GenerationStats(), GenerationStats()
             python.reset()
             native.reset()
-            native.sample(sampling, noise)
             with mock.patch("hybridge.runtime.generation.sampling.secrets.randbits", return_value=noise):
                 drawn = python.generate(
                     prompt, max_new_tokens=40, drafter=drafter, sampling=sampling, block_length=block, stats=wanted
                 )
-            natively = native.generate_by("own", prompt, max_new_tokens=40, block_length=block, stats=counted)
+            natively = native.generate(
+                prompt, max_new_tokens=40, drafter="own", sampling=sampling, noise=noise, block_length=block, stats=counted
+            )
             assert list(natively) == list(drawn)
             assert (counted.proposed, counted.accepted) == (wanted.proposed, wanted.accepted)
             accepted += counted.accepted
     assert accepted > 0
-    native.sample(Sampling(seed=0))
 
 
 @pytest.mark.parametrize("validated", [validate_session, validate_native])
@@ -226,20 +225,20 @@ def test_what_is_no_draft_is_refused(native: NativeSession) -> None:
 def test_multi_token_prediction_of_the_demo() -> None:
     """A trained drafter, whose methods take no noise."""
     prompt, stats = [*b"class Point:\n    def __init__(self, x, y):\n"], GenerationStats()
-    with NativeProcess(open_artifact(demo_folder() / "hybridge-demo")) as process:
-        session = NativeSession(process)
-        plain = list(session.generate(prompt, max_new_tokens=120))
-        session.reset()
-        assert list(session.generate_by("own", prompt, max_new_tokens=120, block_length=4, stats=stats)) == plain
+    session = NativeSession.load(demo_folder() / "hybridge-demo")
+    plain = list(session.generate(prompt, max_new_tokens=120))
+    session.reset()
+    assert list(session.generate(prompt, max_new_tokens=120, drafter="own", block_length=4, stats=stats)) == plain
     assert stats.accepted > stats.proposed / 3
 
 
 def test_an_artifact_without_a_drafter_has_none(own_artifact: Path) -> None:
-    with NativeProcess(open_artifact(own_artifact)) as process:
-        session = NativeSession(process)
-        session.prefill([1, 2, 3])
-        with pytest.raises(DraftError):
-            session.draft(4, 2)
+    session = NativeSession.load(own_artifact)
+    session.prefill([1, 2, 3])
+    with pytest.raises(DraftError):
+        session.draft(4, 2)
+    with pytest.raises(DraftError):
+        session.generate([4], drafter="own")
 
 
 @pytest.mark.thorough
@@ -254,8 +253,7 @@ def test_a_program_that_says_nothing_of_its_drafter_loads(tmp_path: Path, monkey
     plain = list(session.generate([1, 2, 3], max_new_tokens=20))
     session.reset()
     assert list(session.generate([1, 2, 3], max_new_tokens=20, drafter=BlockDrafter(session), block_length=3)) == plain
-    with NativeProcess(open_artifact(tmp_path / "out")) as process:
-        native = NativeSession(process)
-        assert list(native.generate([1, 2, 3], max_new_tokens=20)) == plain
-        with pytest.raises(DraftError):
-            native.draft(1, 2)
+    native = NativeSession.load(tmp_path / "out")
+    assert list(native.generate([1, 2, 3], max_new_tokens=20)) == plain
+    with pytest.raises(DraftError):
+        native.draft(1, 2)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 from unittest import mock
 
 import pytest
@@ -15,12 +15,13 @@ from native_programs import native_program
 from store import demo_folder
 
 from hybridge.runtime import Context, Drafter, GenerationStats, PromptLookup, Proposal, Sampling, Session, open_artifact
+from hybridge.runtime.core import Model
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
 from hybridge.runtime.drafters.draft_model import DraftModel
 from hybridge.runtime.generation.pace import Pace
-from hybridge.runtime.native import NativeDrafter, NativeProcess, NativeSession
+from hybridge.runtime.native import NativeSession
 
-Known = NativeDrafter | Literal["guesses"]
+Known = Literal["lookup", "own", "model", "guesses"]
 
 
 @pytest.fixture(scope="module")
@@ -122,11 +123,10 @@ CODE = [*b"class Point:\n    def __init__(self, x, y):\n        self.x = x\n    
 
 
 @pytest.fixture(scope="module")
-def sessions() -> Iterator[tuple[Session, NativeSession, Path]]:
+def models() -> tuple[Session, Model, Path]:
     """Both over the demo's artifact, which has a trained drafter; and the draft model's artifact."""
     folder = demo_folder() / "hybridge-demo"
-    with NativeProcess(open_artifact(folder)) as process:
-        yield Session.load(folder), NativeSession(process), folder.with_name("hybridge-demo-draft")
+    return Session.load(folder), Model(open_artifact(folder)), folder.with_name("hybridge-demo-draft")
 
 
 def in_python(session: Session, steps: Sequence[float], drafter: Drafter, sampling: Sampling) -> tuple[list[int], list[int]]:
@@ -139,18 +139,17 @@ def in_python(session: Session, steps: Sequence[float], drafter: Drafter, sampli
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("drafter", [*get_args(NativeDrafter), "guesses"])
+@pytest.mark.parametrize("drafter", get_args(Known))
 @pytest.mark.parametrize("sampling", [Sampling(seed=0), Sampling(temperature=0.5, seed=5)], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("seed", range(4))
 def test_generations_take_pythons_decisions(
-    sessions: tuple[Session, NativeSession, Path], drafter: Known, sampling: Sampling, seed: int
+    models: tuple[Session, Model, Path], drafter: Known, sampling: Sampling, seed: int
 ) -> None:
-    python, native, small = sessions
+    python, model, small = models
     rng = random.Random(seed)
     steps = [rng.expovariate(1.0) for _ in range(97)]
-    native.reset()
-    native.sample(sampling)
-    plain = [*CODE, *native.generate(CODE, max_new_tokens=150)]
+    native = NativeSession(model)
+    plain = [*CODE, *native.generate(CODE, max_new_tokens=150, sampling=sampling)]
     drafters: dict[Known, Callable[[], Drafter]] = {
         "lookup": PromptLookup,
         "own": lambda: BlockDrafter(python),
@@ -158,15 +157,19 @@ def test_generations_take_pythons_decisions(
         "guesses": lambda: Guesses(plain, 0.9),
     }
     wanted, counts = in_python(python, steps, drafters[drafter](), sampling)
-    stats = GenerationStats()
+    natives: dict[Known, Any] = {
+        "lookup": "lookup",
+        "own": "own",
+        "model": Model(open_artifact(small)),
+        "guesses": Guesses(plain, 0.9),
+    }
+    stats, times = GenerationStats(), itertools.accumulate(itertools.cycle(steps))
     native.reset()
-    native.set_clock(steps)
-    native.use_draft_model(small / "model.pte")
-    if drafter == "guesses":
-        tokens = list(native.generate(CODE, max_new_tokens=150, drafter=Guesses(plain, 0.9), stats=stats))
-    else:
-        tokens = list(native.generate_by(drafter, CODE, max_new_tokens=150, stats=stats))
-    native.set_clock([])
+    tokens = list(
+        native.generate(
+            CODE, max_new_tokens=150, drafter=natives[drafter], sampling=sampling, clock=times.__next__, stats=stats
+        )
+    )
     assert tokens == wanted == plain[len(CODE) :]
     assert [stats.proposed, stats.accepted, stats.verifies, stats.rollbacks] == counts
     assert seed or drafter == "own" or stats.verifies > 0

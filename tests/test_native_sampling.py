@@ -1,18 +1,17 @@
-"""Sampling in the native harness: distributed as Python's, and a seed's text is Python's, with every drafter."""
+"""Sampling in the native core: distributed as Python's, and a seed's text is Python's, with every drafter."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hybridge.cache.errors import TokenError, UsageError
-from hybridge.runtime import Context, GenerationStats, Proposal, Sampler, Sampling, Session, open_artifact
+from hybridge.cache.errors import UsageError
+from hybridge.runtime import Context, GenerationStats, Proposal, Sampler, Sampling, Session
 from hybridge.runtime.checks.sampling_check import p_value
-from hybridge.runtime.native import NativeProcess, NativeSession
+from hybridge.runtime.native import NativeSession
 
 pytestmark = pytest.mark.slow
 
@@ -21,9 +20,8 @@ DRAWS = 3000
 
 
 @pytest.fixture(scope="module")
-def session(artifact: Path) -> Iterator[NativeSession]:
-    with NativeProcess(open_artifact(artifact)) as process:
-        yield NativeSession(process)
+def session(artifact: Path) -> NativeSession:
+    return NativeSession.load(artifact)
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +44,9 @@ def test_the_text_of_a_seed_is_pythons(session: NativeSession, python: Session, 
     for seed in (0, 7, -1, 2**64 - 1, 2**65 + 3):
         python.reset()
         session.reset()
-        session.sample(replace(sampling, seed=seed % 2**64))
-        wanted = list(python.generate(PROMPT, max_new_tokens=40, sampling=replace(sampling, seed=seed)))
-        assert list(session.generate(PROMPT, max_new_tokens=40)) == wanted
+        seeded = replace(sampling, seed=seed)
+        wanted = list(python.generate(PROMPT, max_new_tokens=40, sampling=seeded))
+        assert list(session.generate(PROMPT, max_new_tokens=40, sampling=seeded)) == wanted
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
@@ -61,8 +59,7 @@ def test_tokens_are_distributed_as_pythons(session: NativeSession, python: Sessi
     counts: Counter[tuple[int, ...]] = Counter()
     for seed in range(DRAWS):
         session.restore(0)
-        session.sample(replace(sampling, seed=seed))
-        counts[tuple(session.generate(PROMPT[-1:], max_new_tokens=1))] += 1
+        counts[tuple(session.generate(PROMPT[-1:], max_new_tokens=1, sampling=replace(sampling, seed=seed)))] += 1
     expected = {(token,): float(p) for token, p in enumerate(exact) if p > 0}
     assert p_value(counts, expected, DRAWS) > 1e-3
 
@@ -72,8 +69,7 @@ def test_the_places_of_a_text_have_draws_of_their_own(session: NativeSession) ->
     counts: Counter[tuple[int, ...]] = Counter()
     for seed in range(80):
         session.reset()
-        session.sample(Sampling(temperature=1e6, seed=seed))
-        tokens = list(session.generate(PROMPT, max_new_tokens=40))
+        tokens = list(session.generate(PROMPT, max_new_tokens=40, sampling=Sampling(temperature=1e6, seed=seed)))
         counts.update((token,) for token in tokens)
     draws, size = sum(counts.values()), session.vocab_size
     assert draws > 1500
@@ -99,15 +95,17 @@ class Knowing:
 
 @pytest.mark.parametrize("seed", [0, 3, 2**64 - 1])
 def test_text_of_a_seed_is_the_same_with_every_drafter(session: NativeSession, seed: int) -> None:
-    session.sample(Sampling(temperature=0.9, top_p=0.9, repetition_penalty=1.2, seed=seed))
+    sampling = Sampling(temperature=0.9, top_p=0.9, repetition_penalty=1.2, seed=seed)
     session.reset()
-    plain = list(session.generate(PROMPT, max_new_tokens=60))
+    plain = list(session.generate(PROMPT, max_new_tokens=60, sampling=sampling))
     session.reset()
-    assert list(session.generate_by("lookup", PROMPT, max_new_tokens=60)) == plain
+    assert list(session.generate(PROMPT, max_new_tokens=60, sampling=sampling, drafter="lookup")) == plain
     for block in (2, 5):
         stats, drafter = GenerationStats(), Knowing([*PROMPT, *plain])
         session.reset()
-        drafted = session.generate(PROMPT, max_new_tokens=60, drafter=drafter, block_length=block, stats=stats)
+        drafted = session.generate(
+            PROMPT, max_new_tokens=60, sampling=sampling, drafter=drafter, block_length=block, stats=stats
+        )
         assert list(drafted) == plain
         assert stats.accepted > 10
         assert stats.rollbacks > 10
@@ -118,35 +116,49 @@ def test_another_seed_is_another_text(session: NativeSession) -> None:
     texts = set()
     for seed in range(5):
         session.reset()
-        session.sample(Sampling(temperature=2.0, seed=seed))
-        texts.add(tuple(session.generate(PROMPT, max_new_tokens=20)))
+        texts.add(tuple(session.generate(PROMPT, max_new_tokens=20, sampling=Sampling(temperature=2.0, seed=seed))))
     assert len(texts) == 5
+
+
+def test_without_a_seed_one_is_drawn(session: NativeSession) -> None:
+    texts = set()
+    for _ in range(3):
+        session.reset()
+        texts.add(tuple(session.generate(PROMPT, max_new_tokens=20, sampling=Sampling(temperature=2.0))))
+    assert len(texts) == 3
 
 
 def test_a_penalty_without_a_temperature_is_greedy_by_what_it_leaves(session: NativeSession, python: Session) -> None:
     sampling = Sampling(repetition_penalty=3.0, seed=1)
-    session.sample(sampling)
     session.reset()
     python.reset()
     wanted = list(python.generate(PROMPT, max_new_tokens=40, sampling=sampling))
-    assert list(session.generate(PROMPT, max_new_tokens=40)) == wanted
-    session.sample(Sampling(seed=0))
+    assert list(session.generate(PROMPT, max_new_tokens=40, sampling=sampling)) == wanted
     session.reset()
     assert list(session.generate(PROMPT, max_new_tokens=40)) != wanted
 
 
-@pytest.mark.parametrize(
-    "words", ["-1 0 1 0 1", "1e9 0 1 0 1", "1 0 0 0 1", "1 0 1.5 0 1", "1 0 1 -0.5 1", "1 0 1 2 1", "1 0 1 0 0", "1e-9 0 1 0 1"]
-)
-def test_what_makes_no_distribution_is_refused(session: NativeSession, words: str) -> None:
-    session.reset()
-    session._ask("sampling", *words.split(), "seed", 1)
-    with pytest.raises(TokenError):
-        session.generate(PROMPT, max_new_tokens=3)
-    assert session.length == 0
+WRONG = [
+    {"temperature": -1},
+    {"temperature": 1e9},
+    {"temperature": 1e-9},
+    {"temperature": 1, "top_p": 1.5},
+    {"temperature": 1, "min_p": -0.5},
+    {"temperature": 1, "min_p": 2},
+    {"temperature": 1, "repetition_penalty": -1},
+    {"temperature": float("nan")},
+]
 
 
-@pytest.mark.parametrize("words", ["", "1 0 1 0", "x 0 1 0 1 seed 1", "1 0 1 0 1 1", "1 0 1 0 1 seed x", "1 0 1 0 1 none 1"])
-def test_what_is_no_sampling_is_refused(session: NativeSession, words: str) -> None:
+@pytest.mark.parametrize("values", WRONG, ids=str)
+def test_what_makes_no_distribution_is_refused(session: NativeSession, values: dict[str, float]) -> None:
+    """Python's class refuses it, and so does the core, which takes numbers from others too."""
     with pytest.raises(UsageError):
-        session._ask("sampling", *words.split())
+        Sampling(**values)
+    session.reset()
+    unchecked = Sampling()
+    for name, value in values.items():
+        object.__setattr__(unchecked, name, value)
+    with pytest.raises(UsageError):
+        session.generate(PROMPT, max_new_tokens=3, sampling=unchecked)
+    assert session.length == 0

@@ -1,21 +1,23 @@
-"""Drafters that draw, in the native harness: the same noise gives Python's tokens, distributed as the model says."""
+"""Drafters that draw, in the native core: the same noise gives Python's tokens, distributed as the model says."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from unittest import mock
 
 import pytest
+from modulus import mask_by
 from store import demo_folder
 
 from hybridge.runtime import Drafter, GenerationStats, Sampling, Session, open_artifact
 from hybridge.runtime.checks.sampling_check import DEPTH, exact, p_value, remembered
+from hybridge.runtime.core import Model
 from hybridge.runtime.drafters.block_drafter import BlockDrafter
 from hybridge.runtime.drafters.draft_model import DraftModel
-from hybridge.runtime.native import NativeDrafter, NativeProcess, NativeSession
+from hybridge.runtime.native import NativeDrafter, NativeSession
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +34,7 @@ DRAWS = 1500
 
 @dataclass
 class Pair:
-    """One drafter in both harnesses, over sessions of the same artifact."""
+    """One drafter in both, over sessions of the same artifact."""
 
     drafter: NativeDrafter
     native: NativeSession
@@ -40,25 +42,22 @@ class Pair:
     pythons: Drafter
 
 
-PAIRS: dict[str, tuple[NativeDrafter, str, Callable[[Path, Session], Drafter]]] = {
+PAIRS: dict[str, tuple[Callable[[Path], NativeDrafter], str, Callable[[Path, Session], Drafter]]] = {
     "draft model": (
-        "model",
+        lambda folder: Model(open_artifact(folder / "hybridge-demo-draft")),
         "hybridge-demo",
         lambda folder, target: DraftModel(Session.load(folder / "hybridge-demo-draft"), target),
     ),
-    "dspark": ("own", "hybridge-demo-dspark", lambda _, target: BlockDrafter(target)),
+    "dspark": (lambda _: "own", "hybridge-demo-dspark", lambda _, target: BlockDrafter(target)),
 }
 
 
 @pytest.fixture(scope="module", params=PAIRS)
-def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
+def pair(request: pytest.FixtureRequest) -> Pair:
     """Trained ones, of whose tokens many are accepted."""
     (drafter, name, make), folder = PAIRS[request.param], demo_folder()
     python = Session.load(folder / name)
-    with NativeProcess(open_artifact(folder / name)) as process:
-        native = NativeSession(process)
-        native.use_draft_model(folder / "hybridge-demo-draft/model.pte")
-        yield Pair(drafter, native, python, make(folder, python))
+    return Pair(drafter(folder), NativeSession.load(folder / name), python, make(folder, python))
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
@@ -73,8 +72,9 @@ def test_the_same_noise_gives_pythons_tokens(pair: Pair, sampling: Sampling) -> 
                 )
             tokens = list(drawn)
             pair.native.reset()
-            pair.native.sample(sampling, noise)
-            natively = pair.native.generate_by(pair.drafter, CODE, max_new_tokens=50, block_length=block, stats=counted)
+            natively = pair.native.generate(
+                CODE, max_new_tokens=50, drafter=pair.drafter, sampling=sampling, noise=noise, block_length=block, stats=counted
+            )
             assert list(natively) == tokens
             assert (counted.proposed, counted.accepted, counted.verifies) == (wanted.proposed, wanted.accepted, wanted.verifies)
             assert 0 < counted.accepted < counted.proposed
@@ -93,8 +93,15 @@ def test_tokens_are_distributed_as_the_model_says(pair: Pair) -> None:
     counts: Counter[tuple[int, ...]] = Counter()
     for noise in range(DRAWS):
         native.restore(0)
-        native.sample(sampling, noise)
-        drawn = native.generate_by(pair.drafter, UNSURE[-1:], max_new_tokens=DEPTH + 2, block_length=4, stats=stats)
+        drawn = native.generate(
+            UNSURE[-1:],
+            max_new_tokens=DEPTH + 2,
+            drafter=pair.drafter,
+            sampling=sampling,
+            noise=noise,
+            block_length=4,
+            stats=stats,
+        )
         counts[tuple(drawn)[:DEPTH]] += 1
         accepted += stats.accepted
     assert p_value(counts, expected, DRAWS) > 1e-3
@@ -107,20 +114,19 @@ def until_end(tokens: tuple[int, ...], ends: Collection[int]) -> tuple[int, ...]
 
 def test_with_a_seed_they_propose_their_best(pair: Pair) -> None:
     """The text then is the same without a drafter."""
-    native = pair.native
-    native.sample(Sampling(temperature=0.8, seed=3))
+    native, sampling = pair.native, Sampling(temperature=0.8, seed=3)
     native.reset()
-    plain = list(native.generate(CODE, max_new_tokens=50))
+    plain = list(native.generate(CODE, max_new_tokens=50, sampling=sampling))
     native.reset()
-    assert list(native.generate_by(pair.drafter, CODE, max_new_tokens=50, block_length=4)) == plain
+    drafted = native.generate(CODE, max_new_tokens=50, drafter=pair.drafter, sampling=sampling, block_length=4)
+    assert list(drafted) == plain
 
 
 def test_a_mask_decides_what_of_it_may_come(pair: Pair) -> None:
-    native = pair.native
-    native.set_mask(3)
+    native, sampling = pair.native, Sampling(temperature=1.0)
     for noise in range(5):
         native.reset()
-        native.sample(Sampling(temperature=1.0), noise)
-        tokens = list(native.generate_by(pair.drafter, CODE, max_new_tokens=40, block_length=4))
-        assert all((token + len(CODE) + i) % 3 == 0 for i, token in enumerate(tokens))
-    native.set_mask(0)
+        masked = native.generate(
+            CODE, max_new_tokens=40, drafter=pair.drafter, sampling=sampling, noise=noise, block_length=4, mask=mask_by(3)
+        )
+        assert all((token + len(CODE) + i) % 3 == 0 for i, token in enumerate(masked))

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from hybridge.export.cli import app
 from hybridge.runtime import Session
-from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.native import NativeProcess, NativeSession
+from hybridge.runtime.native import NativeSession
 
 FORMAT_2 = Path(__file__).parent / "artifacts/format-2"
 PROMPT = [5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41]
@@ -65,8 +64,7 @@ def test_a_session_gives_the_same_tokens() -> None:
 
 
 def test_the_native_session_gives_the_same_tokens() -> None:
-    with NativeProcess(open_artifact(FORMAT_2)) as process:
-        assert list(NativeSession(process).generate(PROMPT, max_new_tokens=len(GREEDY))) == GREEDY
+    assert list(NativeSession.load(FORMAT_2).generate(PROMPT, max_new_tokens=len(GREEDY))) == GREEDY
 
 
 def test_inspect_says_what_it_is_and_what_to_do() -> None:

@@ -18,7 +18,8 @@ from hybridge.export.reference.oracle import load_oracle, uncached
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.checks.checked_session import Oracle
-from hybridge.runtime.native import NativeProcess, NativeSession
+from hybridge.runtime.core import Model
+from hybridge.runtime.native import NativeSession
 from hybridge.runtime.sessions.session import Session
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
@@ -42,9 +43,9 @@ def test_a_slice_of_the_soak(own_artifact: Path, checkpoint: Path, tmp_path: Pat
         sessions = [Session.load(own_artifact) for _ in range(3)]
         rounds = [play_round(sessions, oracle, 0, number, tmp_path) for number in range(ROUNDS)]
     else:
-        with NativeProcess(open_artifact(own_artifact), 3) as process:
-            natives = [NativeSession(process, index) for index in range(3)]
-            rounds = [play_round(natives, oracle, 0, number, tmp_path) for number in range(ROUNDS)]
+        model = Model(open_artifact(own_artifact))
+        natives = [NativeSession(model) for _ in range(3)]
+        rounds = [play_round(natives, oracle, 0, number, tmp_path) for number in range(ROUNDS)]
     assert [each.error for each in rounds] == [""] * ROUNDS
     assert set().union(*(each.operations for each in rounds)) >= EVERY
     assert 0 < max(each.worst for each in rounds) < 1

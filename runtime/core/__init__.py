@@ -6,6 +6,6 @@
 from hybridge.runtime.core.generation import Generated, Propose
 from hybridge.runtime.core.model import Cached, Model
 from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.core.session import Brought, Checkpoint, Session
+from hybridge.runtime.core.session import Checkpoint, Session
 
-__all__ = ["Brought", "Cached", "Checkpoint", "Generated", "Model", "Propose", "Sampling", "Session"]
+__all__ = ["Cached", "Checkpoint", "Generated", "Model", "Propose", "Sampling", "Session"]

@@ -156,5 +156,7 @@ def declare(library: CDLL) -> None:
     for name, takes in FUNCTIONS.items():
         function = getattr(library, f"hybridge_{name}")
         function.argtypes, function.restype = takes, c_int
-    library.hybridge_failure.argtypes, library.hybridge_failure.restype = [], c_char_p
+    for name, takes in {"version": [], "failure": [], "status_text": [c_int]}.items():
+        function = getattr(library, f"hybridge_{name}")
+        function.argtypes, function.restype = takes, c_char_p
     library.hybridge_print_log.argtypes, library.hybridge_print_log.restype = [c_int], None

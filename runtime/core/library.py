@@ -55,7 +55,8 @@ def load() -> ctypes.CDLL:
     """
     library = build()
     try:
-        loaded = compiling.load_plugin(library, *pinned.OPERATORS_AND_BACKENDS)
+        with without_native_log():
+            loaded = compiling.load_plugin(library, *pinned.OPERATORS_AND_BACKENDS)
     except OSError as error:
         raise NativeError(f"{library} does not load ({error}); remove {library.parent} to have it built again.") from None
     _check_version(library, loaded)
@@ -87,7 +88,8 @@ def load_operators(namespaces: Collection[str]) -> None:
     others = set(namespaces) - set(pinned.OPERATORS_WITHOUT_PYTHON)
     for path in [*found, *pinned.operator_libraries(others)]:
         try:
-            ctypes.CDLL(str(path))
+            with without_native_log():
+                ctypes.CDLL(str(path))
         except OSError as error:
             raise NativeError(
                 f"{path.name} does not load ({error}): ExecuTorch's wheel has these operators for PyTorch alone. "

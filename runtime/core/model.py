@@ -17,6 +17,7 @@ from hybridge.runtime.artifacts.runtime_check import other_version
 from hybridge.runtime.core.failures import failure, run
 from hybridge.runtime.core.interface import CachedSizes, Handle, Info
 from hybridge.runtime.core.library import load, load_operators
+from hybridge.runtime.native_log import without_native_log
 
 
 class Owned:
@@ -112,7 +113,9 @@ def _opened(artifact: Artifact) -> int:
     check_buffers(manifest, file)
     load_operators(manifest.namespaces)
     handle, loadable = Handle(), file.loadable
-    if status := load().hybridge_model_open(os.fsencode(loadable), byref(handle)):
+    with without_native_log():
+        status = load().hybridge_model_open(os.fsencode(loadable), byref(handle))
+    if status:
         raise not_loaded(artifact, failure("model_open", status))
     file.check_loaded(loadable)
     return handle.value

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from ctypes import Array, byref, c_int64, c_size_t
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -40,13 +39,6 @@ class Checkpoint(Owned):
         self.length: int = kept.length
         self.nbytes: int = kept.bytes
         self.shared_nbytes: int = kept.shared_bytes
-
-
-@dataclass(frozen=True)
-class Brought:
-    """known: tokens that were not read, because the session or a checkpoint was of them."""
-
-    known: int
 
 
 class Session(Owned):
@@ -144,15 +136,15 @@ class Session(Owned):
         run("resume", self.handle, checkpoint.handle)
         return self.length
 
-    def bring_to(self, tokens: Tokens) -> Brought:
-        """Leave the session at a text without reading what it or a checkpoint of ``Model.cache`` knows.
+    def bring_to(self, tokens: Tokens) -> int:
+        """Leave the session at a text, without reading what it or a checkpoint of ``Model.cache`` has: so many tokens.
 
         Raises TokenError, CapacityError and NumericalError; the session is then at a beginning of the text.
         """
         ids, known = self._ids(tokens), c_size_t()
         fitting(list(ids), self.vocab_size, 0, self.max_seq_len)
         run("bring_to", self.handle, ids, len(ids), byref(known))
-        return Brought(known.value)
+        return known.value
 
     def save(self, path: Path | str) -> None:
         """Write the whole state, slots included, in the core's own format. Raises OutputError."""

@@ -21,7 +21,7 @@ using namespace hybridge::c;
 
 constexpr size_t MOST_THREADS = 1024;
 
-// Before anything is called: the runtime's table of functions is not one to change under running threads.
+// Before anything is called: the runtime's table of functions should not change under running threads.
 [[maybe_unused]] const bool listening = RuntimeLog::listen();
 
 }  // namespace
@@ -65,6 +65,7 @@ hybridge_status hybridge_set_threads(size_t count) {
 hybridge_status hybridge_model_open(const char* path, hybridge_model* model) {
   if (path == nullptr || model == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return guarded([&] {
+    RuntimeLog::listen();
     auto loaded = hybridge::Model::load(path);
     if (!loaded.ok()) return status(loaded.error());
     auto opened = std::make_shared<OpenModel>();

@@ -1,10 +1,8 @@
-"""Clients that run in this process, and our C++ session in one of its own."""
+"""Clients that run in this process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 import onnxruntime_genai
@@ -15,8 +13,7 @@ from client_check.client import Client, Functions, Row
 from hybridge.cache import HybridCache
 from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.runtime import PromptLookup, Session
-from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.native import NativeProcess, NativeSession
+from hybridge.runtime.native import NativeSession
 
 WHAT = {
     "llm": "ExecuTorch, `--kernels llm`",
@@ -34,8 +31,8 @@ def rows(folder: Path, checkpoint: Path) -> Iterator[Row]:
         yield Row(f"`Session`, {what}, prompt lookup", lambda _, at=artifact: of_session(at, speculative=True))
     for kind in ("llm", "hybridge"):
         artifact, name = folder / kind, f"`hybridge::Session` in C++, `--kernels {kind}`"
-        yield Row(name, lambda stack, at=artifact: of_native(stack, at, speculative=False))
-        yield Row(f"{name}, prompt lookup", lambda stack, at=artifact: of_native(stack, at, speculative=True))
+        yield Row(name, lambda _, at=artifact: of_native(at, speculative=False))
+        yield Row(f"{name}, prompt lookup", lambda _, at=artifact: of_native(at, speculative=True))
     yield Row("`hybridge.load(…).generate`", lambda _: of_loaded(folder / "hybridge"), turns=None)
     yield Row("transformers' `generate` with `HybridCache`", lambda _: of_transformers(checkpoint))
     yield Row("onnxruntime-genai", lambda _: Genai(folder / "onnx"))
@@ -48,11 +45,10 @@ def of_session(artifact: Path, *, speculative: bool) -> Client:
     return Functions(lambda ids, count: list(session.generate(ids, max_new_tokens=count, **how)), session.reset)
 
 
-def of_native(stack: ExitStack, artifact: Path, *, speculative: bool) -> Client:
-    """The C++ headers."""
-    session = NativeSession(stack.enter_context(NativeProcess(open_artifact(artifact))))
-    generate = partial(session.generate_by, "lookup") if speculative else session.generate
-    return Functions(lambda ids, count: list(generate(ids, max_new_tokens=count)), session.reset)
+def of_native(artifact: Path, *, speculative: bool) -> Client:
+    """The native core."""
+    session, drafter = NativeSession.load(artifact), "lookup" if speculative else None
+    return Functions(lambda ids, count: list(session.generate(ids, max_new_tokens=count, drafter=drafter)), session.reset)
 
 
 def of_loaded(artifact: Path) -> Client:

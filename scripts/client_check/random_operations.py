@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from hybridge.runtime import Session
@@ -13,7 +12,8 @@ from hybridge.runtime.checks.checked_session import CheckedSession, Oracle
 from hybridge.runtime.checks.random_program import RandomProgram
 from hybridge.runtime.checks.validation import OPERATIONS_PER_PROGRAM, TOLERANCE, compare
 from hybridge.runtime.checks.validation_report import ValidationReport
-from hybridge.runtime.native import NativeProcess, NativeSession
+from hybridge.runtime.core import Model
+from hybridge.runtime.native import NativeSession
 
 OPERATIONS, NATIVE_OPERATIONS = 2_000, 10_000
 
@@ -22,18 +22,17 @@ def print_errors(folder: Path, oracle: Oracle) -> bool:
     """Print the table; returns whether every error is within the tolerance."""
     print(f"\n| runtime | random operations | worst error, of the largest logit (asked: {TOLERANCE:.0e}) |\n|---|---|---|")
     right = True
-    with ExitStack() as stack:
-        process = stack.enter_context(NativeProcess(open_artifact(folder / "hybridge"), sessions=2))
-        runs: dict[str, list[CheckedSession]] = {
-            "`Session`, ExecuTorch, `--kernels llm`": [Session.load(folder / "llm")],
-            "`Session`, ExecuTorch, `--kernels hybridge`": [Session.load(folder / "hybridge")],
-            "`Session`, onnxruntime": [Session.load(folder / "onnx")],
-            "`hybridge::Session`, two interleaved over one program": [NativeSession(process, 0), NativeSession(process, 1)],
-        }
-        for name, sessions in runs.items():
-            report = play(sessions, oracle, NATIVE_OPERATIONS if len(sessions) > 1 else OPERATIONS)
-            print(f"| {name} | {report.operations.total():,} | {report.worst_relative:.1e} |", flush=True)
-            right = right and report.worst_relative <= TOLERANCE
+    model = Model(open_artifact(folder / "hybridge"))
+    runs: dict[str, list[CheckedSession]] = {
+        "`Session`, ExecuTorch, `--kernels llm`": [Session.load(folder / "llm")],
+        "`Session`, ExecuTorch, `--kernels hybridge`": [Session.load(folder / "hybridge")],
+        "`Session`, onnxruntime": [Session.load(folder / "onnx")],
+        "`hybridge::Session`, two interleaved over one program": [NativeSession(model), NativeSession(model)],
+    }
+    for name, sessions in runs.items():
+        report = play(sessions, oracle, NATIVE_OPERATIONS if len(sessions) > 1 else OPERATIONS)
+        print(f"| {name} | {report.operations.total():,} | {report.worst_relative:.1e} |", flush=True)
+        right = right and report.worst_relative <= TOLERANCE
     return right
 
 

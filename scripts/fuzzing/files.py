@@ -74,9 +74,8 @@ def artifact(kind: str) -> Path:
     from saved_state import save_in_full
 
     from hybridge.export.api import export_model
-    from hybridge.runtime.artifacts.artifact import open_artifact
     from hybridge.runtime.artifacts.options import ExportOptions
-    from hybridge.runtime.native import NativeProcess, NativeSession
+    from hybridge.runtime.native import NativeSession
     from hybridge.runtime.sessions.session import Session
 
     options = ExportOptions(**SIZES, **{"format": "onnx"} if kind == "onnx" else {"kernels": kind})  # type: ignore[arg-type]
@@ -88,8 +87,7 @@ def artifact(kind: str) -> Path:
     session.decode(20)
     session.save(folder / "saved")
     if kind == "hybridge":
-        with NativeProcess(open_artifact(folder)) as process:
-            save_in_full(NativeSession(process), list(range(20)), folder / "saved-native")
+        save_in_full(NativeSession.load(folder), list(range(20)), folder / "saved-native")
     return folder
 
 
@@ -149,7 +147,7 @@ def _change_state(rng: random.Random, content: dict[str, Any]) -> None:
 
 
 def changed_native_state(rng: random.Random, data: bytes) -> bytes:
-    """Return a state file of the native harness with a right checksum, and now and then another header."""
+    """Return a state file of the native core with a right checksum, and now and then another header."""
     if rng.random() < 0.2:
         return changed_bytes(rng, data, end=64)
     path = work() / "forged-native"

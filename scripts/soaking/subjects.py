@@ -1,4 +1,4 @@
-"""What is soaked: a family of each recurrence, in each precision, with each kernel set, in Python and in the native harness."""
+"""What is soaked: a family of each recurrence, in each precision, with each kernel set, in Python and in the native core."""
 
 from __future__ import annotations
 
@@ -133,14 +133,15 @@ SUBJECTS = {each.name: each for family in FAMILIES for each in (_subject(family,
 def opened(subject: Subject, artifact: Path) -> Iterator[Sequence[Any]]:
     """Yield ``SESSIONS`` sessions of one program."""
     from hybridge.runtime.artifacts.artifact import open_artifact
-    from hybridge.runtime.native import NativeProcess, NativeSession
+    from hybridge.runtime.core import Model
+    from hybridge.runtime.native import NativeSession
     from hybridge.runtime.sessions.session import Session
 
     if subject.harness == "python":
         yield [Session.load(artifact) for _ in range(SESSIONS)]
         return
-    with NativeProcess(open_artifact(artifact), SESSIONS) as process:
-        yield [NativeSession(process, index) for index in range(SESSIONS)]
+    model = Model(open_artifact(artifact))
+    yield [NativeSession(model) for _ in range(SESSIONS)]
 
 
 @contextmanager

@@ -45,7 +45,7 @@ BASIS, PRIME, MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
 
 
 def forge_native_state(path: Path, change: Callable[[bytearray], object]) -> None:
-    """Change what stands behind the header of the native harness's state file, and its checksum with it."""
+    """Change what stands behind the header of the native core's state file, and its checksum with it."""
     data = bytearray(path.read_bytes())
     header, content = data[:48], data[48:]
     change(content)

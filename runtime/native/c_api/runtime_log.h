@@ -22,8 +22,12 @@ class RuntimeLog {
  public:
   static void print(bool wanted) { is_printed_ = wanted; }
 
+  // Called when the library is loaded, and again when a model is: a library that came meanwhile, such as the runtime's Python
+  // extension, may have had its turn. The runtime itself prints a warning where this is not the first to listen.
   static bool listen() {
-    printing_ = executorch::runtime::get_pal_impl()->emit_log_message;
+    const pal_emit_log_message_method now = executorch::runtime::get_pal_impl()->emit_log_message;
+    if (now == take) return true;
+    printing_ = now;
     return executorch::runtime::register_pal(executorch::runtime::PalImpl::create(take, __FILE__));
   }
 
@@ -34,7 +38,8 @@ class RuntimeLog {
       et_timestamp_t timestamp, et_pal_log_level_t level, const char* file, const char* function, size_t line,
       const char* message, size_t length) {
     if (level == kError || level == kFatal) keep(message, length);
-    if (is_printed_ && printing_ != nullptr) printing_(timestamp, level, file, function, line, message, length);
+    const pal_emit_log_message_method printing = printing_;
+    if (is_printed_ && printing != nullptr) printing(timestamp, level, file, function, line, message, length);
   }
 
   // The runtime logs on its way out of a failure, where nothing may be thrown.
@@ -48,7 +53,7 @@ class RuntimeLog {
   }
 
   static inline std::atomic<bool> is_printed_ = true;
-  static inline pal_emit_log_message_method printing_ = nullptr;
+  static inline std::atomic<pal_emit_log_message_method> printing_ = nullptr;
 };
 
 }  // namespace hybridge::c
