@@ -98,7 +98,9 @@ class Session(Owned):
         Raises TokenError, CapacityError and NumericalError.
         """
         ids = self._ids(tokens)
-        check_block(list(ids), self.verify_len)
+        if len(ids) > self.verify_len:
+            fitting(list(ids), self.vocab_size, self.length, self.max_seq_len)
+            check_block(list(ids), self.verify_len)
         logits = np.empty((len(ids), self.vocab_size), np.float32)
         self._extend("verify", ids, ids, len(ids), logits.ctypes.data_as(Floats))
         return logits
