@@ -86,7 +86,8 @@ def checkout_files() -> set[str]:
 
 def test_the_wheel_holds_the_package_compiled_kernels_and_nothing_else(wheel: Path) -> None:
     names = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    compiled = {f"hybridge/runtime/kernels/prebuilt/{HERE.library(name)}" for name in ("hybridge_kernels", "hybridge_xnnpack")}
+    libraries = map(HERE.library, ("hybridge", "hybridge_kernels", "hybridge_xnnpack"))
+    compiled = {f"hybridge/runtime/kernels/prebuilt/{name}" for name in libraries}
     assert names == checkout_files() | compiled
 
 
@@ -127,6 +128,24 @@ print(json.dumps([share_packed_weights(), str(library())]))
     shared, library = python(code, PATH="", CXX="", XDG_CACHE_HOME=str(tmp_path), PYTHONPATH=str(installed))
     assert shared
     assert Path(library).is_relative_to(installed)
+
+
+@pytest.mark.slow
+def test_the_installed_core_needs_no_compiler_and_no_torch(installed: Path, own_artifact: Path, tmp_path: Path) -> None:
+    code = """
+import json, sys
+sys.modules.update(dict.fromkeys(("torch", "transformers", "executorch.extension")))
+from hybridge.runtime.artifacts.artifact import open_artifact
+from hybridge.runtime.core import Model, Session, library
+
+session = Session(Model(open_artifact(sys.argv[1])))
+print(json.dumps([session.generate([5, 6, 7], max_new_tokens=3).tokens, str(library.path())]))
+"""
+    without = {"PATH": "", "CXX": "", "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(installed)}
+    tokens, library = python(code, own_artifact, **without)
+    assert len(tokens) == 3
+    assert Path(library).is_relative_to(installed)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_wheel_holds_the_embedded_model_and_the_license(wheel: Path) -> None:

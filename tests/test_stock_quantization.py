@@ -19,7 +19,6 @@ from hybridge.export.output.description import parameter_count, weight_bytes
 from hybridge.export.quantization.quantize import check_quantization, quantize
 from hybridge.export.quantization.rounding import round_to_nearest
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.backends.pte_program import namespaces
 from hybridge.runtime.pinned import operator_libraries
 
 EIGHT_BITS = {"quantize": "8da4w"}
@@ -106,7 +105,7 @@ def test_models_that_it_cannot_run_are_refused(
 def test_a_program_needs_the_libraries_of_its_operators() -> None:
     def libraries(*operators: str) -> list[str]:
         manifest: Any = SimpleNamespace(operators=set(operators))
-        return [path.name.partition(".")[0] for path in operator_libraries(namespaces(manifest))]
+        return [path.name.partition(".")[0] for path in operator_libraries(manifest.namespaces)]
 
     assert libraries("aten::add.out", "hybridge::linear.out") == []
     both = "quantized_decomposed::embedding_4bit.out", "llama::update_cache.out"

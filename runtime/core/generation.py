@@ -127,7 +127,7 @@ class Callbacks:
     def clock(self, _: object) -> float:
         try:
             assert self.wishes.clock is not None
-            return self.wishes.clock()
+            return float(self.wishes.clock())
         except BaseException as error:
             self.fail(error)
             return 0.0

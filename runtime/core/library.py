@@ -11,7 +11,7 @@ import functools
 from collections.abc import Collection
 from pathlib import Path
 
-from hybridge.cache.errors import NativeError
+from hybridge.cache.errors import NativeError, UsageError
 from hybridge.runtime import pinned
 from hybridge.runtime.core.interface import VERSION, declare
 from hybridge.runtime.kernels import compiling
@@ -27,6 +27,8 @@ FLAGS = (
     *pinned.MACROS,
 )
 
+MOST_THREADS = 1024
+
 
 class _Threads:
     """chosen: how many threads this process computes on; None for the fast cores, and where nobody has chosen."""
@@ -35,7 +37,9 @@ class _Threads:
 
 
 def set_threads(count: int) -> None:
-    """Let every model that this process opens from now on compute on so many threads."""
+    """Let every model that this process opens from now on compute on so many threads. Raises UsageError for too many."""
+    if not 1 <= count <= MOST_THREADS:
+        raise UsageError(f"{count} threads are not from 1 to {MOST_THREADS}.")
     _Threads.chosen = count
     if load.cache_info().currsize:
         load().hybridge_set_threads(count)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 import weakref
 from ctypes import byref, c_int64, c_size_t
 from dataclasses import dataclass
 from typing import Self
 
-from hybridge.cache.errors import ArtifactError, HybridgeError
+from hybridge.cache.errors import ArtifactError, HybridgeError, UsageError
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.manifest import PROGRAM
 from hybridge.runtime.artifacts.plan_check import check_plans
@@ -75,8 +76,10 @@ class Model(Owned):
         self._check_manifest()
 
     def cache(self, budget: int) -> None:
-        """Keep checkpoints of at most ``budget`` bytes for ``Session.bring_to``, for all sessions; forgets those of before."""
-        run("model_cache", self.handle, budget)
+        """Keep checkpoints of at most ``budget`` bytes for ``Session.bring_to``, none of before. Raises UsageError below 0."""
+        if budget < 0:
+            raise UsageError(f"a cache of {budget} bytes cannot be; give 0 or more.")
+        run("model_cache", self.handle, min(budget, sys.maxsize))
 
     @property
     def cached(self) -> Cached:

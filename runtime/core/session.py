@@ -204,9 +204,15 @@ class Session(Owned):
             raise DraftError("this model has no drafter inside it; export it with one.")
         ids = self._ids(tokens)
         wishes = Wishes(
-            max_new_tokens=max_new_tokens, block_length=block_length, drafter=drafter, sampling=sampling, on_token=on_token,
-            mask=mask, clock=clock, noise=noise,
-        )  # fmt: skip
+            max_new_tokens=min(max_new_tokens, self.max_seq_len + 1),
+            block_length=block_length,
+            drafter=drafter,
+            sampling=sampling,
+            on_token=on_token,
+            mask=mask,
+            clock=clock,
+            noise=noise,
+        )
         fitting(list(ids), self.vocab_size, self.length, self.max_seq_len)
         return generate(self.handle, ids, wishes)
 

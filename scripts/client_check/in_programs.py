@@ -17,7 +17,6 @@ from client_check import compiled
 from client_check.client import Client, ClientError, Functions, Row
 from client_check.environments import python_of
 from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.backends.pte_program import needs_kernels
 from hybridge.runtime.kernels import library
 from hybridge.runtime.pinned import EXECUTORCH
 
@@ -70,7 +69,7 @@ def of_optimum(stack: ExitStack, artifact: Path) -> Client:
 
 def kernels(artifact: Path) -> list[Path]:
     """Return the library with our kernels, where the artifact calls them."""
-    return [library.build()] if needs_kernels(open_artifact(artifact).manifest) else []
+    return [library.build()] if open_artifact(artifact).manifest.needs_kernels else []
 
 
 def in_text(client: Client, artifact: Path) -> Client:
