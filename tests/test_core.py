@@ -139,6 +139,20 @@ def broken(*_: object) -> Any:
     raise Broken
 
 
+def test_a_prompt_can_be_watched_and_interrupted(session: Session) -> None:
+    session.prefill(PROMPT)
+    prompt, read = [3] * (3 * session.prefill_chunk), list[int]()
+    session.generate(prompt, max_new_tokens=1, on_read=read.append)
+    assert read == [session.prefill_chunk, 2 * session.prefill_chunk]
+    session.reset()
+    session.prefill(PROMPT)
+    with pytest.raises(KeyboardInterrupt):
+        session.generate(prompt, max_new_tokens=1, on_read=lambda _: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(Broken):
+        session.generate(prompt, max_new_tokens=1, on_read=broken)
+    assert session.tokens == PROMPT
+
+
 CALLBACKS: dict[str, dict[str, Any]] = {
     "on_token": {"on_token": broken},
     "drafter": {"drafter": broken, "block_length": 3},

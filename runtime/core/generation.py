@@ -25,6 +25,7 @@ from hybridge.runtime.core.interface import (
     OnClock,
     OnMask,
     OnPropose,
+    OnRead,
     OnToken,
     SamplingOptions,
     Status,
@@ -71,6 +72,7 @@ class Wishes:
     drafter: DrafterChoice
     sampling: Sampling
     on_token: Watcher | None
+    on_read: Callable[[int], object] | None
     mask: Mask | None
     clock: Callable[[], float] | None
     noise: int | None
@@ -103,6 +105,13 @@ class Callbacks:
         except BaseException as error:
             self.fail(error)
             return 0
+
+    def read(self, count: int, _: object) -> None:
+        try:
+            if self.wishes.on_read is not None:
+                self.wishes.on_read(count)
+        except BaseException as error:
+            self.fail(error)
 
     def mask(self, text: Any, count: int, logits: Any, size: int, _: object) -> None:
         try:
@@ -146,6 +155,7 @@ def generate(session: int, prompt: Array[c_int64], wishes: Wishes) -> Generated:
         sampling=pointer(_sampling(wishes.sampling)),
         draft=wishes.drafter.handle if isinstance(wishes.drafter, Model) else 0,
         mask=OnMask(calls.mask) if wishes.mask else OnMask(),
+        on_read=OnRead(calls.read),
         propose=OnPropose(calls.propose) if callable(wishes.drafter) else OnPropose(),
         clock=OnClock(calls.clock) if wishes.clock else OnClock(),
         noise=None if wishes.noise is None else pointer(c_uint64(wishes.noise)),
@@ -183,7 +193,7 @@ def _sampling(asked: Sampling) -> SamplingOptions:
 
 @contextmanager
 def _signals_wait(calls: Callbacks) -> Iterator[None]:
-    """Let the handlers of Ctrl-C and SIGTERM end a generation between two tokens, by what they raise.
+    """Let the handlers of Ctrl-C and SIGTERM end a generation between two tokens or chunks of its prompt, by what they raise.
 
     Python runs a handler as soon as the core calls back, before the function's first line: what it raised there would be lost.
     """

@@ -56,6 +56,7 @@ Tokens, Floats, Count, Handle = POINTER(c_int64), POINTER(c_float), POINTER(c_si
 OnToken = CFUNCTYPE(c_int, c_int64, c_void_p)
 OnMask = CFUNCTYPE(None, Tokens, c_size_t, Floats, c_size_t, c_void_p)
 OnPropose = CFUNCTYPE(c_size_t, Tokens, c_size_t, Tokens, c_size_t, c_void_p)
+OnRead = CFUNCTYPE(None, c_size_t, c_void_p)
 OnClock = CFUNCTYPE(c_double, c_void_p)
 
 
@@ -89,6 +90,7 @@ class GenerationOptions(Structure):
         ("draft", Handle),
         ("mask", OnMask),
         ("propose", OnPropose),
+        ("on_read", OnRead),
         ("clock", OnClock),
         ("noise", POINTER(c_uint64)),
     ]

@@ -178,6 +178,7 @@ class Session(Owned):
         block_length: int | None = None,
         sampling: Sampling = GREEDY,
         on_token: Watcher | None = None,
+        on_read: Callable[[int], object] | None = None,
         mask: Mask | None = None,
         clock: Callable[[], float] | None = None,
         noise: int | None = None,
@@ -185,10 +186,12 @@ class Session(Owned):
         """Continue ``tokens`` by at most ``max_new_tokens``; the session's text then ends just before the last of them.
 
         An end-of-sequence token, a full context, ``on_token`` and ``cancel`` end it earlier. What a callback raises ends it
-        too and is raised from here, as is KeyboardInterrupt: tokens that were given before that stay in the text.
+        too and is raised from here, as is KeyboardInterrupt: tokens that were given before that stay in the text, and of a
+        prompt that was not read to its end nothing does.
 
         Args:
             block_length: tokens that are verified at once, the known one included; None: what is measured to be fastest.
+            on_read: called between two chunks of the prompt, with the number of its tokens that are read.
             mask: decides what each token may be, draft tokens that are verified included.
             clock: seconds, by which block lengths are chosen; for tests, as is noise, the seed of a sampling without one.
 
@@ -209,6 +212,7 @@ class Session(Owned):
             drafter=drafter,
             sampling=sampling,
             on_token=on_token,
+            on_read=on_read,
             mask=mask,
             clock=clock,
             noise=noise,

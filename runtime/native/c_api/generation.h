@@ -49,6 +49,7 @@ inline Generation wishes(const hybridge_generation& chosen, const std::atomic<bo
   Generation asked{
       .max_new_tokens = chosen.max_new_tokens, .block_length = chosen.block_length, .cancelled = cancelled,
       .sampling = sampling(chosen.sampling), .mask = mask(chosen.mask, user)};
+  if (chosen.on_read != nullptr) asked.on_read = [on_read = chosen.on_read, user](size_t count) { on_read(count, user); };
   if (chosen.clock != nullptr) asked.clock = [clock = chosen.clock, user] { return clock(user); };
   if (chosen.noise != nullptr) asked.noise = *chosen.noise;
   return asked;

@@ -70,6 +70,9 @@ typedef enum hybridge_drafter {
 // generation lasts, the text only grows. A token outside the vocabulary ends it with HYBRIDGE_INVALID_ARGUMENT.
 typedef size_t (*hybridge_propose)(const int64_t* text, size_t count, int64_t* tokens, size_t limit, void* user);
 
+// Called between two chunks of a prompt, with the number of its tokens that are read.
+typedef void (*hybridge_on_read)(size_t count, void* user);
+
 // Returns seconds, from wherever they are counted.
 typedef double (*hybridge_clock)(void* user);
 
@@ -90,7 +93,8 @@ typedef void (*hybridge_mask)(const int64_t* text, size_t count, float* logits, 
 // is measured, plain decoding included. Greedily and with a seed the tokens are the same for every choice of it and of a drafter.
 // sampling null: greedy; one that makes no distribution is HYBRIDGE_INVALID_ARGUMENT. draft: the smaller model, of which the
 // session keeps a session of its own as long as it is given the same one. mask null: any token may come; one that leaves none is
-// HYBRIDGE_INVALID_ARGUMENT. propose: the caller's own drafter. All are called with the generation's `user`.
+// HYBRIDGE_INVALID_ARGUMENT. propose: the caller's own drafter. on_read may be null. All are called with the generation's
+// `user`.
 //
 // For tests that repeat themselves, null in an app: clock, by which block lengths are chosen, and noise, the seed of a sampling
 // that has none.
@@ -101,6 +105,7 @@ typedef struct hybridge_generation {
   hybridge_model draft;
   hybridge_mask mask;
   hybridge_propose propose;
+  hybridge_on_read on_read;
   hybridge_clock clock;
   const uint64_t* noise;
 } hybridge_generation;

@@ -33,6 +33,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -52,6 +53,7 @@
 namespace hybridge {
 
 using Tokens = std::span<const int64_t>;
+using OnRead = std::function<void(size_t)>;
 
 class Session {
  public:
@@ -79,14 +81,15 @@ class Session {
   int64_t room() const { return facts().max_seq_len - length(); }
 
   // Commits any number of tokens, at least one; logits [1, V] after the last.
-  // cancelled: another thread may set it, and none of the tokens is committed then; looked at before each chunk.
-  Result<Logits> prefill(Tokens tokens, const std::atomic<bool>* cancelled = nullptr) {
+  // cancelled: another thread may set it, and none of the tokens is committed then; looked at before each chunk. on_read: called
+  // between two chunks, with the number of tokens that are read.
+  Result<Logits> prefill(Tokens tokens, const std::atomic<bool>* cancelled = nullptr, const OnRead& on_read = nullptr) {
     ET_CHECK_OK_OR_RETURN_ERROR(check(tokens));
     if (cancelled != nullptr && *cancelled) return Error::InvalidState;
     const std::vector<Tokens> pieces = chunks(tokens);
     if (pieces.size() == 1) return extend_or_reset(tokens);
     const auto kept = keep();
-    auto logits = extend_in_order(pieces, cancelled);
+    auto logits = extend_in_order(pieces, cancelled, on_read);
     if (!logits.ok()) take_back(kept);
     return logits;
   }
@@ -272,9 +275,12 @@ class Session {
     return pieces;
   }
 
-  Result<Logits> extend_in_order(const std::vector<Tokens>& pieces, const std::atomic<bool>* cancelled) {
+  Result<Logits> extend_in_order(const std::vector<Tokens>& pieces, const std::atomic<bool>* cancelled, const OnRead& on_read) {
+    size_t read = 0;
     for (size_t i = 0; i + 1 < pieces.size(); ++i) {
       ET_UNWRAP(extend(pieces[i]));
+      read += pieces[i].size();
+      if (on_read != nullptr) on_read(read);
       if (cancelled != nullptr && *cancelled) return Error::InvalidState;
     }
     return extend(pieces.back());

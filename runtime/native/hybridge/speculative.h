@@ -34,12 +34,13 @@ inline double seconds_now() {
 
 // block_length: tokens that are verified at once, the known one included; 0 for what is fastest by what is measured, plain
 // decoding included (hybridge/pace.h). cancelled: another thread may set it while the generation runs. mask: what each token may
-// be, if not any. For tests that repeat themselves: clock, in seconds, and noise, the seed of a sampling without one.
+// be, if not any. on_read: called between two chunks of the prompt. For tests that repeat themselves: clock, in seconds, and noise, the seed of a sampling without one.
 struct Generation {
   size_t max_new_tokens = 64, block_length = 0;
   const std::atomic<bool>* cancelled = nullptr;
   Sampling sampling = {};
   Mask mask = nullptr;
+  OnRead on_read = nullptr;
   std::function<double()> clock = seconds_now;
   std::optional<uint64_t> noise = std::nullopt;
 };
@@ -67,7 +68,7 @@ class Generator {
         pace_(pace_of(drafter)) {}
 
   Result<Generated> run(Tokens prompt) {
-    const Logits logits = ET_UNWRAP(timed(done_.prefill_seconds, [&] { return session_.prefill(prompt, options_.cancelled); }));
+    const Logits logits = ET_UNWRAP(timed(done_.prefill_seconds, [&] { return session_.prefill(prompt, options_.cancelled, options_.on_read); }));
     text_.assign(session_.tokens().begin(), session_.tokens().end());
     const int64_t first = sampler_.draw(logits.last(), text_);
     if (first < 0) return NOTHING_ALLOWED;
