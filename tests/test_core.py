@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -257,6 +258,15 @@ def test_a_handler_that_goes_on_ends_nothing(session: Session, handled: list[int
     assert handled == [signal.SIGTERM]
 
 
+def test_handlers_are_put_back(session: Session, handled: list[int]) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    for call in (lambda: 1, press(signal.SIGINT), broken):
+        session.reset()
+        with contextlib.suppress(KeyboardInterrupt, Broken, TypeError):
+            session.generate(PROMPT, max_new_tokens=5, on_token=call)
+        assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
 HUGE = [10**30, -(10**30), 2**63, -(2**63) - 1]
 
 
@@ -274,6 +284,9 @@ def test_numbers_beyond_64_bits_are_refused(session: Session, number: int) -> No
             call(number)
     with pytest.raises(UsageError):
         session.generate([1], drafter=lambda text, limit: [number], block_length=2)
+    for options in ({"max_new_tokens": abs(number)}, {"sampling": Sampling(temperature=1e-3, top_k=abs(number), seed=1)}):
+        session.reset()
+        assert len(session.generate(PROMPT, **options).tokens) > 10
 
 
 def test_errors_say_what_pythons_session_says(session: Session, own_artifact: Path) -> None:
@@ -293,6 +306,9 @@ def test_errors_say_what_pythons_session_says(session: Session, own_artifact: Pa
         assert (type(ours.value), str(ours.value)) == (type(theirs.value), str(theirs.value))
     with pytest.raises(CapacityError):
         session.generate([1] * 1000)
+    wrong: Any = "look-up"
+    with pytest.raises(UsageError, match="the drafter is 'look-up'"):
+        session.generate([1], drafter=wrong)
 
 
 def test_what_is_closed_is_refused(model: Model, own_artifact: Path) -> None:

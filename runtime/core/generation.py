@@ -187,8 +187,9 @@ def _kind(drafter: DrafterChoice) -> DrafterKind:
 
 def _sampling(asked: Sampling) -> SamplingOptions:
     """The core reads a 0 as the value that leaves the distribution as it is, which is what these are then."""
-    numbers = {name: getattr(asked, name) for name in ("temperature", "top_p", "min_p", "repetition_penalty", "top_k")}
-    return SamplingOptions(**numbers, seed=(asked.seed or 0) % 2**64, has_seed=asked.seed is not None)
+    numbers = {name: getattr(asked, name) for name in ("temperature", "top_p", "min_p", "repetition_penalty")}
+    top_k, seed = min(asked.top_k, 2**63 - 1), (asked.seed or 0) % 2**64  # ctypes would cut off what is more
+    return SamplingOptions(**numbers, top_k=top_k, seed=seed, has_seed=asked.seed is not None)
 
 
 @contextmanager
@@ -201,6 +202,7 @@ def _signals_wait(calls: Callbacks) -> Iterator[None]:
         yield  # Python runs handlers in the main thread alone
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    running = True
 
     def handle(number: int, frame: FrameType | None) -> None:
         handler = before[signal.Signals(number)]
@@ -208,13 +210,16 @@ def _signals_wait(calls: Callbacks) -> Iterator[None]:
         try:
             handler(number, frame)
         except BaseException as error:
+            if not running:  # another signal's handler raised before this one was put back
+                raise
             calls.fail(error)
 
     handled = [number for number, handler in before.items() if callable(handler)]
-    for number in handled:
-        signal.signal(number, handle)
     try:
+        for number in handled:
+            signal.signal(number, handle)
         yield
     finally:
+        running = False
         for number in handled:
             signal.signal(number, before[number])

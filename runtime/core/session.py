@@ -205,6 +205,8 @@ class Session(Owned):
             self._check_draft_model(drafter)
         if drafter == "own" and not self.model.draft_len:
             raise DraftError("this model has no drafter inside it; export it with one.")
+        if isinstance(drafter, str) and drafter not in ("lookup", "own"):
+            raise UsageError(f"the drafter is {drafter!r}; give 'lookup', 'own', a Model, a function, or None.")
         ids = self._ids(tokens)
         wishes = Wishes(
             max_new_tokens=min(max_new_tokens, self.max_seq_len + 1),

@@ -303,6 +303,11 @@ static int cancel_after(void* user) {
 }
 
 // A generation that is cancelled anywhere in its prompt or behind it has given tokens, or has left the text alone.
+static void cancel_here(size_t count, void* user) {
+  if (count == 0) exit(28);
+  OK(hybridge_cancel(*(const hybridge_session*)user));
+}
+
 static void cancel_anywhere(hybridge_session session, const int64_t* prompt, size_t count, size_t room) {
   int64_t* text = malloc(room * sizeof *text);
   for (size_t i = 0; i < room; ++i) text[i] = prompt[i % count];
@@ -322,6 +327,11 @@ static void cancel_anywhere(hybridge_session session, const int64_t* prompt, siz
     if (!whole && !(got == HYBRIDGE_CANCELLED && length == 2)) exit(3);
     OK(hybridge_restore(session, 0));
   }
+  const hybridge_generation watched = {.max_new_tokens = 4, .on_read = cancel_here};
+  size_t length;
+  CHECK(hybridge_generate(session, text, room - 3, &watched, NULL, &session, NULL), HYBRIDGE_CANCELLED);
+  OK(hybridge_tokens(session, NULL, 0, &length));
+  if (length != 2) exit(29);
   free(text);
 }
 
