@@ -302,12 +302,12 @@ static int cancel_after(void* user) {
   return 0;
 }
 
-// A generation that is cancelled anywhere in its prompt or behind it has given tokens, or has left the text alone.
 static void cancel_here(size_t count, void* user) {
   if (count == 0) exit(28);
   OK(hybridge_cancel(*(const hybridge_session*)user));
 }
 
+// A generation that is cancelled anywhere in its prompt or behind it has given tokens, or has left the text alone.
 static void cancel_anywhere(hybridge_session session, const int64_t* prompt, size_t count, size_t room) {
   int64_t* text = malloc(room * sizeof *text);
   for (size_t i = 0; i < room; ++i) text[i] = prompt[i % count];
