@@ -25,7 +25,8 @@ DOCUMENTED = frozenset(
         *("torch.fx", "torch.fx.node", "torch.fx.passes.infra.pass_base"),
         *("transformers", "transformers.utils", "transformers.modeling_outputs"),
         *("executorch.exir", "safetensors", "safetensors.torch", "tokenizers", "sentencepiece"),
-        *("onnx", "onnx_ir", "onnx_ir.passes.common", "onnxruntime", "onnxscript", "numpy"),
+        *("onnx", "onnx_ir", "onnx_ir.passes.common", "onnxruntime", "onnxscript"),
+        *("numpy", "numpy.ctypeslib", "numpy.typing"),
         *("gguf", "huggingface_hub", "huggingface_hub.errors", "peft"),
         *(
             "jinja2",

@@ -117,9 +117,10 @@ class Generator {
     double seconds = options_.clock() - began;
     done_.new_seconds += seconds_now() - started;
     const size_t given = give(*found);
-    const double closing = options_.clock();
+    const double closing = options_.clock(), finishing = seconds_now();
     if (!proposed.empty()) ET_UNWRAP(timed(done_.commit_seconds, [&] { return session_.commit(static_cast<int64_t>(given)); }));
     seconds += options_.clock() - closing;
+    done_.new_seconds += seconds_now() - finishing;
     pace_.round_done(1 + proposed.size(), proposed.size(), found->size() - 1, seconds, drafting_);
     return found->empty() || found->back() >= 0 ? Error::Ok : NOTHING_ALLOWED;
   }
