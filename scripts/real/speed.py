@@ -98,7 +98,7 @@ def run(artifact: Path, prompt: str, *words: str) -> dict[str, Any]:
 
 def first_token_seconds(artifact: Path, prompt: str) -> float:
     """Return the seconds from the start of ``hybridge run`` to the first character that it prints."""
-    command = [str(word) for word in (COMMAND, "run", artifact, "--chat", "--prompt", prompt, "--max-new-tokens", 16)]
+    command = [str(word) for word in (COMMAND, "run", artifact, "--prompt", prompt, "--max-new-tokens", 16)]
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None

@@ -15,6 +15,7 @@ from hybridge.export.cli.serve import renderer
 from real.quality import peer
 
 QUESTIONS = ("What is the capital of France?", "Write two sentences about the sea.", "Name three cities in Italy.")
+BEGINNINGS = ("The capital of France is", "The sea is", "Three cities in Italy are")
 GREEDY = 40
 PERSON = {
     "type": "object",
@@ -32,12 +33,15 @@ WEATHER = {
 }
 
 
-def greedy_lines(artifact: Path, gguf: Path, python: Path) -> Iterator[str]:
-    """Yield what each question is answered with, and how many of the first 40 tokens are llama.cpp's."""
+def greedy_lines(artifact: Path, gguf: Path, python: Path, *, chats: bool) -> Iterator[str]:
+    """Yield how each question is answered, or each beginning goes on, and how many of the first 40 tokens are llama.cpp's."""
     model = open_model(artifact, draft=None, lookup=False, own=False, plain=True, threads=1)
     render = renderer(model.artifact, {})
-    for question in QUESTIONS:
-        prompt = as_message(model.tokenizer, question, (), lambda messages: render(messages, {})).ids
+    for question in QUESTIONS if chats else BEGINNINGS:
+        if chats:
+            prompt = as_message(model.tokenizer, question, (), lambda messages: render(messages, {})).ids
+        else:
+            prompt = model.tokenizer.encode(question).ids
         model.session.reset()
         ours = list(model.session.generate(prompt, max_new_tokens=GREEDY))
         theirs = llama_greedy(python, gguf, prompt)
