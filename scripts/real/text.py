@@ -12,7 +12,7 @@ from serving.running import Running, serving
 from hybridge.export.cli.generating import open_model
 from hybridge.export.cli.prompt import as_message
 from hybridge.export.cli.serve import renderer
-from real.quality import peer
+from real.quality import llama_logits, peer
 
 QUESTIONS = ("What is the capital of France?", "Write two sentences about the sea.", "Name three cities in Italy.")
 BEGINNINGS = ("The capital of France is", "The sea is", "Three cities in Italy are")
@@ -48,8 +48,10 @@ def greedy_lines(artifact: Path, gguf: Path, python: Path, *, chats: bool) -> It
         ours = [token for token in ours if token not in model.artifact.manifest.eos_ids]
         same = next((i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), len(theirs))
         yield f"> {question}\n{model.tokenizer.decode(ours)!r}\nllama.cpp's first {same} of {len(theirs)} tokens are the same"
-        if same < len(theirs):
-            yield f"llama.cpp goes on: {model.tokenizer.decode(theirs[same:])!r}"
+        if same < min(len(ours), len(theirs)):
+            probabilities = llama_logits(python, gguf, [*prompt, *theirs[:same]])[-1].softmax(0)
+            best, other = (float(probabilities[token]) for token in (theirs[same], ours[same]))
+            yield f"llama.cpp goes on: {model.tokenizer.decode(theirs[same:])!r}; it gives that {best:.1%} and ours {other:.1%}"
 
 
 def llama_greedy(python: Path, gguf: Path, prompt: list[int]) -> list[int]:
