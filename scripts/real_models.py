@@ -1,6 +1,7 @@
 """Published, trained models beside llama.cpp on the same GGUF files: numbers, texts and speeds of one run.
 
-llama.cpp is that of scripts/bench --install-peers. Models, artifacts and llama.cpp's roundings stay in --work for the next run.
+llama.cpp is compiled for this machine at the first run, which takes minutes. It, the models, artifacts and llama.cpp's
+roundings stay in --work for the next one.
 """
 
 from __future__ import annotations
@@ -50,22 +51,27 @@ def main() -> int:
     """Print the tables of each model."""
     parser = argparse.ArgumentParser(prog="scripts/real-models", description=__doc__)
     parser.add_argument("--work", type=Path, default=Path.home() / ".cache" / "hybridge-bench", help="where files are kept")
+    parser.add_argument("--model", choices=[each.file for each in MODELS], help="one of the models; all if left out")
     parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS, help="some of the parts")
     parser.add_argument("--reuse", action="store_true", help="the artifacts of an earlier run, if the code has not changed")
+    isa = "kernels of both engines for this instruction set; without it the best of the machine"
+    parser.add_argument("--isa", choices=sorted(filter(None, peers.INSTRUCTION_SETS)), default="", help=isa)
     parser.add_argument("--rounds", type=int, default=5, help="turns of both engines for each speed")
     options = parser.parse_args()
-    if not peers.installed(options.work):
-        print(f"llama.cpp is {peers.how()}", file=sys.stderr)
-        return 1
+    if not peers.installed(options.work, options.isa):
+        print("Compiling llama.cpp: once, some minutes", file=sys.stderr)
+        peers.install(options.work, options.isa)
+    if options.isa:
+        os.environ["HYBRIDGE_ISA"] = options.isa
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    for model in MODELS:
-        show(model, options.work, options.only, options.rounds, reuse=options.reuse)
+    for model in MODELS if options.model is None else [each for each in MODELS if each.file == options.model]:
+        show(model, options.work, peers.python_of(options.work, options.isa), options)
     return 0
 
 
-def show(model: RealModel, work: Path, parts: tuple[str, ...], rounds: int, *, reuse: bool) -> None:
-    """Print the parts of one model's report."""
-    gguf = gguf_of(model, work / "real")
+def show(model: RealModel, work: Path, python: Path, options: argparse.Namespace) -> None:
+    """Print the parts of one model's report; llama.cpp is that of the interpreter ``python``."""
+    gguf, parts, rounds, reuse = gguf_of(model, work / "real"), options.only, options.rounds, options.reuse
     kept = artifact(gguf, "kept", KEPT, None, reuse=reuse)
     opened = open_artifact(kept)
     prose = PROSE.read_text(encoding="utf-8")
@@ -78,23 +84,26 @@ def show(model: RealModel, work: Path, parts: tuple[str, ...], rounds: int, *, r
             for i, (name, made) in enumerate(ROUNDED.items())
             if made[0] != KEPT
         }
-        reference = quality.Reference.of(gguf, tokens, work)
+        reference = quality.Reference.of(gguf, tokens, python)
         for row in quality.rows(reference, {next(iter(ROUNDED)): kept, **folders}, gguf.parent):
             say(row)
     if "text" in parts:
-        say("\nGreedy answers:\n")
-        for line in (*text.greedy_lines(kept, gguf, peers.python_of(work)), *text.served_lines(kept)):
+        say("\nGreedy texts:\n")
+        for line in text.greedy_lines(kept, gguf, python, chats=model.chats):
+            say(line)
+        for line in text.served_lines(kept) if model.chats else ():
             say(line)
     if "speed" in parts:
         say(f"\nAt {speed.CONTEXT} tokens, {rounds} rounds:\n\n{speed.HEAD}")
-        for row in speed.rows(kept, gguf, opened.manifest.vocab_size, work, rounds):
+        for row in speed.rows(kept, gguf, opened.manifest.vocab_size, python, work, rounds):
             say(row)
+        say(f"\n{speed.first_token_seconds(kept, text.BEGINNINGS[0]):.2f} s from the command to the first character.\n")
+        if not model.chats:
+            return
         summary = f"Summarize this text in its own words:\n\n{prose[:2400]}"
         edit = f"Rename the variable total to result in this code and answer with the whole code:\n\n{EDITED}"
-        say("")
         for row in speed.lookup_rows(kept, {"a summary": summary, "an edit of code": edit}):
             say(row)
-        say(f"\n{speed.first_token_seconds(kept, text.QUESTIONS[0]):.2f} s from the command to the first character.")
 
 
 def artifact(gguf: Path, name: str, options: ExportOptions, calibrate: str | None, *, reuse: bool) -> Path:

@@ -18,6 +18,7 @@ import pytest
 from babbling import TEMPLATE, said
 from command_line import Outcome, Run
 from forgery import forge
+from store import exported
 from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
@@ -26,6 +27,7 @@ from hybridge.export.cli import app
 from hybridge.export.cli.chat_template import load_template, render
 from hybridge.runtime import Session, open_artifact
 from hybridge.runtime.artifacts.artifact import file_entry
+from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.chat.conversation import Conversation, Settings
 
 SCRIPT = Path(sys.executable).parent / "hybridge"
@@ -33,8 +35,12 @@ SCRIPT = Path(sys.executable).parent / "hybridge"
 
 @pytest.fixture(scope="module")
 def talking(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The artifact with a chat template."""
-    folder = Path(shutil.copytree(artifact, tmp_path_factory.mktemp("talking") / "artifact"))
+    return with_template(artifact, tmp_path_factory.mktemp("talking"))
+
+
+def with_template(artifact: Path, place: Path) -> Path:
+    """Return a copy of the artifact with a chat template."""
+    folder = Path(shutil.copytree(artifact, place / "artifact"))
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     entry = file_entry(folder / "chat_template.jinja").model_dump()
     forge(folder, lambda content: content["files"].update({"chat_template.jinja": entry}))
@@ -150,9 +156,11 @@ def test_a_model_without_a_template_is_pointed_to_run(artifact: Path, chat: Call
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_an_answer_and_leaves_a_usable_conversation(talking: Path) -> None:
+def test_ctrl_c_stops_an_answer_and_leaves_a_usable_conversation(checkpoint: Path, tmp_path: Path) -> None:
+    talking = with_template(exported(checkpoint, ExportOptions(max_seq_len=8192, verify_len=4, kernels="llm")), tmp_path)
     main, side = pty.openpty()
-    command = [SCRIPT, "chat", talking, "--max-new-tokens", "60", "--no-speculation"]
+    # Seconds of tokens: an answer that is done when the signal comes would leave it to the prompt, where it ends the chat.
+    command = [SCRIPT, "chat", talking, "--max-new-tokens", "8000", "--no-speculation"]
     process = subprocess.Popen(command, stdin=side, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None
     os.write(main, b"a\n")

@@ -153,7 +153,7 @@ def test_a_trace_has_every_phase_in_its_round(traced: tuple[list[int], Trace]) -
     _, trace = traced
     for phase in ("prefill", "draft", "verify", "commit", "decode"):
         seconds = sum(seconds for each in trace.rounds for name, seconds in each.phases if name == phase)
-        assert seconds == pytest.approx(getattr(trace, f"{phase}_seconds"), rel=0.5, abs=1e-3)
+        assert seconds == pytest.approx(getattr(trace, f"{phase}_seconds"))
     for each in trace.rounds:
         assert [name for name, _ in each.phases] in (
             ["prefill"],

@@ -8,16 +8,23 @@ from typing import Any
 import pytest
 
 from hybridge.cache.families import FAMILIES
+from hybridge.export.checkpoint.config_file import read_config
+from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.layers.packed_layers import PackedLinear
 from hybridge.export.output.description import Weights
 from hybridge.export.quantization.choice import resolved
 from hybridge.export.quantization.quantize import quantize
+from hybridge.export.source.named import Named
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.options import ExportOptions, check_limits
+from hybridge.runtime.kernels.panels import weights
+from tests.helpers.quantized_folders import FORMS, save_quantized
 from tests.helpers.store import exported
 from tests.helpers.tiny import tiny_config, tiny_model
 
 AUTO = ExportOptions(quantize="auto")
 NO_FILE = Path("a folder")
+HAVE_8_BITS = {"int8", "compressed fp8", "fp8", "fp8 per tensor", "fbgemm", "modelopt fp8", "llm.int8"}
 ALL_FLOAT = ["no group of 8 columns or more divides this model's weights: they stay float32."]
 
 
@@ -47,6 +54,21 @@ def test_large_groups_come_first() -> None:
     assert resolved(AUTO, NO_FILE, config, [].append).group_size == 32
     config.intermediate_size = 80
     assert resolved(AUTO, NO_FILE, config, [].append).group_size == 16
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_checkpoint_of_8_bits_keeps_8(tmp_path: Path, form: str) -> None:
+    numbers = save_quantized(tmp_path, form)
+    options = resolved(AUTO, tmp_path, read_config(Named(checkpoint=tmp_path)), [].append)
+    assert (options.recipe == "none") == (form in HAVE_8_BITS), options
+    model = load_checkpoint(tmp_path).model
+    quantize(model, options)
+    layer = model.get_submodule("model.layers.0.self_attn.q_proj")
+    assert isinstance(layer, PackedLinear)
+    found = weights(layer.packed, layer.factors, layer.out_features)
+    wanted = numbers["model.layers.0.self_attn.q_proj.weight"]
+    error = float((found - wanted).norm() / wanted.norm())
+    assert error < (0.01 if form in HAVE_8_BITS else 0.1), error
 
 
 @pytest.mark.parametrize("choices", [{"kernels": "llm"}, {"kernels": "aten"}, {"format": "onnx"}])

@@ -43,7 +43,7 @@ def test_the_command_line_page_has_every_command_and_option() -> None:
             assert [each for each in options.values if each not in page] == []
     assert "| `-o, --output` | `path` | The folder to write; appears whole or not at all. [required] |" in page
     assert "| `--draft-vocab` | `FILE\\|N` |" in page
-    assert "$ hybridge export Qwen3.5-0.8B -o qwen --quantize 8da4w --max-seq-len 2048" in page
+    assert "$ hybridge export Qwen3.5-0.8B -o qwen --max-seq-len 2048" in page
 
 
 def test_the_manifest_page_has_every_field() -> None:

@@ -9,12 +9,14 @@ from typing import Any, Literal
 
 from hybridge.cache.errors import UsageError
 from hybridge.cache.families import text_config
+from hybridge.export.checkpoint.forms.recognize import quantization_of
 from hybridge.export.checkpoint.gguf.checkpoint import is_gguf
 from hybridge.export.checkpoint.gguf.file import open_gguf
 from hybridge.export.checkpoint.text_model import empty_model
 from hybridge.export.quantization.bits import with_recipe
 from hybridge.export.quantization.quantizable import GROUPS, embedding_names, rounded_columns
 from hybridge.export.quantization.quantize import is_quantized
+from hybridge.export.source.reading import read_object
 from hybridge.runtime.artifacts.options import ExportOptions
 
 RECIPE: Literal["balanced"] = "balanced"
@@ -24,8 +26,9 @@ RECIPE: Literal["balanced"] = "balanced"
 def resolved(options: ExportOptions, place: Path, config: Any, warn: Callable[[str], None]) -> ExportOptions:
     """Return the options for the checkpoint at ``place`` with ``config``: without ``auto``, and with what their recipe implies.
 
-    auto is what one would ship: a quantized GGUF file keeps its own bits and any other checkpoint gets ``RECIPE``, unless
-    somebody asks for others; without our kernels everything stays float32. warn: is told where it does for its sizes.
+    auto is what one would ship: a quantized GGUF file keeps its own blocks, a checkpoint that somebody quantized to 8 bits
+    keeps 8, and any other gets ``RECIPE``, unless somebody asks for others; without our kernels everything stays float32.
+    warn: is told where it does for its sizes.
 
     Raises UsageError for options that do not go together.
     """
@@ -35,14 +38,18 @@ def resolved(options: ExportOptions, place: Path, config: Any, warn: Callable[[s
         elif _quantized_kinds(place) and not _others(options):
             options = replace(options, quantize="keep")
         else:
-            options = _shipped(replace(options, quantize="none"), config, warn)
+            own = _own_bits(place) if not _others(options) else None
+            options = _shipped(replace(options, quantize="none"), config, own, warn)
     if options.quantize == "keep":
         _check_keep(options, place)
     return with_recipe(options)
 
 
-def _shipped(options: ExportOptions, config: Any, warn: Callable[[str], None]) -> ExportOptions:
-    """The recipe, in groups that divide all weights; an embedding that is more than a table (Inkling's has a norm) stays."""
+def _shipped(options: ExportOptions, config: Any, own_bits: int | None, warn: Callable[[str], None]) -> ExportOptions:
+    """The recipe or the checkpoint's own 8 bits, in groups that divide all weights.
+
+    An embedding that is more than a table (Inkling's has a norm) stays.
+    """
     model = empty_model(text_config(config))
     columns = rounded_columns(model)
     fitting = [size for size in (options.group_size, *GROUPS) if not any(each % size for each in columns)]
@@ -50,6 +57,9 @@ def _shipped(options: ExportOptions, config: Any, warn: Callable[[str], None]) -
         warn("no group of 8 columns or more divides this model's weights: they stay float32.")
         return options
     left_alone = [(name, 32) for name in embedding_names(model) if list(model.get_input_embeddings().children())]
+    if own_bits is not None and own_bits >= 8:
+        bits = (("*", 8), *left_alone)
+        return replace(options, quantize="8da4w", embedding_quantize="8w", group_size=fitting[0], bits=bits)
     rounding: Literal["blocks", "search"] = "search" if fitting[0] % 32 else "blocks"  # whose 5 bits want groups of 32
     return replace(options, recipe=RECIPE, rounding=rounding, group_size=fitting[0], bits=(*left_alone, *options.bits))
 
@@ -71,6 +81,13 @@ def _quantized_kinds(place: Path) -> list[str]:
     """The types of a GGUF file's tensors that are quantized, by GGML's names; none for any other checkpoint."""
     tensors = open_gguf(place).tensors.values() if is_gguf(place) else ()
     return sorted({tensor.kind_name for tensor in tensors if not tensor.is_float})
+
+
+def _own_bits(place: Path) -> int | None:
+    """The bits that somebody gave the weights of a folder; None where nobody did."""
+    config = place / "config.json"
+    found = quantization_of(place, read_object(config)) if config.exists() else None
+    return None if found is None else found.method.bits(found.quantization)
 
 
 def _check_keep(options: ExportOptions, place: Path) -> None:

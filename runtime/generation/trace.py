@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from time import perf_counter
 
 from hybridge.runtime.generation.stats import GenerationStats, Phase
 
@@ -52,12 +51,12 @@ class Trace(GenerationStats):
     @contextmanager
     def timed(self, phase: Phase) -> Iterator[None]:
         """Also keep the phase in its round."""
-        began = perf_counter()
+        before = getattr(self, f"{phase}_seconds")
         with super().timed(phase):
             yield
         if not self.rounds or (phase != "commit" and self.rounds[-1].has_run):
             self.rounds.append(Round())
-        self.rounds[-1].phases.append((phase, perf_counter() - began))
+        self.rounds[-1].phases.append((phase, getattr(self, f"{phase}_seconds") - before))
 
     def note_draft(self, tokens: Sequence[int]) -> None:
         """Keep the tokens until they are counted."""

@@ -33,7 +33,7 @@ void parallel(int64_t count, int64_t each, const F& f) {
   if (count < 2 || count <= WORTH_THREADS / each) return f(int64_t(0), count);
   const int64_t size = std::max({int64_t(1), WORTH_TAKING / each, (count + PIECES - 1) / PIECES});
   const auto piece = [&](int64_t index) { f(index * size, std::min((index + 1) * size, count)); };
-  run_pieces((count + size - 1) / size, [](void* run, int64_t index) { (*static_cast<decltype(piece)*>(run))(index); }, (void*)&piece);
+  run_pieces((count + size - 1) / size, count * each, [](void* run, int64_t index) { (*static_cast<decltype(piece)*>(run))(index); }, (void*)&piece);
 }
 
 // Memory for one call; freed with it. Null where there is none, and the call has failed.

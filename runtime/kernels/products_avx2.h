@@ -39,7 +39,7 @@ struct Sums {
   INLINE void add_units(const uint8_t* w, const int8_t* x, const int8_t* table) {
     constexpr int unit = unit_of(Code);
     UNROLLED for (int i = 0; i < Units; ++i, w += unit_bytes(Code)) {
-      UNROLLED for (int line = 0; line < unit_bytes(Code); line += 64) __builtin_prefetch(w + line + AHEAD);
+      fetch_ahead<unit_bytes(Code) / 64>(w);
       __m256i more[PARTS];
       UNROLLED for (int part = 0; part < PARTS; ++part) {
         more[part] = (__m256i)beside<Code, u8xr>(w + 32 * part, table);
@@ -85,7 +85,7 @@ struct Sums {
     constexpr int quads = unit_of(Code) / 4, most = 8 >> (Code - 4);
     __m256i pairs[T][PARTS];
     UNROLLED for (int i = 0; i < Units; ++i, w += unit_bytes(Code)) {
-      UNROLLED for (int line = 0; line < unit_bytes(Code); line += 64) __builtin_prefetch(w + line + AHEAD);
+      fetch_ahead<unit_bytes(Code) / 64>(w);
       __m256i more[PARTS];
       UNROLLED for (int part = 0; part < PARTS; ++part) more[part] = (__m256i)beside<Code, u8xr>(w + 32 * part, table);
       UNROLLED for (int q = 0; q < quads; ++q, x += 4 * T) {
@@ -107,7 +107,7 @@ struct Sums {
   template <int Units>
   INLINE void add_signed(const uint8_t* w, const int8_t* x, const int8_t* table) {
     UNROLLED for (int i = 0; i < Units; ++i, w += 64) {
-      __builtin_prefetch(w + AHEAD);
+      fetch_ahead<1>(w);
       const __m256i more = (__m256i)beside<Code, u8xr>(w, table);
       UNROLLED for (int q = 0; q < unit_of(Code) / 4; ++q, x += 4 * T) {
         __m256i rows[PARTS];

@@ -17,15 +17,6 @@ constexpr int SIGNED = 0;
 template <int Code>
 INLINE int8x16_t four_rows(const uint8_t* unit, u8xr beside, int q) { return (int8x16_t)quad<Code>(unit, beside, q); }
 
-// Lines that will be read soon. Clang must not see how their addresses hang together with those of now: it would compute the
-// latter from the former, one by one.
-template <int Lines>
-INLINE void fetch_ahead(const uint8_t* w) {
-  w += AHEAD;
-  asm("" : "+r"(w));
-  UNROLLED for (int line = 0; line < Lines; ++line) __builtin_prefetch(w + 64 * line);
-}
-
 template <int Code, int T>
 struct DotprodTile {
   static constexpr int ROWS = T > 1 ? 8 : 16, PARTS = ROWS / 4;

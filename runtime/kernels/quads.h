@@ -6,10 +6,36 @@
 
 namespace hybridge::inline INSTRUCTION_SET {
 
+template <int Lines>
+INLINE void fetch_lines(const uint8_t* w) {
+  __builtin_prefetch(w);
+  if constexpr (Lines > 1) fetch_lines<Lines - 1>(w + 64);
+}
+
+// Fetches as many lines of 64 bytes as are read now from where those will be read that come next.
+template <int Lines>
+INLINE void fetch_ahead(const uint8_t* w) {
+  w += AHEAD;
+#if defined(__aarch64__)  // clang would compute the addresses of now from these, one by one, if it saw how they hang together
+  asm("" : "+r"(w));
+#endif
+  fetch_lines<Lines>(w);
+}
+
 // Bytes with their bits moved up, or down where `up` is negative; what comes in from a neighbour is for a mask to take out.
 template <typename V>
 INLINE V moved(V v, int up) {
   return by_register([up](u8xr part) { return (u8xr)(up > 0 ? (u32xr)part << up : (u32xr)part >> -up); }, v);
+}
+
+// The upper four bits of each byte. ARM shifts bytes, which need no mask then.
+template <typename V>
+INLINE V upper_half(V v) {
+#if defined(__aarch64__)
+  return v >> 4;
+#else
+  return moved(v, -4) & uint8_t(15);
+#endif
 }
 
 // What the table has at each number of 0..15.
@@ -49,7 +75,7 @@ template <int Code, typename V>
 INLINE V quad(const uint8_t* unit, V beside, int index) {
   if constexpr (Code == 8) return load<V>(unit + 64 * index);
   V both = load<V>(unit + 64 * (index / 2));
-  V numbers = (index % 2 ? moved(both, -4) : both) & uint8_t(15);
+  V numbers = index % 2 ? upper_half(both) : both & uint8_t(15);
   if constexpr (Code == 5 || Code == 6) {
     constexpr int upper = Code - 4;
     numbers = numbers | (moved(beside, 4 - index * upper) & uint8_t(((1 << upper) - 1) << 4));

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from benchmarks import peers
 from torch import Tensor
 
 from hybridge.runtime.checks.comparison import Comparison
@@ -33,9 +32,8 @@ class Reference:
     python: Path
 
     @classmethod
-    def of(cls, gguf: Path, tokens: list[int], work: Path) -> Reference:
+    def of(cls, gguf: Path, tokens: list[int], python: Path) -> Reference:
         """Ask llama.cpp."""
-        python = peers.python_of(work)
         return cls(gguf, tokens, llama_logits(python, gguf, tokens), python)
 
     def row(self, name: str, size: int, logits: Tensor) -> str:

@@ -12,7 +12,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks import peers
 from benchmarks.client import Client
 from benchmarks.engine import PREFILL, VERIFY
 
@@ -23,12 +22,12 @@ HEAD = "| threads | | hybridge | llama.cpp | ratio | target |\n|---|---|---|---|
 COMMAND = Path(sys.executable).parent / "hybridge"
 
 
-def rows(artifact: Path, gguf: Path, vocabulary: int, work: Path, rounds: int) -> Iterator[str]:
+def rows(artifact: Path, gguf: Path, vocabulary: int, python: Path, work: Path, rounds: int) -> Iterator[str]:
     """Yield a row for each number of threads and each kind of step; ratios are medians over rounds of both engines."""
     with ExitStack() as stack:
         engines = [
             engine(stack, sys.executable, "benchmarks.hybridge_engine:HybridgeEngine", {"artifact": str(artifact)}, work),
-            engine(stack, peers.python_of(work), "benchmarks.llama_engine:LlamaEngine", llama(gguf, vocabulary), work),
+            engine(stack, python, "benchmarks.llama_engine:LlamaEngine", llama(gguf, vocabulary), work),
         ]
         for threads in (1, 2):
             for each in engines:
@@ -98,7 +97,7 @@ def run(artifact: Path, prompt: str, *words: str) -> dict[str, Any]:
 
 def first_token_seconds(artifact: Path, prompt: str) -> float:
     """Return the seconds from the start of ``hybridge run`` to the first character that it prints."""
-    command = [str(word) for word in (COMMAND, "run", artifact, "--chat", "--prompt", prompt, "--max-new-tokens", 16)]
+    command = [str(word) for word in (COMMAND, "run", artifact, "--prompt", prompt, "--max-new-tokens", 16)]
     began = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None

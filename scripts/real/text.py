@@ -12,9 +12,10 @@ from serving.running import Running, serving
 from hybridge.export.cli.generating import open_model
 from hybridge.export.cli.prompt import as_message
 from hybridge.export.cli.serve import renderer
-from real.quality import peer
+from real.quality import llama_logits, peer
 
 QUESTIONS = ("What is the capital of France?", "Write two sentences about the sea.", "Name three cities in Italy.")
+BEGINNINGS = ("The capital of France is", "The sea is", "Three cities in Italy are")
 GREEDY = 40
 PERSON = {
     "type": "object",
@@ -32,20 +33,25 @@ WEATHER = {
 }
 
 
-def greedy_lines(artifact: Path, gguf: Path, python: Path) -> Iterator[str]:
-    """Yield what each question is answered with, and how many of the first 40 tokens are llama.cpp's."""
+def greedy_lines(artifact: Path, gguf: Path, python: Path, *, chats: bool) -> Iterator[str]:
+    """Yield how each question is answered, or each beginning goes on, and how many of the first 40 tokens are llama.cpp's."""
     model = open_model(artifact, draft=None, lookup=False, own=False, plain=True, threads=1)
     render = renderer(model.artifact, {})
-    for question in QUESTIONS:
-        prompt = as_message(model.tokenizer, question, (), lambda messages: render(messages, {})).ids
+    for question in QUESTIONS if chats else BEGINNINGS:
+        if chats:
+            prompt = as_message(model.tokenizer, question, (), lambda messages: render(messages, {})).ids
+        else:
+            prompt = model.tokenizer.encode(question).ids
         model.session.reset()
         ours = list(model.session.generate(prompt, max_new_tokens=GREEDY))
         theirs = llama_greedy(python, gguf, prompt)
         ours = [token for token in ours if token not in model.artifact.manifest.eos_ids]
         same = next((i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), len(theirs))
         yield f"> {question}\n{model.tokenizer.decode(ours)!r}\nllama.cpp's first {same} of {len(theirs)} tokens are the same"
-        if same < len(theirs):
-            yield f"llama.cpp goes on: {model.tokenizer.decode(theirs[same:])!r}"
+        if same < min(len(ours), len(theirs)):
+            probabilities = llama_logits(python, gguf, [*prompt, *theirs[:same]])[-1].softmax(0)
+            best, other = (float(probabilities[token]) for token in (theirs[same], ours[same]))
+            yield f"llama.cpp goes on: {model.tokenizer.decode(theirs[same:])!r}; it gives that {best:.1%} and ours {other:.1%}"
 
 
 def llama_greedy(python: Path, gguf: Path, prompt: list[int]) -> list[int]:

@@ -27,7 +27,7 @@ static void piece(void* context, int64_t index) {
   ++work.done[size_t(index)];
   if (!work.nested) return;
   Work inner{std::vector<int>(5), false};
-  hybridge::run_pieces(5, piece, &inner);
+  hybridge::run_pieces(5, 5, piece, &inner);
   for (int each : inner.done)
     if (each != 1) std::abort();
 }
@@ -35,7 +35,7 @@ static void piece(void* context, int64_t index) {
 static void often(int times, bool nested) {
   for (int i = 0; i < times; ++i) {
     Work work{std::vector<int>(size_t(i % 40)), nested};
-    hybridge::run_pieces(i % 40, piece, &work);
+    hybridge::run_pieces(i % 40, i % 40, piece, &work);
     for (int each : work.done)
       if (each != 1) std::abort();
     if (i % 500 == 0) usleep(300);  // long enough for the others to fall asleep

@@ -51,4 +51,5 @@ BITSANDBYTES = Method(
     name="bitsandbytes",
     forms=(_four_bits("nf4"), _four_bits("fp4"), EIGHT_BITS),
     beside=("*.weight_format",),
+    bits=lambda quantization: 8 if quantization.config.get("load_in_8bit") else 4,
 )

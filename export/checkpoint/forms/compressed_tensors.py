@@ -80,6 +80,12 @@ def _check(quantization: Quantization) -> None:
         )
 
 
+def _bits(quantization: Quantization) -> int:
+    groups = quantization.config.get("config_groups") or {}
+    found = [(group.get("weights") or {}).get("num_bits") for group in groups.values()]
+    return max((each for each in found if isinstance(each, int)), default=4)
+
+
 COMPRESSED_TENSORS = Method(
     name="compressed-tensors",
     forms=(
@@ -99,4 +105,5 @@ COMPRESSED_TENSORS = Method(
         ),
     ),
     beside=(*OF_ACTIVATIONS, "*.input_zero_point", "*.k_zero_point", "*.v_zero_point", "*.q_scale"),
+    bits=_bits,
 )

@@ -47,9 +47,13 @@ def _modelopt(parts: Parts, quantization: Quantization) -> Tensor:
     )
 
 
+def _algorithm(quantization: Quantization) -> str:
+    return str(quantization.config.get("quant_algo") or quantization.config.get("quantization", {}).get("quant_algo"))
+
+
 def _check_modelopt(quantization: Quantization) -> None:
     """Raises UnsupportedModelError for algorithms of ModelOpt that change more than the weights' numbers."""
-    algorithm = str(quantization.config.get("quant_algo") or quantization.config.get("quantization", {}).get("quant_algo"))
+    algorithm = _algorithm(quantization)
     if algorithm not in ("FP8", "NVFP4"):
         raise UnsupportedModelError(
             f"the weights are quantized by NVIDIA ModelOpt's {algorithm}, of which hybridge reads FP8 and NVFP4. {ORIGINAL}"
@@ -60,11 +64,13 @@ FP8 = Method(
     name="FP8",
     forms=(Form(marker="_scale_inv", parts=("",), weight="", decode=_fp8),),
     beside=OF_ACTIVATIONS,
+    bits=lambda quantization: 8,
 )
 FBGEMM_FP8 = Method(
     name="FP8 (FBGEMM)",
     forms=(Form(marker=".weight_scale", parts=(".weight",), weight=".weight", decode=_scaled_weight),),
     beside=OF_ACTIVATIONS,
+    bits=lambda quantization: 8,
 )
 MXFP4 = Method(name="MXFP4", forms=(Form(marker="_blocks", parts=("_scales",), weight="", decode=_mxfp4),))
 MODELOPT = Method(
@@ -79,4 +85,5 @@ MODELOPT = Method(
         ),
     ),
     beside=OF_ACTIVATIONS,
+    bits=lambda quantization: 8 if _algorithm(quantization) == "FP8" else 4,
 )

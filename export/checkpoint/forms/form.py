@@ -66,11 +66,15 @@ class Form:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A library's or a format's way to quantize. name: what people call it; beside: tensors that are no weights."""
+    """A library's or a format's way to quantize.
+
+    name: what people call it; beside: tensors that are no weights; bits: of a weight, at most, by what the checkpoint says.
+    """
 
     name: str
     forms: tuple[Form, ...]
     beside: tuple[str, ...] = ()
+    bits: Callable[[Quantization], int] = lambda quantization: 4
 
 
 @dataclass(frozen=True, kw_only=True)

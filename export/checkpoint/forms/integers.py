@@ -69,8 +69,8 @@ def _packs_as_awq(quantization: Quantization) -> bool:
 
 
 def _method(name: str, decode: Callable[[Parts, Quantization], Tensor], check: Callable[[Quantization], None]) -> Method:
-    parts = (".qzeros", ".scales", ".g_idx")
-    return Method(name=name, forms=(Form(marker=".qweight", parts=parts, weight=".weight", decode=decode, check=check),))
+    form = Form(marker=".qweight", parts=(".qzeros", ".scales", ".g_idx"), weight=".weight", decode=decode, check=check)
+    return Method(name=name, forms=(form,), bits=lambda quantization: quantization.number("bits", 4))
 
 
 GPTQ = _method("GPTQ", _gptq, _check_gptq)

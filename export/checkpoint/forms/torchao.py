@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 from torch import Tensor
 
 from hybridge.export.checkpoint.forms.form import Form, Method, Parts, Quantization
@@ -17,4 +20,10 @@ def _decode(parts: Parts, quantization: Quantization) -> Tensor:
     )
 
 
-TORCHAO = Method(name="torchao", forms=(Form(marker=MARKER, parts=BESIDE_IT, weight=".weight", decode=_decode),))
+def _bits(quantization: Quantization) -> int:
+    """By the names of torchao's configs, such as Int8WeightOnlyConfig."""
+    names = json.dumps(quantization.config.get("quant_type"))
+    return 4 if re.search("int4|uint4", names, re.IGNORECASE) else 8
+
+
+TORCHAO = Method(name="torchao", forms=(Form(marker=MARKER, parts=BESIDE_IT, weight=".weight", decode=_decode),), bits=_bits)

@@ -1,6 +1,7 @@
 // ExecuTorch's pool answers when each of its threads has been woken, has worked and has said so. A decode asks it a hundred times,
 // and waking a thread takes as long as a piece of work: on virtual machines 50 microseconds. Here nobody waits for a thread that
 // has not begun: it finds the work done, and sleeps on. And a thread that has just worked looks out for more before it sleeps.
+// Where other threads do not help (help.h), none is asked.
 #include "pool.h"
 
 #include <executorch/runtime/kernel/thread_parallel_interface.h>
@@ -10,6 +11,8 @@
 #include <system_error>
 #include <thread>
 #include <vector>
+
+#include "help.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -61,7 +64,17 @@ class Pool {
 
   int64_t wanted() const { return wanted_; }
 
-  void run(Job& job) {
+  // cost: of the whole job, to compare it with others.
+  void run(Job& job, int64_t cost) {
+    const auto choice = help_.choose(job.piece, cost);
+    const auto began = std::chrono::steady_clock::now();
+    if (choice.helped) run_together(job);
+    else job.work();
+    help_.done(choice, cost, std::chrono::nanoseconds(std::chrono::steady_clock::now() - began).count());
+  }
+
+ private:
+  void run_together(Job& job) {
     job_ = &job;
     announce();
     job.work();
@@ -70,7 +83,6 @@ class Pool {
     while (inside_ != 0) pause();
   }
 
- private:
   void announce() {
     ++jobs_;
     jobs_.notify_all();
@@ -97,6 +109,7 @@ class Pool {
   }
 
   const int64_t wanted_;
+  HelpPolicy help_;
   std::atomic<uint32_t> jobs_ = 0;
   std::atomic<Job*> job_ = nullptr;
   std::atomic<int> inside_ = 0;
@@ -129,12 +142,12 @@ Pool& pool_of(int64_t threads) {
 
 }  // namespace
 
-void run_pieces(int64_t count, void (*piece)(void*, int64_t), void* context) {
+void run_pieces(int64_t count, int64_t cost, void (*piece)(void*, int64_t), void* context) {
   Job job{count, piece, context};
   const int64_t threads = executorch::extension::get_thread_count() - 1;
   // Another thread's kernel, or this one's own, has the pool: then this thread does it all.
   if (count < 2 || threads < 1 || in_use.test_and_set(std::memory_order_acquire)) return job.work();
-  pool_of(threads).run(job);
+  pool_of(threads).run(job, cost);
   in_use.clear(std::memory_order_release);
 }
 

@@ -5,8 +5,9 @@
 
 namespace hybridge {
 
-// Runs piece(context, 0) … piece(context, count - 1), each once, on this thread and on those of the pool that are free. There
-// are as many as ExecuTorch's pool has. Returns when all pieces are done.
-void run_pieces(int64_t count, void (*piece)(void* context, int64_t index), void* context);
+// Runs piece(context, 0) … piece(context, count - 1), each once, on this thread and on those of the pool that are free, if they
+// help (help.h). There are as many as ExecuTorch's pool has. Returns when all pieces are done. cost: of all pieces, in bytes read
+// or operations.
+void run_pieces(int64_t count, int64_t cost, void (*piece)(void* context, int64_t index), void* context);
 
 }  // namespace hybridge
