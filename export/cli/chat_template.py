@@ -16,8 +16,7 @@ from hybridge.export.cli.thinking import thinking_variables
 from hybridge.export.server.formats import Format, answer_format, decoder_of
 from hybridge.export.tokenizer.special_tokens import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
 from hybridge.runtime.artifacts.artifact import Artifact
-from hybridge.runtime.chat.conversation import Message, Render
-from hybridge.runtime.chat.parts import Apart, undivided
+from hybridge.runtime.chat.parts import Apart, Message, Render, undivided
 
 PROCESS = TemplateProcess()
 """Renders templates for everything in this process: commands, and all requests of a server."""

@@ -5,37 +5,38 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hybridge.export.cli.chat_template import taken_apart
 from hybridge.export.cli.common import err, print_json
-from hybridge.export.cli.generating import Model, plain_seconds, speed_up, stats_rows, stats_table
 from hybridge.export.cli.prompt import RunPrompt
 from hybridge.export.cli.reasoning import ShownReasoning
-from hybridge.export.cli.structure import Constrain
+from hybridge.export.cli.text_model import TextModel, plain_seconds, speed_up, stats_rows, stats_table
 from hybridge.export.pages.page import write_page
 from hybridge.export.pages.run import run_page
-from hybridge.runtime.chat.parts import Part, Parts, undivided
+from hybridge.runtime.chat.parts import Apart, Part, Parts, undivided
 from hybridge.runtime.chat.text_stream import TextStream
 from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.generation.trace import Trace
 
+if TYPE_CHECKING:  # which need PyTorch
+    from hybridge.export.cli.structure import Constrain
+    from hybridge.runtime.generation.constraint import Constraint
+
 
 def continue_text(
-    model: Model, prompt: RunPrompt, most: int, sampling: Sampling, stop: Sequence[str], constrain: Constrain | None, *,
+    model: TextModel, prompt: RunPrompt, most: int, sampling: Sampling, stop: Sequence[str], constrain: Constrain | None, *,
     stats: bool, html: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Continue ``prompt`` by at most so many tokens and show what came, and what it took. Raises what generating raises."""
     gc.freeze()
-    apart = taken_apart(model.artifact, model.tokenizer) if prompt.rendered else undivided(model.tokenizer)
+    apart = _taken_apart(model) if prompt.rendered else undivided(model.tokenizer)
     text, parts = TextStream(apart.decoder, stop), apart.parts(prompt.rendered)
     done, new = Trace() if html is not None else GenerationStats(), list[int]()
     constraint = constrain(prompt.rendered) if constrain is not None else None
     _continue(model, prompt, most, sampling, text, parts, done, constraint, new, silent=json)
-    measured = plain_seconds(model.session) if stats or json or html is not None else None
+    measured = plain_seconds(model) if stats or json or html is not None else None
     if html is not None and isinstance(done, Trace):
         rows = list(stats_rows(done, measured))
         write_page(html, run_page(model.artifact.folder.name, prompt.text, new, done, model.tokenizer, rows))
@@ -48,20 +49,11 @@ def continue_text(
 
 
 def _continue(
-    model: Model, prompt: RunPrompt, most: int, sampling: Sampling, text: TextStream, parts: Parts, done: GenerationStats,
+    model: TextModel, prompt: RunPrompt, most: int, sampling: Sampling, text: TextStream, parts: Parts, done: GenerationStats,
     constraint: Constraint | None, new: list[int], *, silent: bool,
 ) -> None:  # fmt: skip
     """Generate, writing the text as it comes unless ``silent``; its tokens go into ``new``, and itself into ``parts``."""
-    reasoning = ShownReasoning()
-    tokens = model.session.generate(
-        prompt.ids,
-        max_new_tokens=most,
-        drafter=model.drafter,
-        sampling=sampling,
-        until=text.push,
-        constraint=constraint,
-        stats=done,
-    )
+    reasoning, ends = ShownReasoning(), frozenset(model.artifact.manifest.eos_ids)
 
     def show(came: Iterable[Part]) -> None:
         for part in came:
@@ -71,17 +63,26 @@ def _continue(
                 reasoning.end()
                 _write(part.content)
 
+    def take(token: int) -> bool:
+        new.append(token)
+        stopped = token not in ends and text.push(token)
+        show(parts.feed(text.read()))
+        return stopped
+
     if not silent:  # JSON comes in one piece
         _write(prompt.shown)
-    with closing(tokens):  # type: ignore[type-var]  # a generator
-        try:
-            for token in tokens:
-                new.append(token)
-                show(parts.feed(text.read()))
-            show((*parts.feed(text.finish()), *parts.finish()))
-        finally:
-            if not silent:
-                _write("\n")
+    try:
+        model.generate(prompt.ids, most, take, done, sampling=sampling, constraint=constraint)
+        show((*parts.feed(text.finish()), *parts.finish()))
+    finally:
+        if not silent:
+            _write("\n")
+
+
+def _taken_apart(model: TextModel) -> Apart:
+    from hybridge.export.cli.chat_template import taken_apart  # which needs PyTorch
+
+    return taken_apart(model.artifact, model.tokenizer)
 
 
 def _write(piece: str) -> None:

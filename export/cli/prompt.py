@@ -11,7 +11,7 @@ from typing import BinaryIO
 from tokenizers import Tokenizer
 
 from hybridge.cache.errors import UsageError
-from hybridge.runtime.chat.conversation import Render
+from hybridge.runtime.chat.parts import Render
 
 STDIN = "-"
 LARGEST = 64 << 20

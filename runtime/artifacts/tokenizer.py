@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from hybridge.cache.errors import ArtifactError
+from hybridge.cache.errors import ArtifactError, DraftError
 from hybridge.runtime.artifacts.artifact import LARGEST_SIDE_FILE, Artifact
 from hybridge.runtime.files.regular import read_regular
 
@@ -36,3 +36,20 @@ def whole_texts(tokenizer: Tokenizer) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def check_draft_tokenizer(draft: Artifact, target: Artifact) -> None:
+    """Raises DraftError where the two artifacts' tokenizers give the same ids other meanings."""
+    if draft.tokenizer is None or target.tokenizer is None:
+        return  # tokens are then the caller's, who must know
+    if draft.manifest.files["tokenizer.json"] == target.manifest.files["tokenizer.json"]:
+        return
+    mine, other = (tokenizer_of(artifact).get_vocab() for artifact in (draft, target))
+    if mine == other:
+        return
+    differing = sorted(name for name in mine.keys() | other.keys() if mine.get(name) != other.get(name))
+    raise DraftError(
+        f"the draft model's tokenizer is another one: {len(differing)} tokens differ, such as {differing[0]!r} "
+        f"({mine.get(differing[0])} there, {other.get(differing[0])} in the target); use a draft model that was trained with "
+        "the target's tokenizer."
+    )

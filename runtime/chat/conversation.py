@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from hybridge.cache.errors import CapacityError, SnapshotError, StateFileError, UsageError
-from hybridge.runtime.chat.parts import Apart, Parts, undivided
+from hybridge.runtime.chat.parts import Apart, Message, Parts, Render, undivided
 from hybridge.runtime.chat.text_stream import TextStream
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.generation.constraint import Constraint
@@ -20,10 +20,6 @@ from hybridge.runtime.generation.stats import GenerationStats
 from hybridge.runtime.sessions.prefix_cache import PrefixCache
 from hybridge.runtime.sessions.reading import Reading, go_back, keep
 from hybridge.runtime.sessions.session import Session
-
-Message = dict[str, str]
-Render = Callable[[list[Message]], str]
-"""The text of a conversation by its chat template, up to where the assistant is to speak."""
 
 
 @dataclass(frozen=True, kw_only=True)

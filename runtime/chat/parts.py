@@ -8,6 +8,10 @@ from typing import Any, Protocol
 
 from hybridge.runtime.chat.text_stream import Decoder
 
+Message = dict[str, str]
+Render = Callable[[list[Message]], str]
+"""The text of a conversation by its chat template, up to where the assistant is to speak."""
+
 
 class Part(Protocol):
     """A piece of an answer: of its content or of its reasoning."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hybridge.cache.errors import DraftError
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
-from hybridge.runtime.artifacts.tokenizer import tokenizer_of
+from hybridge.runtime.artifacts.tokenizer import check_draft_tokenizer
 from hybridge.runtime.backends.one_thread import best
 from hybridge.runtime.generation.drafter import Context
 from hybridge.runtime.generation.noise import Stream
@@ -50,7 +50,7 @@ class DraftModel:
         Raises ArtifactError where it is not an intact artifact, DraftError where its vocabulary is not the target's.
         """
         draft = open_artifact(folder)
-        check_tokenizer(draft, target)
+        check_draft_tokenizer(draft, target)
         return cls(Session.of(draft), session)
 
     def propose(self, context: Context, limit: int) -> Proposal:
@@ -114,20 +114,3 @@ def check_draft(draft: Session, target: Session) -> None:
         )
     if not draft.snapshot_slots:
         raise DraftError("the draft model's artifact has no snapshot slots to go back by; export it with --snapshot-slots 1.")
-
-
-def check_tokenizer(draft: Artifact, target: Artifact) -> None:
-    """Raises DraftError where the two artifacts' tokenizers give the same ids other meanings."""
-    if draft.tokenizer is None or target.tokenizer is None:
-        return  # tokens are then the caller's, who must know
-    if draft.manifest.files["tokenizer.json"] == target.manifest.files["tokenizer.json"]:
-        return
-    mine, other = (tokenizer_of(artifact).get_vocab() for artifact in (draft, target))
-    if mine == other:
-        return
-    differing = sorted(name for name in mine.keys() | other.keys() if mine.get(name) != other.get(name))
-    raise DraftError(
-        f"the draft model's tokenizer is another one: {len(differing)} tokens differ, such as {differing[0]!r} "
-        f"({mine.get(differing[0])} there, {other.get(differing[0])} in the target); use a draft model that was trained with "
-        "the target's tokenizer."
-    )

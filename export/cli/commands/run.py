@@ -78,11 +78,9 @@ def run(
     """Continue a text by speculative decoding; greedy output is the same with every drafter and without."""
     if html is not None:
         check_writable_file(html)
-    from hybridge.export.cli.chat_template import load_template
     from hybridge.export.cli.continuing import continue_text
-    from hybridge.export.cli.generating import open_model
+    from hybridge.export.cli.core_model import open_core_model
     from hybridge.export.cli.prompt import as_message, as_text, read_prompt
-    from hybridge.export.cli.structure import constrain_of
     from hybridge.export.cli.template_args import template_variables
     from hybridge.runtime.core.sampling import Sampling
 
@@ -90,8 +88,22 @@ def run(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed
     )
     text, variables = read_prompt(prompt, prompt_file), template_variables(template_arg or ())
+    is_message = bool(chat or system or variables or thinking is not None)
+    is_structured = json_schema is not None or regex is not None or grammar is not None
+    # The core knows neither constraints nor traces yet, and reading a chat template needs transformers.
+    core = None
+    if not (is_message or is_structured or html is not None):
+        core = open_core_model(artifact, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads)
+    if core is not None:
+        asked = as_text(core.tokenizer, text)
+        continue_text(core, asked, max_new_tokens, sampling, stop or (), None, stats=stats, html=None, json=json)
+        return
+    from hybridge.export.cli.chat_template import load_template
+    from hybridge.export.cli.generating import open_model
+    from hybridge.export.cli.structure import constrain_of
+
     model = open_model(artifact, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads)
-    if chat or system or variables or thinking is not None:
+    if is_message:
         asked = as_message(model.tokenizer, text, system or (), load_template(model.artifact, variables, thinking))
     else:
         asked = as_text(model.tokenizer, text)
