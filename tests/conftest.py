@@ -26,6 +26,7 @@ from tiny import save_checkpoint, save_tokenizer, tiny_config
 
 from hybridge.export.cli import main
 from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.native_log import LOG_LINE
 
 pytest_plugins = ["selection", "durations"]
 
@@ -117,7 +118,10 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
     def run(*arguments: object) -> Outcome:
         capsys.readouterr()
-        return outcome(exit_code(monkeypatch, main, "hybridge", *arguments), *capsys.readouterr())
+        code = exit_code(monkeypatch, main, "hybridge", *arguments)
+        out, err = capsys.readouterr()
+        # ExecuTorch's extension logs to sys.stderr at its first use: file descriptor 2 of a command, but not under capsys.
+        return outcome(code, out, LOG_LINE.sub(b"", err.encode()).decode())
 
     return run
 

@@ -147,3 +147,31 @@ def test_run_draws_the_same_for_the_same_seed(cli: Run, artifact: Path) -> None:
 def test_run_stops_where_the_context_is_full(cli: Run, artifact: Path) -> None:
     content = json.loads(cli("run", artifact, "--prompt", "x" * 96, "--json").raw)
     assert (content["prompt_tokens"], content["new_tokens"]) == (96, 1)
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules.update(dict.fromkeys(("torch", "transformers", "executorch.extension")))
+from hybridge.export.cli import main
+sys.argv = ["hybridge", *sys.argv[1:]]
+main()
+"""
+DRAFTERS = [[], ["--no-speculation"], ["--temperature", "0.8", "--seed", "5"], ["--stop", "b"]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", DRAFTERS, ids=" ".join)
+def test_a_text_goes_on_without_pytorch_as_with_it(cli: Run, own_artifact: Path, tmp_path: Path, words: list[str]) -> None:
+    """The engine in Python, which a page is made by, says the same."""
+    command = ["run", own_artifact, "--prompt", "abcabcabcabc", "--max-new-tokens", "30", *words]
+    without = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *map(str, command)], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert without.stderr == ""
+    assert without.stdout == cli(*command, "--html", tmp_path / "page.html").raw
+
+
+def test_a_drafter_that_the_artifact_lacks_is_refused(cli: Run, own_artifact: Path) -> None:
+    done = cli("run", own_artifact, "--prompt", "abc", "--drafter")
+    assert (done.code, done.out) == (2, "")
+    assert "has no drafter of its own; export it with --drafter or --mtp" in done.err

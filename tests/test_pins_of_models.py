@@ -27,6 +27,7 @@ from hybridge.export.checkpoint.glm5_next_text import Glm5NextTextForCausalLM
 from hybridge.export.lowering.lower import quiet
 from hybridge.export.pinned import onnx as onnx_pins
 from hybridge.export.pinned import transformers as pinned
+from hybridge.export.pinned.response_templates import response_parser
 from hybridge.export.pinned.transformers_models import Glm5NextConfig, Glm5NextTextConfig, rotate
 from hybridge.export.transformers_api import generation_options
 from hybridge.runtime.backends.onnx_graph import OnnxGraph
@@ -307,7 +308,7 @@ def test_answers_are_parsed_in_events() -> None:
     raises.
     """
     fields = {"a": {"open": "<a>", "close": "</a>"}, "b": {"open": "<b>", "close": "</b>", "content": "json"}, "c": {}}
-    parser = pinned.response_parser({"start_anchor": "x:", "fields": fields}, "<b>x:<a>", [])
+    parser = response_parser({"start_anchor": "x:", "fields": fields}, "<b>x:<a>", [])
     assert parser.initial_events == [{"type": "region_open", "field": "a"}]
     assert [(each["type"], each["field"]) for each in parser.feed("1</a>2<b>")] == [
         ("region_chunk", "a"), ("region_close", "a"), ("region_open", "c"), ("region_chunk", "c"), ("region_close", "c"),
@@ -315,8 +316,8 @@ def test_answers_are_parsed_in_events() -> None:
     ]  # fmt: skip
     with pytest.raises(ValueError, match="JSON"):
         parser.feed("{</b>")
-    parser = pinned.response_parser({"start_anchor": "x:", "fields": fields}, "", [])
+    parser = response_parser({"start_anchor": "x:", "fields": fields}, "", [])
     assert parser.feed("<b>[1]")[-1] == {"type": "region_chunk", "field": "b", "text": "[1]", "dirty": True}
     assert parser.finalize()[1] == [{"type": "region_close", "field": "b", "value": [1]}]
     with pytest.raises(ValueError, match="nonsense"):
-        pinned.response_parser({"start_anchor": "x:", "fields": {"a": {"nonsense": 1}}}, "", [])
+        response_parser({"start_anchor": "x:", "fields": {"a": {"nonsense": 1}}}, "", [])

@@ -64,23 +64,23 @@ def _continue(
                 _write(part.content)
 
     def take(token: int) -> bool:
+        if not new and not silent:  # not before: a prompt that is refused is not shown
+            _write(prompt.shown)
         new.append(token)
         stopped = token not in ends and text.push(token)
         show(parts.feed(text.read()))
         return stopped
 
-    if not silent:  # JSON comes in one piece
-        _write(prompt.shown)
     try:
         model.generate(prompt.ids, most, take, done, sampling=sampling, constraint=constraint)
         show((*parts.feed(text.finish()), *parts.finish()))
     finally:
-        if not silent:
+        if new and not silent:
             _write("\n")
 
 
 def _taken_apart(model: TextModel) -> Apart:
-    from hybridge.export.cli.chat_template import taken_apart  # which needs PyTorch
+    from hybridge.export.cli.chat_template import taken_apart  # transformers takes half a second to import
 
     return taken_apart(model.artifact, model.tokenizer)
 

@@ -5,7 +5,7 @@ A model's own methods are replaced on the instance, so that no other model of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -21,7 +21,6 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.auto.auto_factory import _get_model_class
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
-from transformers.utils.chat_parsing import ResponseParser
 
 Streamer = BaseStreamer
 """Has ``put`` for token ids and ``end``."""
@@ -174,8 +173,3 @@ def generation_defaults() -> dict[str, Any]:
 
 ORIGIN = frozenset({"transformers_version", "_from_model_config"})
 """Keys of a generation config about itself."""
-
-
-def response_parser(template: Mapping[str, Any], prompt: str, tools: Sequence[Mapping[str, Any]]) -> ResponseParser:
-    """Return transformers' parser of an answer to ``prompt``, which may begin it. Raises ValueError for what is no template."""
-    return ResponseParser(dict(template), prefix=prompt, tools=[dict(tool) for tool in tools] or None)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from hybridge.export.pinned.transformers import response_parser
+from hybridge.export.pinned.response_templates import response_parser
 from hybridge.export.server.answers import REASONING, Answer, ShownTokens
 from hybridge.runtime.chat.text_stream import Decoder
 

@@ -42,7 +42,8 @@ def set_threads(count: int) -> None:
         raise UsageError(f"{count} threads are not from 1 to {MOST_THREADS}.")
     _Threads.chosen = count
     if load.cache_info().currsize:
-        load().hybridge_set_threads(count)
+        with without_native_log():
+            load().hybridge_set_threads(count)
 
 
 def chosen_threads() -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -32,6 +32,9 @@ from hybridge.export.cli.commands.options import (
     TopPOption,
 )
 from hybridge.export.cli.common import check_writable_file
+
+if TYPE_CHECKING:
+    from hybridge.export.cli.text_model import TextModel
 
 EXAMPLES = (
     "hybridge run OUT --prompt 'The capital of France is' --stats",
@@ -88,24 +91,20 @@ def run(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed
     )
     text, variables = read_prompt(prompt, prompt_file), template_variables(template_arg or ())
-    is_message = bool(chat or system or variables or thinking is not None)
-    is_structured = json_schema is not None or regex is not None or grammar is not None
-    # The core knows neither constraints nor traces yet, and reading a chat template needs transformers.
-    core = None
-    if not (is_message or is_structured or html is not None):
-        core = open_core_model(artifact, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads)
-    if core is not None:
-        asked = as_text(core.tokenizer, text)
-        continue_text(core, asked, max_new_tokens, sampling, stop or (), None, stats=stats, html=None, json=json)
-        return
-    from hybridge.export.cli.chat_template import load_template
-    from hybridge.export.cli.generating import open_model
-    from hybridge.export.cli.structure import constrain_of
+    model: TextModel | None = None
+    constrain = None
+    if all(each is None for each in (json_schema, regex, grammar, html)):  # the core has neither constraints nor traces yet
+        model = open_core_model(artifact, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads)
+    if model is None:
+        from hybridge.export.cli.generating import open_model
+        from hybridge.export.cli.structure import constrain_of
 
-    model = open_model(artifact, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads)
-    if is_message:
+        model = opened = open_model(artifact, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads)
+        constrain = constrain_of(opened, json_schema, regex, grammar)
+    if chat or system or variables or thinking is not None:
+        from hybridge.export.cli.chat_template import load_template
+
         asked = as_message(model.tokenizer, text, system or (), load_template(model.artifact, variables, thinking))
     else:
         asked = as_text(model.tokenizer, text)
-    constrain = constrain_of(model, json_schema, regex, grammar)
     continue_text(model, asked, max_new_tokens, sampling, stop or (), constrain, stats=stats, html=html, json=json)
