@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,17 +61,6 @@ OF_TYPES: Mapping[str, Kinds] = {
     "List[Optional[Tensor]]": Kinds({OPTIONAL_TENSOR_LIST}),
 }  # fmt: skip
 """The kinds of values that a kernel takes for an argument of a type, as torch writes types in schemas."""
-_WEIGHT = "(Tensor weight, Tensor weight_scales, Tensor? weight_zero_points, int weight_quant_min, int weight_quant_max"
-OTHER_SCHEMAS: Mapping[str, str] = {
-    "dim_order_ops::_to_dim_order_copy.out": (
-        "(Tensor self, *, bool non_blocking=False, int[]? dim_order=None, Tensor(a!) out) -> Tensor(a!)"
-    ),
-    "dim_order_ops::_empty_dim_order.out": "(int[] size, *, int[]? dim_order=None, Tensor(a!) out) -> Tensor(a!)",
-    "quantized_decomposed::embedding_4bit.out": f"{_WEIGHT}, Tensor indices, *, Tensor(a!) out) -> Tensor(a!)",
-    "quantized_decomposed::embedding_byte.out": f"{_WEIGHT}, Tensor indices, *, Tensor(a!) out) -> Tensor(a!)",
-}
-"""Of operators that torch knows only once exports are imported; ``functions.yaml`` and ``quantized.yaml`` have them."""
-
 STOCK_OPERATORS: Mapping[str, str] = {
     "llama": "extension/llm/custom_ops/libcustom_ops_aot_lib.*",
     "quantized_decomposed": "kernels/quantized/libquantized_ops_aot_lib.*",
@@ -114,29 +104,22 @@ class Argument(NamedTuple):
     is_written: bool = False
 
 
+OPERATOR_TABLE = Path(__file__).parent / "artifacts" / "operators.txt"
+"""What each operator takes, by the types of its schema; tests/helpers/operator_table.py writes it, which needs torch."""
+
+
 def arguments_of(operator: str) -> list[Argument] | None:
-    """Return what a kernel takes, and what it gives unless it writes that too; None for an operator that torch does not know.
+    """Return what a kernel takes, and what it gives unless it writes that too; None for an operator that is not in the table.
 
     operator: ``namespace::name.overload``.
     """
-    import torch
-
-    name, _, overload = operator.partition(".")
-    try:
-        if operator in OTHER_SCHEMAS:
-            schema = torch._C.parse_schema(operator + OTHER_SCHEMAS[operator])
-        else:
-            schema = torch._C._get_schema(name, overload)
-    except RuntimeError:
-        return None
-    taken = [Argument(_kinds(str(each.type)), _is_written(each)) for each in schema.arguments]
-    if any(each.is_out for each in schema.arguments):  # what it returns then are the same values again
-        return taken
-    return taken + [Argument(_kinds(str(each.type)), is_written=True) for each in schema.returns]
+    return _arguments().get(operator)
 
 
-def _is_written(argument: Any) -> bool:
-    return argument.is_out or (argument.alias_info is not None and argument.alias_info.is_write)
+@cache
+def _arguments() -> Mapping[str, list[Argument]]:
+    lines = (line.split() for line in OPERATOR_TABLE.read_text(encoding="ascii").splitlines())
+    return {name: [Argument(_kinds(each.removesuffix("!")), each.endswith("!")) for each in types] for name, *types in lines}
 
 
 def _kinds(written: str) -> Kinds:

@@ -29,7 +29,7 @@ from hybridge.runtime.backends.one_thread import copied
 from hybridge.runtime.backends.threads import executorch_runtime
 from hybridge.runtime.backends.xnnpack_cache import share_packed_weights
 from hybridge.runtime.backends.zero_pages import release_pages
-from hybridge.runtime.kernels import library, schemas
+from hybridge.runtime.kernels import library
 from hybridge.runtime.native_log import first_line, without_native_log
 from hybridge.runtime.pinned import (
     XNNPACK,
@@ -52,7 +52,6 @@ class Program:
         check_methods(manifest)
         if manifest.needs_kernels:
             library.load()
-            schemas.register()
         _load_operators(operator_libraries(manifest.namespaces))
         check_runtime(manifest, operator_names(runtime), backend_names(runtime))
         if any(XNNPACK in method.delegates for method in manifest.methods.values()):

@@ -106,13 +106,13 @@ class Model(Owned):
 
 
 def _opened(artifact: Artifact) -> int:
-    """Return the handle of a program that was checked as far as that needs no PyTorch: operators' arguments are not."""
+    """Return the handle of a program that was checked."""
     manifest = artifact.manifest
     if manifest.onnx is not None:
         raise ArtifactError(f"{artifact.folder} is for onnxruntime; the native core runs a .pte. Export with --format pte.")
     check_methods(manifest)
     file = artifact.opened[PROGRAM]
-    check_plans(manifest, file, known=lambda operator: None)
+    check_plans(manifest, file)
     check_buffers(manifest, file)
     load_operators(manifest.namespaces)
     handle, loadable = Handle(), file.loadable
