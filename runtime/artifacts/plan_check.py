@@ -8,7 +8,7 @@ the process. What a kernel makes of tensors of the right kinds is its own affair
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple, TypeVar
 
 from hybridge.cache.errors import ArtifactError
@@ -48,7 +48,6 @@ from hybridge.runtime.pinned import (
 Entry = TypeVar("Entry")
 Called = tuple[str, Sequence[Argument] | None]
 """An operator's name, and what it takes where that is known."""
-Known = Callable[[str], Sequence[Argument] | None]
 
 ITEMS = {INT_LIST: ("q", {INT}), TENSOR_LIST: ("i", {TENSOR}), OPTIONAL_TENSOR_LIST: ("i", {TENSOR, NULL})}
 """For a list whose items are places of other values: their width, and of which kinds those are."""
@@ -63,10 +62,10 @@ class Values(NamedTuple):
     are_constant: list[bool]
 
 
-def check_plans(manifest: Manifest, program: CheckedFile, known: Known = arguments_of) -> None:
+def check_plans(manifest: Manifest, program: CheckedFile) -> None:
     """Check every plan of a program. Raises ArtifactError where one asks for what its manifest does not name, or cannot be.
 
-    known: what each operator takes, None for one that is not known: what it is handed is then not checked.
+    What an operator is handed is not checked if the table of operators lacks it, as it does ExecuTorch's few of no type.
     """
     backends = {name for method in manifest.methods.values() for name in method.delegates}
     head = program.first(HEAD_BYTES)
@@ -74,7 +73,7 @@ def check_plans(manifest: Manifest, program: CheckedFile, known: Known = argumen
         root = Table.root(plans_of(program))
         _check_segments(root, program.expected.size - segment_base(head))
         for plan in root.tables(PROGRAM.execution_plan):
-            _check(plan, manifest.operators, backends, known)
+            _check(plan, manifest.operators, backends)
     except Damaged as error:
         raise ArtifactError(f"the program's plan cannot be read ({error}); export the model again.") from None
 
@@ -97,10 +96,10 @@ def _check_segments(root: Table, size: int) -> None:
         raise ArtifactError("two weights of the program are the same segment, or one is none of them. Export the model again.")
 
 
-def _check(plan: Table, operators: Collection[str], backends: Collection[str], known: Known) -> None:
+def _check(plan: Table, operators: Collection[str], backends: Collection[str]) -> None:
     name = plan.text(PLAN.name) or ""
     values = _values(name, plan)
-    called = [_called(name, each, operators, known) for each in plan.tables(PLAN.operators)]
+    called = [_called(name, each, operators) for each in plan.tables(PLAN.operators)]
     delegates = [_delegate(name, each, backends) for each in plan.tables(PLAN.delegates)]
     for chain in plan.tables(PLAN.chains):
         for instruction in chain.tables(CHAIN.instructions):
@@ -157,13 +156,13 @@ def _items(name: str, kinds: Sequence[int], kind: int, content: Table) -> Sequen
     return items
 
 
-def _called(name: str, operator: Table, operators: Collection[str], known: Known) -> Called:
+def _called(name: str, operator: Table, operators: Collection[str]) -> Called:
     """Return an operator's name and what it takes; None where that is not known."""
     overload = operator.text(OPERATOR.overload)
     called = (operator.text(OPERATOR.name) or "") + (f".{overload}" if overload else "")
     if called not in operators:
         raise _refusal(name, f"calls {called[:80]!r}, which its manifest does not list")
-    return called, known(called)
+    return called, arguments_of(called)
 
 
 def _delegate(name: str, delegate: Table, backends: Collection[str]) -> str:
