@@ -25,7 +25,7 @@ TEMPLATE_FILE, SUFFIX = "chat_template", ".jinja"
 
 
 def load_template(artifact: Artifact, variables: Mapping[str, Any] | None = None, thinking: bool | None = None) -> Render:
-    """What renders conversations for the artifact's model, with its special tokens and then ``variables`` by name.
+    """Return what renders conversations for the artifact's model, with its special tokens and then ``variables`` by name.
 
     thinking: switched on or off, where the template has a switch for it. Raises UsageError where the checkpoint had no chat
     template, only named ones of which none is meant, or no such switch.

@@ -86,7 +86,7 @@ def register_experts(name: str, function: Callable[..., Tensor]) -> None:
 
 
 def is_experts(module: nn.Module) -> bool:
-    """Whether ``module`` calls a registered function.
+    """Return whether ``module`` calls a registered function.
 
     Then it has ``num_experts``, ``has_gate``, ``has_bias``, ``is_transposed`` and ``has_post_expert_norm``, and stacked weights
     ``gate_up_proj`` (``up_proj`` without a gate) and ``down_proj``.

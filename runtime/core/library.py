@@ -123,7 +123,7 @@ def cmake_prefix() -> str:
 
 
 def _compiled() -> Path:
-    """Where the library of these sources is once it is compiled."""
+    """Return where the library of these sources is once it is compiled."""
     return compiling.cache_folder("native") / _key() / NAME
 
 

@@ -101,7 +101,7 @@ class Session:
 
     @property
     def note(self) -> str:
-        """What was noted in the state that was loaded last."""
+        """Return what was noted in the state that was loaded last."""
         with self._alone:
             return self._transactions.text().note
 
