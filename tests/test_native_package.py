@@ -84,7 +84,7 @@ def test_the_tutorials_program_goes_on_with_the_sessions_text(own_artifact: Path
     assert set(cmake.splitlines()) <= set(read(EXAMPLE / "CMakeLists.txt").splitlines()) | {"find_package(hybridge REQUIRED)"}
     shown = run(tmp_path / "app", own_artifact / "model.pte", QUESTION)
     session = Session.load(own_artifact)
-    tokens = session.generate([ord(each) for each in QUESTION], max_new_tokens=96)
+    tokens = session.generate([ord(each) for each in QUESTION], max_new_tokens=55)
     assert shown.rpartition("\n[")[0] == "".join(map(chr, tokens))
 
 

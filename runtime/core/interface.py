@@ -161,4 +161,7 @@ def declare(library: CDLL) -> None:
     for name, takes in {"version": [], "failure": [], "status_text": [c_int]}.items():
         function = getattr(library, f"hybridge_{name}")
         function.argtypes, function.restype = takes, c_char_p
+    for name in ("has_operator", "has_backend"):
+        function = getattr(library, f"hybridge_{name}")
+        function.argtypes, function.restype = [c_char_p], c_int
     library.hybridge_print_log.argtypes, library.hybridge_print_log.restype = [c_int], None

@@ -14,7 +14,7 @@ from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.manifest import PROGRAM
 from hybridge.runtime.artifacts.plan_check import check_plans
 from hybridge.runtime.artifacts.program_check import check_buffers, check_methods
-from hybridge.runtime.artifacts.runtime_check import other_version
+from hybridge.runtime.artifacts.runtime_check import check_runtime, other_version
 from hybridge.runtime.core.failures import failure, run
 from hybridge.runtime.core.interface import CachedSizes, Handle, Info
 from hybridge.runtime.core.library import load, load_operators
@@ -115,6 +115,9 @@ def _opened(artifact: Artifact) -> int:
     check_plans(manifest, file)
     check_buffers(manifest, file)
     load_operators(manifest.namespaces)
+    delegates = {name for method in manifest.methods.values() for name in method.delegates}
+    operators = {name for name in manifest.operators if load().hybridge_has_operator(name.encode())}
+    check_runtime(manifest, operators, {name for name in delegates if load().hybridge_has_backend(name.encode())})
     handle, loadable = Handle(), file.loadable
     with without_native_log():
         status = load().hybridge_model_open(os.fsencode(loadable), byref(handle))

@@ -109,15 +109,21 @@ struct Sums {
     UNROLLED for (int i = 0; i < Units; ++i, w += 64) {
       fetch_ahead<1>(w);
       const __m256i more = (__m256i)beside<Code, u8xr>(w, table);
-      UNROLLED for (int q = 0; q < unit_of(Code) / 4; ++q, x += 4 * T) {
-        __m256i rows[PARTS];
-        UNROLLED for (int part = 0; part < PARTS; ++part) rows[part] = eight_rows<Code>(w + 32 * part, more, q);
-        UNROLLED for (int t = 0; t < T; ++t) {
-          const __m256i token = four(x + 4 * t), size = _mm256_abs_epi8(token);
-          UNROLLED for (int part = 0; part < PARTS; ++part)
-            widen(_mm256_maddubs_epi16(size, _mm256_sign_epi8(rows[part], token)), t, part);
-        }
-      }
+      add_signed_quad<0>(w, x, more);
+      if constexpr (Code == TABLE) add_signed_quad<1>(w, x + 4 * T, more);
+      x += unit_of(Code) * T;
+    }
+  }
+
+  // Four columns, the Quad-th of a unit.
+  template <int Quad>
+  INLINE void add_signed_quad(const uint8_t* w, const int8_t* x, __m256i more) {
+    __m256i rows[PARTS];
+    UNROLLED for (int part = 0; part < PARTS; ++part) rows[part] = eight_rows<Code>(w + 32 * part, more, Quad);
+    UNROLLED for (int t = 0; t < T; ++t) {
+      const __m256i token = four(x + 4 * t), size = _mm256_abs_epi8(token);
+      UNROLLED for (int part = 0; part < PARTS; ++part)
+        widen(_mm256_maddubs_epi16(size, _mm256_sign_epi8(rows[part], token)), t, part);
     }
   }
 };

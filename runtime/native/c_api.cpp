@@ -5,6 +5,9 @@
 #include <mutex>
 #include <utility>
 
+#include <executorch/runtime/backend/interface.h>
+#include <executorch/runtime/kernel/operator_registry.h>
+
 #include <hybridge/hybridge.h>
 #include <hybridge/threads.h>
 
@@ -53,6 +56,14 @@ const char* hybridge_status_text(hybridge_status status) {
 const char* hybridge_failure(void) { return logged().c_str(); }
 
 void hybridge_print_log(int wanted) { RuntimeLog::print(wanted != 0); }
+
+int hybridge_has_operator(const char* name) {
+  return name != nullptr && executorch::ET_RUNTIME_NAMESPACE::registry_has_op_function(name);
+}
+
+int hybridge_has_backend(const char* name) {
+  return name != nullptr && executorch::ET_RUNTIME_NAMESPACE::get_backend_class(name) != nullptr;
+}
 
 hybridge_status hybridge_set_threads(size_t count) {
   if (count > MOST_THREADS) return HYBRIDGE_INVALID_ARGUMENT;

@@ -132,6 +132,11 @@ const char* hybridge_failure(void);
 // Whether the runtime may print what it logs, as it does at first; 0 keeps it from that, in the whole process.
 void hybridge_print_log(int wanted);
 
+// Whether the app links a kernel for an operator, such as "aten::add.out", or a backend: 1 or 0. What a program needs of both is
+// in its manifest.json. Null is 0.
+int hybridge_has_operator(const char* name);
+int hybridge_has_backend(const char* name);
+
 // How many threads all sessions compute on, up to 1024; 0: one for each fast core, as it is where nobody chooses. Before a model
 // is opened: what is loaded keeps the threads that it finds then.
 hybridge_status hybridge_set_threads(size_t count);
