@@ -109,7 +109,9 @@ def for_another_runtime(folder: Path) -> Path:
 
 
 def test_the_native_session_names_the_operator(for_another_runtime: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"this hybridge has no operator hybridge::better_rows.out, which the program calls"):
+    with pytest.raises(
+        ArtifactError, match=r"this hybridge has no operator hybridge::better_rows.out, which the program calls"
+    ):
         NativeSession.load(for_another_runtime)
 
 
