@@ -78,8 +78,8 @@ FEATURES = (
     Break(
         "4-bit weights of the checkpoint's own kernels",
         "export/quantization/packing.py",
-        "return PackedWeight.of(rounder(name, weight, grid_of(bits, options)))",
-        "return PackedWeight.of(rounder(name, weight.roll(1, 0), grid_of(bits, options)))",
+        "return rounder(name, weight, grid_of(bits, options))",
+        "return rounder(name, weight.roll(1, 0), grid_of(bits, options))",
         "packed_linear rounding exports every_form",
     ),
     Break(
@@ -182,9 +182,9 @@ FEATURES = (
     ),
     Break(
         "products of 4-bit weights",
-        "runtime/kernels/packed_product.h",
-        "(nibble ? bytes >> 4 : bytes & uint8_t(15)) - uint8_t(8)",
-        "(nibble ? bytes >> 4 : bytes & uint8_t(15)) - uint8_t(7)",
+        "runtime/kernels/panels.h",
+        "minima.numbers ? 0 : 1 << (code - 1)",
+        "minima.numbers ? 0 : (1 << (code - 1)) - 1",
         "packed_linear",
     ),
     Break(
@@ -211,9 +211,30 @@ FEATURES = (
     Break(
         "the server reads a conversation on from its own answers",
         "export/server/prompts.py",
-        "tokens = [*self._answers.get(known, []), *encoded.ids]",
+        "tokens = [*tokens, *encoded.ids]",
         "tokens = [*encoded.ids]",
         "serve conversation",
+    ),
+    Break(
+        "other threads help with a kernel",
+        "runtime/kernels/dispatch/help.h",
+        "return pace[1] <= pace[0];",
+        "return pace[1] > pace[0];",
+        "pool",
+    ),
+    Break(
+        "hybridge run shows every token of the native core",
+        "export/cli/core_model.py",
+        "on_token=lambda token: not take(token)",
+        "on_token=lambda token: take(token)",
+        "cli_run",
+    ),
+    Break(
+        "8-bit checkpoints keep 8 bits",
+        "export/quantization/choice.py",
+        "own_bits >= 8",
+        "own_bits > 8",
+        "shipped",
     ),
 )
 
