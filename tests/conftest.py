@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
@@ -50,6 +51,9 @@ settings.register_profile("hybridge-all", settings.get_profile("hybridge"), max_
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("hybridge-all" if config.getoption("all") else "hybridge")
+    # A shell has its background commands ignore Ctrl-C, and so would the tests of it and what they start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -39,7 +39,8 @@ def build_programs(*words: str) -> Path:
         "CMAKE_CXX_COMPILER": [compiling.compiler() or "g++"],
     }
     configure = [str(cmake), "-S", str(PROJECT), *(f"-D{key}={';'.join(values)}" for key, values in lists.items())]
-    build = FOLDER / "native" / hashlib.sha256(str(ROOT).encode()).hexdigest()[:16]
+    of = f"{ROOT} {lists['CMAKE_CXX_COMPILER']}"  # CMake keeps nothing of a folder that had another compiler
+    build = FOLDER / "native" / hashlib.sha256(of.encode()).hexdigest()[:16]
     build.mkdir(parents=True, exist_ok=True)
     configured = build / "configured"
     with FileLock(build.with_suffix(".lock")):
