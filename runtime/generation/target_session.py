@@ -1,4 +1,4 @@
-"""The members of a session that generation and validation need: calls that run tokens, and what a target has beside them."""
+"""The members of a session that generation needs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.pace import Pace
 
 
-class TokenSession(Protocol):
-    """A session that runs, verifies and commits tokens; see ``hybridge.runtime.sessions.session.Session`` for each member."""
+class TargetSession(Protocol):
+    """A session whose text a generation continues; see ``hybridge.runtime.sessions.session.Session`` for each member."""
+
+    hidden: Tensor
 
     @property
     def manifest(self) -> Description: ...
@@ -25,13 +27,6 @@ class TokenSession(Protocol):
     def decode(self, token: int, /) -> Tensor: ...
     def verify(self, tokens: Sequence[int], /) -> Tensor: ...
     def commit(self, count: int, /) -> int: ...
-
-
-class TargetSession(TokenSession, Protocol):
-    """A session whose text a generation continues."""
-
-    hidden: Tensor
-
     @property
     def verify_lens(self) -> list[int]: ...
     @property
