@@ -149,6 +149,6 @@ def test_another_executorch_in_the_environment_is_named(without_executorch: None
 
 def test_the_version_is_the_one_that_is_pinned() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert f"executorch=={pinned.EXECUTORCH}" in project["dependencies"]
+    assert f"executorch=={pinned.EXECUTORCH}" in project["optional-dependencies"]["export"]
     assert installed("executorch") == pinned.EXECUTORCH
     assert installed("no-such-library") == "none"
