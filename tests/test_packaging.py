@@ -14,7 +14,7 @@ from typing import Any
 from zipfile import ZipFile
 
 import pytest
-from base_install import WITHOUT_EXPORT
+from base_install import WITHOUT_EXECUTORCH, WITHOUT_EXPORT
 
 import hybridge
 from hybridge.runtime.pinned import COPIED, library_folder
@@ -149,7 +149,7 @@ print(json.dumps([generated, sorted(loaded)]))
 def test_the_installed_core_runs_on_the_wheels_own_libraries(installed: Path, own_artifact: Path, tmp_path: Path) -> None:
     """Without a compiler, ExecuTorch's wheel and PyTorch."""
     without = {"PATH": "", "CXX": "", "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(installed)}
-    tokens, loaded = python(WITHOUT_EXPORT + GENERATE, own_artifact, **without)
+    tokens, loaded = python(WITHOUT_EXECUTORCH + WITHOUT_EXPORT + GENERATE, own_artifact, **without)
     assert len(tokens) == 3
     assert {Path(path).parent for path in loaded} == {installed / "hybridge" / "runtime" / "kernels" / "prebuilt"}
     assert len(loaded) == 6

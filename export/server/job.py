@@ -6,19 +6,21 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import closing
 from dataclasses import dataclass, field
 from time import monotonic
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from hybridge.export.server.errors import ApiError
 from hybridge.runtime.chat.text_stream import Decoder, TextStream
 from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.generation.constraint import Constraint
-from hybridge.runtime.generation.drafter import Drafter
 from hybridge.runtime.generation.stats import GenerationStats, Origin
-from hybridge.runtime.sessions.prefix_cache import PrefixCache
-from hybridge.runtime.sessions.reading import Reading
-from hybridge.runtime.sessions.session import Session
+
+if TYPE_CHECKING:  # which need PyTorch
+    from hybridge.runtime.generation.constraint import Constraint
+    from hybridge.runtime.generation.drafter import Drafter
+    from hybridge.runtime.sessions.prefix_cache import PrefixCache
+    from hybridge.runtime.sessions.session import Session
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ class Job:
 
     def steps(self, place: Place, cache: PrefixCache) -> Generator[None, None, None]:
         """Read the prompt, then generate: a chunk or a token at each step."""
+        from hybridge.runtime.sessions.reading import Reading
+
         stats = GenerationStats()
         session = place.session
         # A few more tokens cost the generation's first call next to nothing; a call of their own costs as much as many.
@@ -126,12 +130,26 @@ class Job:
         ended = text.stopped or last in session.manifest.eos_ids
         self.emit(Finished("stop" if ended else "length", reading.known, stats))
 
-    def _watch(self, logits: Tensor, token: int) -> None:
-        chances = logits.log_softmax(-1)
-        best = chances.topk(min(self.chances or 0, len(chances)))
-        pairs = list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-        self._seen.append(Chance(token, float(torch.clamp(chances[token], min=-9999.0)), pairs))
+    def _watch(self, row: ArrayLike, token: int) -> None:
+        logprobs = log_softmax(np.asarray(row, np.float32))
+        best = best_of(logprobs, self.chances or 0)
+        pairs = [(each, float(logprobs[each])) for each in best]
+        self._seen.append(Chance(token, max(float(logprobs[token]), -9999.0), pairs))
 
     def _chances(self) -> list[Chance]:
         """Those of the token that is handed out now: a block's tokens come at once, and are handed out one by one."""
         return [self._seen.pop(0)] if self._seen else []
+
+
+def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the logarithms of the probabilities."""
+    shifted: NDArray[np.float32] = logits - logits.max()
+    shifted -= np.log(np.exp(shifted).sum())
+    return shifted
+
+
+def best_of(row: NDArray[np.float32], count: int) -> list[int]:
+    """Return the places of the ``count`` largest numbers, the largest first."""
+    count = min(count, len(row))
+    found = np.argpartition(-row, count - 1)[:count] if count else np.empty(0, np.int64)
+    return [int(each) for each in sorted(found, key=lambda place: (-row[place], place))]
