@@ -25,8 +25,18 @@ SENTENCE = "Error: hybridge {} needs what makes artifacts: pip install 'hybridge
 MODULES = [
     *("hybridge.export.cli.app", "hybridge.export.cli.chat_template", "hybridge.export.cli.core_model"),
     *("hybridge.export.cli.continuing", "hybridge.export.cli.inspect", "hybridge.export.cli.doctor"),
-    *("hybridge.export.cli.serve", "hybridge.export.cli.template_args", "hybridge.export.cli.device"),
-    *("hybridge.export.server.formats", "hybridge.export.server.job", "hybridge.export.server.prompts"),
+    *(
+        "hybridge.export.cli.serve",
+        "hybridge.export.cli.template_args",
+        "hybridge.export.cli.device",
+        "hybridge.export.cli.figures",
+    ),
+    *(
+        "hybridge.export.cli.embedded",
+        "hybridge.export.server.formats",
+        "hybridge.export.server.job",
+        "hybridge.export.server.prompts",
+    ),
     *("hybridge.export.pages.inspect", "hybridge.export.pages.run", "hybridge.runtime.core.library"),
 ]
 """What the commands are made of, as far as none of it needs the extra."""

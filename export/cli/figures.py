@@ -6,14 +6,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
-from hybridge.cache import HybridCache
 from hybridge.export.cli.common import out, table
 from hybridge.runtime.artifacts.manifest import Manifest
-from hybridge.runtime.checks.validation_report import ValidationReport
-from hybridge.runtime.sessions.session import Session
+
+if TYPE_CHECKING:  # which need PyTorch
+    from hybridge.runtime.checks.validation_report import ValidationReport
+    from hybridge.runtime.sessions.session import Session
 
 PROMPT = list(range(1, 51))
 QWEN3_5_08B = SimpleNamespace(
@@ -86,6 +89,10 @@ def _rejection(manifest: Manifest, session: Session) -> Figure:
 
 def _rollback_memory(manifest: Manifest) -> list[Figure]:
     """The state that staging adds: here, and for Qwen3.5-0.8B's layers at the default max_seq_len."""
+    import torch
+
+    from hybridge.cache import HybridCache
+
     here = [(layer.state_bytes, layer.rollback_bytes) for layer in manifest.layers]
     with torch.device("meta"):
         cache = HybridCache.from_config(QWEN3_5_08B, max_seq_len=2048)
@@ -114,7 +121,7 @@ def rejection(session: Session) -> tuple[bool, float, float, float]:
     session.verify([1] * session.verify_len)
     session.commit(0)
     after = committed_state(session)
-    unchanged = all(torch.equal(before[name], after[name]) for name in before)
+    unchanged = all(np.array_equal(before[name], after[name]) for name in before)
     block = [1] * session.verify_len
     verify = milliseconds(lambda: session.verify(block))
     reject = milliseconds(lambda: session.commit(0), before=lambda: session.verify(block))
@@ -122,11 +129,12 @@ def rejection(session: Session) -> tuple[bool, float, float, float]:
     return unchanged, verify, reject, decode
 
 
-def committed_state(session: Session) -> dict[str, torch.Tensor]:
+def committed_state(session: Session) -> dict[str, NDArray[np.uint8]]:
     """Return the state of the accepted tokens as bytes: attention's rows up to the length, and all the bounded state."""
-    state = {name: tensor for name, tensor in session.state().items() if "staged" not in name and name != "operations"}
-    rows = {name: tensor[:, : session.length] for name, tensor in state.items() if name.endswith((".keys", ".values"))}
-    return {name: tensor.contiguous().view(torch.uint8) for name, tensor in (state | rows).items()}
+    every = {name: np.asarray(buffer) for name, buffer in session.state().items()}
+    state = {name: buffer for name, buffer in every.items() if "staged" not in name and name != "operations"}
+    rows = {name: buffer[:, : session.length] for name, buffer in state.items() if name.endswith((".keys", ".values"))}
+    return {name: np.frombuffer(buffer.tobytes(), np.uint8) for name, buffer in (state | rows).items()}
 
 
 def milliseconds(call: Callable[[], object], repeats: int = 50, before: Callable[[], object] = lambda: None) -> float:
