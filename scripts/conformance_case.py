@@ -24,7 +24,7 @@ from hybridge.export.reference.oracle import load_oracle
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.checks.validation import OPERATIONS_PER_PROGRAM, validate
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
 
 SIZES = {"max_seq_len": 67, "prefill_chunk": 17, "verify_len": 5, "snapshot_slots": 2}
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from drafter_programs import compare_blocks, definition_of, hidden_states
 from drafter_twins import Twin, dflash2_config, dflash_config, dspark_config, random_tensors, save_drafter
+from hybridge.runtime.generation.noise import Stream
 from states import around_a_restore
 from tiny import lively, tiny_config, tiny_model
 from torch import Tensor
@@ -19,8 +20,7 @@ from hybridge.export.drafters.drafter import ArtifactDrafter
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.reference.eager import EagerMethods, LoadedDrafter, eager_session
 from hybridge.runtime import Context, ExportOptions, Sampler, Sampling
-from hybridge.runtime.drafters.block_drafter import BlockDrafter
-from hybridge.runtime.generation.noise import Stream
+from hybridge.runtime.core.drafters import BlockDrafter
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, shorter_verify_lens=(3,), draft_blocks=(2, 4, 6))
 FULL, SLIDING = "full_attention", "sliding_attention"

@@ -20,11 +20,9 @@ from torch import Tensor
 from hybridge.cache.errors import SnapshotError, UsageError
 from hybridge.export.reference.eager import eager_session
 from hybridge.runtime import Context, ExportOptions, Proposal, Session
-from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
-from hybridge.runtime.sessions.checkpoint import Checkpoint
-from hybridge.runtime.sessions.prefix_cache import PrefixCache
-from hybridge.runtime.sessions.reading import Reading as Prompt
-from hybridge.runtime.sessions.reading import bring_to
+from hybridge.runtime.core.checkpoint import Checkpoint, PrefixCache, bring_to
+from hybridge.runtime.core.checkpoint import Reading as Prompt
+from hybridge.runtime.core.programs import TextDescription, TextProgram
 
 SIZES = ExportOptions(max_seq_len=140, prefill_chunk=9, verify_len=4, snapshot_slots=2, kernels="aten")
 INT8 = replace(SIZES, kernels="hybridge", kv_cache="int8")
@@ -204,7 +202,7 @@ def test_rows_below_a_restored_length_are_still_known() -> None:
 # The tree
 
 
-class Reading(TextMethods):
+class Reading(TextProgram):
     """Counts the tokens that it reads."""
 
     read = 0
@@ -318,7 +316,7 @@ def test_rows_stay_as_long_as_a_longer_text_needs_them() -> None:
 
 
 def test_a_long_prompt_is_kept_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybridge.runtime.sessions.reading.EVERY", 20)
+    monkeypatch.setattr("hybridge.runtime.core.checkpoint.EVERY", 20)
     session, cache = reading_session(), PrefixCache()
     bring_to(session, [1, 2] * 35, cache, marks=[33])
     assert sorted(map(len, alive(cache))) == [20, 33, 40, 60, 70]

@@ -12,8 +12,8 @@ from table import END, VOCABULARY, Table, table_session
 
 from hybridge.cache.errors import CapacityError, TokenError, UsageError
 from hybridge.runtime import Context, Drafter, GenerationStats, PromptLookup, Proposal, Sampling, Session
-from hybridge.runtime.drafters.draft_model import DraftModel
-from hybridge.runtime.generation.generate import Round
+from hybridge.runtime.core.drafters import DraftModel
+from hybridge.runtime.core.generation import Round
 
 
 class FixedProposals:
@@ -201,7 +201,7 @@ def test_an_interrupted_call_either_happened_or_not(operation: str, after: bool)
 def counted_seeds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Sampling without a seed draws one after the other, so that a test of chance always has the same."""
     seeds = count()
-    monkeypatch.setattr("hybridge.runtime.generation.sampling.secrets.randbits", lambda bits: next(seeds))
+    monkeypatch.setattr("hybridge.runtime.core.drafters.secrets.randbits", lambda bits: next(seeds))
     gc.disable()
     yield
     gc.enable()
@@ -255,7 +255,8 @@ def test_sampled_text_is_distributed_as_the_target_says(kind: str) -> None:
 @pytest.mark.parametrize("rule", ["accepts too much", "redraws from all"])
 def test_the_distribution_check_notices_a_broken_acceptance_rule(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
     from hybridge.runtime.generation.noise import Stream
-    from hybridge.runtime.generation.sampling import Sampler
+
+    from hybridge.runtime.core.drafters import Sampler
 
     def broken(self: Sampler, logits: torch.Tensor, guess: int, q: torch.Tensor, text: list[int]) -> int:
         p = self.distribution(logits, text)

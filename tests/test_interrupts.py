@@ -18,7 +18,7 @@ from hybridge.cache.errors import ArtifactError, CommitError, HybridgeError, Sna
 from hybridge.export.pte.state_cache import build_cache
 from hybridge.export.reference.eager import EagerMethods
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
+from hybridge.runtime.core.programs import TextDescription, TextProgram
 
 TEXT, BLOCK = [1, 2, 3, 1, 2], [3, 1, 2]
 LONG = [3, 1, 4, 1, 5, 2, 3, 1, 4, 2, 2, 3]  # two chunks and a few tokens more
@@ -32,7 +32,7 @@ Make = Callable[[], Session]
 
 def text_session() -> Session:
     description = TextDescription(vocab_size=VOCABULARY, options=OPTIONS, eos_ids=[END], identity="a table")
-    return Session(TextMethods(Table(3, ends=False), OPTIONS.max_seq_len, OPTIONS.snapshot_slots), description)
+    return Session.over(TextProgram(Table(3, ends=False), OPTIONS.max_seq_len, OPTIONS.snapshot_slots), description)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def eager() -> Session:
     config = tiny_config("qwen3_5_text", num_hidden_layers=2, layer_types=["linear_attention", "full_attention"])
     model = tiny_model(config)
     description = TextDescription(vocab_size=config.vocab_size, options=OPTIONS, identity="eager")
-    return Session(EagerMethods(model, build_cache(config, OPTIONS), OPTIONS), description)
+    return Session.over(EagerMethods(model, build_cache(config, OPTIONS), OPTIONS), description)
 
 
 def prepared(session: Session) -> Session:
@@ -195,10 +195,10 @@ def test_a_generation_goes_on_wherever_it_was_interrupted() -> None:
     assert got == plain
 
 
-class Failing(TextMethods):
+class Failing(TextProgram):
     """Fails in the call of that number, or lies about lengths."""
 
-    def __init__(self, inner: TextMethods, fails: int = -1, lie: int = 0) -> None:
+    def __init__(self, inner: TextProgram, fails: int = -1, lie: int = 0) -> None:
         super().__init__(inner.logits, OPTIONS.max_seq_len, OPTIONS.snapshot_slots)
         self.rows, self.numbers, self.left, self.lie = inner.rows, inner.numbers, fails, lie
 
@@ -325,14 +325,14 @@ def test_another_thread_is_told_to_wait() -> None:
 
     inside, go_on = Event(), Event()
 
-    class Slow(TextMethods):
+    class Slow(TextProgram):
         def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
             if name == "decode":
                 inside.set()
                 assert go_on.wait(20)
             return super().call(name, *inputs)
 
-    session = Session(Slow(Table()), TextDescription(vocab_size=VOCABULARY, options=OPTIONS))
+    session = Session.over(Slow(Table()), TextDescription(vocab_size=VOCABULARY, options=OPTIONS))
     thread = Thread(target=lambda: session.decode(1))
     thread.start()
     assert inside.wait(20)

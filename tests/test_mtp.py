@@ -25,7 +25,7 @@ from hybridge.export.pte.state_cache import build_cache
 from hybridge.export.reference.eager import LoadedDrafter, eager_session
 from hybridge.runtime import Context, ExportOptions, Sampler, Sampling, Session
 from hybridge.runtime.artifacts.drafter_description import DrafterDescription
-from hybridge.runtime.drafters.block_drafter import BlockDrafter
+from hybridge.runtime.core.drafters import BlockDrafter
 
 OPTIONS = ExportOptions(
     max_seq_len=41, prefill_chunk=7, verify_len=5, shorter_verify_lens=(3,), tap_layers=(1, -1), mtp=True, draft_len=3

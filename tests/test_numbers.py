@@ -6,13 +6,13 @@ import math
 
 import pytest
 import torch
+from hybridge.runtime.sessions.outcomes import check_numbers
 from table import VOCABULARY, Table
 from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError, CommitError, NumericalError
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
-from hybridge.runtime.sessions.outcomes import check_numbers
+from hybridge.runtime.core.programs import TextDescription, TextProgram
 
 OPTIONS = ExportOptions(max_seq_len=40, prefill_chunk=5, verify_len=3, snapshot_slots=2)
 BAD = 6
@@ -34,7 +34,7 @@ def broken_session(value: float = math.nan) -> Session:
     table = Broken(3, ends=False)
     table.value = value
     description = TextDescription(vocab_size=VOCABULARY, options=OPTIONS)
-    return Session(TextMethods(table, OPTIONS.max_seq_len, OPTIONS.snapshot_slots), description)
+    return Session.over(TextProgram(table, OPTIONS.max_seq_len, OPTIONS.snapshot_slots), description)
 
 
 def goes_on(session: Session) -> None:
@@ -117,7 +117,7 @@ def test_large_finite_logits_are_numbers() -> None:
         check_numbers(torch.tensor([[math.inf, -math.inf, math.nan]]), "verify", 7)
 
 
-class Refusing(TextMethods):
+class Refusing(TextProgram):
     """Answers a method as a program does that refuses: with NaN, and without counting."""
 
     refuses = ""

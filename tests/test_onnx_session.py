@@ -17,11 +17,11 @@ from torch import Tensor
 from hybridge.cache.errors import ArtifactError, SnapshotError
 from hybridge.export.cli import main
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.backends.methods import number, padded
-from hybridge.runtime.backends.onnx_graph import OnnxGraph
 from hybridge.runtime.checks.random_program import RandomProgram
 from hybridge.runtime.checks.validation import validate
-from hybridge.runtime.drafters.draft_model import DraftModel
+from hybridge.runtime.core.drafters import DraftModel
+from hybridge.runtime.core.programs import number, padded
+from hybridge.runtime.onnx.graph import OnnxGraph
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
 

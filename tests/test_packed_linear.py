@@ -15,7 +15,7 @@ from hybridge.export.layers.packed_layers import PackedEmbedding, PackedLinear
 from hybridge.export.quantization.packing import pack_weights
 from hybridge.export.quantization.quantize import check_quantization
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.backends.threads import set_threads
+from hybridge.runtime.core.library import set_threads
 from hybridge.runtime.kernels.linear import packed_linear
 from hybridge.runtime.kernels.panels import pack, unpack, weights
 from tests.helpers.kernel_program import KernelProgram

@@ -8,7 +8,7 @@ import torch
 from kernel_program import KernelProgram
 from torch import Tensor
 
-from hybridge.runtime.backends.threads import set_threads
+from hybridge.runtime.core.library import set_threads
 from hybridge.runtime.kernels.activation import ACTIVATIONS, activation, gated
 from hybridge.runtime.kernels.choose import best_candidates, draw, top_chance
 from hybridge.runtime.kernels.norm import layer_norm, rms_norm

@@ -19,8 +19,8 @@ from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.checks.checked_session import Oracle
 from hybridge.runtime.core import Model
+from hybridge.runtime.core.session import Session
 from hybridge.runtime.native import NativeSession
-from hybridge.runtime.sessions.session import Session
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 

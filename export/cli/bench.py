@@ -22,11 +22,8 @@ from hybridge.export.profiling.device import decode_bytes
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 from hybridge.runtime.checks.speculation_bench import PLAIN, Outcome
-from hybridge.runtime.drafters.block_drafter import BlockDrafter
-from hybridge.runtime.drafters.draft_model import DraftModel
-from hybridge.runtime.drafters.prompt_lookup import PromptLookup
-from hybridge.runtime.generation.drafter import Drafter
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.drafters import BlockDrafter, Drafter, DraftModel, PromptLookup
+from hybridge.runtime.core.session import Session
 
 PROMPTS = 40
 NAMES = {

@@ -20,10 +20,10 @@ from hybridge.export.cli.validation_table import print_report
 from hybridge.export.reference.validate import validate_session
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
 from hybridge.runtime.checks.speculation_bench import contest
+from hybridge.runtime.core.drafters import Drafter
 from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.generation.drafter import Drafter
-from hybridge.runtime.generation.stats import GenerationStats
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.statistics import GenerationStats
 
 NEW_TOKENS, CODE_PROMPTS = 400, 5
 PROMPT = '''class Point:

@@ -115,7 +115,7 @@ def _load_torch() -> str:
 
 
 def _load_executorch() -> str:
-    from hybridge.runtime.backends.threads import threads
+    from hybridge.runtime.core.library import threads
 
     return f"{threads()} threads"
 

@@ -13,7 +13,7 @@ from hybridge.cache import HybridCache
 from hybridge.export.cli.common import out, table
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.checks.validation_report import ValidationReport
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
 
 PROMPT = list(range(1, 51))
 QWEN3_5_08B = SimpleNamespace(
@@ -114,7 +114,7 @@ def rejection(session: Session) -> tuple[bool, float, float, float]:
     session.verify([1] * session.verify_len)
     session.commit(0)
     after = committed_state(session)
-    unchanged = all(torch.equal(before[name], after[name]) for name in before)
+    unchanged = before == after
     block = [1] * session.verify_len
     verify = milliseconds(lambda: session.verify(block))
     reject = milliseconds(lambda: session.commit(0), before=lambda: session.verify(block))
@@ -122,11 +122,11 @@ def rejection(session: Session) -> tuple[bool, float, float, float]:
     return unchanged, verify, reject, decode
 
 
-def committed_state(session: Session) -> dict[str, torch.Tensor]:
+def committed_state(session: Session) -> dict[str, bytes]:
     """Return the state of the accepted tokens as bytes: attention's rows up to the length, and all the bounded state."""
-    state = {name: tensor for name, tensor in session.state().items() if "staged" not in name and name != "operations"}
-    rows = {name: tensor[:, : session.length] for name, tensor in state.items() if name.endswith((".keys", ".values"))}
-    return {name: tensor.contiguous().view(torch.uint8) for name, tensor in (state | rows).items()}
+    state = {name: array for name, array in session.state().items() if "staged" not in name and name != "operations"}
+    rows = {name: array[:, : session.length] for name, array in state.items() if name.endswith((".keys", ".values"))}
+    return {name: array.tobytes() for name, array in (state | rows).items()}
 
 
 def milliseconds(call: Callable[[], object], repeats: int = 50, before: Callable[[], object] = lambda: None) -> float:

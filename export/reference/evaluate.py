@@ -16,7 +16,7 @@ from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 from hybridge.runtime.checks.comparison import Comparison, ComparisonReport
 from hybridge.runtime.checks.session_logits import logits_of
 from hybridge.runtime.checks.texts import continued, read_text, sampled, windows
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
 
 
 @dataclass(frozen=True, kw_only=True)

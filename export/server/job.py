@@ -7,18 +7,17 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from time import monotonic
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from hybridge.export.server.errors import ApiError
 from hybridge.runtime.chat.text_stream import Decoder, TextStream
+from hybridge.runtime.core.checkpoint import PrefixCache, Reading
+from hybridge.runtime.core.constraint import Constraint
+from hybridge.runtime.core.drafters import Drafter
 from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.generation.constraint import Constraint
-from hybridge.runtime.generation.drafter import Drafter
-from hybridge.runtime.generation.stats import GenerationStats, Origin
-from hybridge.runtime.sessions.prefix_cache import PrefixCache
-from hybridge.runtime.sessions.reading import Reading
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.statistics import GenerationStats, Origin
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,8 @@ class Job:
         stats = GenerationStats()
         session = place.session
         # A few more tokens cost the generation's first call next to nothing; a call of their own costs as much as many.
-        reading = Reading(session, self.prompt[:-1], cache, self.marks, rest=max(0, session.prefill_chunk // 4 - 1))
+        rest = max(0, session.prefill_chunk // 4 - 1)
+        reading = Reading(session, self.prompt[:-1], cache, self.marks, rest=rest, drafter=place.drafter)
         for _ in reading.steps():
             yield
         text = TextStream(self.tokenizer, self.stop)
@@ -114,23 +114,25 @@ class Job:
             self.prompt[session.length :], max_new_tokens=self.max_new_tokens, drafter=place.drafter, sampling=self.sampling,
             until=text.push, watch=self._watch if self.chances is not None else None,
             constraint=self.constrain() if self.constrain is not None else None,
-            hidden=reading.hidden_for(place.drafter), stats=stats,
+            stats=stats,
         )  # fmt: skip
         last = -1
         with closing(tokens):  # type: ignore[type-var]  # a generator
             for last in tokens:
                 self.emit(Piece(text.read(), [last], self._chances(), stats.origin))
                 yield
-        if rest := text.finish():
-            self.emit(Piece(rest, [], []))
+        if ending := text.finish():
+            self.emit(Piece(ending, [], []))
         ended = text.stopped or last in session.manifest.eos_ids
         self.emit(Finished("stop" if ended else "length", reading.known, stats))
 
-    def _watch(self, logits: Tensor, token: int) -> None:
-        chances = logits.log_softmax(-1)
-        best = chances.topk(min(self.chances or 0, len(chances)))
-        pairs = list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-        self._seen.append(Chance(token, float(torch.clamp(chances[token], min=-9999.0)), pairs))
+    def _watch(self, logits: NDArray[np.float32], token: int) -> None:
+        largest = logits.max()
+        chances = logits - (largest + np.log(np.exp(logits - largest).sum()))
+        most = min(self.chances or 0, len(chances))
+        best = np.argsort(-chances, kind="stable")[:most]
+        pairs = [(int(each), float(chances[each])) for each in best]
+        self._seen.append(Chance(token, max(float(chances[token]), -9999.0), pairs))
 
     def _chances(self) -> list[Chance]:
         """Those of the token that is handed out now: a block's tokens come at once, and are handed out one by one."""

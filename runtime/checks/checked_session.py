@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridge.runtime.artifacts.options import Description
-from hybridge.runtime.generation.drafter import Drafter
-from hybridge.runtime.generation.stats import GenerationStats
+from hybridge.runtime.core.drafters import Drafter
+from hybridge.runtime.core.statistics import GenerationStats
 
 Oracle = Callable[[Sequence[int]], Tensor]
 """Tokens to the float32 logits [T, V] that a model should give."""

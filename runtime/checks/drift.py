@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 
 from hybridge.runtime.checks.checked_session import Oracle
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
 
 TEXTS, TOKENS = 8, 64
 

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.backends.text_methods import Logits, TextDescription, TextMethods
+from hybridge.runtime.core.drafters import DraftModel, Sampler
+from hybridge.runtime.core.programs import Logits, TextDescription, TextProgram
 from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.drafters.draft_model import DraftModel
-from hybridge.runtime.generation.sampling import Sampler
-from hybridge.runtime.generation.stats import GenerationStats
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.statistics import GenerationStats
 
 DEPTH = 3
 """Tokens drawn one after the other from each start: the draft tokens and the bonus token are all among them."""
@@ -90,4 +89,4 @@ def p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], fl
 
 def _text_session(logits: Logits, vocab_size: int) -> Session:
     options = ExportOptions(max_seq_len=4096, verify_len=DEPTH)
-    return Session(TextMethods(logits), TextDescription(vocab_size=vocab_size, options=options))
+    return Session.over(TextProgram(logits), TextDescription(vocab_size=vocab_size, options=options))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
 
 
 def logits_of(session: Session, tokens: Sequence[int]) -> Tensor:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from statistics import median
 
+from hybridge.runtime.core.drafters import Drafter
 from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.generation.drafter import Drafter
-from hybridge.runtime.generation.stats import GenerationStats
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.statistics import GenerationStats
 
 PLAIN = "plain"
 TIE = 1e-5

@@ -8,8 +8,8 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from hybridge.cache.errors import UsageError
+from hybridge.runtime.core.session import Session
 from hybridge.runtime.files.regular import read_regular
-from hybridge.runtime.sessions.session import Session
 
 LARGEST_TEXT = 1 << 30
 """Bytes of a file of text."""

@@ -18,10 +18,8 @@ from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.checks.checked_session import CheckedSession, Oracle
 from hybridge.runtime.checks.random_program import RandomProgram
 from hybridge.runtime.checks.validation_report import Divergence, ValidationReport
-from hybridge.runtime.drafters.prompt_lookup import PromptLookup
-from hybridge.runtime.generation.drafter import Context, Drafter
-from hybridge.runtime.generation.sampling import Proposal
-from hybridge.runtime.generation.stats import GenerationStats
+from hybridge.runtime.core.drafters import Context, Drafter, PromptLookup, Proposal
+from hybridge.runtime.core.statistics import GenerationStats
 
 Notify = Callable[[int, int], None]
 Drafted = Callable[[list[int], int, GenerationStats], Iterable[int]]

@@ -22,7 +22,7 @@ EVERY = 512
 
 
 class Checkpoint(Owned):
-    """A state in memory that any session over the same artifact goes on from, until it is closed; ``Session.checkpoint`` makes it.
+    """A state in memory, of ``Session.checkpoint``, that any session over the same artifact goes on from until it is closed.
 
     It has no more than what its text added to the session's checkpoint before. length: tokens; nbytes: those of its own;
     shared_nbytes: those of rows that it has in common with checkpoints of shorter texts.
@@ -37,7 +37,7 @@ class Checkpoint(Owned):
         self.shared_nbytes: int = kept.shared_bytes
 
     def parts(self) -> list[int]:
-        """Return numbers of its parts: of the segments of its text, which others share, shortest text first, then of the rest."""
+        """Return numbers of its parts: of its text's segments, which others share, shortest text first, then of the rest."""
         count = c_size_t()
         run("checkpoint_parts", self.handle, None, 0, byref(count))
         ids = (c_uint64 * count.value)()
@@ -59,9 +59,7 @@ class PrefixCache(Owned):
     Rows by position that longer texts need stay as long as one of these does, and are counted once.
     """
 
-    def __init__(
-        self, model: Model, budget: int = DEFAULT_BYTES, used: Callable[[Checkpoint], None] | None = None
-    ) -> None:
+    def __init__(self, model: Model, budget: int = DEFAULT_BYTES, used: Callable[[Checkpoint], None] | None = None) -> None:
         """budget: bytes; 0 keeps nothing. used: called with each checkpoint that is kept or found. Raises UsageError."""
         if budget < 0:
             raise UsageError(f"a cache of {budget} bytes cannot be; give 0 or more.")
@@ -71,12 +69,12 @@ class PrefixCache(Owned):
         super().__init__(handle.value, "cache_close")
 
     def __len__(self) -> int:
-        return self._sizes().checkpoints
+        return int(self._sizes().checkpoints)
 
     @property
     def nbytes(self) -> int:
         """Return the bytes of everything that is kept."""
-        return self._sizes().bytes
+        return int(self._sizes().bytes)
 
     def find(self, tokens: Sequence[int]) -> Checkpoint | None:
         """Return the checkpoint of the longest beginning of ``tokens``, all of them included; none if there is none."""
@@ -115,8 +113,8 @@ class PrefixCache(Owned):
 class Reading:
     """Brings a session to the text ``tokens``, in steps, without reading again what it or a checkpoint knows.
 
-    known: how many tokens were not read. Checkpoints go into ``cache``: where reading ends, at ``marks`` (lengths of the text at
-    which others may go another way), and every ``EVERY`` tokens.
+    known: how many tokens were not read. Checkpoints go into ``cache``: where reading ends, at ``marks`` (lengths of the text
+    at which others may go another way), and every ``EVERY`` tokens.
     """
 
     def __init__(

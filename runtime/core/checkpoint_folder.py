@@ -1,8 +1,8 @@
 """A folder in which checkpoints outlive their process: written by a thread of its own, read at the start.
 
-A file has one part of a checkpoint: a segment of its text, which checkpoints share, or the rest. It is named after the SHA-256 of
-what it holds and never changes. Anybody can make a file with the right name: the core holds what it says against the session's
-own buffers before it becomes a checkpoint.
+A file has one part of a checkpoint: a segment of its text, which checkpoints share, or the rest. It is named after the SHA-256
+of what it holds and never changes. Anybody can make a file with the right name: the core holds what it says against the
+session's own buffers before it becomes a checkpoint.
 """
 
 from __future__ import annotations

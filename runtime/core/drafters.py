@@ -60,6 +60,15 @@ class Proposal:
     chances: Sequence[float] | None = None
 
 
+class Target(Protocol):
+    """What a drafter is for: a ``Session`` or its ``Model``."""
+
+    @property
+    def manifest(self) -> Description: ...
+    @property
+    def vocab_size(self) -> int: ...
+
+
 @runtime_checkable
 class Proposer(Protocol):
     """A drafter in Python. It may serve one generation after the other."""
@@ -97,9 +106,9 @@ class BlockDrafter:
     kind: ClassVar = DrafterKind.OWN
     needs_hidden: ClassVar = True
 
-    def __init__(self, target: Description) -> None:
-        """target: the artifact's manifest. Raises DraftError where it has no drafter."""
-        if target.drafter is None:
+    def __init__(self, target: Target) -> None:
+        """target: a session or model of the artifact. Raises DraftError where that has no drafter."""
+        if target.manifest.drafter is None:
             raise DraftError(
                 "this artifact has no drafter of its own; export it with --drafter FOLDER, or with --mtp a checkpoint that has "
                 "mtp.* weights."
@@ -116,26 +125,26 @@ class DraftModel:
     kind: ClassVar = DrafterKind.MODEL
     needs_hidden: ClassVar = False
 
-    def __init__(self, model: Model, target: Model) -> None:
+    def __init__(self, model: Model, target: Target) -> None:
         """Raises DraftError where ``model`` does not fit ``target``."""
         check_draft(model, target)
         self.model = model
 
     @classmethod
-    def load(cls, folder: str | Path, target: Artifact, over: Model) -> DraftModel:
-        """Open the draft's artifact for sessions of ``over``, which ``target`` was opened as.
+    def load(cls, folder: str | Path, artifact: Artifact, target: Target) -> DraftModel:
+        """Open the draft's artifact for ``target``, a session or model of ``artifact``.
 
         Raises ArtifactError where it is not an intact artifact, DraftError where its vocabulary is not the target's.
         """
         draft = open_artifact(folder)
-        check_draft_tokenizer(draft, target)
-        return cls(Model.open(draft), over)
+        check_draft_tokenizer(draft, artifact)
+        return cls(Model.open(draft), target)
 
 
 Drafter = PromptLookup | BlockDrafter | DraftModel | Proposer
 
 
-def check_draft(draft: Model, target: Model) -> None:
+def check_draft(draft: Model, target: Target) -> None:
     """Raises DraftError where ``draft`` does not fit ``target``."""
     if draft.vocab_size != target.vocab_size:
         raise DraftError(

@@ -18,7 +18,7 @@ from numpy.ctypeslib import as_array
 from numpy.typing import NDArray
 
 from hybridge.runtime.core.constraint import Constraint
-from hybridge.runtime.core.drafters import Context, DraftModel, Drafter, Proposer
+from hybridge.runtime.core.drafters import Context, Drafter, DraftModel, Proposer
 from hybridge.runtime.core.failures import failure
 from hybridge.runtime.core.interface import (
     Counted,
@@ -141,7 +141,8 @@ class Callbacks:
     def forced(self, text: Any, count: int, tokens: Any, limit: int, _: object) -> int:
         try:
             found = self._follow(text, count).forced()[:limit]
-            tokens[: len(found)] = found
+            for place, token in enumerate(found):
+                tokens[place] = token
             return len(found)
         except BaseException as error:
             self.fail(error)

@@ -282,6 +282,7 @@ def declare(library: CDLL) -> None:
     for name, takes in {"version": [], "failure": [], "status_text": [c_int]}.items():
         function = getattr(library, f"hybridge_{name}")
         function.argtypes, function.restype = takes, c_char_p
+    library.hybridge_threads.argtypes, library.hybridge_threads.restype = [], c_size_t
     for name in ("has_operator", "has_backend"):
         function = getattr(library, f"hybridge_{name}")
         function.argtypes, function.restype = [c_char_p], c_int

@@ -49,7 +49,9 @@ class Model(Owned):
     manifest: what describes it, an artifact's manifest or another ``Description``. artifact: the one that it is of, if any.
     """
 
-    def __init__(self, handle: int, manifest: Description, *, artifact: Artifact | None = None, table: Table | None = None) -> None:
+    def __init__(
+        self, handle: int, manifest: Description, *, artifact: Artifact | None = None, table: Table | None = None
+    ) -> None:
         """handle: of an opened model, which this closes; ``open`` and ``over`` have one. Raises ArtifactError."""
         super().__init__(handle, "model_close")
         self.manifest, self.artifact, self._table = manifest, artifact, table

@@ -79,7 +79,9 @@ class Table:
 
     def _call(self, _: object, name: bytes, inputs: Any, count: int, outputs: Any, capacity: int) -> int:
         try:
-            self._outputs = [np.ascontiguousarray(each) for each in self.program.call(name.decode(), *map(seen, inputs[:count]))]
+            self._outputs = [
+                np.ascontiguousarray(each) for each in self.program.call(name.decode(), *map(seen, inputs[:count]))
+            ]
             for place, each in enumerate(self._outputs[:capacity]):
                 show(outputs[place], each)
             return min(len(self._outputs), capacity)
@@ -105,7 +107,8 @@ def seen(view: ArrayView) -> Numbers:
     size = int(np.prod(shape)) * dtype.itemsize
     if not size:
         return np.empty(shape, dtype)
-    array: Numbers = np.frombuffer((c_uint8 * size).from_address(view.data), dtype).reshape(shape)
+    memory: Any = (c_uint8 * size).from_address(view.data)
+    array: Numbers = np.frombuffer(memory, dtype).reshape(shape)
     return array
 
 

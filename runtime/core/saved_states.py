@@ -25,7 +25,6 @@ LARGEST_HEADER = 100_000_000
 """Bytes of names, texts and note; safetensors takes no more."""
 NAMES = {"format", "artifact", "texts", "note", "checksum"}
 """All that the header says of a state beside its buffers."""
-TORCH_NAMES = {"float32": "torch.float32", "int64": "torch.int64", "int8": "torch.int8", "uint8": "torch.uint8", "bool": "torch.bool"}
 Buffers = Mapping[str, NDArray[Any]]
 
 
@@ -103,6 +102,6 @@ def _checksum(metadata: Mapping[str, str], buffers: Buffers) -> str:
     digest = hashlib.sha256(json.dumps(dict(metadata), sort_keys=True).encode())
     for name in sorted(buffers):
         buffer = np.ascontiguousarray(buffers[name])
-        digest.update(f"{name} {TORCH_NAMES.get(str(buffer.dtype), buffer.dtype)} {list(buffer.shape)}".encode())
+        digest.update(f"{name} torch.{buffer.dtype} {list(buffer.shape)}".encode())
         digest.update(buffer.reshape(-1).view(np.uint8).data)
     return digest.hexdigest()

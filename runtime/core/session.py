@@ -18,7 +18,7 @@ from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.core import interface, saved_states
 from hybridge.runtime.core.checkpoint import Checkpoint
 from hybridge.runtime.core.constraint import Constraint
-from hybridge.runtime.core.drafters import DraftModel, Drafter, check_draft
+from hybridge.runtime.core.drafters import Drafter, DraftModel, check_draft
 from hybridge.runtime.core.failures import failure, run
 from hybridge.runtime.core.generation import Generation, Until, Watch, Wishes
 from hybridge.runtime.core.interface import ArrayView, Floats, Handle, Status
@@ -60,10 +60,10 @@ class Session(Owned):
     """The state of one sequence over one model.
 
     Every method either does what it says or raises an error and leaves the state as it was, but for NumericalError, after which
-    tokens may be committed: ``tokens`` says. Logits are float32 arrays of the caller's own. Any call after ``verify`` other than
-    ``commit`` drops the verified block. Ctrl-C ends a generation between two tokens, and nothing in the middle of a call. One
-    call at a time: another one, of another thread or of the session's own callbacks, raises UsageError. Sessions of one model
-    wait for each other.
+    tokens may be committed: ``tokens`` says. Logits are float32 arrays of the caller's own. Any call after ``verify`` other
+    than ``commit`` drops the verified block. Ctrl-C ends a generation between two tokens, and nothing in the middle of a call.
+    One call at a time: another one, of another thread or of the session's own callbacks, raises UsageError. Sessions of one
+    model wait for each other.
     """
 
     def __init__(self, model: Model) -> None:
@@ -409,4 +409,3 @@ def _drafted(found: interface.Drafted) -> Drafted:
     rows = 1 if found.shared_candidates else count
     candidates = as_array(found.candidates, (rows, width)).copy() if found.candidates else None
     return Drafted(found.tokens[:count], found.chances[:count], scores, candidates)
-

@@ -74,6 +74,8 @@ hybridge_status hybridge_set_threads(size_t count) {
   });
 }
 
+size_t hybridge_threads(void) { return hybridge::thread_count(); }
+
 hybridge_status hybridge_model_open(const char* path, hybridge_model* model) {
   if (path == nullptr || model == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return guarded([&] {

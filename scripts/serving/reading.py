@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
 from serving.running import Row, Running, conversation, serving, words
 
 

@@ -12,7 +12,7 @@ import torch
 
 from hybridge.export.cli.generating import open_models
 from hybridge.runtime.checks.validation import tolerance
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
 from hybridge.runtime.structured.grammars import Grammar, Grammars
 from serving.made import VOCABULARY, made_up_tokenizer
 from serving.running import Row

@@ -15,7 +15,7 @@ from hybridge.runtime.checks.checked_session import CheckedSession, Oracle
 from hybridge.runtime.checks.random_program import RandomProgram
 from hybridge.runtime.checks.validation import Careless, compare, is_greedy, tolerance
 from hybridge.runtime.checks.validation_report import ValidationReport
-from hybridge.runtime.drafters.prompt_lookup import PromptLookup
+from hybridge.runtime.core.drafters import PromptLookup
 from soaking.nearby import none_nearby
 
 Nearby = Callable[[], Generator[Oracle]]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from hybridge.cache.quiet import quiet
-from hybridge.runtime.backends.threads import executorch_runtime
+from hybridge.runtime.core.library import executorch_runtime
 from hybridge.runtime.kernels import library
 from hybridge.runtime.pinned import OPERATOR_TABLE, STOCK_OPERATORS, operator_libraries, operator_names
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hybridge.runtime import Session
-from hybridge.runtime.backends.methods import number, padded
+from hybridge.runtime.core.programs import number, padded
 
 REFUSED = [
     ("commit", [number(1)]),

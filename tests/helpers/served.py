@@ -20,14 +20,14 @@ from hybridge.export.server.listening import bound, over
 from hybridge.export.server.prompts import Render
 from hybridge.export.server.settings import Settings
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
-from hybridge.runtime.sessions.prefix_cache import PrefixCache
+from hybridge.runtime.core.checkpoint import PrefixCache
+from hybridge.runtime.core.programs import TextDescription, TextProgram
 
 END = BYTES.token_to_id("<|im_end|>")
 babble = babbler(12, END, -0.5)
 
 
-class Slow(TextMethods):
+class Slow(TextProgram):
     """Takes its time for each call, and counts what it reads."""
 
     seconds = 0.0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
+from hybridge.runtime.sessions.row_buffers import row_buffers
 from torch import Tensor
 
 from hybridge.runtime import Session
-from hybridge.runtime.sessions.checkpoint import Checkpoint
-from hybridge.runtime.sessions.row_buffers import row_buffers
+from hybridge.runtime.core.checkpoint import Checkpoint
 
 
 def seen(session: Session) -> dict[str, Tensor]:

@@ -176,6 +176,9 @@ int hybridge_has_backend(const char* name);
 // is opened: what is loaded keeps the threads that it finds then.
 hybridge_status hybridge_set_threads(size_t count);
 
+// How many they compute on.
+size_t hybridge_threads(void);
+
 // A model may be closed before its sessions, which keep the weights as long as they need them.
 hybridge_status hybridge_model_open(const char* path, hybridge_model* model);
 hybridge_status hybridge_model_close(hybridge_model model);

@@ -6,28 +6,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from hybridge.runtime.artifacts.manifest import OnnxEntry, TensorEntry
-from hybridge.runtime.backends.onnx_graph import ort_value
+from hybridge.runtime.onnx.graph import ort_value
 
 
 class Buffers:
-    """Contiguous tensors by name, and the same memory as onnxruntime's values."""
+    """Contiguous arrays by name, and the same memory as onnxruntime's values."""
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        self.tensors = tensors
-        self._values = {name: ort_value(tensor) for name, tensor in tensors.items()}
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self.arrays = arrays
+        self._values = {name: ort_value(array) for name, array in arrays.items()}
 
     @classmethod
     def zeros(cls, entries: Mapping[str, TensorEntry]) -> Buffers:
         """Return new buffers, in pages that exist once they are written to."""
-        return cls({name: torch.zeros(each.shape, dtype=getattr(torch, each.dtype)) for name, each in entries.items()})
+        return cls({name: np.zeros(each.shape, each.dtype) for name, each in entries.items()})
 
     def first(self, tokens: int) -> Buffers:
         """Return the first so many of T tokens, where each is [1, T, …]; the same memory."""
-        return Buffers({name: each[:, :tokens] for name, each in self.tensors.items()})
+        return Buffers({name: np.ascontiguousarray(each[:, :tokens]) for name, each in self.arrays.items()})
 
     def named(self, prefix: str) -> dict[str, Any]:
         """Return onnxruntime's values by the names that a graph has for them."""
@@ -38,20 +38,22 @@ class Version:
     """The state after a text: its length, int64 [1], and the bounded states. Nobody writes it while it is referred to."""
 
     def __init__(self, bounded: Mapping[str, TensorEntry]) -> None:
-        self.length = torch.zeros(1, dtype=torch.long)
+        self.length = np.zeros(1, np.int64)
         self.buffers = Buffers.zeros(bounded)
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {"length": self.length, **{f"layers.{name}": each for name, each in self.buffers.tensors.items()}}
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {"length": self.length, **{f"layers.{name}": each for name, each in self.buffers.arrays.items()}}
 
-    def zero_(self) -> None:
-        for tensor in self.tensors().values():
-            tensor.zero_()
+    def clear(self) -> None:
+        """Make all of it zero."""
+        for array in self.arrays().values():
+            array.fill(0)
 
-    def copy_(self, other: Version) -> None:
-        theirs = other.tensors()
-        for name, tensor in self.tensors().items():
-            tensor.copy_(theirs[name])
+    def copy(self, other: Version) -> None:
+        """Become the same."""
+        theirs = other.arrays()
+        for name, array in self.arrays().items():
+            array[...] = theirs[name]
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Committed:
     now: Version
     slots: tuple[Version | None, ...]
     block: StagedBlock | None = None
-    operations: Tensor
+    operations: NDArray[np.int64]
 
 
 class OnnxState:
@@ -83,7 +85,7 @@ class OnnxState:
         self._bounded = {each.name: each for each in entry.bounded}
         now = Version(self._bounded)
         self._versions = [now]
-        self.committed = Committed(now=now, slots=(None,) * slots, operations=torch.zeros(1, dtype=torch.long))
+        self.committed = Committed(now=now, slots=(None,) * slots, operations=np.zeros(1, np.int64))
 
     @property
     def now(self) -> Version:
@@ -95,7 +97,7 @@ class OnnxState:
 
     @property
     def length(self) -> int:
-        return int(self.now.length)
+        return int(self.now.length[0])
 
     def move(self, now: Version, slots: Sequence[Version | None], block: StagedBlock | None = None) -> None:
         """Complete an operation."""
@@ -112,23 +114,33 @@ class OnnxState:
 
     def begin_rows(self) -> None:
         """Rows from the committed length on are going to be written: slots that need them keep nothing, and no block waits."""
-        slots = tuple(kept if kept and int(kept.length) <= self.length else None for kept in self.slots)
+        slots = tuple(kept if kept and int(kept.length[0]) <= self.length else None for kept in self.slots)
         self.committed = replace(self.committed, slots=slots, block=None)
 
     def clear(self) -> None:
         """Empty state and slots. Rows that the length does not reach are never read."""
         fresh = self.free()
-        fresh.zero_()
+        fresh.clear()
         self.move(fresh, [None] * len(self.slots))
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return every tensor by name, each in memory of its own; a slot of length -1 keeps nothing."""
-        for slot in range(len(self.slots)):
+    def buffer(self, name: str) -> NDArray[Any]:
+        """Return an array by its name, a slot's in memory of its own; a slot of length -1 keeps nothing. Raises KeyError."""
+        if name == "operations":
+            return self.committed.operations
+        if name.startswith("slots."):
+            _, number, own = name.split(".", 2)
+            slot = int(number)
             slots = (*self.slots[:slot], self._own(slot), *self.slots[slot + 1 :])
             self.committed = replace(self.committed, slots=slots)
-        kept = {f"slots.{i}.{name}": each for i, slot in enumerate(self.slots) if slot for name, each in slot.tensors().items()}
-        rows = {f"layers.{name}": each for name, each in self.rows.tensors.items()}
-        return {**self.now.tensors(), "operations": self.committed.operations, **rows, **kept}
+            return self._own(slot).arrays()[own]
+        rows = name.removeprefix("layers.")
+        return self.rows.arrays[rows] if rows in self.rows.arrays else self.now.arrays()[name]
+
+    def names(self) -> list[str]:
+        """Return all names."""
+        own = self.now.arrays()
+        slots = [f"slots.{slot}.{name}" for slot in range(len(self.slots)) for name in own]
+        return [*own, "operations", *(f"layers.{name}" for name in self.rows.arrays), *slots]
 
     def _own(self, slot: int) -> Version:
         """The version of a slot, a copy where something else refers to it too."""
@@ -138,8 +150,8 @@ class OnnxState:
             return kept
         own = self.free()
         if kept is None:
-            own.zero_()
-            own.length.fill_(-1)
+            own.clear()
+            own.length.fill(-1)
         else:
-            own.copy_(kept)
+            own.copy(kept)
         return own

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifacts.manifest import Manifest, OnnxEntry, OnnxStateEntry, TensorEntry
+from hybridge.runtime.core.library import threads
 from hybridge.runtime.pinned import FATAL, ONNX_OPTIONS, onnx_dtype, onnx_message
 
 PAST, PRESENT, STAGED = "past_key_values.", "present.", "staged."
@@ -83,15 +83,15 @@ def check_commit(graph: OnnxGraph, entry: OnnxEntry) -> None:
     graph.check(calls | _states(entry.bounded, PAST) | _staged(entry), _states(entry.bounded, PRESENT))
 
 
-def ort_value(tensor: Tensor) -> Any:
-    """Return a contiguous tensor for onnxruntime, over the same memory."""
-    return _onnxruntime().OrtValue.ortvalue_from_numpy(tensor.numpy())
+def ort_value(array: NDArray[Any]) -> Any:
+    """Return a contiguous array for onnxruntime, over the same memory."""
+    return _onnxruntime().OrtValue.ortvalue_from_numpy(array)
 
 
 def _session(path: Path) -> Any:
     ort = _onnxruntime()
     options = ort.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
+    options.intra_op_num_threads = threads()
     options.log_severity_level = FATAL
     options.enable_mem_pattern = False  # a plan for each number of tokens would be kept for ever
     for name, value in ONNX_OPTIONS.items():

@@ -8,18 +8,17 @@ mask says how much of it counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from math import nan
+from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.manifest import ONNX_COMMIT
 from hybridge.runtime.artifacts.options import shorter_verify
 from hybridge.runtime.artifacts.program_check import check_methods
-from hybridge.runtime.backends.onnx_graph import (
+from hybridge.runtime.onnx.graph import (
     COUNT,
     FIRST_LOGIT,
     LOGITS,
@@ -33,13 +32,14 @@ from hybridge.runtime.backends.onnx_graph import (
     check_model,
     ort_value,
 )
-from hybridge.runtime.backends.onnx_state import Buffers, OnnxState, StagedBlock, Version
+from hybridge.runtime.onnx.state import Buffers, OnnxState, StagedBlock, Version
 
 REFUSED = -1
+Numbers = NDArray[Any]
 
 
 class OnnxProgram:
-    """See ``hybridge.runtime.backends.methods.Methods``; docs/artifact.md describes each method."""
+    """See ``hybridge.runtime.core.programs.Program``; docs/artifact.md describes each method."""
 
     def __init__(self, artifact: Artifact) -> None:
         """Raises ArtifactError where a graph does not load here or is not what the manifest says."""
@@ -56,17 +56,31 @@ class OnnxProgram:
         for file in artifact.opened.values():
             file.check_loaded(file.path)
         self._state = OnnxState(entry, manifest.options.snapshot_slots)
-        self._mask = torch.ones(1, self._max_seq_len, dtype=torch.long)
+        self._mask = np.ones((1, self._max_seq_len), np.int64)
         self._staged = Buffers.zeros({each.name: each for each in entry.staged})
         self._bindings: dict[tuple[object, ...], Any] = {}
         verifying = ("verify", *map(shorter_verify, manifest.options.shorter_verify_lens))
-        self._methods: dict[str, Callable[..., Tensor]] = {
+        self._methods: dict[str, Callable[..., Numbers]] = {
             "prefill": self._prefill, "decode": self._decode, "forward": self._forward, "commit": self._commit,
             "snapshot": self._snapshot, "restore": self._restore, "reset": self._reset,
             **dict.fromkeys(verifying, self._verify),
         }  # fmt: skip
 
-    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the state's buffers."""
+        return self._state.names()
+
+    @property
+    def bounded(self) -> list[str]:
+        """Return those of the version that is committed."""
+        return list(self._state.now.arrays())
+
+    def buffer(self, name: str) -> Numbers:
+        """Return a buffer's memory, where it is now. Raises KeyError without one."""
+        return self._state.buffer(name)
+
+    def call(self, name: str, *inputs: Numbers) -> tuple[Numbers, ...]:
         """Run a method. Raises ArtifactError where onnxruntime fails; the state is then as it was.
 
         Likewise where the program's files are others by now.
@@ -76,96 +90,83 @@ class OnnxProgram:
         self._artifact.check_unchanged()
         return outputs
 
-    def state(self) -> Mapping[str, Tensor]:
-        """Return every buffer of the state by name: the memory itself."""
-        return self._state.tensors()
-
-    def bounded(self) -> Mapping[str, Tensor]:
-        """The version that is committed."""
-        return self._state.now.tensors()
-
-    def operations(self) -> int:
-        """Calls so far that changed the state."""
-        return int(self._state.committed.operations)
-
-    def _prefill(self, tokens: Tensor, count: Tensor) -> Tensor:
-        n = int(count)
+    def _prefill(self, tokens: Numbers, count: Numbers) -> Numbers:
+        n = int(count[0])
         if not 1 <= n <= tokens.shape[1] or self._state.length + n > self._max_seq_len:
             return self._nothing(1)
-        logits = torch.empty(1, 1, self._vocab_size)
+        logits = np.empty((1, 1, self._vocab_size), np.float32)
         self._state.begin_rows()
         past, present = self._state.now, self._state.free()
         self._run(self._extending(past, present), tokens[:, :n], logits)
-        present.length.copy_(past.length + n)
+        present.length[...] = past.length + n
         self._state.move(present, self._state.slots)
         return logits
 
-    def _decode(self, tokens: Tensor) -> Tensor:
-        return self._prefill(tokens, torch.ones(1))
+    def _decode(self, tokens: Numbers) -> Numbers:
+        return self._prefill(tokens, np.ones(1, np.int64))
 
-    def _forward(self, tokens: Tensor, start: Tensor) -> Tensor:
-        if int(start) == 0:
+    def _forward(self, tokens: Numbers, start: Numbers) -> Numbers:
+        if int(start[0]) == 0:
             self._reset()
-        if int(start) != self._state.length:
+        if int(start[0]) != self._state.length:
             return self._nothing(1)
         return self._decode(tokens)
 
-    def _verify(self, tokens: Tensor) -> Tensor:
+    def _verify(self, tokens: Numbers) -> Numbers:
         """Tokens of the padding that lie behind the last position are left out; their logits are NaN."""
         self._state.begin_rows()
         n = min(tokens.shape[1], self._max_seq_len - self._state.length)
         if not n:
             return self._nothing(tokens.shape[1])
-        now, logits = self._state.now, torch.empty(1, tokens.shape[1], self._vocab_size)
+        now, logits = self._state.now, np.full((1, tokens.shape[1], self._vocab_size), np.nan, np.float32)
         self._run(self._verifying(now, n), tokens[:, :n], logits[:, :n])
         self._state.move(now, self._state.slots, StagedBlock(now, n))
-        logits[:, n:] = nan
         return logits
 
-    def _commit(self, count: Tensor) -> Tensor:
-        n, block, past = int(count), self._state.committed.block, self._state.now
+    def _commit(self, count: Numbers) -> Numbers:
+        n, block, past = int(count[0]), self._state.committed.block, self._state.now
         if block is None or block.after is not past or not 0 <= n <= block.tokens:
-            return torch.tensor([REFUSED])
+            return np.array([REFUSED])
         present = self._state.free() if n else past
         if n:
             self._replay(block, past, present, count)
-            present.length.copy_(past.length + n)
+            present.length[...] = past.length + n
         self._state.move(present, self._state.slots)
-        return self._state.now.length.clone()
+        return self._state.now.length.copy()
 
-    def _snapshot(self, slot: Tensor) -> Tensor:
-        if not 0 <= int(slot) < len(self._state.slots):
-            return torch.tensor([REFUSED])
+    def _snapshot(self, slot: Numbers) -> Numbers:
+        if not 0 <= int(slot[0]) < len(self._state.slots):
+            return np.array([REFUSED])
         now, slots = self._state.now, list(self._state.slots)
-        slots[int(slot)] = now
+        slots[int(slot[0])] = now
         self._state.move(now, slots)
-        return self._state.now.length.clone()
+        return self._state.now.length.copy()
 
-    def _restore(self, slot: Tensor) -> Tensor:
-        kept = self._state.slots[int(slot)] if 0 <= int(slot) < len(self._state.slots) else None
-        if kept is None or int(kept.length) < 0:
-            return torch.tensor([REFUSED])
+    def _restore(self, slot: Numbers) -> Numbers:
+        kept = self._state.slots[int(slot[0])] if 0 <= int(slot[0]) < len(self._state.slots) else None
+        if kept is None or int(kept.length[0]) < 0:
+            return np.array([REFUSED])
         self._state.move(kept, self._state.slots)
-        return kept.length.clone()
+        return kept.length.copy()
 
-    def _reset(self) -> Tensor:
+    def _reset(self) -> Numbers:
         self._state.clear()
-        return self._state.now.length.clone()
+        return self._state.now.length.copy()
 
-    def _nothing(self, tokens: int) -> Tensor:
+    def _nothing(self, tokens: int) -> Numbers:
         """The logits of a refusal."""
-        return torch.full((1, tokens, self._vocab_size), nan)
+        return np.full((1, tokens, self._vocab_size), np.nan, np.float32)
 
-    def _run(self, binding: Any, tokens: Tensor, logits: Tensor) -> None:
+    def _run(self, binding: Any, tokens: Numbers, logits: Numbers) -> None:
         """The model over tokens [1, T] after the committed ones, into the last logits [1, L, V]."""
         total = self._state.length + tokens.shape[1]
-        first = torch.tensor(tokens.shape[1] - logits.shape[1])
-        for name, value in ((TOKENS, tokens.contiguous()), (MASK, self._mask[:, :total]), (FIRST_LOGIT, first)):
+        first = np.array(tokens.shape[1] - logits.shape[1])
+        for name, value in ((TOKENS, np.ascontiguousarray(tokens)), (MASK, self._mask[:, :total]), (FIRST_LOGIT, first)):
             binding.bind_ortvalue_input(name, ort_value(value))
         binding.bind_ortvalue_output(LOGITS, ort_value(logits))
         self._model.run(binding)
 
-    def _replay(self, block: StagedBlock, past: Version, present: Version, count: Tensor) -> None:
+    def _replay(self, block: StagedBlock, past: Version, present: Version, count: Numbers) -> None:
         """The recurrences over the first tokens of a block; attention has nothing to do."""
         if self._commit_graph is None:
             return
