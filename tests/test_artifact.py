@@ -128,7 +128,7 @@ def test_a_full_context_is_refused_by_session_and_program(session: Session) -> N
     for call in (lambda: session.decode(1), lambda: session.verify([1]), lambda: session.prefill([1, 2])):
         with pytest.raises(CapacityError, match="max_seq_len = 96"):
             call()
-    assert session._transactions.program.call("decode", torch.tensor([[1]]))[0].isnan().all()
+    assert session.model.program.call("decode", torch.tensor([[1]]))[0].isnan().all()
     assert all(torch.equal(before[name], tensor) for name, tensor in committed_state(session).items())
 
 

@@ -101,7 +101,7 @@ def test_an_empty_target_gives_nothing_to_look_at(clustered: Path) -> None:
 def test_a_drafter_that_is_broken_breaks_nothing(clustered: Path) -> None:
     session, _ = open_session(clustered, TARGET)
     plain = list(session.generate([5, 6, 7], max_new_tokens=20, eos_ids=()))
-    program = session._transactions.program
+    program = session.model.program
     assert isinstance(program, EagerMethods)
     program._methods["draft"].get_submodule("state.drafter.weights.model.norm").weight.fill_(float("nan"))
     session.reset()

@@ -154,7 +154,7 @@ def test_the_prompt_may_be_longer_than_a_call(subject: Subject) -> None:
 @pytest.mark.parametrize("kind", ["dflash", "dflash2", "dspark"])
 def test_a_drafter_that_is_broken_breaks_nothing(tmp_path: Path, kind: str) -> None:
     subject = Subject(tmp_path, FAMILIES[0], kind)
-    session, program = subject.session, subject.session._transactions.program
+    session, program = subject.session, subject.session.model.program
     assert isinstance(program, EagerMethods)
     plain = list(session.generate([5, 6, 7], max_new_tokens=20, eos_ids=()))
     drafter = program._methods["draft"].drafter

@@ -184,9 +184,9 @@ def test_rows_are_copied_once() -> None:
     first = session.checkpoint()
     session.prefill(list(range(1, 31)))
     second = session.checkpoint()
-    state = session._transactions.program.state()
+    state = session.model.program.state()
     row = sum(each.nbytes // each.shape[1] for name, each in state.items() if name.endswith((".keys", ".values")))
-    bounded = sum(each.nbytes for name, each in session._transactions.program.bounded().items())
+    bounded = sum(each.nbytes for name, each in session.model.program.bounded().items())
     assert row > 0
     for checkpoint, tokens in ((first, 50), (second, 30)):
         assert 0.9 < checkpoint.nbytes / (bounded + tokens * (row + 8)) <= 1.02
@@ -231,18 +231,18 @@ def test_the_tree_finds_the_longest_beginning_within_its_budget(given_texts: lis
         expected = max((len(each) for each in alive(cache) if text[: len(each)] == each), default=0)
         found = cache.find(text)
         assert (found.length if found else 0) == expected
-        session._transactions.program.read = 0  # type: ignore[attr-defined]
+        session.model.program.read = 0  # type: ignore[attr-defined]
         at_hand = session.tokens if text[: session.length] == session.tokens else []
         got = bring_to(session, text, cache, marks=[len(text) // 2])
         assert session.tokens == text
         assert got == max(expected, len(at_hand))
-        assert session._transactions.program.read == len(text) - got  # type: ignore[attr-defined]
+        assert session.model.program.read == len(text) - got  # type: ignore[attr-defined]
         assert cache.nbytes <= budget
         assert cache.nbytes == counted(cache)
         known = {tuple(each.tokens): each for each in cache._nodes}
     for tokens, checkpoint in known.items():
         assert session.resume(checkpoint) == len(tokens)
-        assert tuple(session._transactions.program.text) == tokens  # type: ignore[attr-defined]
+        assert tuple(session.model.program.text) == tokens  # type: ignore[attr-defined]
     cache.clear()
     assert (cache.nbytes, len(cache), cache._root.children) == (0, 0, {})
 

@@ -74,7 +74,7 @@ class Counting(TextProgram):
 def test_taking_back_reads_nothing_again() -> None:
     conversation = talk()
     counting = Counting(babble)
-    conversation.session._transactions.program = counting
+    conversation.session.model.program = counting
     conversation.session.reset()
     said(conversation, "one")
     said(conversation, "two " * 20)

@@ -160,7 +160,7 @@ class Interrupted:
     """Methods whose next call is interrupted, after it happened or before."""
 
     def __init__(self, session: Session, after: bool) -> None:
-        self.inner, self.after = session._transactions.program, after
+        self.inner, self.after = session.model.program, after
 
     def call(self, name: str, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if self.after:
@@ -185,13 +185,13 @@ def test_an_interrupted_call_either_happened_or_not(operation: str, after: bool)
     session.snapshot(0)
     session.prefill([3, 4, 5])
     session.verify([0, 1])
-    program = session._transactions.program
-    session._transactions.program = Interrupted(session, after)  # type: ignore[assignment]
+    program = session.model.program
+    session.model.program = Interrupted(session, after)  # type: ignore[assignment]
     calls = {"prefill": lambda: session.prefill([1] * 5), "decode": lambda: session.decode(2),
              "commit": lambda: session.commit(1), "restore": lambda: session.restore(0), "reset": session.reset}  # fmt: skip
     with pytest.raises(KeyboardInterrupt):
         calls[operation]()
-    session._transactions.program = program
+    session.model.program = program
     assert session.tokens == program.text  # type: ignore[attr-defined]
     session.decode(1)
     assert session.tokens == program.text  # type: ignore[attr-defined]

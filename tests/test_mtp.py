@@ -141,7 +141,7 @@ def test_what_stands_behind_the_pairs_is_not_looked_at(made: tuple[MtpReference,
     rows = torch.full((1, 5, session.hidden.shape[-1] // 2), float("nan"))
     rows[0, :3] = session.hidden[:, rows.shape[-1] :]
     following = torch.tensor([[*TOKENS[1:4], 0, 0]])
-    guesses, chances = session._transactions.program.call("draft", rows, following, torch.tensor([3]))
+    guesses, chances = session.model.program.call("draft", rows, following, torch.tensor([3]))
     assert guesses[0].tolist() == reference.chain(TOKENS[:4], 3)
     assert bool(((chances > 0) & (chances <= 1)).all())
 

@@ -39,9 +39,9 @@ def broken_session(value: float = math.nan) -> Session:
 
 def goes_on(session: Session) -> None:
     """The text and the program's agree, and so does what follows."""
-    assert session.tokens == session._transactions.program.text  # type: ignore[attr-defined]
+    assert session.tokens == session.model.program.text  # type: ignore[attr-defined]
     session.decode(1)
-    assert session.tokens == session._transactions.program.text  # type: ignore[attr-defined]
+    assert session.tokens == session.model.program.text  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -100,7 +100,7 @@ def test_a_single_chunk_is_committed_and_a_slot_brings_back_what_was() -> None:
 @pytest.mark.parametrize("drafter", [None, PromptLookup()])
 def test_a_generation_ends_in_an_error_and_no_token_is_made_up(drafter: PromptLookup | None) -> None:
     session = broken_session()
-    session._transactions.program.logits.rows[..., BAD] += 1000.0  # type: ignore[attr-defined]
+    session.model.program.logits.rows[..., BAD] += 1000.0  # type: ignore[attr-defined]
     generation = session.generate([1, 2, 3, 1, 2], max_new_tokens=9, drafter=drafter)
     assert next(generation) == BAD
     with pytest.raises(NumericalError, match="position 5"):
@@ -146,7 +146,7 @@ def test_a_real_program_with_a_state_of_nan(artifact: object) -> None:
     session = Session.load(str(artifact))
     session.prefill([1, 2, 3])
     session.snapshot(0)
-    session._transactions.program.state()["layers.0.recurrent_state"].fill_(math.nan)  # type: ignore[index]
+    session.model.program.state()["layers.0.recurrent_state"].fill_(math.nan)  # type: ignore[index]
     with pytest.raises(NumericalError, match="'verify' gave NaN logits after position 3"):
         session.verify([1, 2])
     with pytest.raises(NumericalError, match=r"'decode' gave NaN logits after position 3"):

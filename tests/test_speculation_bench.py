@@ -36,8 +36,8 @@ class Always:
 
 def session_that_verifies(skew: float, table: Table):  # type: ignore[no-untyped-def]
     session = table_session(table, max_seq_len=100)
-    session._transactions.program = Skewed(table)
-    session._transactions.program.skew = skew
+    session.model.program = Skewed(table)
+    session.model.program.skew = skew
     return session
 
 

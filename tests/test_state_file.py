@@ -60,7 +60,7 @@ def test_a_loaded_state_has_no_block_that_waits(session: Session, saved: Path) -
     session.load_state(saved)
     with pytest.raises(CommitError):
         session.commit(1)
-    assert int(session._transactions.program.call("commit", torch.tensor([1]))[0]) == -1
+    assert int(session.model.program.call("commit", torch.tensor([1]))[0]) == -1
 
 
 def test_saving_leaves_the_session_as_it_is(session: Session, saved: Path) -> None:

@@ -55,6 +55,8 @@ class Model(Owned):
         """handle: of an opened model, which this closes; ``open`` and ``over`` have one. Raises ArtifactError."""
         super().__init__(handle, "model_close")
         self.manifest, self.artifact, self._table = manifest, artifact, table
+        self.program = table.program if table is not None else None
+        """The program in Python that it is over, if it is one."""
         info = Info()
         run("model_info", handle, byref(info))
         self.max_seq_len: int = info.max_seq_len

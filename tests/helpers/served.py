@@ -50,7 +50,7 @@ def session(seconds: float = 0.0) -> Session:
     """A session over the model, each call of which takes so long; it never ends a text where that is any time."""
     program = Slow(babble, 600, 0)
     program.seconds = seconds
-    return Session(program, ENDLESS if seconds else BABBLE)
+    return Session.over(program, ENDLESS if seconds else BABBLE)
 
 
 def alone(prompt: list[int], most: int, **options: Any) -> str:
@@ -80,7 +80,7 @@ class Served:
     @property
     def read(self) -> int:
         """Tokens that were read so far."""
-        return sum(place.session._transactions.program.read for place in self.places)  # type: ignore[attr-defined]
+        return sum(place.session.model.program.read for place in self.places)  # type: ignore[attr-defined]
 
     def gauge(self, name: str) -> float:
         return self.server.metrics._values.get((name, ""), 0)
