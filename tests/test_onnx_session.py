@@ -15,12 +15,12 @@ from small_onnx import OPTIONS, WEIGHTS, save_small_onnx, uncached
 from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError, SnapshotError
+from hybridge.export.checks.random_program import RandomProgram
+from hybridge.export.checks.validation import validate
 from hybridge.export.cli import main
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.backends.methods import number, padded
 from hybridge.runtime.backends.onnx_graph import OnnxGraph
-from hybridge.runtime.checks.random_program import RandomProgram
-from hybridge.runtime.checks.validation import validate
 from hybridge.runtime.drafters.draft_model import DraftModel
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]

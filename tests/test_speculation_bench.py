@@ -6,10 +6,9 @@ import pytest
 from table import Table, table_session
 from torch import Tensor
 
+from hybridge.export.checks.speculation import PLAIN, contest, sampling_p_value
 from hybridge.runtime import Context, PromptLookup, Proposal, Sampler, Sampling
 from hybridge.runtime.backends.text_methods import TextMethods
-from hybridge.runtime.checks.sampling_check import sampling_p_value
-from hybridge.runtime.checks.speculation_bench import PLAIN, contest
 from hybridge.runtime.drafters.draft_model import DraftModel
 
 PROMPTS = [[1, 2], [3, 4], [5, 0]]
