@@ -10,12 +10,11 @@ from refusals import REFUSED, refuses
 from torch import Tensor
 
 from hybridge.cache.errors import CapacityError, CommitError, SnapshotError, TokenError, ValidationError
+from hybridge.export.checks.random_program import Oracle, RandomProgram
+from hybridge.export.checks.validation import validate
 from hybridge.export.cli.figures import committed_state, rejection
 from hybridge.export.reference.oracle import load_oracle
 from hybridge.runtime import PromptLookup, Session
-from hybridge.runtime.checks.checked_session import Oracle
-from hybridge.runtime.checks.random_program import RandomProgram
-from hybridge.runtime.checks.validation import validate
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
 

@@ -23,11 +23,11 @@ from tiny import save_lively_checkpoint, tiny_config
 
 from hybridge.cache.errors import DraftError, SnapshotError, ValidationError
 from hybridge.export.api import export_model
+from hybridge.export.checks.validation import ValidationReport
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.pte import exporter
 from hybridge.export.reference.validate import validate_native, validate_session
 from hybridge.runtime import Context, ExportOptions, GenerationStats, Sampler, Sampling, Session
-from hybridge.runtime.checks.validation_report import ValidationReport
 from hybridge.runtime.core.drafters import BlockDrafter
 from hybridge.runtime.native import NativeSession
 

@@ -12,8 +12,8 @@ import pytest
 from modulus import mask_by
 from store import demo_folder
 
+from hybridge.export.checks.speculation import DEPTH, exact, p_value, remembered
 from hybridge.runtime import Drafter, GenerationStats, Sampling, Session, open_artifact
-from hybridge.runtime.checks.sampling_check import DEPTH, exact, p_value, remembered
 from hybridge.runtime.core import Model
 from hybridge.runtime.core.drafters import BlockDrafter, DraftModel
 from hybridge.runtime.native import NativeDrafter, NativeSession

@@ -15,10 +15,10 @@ from small_onnx import OPTIONS, WEIGHTS, save_small_onnx, uncached
 from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError, SnapshotError
+from hybridge.export.checks.random_program import RandomProgram
+from hybridge.export.checks.validation import validate
 from hybridge.export.cli import main
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.checks.random_program import RandomProgram
-from hybridge.runtime.checks.validation import validate
 from hybridge.runtime.core.drafters import DraftModel
 from hybridge.runtime.core.programs import number, padded
 from hybridge.runtime.onnx.graph import OnnxGraph

@@ -15,6 +15,8 @@ from pages import BROWSER, HOSTILE, Page, opened
 from served import BABBLE, BYTES, babble
 
 from hybridge.cache.errors import OutputError
+from hybridge.export.checks.speculation import Outcome
+from hybridge.export.checks.validation import Divergence, ValidationReport
 from hybridge.export.cli import main
 from hybridge.export.cli.inspect import kinds_of_bits, summary
 from hybridge.export.cli.validation_table import plain_rows
@@ -30,8 +32,6 @@ from hybridge.export.pages.timeline import LONGEST as WIDEST
 from hybridge.export.pages.validate import validate_page
 from hybridge.runtime import Context, GenerationStats, Proposal, Session
 from hybridge.runtime.artifacts.manifest import LayerEntry, Manifest, MethodEntry, TensorEntry, read_manifest
-from hybridge.runtime.checks.speculation_bench import Outcome
-from hybridge.runtime.checks.validation_report import Divergence, ValidationReport
 from hybridge.runtime.core.programs import TextProgram
 from hybridge.runtime.core.statistics import Draft, Phase, Round, Trace
 

@@ -6,9 +6,8 @@ import pytest
 from table import Table, table_session
 from torch import Tensor
 
+from hybridge.export.checks.speculation import PLAIN, contest, sampling_p_value
 from hybridge.runtime import Context, PromptLookup, Proposal, Sampler, Sampling
-from hybridge.runtime.checks.sampling_check import sampling_p_value
-from hybridge.runtime.checks.speculation_bench import PLAIN, contest
 from hybridge.runtime.core.drafters import DraftModel
 from hybridge.runtime.core.programs import TextProgram
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hybridge.cache.errors import UsageError, ValidationError
+from hybridge.export.checks.speculation import PLAIN, Outcome
 from hybridge.export.cli.common import err, out, print_json, table
 from hybridge.export.cli.embedded import code_prompts, export_embedded
 from hybridge.export.cli.figures import print_figures
@@ -21,7 +22,6 @@ from hybridge.export.profiling.bandwidth import Bandwidth
 from hybridge.export.profiling.device import decode_bytes
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
-from hybridge.runtime.checks.speculation_bench import PLAIN, Outcome
 from hybridge.runtime.core.drafters import BlockDrafter, Drafter, DraftModel, PromptLookup
 from hybridge.runtime.core.session import Session
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import torch
 
 from hybridge.cache import HybridCache
+from hybridge.export.checks.validation import ValidationReport
 from hybridge.export.cli.common import out, table
 from hybridge.runtime.artifacts.manifest import Manifest
-from hybridge.runtime.checks.validation_report import ValidationReport
 from hybridge.runtime.core.session import Session
 
 PROMPT = list(range(1, 51))

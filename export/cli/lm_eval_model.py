@@ -15,11 +15,11 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from rich.progress import track
 
 from hybridge.cache.errors import CapacityError, UsageError
+from hybridge.export.checks.texts import before_texts
 from hybridge.export.cli.chat_template import load_template
 from hybridge.export.cli.common import err
 from hybridge.export.cli.generating import open_model
 from hybridge.runtime.chat.text_stream import TextStream
-from hybridge.runtime.checks.texts import before_texts
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Logits
 

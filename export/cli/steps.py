@@ -18,9 +18,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from hybridge.export.checks.validation import ValidationReport
 from hybridge.export.cli.validation_table import print_report
 from hybridge.export.output.progress import ExportProgress
-from hybridge.runtime.checks.validation_report import ValidationReport
 
 
 class ConsoleProgress(ExportProgress):

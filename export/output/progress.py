@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-from hybridge.runtime.checks.validation_report import ValidationReport
+from hybridge.export.checks.validation import ValidationReport
 
 
 class ExportProgress:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from hybridge.export.checks.comparison import measure_drift
+from hybridge.export.checks.random_program import Oracle
+from hybridge.export.checks.validation import Drafted, TextCheck, ValidationReport, validate
 from hybridge.export.layers.rounded_weight import Rounder
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.quantization.quantize import is_lossy
@@ -13,10 +16,6 @@ from hybridge.export.reference.oracle import load_original, round_as, uncached
 from hybridge.export.reference.texts import compare_texts
 from hybridge.export.source.named import Named
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
-from hybridge.runtime.checks.checked_session import Oracle
-from hybridge.runtime.checks.drift import measure_drift
-from hybridge.runtime.checks.validation import Drafted, validate
-from hybridge.runtime.checks.validation_report import TextCheck, ValidationReport
 from hybridge.runtime.core.drafters import BlockDrafter
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats

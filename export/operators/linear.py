@@ -1,19 +1,21 @@
-"""Linear layers and embeddings: over weights as they lie in a checkpoint, and over weights in panels (``panels.h``).
+"""Linear layers, embeddings and experts: over weights as they lie in a checkpoint, and over weights in panels (``panels.h``).
 
 ``packed_*`` are for weights with one float16 scale a group, or with none, as all were in earlier artifacts; ``block_*`` take
 whatever ``panels.h`` draws, such as the blocks of a GGUF file.
 
-Axes: T tokens, N rows (outputs), K columns (inputs).
+Axes: T tokens, N rows (outputs), K columns (inputs); of experts, E experts and M rows (tokens × choices).
 """
 
 from __future__ import annotations
+
+import operator
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hybridge.runtime.kernels.define import define
-from hybridge.runtime.kernels.panels import Factors, weights
+from hybridge.export.operators.define import define
+from hybridge.export.operators.panels import LANES, Factors, weights
 
 
 def round_activations(x: Tensor, groups: int) -> Tensor:
@@ -104,4 +106,55 @@ define(
     lambda tokens, packed, scales, minima, superscales, table, rows, columns: scales.new_empty(
         *tokens.shape, columns, dtype=torch.float32
     ),
+)
+
+
+def packed_experts(
+    x: Tensor, chosen: Tensor, packed: Tensor, scales: Tensor | None, bias: Tensor | None, rows: int, integer: bool
+) -> Tensor:
+    """Map x float32 [M, K], chosen int64 [M] (0..E - 1) to [M, N]; ``packed`` and ``scales`` hold the panels of E weights.
+
+    rows: N, of which each expert has its own panels. bias [E, N]; ``integer`` as in ``packed_linear``.
+    """
+    return _product(x, chosen, packed, Factors(scales), bias, rows, integer)
+
+
+def block_experts(
+    x: Tensor,
+    chosen: Tensor,
+    packed: Tensor,
+    scales: Tensor,
+    minima: Tensor | None,
+    superscales: Tensor | None,
+    table: Tensor | None,
+    bias: Tensor | None,
+    rows: int,
+    integer: bool,
+) -> Tensor:
+    """Map x as ``packed_experts`` does, with the other weights of ``block_linear``."""
+    return _product(x, chosen, packed, Factors(scales, minima, superscales, table), bias, rows, integer)
+
+
+def _product(
+    x: Tensor, chosen: Tensor, packed: Tensor, factors: Factors, bias: Tensor | None, rows: int, integer: bool
+) -> Tensor:
+    out, panels = x.new_empty(x.shape[0], rows), -(-rows // LANES)
+    for expert in chosen.unique().tolist():
+        part, mine = slice(expert * panels, (expert + 1) * panels), chosen == expert
+        own = factors.mapped(operator.itemgetter(part))
+        out[mine] = product(x[mine], packed[part], own, None if bias is None else bias[expert], rows, integer)
+    return out
+
+
+define(
+    "packed_experts",
+    "Tensor x, Tensor chosen, Tensor packed, Tensor? scales, Tensor? bias, int rows, bool integer",
+    packed_experts,
+    lambda x, chosen, packed, scales, bias, rows, integer: x.new_empty(x.shape[0], rows),
+)
+define(
+    "block_experts",
+    f"Tensor x, Tensor chosen, Tensor packed, {FACTORS}, Tensor? bias, int rows, bool integer",
+    block_experts,
+    lambda x, chosen, packed, scales, minima, superscales, table, bias, rows, integer: x.new_empty(x.shape[0], rows),
 )

@@ -1,11 +1,16 @@
-"""Texts to measure on: a file cut into windows, prompts with what a model says to them, or what it says by itself."""
+"""Texts to measure on, and a session's logits after each of their tokens.
+
+A text is a window of a file, a prompt with what a model says to it, or what the model says by itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from hybridge.cache.errors import UsageError
 from hybridge.runtime.core.session import Session
@@ -72,3 +77,14 @@ def _sampled(session: Session, start: list[int], length: int, seed: int) -> list
     """``start`` and what follows; an end of text does not end it, because each text should be as long as the others."""
     session.reset()
     return start + list(session.generate(start, max_new_tokens=length - len(start), temperature=1.0, seed=seed, eos_ids=()))
+
+
+def logits_of(session: Session, tokens: Sequence[int]) -> Tensor:
+    """Return the logits [T, V] after each of T tokens, from an empty state. Raises what ``verify`` and ``commit`` raise."""
+    session.reset()
+    rows = []
+    for start in range(0, len(tokens), session.verify_len):
+        block = tokens[start : start + session.verify_len]
+        rows.append(session.verify(block))
+        session.commit(len(block))
+    return torch.cat(rows)

@@ -14,7 +14,7 @@ from hybridge.cache.block import Block
 from hybridge.cache.operations.kernels import CoreKernels, Scoring, Visible
 from hybridge.cache.operations.quantized_rows import QuantizedRows
 from hybridge.cache.operations.ring import Ring
-from hybridge.runtime.kernels.define import define
+from hybridge.export.operators.define import define
 
 
 def attention(
