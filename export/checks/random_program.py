@@ -3,63 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridge.cache.errors import UsageError, ValidationError
-from hybridge.runtime.artifacts.options import Description
-from hybridge.runtime.core.drafters import Drafter
-from hybridge.runtime.core.statistics import GenerationStats
+from hybridge.runtime.core.session import Logits, Session
 
 Oracle = Callable[[Sequence[int]], Tensor]
 """Tokens to the float32 logits [T, V] that a model should give."""
-
-
-Logits = Tensor | NDArray[np.float32]
-
-
-class CheckedSession(Protocol):
-    """The session that a validation drives: a ``Session``, or one of the native core."""
-
-    @property
-    def manifest(self) -> Description: ...
-    @property
-    def verify_len(self) -> int: ...
-    @property
-    def room(self) -> int: ...
-    @property
-    def max_seq_len(self) -> int: ...
-    @property
-    def prefill_chunk(self) -> int: ...
-    @property
-    def snapshot_slots(self) -> int: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def length(self) -> int: ...
-    def prefill(self, tokens: Sequence[int], /) -> Logits: ...
-    def decode(self, token: int, /) -> Logits: ...
-    def verify(self, tokens: Sequence[int], /) -> Logits: ...
-    def commit(self, count: int, /) -> int: ...
-    def snapshot(self, slot: int, /) -> int: ...
-    def restore(self, slot: int, /) -> int: ...
-    def reset(self) -> int: ...
-    def generate(
-        self,
-        tokens: Sequence[int],
-        /,
-        *,
-        max_new_tokens: int,
-        drafter: Drafter | None = None,
-        block_length: int | None = None,
-        stats: GenerationStats | None = None,
-    ) -> Iterator[int]: ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +31,7 @@ class RandomProgram:
     Refusals belong to it: commits without a block, texts that do not fit, slots that do not exist or were overwritten.
     """
 
-    def __init__(self, session: CheckedSession, rng: random.Random) -> None:
+    def __init__(self, session: Session, rng: random.Random) -> None:
         self.session, self.rng = session, rng
         self.text: list[int] = []
         self.block: list[int] | None = None

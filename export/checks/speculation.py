@@ -11,12 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from statistics import median
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.core.drafters import Drafter, DraftModel, Sampler
-from hybridge.runtime.core.programs import Logits, TextDescription, TextProgram
+from hybridge.runtime.core.drafters import Drafter, DraftModel
+from hybridge.runtime.core.model import Model
+from hybridge.runtime.core.programs import TextDescription, TextProgram
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats
@@ -25,6 +28,7 @@ PLAIN = "plain"
 TIE = 1e-5
 """Two best logits closer than this share of the largest are a tie, which rounding may decide either way."""
 
+Logits = Callable[[tuple[int, ...]], NDArray[np.float32]]
 Ways = Mapping[str, Drafter | None]
 Notify = Callable[[], None]
 
@@ -101,8 +105,8 @@ def _compare(session: Session, prompt: Sequence[int], plain: list[int], tokens: 
         return
     session.reset()
     logits = session.prefill([*prompt, *plain[:first]])
-    best, second = logits.topk(2).values.tolist()
-    if best - second <= TIE * float(logits.abs().max()):
+    second, best = np.sort(logits)[-2:]
+    if best - second <= TIE * float(np.abs(logits).max()):
         outcome.ties += 1
     else:
         outcome.differing += len(plain) - first
@@ -124,8 +128,8 @@ def sampling_p_value(
     A p-value below 0.01 says that speculation changes the distribution.
     """
     logits = remembered(target)
-    session = _text_session(logits, target.vocab_size)
-    drafter = DraftModel(_text_session(remembered(draft), target.vocab_size), session) if draft is not None else None
+    session = Session(_text_model(logits, target.vocab_size))
+    drafter = DraftModel(_text_model(remembered(draft), target.vocab_size), session) if draft is not None else None
     session.prefill(list(text[:-1]))
     session.snapshot(0)
     counts: Counter[tuple[int, ...]] = Counter()
@@ -143,9 +147,9 @@ def sampling_p_value(
 
 def remembered(session: Session) -> Logits:
     """Return a function to a session's logits after a text, computed once for each."""
-    known: dict[tuple[int, ...], Tensor] = {}
+    known: dict[tuple[int, ...], NDArray[np.float32]] = {}
 
-    def logits(text: tuple[int, ...]) -> Tensor:
+    def logits(text: tuple[int, ...]) -> NDArray[np.float32]:
         if text not in known:
             session.reset()
             known[text] = session.prefill(text)
@@ -160,10 +164,30 @@ def exact(logits: Logits, text: tuple[int, ...], sampling: Sampling) -> dict[tup
     for _ in range(DEPTH):
         longer: dict[tuple[int, ...], float] = {}
         for way, chance in ways.items():
-            p = Sampler(sampling).distribution(logits((*text, *way)), (*text, *way))
+            p = distribution(torch.from_numpy(logits((*text, *way))), (*text, *way), sampling)
             longer |= {(*way, token): chance * float(p[token]) for token in p.nonzero()[:, 0].tolist()}
         ways = longer
     return ways
+
+
+def distribution(logits: Tensor, text: Sequence[int], sampling: Sampling) -> Tensor:
+    """Return float64 [V]: what the token after ``text`` should be drawn from, as the definitions say it.
+
+    Keskar et al., arXiv:1909.05858 (penalty, as transformers does it); Nguyen et al., arXiv:2407.01082 (min-p).
+    """
+    seen = torch.tensor(sorted(set(text)))
+    penalized = torch.where(
+        logits[seen] < 0, logits[seen] * sampling.repetition_penalty, logits[seen] / sampling.repetition_penalty
+    )
+    scores = logits.index_put((seen,), penalized).double() / sampling.temperature
+    if 0 < sampling.top_k < len(scores):
+        scores = torch.where(scores < scores.topk(sampling.top_k).values[-1], float("-inf"), scores)
+    p: Tensor = scores.softmax(-1)
+    if sampling.top_p < 1:
+        ordered, order = p.sort(descending=True, stable=True)
+        p = p.index_put((order,), torch.where(ordered.cumsum(-1) - ordered < sampling.top_p, ordered, 0.0))
+    p = torch.where(p < sampling.min_p * p.max(), 0.0, p)
+    return p / p.sum()
 
 
 def p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float], draws: int) -> float:
@@ -180,6 +204,6 @@ def p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], fl
     return float(torch.special.gammaincc(halves[0], halves[1]))
 
 
-def _text_session(logits: Logits, vocab_size: int) -> Session:
+def _text_model(logits: Logits, vocab_size: int) -> Model:
     options = ExportOptions(max_seq_len=4096, verify_len=DEPTH)
-    return Session.over(TextProgram(logits), TextDescription(vocab_size=vocab_size, options=options))
+    return Model.over(TextProgram(logits), TextDescription(vocab_size=vocab_size, options=options))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -87,4 +88,4 @@ def logits_of(session: Session, tokens: Sequence[int]) -> Tensor:
         block = tokens[start : start + session.verify_len]
         rows.append(session.verify(block))
         session.commit(len(block))
-    return torch.cat(rows)
+    return torch.from_numpy(np.concatenate(rows))

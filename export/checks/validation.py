@@ -19,9 +19,10 @@ from torch import Tensor
 
 from hybridge.cache.errors import UsageError, ValidationError
 from hybridge.export.checks.comparison import Drift
-from hybridge.export.checks.random_program import CheckedSession, Oracle, RandomProgram
+from hybridge.export.checks.random_program import Oracle, RandomProgram
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.core.drafters import Context, Drafter, PromptLookup, Proposal
+from hybridge.runtime.core.drafters import Context, Proposal
+from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats
 
 Notify = Callable[[int, int], None]
@@ -38,7 +39,7 @@ bit of what is rounded then makes a whole step, now and then in each layer."""
 
 
 def validate(
-    session: CheckedSession,
+    session: Session,
     oracle: Oracle,
     *,
     programs: int,
@@ -99,7 +100,7 @@ def compare(report: ValidationReport, program: int, run: RandomProgram, oracle: 
 
 def _check_generation(
     report: ValidationReport,
-    session: CheckedSession,
+    session: Session,
     oracle: Oracle,
     rng: random.Random,
     new_tokens: int,
@@ -113,7 +114,7 @@ def _check_generation(
     session.reset()
     plain = list(session.generate(prompt, max_new_tokens=new_tokens))
     session.reset()
-    drafter = Careless(PromptLookup(), rng, session.vocab_size) if session.verify_len > 1 else None
+    drafter = Careless(rng, session.vocab_size) if session.verify_len > 1 else None
     block = session.verify_len if drafter else None  # always propose, however wrong the draft tokens are
     speculative = list(session.generate(prompt, max_new_tokens=new_tokens, drafter=drafter, block_length=block, stats=stats))
     check.prompts += 1
@@ -134,16 +135,21 @@ def _check_generation(
 
 
 class Careless:
-    """A drafter whose tokens are sometimes spoilt, so that blocks of every length are accepted and rejected."""
+    """Proposes what followed the text's last two tokens before, sometimes spoilt: blocks of every length are accepted."""
 
-    def __init__(self, drafter: Drafter, rng: random.Random, vocab_size: int) -> None:
-        self.drafter, self.rng, self.vocab_size = drafter, rng, vocab_size
-        self.needs_hidden, self.is_free = drafter.needs_hidden, False
+    needs_hidden = is_free = False
+
+    def __init__(self, rng: random.Random, vocab_size: int) -> None:
+        self.rng, self.vocab_size = rng, vocab_size
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        proposed = self.drafter.propose(context, limit).tokens or [self.rng.randrange(self.vocab_size) for _ in range(limit)]
+        """Propose ``limit`` tokens."""
+        tokens = context.tokens
+        place = next((i for i in range(len(tokens) - 3, -1, -1) if tokens[i : i + 2] == tokens[-2:]), None)
+        proposed = [] if place is None else tokens[place + 2 :][:limit]
+        proposed += [self.rng.randrange(self.vocab_size) for _ in range(limit - len(proposed))]
         if self.rng.random() < 0.5:
-            proposed[self.rng.randrange(len(proposed))] = self.rng.randrange(self.vocab_size)
+            proposed[self.rng.randrange(limit)] = self.rng.randrange(self.vocab_size)
         return Proposal(proposed)
 
 
