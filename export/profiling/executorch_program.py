@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.manifest import PROGRAM
-from hybridge.runtime.artifacts.program_check import BOUNDED, STATE, bounded_names, buffer_names
+from hybridge.runtime.artifacts.program_check import BOUNDED, STATE, buffer_names
 from hybridge.runtime.artifacts.runtime_check import installed
 from hybridge.runtime.core.library import threads
 from hybridge.runtime.kernels import library
@@ -45,7 +45,7 @@ class ExecuTorchProgram:
             raise ArtifactError(f"{artifact.program} does not load: {first_line(error)}.") from None
         self.names = buffer_names(manifest)
         self._buffers = {name: self._methods["decode"].get_attribute(STATE + name).numpy() for name in self.names}
-        self.bounded = bounded_names(self.names, list(self._program.load_method(BOUNDED).call(())))
+        self.bounded = [self.names[int(place)] for place in self._program.load_method(BOUNDED).call(())]
 
     def load_method(self, name: str) -> None:
         """Make a method of the program that the manifest does not list callable too."""

@@ -105,7 +105,8 @@ class Callbacks:
             if proposal.probabilities is not None and tokens:
                 self._proposed = np.ascontiguousarray(np.stack([np.asarray(row) for row in proposal.probabilities]), np.float64)
                 out.probabilities = cast(self._proposed.ctypes.data, POINTER(c_double))
-            chances = [proposal.chance] if proposal.chance is not None else list(proposal.chances or ())[:limit]
+            free = () if proposal.chance is None else (proposal.chance,)
+            chances = free if drafter.is_free else tuple(proposal.chances or ())[: len(tokens)]
             for place, chance in enumerate(chances):
                 out.chances[place] = float(chance)
             out.chance_count = len(chances)

@@ -12,7 +12,7 @@ from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.manifest import PROGRAM
 from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.artifacts.plan_check import check_plans
-from hybridge.runtime.artifacts.program_check import check_buffers, check_methods
+from hybridge.runtime.artifacts.program_check import check_methods, check_program
 from hybridge.runtime.artifacts.runtime_check import check_runtime, other_version
 from hybridge.runtime.core.failures import failure, run
 from hybridge.runtime.core.interface import Handle, Info
@@ -119,7 +119,7 @@ def _opened(artifact: Artifact) -> int:
     check_methods(manifest)
     file = artifact.opened[PROGRAM]
     check_plans(manifest, file)
-    check_buffers(manifest, file)
+    check_program(manifest, file)
     load_operators(manifest.namespaces)
     delegates = {name for method in manifest.methods.values() for name in method.delegates}
     operators = {name for name in manifest.operators if load().hybridge_has_operator(name.encode())}

@@ -34,8 +34,9 @@ class CallbackDrafter final : public Drafter {
     tokens.resize(std::min(limit, chosen_.propose(&context, &written, limit, user_)));
     if (reads) session_.forget_hidden();
     Proposal proposal(std::move(tokens));
-    if (written.chance_count == 1 && is_free()) proposal.chance = chances[0];
-    else if (written.chance_count > 0) proposal.chances.assign(chances.begin(), chances.begin() + static_cast<ptrdiff_t>(std::min(limit, written.chance_count)));
+    chances.resize(std::min(chances.size(), written.chance_count));
+    if (is_free() && !chances.empty()) proposal.chance = chances[0];
+    if (!is_free()) proposal.chances = std::move(chances);
     if (written.probabilities != nullptr) add(proposal, written.probabilities);
     return proposal;
   }

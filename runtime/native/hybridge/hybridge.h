@@ -76,8 +76,8 @@ typedef struct hybridge_context {
   size_t rows, width;
 } hybridge_context;
 
-// Where it writes draft tokens, and how likely each is to be right if those before it are: one number for all of them, or one for
-// each, or none. probabilities, float64 [tokens, vocab_size] or null: what each was drawn from, in the drafter's own memory until it
+// Where it writes draft tokens, and how likely each is to be right if those before it are: one number for all of them where it
+// is_free, else one for each, or none. probabilities, float64 [tokens, vocab_size] or null: what each was drawn from, in the drafter's own memory until it
 // is called again; chances must not depend on tokens that were drawn.
 typedef struct hybridge_proposal {
   int64_t* tokens;
