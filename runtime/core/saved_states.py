@@ -23,7 +23,7 @@ LARGEST_HEADER = 100_000_000
 """Bytes of names, texts and note; safetensors takes no more."""
 NAMES = {"format", "artifact", "texts", "note", "checksum"}
 """All that the header says of a state beside its buffers."""
-DTYPES = {
+DTYPES: Mapping[str, np.dtype[Any]] = {
     "F32": np.dtype(np.float32),
     "I64": np.dtype(np.int64),
     "I8": np.dtype(np.int8),
@@ -83,7 +83,7 @@ def _safetensors(data: bytes) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
     start = 8 + int.from_bytes(data[:8], "little")
     header = _json(data[8:start].decode())
     metadata = header.pop("__metadata__")
-    arrays = {}
+    arrays: dict[str, NDArray[Any]] = {}
     for name, described in header.items():
         dtype, shape, (begin, end) = DTYPES[described["dtype"]], described["shape"], described["data_offsets"]
         if not all(type(each) is int and each >= 0 for each in (*shape, begin, end)):
