@@ -59,7 +59,6 @@ def compiled(root: Path) -> list[Path]:
     for name, folder in {"hybridge": root, "hybridge.cache": root / "cache", "hybridge.runtime": root / "runtime"}.items():
         package = sys.modules[name] = ModuleType(name)
         package.__path__ = [str(folder)]
-    from hybridge.runtime.backends import xnnpack_cache
     from hybridge.runtime.core import library as core
     from hybridge.runtime.kernels import library
     from hybridge.runtime.pinned import COPIED, library_folder
@@ -68,7 +67,7 @@ def compiled(root: Path) -> list[Path]:
     if not library.compiler():
         return []
     copies = [library_folder() / HERE.library(name) for name in COPIED]
-    return [library.build(), core.build(), xnnpack_cache.library(), *copies]
+    return [library.build(), core.build(), *copies]
 
 
 def platform_tag(libraries: list[Path]) -> str:

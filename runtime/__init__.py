@@ -1,4 +1,4 @@
-"""The on-device harness: sessions, generation and validation of exported artifacts. Each name is imported at its first use."""
+"""The on-device harness: sessions and generation over exported artifacts. Each name is imported at its first use."""
 
 from typing import TYPE_CHECKING
 
@@ -8,23 +8,27 @@ if TYPE_CHECKING:
     from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
     from hybridge.runtime.artifacts.manifest import Manifest
     from hybridge.runtime.artifacts.options import ExportOptions
+    from hybridge.runtime.core.checkpoint import Checkpoint, PrefixCache
+    from hybridge.runtime.core.drafters import BlockDrafter, Context, Drafter, DraftModel, PromptLookup, Proposal
+    from hybridge.runtime.core.model import Model
     from hybridge.runtime.core.sampling import Sampling
-    from hybridge.runtime.drafters.prompt_lookup import PromptLookup
-    from hybridge.runtime.generation.drafter import Context, Drafter
-    from hybridge.runtime.generation.sampling import Proposal, Sampler
-    from hybridge.runtime.generation.stats import GenerationStats
-    from hybridge.runtime.sessions.session import Session
+    from hybridge.runtime.core.session import Session
+    from hybridge.runtime.core.statistics import GenerationStats
 
 __all__ = [
     "Artifact",
+    "BlockDrafter",
+    "Checkpoint",
     "Context",
+    "DraftModel",
     "Drafter",
     "ExportOptions",
     "GenerationStats",
     "Manifest",
+    "Model",
+    "PrefixCache",
     "PromptLookup",
     "Proposal",
-    "Sampler",
     "Sampling",
     "Session",
     "open_artifact",
@@ -35,16 +39,20 @@ if not TYPE_CHECKING:  # else a type checker would believe in every name
         __name__,
         {
             "Artifact": "hybridge.runtime.artifacts.artifact",
-            "Context": "hybridge.runtime.generation.drafter",
-            "Drafter": "hybridge.runtime.generation.drafter",
+            "BlockDrafter": "hybridge.runtime.core.drafters",
+            "Checkpoint": "hybridge.runtime.core.checkpoint",
+            "Context": "hybridge.runtime.core.drafters",
+            "DraftModel": "hybridge.runtime.core.drafters",
+            "Drafter": "hybridge.runtime.core.drafters",
             "ExportOptions": "hybridge.runtime.artifacts.options",
-            "GenerationStats": "hybridge.runtime.generation.stats",
+            "GenerationStats": "hybridge.runtime.core.statistics",
             "Manifest": "hybridge.runtime.artifacts.manifest",
-            "PromptLookup": "hybridge.runtime.drafters.prompt_lookup",
-            "Proposal": "hybridge.runtime.generation.sampling",
-            "Sampler": "hybridge.runtime.generation.sampling",
+            "Model": "hybridge.runtime.core.model",
+            "PrefixCache": "hybridge.runtime.core.checkpoint",
+            "PromptLookup": "hybridge.runtime.core.drafters",
+            "Proposal": "hybridge.runtime.core.drafters",
             "Sampling": "hybridge.runtime.core.sampling",
-            "Session": "hybridge.runtime.sessions.session",
+            "Session": "hybridge.runtime.core.session",
             "open_artifact": "hybridge.runtime.artifacts.artifact",
         },
     )

@@ -32,7 +32,7 @@ class Fields(SimpleNamespace):
 
 
 PROGRAM = Fields(execution_plan=1, segments=4, constant_segment=5, named_data=7)
-PLAN = Fields(name=0, values=2, chains=5, operators=6, delegates=7)
+PLAN = Fields(name=0, values=2, inputs=3, outputs=4, chains=5, operators=6, delegates=7)
 OPERATOR = Fields(name=0, overload=1)
 DELEGATE = Fields(id=0, processed=1, compile_specs=2)
 PROCESSED = Fields(index=1)
@@ -46,7 +46,8 @@ CALL = Fields(index=0, args=1)
 """Of a kernel's and of a delegate's."""
 VALUE = Fields(val_type=0, val=1)
 LIST = Fields(items=0)
-TENSOR_FIELDS = Fields(data_buffer_idx=5, allocation_info=6, extra_tensor_info=9)
+"""Of a list of values, and of a whole number."""
+TENSOR_FIELDS = Fields(scalar_type=0, sizes=2, data_buffer_idx=5, allocation_info=6, extra_tensor_info=9)
 EXTRA_TENSOR_INFO = Fields(fully_qualified_name=1)
 
 KERNEL_CALL, DELEGATE_CALL = 1, 2

@@ -147,14 +147,14 @@ FEATURES = (
     ),
     Break(
         "evaluate's divergence",
-        "runtime/checks/comparison.py",
+        "export/checks/comparison.py",
         "(want.exp() * (want - got)).sum(-1)",
         "(got.exp() * (want - got)).sum(-1)",
         "comparison evaluate",
     ),
     Break(
         "validation notices another model",
-        "runtime/checks/validation.py",
+        "export/checks/validation.py",
         "if error > report.tolerance * report.largest_logit",
         "if error > 1e9 * report.largest_logit",
         "numbers artifact native",

@@ -16,6 +16,7 @@ import torch
 from tiny import count_nodes, save_lively_checkpoint, tiny_config
 
 from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.checks.validation import OPERATIONS_PER_PROGRAM, validate
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.pte.exporter import export
 from hybridge.export.pte.methods import State, build_methods
@@ -23,8 +24,7 @@ from hybridge.export.pte.state_cache import build_cache
 from hybridge.export.reference.oracle import load_oracle
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.checks.validation import OPERATIONS_PER_PROGRAM, validate
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
 
 SIZES = {"max_seq_len": 67, "prefill_chunk": 17, "verify_len": 5, "snapshot_slots": 2}
 

@@ -34,9 +34,8 @@ from hybridge.export.api import export_model
 from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.runtime import Context
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.drafters.block_drafter import BlockDrafter
-from hybridge.runtime.generation.sampling import Proposal
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.drafters import BlockDrafter, Proposal
+from hybridge.runtime.core.session import Session
 
 SIZES = {"max_seq_len": 67, "prefill_chunk": 17, "verify_len": 6, "snapshot_slots": 2}
 LAYERS = ["sliding_attention", "full_attention"]

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.checks.comparison import divergence
 from hybridge.export.reference.oracle import round_as
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.checks.comparison import divergence
 
 FIRST = 1024
 REFUSED: dict[str, tuple[type[Exception], ...]] = {"float32": (), "int8": (UsageError,)}

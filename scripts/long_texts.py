@@ -21,7 +21,7 @@ import typer
 from benchmarks.export_cost import fingerprint
 from soaking.subjects import RECURRENCES, Subject
 
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
 
 ROOT = Path(__file__).parent.parent
 BOUNDS = {"": 1e-4, "8da4w": 5e-2}

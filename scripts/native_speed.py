@@ -21,9 +21,7 @@ from hybridge.export.cli.embedded import code_prompts, export_embedded
 from hybridge.runtime import PromptLookup, Session, open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 from hybridge.runtime.core import Model
-from hybridge.runtime.drafters.block_drafter import BlockDrafter
-from hybridge.runtime.drafters.draft_model import DraftModel
-from hybridge.runtime.generation.drafter import Drafter
+from hybridge.runtime.core.drafters import BlockDrafter, Drafter, DraftModel
 from hybridge.runtime.native import NativeDrafter, NativeSession
 
 

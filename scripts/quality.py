@@ -19,13 +19,13 @@ from real.models import SMOLLM2, gguf_of
 from torch import Tensor
 
 from hybridge.export.checkpoint.loading import Checkpoint, load_checkpoint
+from hybridge.export.checks.comparison import Comparison
 from hybridge.export.output.description import parameter_count, weight_bytes
 from hybridge.export.quantization.bits import with_recipe
 from hybridge.export.quantization.calibration import calibrate
 from hybridge.export.quantization.quantize import quantize
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
-from hybridge.runtime.checks.comparison import Comparison
 
 PROSE = Path(__file__).parent / "real" / "prose.txt"
 BLOCKS: dict[str, Any] = {"rounding": "blocks"}

@@ -14,7 +14,7 @@ from serving.running import Row, serving
 from serving.structure import mask_of_a_row, structured
 from serving.tokens import overhead
 
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
 
 FIGURES = ("turns", "bytes", "restart", "json", "mask", "overhead", "crowd")
 

@@ -21,7 +21,7 @@ from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.pte.state_cache import build_cache
 from hybridge.export.reference.eager import EagerMethods, LoadedDrafter, eager_session
 from hybridge.runtime import Context, ExportOptions, Sampler, Sampling, Session
-from hybridge.runtime.drafters.block_drafter import BlockDrafter
+from hybridge.runtime.core.drafters import BlockDrafter
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, snapshot_slots=1, draft_blocks=(2, 4, 6))
 VOCAB = {"vocab_size": 132, "vocab_size_per_layer_input": 132}
@@ -101,7 +101,7 @@ def test_an_empty_target_gives_nothing_to_look_at(clustered: Path) -> None:
 def test_a_drafter_that_is_broken_breaks_nothing(clustered: Path) -> None:
     session, _ = open_session(clustered, TARGET)
     plain = list(session.generate([5, 6, 7], max_new_tokens=20, eos_ids=()))
-    program = session._transactions.program
+    program = session.model.program
     assert isinstance(program, EagerMethods)
     program._methods["draft"].get_submodule("state.drafter.weights.model.norm").weight.fill_(float("nan"))
     session.reset()

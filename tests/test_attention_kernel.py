@@ -9,8 +9,8 @@ from torch import Tensor
 from hybridge.cache.block import Block
 from hybridge.cache.operations.quantized_rows import QuantizedRows, quantize_rows
 from hybridge.cache.operations.ring import Ring
-from hybridge.runtime.backends.threads import set_threads
-from hybridge.runtime.kernels.attention import attention, quantized_attention
+from hybridge.export.operators.attention import attention, quantized_attention
+from hybridge.runtime.core.library import set_threads
 from tests.helpers.kernel_program import KernelProgram
 
 ops = torch.ops.hybridge

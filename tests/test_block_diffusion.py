@@ -68,7 +68,7 @@ class Pipeline:
 
 def states(session: Session) -> dict[str, Tensor]:
     """The target's recurrent states and convolution windows."""
-    return {name: each.clone() for name, each in session._transactions.program.bounded().items() if each.is_floating_point()}
+    return {name: each.clone() for name, each in session.model.program.bounded().items() if each.is_floating_point()}
 
 
 def difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:

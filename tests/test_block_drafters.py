@@ -10,6 +10,7 @@ import pytest
 import torch
 from drafter_programs import compare_blocks, definition_of, hidden_states
 from drafter_twins import Twin, dflash2_config, dflash_config, dspark_config, random_tensors, save_drafter
+from hybridge.runtime.generation.noise import Stream
 from states import around_a_restore
 from tiny import lively, tiny_config, tiny_model
 from torch import Tensor
@@ -19,8 +20,7 @@ from hybridge.export.drafters.drafter import ArtifactDrafter
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.reference.eager import EagerMethods, LoadedDrafter, eager_session
 from hybridge.runtime import Context, ExportOptions, Sampler, Sampling
-from hybridge.runtime.drafters.block_drafter import BlockDrafter
-from hybridge.runtime.generation.noise import Stream
+from hybridge.runtime.core.drafters import BlockDrafter
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, shorter_verify_lens=(3,), draft_blocks=(2, 4, 6))
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -154,7 +154,7 @@ def test_the_prompt_may_be_longer_than_a_call(subject: Subject) -> None:
 @pytest.mark.parametrize("kind", ["dflash", "dflash2", "dspark"])
 def test_a_drafter_that_is_broken_breaks_nothing(tmp_path: Path, kind: str) -> None:
     subject = Subject(tmp_path, FAMILIES[0], kind)
-    session, program = subject.session, subject.session._transactions.program
+    session, program = subject.session, subject.session.model.program
     assert isinstance(program, EagerMethods)
     plain = list(session.generate([5, 6, 7], max_new_tokens=20, eos_ids=()))
     drafter = program._methods["draft"].drafter

@@ -14,7 +14,9 @@ from tiny import save_tokenizer, tiny_config
 from hybridge.cache.errors import UsageError
 from hybridge.export.api import export_model
 from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.checks.comparison import divergence
 from hybridge.export.layers.rounded_weight import Grid
+from hybridge.export.operators.panels import weights
 from hybridge.export.output.description import Weights
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.quantization.bits import with_recipe
@@ -26,8 +28,6 @@ from hybridge.export.quantization.scale_search import round_by_search
 from hybridge.export.reference.validate import validate_session
 from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.checks.comparison import divergence
-from hybridge.runtime.kernels.panels import weights
 from tests.helpers.tiny import lively, save_lively_checkpoint, tiny_model
 from tests.helpers.zoo import VARIANTS
 

@@ -20,11 +20,8 @@ from states import same, seen
 
 from hybridge.cache.errors import OutputError, UsageError
 from hybridge.runtime import Session
-from hybridge.runtime.sessions.checkpoint import Checkpoint
-from hybridge.runtime.sessions.checkpoint_file import name_of
-from hybridge.runtime.sessions.checkpoint_folder import CheckpointFolder
-from hybridge.runtime.sessions.prefix_cache import PrefixCache
-from hybridge.runtime.sessions.reading import bring_to
+from hybridge.runtime.core.checkpoint import Checkpoint, PrefixCache, bring_to
+from hybridge.runtime.core.checkpoint_folder import CheckpointFolder, name_of
 
 TEXT = [97 + i % 11 for i in range(70)]
 BUDGET = 1 << 30
@@ -233,7 +230,7 @@ def test_a_full_disk_ends_the_writing_and_nothing_else(
     def full(path: Path, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hybridge.runtime.sessions.checkpoint_folder.replace_file", full)
+    monkeypatch.setattr("hybridge.runtime.core.checkpoint_folder.replace_file", full)
     session = babbling()
     with opened(tmp_path, session) as (folder, cache, _):
         bring_to(session, TEXT, cache, [20])

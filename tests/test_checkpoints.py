@@ -20,11 +20,9 @@ from torch import Tensor
 from hybridge.cache.errors import SnapshotError, UsageError
 from hybridge.export.reference.eager import eager_session
 from hybridge.runtime import Context, ExportOptions, Proposal, Session
-from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
-from hybridge.runtime.sessions.checkpoint import Checkpoint
-from hybridge.runtime.sessions.prefix_cache import PrefixCache
-from hybridge.runtime.sessions.reading import Reading as Prompt
-from hybridge.runtime.sessions.reading import bring_to
+from hybridge.runtime.core.checkpoint import Checkpoint, PrefixCache, bring_to
+from hybridge.runtime.core.checkpoint import Reading as Prompt
+from hybridge.runtime.core.programs import TextDescription, TextProgram
 
 SIZES = ExportOptions(max_seq_len=140, prefill_chunk=9, verify_len=4, snapshot_slots=2, kernels="aten")
 INT8 = replace(SIZES, kernels="hybridge", kv_cache="int8")
@@ -186,9 +184,9 @@ def test_rows_are_copied_once() -> None:
     first = session.checkpoint()
     session.prefill(list(range(1, 31)))
     second = session.checkpoint()
-    state = session._transactions.program.state()
+    state = session.model.program.state()
     row = sum(each.nbytes // each.shape[1] for name, each in state.items() if name.endswith((".keys", ".values")))
-    bounded = sum(each.nbytes for name, each in session._transactions.program.bounded().items())
+    bounded = sum(each.nbytes for name, each in session.model.program.bounded().items())
     assert row > 0
     for checkpoint, tokens in ((first, 50), (second, 30)):
         assert 0.9 < checkpoint.nbytes / (bounded + tokens * (row + 8)) <= 1.02
@@ -204,7 +202,7 @@ def test_rows_below_a_restored_length_are_still_known() -> None:
 # The tree
 
 
-class Reading(TextMethods):
+class Reading(TextProgram):
     """Counts the tokens that it reads."""
 
     read = 0
@@ -233,18 +231,18 @@ def test_the_tree_finds_the_longest_beginning_within_its_budget(given_texts: lis
         expected = max((len(each) for each in alive(cache) if text[: len(each)] == each), default=0)
         found = cache.find(text)
         assert (found.length if found else 0) == expected
-        session._transactions.program.read = 0  # type: ignore[attr-defined]
+        session.model.program.read = 0  # type: ignore[attr-defined]
         at_hand = session.tokens if text[: session.length] == session.tokens else []
         got = bring_to(session, text, cache, marks=[len(text) // 2])
         assert session.tokens == text
         assert got == max(expected, len(at_hand))
-        assert session._transactions.program.read == len(text) - got  # type: ignore[attr-defined]
+        assert session.model.program.read == len(text) - got  # type: ignore[attr-defined]
         assert cache.nbytes <= budget
         assert cache.nbytes == counted(cache)
         known = {tuple(each.tokens): each for each in cache._nodes}
     for tokens, checkpoint in known.items():
         assert session.resume(checkpoint) == len(tokens)
-        assert tuple(session._transactions.program.text) == tokens  # type: ignore[attr-defined]
+        assert tuple(session.model.program.text) == tokens  # type: ignore[attr-defined]
     cache.clear()
     assert (cache.nbytes, len(cache), cache._root.children) == (0, 0, {})
 
@@ -318,7 +316,7 @@ def test_rows_stay_as_long_as_a_longer_text_needs_them() -> None:
 
 
 def test_a_long_prompt_is_kept_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybridge.runtime.sessions.reading.EVERY", 20)
+    monkeypatch.setattr("hybridge.runtime.core.checkpoint.EVERY", 20)
     session, cache = reading_session(), PrefixCache()
     bring_to(session, [1, 2] * 35, cache, marks=[33])
     assert sorted(map(len, alive(cache))) == [20, 33, 40, 60, 70]

@@ -107,7 +107,7 @@ def test_run_guesses_with_a_draft_model(cli: Run, artifact: Path) -> None:
 SLOW = """
 import time
 from hybridge.export.cli import main
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
 decode = Session.decode
 Session.decode = lambda self, token: (time.sleep(0.2), decode(self, token))[1]
 main()

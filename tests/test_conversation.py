@@ -15,12 +15,11 @@ from hybridge.export.cli.chat_template import render
 from hybridge.export.cli.terminal import Terminal
 from hybridge.export.server.formats import answer_format
 from hybridge.runtime import ExportOptions, GenerationStats, Session
-from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
 from hybridge.runtime.chat.conversation import Conversation, Message, Settings
 from hybridge.runtime.chat.parts import Apart
-from hybridge.runtime.generation.constraint import Constraint
-from hybridge.runtime.generation.drafter import Context
-from hybridge.runtime.generation.sampling import Proposal
+from hybridge.runtime.core.constraint import Constraint
+from hybridge.runtime.core.drafters import Context, Proposal
+from hybridge.runtime.core.programs import TextDescription, TextProgram
 from hybridge.runtime.structured.grammars import Grammars
 from hybridge.runtime.structured.lazy import behind
 
@@ -60,7 +59,7 @@ def test_whatever_is_undone_the_next_answer_is_that_of_a_fresh_session(steps: li
         assert [message["role"] for message in conversation.messages] == ["user", "assistant"] * len(conversation.turns)
 
 
-class Counting(TextMethods):
+class Counting(TextProgram):
     """Counts the tokens that it reads."""
 
     read = 0
@@ -75,7 +74,7 @@ class Counting(TextMethods):
 def test_taking_back_reads_nothing_again() -> None:
     conversation = talk()
     counting = Counting(babble)
-    conversation.session._transactions.program = counting
+    conversation.session.model.program = counting
     conversation.session.reset()
     said(conversation, "one")
     said(conversation, "two " * 20)
@@ -171,7 +170,7 @@ def test_what_does_not_fit_changes_nothing() -> None:
     assert before == (conversation.messages, conversation.tokens, conversation.session.tokens)
 
 
-class Tapped(TextMethods):
+class Tapped(TextProgram):
     """Also puts out a hidden state for each token: its place in the text."""
 
     def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -234,7 +233,7 @@ def thoughtful(template: str = scripted.TEMPLATE) -> tuple[Conversation, list[st
     """A conversation with a model that thinks "hm" and says "yes", and what it was seen to think."""
     model = scripted.speaking(lambda prompt: "<think>\nhm\n</think>\n\nyes")
     options = ExportOptions(max_seq_len=900, verify_len=4, snapshot_slots=2)
-    session = Session(TextMethods(model), TextDescription(vocab_size=260, options=options, eos_ids=[scripted.END]))
+    session = Session.over(TextProgram(model), TextDescription(vocab_size=260, options=options, eos_ids=[scripted.END]))
     form = answer_format(None, template, BYTES)
     assert form is not None
     apart = Apart(BYTES, lambda prompt: form.answer(prompt, ()))

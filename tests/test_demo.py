@@ -16,13 +16,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import hybridge
 from hybridge.cache import HybridCache
+from hybridge.export.checks.speculation import PLAIN, contest, sampling_p_value
 from hybridge.export.cli.bench import Artifacts, load
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.export.cli.speculation_figures import Subject
 from hybridge.runtime import Sampling, Session
 from hybridge.runtime.artifacts.manifest import read_manifest
-from hybridge.runtime.checks.sampling_check import sampling_p_value
-from hybridge.runtime.checks.speculation_bench import PLAIN, contest
 
 SCRIPT = Path(sys.executable).parent / "hybridge"
 PROMPTS = ["class Point:\n    def __init__(self", "def main(", "The first argument is the name of"]
@@ -102,7 +101,7 @@ def test_text_of_a_seed_is_the_same_with_every_drafter(demo: Path, way: str) -> 
 @pytest.mark.thorough
 def test_the_trained_draft_keeps_the_sampling_distribution(demo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = count()
-    monkeypatch.setattr("hybridge.runtime.generation.sampling.secrets.randbits", lambda bits: next(seeds))
+    monkeypatch.setattr("hybridge.runtime.core.drafters.secrets.randbits", lambda bits: next(seeds))
     target, draft = (Session.load(folder) for folder in (demo, demo.with_name(f"{demo.name}-draft")))
     p, acceptance = sampling_p_value(target, draft, list(PROMPTS[0].encode()), Sampling(temperature=1.0, top_k=6), 12_000)
     assert p > 0.01

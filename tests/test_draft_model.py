@@ -10,8 +10,7 @@ from table import Table, table_session
 from hybridge.cache.errors import ArtifactError, DraftError
 from hybridge.runtime import Artifact, GenerationStats, Sampling, Session, open_artifact
 from hybridge.runtime.artifacts.artifact import file_entry
-from hybridge.runtime.drafters.block_drafter import BlockDrafter
-from hybridge.runtime.drafters.draft_model import DraftModel
+from hybridge.runtime.core.drafters import BlockDrafter, DraftModel
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7]
 

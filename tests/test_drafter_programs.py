@@ -12,7 +12,7 @@ from tiny import lively, tiny_config, tiny_model
 
 from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.runtime import ExportOptions, Sampling, Session
-from hybridge.runtime.drafters.block_drafter import BlockDrafter
+from hybridge.runtime.core.drafters import BlockDrafter
 
 OPTIONS = ExportOptions(max_seq_len=48, prefill_chunk=8, verify_len=6, snapshot_slots=1, draft_blocks=(4, 6))
 FULL, SLIDING = "full_attention", "sliding_attention"

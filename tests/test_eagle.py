@@ -16,7 +16,7 @@ from hybridge.export.drafters.eagle_config import read_eagle_config
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.reference.eager import LoadedDrafter, eager_session
 from hybridge.runtime import Context, ExportOptions, Sampler, Sampling, Session
-from hybridge.runtime.drafters.block_drafter import BlockDrafter
+from hybridge.runtime.core.drafters import BlockDrafter
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, snapshot_slots=1, draft_blocks=(3, 5))
 TARGET = tiny_config("qwen3_5_text")

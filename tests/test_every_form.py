@@ -11,6 +11,7 @@ from store import exported
 from tiny import save_checkpoint, tiny_config
 
 from hybridge.export.api import export_model
+from hybridge.export.checks.validation import validate
 from hybridge.export.cli.chat_template import load_template
 from hybridge.export.reference.oracle import load_oracle
 from hybridge.export.source.named import Named
@@ -18,7 +19,6 @@ from hybridge.runtime import ExportOptions, GenerationStats, Session, open_artif
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
 from hybridge.runtime.chat.conversation import Conversation, Settings
-from hybridge.runtime.checks.validation import validate
 
 pytestmark = pytest.mark.slow
 OPTIONS = ExportOptions(max_seq_len=40, prefill_chunk=5, verify_len=3, snapshot_slots=0, quantize="4w", group_size=8)

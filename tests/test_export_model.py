@@ -21,11 +21,11 @@ from checkpoint_forms import lfs_pointer, save_adapter
 import hybridge
 from hybridge.cache.errors import CheckpointError, HybridgeError, UsageError, ValidationError
 from hybridge.export import formats
+from hybridge.export.checks.validation import Divergence, ValidationReport
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.source.named import Named
 from hybridge.runtime.artifacts.manifest import Manifest, read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.checks.validation_report import Divergence, ValidationReport
 
 OPTIONS = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2, kernels="hybridge")
 

@@ -9,9 +9,9 @@ from store import exported
 from tiny import save_checkpoint, save_lively_checkpoint, tiny_config
 from zoo import VARIANTS
 
+from hybridge.export.checks.validation import validate
 from hybridge.export.reference.oracle import load_oracle
 from hybridge.runtime import ExportOptions, Session
-from hybridge.runtime.checks.validation import validate
 
 pytestmark = pytest.mark.slow
 

@@ -8,12 +8,12 @@ from zoo import VARIANTS
 
 from hybridge.cache.families import FAMILIES
 from hybridge.export.adaptation.families import ADAPTATIONS
+from hybridge.export.checks.validation import validate
 from hybridge.export.pte.methods import State, build_methods
 from hybridge.export.pte.state_cache import build_cache
 from hybridge.export.reference.eager import eager_session
 from hybridge.export.reference.oracle import uncached
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.checks.validation import validate
 
 MOST_NODES = 120
 """Of decode, for each layer; what embedding, head and bookkeeping need comes on top."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
-import torch
 
 from hybridge.export.cli import figures
 
@@ -25,8 +27,8 @@ class NoisySession:
     def __init__(self, clock: Clock) -> None:
         self.clock, self.calls = clock, 0
 
-    def state(self) -> dict[str, torch.Tensor]:
-        return {"keys": torch.ones(1, 60, 2)}
+    def state(self) -> dict[str, Any]:
+        return {"keys": np.ones((1, 60, 2))}
 
     def reset(self) -> None: ...
 

@@ -12,8 +12,8 @@ from table import END, VOCABULARY, Table, table_session
 
 from hybridge.cache.errors import CapacityError, TokenError, UsageError
 from hybridge.runtime import Context, Drafter, GenerationStats, PromptLookup, Proposal, Sampling, Session
-from hybridge.runtime.drafters.draft_model import DraftModel
-from hybridge.runtime.generation.generate import Round
+from hybridge.runtime.core.drafters import DraftModel
+from hybridge.runtime.core.generation import Round
 
 
 class FixedProposals:
@@ -160,7 +160,7 @@ class Interrupted:
     """Methods whose next call is interrupted, after it happened or before."""
 
     def __init__(self, session: Session, after: bool) -> None:
-        self.inner, self.after = session._transactions.program, after
+        self.inner, self.after = session.model.program, after
 
     def call(self, name: str, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if self.after:
@@ -185,13 +185,13 @@ def test_an_interrupted_call_either_happened_or_not(operation: str, after: bool)
     session.snapshot(0)
     session.prefill([3, 4, 5])
     session.verify([0, 1])
-    program = session._transactions.program
-    session._transactions.program = Interrupted(session, after)  # type: ignore[assignment]
+    program = session.model.program
+    session.model.program = Interrupted(session, after)  # type: ignore[assignment]
     calls = {"prefill": lambda: session.prefill([1] * 5), "decode": lambda: session.decode(2),
              "commit": lambda: session.commit(1), "restore": lambda: session.restore(0), "reset": session.reset}  # fmt: skip
     with pytest.raises(KeyboardInterrupt):
         calls[operation]()
-    session._transactions.program = program
+    session.model.program = program
     assert session.tokens == program.text  # type: ignore[attr-defined]
     session.decode(1)
     assert session.tokens == program.text  # type: ignore[attr-defined]
@@ -201,7 +201,7 @@ def test_an_interrupted_call_either_happened_or_not(operation: str, after: bool)
 def counted_seeds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Sampling without a seed draws one after the other, so that a test of chance always has the same."""
     seeds = count()
-    monkeypatch.setattr("hybridge.runtime.generation.sampling.secrets.randbits", lambda bits: next(seeds))
+    monkeypatch.setattr("hybridge.runtime.core.drafters.secrets.randbits", lambda bits: next(seeds))
     gc.disable()
     yield
     gc.enable()
@@ -255,7 +255,8 @@ def test_sampled_text_is_distributed_as_the_target_says(kind: str) -> None:
 @pytest.mark.parametrize("rule", ["accepts too much", "redraws from all"])
 def test_the_distribution_check_notices_a_broken_acceptance_rule(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
     from hybridge.runtime.generation.noise import Stream
-    from hybridge.runtime.generation.sampling import Sampler
+
+    from hybridge.runtime.core.drafters import Sampler
 
     def broken(self: Sampler, logits: torch.Tensor, guess: int, q: torch.Tensor, text: list[int]) -> int:
         p = self.distribution(logits, text)

@@ -22,13 +22,13 @@ from hybridge.export.checkpoint.gguf.header import read_header
 from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.layers.packed_layers import PackedLinear
+from hybridge.export.operators.panels import weights
 from hybridge.export.quantization.packing import pack_weights
 from hybridge.export.reference.oracle import uncached
 from hybridge.export.source.named import Named
 from hybridge.runtime import Session
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
-from hybridge.runtime.kernels.panels import weights
 
 
 def test_every_architecture_has_a_file() -> None:

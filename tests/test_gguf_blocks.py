@@ -22,7 +22,9 @@ from hybridge.cache.errors import CheckpointError, UsageError
 from hybridge.export.api import export_model
 from hybridge.export.checkpoint.gguf.blocks import FLOATS, KINDS, decode
 from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.checks.texts import logits_of
 from hybridge.export.layers.packed_layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
+from hybridge.export.operators.panels import LANES, weights
 from hybridge.export.output.description import Weights
 from hybridge.export.quantization.choice import costs, resolved
 from hybridge.export.quantization.kept import notes
@@ -32,8 +34,6 @@ from hybridge.export.reference.oracle import round_as, uncached
 from hybridge.runtime import Session
 from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.checks.session_logits import logits_of
-from hybridge.runtime.kernels.panels import LANES, weights
 
 KEEP = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, quantize="keep")
 ALL = [*(kind for kind in HALVES if kind != TYPES.Q3_K), TYPES.F16, TYPES.BF16, TYPES.F32]

@@ -18,7 +18,7 @@ from hybridge.cache.errors import ArtifactError, CommitError, HybridgeError, Sna
 from hybridge.export.pte.state_cache import build_cache
 from hybridge.export.reference.eager import EagerMethods
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
+from hybridge.runtime.core.programs import TextDescription, TextProgram
 
 TEXT, BLOCK = [1, 2, 3, 1, 2], [3, 1, 2]
 LONG = [3, 1, 4, 1, 5, 2, 3, 1, 4, 2, 2, 3]  # two chunks and a few tokens more
@@ -32,7 +32,7 @@ Make = Callable[[], Session]
 
 def text_session() -> Session:
     description = TextDescription(vocab_size=VOCABULARY, options=OPTIONS, eos_ids=[END], identity="a table")
-    return Session(TextMethods(Table(3, ends=False), OPTIONS.max_seq_len, OPTIONS.snapshot_slots), description)
+    return Session.over(TextProgram(Table(3, ends=False), OPTIONS.max_seq_len, OPTIONS.snapshot_slots), description)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def eager() -> Session:
     config = tiny_config("qwen3_5_text", num_hidden_layers=2, layer_types=["linear_attention", "full_attention"])
     model = tiny_model(config)
     description = TextDescription(vocab_size=config.vocab_size, options=OPTIONS, identity="eager")
-    return Session(EagerMethods(model, build_cache(config, OPTIONS), OPTIONS), description)
+    return Session.over(EagerMethods(model, build_cache(config, OPTIONS), OPTIONS), description)
 
 
 def prepared(session: Session) -> Session:
@@ -141,7 +141,7 @@ def test_it_happened_or_it_did_not(name: str, by_instruction: bool, file: Path) 
         second = Interrupt(random.Random(strike).randrange(1, 60), by_instruction)
         second.struck(lambda: session.tokens)
         assert held(session) in possible, (name, strike)
-        assert session.tokens == session._transactions.program.text  # type: ignore[attr-defined]
+        assert session.tokens == session.model.program.text  # type: ignore[attr-defined]
         if struck and strike % 7 == 0:
             goes_on(session, text_session)
     assert strike > 10, "the call was interrupted in many places"
@@ -187,7 +187,7 @@ def test_a_generation_goes_on_wherever_it_was_interrupted() -> None:
 
         struck = Interrupt(strike).struck(generate)
         text = session.tokens
-        assert text == session._transactions.program.text  # type: ignore[attr-defined]
+        assert text == session.model.program.text  # type: ignore[attr-defined]
         assert text == [*TEXT, *plain][: len(text)]
         if text:
             rest = list(session.generate([*TEXT, *plain][len(text) : len(text) + 1], max_new_tokens=5))
@@ -195,10 +195,10 @@ def test_a_generation_goes_on_wherever_it_was_interrupted() -> None:
     assert got == plain
 
 
-class Failing(TextMethods):
+class Failing(TextProgram):
     """Fails in the call of that number, or lies about lengths."""
 
-    def __init__(self, inner: TextMethods, fails: int = -1, lie: int = 0) -> None:
+    def __init__(self, inner: TextProgram, fails: int = -1, lie: int = 0) -> None:
         super().__init__(inner.logits, OPTIONS.max_seq_len, OPTIONS.snapshot_slots)
         self.rows, self.numbers, self.left, self.lie = inner.rows, inner.numbers, fails, lie
 
@@ -220,7 +220,7 @@ def test_a_prefill_that_fails_in_any_chunk_changes_nothing(empty: bool, fails: i
     if not empty:
         prepared(session)
     before = held(session)
-    session._transactions.program = Failing(session._transactions.program, fails)  # type: ignore[arg-type]
+    session.model.program = Failing(session.model.program, fails)  # type: ignore[arg-type]
     with pytest.raises(ArtifactError, match="failed"):
         session.prefill(LONG)
     assert held(session) == before
@@ -231,7 +231,7 @@ def test_a_prefill_that_fails_in_any_chunk_changes_nothing(empty: bool, fails: i
 @pytest.mark.parametrize("fails", range(3))
 def test_a_recurrent_state_comes_back_too(eager: Session, fails: int, monkeypatch: pytest.MonkeyPatch) -> None:
     before, left = held(prepared(eager)), iter(range(99))
-    really = eager._transactions.program.call
+    really = eager.model.program.call
 
     def call(name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
         if next(left) == fails:
@@ -239,7 +239,7 @@ def test_a_recurrent_state_comes_back_too(eager: Session, fails: int, monkeypatc
         return really(name, *inputs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(eager._transactions.program, "call", call)
+        patch.setattr(eager.model.program, "call", call)
         with pytest.raises(ArtifactError, match="failed"):
             eager.prefill(LONG)
         assert held(eager) == before
@@ -247,13 +247,13 @@ def test_a_recurrent_state_comes_back_too(eager: Session, fails: int, monkeypatc
 
 def test_a_prefill_of_one_chunk_copies_nothing_and_one_of_several_once(monkeypatch: pytest.MonkeyPatch) -> None:
     session, asked = prepared(text_session()), list[str]()
-    really = session._transactions.program.bounded
+    really = session.model.program.bounded
 
     def bounded() -> dict[str, Tensor]:
         asked.append("bounded")
         return dict(really())
 
-    monkeypatch.setattr(session._transactions.program, "bounded", bounded)
+    monkeypatch.setattr(session.model.program, "bounded", bounded)
     session.prefill([1] * 5)
     assert len(asked) == 1, "to compare the length"
     session.prefill(LONG)
@@ -263,7 +263,7 @@ def test_a_prefill_of_one_chunk_copies_nothing_and_one_of_several_once(monkeypat
 @pytest.mark.parametrize("name", ["commit", "restore"])
 def test_a_program_that_holds_another_length_is_not_believed(name: str) -> None:
     session = prepared(text_session())
-    session._transactions.program = Failing(session._transactions.program, lie=1)  # type: ignore[arg-type]
+    session.model.program = Failing(session.model.program, lie=1)  # type: ignore[arg-type]
     with pytest.raises(ArtifactError, match="reset the session"):
         operations(Path())[name](session)
     with pytest.raises(ArtifactError, match="reset the session"):
@@ -284,13 +284,13 @@ def test_a_restore_to_a_text_of_the_same_length_is_told_apart() -> None:
     session.decode(4)
     with struck(session, "before"), pytest.raises(KeyboardInterrupt):
         session.restore(0)
-    assert session.tokens == session._transactions.program.text == [1, 4]  # type: ignore[attr-defined]
+    assert session.tokens == session.model.program.text == [1, 4]  # type: ignore[attr-defined]
 
 
 @contextmanager
 def struck(session: Session, when: str, call: int = 0) -> Iterator[None]:
     """Interrupts the program's call of that number, before or after it did its work."""
-    really, left = session._transactions.program.call, iter(range(99))
+    really, left = session.model.program.call, iter(range(99))
 
     def interrupted(name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
         if next(left) != call:
@@ -300,7 +300,7 @@ def struck(session: Session, when: str, call: int = 0) -> Iterator[None]:
         raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session._transactions.program, "call", interrupted)
+        patch.setattr(session.model.program, "call", interrupted)
         yield
 
 
@@ -325,14 +325,14 @@ def test_another_thread_is_told_to_wait() -> None:
 
     inside, go_on = Event(), Event()
 
-    class Slow(TextMethods):
+    class Slow(TextProgram):
         def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
             if name == "decode":
                 inside.set()
                 assert go_on.wait(20)
             return super().call(name, *inputs)
 
-    session = Session(Slow(Table()), TextDescription(vocab_size=VOCABULARY, options=OPTIONS))
+    session = Session.over(Slow(Table()), TextDescription(vocab_size=VOCABULARY, options=OPTIONS))
     thread = Thread(target=lambda: session.decode(1))
     thread.start()
     assert inside.wait(20)
@@ -341,7 +341,7 @@ def test_another_thread_is_told_to_wait() -> None:
             call()
     go_on.set()
     thread.join()
-    assert session.tokens == session._transactions.program.text == [1]  # type: ignore[attr-defined]
+    assert session.tokens == session.model.program.text == [1]  # type: ignore[attr-defined]
     session.prefill([2, 3])
     assert session.tokens == [1, 2, 3]
 

@@ -25,7 +25,7 @@ from hybridge.export.pte.state_cache import build_cache
 from hybridge.export.reference.eager import LoadedDrafter, eager_session
 from hybridge.runtime import Context, ExportOptions, Sampler, Sampling, Session
 from hybridge.runtime.artifacts.drafter_description import DrafterDescription
-from hybridge.runtime.drafters.block_drafter import BlockDrafter
+from hybridge.runtime.core.drafters import BlockDrafter
 
 OPTIONS = ExportOptions(
     max_seq_len=41, prefill_chunk=7, verify_len=5, shorter_verify_lens=(3,), tap_layers=(1, -1), mtp=True, draft_len=3
@@ -141,7 +141,7 @@ def test_what_stands_behind_the_pairs_is_not_looked_at(made: tuple[MtpReference,
     rows = torch.full((1, 5, session.hidden.shape[-1] // 2), float("nan"))
     rows[0, :3] = session.hidden[:, rows.shape[-1] :]
     following = torch.tensor([[*TOKENS[1:4], 0, 0]])
-    guesses, chances = session._transactions.program.call("draft", rows, following, torch.tensor([3]))
+    guesses, chances = session.model.program.call("draft", rows, following, torch.tensor([3]))
     assert guesses[0].tolist() == reference.chain(TOKENS[:4], 3)
     assert bool(((chances > 0) & (chances <= 1)).all())
 

@@ -34,12 +34,11 @@ from hybridge.cache.errors import (
     TokenError,
     UsageError,
 )
+from hybridge.export.checks.random_program import RandomProgram
+from hybridge.export.checks.validation import TOLERANCE, ValidationReport, compare
 from hybridge.export.cli import app
 from hybridge.export.reference.oracle import load_oracle
 from hybridge.runtime import GenerationStats, PromptLookup, Session, open_artifact
-from hybridge.runtime.checks.random_program import RandomProgram
-from hybridge.runtime.checks.validation import TOLERANCE, compare
-from hybridge.runtime.checks.validation_report import ValidationReport
 from hybridge.runtime.core import Model, library
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.native import NativeSession

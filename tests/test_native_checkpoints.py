@@ -7,15 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hybridge.runtime.sessions.token_runner import TokenRunner
 from store import exported
 
 from hybridge.cache.errors import SnapshotError, UsageError
 from hybridge.runtime import ExportOptions, Session, open_artifact
 from hybridge.runtime.core import Model
+from hybridge.runtime.core.checkpoint import PrefixCache, bring_to
 from hybridge.runtime.native import NativeSession
-from hybridge.runtime.sessions.prefix_cache import PrefixCache
-from hybridge.runtime.sessions.reading import bring_to
-from hybridge.runtime.sessions.token_runner import TokenRunner
 
 FORMS = ("artifact", "int8_artifact")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from hybridge.cache.errors import ArtifactError, DraftError, TokenError, UsageError
 from hybridge.runtime import GenerationStats, Sampling, Session, open_artifact
 from hybridge.runtime.core import Model
-from hybridge.runtime.generation.constraint import Constraint
+from hybridge.runtime.core.constraint import Constraint
 from hybridge.runtime.native import NativeSession
 
 pytestmark = pytest.mark.slow

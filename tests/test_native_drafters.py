@@ -23,12 +23,12 @@ from tiny import save_lively_checkpoint, tiny_config
 
 from hybridge.cache.errors import DraftError, SnapshotError, ValidationError
 from hybridge.export.api import export_model
+from hybridge.export.checks.validation import ValidationReport
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.pte import exporter
 from hybridge.export.reference.validate import validate_native, validate_session
 from hybridge.runtime import Context, ExportOptions, GenerationStats, Sampler, Sampling, Session
-from hybridge.runtime.checks.validation_report import ValidationReport
-from hybridge.runtime.drafters.block_drafter import BlockDrafter
+from hybridge.runtime.core.drafters import BlockDrafter
 from hybridge.runtime.native import NativeSession
 
 pytestmark = pytest.mark.slow
@@ -182,7 +182,7 @@ def test_the_same_noise_gives_pythons_draws(artifact: Path, native: NativeSessio
             wanted, counted = GenerationStats(), GenerationStats()
             python.reset()
             native.reset()
-            with mock.patch("hybridge.runtime.generation.sampling.secrets.randbits", return_value=noise):
+            with mock.patch("hybridge.runtime.core.drafters.secrets.randbits", return_value=noise):
                 drawn = python.generate(
                     prompt, max_new_tokens=40, drafter=drafter, sampling=sampling, block_length=block, stats=wanted
                 )

@@ -11,14 +11,13 @@ from typing import Any, Literal, get_args
 from unittest import mock
 
 import pytest
+from hybridge.runtime.generation.pace import Pace
 from native_programs import native_program
 from store import demo_folder
 
 from hybridge.runtime import Context, Drafter, GenerationStats, PromptLookup, Proposal, Sampling, Session, open_artifact
 from hybridge.runtime.core import Model
-from hybridge.runtime.drafters.block_drafter import BlockDrafter
-from hybridge.runtime.drafters.draft_model import DraftModel
-from hybridge.runtime.generation.pace import Pace
+from hybridge.runtime.core.drafters import BlockDrafter, DraftModel
 from hybridge.runtime.native import NativeSession
 
 Known = Literal["lookup", "own", "model", "guesses"]
@@ -133,7 +132,7 @@ def in_python(session: Session, steps: Sequence[float], drafter: Drafter, sampli
     """A generation's tokens, and its counts, on a clock that passes by ``steps``."""
     stats, times = GenerationStats(), itertools.accumulate(itertools.chain([1.0], itertools.cycle(steps)))
     session.reset()
-    with mock.patch("hybridge.runtime.generation.generate.perf_counter", times.__next__):
+    with mock.patch("hybridge.runtime.core.generation.perf_counter", times.__next__):
         tokens = list(session.generate(CODE, max_new_tokens=150, drafter=drafter, sampling=sampling, stats=stats))
     return tokens, [stats.proposed, stats.accepted, stats.verifies, stats.rollbacks]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hybridge.cache.errors import UsageError
+from hybridge.export.checks.speculation import p_value
 from hybridge.runtime import Context, GenerationStats, Proposal, Sampler, Sampling, Session
-from hybridge.runtime.checks.sampling_check import p_value
 from hybridge.runtime.native import NativeSession
 
 pytestmark = pytest.mark.slow

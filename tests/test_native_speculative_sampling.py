@@ -12,11 +12,10 @@ import pytest
 from modulus import mask_by
 from store import demo_folder
 
+from hybridge.export.checks.speculation import DEPTH, exact, p_value, remembered
 from hybridge.runtime import Drafter, GenerationStats, Sampling, Session, open_artifact
-from hybridge.runtime.checks.sampling_check import DEPTH, exact, p_value, remembered
 from hybridge.runtime.core import Model
-from hybridge.runtime.drafters.block_drafter import BlockDrafter
-from hybridge.runtime.drafters.draft_model import DraftModel
+from hybridge.runtime.core.drafters import BlockDrafter, DraftModel
 from hybridge.runtime.native import NativeDrafter, NativeSession
 
 pytestmark = pytest.mark.slow
@@ -66,7 +65,7 @@ def test_the_same_noise_gives_pythons_tokens(pair: Pair, sampling: Sampling) -> 
         for block in (2, 4, 7):
             wanted, counted = GenerationStats(), GenerationStats()
             pair.python.reset()
-            with mock.patch("hybridge.runtime.generation.sampling.secrets.randbits", return_value=noise):
+            with mock.patch("hybridge.runtime.core.drafters.secrets.randbits", return_value=noise):
                 drawn = pair.python.generate(
                     CODE, max_new_tokens=50, drafter=pair.pythons, sampling=sampling, block_length=block, stats=wanted
                 )

@@ -6,13 +6,13 @@ import math
 
 import pytest
 import torch
+from hybridge.runtime.sessions.outcomes import check_numbers
 from table import VOCABULARY, Table
 from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError, CommitError, NumericalError
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
-from hybridge.runtime.sessions.outcomes import check_numbers
+from hybridge.runtime.core.programs import TextDescription, TextProgram
 
 OPTIONS = ExportOptions(max_seq_len=40, prefill_chunk=5, verify_len=3, snapshot_slots=2)
 BAD = 6
@@ -34,14 +34,14 @@ def broken_session(value: float = math.nan) -> Session:
     table = Broken(3, ends=False)
     table.value = value
     description = TextDescription(vocab_size=VOCABULARY, options=OPTIONS)
-    return Session(TextMethods(table, OPTIONS.max_seq_len, OPTIONS.snapshot_slots), description)
+    return Session.over(TextProgram(table, OPTIONS.max_seq_len, OPTIONS.snapshot_slots), description)
 
 
 def goes_on(session: Session) -> None:
     """The text and the program's agree, and so does what follows."""
-    assert session.tokens == session._transactions.program.text  # type: ignore[attr-defined]
+    assert session.tokens == session.model.program.text  # type: ignore[attr-defined]
     session.decode(1)
-    assert session.tokens == session._transactions.program.text  # type: ignore[attr-defined]
+    assert session.tokens == session.model.program.text  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -100,7 +100,7 @@ def test_a_single_chunk_is_committed_and_a_slot_brings_back_what_was() -> None:
 @pytest.mark.parametrize("drafter", [None, PromptLookup()])
 def test_a_generation_ends_in_an_error_and_no_token_is_made_up(drafter: PromptLookup | None) -> None:
     session = broken_session()
-    session._transactions.program.logits.rows[..., BAD] += 1000.0  # type: ignore[attr-defined]
+    session.model.program.logits.rows[..., BAD] += 1000.0  # type: ignore[attr-defined]
     generation = session.generate([1, 2, 3, 1, 2], max_new_tokens=9, drafter=drafter)
     assert next(generation) == BAD
     with pytest.raises(NumericalError, match="position 5"):
@@ -117,7 +117,7 @@ def test_large_finite_logits_are_numbers() -> None:
         check_numbers(torch.tensor([[math.inf, -math.inf, math.nan]]), "verify", 7)
 
 
-class Refusing(TextMethods):
+class Refusing(TextProgram):
     """Answers a method as a program does that refuses: with NaN, and without counting."""
 
     refuses = ""
@@ -146,7 +146,7 @@ def test_a_real_program_with_a_state_of_nan(artifact: object) -> None:
     session = Session.load(str(artifact))
     session.prefill([1, 2, 3])
     session.snapshot(0)
-    session._transactions.program.state()["layers.0.recurrent_state"].fill_(math.nan)  # type: ignore[index]
+    session.model.program.state()["layers.0.recurrent_state"].fill_(math.nan)  # type: ignore[index]
     with pytest.raises(NumericalError, match="'verify' gave NaN logits after position 3"):
         session.verify([1, 2])
     with pytest.raises(NumericalError, match=r"'decode' gave NaN logits after position 3"):

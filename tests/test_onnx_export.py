@@ -14,6 +14,7 @@ from store import exported as stored
 from tiny import save_lively_checkpoint, tiny_config
 
 from hybridge.cache.errors import ExportFailedError, UnsupportedModelError, UsageError
+from hybridge.export.checks.validation import validate
 from hybridge.export.cli import main
 from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.formats import format_of
@@ -22,7 +23,6 @@ from hybridge.export.reference.oracle import load_oracle
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.manifest import ONNX_COMMIT, ONNX_PROGRAM, read_manifest
-from hybridge.runtime.checks.validation import validate
 
 LINEAR, FULL = "linear_attention", "full_attention"
 CASES: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {

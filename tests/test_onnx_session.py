@@ -15,13 +15,13 @@ from small_onnx import OPTIONS, WEIGHTS, save_small_onnx, uncached
 from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError, SnapshotError
+from hybridge.export.checks.random_program import RandomProgram
+from hybridge.export.checks.validation import validate
 from hybridge.export.cli import main
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.backends.methods import number, padded
-from hybridge.runtime.backends.onnx_graph import OnnxGraph
-from hybridge.runtime.checks.random_program import RandomProgram
-from hybridge.runtime.checks.validation import validate
-from hybridge.runtime.drafters.draft_model import DraftModel
+from hybridge.runtime.core.drafters import DraftModel
+from hybridge.runtime.core.programs import number, padded
+from hybridge.runtime.onnx.graph import OnnxGraph
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
 
@@ -97,18 +97,18 @@ def test_a_verify_runs_only_the_tokens_that_fit(session: Session) -> None:
     """A harness may pad a block beyond the last position."""
     text = list(range(94))
     session.prefill(text)
-    (logits,) = session._transactions.program.call("verify", padded([3, 4], 5))
+    (logits,) = session.model.program.call("verify", padded([3, 4], 5))
     close(logits[0, :2], oracle([*text, 3, 4])[-2:])
     assert bool(logits[0, 2:].isnan().all())
-    assert session._transactions.program.call("commit", number(3))[0].tolist() == [-1]
-    assert session._transactions.program.call("commit", number(2))[0].tolist() == [96]
+    assert session.model.program.call("commit", number(3))[0].tolist() == [-1]
+    assert session.model.program.call("commit", number(2))[0].tolist() == [96]
 
 
 # Snapshots
 
 
 def test_a_snapshot_copies_nothing_and_versions_are_few(session: Session) -> None:
-    state = session._transactions.program._state  # type: ignore[attr-defined]
+    state = session.model.program._state  # type: ignore[attr-defined]
     session.prefill(PROMPT)
     session.snapshot(0)
     assert state.slots[0] is state.now
@@ -141,8 +141,8 @@ def test_a_full_context_is_refused(session: Session) -> None:
     session.prefill([1] * session.max_seq_len)
     before = bits(session)
     for name in ("decode", "verify"):
-        assert bool(session._transactions.program.call(name, torch.tensor([[1]]))[0].isnan().all())
-    assert session._transactions.program.call("commit", number(0))[0].tolist() == [-1]
+        assert bool(session.model.program.call(name, torch.tensor([[1]]))[0].isnan().all())
+    assert session.model.program.call("commit", number(0))[0].tolist() == [-1]
     assert same_bits(before, bits(session))
 
 
@@ -150,7 +150,7 @@ def test_a_token_outside_the_vocabulary_fails_and_changes_nothing(session: Sessi
     session.prefill(PROMPT)
     before = bits(session)
     with pytest.raises(ArtifactError, match="indices element out of data bounds"):
-        session._transactions.program.call("decode", torch.tensor([[131]]))
+        session.model.program.call("decode", torch.tensor([[131]]))
     assert same_bits(before, bits(session))
 
 
@@ -176,7 +176,7 @@ def test_an_interrupt_leaves_a_usable_session(session: Session, when: str, monke
 def test_forward_serves_a_stock_loop(session: Session) -> None:
     session.prefill([9, 9])
     for i, token in enumerate(PROMPT):
-        (logits,) = session._transactions.program.call("forward", torch.tensor([[token]]), number(i))
+        (logits,) = session.model.program.call("forward", torch.tensor([[token]]), number(i))
     close(logits[0, 0], oracle(PROMPT)[-1])
 
 
@@ -195,7 +195,7 @@ def test_a_saved_state_goes_on_bit_for_bit(session: Session, small: Path, tmp_pa
     other.snapshot(0)
     other.verify([4, 4])
     assert other.load_state(tmp_path / "state") == len(PROMPT)
-    assert other._transactions.program.call("commit", number(1))[0].tolist() == [-1], "no block waits"
+    assert other.model.program.call("commit", number(1))[0].tolist() == [-1], "no block waits"
     assert same_bits(bits(session), bits(other))
     for going in (lambda each: each.decode(3), lambda each: each.restore(0), lambda each: each.decode(4)):
         assert torch.equal(torch.as_tensor(going(session)), torch.as_tensor(going(other)))

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from command_line import exit_code
 from forgery import Content, forge
+from hybridge.runtime.backends import threads
 from tiny import save_tokenizer
 from typer.testing import CliRunner
 
@@ -23,7 +24,6 @@ from hybridge.export.profiling.program_file import ProgramFile
 from hybridge.runtime import Session, pinned
 from hybridge.runtime.artifacts.artifact import file_entry, open_artifact
 from hybridge.runtime.artifacts.runtime_check import installed
-from hybridge.runtime.backends import threads
 from hybridge.runtime.native import NativeSession
 
 CHECKOUT = Path(__file__).parents[1]

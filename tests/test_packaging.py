@@ -121,7 +121,7 @@ def test_the_installed_kernels_run_without_a_compiler(installed: Path, own_artif
 def test_the_installed_switch_of_xnnpack_needs_no_compiler(installed: Path, tmp_path: Path) -> None:
     code = """
 import json
-from hybridge.runtime.backends.threads import executorch_runtime
+from hybridge.runtime.core.library import executorch_runtime
 from hybridge.runtime.backends.xnnpack_cache import library, share_packed_weights
 
 executorch_runtime()
@@ -225,5 +225,5 @@ def test_importing_hybridge_alone_is_quick() -> None:
 def test_the_runtime_loads_nothing_of_the_export(running: bool, request: pytest.FixtureRequest) -> None:
     artifact = [request.getfixturevalue("artifact")] if running else []
     loaded = python(RUN, *artifact)
-    assert "hybridge.runtime.sessions.session" in loaded
+    assert "hybridge.runtime.core.session" in loaded
     assert [name for name in loaded if name.startswith(("transformers", "torchao", "hybridge.export", "typer"))] == []

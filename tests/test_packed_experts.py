@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from hybridge.export.layers.packed_layers import PackedExperts
+from hybridge.export.operators.linear import packed_experts
 from hybridge.export.quantization.packing import pack_weights
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.backends.threads import set_threads
-from hybridge.runtime.kernels.experts import packed_experts
+from hybridge.runtime.core.library import set_threads
 from tests.helpers.kernel_program import KernelProgram
 from tests.helpers.packed_weight import packed_weight
 from tests.helpers.tiny import tiny_config, tiny_model

@@ -12,12 +12,12 @@ from torch import nn
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.layers.packed_layers import PackedEmbedding, PackedLinear
+from hybridge.export.operators.linear import packed_linear
+from hybridge.export.operators.panels import pack, unpack, weights
 from hybridge.export.quantization.packing import pack_weights
 from hybridge.export.quantization.quantize import check_quantization
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.backends.threads import set_threads
-from hybridge.runtime.kernels.linear import packed_linear
-from hybridge.runtime.kernels.panels import pack, unpack, weights
+from hybridge.runtime.core.library import set_threads
 from tests.helpers.kernel_program import KernelProgram
 from tests.helpers.packed_weight import packed_weight
 from tests.helpers.tiny import tiny_config, tiny_model

@@ -15,6 +15,8 @@ from pages import BROWSER, HOSTILE, Page, opened
 from served import BABBLE, BYTES, babble
 
 from hybridge.cache.errors import OutputError
+from hybridge.export.checks.speculation import Outcome
+from hybridge.export.checks.validation import Divergence, ValidationReport
 from hybridge.export.cli import main
 from hybridge.export.cli.inspect import kinds_of_bits, summary
 from hybridge.export.cli.validation_table import plain_rows
@@ -30,11 +32,8 @@ from hybridge.export.pages.timeline import LONGEST as WIDEST
 from hybridge.export.pages.validate import validate_page
 from hybridge.runtime import Context, GenerationStats, Proposal, Session
 from hybridge.runtime.artifacts.manifest import LayerEntry, Manifest, MethodEntry, TensorEntry, read_manifest
-from hybridge.runtime.backends.text_methods import TextMethods
-from hybridge.runtime.checks.speculation_bench import Outcome
-from hybridge.runtime.checks.validation_report import Divergence, ValidationReport
-from hybridge.runtime.generation.stats import Phase
-from hybridge.runtime.generation.trace import Draft, Round, Trace
+from hybridge.runtime.core.programs import TextProgram
+from hybridge.runtime.core.statistics import Draft, Phase, Round, Trace
 
 OLD = Path(__file__).parent / "artifacts" / "format-2"
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs a browser: apt-get install chromium")
@@ -118,14 +117,14 @@ class Careless:
     needs_hidden, is_free = False, False
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        session = Session(TextMethods(babble), BABBLE)
+        session = Session.over(TextProgram(babble), BABBLE)
         right = list(session.generate(context.tokens, max_new_tokens=limit)) if limit else []
         right[len(context.tokens) % 5 :] = right[len(context.tokens) % 5 :][::-1]
         return Proposal(right)
 
 
 def generated(**options: Any) -> tuple[list[int], Trace]:
-    trace, session = Trace(), Session(TextMethods(babble), BABBLE)
+    trace, session = Trace(), Session.over(TextProgram(babble), BABBLE)
     tokens = session.generate(list(b"hello"), max_new_tokens=60, drafter=Careless(), eos_ids=(), stats=trace, **options)
     return list(tokens), trace
 
@@ -137,7 +136,7 @@ def traced() -> tuple[list[int], Trace]:
 
 def test_a_trace_has_every_draft_and_changes_nothing(traced: tuple[list[int], Trace]) -> None:
     tokens, trace = traced
-    session, stats = Session(TextMethods(babble), BABBLE), GenerationStats()
+    session, stats = Session.over(TextProgram(babble), BABBLE), GenerationStats()
     assert tokens == list(session.generate(list(b"hello"), max_new_tokens=60, eos_ids=(), stats=stats))
     drafts = [each.draft for each in trace.rounds if each.draft is not None]
     assert len(drafts) == trace.verifies

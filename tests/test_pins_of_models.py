@@ -29,7 +29,7 @@ from hybridge.export.pinned import onnx as onnx_pins
 from hybridge.export.pinned import transformers as pinned
 from hybridge.export.pinned.transformers_models import Glm5NextConfig, Glm5NextTextConfig, rotate
 from hybridge.export.transformers_api import generation_options
-from hybridge.runtime.backends.onnx_graph import OnnxGraph
+from hybridge.runtime.onnx.graph import OnnxGraph
 from hybridge.runtime.pinned import ONNX_OPTIONS, onnx_dtype, onnx_message
 
 IDS = torch.arange(6)[None]

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from hybridge.cache.errors import UsageError
+from hybridge.export.operators.define import LIBRARY
 from hybridge.export.profiling.cut import Cut
 from hybridge.export.profiling.parts import POSITIONS, RECURRENT
 from hybridge.export.profiling.profile import Profiler, profile
 from hybridge.export.profiling.program_file import ProgramFile
 from hybridge.runtime import Session
 from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.kernels.define import LIBRARY
 
 
 def test_every_instruction_is_in_one_part(artifact: Path) -> None:

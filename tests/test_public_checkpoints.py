@@ -17,7 +17,7 @@ from hybridge.export.cli.chat_template import load_template
 from hybridge.export.pte.state_cache import build_cache
 from hybridge.runtime import ExportOptions, Session, open_artifact
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
-from hybridge.runtime.drafters.block_drafter import BlockDrafter
+from hybridge.runtime.core.drafters import BlockDrafter
 
 OPTIONS = ExportOptions(
     max_seq_len=192, prefill_chunk=16, verify_len=5, kernels="hybridge", tap_layers=(-1,), mtp=True, draft_len=3

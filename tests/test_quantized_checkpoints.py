@@ -15,9 +15,9 @@ from torch import Tensor
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.export.layers.packed_layers import PackedLinear
+from hybridge.export.operators.panels import weights
 from hybridge.export.quantization.packing import pack_weights
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.kernels.panels import weights
 
 FITS_4_BITS = {"gptq sym", "auto-round", "int4"}
 FITS_8_BITS = FITS_4_BITS | {"gptq", "awq", "auto-round awq", "int4 asymmetric"}

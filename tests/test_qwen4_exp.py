@@ -12,7 +12,7 @@ from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.reference.eager import eager_session
 from hybridge.export.reference.oracle import uncached
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
 
 FAMILY, END, BLOCK = "qwen4_exp_text", 3, 5
 TEXT = [END, 7, END, END, 11, 12, 13, END, 14, 15, 16, 17, 18, END, 19, 20, END, 21, END, 22]

@@ -8,7 +8,7 @@ from kernel_twins import Twins, close, one
 from recurrences import FadingSum, GatedDelta, LinearAttention, Recurrence, SelectiveScan, ShortConv
 
 from hybridge.cache.layers.short_conv import short_conv_naive
-from hybridge.runtime.backends.threads import set_threads
+from hybridge.runtime.core.library import set_threads
 
 CASES: dict[str, Callable[[], Recurrence]] = {
     "gated delta, shared keys": lambda: GatedDelta(2, 4, 24, 40, by_channel=False),

@@ -21,8 +21,8 @@ from served import BYTES, END, OPTIONS, Served, alone, babble, chat_tokens, serv
 from hybridge.export.server.guard import Limits
 from hybridge.export.server.job import Event, Finished, Job, Piece, Place
 from hybridge.runtime import Sampling, Session
-from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
-from hybridge.runtime.sessions.prefix_cache import PrefixCache
+from hybridge.runtime.core.checkpoint import PrefixCache
+from hybridge.runtime.core.programs import TextDescription, TextProgram
 
 
 @pytest.fixture(autouse=True)
@@ -287,7 +287,7 @@ def test_times_are_not_waited_for() -> None:
 @pytest.mark.parametrize("chunk", [1, 3, 4, 64])
 def test_a_prompt_is_read_whole_whatever_a_call_reads_at_most(chunk: int) -> None:
     description = TextDescription(vocab_size=260, options=replace(OPTIONS, prefill_chunk=chunk), eos_ids=[END])
-    session, cache, prompt = Session(TextMethods(babble), description), PrefixCache(1 << 20), chat_tokens("Hello")
+    session, cache, prompt = Session.over(TextProgram(babble), description), PrefixCache(1 << 20), chat_tokens("Hello")
     events: list[Event] = []
     for _ in range(2):
         job = Job(prompt, BYTES, Sampling(), 20, events.append, time.monotonic() + 60)

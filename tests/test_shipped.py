@@ -11,13 +11,13 @@ from hybridge.cache.families import FAMILIES
 from hybridge.export.checkpoint.config_file import read_config
 from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.export.layers.packed_layers import PackedLinear
+from hybridge.export.operators.panels import weights
 from hybridge.export.output.description import Weights
 from hybridge.export.quantization.choice import resolved
 from hybridge.export.quantization.quantize import quantize
 from hybridge.export.source.named import Named
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.options import ExportOptions, check_limits
-from hybridge.runtime.kernels.panels import weights
 from tests.helpers.quantized_folders import FORMS, save_quantized
 from tests.helpers.store import exported
 from tests.helpers.tiny import tiny_config, tiny_model

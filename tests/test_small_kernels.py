@@ -8,13 +8,9 @@ import torch
 from kernel_program import KernelProgram
 from torch import Tensor
 
-from hybridge.runtime.backends.threads import set_threads
-from hybridge.runtime.kernels.activation import ACTIVATIONS, activation, gated
-from hybridge.runtime.kernels.choose import best_candidates, draw, top_chance
-from hybridge.runtime.kernels.norm import layer_norm, rms_norm
-from hybridge.runtime.kernels.permute import permute
-from hybridge.runtime.kernels.rotary import rotary
-from hybridge.runtime.kernels.where import where
+from hybridge.export.operators.elementwise import ACTIVATIONS, activation, gated, layer_norm, rms_norm, rotary
+from hybridge.export.operators.moves import best_candidates, draw, permute, top_chance, where
+from hybridge.runtime.core.library import set_threads
 
 ops = torch.ops.hybridge
 

@@ -12,15 +12,15 @@ import torch
 from tiny import tiny_config, tiny_model
 from torch import Tensor
 
+from hybridge.export.checks.random_program import Oracle
 from hybridge.export.layers.packed_layers import WithoutWeight
 from hybridge.export.quantization.quantize import quantize
 from hybridge.export.reference.oracle import load_oracle, uncached
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.checks.checked_session import Oracle
 from hybridge.runtime.core import Model
+from hybridge.runtime.core.session import Session
 from hybridge.runtime.native import NativeSession
-from hybridge.runtime.sessions.session import Session
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 

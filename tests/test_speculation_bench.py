@@ -6,16 +6,15 @@ import pytest
 from table import Table, table_session
 from torch import Tensor
 
+from hybridge.export.checks.speculation import PLAIN, contest, sampling_p_value
 from hybridge.runtime import Context, PromptLookup, Proposal, Sampler, Sampling
-from hybridge.runtime.backends.text_methods import TextMethods
-from hybridge.runtime.checks.sampling_check import sampling_p_value
-from hybridge.runtime.checks.speculation_bench import PLAIN, contest
-from hybridge.runtime.drafters.draft_model import DraftModel
+from hybridge.runtime.core.drafters import DraftModel
+from hybridge.runtime.core.programs import TextProgram
 
 PROMPTS = [[1, 2], [3, 4], [5, 0]]
 
 
-class Skewed(TextMethods):
+class Skewed(TextProgram):
     """A verify that computes something else than a decode, by so much."""
 
     skew = 0.0
@@ -36,8 +35,8 @@ class Always:
 
 def session_that_verifies(skew: float, table: Table):  # type: ignore[no-untyped-def]
     session = table_session(table, max_seq_len=100)
-    session._transactions.program = Skewed(table)
-    session._transactions.program.skew = skew
+    session.model.program = Skewed(table)
+    session.model.program.skew = skew
     return session
 
 
@@ -80,7 +79,7 @@ def test_rounding_at_a_tie_is_counted_apart() -> None:
 @pytest.mark.parametrize("broken", [False, True])
 def test_the_sampling_check_passes_what_is_right_and_nothing_else(monkeypatch: pytest.MonkeyPatch, broken: bool) -> None:
     seeds = count()
-    monkeypatch.setattr("hybridge.runtime.generation.sampling.secrets.randbits", lambda bits: next(seeds))
+    monkeypatch.setattr("hybridge.runtime.core.drafters.secrets.randbits", lambda bits: next(seeds))
     if broken:
         monkeypatch.setattr(Sampler, "_judge", lambda self, logits, guess, q, text: guess)
     target, draft = table_session(Table(5, ends=False)), table_session(Table(5, 0.7, ends=False))

@@ -11,6 +11,8 @@ import pytest
 import safetensors.torch
 import torch
 from forged_state import Content, forge_state, forge_texts
+from hybridge.runtime.sessions.saved_state import SavedState
+from hybridge.runtime.sessions.state_file import read_state, write_state
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from saved_state import save_in_full
@@ -18,10 +20,8 @@ from table import VOCABULARY, Table, table_session
 
 from hybridge.cache.errors import CommitError, OutputError, SnapshotError, StateFileError, UsageError
 from hybridge.runtime import ExportOptions, Session
-from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
+from hybridge.runtime.core.programs import TextDescription, TextProgram
 from hybridge.runtime.files import durable
-from hybridge.runtime.sessions.saved_state import SavedState
-from hybridge.runtime.sessions.state_file import read_state, write_state
 
 PROMPT = [5, 6, 7, 0, 9, 5, 6, 130, 8, 9, 5, 6]
 """With the first and the last of the vocabulary."""
@@ -60,7 +60,7 @@ def test_a_loaded_state_has_no_block_that_waits(session: Session, saved: Path) -
     session.load_state(saved)
     with pytest.raises(CommitError):
         session.commit(1)
-    assert int(session._transactions.program.call("commit", torch.tensor([1]))[0]) == -1
+    assert int(session.model.program.call("commit", torch.tensor([1]))[0]) == -1
 
 
 def test_saving_leaves_the_session_as_it_is(session: Session, saved: Path) -> None:
@@ -240,7 +240,7 @@ OPTIONS = ExportOptions(max_seq_len=40, prefill_chunk=5, verify_len=4, snapshot_
 
 def table() -> Session:
     description = TextDescription(vocab_size=VOCABULARY, options=OPTIONS, identity="a table")
-    return Session(TextMethods(Table(3), OPTIONS.max_seq_len, OPTIONS.snapshot_slots), description)
+    return Session.over(TextProgram(Table(3), OPTIONS.max_seq_len, OPTIONS.snapshot_slots), description)
 
 
 def mutate(path: Path, name: str, value: object) -> None:

@@ -14,12 +14,12 @@ from hybridge.cache.errors import UnsupportedModelError, ValidationError
 from hybridge.export import api
 from hybridge.export.checkpoint.config_file import read_config
 from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.checks.random_program import Oracle
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.reference import validate as validation
 from hybridge.export.reference.eager import eager_session
 from hybridge.export.reference.oracle import uncached
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.checks.checked_session import Oracle
 
 SMALL = ExportOptions(max_seq_len=40, prefill_chunk=5, verify_len=3, snapshot_slots=0)
 VARIANTS = [(family, variant) for family, sizes in UNTRIED.items() for variant in range(len(sizes))]

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 from executorch.exir import to_edge_transform_and_lower
+from hybridge.runtime.backends.xnnpack_cache import share_packed_weights
 from memory import measured
 
 from hybridge.cache.quiet import quiet
 from hybridge.export.lowering.partition import OnceStored
-from hybridge.runtime.backends.threads import executorch_runtime
-from hybridge.runtime.backends.xnnpack_cache import share_packed_weights
+from hybridge.runtime.core.library import executorch_runtime
 from hybridge.runtime.kernels import compiling
 
 LAYER = torch.nn.Linear(2048, 2048)

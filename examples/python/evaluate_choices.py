@@ -15,8 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 import hybridge
-from hybridge.runtime.sessions.prefix_cache import PrefixCache
-from hybridge.runtime.sessions.reading import bring_to
+from hybridge.runtime.core.checkpoint import PrefixCache, bring_to
 
 EXAMPLES = "# Each line is a Python expression and its type.\n1 + 1  # int\n'a' + 'b'  # str\n[1, 2]  # list\n"
 

@@ -13,7 +13,7 @@ import torch
 from tokenizers import Tokenizer
 
 import hybridge
-from hybridge.runtime.sessions.checkpoint import Checkpoint
+from hybridge.runtime.core.checkpoint import Checkpoint
 
 PROMPT = "class Stack:\n    def push(self, "
 BEAMS, STEPS = 4, 24

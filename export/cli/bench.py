@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hybridge.cache.errors import UsageError, ValidationError
+from hybridge.export.checks.speculation import PLAIN, Outcome
 from hybridge.export.cli.common import err, out, print_json, table
 from hybridge.export.cli.embedded import code_prompts, export_embedded
 from hybridge.export.cli.figures import print_figures
@@ -19,12 +20,8 @@ from hybridge.export.pages.bench import Roofline, Target, bench_page
 from hybridge.export.pages.page import write_page
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
-from hybridge.runtime.checks.speculation_bench import PLAIN, Outcome
-from hybridge.runtime.drafters.block_drafter import BlockDrafter
-from hybridge.runtime.drafters.draft_model import DraftModel
-from hybridge.runtime.drafters.prompt_lookup import PromptLookup
-from hybridge.runtime.generation.drafter import Drafter
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.drafters import BlockDrafter, Drafter, DraftModel, PromptLookup
+from hybridge.runtime.core.session import Session
 
 PROMPTS = 40
 NAMES = {

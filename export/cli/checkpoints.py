@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hybridge.runtime.sessions.checkpoint_folder import CheckpointFolder
-from hybridge.runtime.sessions.prefix_cache import PrefixCache
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.checkpoint import PrefixCache
+from hybridge.runtime.core.checkpoint_folder import CheckpointFolder
+from hybridge.runtime.core.session import Session
 
 
 @contextmanager
@@ -18,11 +18,11 @@ def kept_checkpoints(session: Session, budget: int, folder: Path | None) -> Iter
     Raises OutputError where there can be no such folder.
     """
     if folder is None or not budget:
-        yield PrefixCache(budget)
+        yield PrefixCache(session.model, budget)
         return
     disk = CheckpointFolder(folder, session, budget)
     try:
-        cache = PrefixCache(budget)
+        cache = PrefixCache(session.model, budget)
         disk.keep(cache)
         yield cache
     finally:

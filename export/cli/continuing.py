@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hybridge.export.cli.common import err, print_json
+from hybridge.export.cli.generating import Model, plain_seconds, speed_up, stats_rows, stats_table
 from hybridge.export.cli.prompt import RunPrompt
 from hybridge.export.cli.reasoning import ShownReasoning
-from hybridge.export.cli.text_model import TextModel, plain_seconds, speed_up, stats_rows, stats_table
 from hybridge.export.pages.page import write_page
 from hybridge.export.pages.run import run_page
 from hybridge.runtime.chat.parts import Apart, Part, Parts, undivided
 from hybridge.runtime.chat.text_stream import TextStream
+from hybridge.runtime.core.constraint import Constraint
 from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.generation.stats import GenerationStats
-from hybridge.runtime.generation.trace import Trace
+from hybridge.runtime.core.statistics import GenerationStats, Trace
 
-if TYPE_CHECKING:  # which need PyTorch
-    from hybridge.export.cli.structure import Constrain
-    from hybridge.runtime.generation.constraint import Constraint
+Constrain = Callable[[str], Constraint]
+"""Makes what the answer to a prompt follows, by the text of the prompt."""
 
 
 def continue_text(
-    model: TextModel, prompt: RunPrompt, most: int, sampling: Sampling, stop: Sequence[str], constrain: Constrain | None, *,
+    model: Model, prompt: RunPrompt, most: int, sampling: Sampling, stop: Sequence[str], constrain: Constrain | None, *,
     stats: bool, html: Path | None, json: bool,
 ) -> None:  # fmt: skip
     """Continue ``prompt`` by at most so many tokens and show what came, and what it took. Raises what generating raises."""
@@ -49,11 +48,11 @@ def continue_text(
 
 
 def _continue(
-    model: TextModel, prompt: RunPrompt, most: int, sampling: Sampling, text: TextStream, parts: Parts, done: GenerationStats,
+    model: Model, prompt: RunPrompt, most: int, sampling: Sampling, text: TextStream, parts: Parts, done: GenerationStats,
     constraint: Constraint | None, new: list[int], *, silent: bool,
 ) -> None:  # fmt: skip
     """Generate, writing the text as it comes unless ``silent``; its tokens go into ``new``, and itself into ``parts``."""
-    reasoning, ends = ShownReasoning(), frozenset(model.artifact.manifest.eos_ids)
+    reasoning = ShownReasoning()
 
     def show(came: Iterable[Part]) -> None:
         for part in came:
@@ -63,23 +62,24 @@ def _continue(
                 reasoning.end()
                 _write(part.content)
 
-    def take(token: int) -> bool:
-        if not new and not silent:  # not before: a prompt that is refused is not shown
-            _write(prompt.shown)
-        new.append(token)
-        stopped = token not in ends and text.push(token)
-        show(parts.feed(text.read()))
-        return stopped
-
+    tokens = model.session.generate(
+        prompt.ids, max_new_tokens=most, drafter=model.drafter, sampling=sampling, until=text.push, constraint=constraint,
+        stats=done,
+    )  # fmt: skip
     try:
-        model.generate(prompt.ids, most, take, done, sampling=sampling, constraint=constraint)
+        with closing(tokens):  # type: ignore[type-var]  # a generator
+            for token in tokens:
+                if not new and not silent:  # not before: a prompt that is refused is not shown
+                    _write(prompt.shown)
+                new.append(token)
+                show(parts.feed(text.read()))
         show((*parts.feed(text.finish()), *parts.finish()))
     finally:
         if new and not silent:
             _write("\n")
 
 
-def _taken_apart(model: TextModel) -> Apart:
+def _taken_apart(model: Model) -> Apart:
     from hybridge.export.cli.chat_template import taken_apart  # transformers takes half a second to import
 
     return taken_apart(model.artifact, model.tokenizer)

@@ -10,6 +10,7 @@ from rich.text import Text
 from tokenizers import Tokenizer
 
 from hybridge.cache.errors import ValidationError
+from hybridge.export.checks.speculation import contest
 from hybridge.export.cli.bench import Artifacts, load, print_outcomes
 from hybridge.export.cli.common import err, out
 from hybridge.export.cli.embedded import EMBEDDED, export_embedded
@@ -19,11 +20,10 @@ from hybridge.export.cli.steps import ConsoleProgress
 from hybridge.export.cli.validation_table import print_report
 from hybridge.export.reference.validate import validate_session
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
-from hybridge.runtime.checks.speculation_bench import contest
+from hybridge.runtime.core.drafters import Drafter
 from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.generation.drafter import Drafter
-from hybridge.runtime.generation.stats import GenerationStats
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.statistics import GenerationStats
 
 NEW_TOKENS, CODE_PROMPTS = 400, 5
 PROMPT = '''class Point:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
+from hybridge.export.checks.comparison import ComparisonReport, Figures
 from hybridge.export.cli.common import table
-from hybridge.runtime.checks.comparison import ComparisonReport, Figures
 
 if TYPE_CHECKING:
     from hybridge.export.reference.layer_costs import LayerCost

@@ -8,15 +8,12 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from hybridge.export.cli.common import out, table
 from hybridge.runtime.artifacts.manifest import Manifest
+from hybridge.runtime.core.session import Session
 
-if TYPE_CHECKING:  # which need PyTorch
-    from hybridge.runtime.checks.validation_report import ValidationReport
-    from hybridge.runtime.sessions.session import Session
+if TYPE_CHECKING:  # which needs PyTorch
+    from hybridge.export.checks.validation import ValidationReport
 
 PROMPT = list(range(1, 51))
 QWEN3_5_08B = SimpleNamespace(
@@ -121,7 +118,7 @@ def rejection(session: Session) -> tuple[bool, float, float, float]:
     session.verify([1] * session.verify_len)
     session.commit(0)
     after = committed_state(session)
-    unchanged = all(np.array_equal(before[name], after[name]) for name in before)
+    unchanged = before == after
     block = [1] * session.verify_len
     verify = milliseconds(lambda: session.verify(block))
     reject = milliseconds(lambda: session.commit(0), before=lambda: session.verify(block))
@@ -129,12 +126,11 @@ def rejection(session: Session) -> tuple[bool, float, float, float]:
     return unchanged, verify, reject, decode
 
 
-def committed_state(session: Session) -> dict[str, NDArray[np.uint8]]:
+def committed_state(session: Session) -> dict[str, bytes]:
     """Return the state of the accepted tokens as bytes: attention's rows up to the length, and all the bounded state."""
-    every = {name: np.asarray(buffer) for name, buffer in session.state().items()}
-    state = {name: buffer for name, buffer in every.items() if "staged" not in name and name != "operations"}
-    rows = {name: buffer[:, : session.length] for name, buffer in state.items() if name.endswith((".keys", ".values"))}
-    return {name: np.frombuffer(buffer.tobytes(), np.uint8) for name, buffer in (state | rows).items()}
+    state = {name: array for name, array in session.state().items() if "staged" not in name and name != "operations"}
+    rows = {name: array[:, : session.length] for name, array in state.items() if name.endswith((".keys", ".values"))}
+    return {name: array.tobytes() for name, array in (state | rows).items()}
 
 
 def milliseconds(call: Callable[[], object], repeats: int = 50, before: Callable[[], object] = lambda: None) -> float:

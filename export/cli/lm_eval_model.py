@@ -7,20 +7,21 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from rich.progress import track
-from torch import Tensor
 
 from hybridge.cache.errors import CapacityError, UsageError
+from hybridge.export.checks.texts import before_texts
 from hybridge.export.cli.chat_template import load_template
 from hybridge.export.cli.common import err
 from hybridge.export.cli.generating import open_model
 from hybridge.runtime.chat.text_stream import TextStream
-from hybridge.runtime.checks.texts import before_texts
 from hybridge.runtime.core.sampling import Sampling
+from hybridge.runtime.core.session import Logits
 
 Scored = tuple[tuple[str, str], list[int], list[int]]
 """Context and continuation as text, and the tokens of each."""
@@ -128,7 +129,7 @@ class HybridgeLM(TemplateLM):  # type: ignore[misc]  # untyped upstream
 
     def _scored(self, context: list[int], continuations: Iterable[tuple[int, list[int]]]) -> Iterator[tuple[int, Score]]:
         """Yield the score of each numbered continuation; the context is read once, as far as slots allow."""
-        first: Tensor | None = None
+        first: Logits | None = None
         kept = 0
         for i, continuation in continuations:
             room = self.max_length + 1 - len(continuation)
@@ -144,14 +145,14 @@ class HybridgeLM(TemplateLM):  # type: ignore[misc]  # untyped upstream
                 self.session.restore(0)
             yield i, self._score(first, continuation)
 
-    def _score(self, first: Tensor, continuation: Sequence[int]) -> Score:
+    def _score(self, first: Logits, continuation: Sequence[int]) -> Score:
         """Score what comes after a committed context, whose last logits are ``first``."""
         rows, size = [first[None]], self.session.verify_len
         for start in range(0, len(continuation) - 1, size):
             block = continuation[start : min(start + size, len(continuation) - 1)]
             rows.append(self.session.verify(block))
             self.session.commit(len(block))
-        logits, tokens = torch.cat(rows), torch.tensor(continuation)
+        logits, tokens = torch.from_numpy(np.concatenate(rows)), torch.tensor(continuation)
         scores = logits.log_softmax(-1).gather(-1, tokens[:, None])
         return float(scores.sum()), bool((logits.argmax(-1) == tokens).all())
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from hybridge.cache.errors import UsageError
 from hybridge.export.cli.common import err, megabytes, out, print_json, table
 from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.backends.threads import set_threads
+from hybridge.runtime.core.library import set_threads
 
 if TYPE_CHECKING:
     from hybridge.export.profiling.cut import Profile  # imports ExecuTorch's exporter, which takes seconds

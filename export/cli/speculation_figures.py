@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hybridge.export.checks.speculation import PLAIN, Outcome, contest, sampling_p_value
 from hybridge.export.cli.figures import Figure, milliseconds
-from hybridge.runtime.checks.sampling_check import sampling_p_value
-from hybridge.runtime.checks.speculation_bench import PLAIN, Outcome, contest
+from hybridge.runtime.core.drafters import Drafter, PromptLookup
 from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.drafters.prompt_lookup import PromptLookup
-from hybridge.runtime.generation.drafter import Drafter
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
 
 CODE, RANDOM, FIXED = "Code, greedy", "Random bytes", "Code, greedy, always the longest block"
 HOT = Sampling(temperature=100.0)

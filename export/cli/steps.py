@@ -22,7 +22,7 @@ from rich.progress import (
 from hybridge.export.output.progress import ExportProgress
 
 if TYPE_CHECKING:  # which needs PyTorch
-    from hybridge.runtime.checks.validation_report import ValidationReport
+    from hybridge.export.checks.validation import ValidationReport
 
 
 class ConsoleProgress(ExportProgress):

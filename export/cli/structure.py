@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 from hybridge.cache.errors import GrammarError, UsageError
 from hybridge.export.cli.chat_template import answer_format_of
+from hybridge.export.cli.continuing import Constrain
 from hybridge.export.cli.generating import Model
+from hybridge.runtime.core.constraint import Constraint
 from hybridge.runtime.files.regular import read_regular
-from hybridge.runtime.generation.constraint import Constraint
 from hybridge.runtime.structured.grammars import LARGEST, Grammar, Grammars
 from hybridge.runtime.structured.lazy import behind
 
-Constrain = Callable[[str], Constraint]
-"""Makes what the answer to a prompt follows, by the text of the prompt: behind the reasoning that it has begun, if any."""
-
 
 def constrain_of(model: Model, json_schema: Path | None, regex: str | None, grammar: Path | None) -> Constrain | None:
-    """Return what makes constraints of the options, if any is given. Raises what ``grammar_of`` does."""
+    """Return what makes constraints of the options, behind the reasoning that a prompt has begun, if any is given.
+
+    Raises what ``grammar_of`` does.
+    """
     follows = grammar_of(model, json_schema, regex, grammar)
     if follows is None:
         return None

@@ -12,12 +12,12 @@ from rich.markup import escape
 
 from hybridge.cache.errors import HybridgeError, UsageError
 from hybridge.export.cli.common import err, print_json
+from hybridge.export.cli.generating import stats_table
 from hybridge.export.cli.lines import Lines, lines
 from hybridge.export.cli.reasoning import ShownReasoning
-from hybridge.export.cli.text_model import stats_table
 from hybridge.runtime.chat.conversation import Conversation
 from hybridge.runtime.chat.parts import Message
-from hybridge.runtime.generation.stats import GenerationStats
+from hybridge.runtime.core.statistics import GenerationStats
 
 HELP = """/undo         take the last message and its answer back
 /retry        another answer to the last message

@@ -7,9 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from hybridge.export.checks.comparison import Drift
+from hybridge.export.checks.validation import Divergence, GenerationCheck, TextCheck, ValidationReport
 from hybridge.export.cli.common import table
-from hybridge.runtime.checks.drift import Drift
-from hybridge.runtime.checks.validation_report import Divergence, GenerationCheck, TextCheck, ValidationReport
 
 
 def print_report(report: ValidationReport, console: Console) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-import hybridge.runtime.kernels.choose  # noqa: F401  registers the operators
+import hybridge.export.operators.moves  # noqa: F401  registers the operators
 
 ops = torch.ops.hybridge
 

@@ -1,12 +1,12 @@
-"""hybridge's own operators for state (``hybridge.runtime.kernels``). Importing this module registers them with torch."""
+"""hybridge's own operators for state (``hybridge.export.operators``). Importing this module registers them with torch."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-import hybridge.runtime.kernels.attention
-import hybridge.runtime.kernels.slots  # noqa: F401  registers the operators
+import hybridge.export.operators.attention
+import hybridge.export.operators.moves  # noqa: F401  registers the operators
 from hybridge.cache.block import Block
 from hybridge.cache.operations.kernels import CoreKernels, Scoring, Visible
 from hybridge.cache.operations.quantized_rows import QuantizedRows

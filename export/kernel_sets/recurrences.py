@@ -7,17 +7,13 @@ import math
 import torch
 from torch import Tensor
 
-import hybridge.runtime.kernels.fading_sum
-import hybridge.runtime.kernels.gated_delta_rule
-import hybridge.runtime.kernels.linear_attention
-import hybridge.runtime.kernels.selective_scan
-import hybridge.runtime.kernels.short_conv  # noqa: F401  registers the operators
+import hybridge.export.operators.recurrences  # noqa: F401  registers the operators
 from hybridge.cache.block import Block
 from hybridge.cache.operations.conv_window import ShortConvolution
 from hybridge.cache.operations.core_recurrences import CoreRecurrences
 from hybridge.cache.recurrences.delta_gates import DeltaGates, DeltaStaged
 from hybridge.cache.recurrences.state_space import LinearAttention, LinearStaged, ScanStaged, Selected, StepSize
-from hybridge.runtime.kernels.activation import ACTIVATIONS
+from hybridge.export.operators.elementwise import ACTIVATIONS
 
 ops = torch.ops.hybridge
 

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-import hybridge.runtime.kernels.experts
-import hybridge.runtime.kernels.linear  # noqa: F401  registers the operators
+import hybridge.export.operators.linear  # noqa: F401  registers the operators
 from hybridge.export.layers.rounded_weight import RoundedWeight
+from hybridge.export.operators.panels import LANES, Factors, pack
 from hybridge.export.pinned.transformers_loading import initialized
-from hybridge.runtime.kernels.panels import LANES, Factors, pack
 
 CHUNK = 1 << 18
 """Elements that are worked on at once: they stay in the processor's cache, which makes it ten times faster."""

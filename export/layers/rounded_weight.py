@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from hybridge.runtime.kernels.panels import Factors, numbers
+from hybridge.export.operators.panels import Factors, numbers
 
 
 @dataclass(frozen=True, kw_only=True)

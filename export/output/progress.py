@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # which needs PyTorch
-    from hybridge.runtime.checks.validation_report import ValidationReport
+    from hybridge.export.checks.validation import ValidationReport
 
 
 class ExportProgress:

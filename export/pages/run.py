@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from hybridge.export.pages.page import page
 from hybridge.export.pages.timeline import timeline
 from hybridge.runtime.chat.text_stream import Decoder, TextStream
-from hybridge.runtime.generation.trace import Draft, Trace
+from hybridge.runtime.core.statistics import Draft, Trace
 
 Piece = tuple[str, str]
 """A style and a text."""

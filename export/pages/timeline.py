@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from hybridge.runtime.generation.stats import Phase
-from hybridge.runtime.generation.trace import Round
+from hybridge.runtime.core.statistics import Phase, Round
 
 ROW, TOP, LEFT, LONGEST = 20, 28, 300, 540
 MOST = 400

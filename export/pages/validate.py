@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hybridge.export.checks.validation import ValidationReport
 from hybridge.export.pages.error_chart import error_chart
 from hybridge.export.pages.page import page
-from hybridge.runtime.checks.validation_report import ValidationReport
 
 
 def validate_page(title: str, report: ValidationReport, rows: Sequence[tuple[str, str]]) -> str:

@@ -17,10 +17,10 @@ from hybridge.export.profiling.parts import bytes_moved
 from hybridge.export.profiling.processor import processor_name
 from hybridge.export.profiling.program_file import ProgramFile
 from hybridge.runtime.artifacts.artifact import Artifact
-from hybridge.runtime.backends.threads import threads
+from hybridge.runtime.core.library import threads
+from hybridge.runtime.core.session import Session
 from hybridge.runtime.kernels import library
 from hybridge.runtime.pinned import EXECUTORCH
-from hybridge.runtime.sessions.session import Session
 
 SECONDS = 2.0
 """How long each operation is measured, where the context has room for it."""

@@ -19,13 +19,13 @@ import torch
 from hybridge.cache.errors import UsageError
 from hybridge.export.profiling.bandwidth import Bandwidth, Clock
 from hybridge.export.profiling.cut import Cut, Profile
+from hybridge.export.profiling.executorch_program import ExecuTorchProgram
 from hybridge.export.profiling.parts import POSITIONS, WHOLE
 from hybridge.export.profiling.program_file import ProgramFile
 from hybridge.runtime.artifacts.artifact import Artifact, file_entry
 from hybridge.runtime.artifacts.checked_file import CheckedFile
 from hybridge.runtime.artifacts.manifest import PROGRAM
-from hybridge.runtime.backends.pte_program import Program
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
 
 READ = 2**26
 """Numbers of 4 bytes to measure the bandwidth with: far beyond the last cache."""
@@ -59,10 +59,10 @@ class Profiler:
         plans = [plan for cut in self._cuts.values() for plan in cut.plans]
         file.write(path, plans)
         opened = {PROGRAM: CheckedFile(path, file_entry(path))}
-        self.program = Program(Artifact(folder=folder, manifest=artifact.manifest, opened=opened))
+        self.program = ExecuTorchProgram(Artifact(folder=folder, manifest=artifact.manifest, opened=opened))
         for plan in plans:
             self.program.load_method(plan.name)
-        self.session = Session(self.program, artifact.manifest)
+        self.session = Session.over(self.program, artifact.manifest)
         shapes = {name: [each.shape for each in artifact.manifest.methods[name].inputs] for name in methods}
         self._inputs = {name: _inputs(*each) for name, each in shapes.items()}
         self._memory = Bandwidth(READ)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from hybridge.export.layers.packed_layers import float_rows
 from hybridge.export.layers.rounded_weight import Grid, RoundedWeight
+from hybridge.export.operators.panels import Factors
 from hybridge.export.quantization.rounding import keeping_grids
 from hybridge.export.quantization.scale_search import round_by_search
-from hybridge.runtime.kernels.panels import Factors
 
 STRETCHES = (-0.6, -0.3, 0.0, 0.3, 0.6, 0.9, 1.2, 1.6)
 """By how much more steps than there are a group's span is divided; what lies outside is cut off."""

@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.checkpoint.loading import Checkpoint
-from hybridge.runtime.checks.texts import read_text, windows
+from hybridge.export.checks.texts import read_text, windows
 
 WINDOWS, LENGTH = 32, 512
 """Texts, and tokens of each, of a file; twice as many make the error of the embedded model 2 % less."""

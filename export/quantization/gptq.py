@@ -18,9 +18,9 @@ from torch import Tensor
 
 from hybridge.export.layers.packed_layers import one_thread
 from hybridge.export.layers.rounded_weight import Grid, RoundedWeight
+from hybridge.export.operators.panels import Factors
 from hybridge.export.quantization.asymmetric import factors_of, joined, line_numbers, line_of
 from hybridge.export.quantization.scale_search import best_scales, whole_numbers
-from hybridge.runtime.kernels.panels import Factors
 
 DAMPING, RIDGE = 0.01, 0.03
 """Of the mean of H's diagonal, added to it: an input that calibration has not seen may come. RIDGE is λ."""

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from hybridge.export.layers.packed_layers import CHUNK, WithoutWeight
 from hybridge.export.layers.rounded_weight import Grid, RoundedWeight
+from hybridge.export.operators.panels import Factors
 from hybridge.export.pinned.transformers_loading import origin_of
 from hybridge.export.quantization.quantizable import GROUPS
 from hybridge.export.quantization.rounding import round_to_nearest
-from hybridge.runtime.kernels.panels import Factors
 
 
 def keep_blocks(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from hybridge.export.layers.experts import EXPERTS, projections
 from hybridge.export.layers.packed_layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
 from hybridge.export.layers.rounded_weight import RoundedWeight, Rounder
+from hybridge.export.operators.panels import LANES
 from hybridge.export.pinned.transformers import choose_experts
 from hybridge.export.pinned.transformers_loading import origin_of, with_origin
 from hybridge.export.quantization.bits import bits_of, embedding_bits, grid_of
@@ -24,7 +25,6 @@ from hybridge.export.quantization.quantizable import (
 )
 from hybridge.export.quantization.rounding import round_to_nearest
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.kernels.panels import LANES
 
 
 def pack_weights(model: PreTrainedModel, options: ExportOptions, rounder: Rounder = round_to_nearest) -> None:

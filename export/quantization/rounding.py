@@ -11,8 +11,8 @@ from torch import Tensor
 from hybridge.export.layers.grids import grid_scales
 from hybridge.export.layers.packed_layers import float_rows
 from hybridge.export.layers.rounded_weight import Grid, RoundedWeight, Rounder
+from hybridge.export.operators.panels import Factors
 from hybridge.export.pinned.torchao import quantize, symmetric_scales
-from hybridge.runtime.kernels.panels import Factors
 
 SMALLEST_SCALE = 2.0**-24
 """Of float16 numbers above 0."""

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from hybridge.export.layers.packed_layers import float_rows
 from hybridge.export.layers.rounded_weight import Grid, RoundedWeight
+from hybridge.export.operators.panels import Factors
 from hybridge.export.quantization.rounding import SMALLEST_SCALE, keeping_grids, round_to_nearest
-from hybridge.runtime.kernels.panels import Factors
 
 FITS: Mapping[bool, tuple[float, ...]] = {True: (-7.4, -8.0, -9.0), False: (6.9, 7.5, 8.2)}
 """What a group's largest number becomes at first, by whether a scale may be negative; for 4 bits."""

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from hybridge.cache.errors import ArtifactError
 from hybridge.export.layers.packed_layers import PackedExperts, PackedLinear
 from hybridge.export.layers.rounded_weight import Grid, RoundedWeight, Rounder
+from hybridge.export.operators.panels import LANES, PANEL_BYTES, Factors, unpack
 from hybridge.export.pinned.program_format import HEAD_BYTES, constant_offsets, read_header, read_program
 from hybridge.export.quantization.asymmetric import round_in_blocks
 from hybridge.export.quantization.rounding import fitting_grid
 from hybridge.runtime.artifacts.manifest import FileEntry, StoredEntry
-from hybridge.runtime.kernels.panels import LANES, PANEL_BYTES, Factors, unpack
 
 Chunks = Mapping[str, bytes]
 

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
@@ -25,7 +26,7 @@ from hybridge.export.pte.methods import State, build_methods
 from hybridge.export.pte.state_cache import build_cache
 from hybridge.runtime.artifacts.drafter_description import DrafterDescription
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +41,8 @@ class EagerDescription:
     identity: str | None = None
 
 
-class EagerMethods:
-    """The methods of an artifact, run in PyTorch; see ``hybridge.runtime.backends.methods.Methods``."""
+class EagerProgram:
+    """The methods of an artifact, run in PyTorch; see ``hybridge.runtime.core.programs.Program``."""
 
     def __init__(
         self, model: PreTrainedModel, cache: HybridCache, options: ExportOptions, drafter: ArtifactDrafter | None = None
@@ -49,41 +50,32 @@ class EagerMethods:
         self.cache = cache
         methods = build_methods(State(model, cache, options.tap_layers, drafter), options.shorter_verify_lens)
         self._methods = {name: module for name, (module, _) in methods.items()}
-        self._bounded, self._positional = cache.bounded_buffers(), cache.positional_names()
-        self._before: dict[str, Tensor] | None = None
+        self._buffers = {name: each.numpy() for name, each in cache.named_buffers()}
+        self._positional = cache.positional_names()
+        self.names = [name for name in self._buffers if name == "staged" or not name.rpartition(".")[2].startswith("staged")]
+        self.bounded = list(cache.bounded_buffers())
+
+    def buffer(self, name: str) -> NDArray[Any]:
+        """Return a buffer's memory. Raises KeyError without one."""
+        return self._buffers[name]
 
     @torch.no_grad()
-    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
-        self._undo()
-        self._before = {name: each.clone() for name, each in self.cache.named_buffers() if name not in self._positional}
-        outputs = self._methods[name](*inputs)
-        answer = tuple(each.clone() for each in (outputs if isinstance(outputs, tuple) else (outputs,)))
-        self._before = None
-        return answer
+    def call(self, name: str, *inputs: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+        """Run a method. What fails on its way, or is interrupted, is taken back: here it is many steps."""
+        before = {name: each.clone() for name, each in self.cache.named_buffers() if name not in self._positional}
+        try:
+            outputs = self._methods[name](*(torch.tensor(each) for each in inputs))
+            return tuple(each.clone().numpy() for each in (outputs if isinstance(outputs, tuple) else (outputs,)))
+        except BaseException:
+            self._undo(before)
+            raise
 
-    def state(self) -> Mapping[str, Tensor]:
-        self._undo()
-        return dict(self.cache.named_buffers())
-
-    def bounded(self) -> Mapping[str, Tensor]:
-        self._undo()
-        return self._bounded
-
-    def operations(self) -> int:
-        self._undo()
-        return int(self.cache.operations)
-
-    @torch.no_grad()
-    def _undo(self) -> None:
-        """Take back what a call did that did not come to its end: here it is many steps, of which any may fail."""
-        if self._before is None:
-            return
+    def _undo(self, before: Mapping[str, Tensor]) -> None:
         for name, buffer in self.cache.named_buffers():
-            if name in self._before:
-                buffer.copy_(self._before[name])
+            if name in before:
+                buffer.copy_(before[name])
         # It may have written rows behind the length, which longer slots count.
         self.cache.forget_slots(self.cache.slot_length > self.cache.length)
-        self._before = None
 
 
 @dataclass(frozen=True)
@@ -119,4 +111,4 @@ def eager_session(
         drafter=plan.description if plan else None,
     )
     model, own = copy.deepcopy((model, own), weights)  # at once, because they may share a config
-    return Session(EagerMethods(model, cache, options, plan.build(own, cache) if plan else None), description)
+    return Session.over(EagerProgram(model, cache, options, plan.build(own, cache) if plan else None), description)

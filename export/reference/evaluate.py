@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from hybridge.cache.errors import UsageError
+from hybridge.export.checks.comparison import Comparison, ComparisonReport
+from hybridge.export.checks.texts import continued, logits_of, read_text, sampled, windows
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.reference.layer_costs import LayerCost, layer_costs
 from hybridge.export.reference.oracle import load_original, uncached
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
-from hybridge.runtime.checks.comparison import Comparison, ComparisonReport
-from hybridge.runtime.checks.session_logits import logits_of
-from hybridge.runtime.checks.texts import continued, read_text, sampled, windows
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,12 +13,12 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
+from hybridge.export.checks.comparison import divergence
 from hybridge.export.output.progress import ExportProgress
 from hybridge.export.quantization.bits import grid_of
 from hybridge.export.quantization.quantize import rounder_of
 from hybridge.export.reference.oracle import load_original, uncached
 from hybridge.runtime.artifacts.manifest import Manifest
-from hybridge.runtime.checks.comparison import divergence
 
 
 @dataclass(frozen=True, kw_only=True)

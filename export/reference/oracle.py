@@ -15,13 +15,13 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from hybridge.cache.errors import UsageError
 from hybridge.cache.operations.quantized_rows import quantize_rows
 from hybridge.export.checkpoint.loading import Checkpoint, load_checkpoint
+from hybridge.export.checks.random_program import Oracle
 from hybridge.export.layers.rounded_weight import Rounder
 from hybridge.export.pinned.transformers import attention_function, chosen_attention, mask_function
 from hybridge.export.pte.state_cache import build_cache
 from hybridge.export.quantization.quantize import is_quantized, quantize
 from hybridge.export.source.named import Named
 from hybridge.runtime.artifacts.options import Description, ExportOptions
-from hybridge.runtime.checks.checked_session import Oracle
 
 ROUNDED = "hybridge_rounded"
 

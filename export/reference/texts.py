@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from tokenizers import Tokenizer
 
 from hybridge.export.checkpoint.loading import Checkpoint
+from hybridge.export.checks.validation import TextCheck
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
-from hybridge.runtime.checks.validation_report import TextCheck
 
 ODD_TEXTS = (
     "",

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from tokenizers import Tokenizer
 
-from hybridge.runtime.generation.stats import Origin
+from hybridge.runtime.core.statistics import Origin
 
 CONSTANTS = {"true": True, "false": False, "null": None}
 """Names of JSON in what is otherwise Python."""

@@ -38,7 +38,7 @@ from hybridge.export.server.responses_request import ResponsesRequest
 from hybridge.export.server.settings import Settings
 from hybridge.export.server.structures import Structures
 from hybridge.export.server.worker import Worker
-from hybridge.runtime.sessions.prefix_cache import PrefixCache
+from hybridge.runtime.core.checkpoint import PrefixCache
 
 log = logging.getLogger(__name__)
 

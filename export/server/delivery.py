@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from hybridge.export.server.answers import Answer, Delta
 from hybridge.export.server.errors import ApiError
 from hybridge.export.server.job import Chance, Finished, Job, Piece
-from hybridge.runtime.generation.stats import Origin
+from hybridge.runtime.core.statistics import Origin
 
 
 @dataclass(frozen=True)

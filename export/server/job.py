@@ -6,21 +6,18 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import closing
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from hybridge.export.server.errors import ApiError
 from hybridge.runtime.chat.text_stream import Decoder, TextStream
+from hybridge.runtime.core.checkpoint import PrefixCache, Reading
+from hybridge.runtime.core.constraint import Constraint
+from hybridge.runtime.core.drafters import Drafter
 from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.generation.stats import GenerationStats, Origin
-
-if TYPE_CHECKING:  # which need PyTorch
-    from hybridge.runtime.generation.constraint import Constraint
-    from hybridge.runtime.generation.drafter import Drafter
-    from hybridge.runtime.sessions.prefix_cache import PrefixCache
-    from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.statistics import GenerationStats, Origin
 
 
 @dataclass(frozen=True)
@@ -105,12 +102,11 @@ class Job:
 
     def steps(self, place: Place, cache: PrefixCache) -> Generator[None, None, None]:
         """Read the prompt, then generate: a chunk or a token at each step."""
-        from hybridge.runtime.sessions.reading import Reading
-
         stats = GenerationStats()
         session = place.session
         # A few more tokens cost the generation's first call next to nothing; a call of their own costs as much as many.
-        reading = Reading(session, self.prompt[:-1], cache, self.marks, rest=max(0, session.prefill_chunk // 4 - 1))
+        rest = max(0, session.prefill_chunk // 4 - 1)
+        reading = Reading(session, self.prompt[:-1], cache, self.marks, rest=rest, drafter=place.drafter)
         for _ in reading.steps():
             yield
         text = TextStream(self.tokenizer, self.stop)
@@ -118,38 +114,26 @@ class Job:
             self.prompt[session.length :], max_new_tokens=self.max_new_tokens, drafter=place.drafter, sampling=self.sampling,
             until=text.push, watch=self._watch if self.chances is not None else None,
             constraint=self.constrain() if self.constrain is not None else None,
-            hidden=reading.hidden_for(place.drafter), stats=stats,
+            stats=stats,
         )  # fmt: skip
         last = -1
         with closing(tokens):  # type: ignore[type-var]  # a generator
             for last in tokens:
                 self.emit(Piece(text.read(), [last], self._chances(), stats.origin))
                 yield
-        if rest := text.finish():
-            self.emit(Piece(rest, [], []))
+        if ending := text.finish():
+            self.emit(Piece(ending, [], []))
         ended = text.stopped or last in session.manifest.eos_ids
         self.emit(Finished("stop" if ended else "length", reading.known, stats))
 
-    def _watch(self, row: ArrayLike, token: int) -> None:
-        logprobs = log_softmax(np.asarray(row, np.float32))
-        best = best_of(logprobs, self.chances or 0)
-        pairs = [(each, float(logprobs[each])) for each in best]
-        self._seen.append(Chance(token, max(float(logprobs[token]), -9999.0), pairs))
+    def _watch(self, logits: NDArray[np.float32], token: int) -> None:
+        largest = logits.max()
+        chances = logits - (largest + np.log(np.exp(logits - largest).sum()))
+        most = min(self.chances or 0, len(chances))
+        best = np.argsort(-chances, kind="stable")[:most]
+        pairs = [(int(each), float(chances[each])) for each in best]
+        self._seen.append(Chance(token, max(float(chances[token]), -9999.0), pairs))
 
     def _chances(self) -> list[Chance]:
         """Those of the token that is handed out now: a block's tokens come at once, and are handed out one by one."""
         return [self._seen.pop(0)] if self._seen else []
-
-
-def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the logarithms of the probabilities."""
-    shifted: NDArray[np.float32] = logits - logits.max()
-    shifted -= np.log(np.exp(shifted).sum())
-    return shifted
-
-
-def best_of(row: NDArray[np.float32], count: int) -> list[int]:
-    """Return the places of the ``count`` largest numbers, the largest first."""
-    count = min(count, len(row))
-    found = np.argpartition(-row, count - 1)[:count] if count else np.empty(0, np.int64)
-    return [int(each) for each in sorted(found, key=lambda place: (-row[place], place))]

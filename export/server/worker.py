@@ -12,8 +12,7 @@ from hybridge.cache.errors import HybridgeError
 from hybridge.export.server.errors import ApiError, of_hybridge
 from hybridge.export.server.job import Job, Place
 from hybridge.export.server.metrics import Metrics
-from hybridge.runtime.sessions.prefix_cache import PrefixCache
-from hybridge.runtime.sessions.reading import keep
+from hybridge.runtime.core.checkpoint import PrefixCache, keep
 
 log = logging.getLogger(__name__)
 

@@ -28,12 +28,11 @@ from hybridge.export.transformers_api.generation_options import (
     stopping,
 )
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
-from hybridge.runtime.generation.drafter import Drafter
-from hybridge.runtime.generation.stats import GenerationStats
-from hybridge.runtime.sessions.checkpoint_folder import CheckpointFolder
-from hybridge.runtime.sessions.prefix_cache import PrefixCache
-from hybridge.runtime.sessions.reading import go_back, keep
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.checkpoint import PrefixCache, go_back, keep
+from hybridge.runtime.core.checkpoint_folder import CheckpointFolder
+from hybridge.runtime.core.drafters import Drafter
+from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.statistics import GenerationStats
 from hybridge.runtime.structured.grammars import Grammar, Grammars
 
 
@@ -57,7 +56,7 @@ class CausalLM:
         self.session, self.generation_config, self.drafter = session, generation_config, drafter
         self._artifact = artifact
         self.stats = GenerationStats()
-        self.checkpoints = PrefixCache()
+        self.checkpoints = PrefixCache(session.model)
 
     @classmethod
     def from_pretrained(

@@ -1,17 +1,27 @@
-"""Is a loaded program what its manifest says? Signatures, state and constants, before anything runs."""
+"""Is a program what its manifest says? Signatures, state and constants, read from its file before the runtime sees it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from hybridge.cache.errors import ArtifactError
-from hybridge.runtime.artifacts.buffer_names import buffer_names_of, plans_of
+from hybridge.runtime.artifacts.buffer_names import plans_of
 from hybridge.runtime.artifacts.checked_file import CheckedFile
-from hybridge.runtime.artifacts.drafter_description import drafter_constants
+from hybridge.runtime.artifacts.drafter_description import OF_DRAFTERS, drafter_constants
+from hybridge.runtime.artifacts.flatbuffer import Damaged, Table
 from hybridge.runtime.artifacts.manifest import Manifest, MethodEntry, TensorEntry, shortened
 from hybridge.runtime.artifacts.options import ExportOptions, shorter_verify
-from hybridge.runtime.pinned import SCALAR_TYPES
+from hybridge.runtime.pinned import (
+    EXTRA_TENSOR_INFO,
+    INT,
+    LIST,
+    PLAN,
+    PROGRAM,
+    SCALAR_TYPES,
+    TENSOR,
+    TENSOR_FIELDS,
+    VALUE,
+)
 
 SLOT_METHODS = ("snapshot", "restore")
 STATE = "state.cache."
@@ -103,20 +113,62 @@ def _verifying(options: ExportOptions) -> dict[str, int]:
     return {"verify": options.verify_len} | {shorter_verify(length): length for length in options.shorter_verify_lens}
 
 
-def check_program(manifest: Manifest, metas: Mapping[str, Any], constants: Mapping[str, list[Any]]) -> None:
-    """Raises ArtifactError where signatures, state or constants differ.
+def check_program(manifest: Manifest, program: CheckedFile) -> None:
+    """Raises ArtifactError where the program has other signatures, state or constants than its manifest says."""
+    try:
+        plans = {plan.text(PLAN.name): plan for plan in Table.root(plans_of(program)).tables(PROGRAM.execution_plan)}
+        for name, method in manifest.methods.items():
+            plan = _plan(plans, manifest.program_method(name))
+            _same(f"{name} takes", [_tensor(each) for each in _values(plan, PLAN.inputs)], _entries(method.inputs))
+            _same(f"{name} gives", [_tensor(each) for each in _values(plan, PLAN.outputs)], _entries(method.outputs))
+        state = dict(_named(_plan(plans, manifest.program_method("decode"))))
+        _same("the names of the state are", [*state], [STATE + name for name in buffer_names(manifest)])
+        _same("the state is", [*state.values()], _state(manifest))
+        for name, expected in expected_constants(manifest).items():
+            if name in plans or name not in OF_DRAFTERS:
+                _same(f"{name}() is", _constants(_plan(plans, name)), expected)
+        _check_bounded(buffer_names(manifest), _constants(_plan(plans, BOUNDED)))
+    except Damaged as error:
+        raise ArtifactError(f"the program's plan cannot be read ({error}); export the model again.") from None
 
-    metas: the runtime's MethodMeta by method name; constants: all that each constant method answers, but for those of
-    ``OF_DRAFTERS`` that the program lacks.
-    """
-    for name, method in manifest.methods.items():
-        meta = metas[name]
-        _same(f"{name} takes", _tensors(meta.num_inputs(), meta.input_tensor_meta), _entries(method.inputs))
-        _same(f"{name} gives", _tensors(meta.num_outputs(), meta.output_tensor_meta), _entries(method.outputs))
-    _same("the state is", _tensors(metas["decode"].num_attributes(), metas["decode"].attribute_tensor_meta), _state(manifest))
-    expected = expected_constants(manifest)
-    for name, found in constants.items():
-        _same(f"{name}() is", found, expected[name])
+
+def _plan(plans: Mapping[str | None, Table], method: str) -> Table:
+    if (plan := plans.get(method)) is None:
+        raise ArtifactError(f"the program has no method {method}; export the model again.")
+    return plan
+
+
+def _values(plan: Table, field: int) -> Iterator[Table]:
+    """Yield the values of a plan at the places that a field lists. Raises IndexError."""
+    values = list(plan.tables(PLAN.values))
+    for place in plan.numbers(field, "i"):
+        if place < 0:
+            raise IndexError("a value is at no place")
+        yield values[place]
+
+
+def _tensor(value: Table) -> tuple[str, list[int]]:
+    tensor = value.table(VALUE.val)
+    if tensor is None or value.number(VALUE.val_type, "B") != TENSOR:
+        raise ArtifactError("a method of the program takes or gives what is no tensor; export the model again.")
+    dtype = SCALAR_TYPES.get(tensor.number(TENSOR_FIELDS.scalar_type, "b"), "unknown")
+    return dtype, list(tensor.numbers(TENSOR_FIELDS.sizes, "i"))
+
+
+def _named(plan: Table) -> Iterator[tuple[str, tuple[str, list[int]]]]:
+    """Yield the buffers of the state by their qualified names: the tensors that have one."""
+    for value in plan.tables(PLAN.values):
+        tensor = value.table(VALUE.val) if value.number(VALUE.val_type, "B") == TENSOR else None
+        extra = tensor.table(TENSOR_FIELDS.extra_tensor_info) if tensor else None
+        name = extra.text(EXTRA_TENSOR_INFO.fully_qualified_name) if extra else None
+        if name is not None:
+            yield name, _tensor(value)
+
+
+def _constants(plan: Table) -> list[int]:
+    """Return the whole numbers that a constant method answers with."""
+    contents = [(each.number(VALUE.val_type, "B"), each.table(VALUE.val)) for each in _values(plan, PLAN.outputs)]
+    return [number.number(LIST.items, "q") if kind == INT and number else 0 for kind, number in contents]
 
 
 def expected_constants(manifest: Manifest) -> dict[str, list[int]]:
@@ -138,24 +190,17 @@ def expected_constants(manifest: Manifest) -> dict[str, list[int]]:
     }
 
 
-def check_buffers(manifest: Manifest, program: CheckedFile) -> None:
-    """Raises ArtifactError where the program has its buffers under other names, or in another order, than the manifest."""
-    names = buffer_names_of(plans_of(program), manifest.program_method("decode"))
-    _same("the names of the state are", names, [STATE + name for name in buffer_names(manifest)])
-
-
 def buffer_names(manifest: Manifest) -> list[str]:
     """Return the state's buffers in the program's order."""
     return [*OWN_BUFFERS, *(f"layers.{i}.{name}" for i, layer in enumerate(manifest.layers) for name in layer.buffers)]
 
 
-def bounded_names(names: Sequence[str], places: Sequence[int]) -> list[str]:
-    """The names at these places of the state.
+def _check_bounded(names: Sequence[str], places: Sequence[int]) -> None:
+    """Raises ArtifactError where these places of the state are not the length and what has slots, if anything has.
 
-    Raises ArtifactError where they are not the length and what has slots, if anything has: the places are the program's, the
-    names the manifest's.
+    The places are the program's, the names the manifest's.
     """
-    if not all(isinstance(place, int) and 0 <= place < len(names) for place in places):
+    if not all(0 <= place < len(names) for place in places):
         raise ArtifactError(f"the program's {BOUNDED}() is {shortened(places)}, of a state of {len(names)}; export it again.")
     bounded = [names[place] for place in places]
     kept = {name for name in names if f"{name}_slots" in names}
@@ -164,7 +209,6 @@ def bounded_names(names: Sequence[str], places: Sequence[int]) -> list[str]:
             f"the program's {BOUNDED}() are {shortened(bounded)} by the manifest's names: these are not the length and what "
             "has slots; export the model again."
         )
-    return bounded
 
 
 def _state(manifest: Manifest) -> Signature:
@@ -174,13 +218,6 @@ def _state(manifest: Manifest) -> Signature:
 
 def _entries(entries: list[TensorEntry]) -> Signature:
     return [(entry.dtype, entry.shape) for entry in entries]
-
-
-def _tensors(count: int, meta: Any) -> Signature:
-    try:
-        return [(SCALAR_TYPES.get(meta(i).dtype(), "unknown"), list(meta(i).sizes())) for i in range(count)]
-    except (IndexError, RuntimeError):
-        raise ArtifactError("a method of the program takes or gives what is no tensor; export the model again.") from None
 
 
 def _same(what: str, actual: object, wanted: object) -> None:

@@ -13,13 +13,12 @@ from tokenizers import Tokenizer
 from hybridge.cache.errors import CapacityError, SnapshotError, StateFileError, UsageError
 from hybridge.runtime.chat.parts import Apart, Message, Parts, Render, undivided
 from hybridge.runtime.chat.text_stream import TextStream
+from hybridge.runtime.core.checkpoint import PrefixCache, Reading, go_back, keep
+from hybridge.runtime.core.constraint import Constraint
+from hybridge.runtime.core.drafters import Drafter
 from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.generation.constraint import Constraint
-from hybridge.runtime.generation.drafter import Drafter
-from hybridge.runtime.generation.stats import GenerationStats
-from hybridge.runtime.sessions.prefix_cache import PrefixCache
-from hybridge.runtime.sessions.reading import Reading, go_back, keep
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.statistics import GenerationStats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +71,7 @@ class Conversation:
         """opening: messages that stand before the conversation, such as those of the system."""
         self.session, self.tokenizer, self.render, self.settings = session, tokenizer, render, settings
         self.messages: list[Message] = list(opening)
-        self.checkpoints = PrefixCache() if checkpoints is None else checkpoints
+        self.checkpoints = PrefixCache(session.model) if checkpoints is None else checkpoints
         self.turns: list[Turn] = []
         self.tokens: list[int] = []
         self.read_again = 0
@@ -142,7 +141,7 @@ class Conversation:
         text, parts = TextStream(apart.decoder, self.settings.stop), apart.parts(turn.rendered)
         tokens = self.session.generate(
             self.tokens[-1:], max_new_tokens=self.settings.max_new_tokens, drafter=self.settings.drafter,
-            sampling=self.settings.sampling, until=text.push, stats=stats, hidden=reading.hidden_for(self.settings.drafter),
+            sampling=self.settings.sampling, until=text.push, stats=stats,
             constraint=constrain(turn.rendered) if constrain is not None else None,
         )  # fmt: skip
         turn.said = ""
@@ -188,7 +187,7 @@ class Conversation:
     def _reach(self, tokens: list[int]) -> Reading:
         """Bring the session to ``tokens``: going on from where it is, or from the latest checkpoint on the way, or anew."""
         began = self.session.length
-        reading = Reading(self.session, tokens, self.checkpoints)
+        reading = Reading(self.session, tokens, self.checkpoints, drafter=self.settings.drafter)
         for _ in reading.steps():
             pass
         self.read_again = max(0, min(began, len(tokens)) - reading.known)

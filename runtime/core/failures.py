@@ -34,14 +34,23 @@ REFUSALS: Mapping[tuple[str, Status], tuple[type[HybridgeError], str]] = {
         DraftError,
         "there is no drafter inside this model, or the token is unknown to it.",
     ),
-    ("resume", Status.INVALID_ARGUMENT): (UsageError, "the checkpoint is of another model, or of the same file opened again."),
+    ("resume", Status.INVALID_ARGUMENT): (
+        UsageError,
+        "this checkpoint is of another model; resume it in a session over the one that made it.",
+    ),
     ("save", Status.FILE_ACCESS): (OutputError, "the state cannot be written."),
     ("load", Status.FILE_ACCESS): (StateFileError, "the file cannot be read, or is no regular file."),
     ("load", Status.INVALID_FILE): (StateFileError, "the file is damaged, or no state of this model as the core saves it."),
-    ("generate", Status.INVALID_ARGUMENT): (
-        TokenError,
-        "a draft token is outside the vocabulary, the drafter does not fit this model, or a mask leaves no token.",
-    ),
+    ("become", Status.INVALID_FILE): (StateFileError, "this is no state of this artifact: its numbers do not belong together."),
+    ("checkpoint_read", Status.INVALID_FILE): (StateFileError, "this is no checkpoint of this artifact."),
+    **{
+        (call, Status.INVALID_ARGUMENT): (
+            TokenError,
+            "a draft token is outside the vocabulary, the drafter does not fit this model, or a mask leaves no token.",
+        )
+        for call in ("begin", "next", "end")
+    },
+    ("next", Status.INVALID_STATE): (UsageError, "the session's text was changed while the generation waited; begin another."),
 }
 """By the call and the status: the error, and its words."""
 

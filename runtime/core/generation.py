@@ -1,66 +1,63 @@
-"""A generation in the core, and the Python functions that it calls."""
+"""A generation in the core, a round at a time, and the Python functions that it calls."""
 
 from __future__ import annotations
 
+import itertools
 import signal
+import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from ctypes import Array, byref, c_int64, c_uint64, pointer
+from ctypes import POINTER, Array, byref, c_double, c_int, c_int64, c_size_t, c_uint64, cast, pointer
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.ctypeslib import as_array
 from numpy.typing import NDArray
 
+from hybridge.runtime.core import interface
+from hybridge.runtime.core.constraint import Constraint
+from hybridge.runtime.core.drafters import Context, Drafter, DraftModel, Proposer
 from hybridge.runtime.core.failures import failure
 from hybridge.runtime.core.interface import (
-    COUNTS,
-    SECONDS,
     Counted,
     DrafterKind,
     GenerationOptions,
     OnClock,
+    OnFitting,
+    OnForced,
     OnMask,
     OnPropose,
     OnRead,
-    OnToken,
+    OnWatch,
     SamplingOptions,
     Status,
 )
 from hybridge.runtime.core.library import load
 from hybridge.runtime.core.model import Model
 from hybridge.runtime.core.sampling import Sampling
+from hybridge.runtime.core.statistics import PHASES, GenerationStats, Phase
 from hybridge.runtime.core.token_ids import token_ids
 
-Propose = Callable[[Sequence[int], int], Sequence[int]]
-"""A drafter: the whole text, whose last token is not committed yet, and a limit ≥ 1, to at most so many draft tokens."""
-Mask = Callable[[NDArray[np.int64], NDArray[np.float32]], None]
-"""Takes the text and the logits [V] behind it, and makes those minus infinity whose tokens may not come. Views for the call."""
-Watcher = Callable[[int], bool | None]
-"""Takes each new token; False ends the generation behind it."""
-DrafterChoice = Literal["lookup", "own"] | Model | Propose | None
-"""Prompt lookup, the drafter inside the model, a smaller model, a function, or plain decoding."""
+Until = Callable[[int], bool]
+"""Called with each new token; True makes it the last."""
+Watch = Callable[[NDArray[np.float32], int], None]
+"""Called with each new token of the text, in order, and with the model's logits [V] for its position, a view for the call."""
 
+NUMBERS = struct.Struct(f"{len(interface.COUNTS)}N{len(interface.SECONDS)}d")
+"""The core's counts and seconds, which are read for each token: a field of a ctypes structure takes longer."""
+_FIELDS = (*interface.COUNTS, *interface.SECONDS)
+COUNTED: Sequence[tuple[int, str, Phase | None]] = [
+    *((_FIELDS.index(name), name, None) for name in (*interface.COUNTS[1:], "new_seconds")),
+    *((_FIELDS.index(f"{phase}_seconds"), f"{phase}_seconds", phase) for phase in PHASES),
+]
+"""Each of them by its place, with its phase if it is the seconds of one, in the order in which phases come."""
 
-@dataclass(kw_only=True)
-class Generated:
-    """New tokens; counts and wall seconds as in ``GenerationStats``."""
-
-    tokens: list[int] = field(default_factory=list)
-    proposed: int = 0
-    accepted: int = 0
-    verifies: int = 0
-    decodes: int = 0
-    rollbacks: int = 0
-    prefill_seconds: float = 0.0
-    draft_seconds: float = 0.0
-    verify_seconds: float = 0.0
-    commit_seconds: float = 0.0
-    decode_seconds: float = 0.0
-    new_seconds: float = 0.0
+_NUMBERS = itertools.count(1)
+_DRAFTERS: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
 
 
 @dataclass(kw_only=True)
@@ -69,69 +66,72 @@ class Wishes:
 
     max_new_tokens: int
     block_length: int | None
-    drafter: DrafterChoice
+    drafter: Drafter | None
     sampling: Sampling
-    on_token: Watcher | None
-    on_read: Callable[[int], object] | None
-    mask: Mask | None
-    clock: Callable[[], float] | None
-    noise: int | None
+    ends: Collection[int]
+    until: Until | None
+    watch: Watch | None
+    constraint: Constraint | None
+    stats: GenerationStats
+    clock: Callable[[], float] | None = None
+    noise: int | None = None
 
 
+@dataclass
 class Callbacks:
     """Python functions behind the core's pointers. The first error of one ends the generation, and is raised once it has ended.
 
     ctypes would print it and go on: there is nobody in between to hand it to.
     """
 
-    def __init__(self, session: int, wishes: Wishes) -> None:
-        self.session, self.wishes = session, wishes
-        self.tokens: list[int] = []
-        self.error: BaseException | None = None
-        self._text: list[int] = []
+    session: int
+    wishes: Wishes
+    error: BaseException | None = None
+    _context: Context = field(init=False)
+    _proposed: Any = None
+
+    def __post_init__(self) -> None:
+        self._context = Context([], self.wishes.sampling)
+        self._taken = 0
 
     def fail(self, error: BaseException) -> None:
         """End the generation, and keep the first error."""
         self.error = self.error or error
         load().hybridge_cancel(self.session)
 
-    def take(self, token: int, _: object) -> int:
-        try:
-            if self.error is not None:
-                return 0
-            self.tokens.append(token)
-            wanted = self.wishes.on_token is None or self.wishes.on_token(token) is not False
-            return int(wanted and self.error is None)
-        except BaseException as error:
-            self.fail(error)
-            return 0
-
     def read(self, count: int, _: object) -> None:
-        try:
-            if self.wishes.on_read is not None:
-                self.wishes.on_read(count)
-        except BaseException as error:
-            self.fail(error)
+        """Give the handlers of signals their turn between two chunks of a prompt."""
 
-    def mask(self, text: Any, count: int, logits: Any, size: int, _: object) -> None:
+    def propose(self, seen: Any, written: Any, limit: int, _: object) -> int:
         try:
-            assert self.wishes.mask is not None
-            self.wishes.mask(as_array(text, (count,)), as_array(logits, (size,)))
-        except BaseException as error:
-            self.fail(error)
-            as_array(logits, (size,)).fill(-np.inf)  # no token may come any more
-
-    def propose(self, text: Any, count: int, tokens: Any, limit: int, _: object) -> int:
-        try:
-            assert callable(self.wishes.drafter)
-            self._text += text[len(self._text) : count]
-            proposed = token_ids(self.wishes.drafter(self._text, limit))[:limit]
-            for place, token in enumerate(proposed):
-                tokens[place] = token if -(2**63) <= token < 2**63 else -1
-            return len(proposed)
+            drafter, given = self.wishes.drafter, seen.contents
+            assert isinstance(drafter, Proposer)
+            self._context.tokens += given.text[len(self._context.tokens) : given.count]
+            if given.rows:
+                self._context.add_hidden(as_array(given.hidden, (given.rows, given.width)))
+            proposal = drafter.propose(self._context, limit)
+            tokens, out = token_ids(proposal.tokens)[:limit], written.contents
+            for place, token in enumerate(tokens):
+                out.tokens[place] = token if -(2**63) <= token < 2**63 else -1
+            if proposal.probabilities is not None and tokens:
+                self._proposed = np.ascontiguousarray(np.stack([np.asarray(row) for row in proposal.probabilities]), np.float64)
+                out.probabilities = cast(self._proposed.ctypes.data, POINTER(c_double))
+            free = () if proposal.chance is None else (proposal.chance,)
+            chances = free if drafter.is_free else tuple(proposal.chances or ())[: len(tokens)]
+            for place, chance in enumerate(chances):
+                out.chances[place] = float(chance)
+            out.chance_count = len(chances)
+            return len(tokens)
         except BaseException as error:
             self.fail(error)
             return 0
+
+    def watch(self, token: int, logits: Any, size: int, _: object) -> None:
+        try:
+            assert self.wishes.watch is not None
+            self.wishes.watch(as_array(logits, (size,)), token)
+        except BaseException as error:
+            self.fail(error)
 
     def clock(self, _: object) -> float:
         try:
@@ -141,48 +141,170 @@ class Callbacks:
             self.fail(error)
             return 0.0
 
+    # The constraint, which follows the text
 
-def generate(session: int, prompt: Array[c_int64], wishes: Wishes) -> Generated:
-    """Run a generation of the session with this handle.
+    def mask(self, text: Any, count: int, logits: Any, size: int, _: object) -> None:
+        try:
+            self._follow(text, count).mask(as_array(logits, (size,)))
+        except BaseException as error:
+            self.fail(error)
+            as_array(logits, (size,)).fill(-np.inf)  # no token may come any more
 
-    Raises the first error of a function that it called, what a signal's handler raised meanwhile, or what the core refuses.
-    """
-    calls, counted = Callbacks(session, wishes), Counted()
-    options = GenerationOptions(
-        max_new_tokens=wishes.max_new_tokens,
-        block_length=wishes.block_length or 0,
-        drafter=_kind(wishes.drafter),
-        sampling=pointer(_sampling(wishes.sampling)),
-        draft=wishes.drafter.handle if isinstance(wishes.drafter, Model) else 0,
-        mask=OnMask(calls.mask) if wishes.mask else OnMask(),
-        on_read=OnRead(calls.read),
-        propose=OnPropose(calls.propose) if callable(wishes.drafter) else OnPropose(),
-        clock=OnClock(calls.clock) if wishes.clock else OnClock(),
-        noise=None if wishes.noise is None else pointer(c_uint64(wishes.noise)),
-    )
-    with _signals_wait(calls):
-        status = load().hybridge_generate(
-            session, prompt, len(prompt), byref(options), OnToken(calls.take), None, byref(counted)
+    def forced(self, text: Any, count: int, tokens: Any, limit: int, _: object) -> int:
+        try:
+            found = self._follow(text, count).forced()[:limit]
+            for place, token in enumerate(found):
+                tokens[place] = token
+            return len(found)
+        except BaseException as error:
+            self.fail(error)
+            return 0
+
+    def fitting(self, text: Any, count: int, proposed: Any, proposals: int, _: object) -> int:
+        try:
+            return self._follow(text, count).fitting(proposed[:proposals])
+        except BaseException as error:
+            self.fail(error)
+            return 0
+
+    def _follow(self, text: Any, count: int) -> Constraint:
+        constraint = self.wishes.constraint
+        assert constraint is not None
+        if not self._taken:
+            self._taken = count  # the prompt is no part of what it follows
+        for token in text[self._taken : count]:
+            constraint.take(token)
+        self._taken = count
+        return constraint
+
+    def options(self) -> GenerationOptions:
+        """Return the options for the core."""
+        wishes, drafter = self.wishes, self.wishes.drafter
+        constrained, written = wishes.constraint is not None, _kind(drafter) == DrafterKind.CALLBACK
+        return GenerationOptions(
+            max_new_tokens=wishes.max_new_tokens,
+            block_length=wishes.block_length or 0,
+            drafter=_kind(drafter),
+            sampling=pointer(_sampling(wishes.sampling)),
+            draft=drafter.model.handle if isinstance(drafter, DraftModel) else 0,
+            mask=OnMask(self.mask) if constrained else OnMask(),
+            forced=OnForced(self.forced) if constrained else OnForced(),
+            fitting=OnFitting(self.fitting) if constrained else OnFitting(),
+            watch=OnWatch(self.watch) if wishes.watch else OnWatch(),
+            on_read=OnRead(self.read),
+            propose=OnPropose(self.propose) if written else OnPropose(),
+            drafter_id=_number_of(drafter) if written else 0,
+            reads_hidden=written and isinstance(drafter, Proposer) and drafter.needs_hidden,
+            is_free=written and isinstance(drafter, Proposer) and drafter.is_free,
+            clock=OnClock(self.clock) if wishes.clock else OnClock(),
+            noise=None if wishes.noise is None else pointer(c_uint64(wishes.noise)),
         )
-    if calls.error is not None:
-        raise calls.error
-    if status not in (Status.OK, Status.CANCELLED):
-        raise failure("generate", status)
-    numbers = {name: getattr(counted, name) for name in (*COUNTS[1:], *SECONDS)}
-    return Generated(tokens=calls.tokens, **numbers)
 
 
-def _kind(drafter: DrafterChoice) -> DrafterKind:
-    match drafter:
-        case None:
-            return DrafterKind.NONE
-        case "lookup":
-            return DrafterKind.PROMPT_LOOKUP
-        case "own":
-            return DrafterKind.OWN
-        case Model():
-            return DrafterKind.MODEL
-    return DrafterKind.CALLBACK
+class Generation:
+    """A generation of the session with this handle; its text is to be left alone until ``end``."""
+
+    def __init__(self, session: int, model: Model, prompt: Array[c_int64], wishes: Wishes) -> None:
+        """Read the prompt.
+
+        Raises the first error of a function that it called, what a signal's handler raised meanwhile, or what the core refuses.
+        """
+        self.session, self.model, self.wishes = session, model, wishes
+        self._calls = Callbacks(session, wishes)
+        self._options = self._calls.options()
+        self._calls_back = wishes.constraint is not None or wishes.watch is not None or bool(self._options.propose)
+        self._room = (c_int64 * model.verify_len)()
+        self._counted, self._counter, self._verifies = Counted(), c_size_t(), 0
+        self._before = NUMBERS.unpack(self._counted)
+        wishes.stats.prompt_tokens += len(prompt)
+        with _signals_wait(self._calls):
+            self._first = self._step("begin", prompt, len(prompt), byref(self._options), None)
+
+    def tokens(self) -> Iterator[int]:
+        """Yield the tokens. Once it is closed or done, the session's text ends just before the last one."""
+        given, taken, drafted, forced = self._first, 0, 0, False
+        stats = self.wishes.stats
+        try:
+            while given:
+                for token in given:
+                    taken += 1
+                    own = not drafted or taken == len(given)  # a block's last token is the model's own
+                    stats.origin = "own" if own else "forced" if forced else "draft"
+                    stats.new_tokens += 1
+                    last = self._is_last(token)
+                    yield token
+                    if last:
+                        return
+                taken = 0
+                given = self._next()
+                drafted, forced = self._note_block(len(given))
+        finally:
+            self._end(taken)
+
+    def _is_last(self, token: int) -> bool:
+        wishes = self.wishes
+        return token in wishes.ends or (wishes.until is not None and wishes.until(token))
+
+    def _next(self) -> list[int]:
+        """Run a round; returns its tokens, none at the end."""
+        if not self._calls_back:
+            return self._step("next")
+        with _signals_wait(self._calls):
+            return self._step("next")
+
+    def _step(self, call: str, *arguments: Any) -> list[int]:
+        count = self._counter
+        status = getattr(load(), f"hybridge_{call}")(self.session, *arguments, self._room, len(self._room), byref(count))
+        if not load().hybridge_progress(self.session, byref(self._counted)):
+            self._count()
+        if error := self._calls.error or self.model.raised():
+            raise error
+        if status:
+            raise failure(call, status)
+        return self._room[: count.value]
+
+    def _note_block(self, given: int) -> tuple[int, bool]:
+        """Return how many draft tokens were verified for the tokens that came, and whether they were forced."""
+        if self._counted.verifies == self._verifies or not given:
+            return 0, False
+        self._verifies = self._counted.verifies
+        drafted, count, forced = (c_int64 * len(self._room))(), self._counter, c_int()
+        load().hybridge_proposed(self.session, drafted, len(drafted), byref(count), byref(forced))
+        self.wishes.stats.add_block(self.wishes.stats.new_tokens, drafted[: count.value], given - 1, bool(forced.value))
+        return count.value, bool(forced.value)
+
+    def _count(self) -> None:
+        """Add to the statistics what was done since they were added to."""
+        stats, before, now = self.wishes.stats, self._before, NUMBERS.unpack(self._counted)
+        for place, name, phase in COUNTED:
+            if (added := now[place] - before[place]) and phase is not None:
+                stats.add_seconds(phase, added)
+            elif added:
+                setattr(stats, name, getattr(stats, name) + added)
+        self._before = now
+
+    def _end(self, taken: int) -> None:
+        """Commit what was taken; does nothing where something else has ended the generation."""
+        status = load().hybridge_end(self.session, taken, byref(self._counted))
+        if status == Status.OK:
+            self._count()
+        elif status not in (Status.INVALID_STATE, Status.INVALID_HANDLE):
+            raise self.model.raised() or failure("end", status)
+
+
+def _kind(drafter: Drafter | None) -> DrafterKind:
+    if drafter is None:
+        return DrafterKind.NONE
+    kind: DrafterKind = getattr(drafter, "kind", DrafterKind.CALLBACK)
+    return kind
+
+
+def _number_of(drafter: Drafter | None) -> int:
+    """Return a number by which a session remembers a drafter; 0 for one that cannot be told from others."""
+    try:
+        return _DRAFTERS.setdefault(drafter, next(_NUMBERS))
+    except TypeError:
+        return 0
 
 
 def _sampling(asked: Sampling) -> SamplingOptions:
@@ -194,7 +316,7 @@ def _sampling(asked: Sampling) -> SamplingOptions:
 
 @contextmanager
 def _signals_wait(calls: Callbacks) -> Iterator[None]:
-    """Let the handlers of Ctrl-C and SIGTERM end a generation between two tokens or chunks of its prompt, by what they raise.
+    """Let the handlers of Ctrl-C and SIGTERM end a call between two chunks of a prompt or two functions of Python's.
 
     Python runs a handler as soon as the core calls back, before the function's first line: what it raised there would be lost.
     """

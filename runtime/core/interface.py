@@ -55,9 +55,37 @@ class DrafterKind(IntEnum):
 Tokens, Floats, Count, Handle = POINTER(c_int64), POINTER(c_float), POINTER(c_size_t), c_uint64
 OnToken = CFUNCTYPE(c_int, c_int64, c_void_p)
 OnMask = CFUNCTYPE(None, Tokens, c_size_t, Floats, c_size_t, c_void_p)
-OnPropose = CFUNCTYPE(c_size_t, Tokens, c_size_t, Tokens, c_size_t, c_void_p)
+OnForced = CFUNCTYPE(c_size_t, Tokens, c_size_t, Tokens, c_size_t, c_void_p)
+OnFitting = CFUNCTYPE(c_size_t, Tokens, c_size_t, Tokens, c_size_t, c_void_p)
+OnWatch = CFUNCTYPE(None, c_int64, Floats, c_size_t, c_void_p)
 OnRead = CFUNCTYPE(None, c_size_t, c_void_p)
 OnClock = CFUNCTYPE(c_double, c_void_p)
+
+
+class DrafterContext(Structure):
+    """``hybridge_context``"""
+
+    _fields_: ClassVar = [
+        ("text", Tokens),
+        ("count", c_size_t),
+        ("hidden", Floats),
+        ("rows", c_size_t),
+        ("width", c_size_t),
+    ]
+
+
+class DrafterProposal(Structure):
+    """``hybridge_proposal``"""
+
+    _fields_: ClassVar = [
+        ("tokens", Tokens),
+        ("chances", POINTER(c_double)),
+        ("chance_count", c_size_t),
+        ("probabilities", POINTER(c_double)),
+    ]
+
+
+OnPropose = CFUNCTYPE(c_size_t, POINTER(DrafterContext), POINTER(DrafterProposal), c_size_t, c_void_p)
 
 
 class Info(Structure):
@@ -66,6 +94,74 @@ class Info(Structure):
     _fields_: ClassVar = [
         (name, c_int64) for name in ("max_seq_len", "vocab_size", "prefill_chunk", "verify_len", "snapshot_slots", "draft_len")
     ]
+
+
+class Type(IntEnum):
+    """``hybridge_type``"""
+
+    UINT8 = 0
+    INT8 = 1
+    INT64 = 2
+    FLOAT32 = 3
+    BOOL = 4
+
+
+MOST_DIMENSIONS = 8
+
+
+class ArrayView(Structure):
+    """``hybridge_array``"""
+
+    _fields_: ClassVar = [
+        ("name", c_char_p),
+        ("type", c_int),
+        ("dimensions", c_size_t),
+        ("shape", c_int64 * MOST_DIMENSIONS),
+        ("data", c_void_p),
+    ]
+
+
+OnCall = CFUNCTYPE(c_int, c_void_p, c_char_p, POINTER(ArrayView), c_size_t, POINTER(ArrayView), c_size_t)
+OnBuffer = CFUNCTYPE(c_int, c_void_p, c_char_p, POINTER(ArrayView))
+OnClose = CFUNCTYPE(None, c_void_p)
+
+
+class ProgramTable(Structure):
+    """``hybridge_program``"""
+
+    _fields_: ClassVar = [
+        ("self", c_void_p),
+        ("call", OnCall),
+        ("buffer", OnBuffer),
+        ("close", OnClose),
+        *((name, c_int64) for name in ("max_seq_len", "vocab_size", "prefill_chunk", "snapshot_slots", "taps")),
+        *((name, Tokens) for name in ("verify_lens", "eos_ids", "draft_blocks", "draft_taps")),
+        *((name, c_size_t) for name in ("verify_len_count", "eos_id_count", "draft_block_count", "draft_tap_count")),
+        ("names", POINTER(c_char_p)),
+        ("bounded", POINTER(c_char_p)),
+        *((name, c_size_t) for name in ("name_count", "bounded_count", "row_axis")),
+        *((name, c_int) for name in ("draft_samples", "fixed_shapes")),
+        ("fingerprint", c_uint64),
+    ]
+
+
+class Drafted(Structure):
+    """``hybridge_drafted``"""
+
+    _fields_: ClassVar = [
+        *((name, c_size_t) for name in ("count", "width")),
+        ("tokens", Tokens),
+        ("chances", Floats),
+        ("scores", Floats),
+        ("candidates", Tokens),
+        ("shared_candidates", c_int),
+    ]
+
+
+class Part(Structure):
+    """``hybridge_part``"""
+
+    _fields_: ClassVar = [("bytes", c_char_p), ("size", c_size_t)]
 
 
 class SamplingOptions(Structure):
@@ -93,10 +189,16 @@ class GenerationOptions(Structure):
         ("on_read", OnRead),
         ("clock", OnClock),
         ("noise", POINTER(c_uint64)),
+        ("forced", OnForced),
+        ("fitting", OnFitting),
+        ("watch", OnWatch),
+        ("drafter_id", c_uint64),
+        ("reads_hidden", c_int),
+        ("is_free", c_int),
     ]
 
 
-COUNTS = ("tokens", "proposed", "accepted", "verifies", "decodes", "rollbacks")
+COUNTS = ("tokens", "proposed", "accepted", "verifies", "decodes", "rollbacks", "forced")
 SECONDS = tuple(f"{phase}_seconds" for phase in ("prefill", "draft", "verify", "commit", "decode", "new"))
 
 
@@ -121,6 +223,7 @@ class CachedSizes(Structure):
 FUNCTIONS: Mapping[str, list[Any]] = {
     "set_threads": [c_size_t],
     "model_open": [c_char_p, POINTER(Handle)],
+    "program_open": [POINTER(ProgramTable), POINTER(Handle)],
     "model_close": [Handle],
     "model_info": [Handle, POINTER(Info)],
     "model_eos_ids": [Handle, Tokens, c_size_t, Count],
@@ -138,16 +241,34 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "snapshot": [Handle, c_int64],
     "restore": [Handle, c_int64],
     "reset": [Handle],
-    "save": [Handle, c_char_p],
+    "save": [Handle, c_char_p, c_char_p],
     "load": [Handle, c_char_p],
+    "note": [Handle, c_char_p, c_size_t, Count],
+    "buffers": [Handle, POINTER(ArrayView), c_size_t, Count],
+    "become": [Handle, POINTER(ArrayView), c_size_t, Tokens, Count, c_char_p],
+    "hidden": [Handle, POINTER(Floats), Count, Count],
     "keep_hidden": [Handle, c_int],
-    "draft": [Handle, c_int64, Tokens, c_size_t, Count],
+    "draft": [Handle, Floats, c_size_t, c_size_t, Tokens, c_size_t, Floats, c_double, POINTER(Drafted)],
     "checkpoint_make": [Handle, POINTER(Handle)],
     "checkpoint_info": [Handle, POINTER(Kept)],
     "checkpoint_close": [Handle],
+    "checkpoint_parts": [Handle, POINTER(c_uint64), c_size_t, Count],
+    "checkpoint_part": [Handle, c_size_t, c_char_p, c_size_t, Count],
+    "checkpoint_read": [Handle, Handle, c_size_t, POINTER(Part), c_size_t, POINTER(Handle)],
+    "cache_open": [Handle, c_size_t, POINTER(Handle)],
+    "cache_close": [Handle],
+    "cache_add": [Handle, Handle],
+    "cache_find": [Handle, Tokens, c_size_t, POINTER(Handle)],
+    "cache_clear": [Handle],
+    "cache_info": [Handle, POINTER(CachedSizes)],
     "resume": [Handle, Handle],
     "bring_to": [Handle, Tokens, c_size_t, Count],
     "generate": [Handle, Tokens, c_size_t, POINTER(GenerationOptions), OnToken, c_void_p, POINTER(Counted)],
+    "begin": [Handle, Tokens, c_size_t, POINTER(GenerationOptions), c_void_p, Tokens, c_size_t, Count],
+    "next": [Handle, Tokens, c_size_t, Count],
+    "end": [Handle, c_size_t, POINTER(Counted)],
+    "progress": [Handle, POINTER(Counted)],
+    "proposed": [Handle, Tokens, c_size_t, Count, POINTER(c_int)],
     "cancel": [Handle],
 }
 """What each function that answers with a status takes, by its name without ``hybridge_``."""
@@ -161,6 +282,7 @@ def declare(library: CDLL) -> None:
     for name, takes in {"version": [], "failure": [], "status_text": [c_int]}.items():
         function = getattr(library, f"hybridge_{name}")
         function.argtypes, function.restype = takes, c_char_p
+    library.hybridge_threads.argtypes, library.hybridge_threads.restype = [], c_size_t
     for name in ("has_operator", "has_backend"):
         function = getattr(library, f"hybridge_{name}")
         function.argtypes, function.restype = [c_char_p], c_int

@@ -36,19 +36,24 @@ class _Threads:
     chosen: int | None = None
 
 
-def set_threads(count: int) -> None:
-    """Let every model that this process opens from now on compute on so many threads. Raises UsageError for too many."""
-    if not 1 <= count <= MOST_THREADS:
-        raise UsageError(f"{count} threads are not from 1 to {MOST_THREADS}.")
+def set_threads(count: int | None = None) -> None:
+    """Let every model that this process opens from now on compute on so many threads; without ``count`` on the fast cores.
+
+    Do not run those that were opened before: XNNPACK keeps the threads that it found then, which are gone. onnxruntime fixes
+    its number when a model is opened, too. Raises UsageError for a count that cannot be.
+    """
+    if count is not None and not 1 <= count <= MOST_THREADS:
+        raise UsageError(f"{count} threads cannot compute; give 1 to {MOST_THREADS}, or none for the fast cores.")
     _Threads.chosen = count
     if load.cache_info().currsize:
         with without_native_log():
-            load().hybridge_set_threads(count)
+            load().hybridge_set_threads(count or 0)
 
 
-def chosen_threads() -> int | None:
-    """Return what ``set_threads`` was given."""
-    return _Threads.chosen
+def threads() -> int:
+    """Return how many threads models compute on."""
+    number: int = load().hybridge_threads()
+    return number
 
 
 @functools.cache

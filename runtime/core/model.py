@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-import sys
 import weakref
 from ctypes import byref, c_int64, c_size_t
-from dataclasses import dataclass
 from typing import Self
 
-from hybridge.cache.errors import ArtifactError, HybridgeError, UsageError
+from hybridge.cache.errors import ArtifactError, HybridgeError
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.manifest import PROGRAM
+from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.artifacts.plan_check import check_plans
-from hybridge.runtime.artifacts.program_check import check_buffers, check_methods
+from hybridge.runtime.artifacts.program_check import check_methods, check_program
 from hybridge.runtime.artifacts.runtime_check import check_runtime, other_version
 from hybridge.runtime.core.failures import failure, run
-from hybridge.runtime.core.interface import CachedSizes, Handle, Info
+from hybridge.runtime.core.interface import Handle, Info
 from hybridge.runtime.core.library import load, load_operators
+from hybridge.runtime.core.programs import Program, Table
 from hybridge.runtime.native_log import without_native_log
 
 
@@ -43,25 +43,20 @@ class Owned:
         self.close()
 
 
-@dataclass(frozen=True)
-class Cached:
-    """checkpoints: how many the model keeps for ``Session.bring_to``; nbytes: theirs together, shared rows counted once."""
-
-    checkpoints: int
-    nbytes: int
-
-
 class Model(Owned):
-    """An artifact's program, opened once for all of its sessions; lengths in tokens. It may be closed before they are."""
+    """A program, opened once for all of its sessions; lengths in tokens. It may be closed before they are.
 
-    def __init__(self, artifact: Artifact) -> None:
-        """Raises ArtifactError where the program does not load here or is not what the manifest says.
+    manifest: what describes it, an artifact's manifest or another ``Description``. artifact: the one that it is of, if any.
+    """
 
-        Raises NativeError and KernelsError where a library cannot be built or loaded.
-        """
-        self.artifact, self.manifest = artifact, artifact.manifest
-        handle = _opened(artifact)
+    def __init__(
+        self, handle: int, manifest: Description, *, artifact: Artifact | None = None, table: Table | None = None
+    ) -> None:
+        """handle: of an opened model, which this closes; ``open`` and ``over`` have one. Raises ArtifactError."""
         super().__init__(handle, "model_close")
+        self.manifest, self.artifact, self._table = manifest, artifact, table
+        self.program = table.program if table is not None else None
+        """The program in Python that it is over, if it is one."""
         info = Info()
         run("model_info", handle, byref(info))
         self.max_seq_len: int = info.max_seq_len
@@ -75,18 +70,31 @@ class Model(Owned):
         self.eos_ids = integers("model_eos_ids", handle)
         self._check_manifest()
 
-    def cache(self, budget: int) -> None:
-        """Keep checkpoints of at most ``budget`` bytes for ``Session.bring_to``, none of before. Raises UsageError below 0."""
-        if budget < 0:
-            raise UsageError(f"a cache of {budget} bytes cannot be; give 0 or more.")
-        run("model_cache", self.handle, min(budget, sys.maxsize))
+    @classmethod
+    def open(cls, artifact: Artifact) -> Model:
+        """Open the program of an artifact.
 
-    @property
-    def cached(self) -> Cached:
-        """Return what it keeps so."""
-        sizes = CachedSizes()
-        run("model_cached", self.handle, byref(sizes))
-        return Cached(sizes.checkpoints, sizes.bytes)
+        Raises ArtifactError where it does not load here or is not what the manifest says, NativeError and KernelsError where a
+        library cannot be built or loaded.
+        """
+        if artifact.manifest.onnx is None:
+            return cls(_opened(artifact), artifact.manifest, artifact=artifact)
+        from hybridge.runtime.onnx.program import OnnxProgram  # onnxruntime is an extra
+
+        return cls.over(OnnxProgram(artifact), artifact.manifest, artifact)
+
+    @classmethod
+    def over(cls, program: Program, manifest: Description, artifact: Artifact | None = None) -> Model:
+        """Open a program in Python, for one session. Raises UsageError for sizes that cannot be."""
+        table = Table(program, manifest)
+        return cls(table.open(), manifest, artifact=artifact, table=table)
+
+    def raised(self) -> BaseException | None:
+        """Return, once, the error that a program in Python has raised since the last call."""
+        if self._table is None:
+            return None
+        error, self._table.error = self._table.error, None
+        return error
 
     def _check_manifest(self) -> None:
         """Raises ArtifactError where the program has other sizes than its manifest: those are what callers go by."""
@@ -108,12 +116,10 @@ class Model(Owned):
 def _opened(artifact: Artifact) -> int:
     """Return the handle of a program that was checked."""
     manifest = artifact.manifest
-    if manifest.onnx is not None:
-        raise ArtifactError(f"{artifact.folder} is for onnxruntime; the native core runs a .pte. Export with --format pte.")
     check_methods(manifest)
     file = artifact.opened[PROGRAM]
     check_plans(manifest, file)
-    check_buffers(manifest, file)
+    check_program(manifest, file)
     load_operators(manifest.namespaces)
     delegates = {name for method in manifest.methods.values() for name in method.delegates}
     operators = {name for name in manifest.operators if load().hybridge_has_operator(name.encode())}
@@ -127,8 +133,11 @@ def _opened(artifact: Artifact) -> int:
     return handle.value
 
 
-def not_loaded(artifact: Artifact, error: HybridgeError) -> ArtifactError:
+def not_loaded(model: Artifact | Model, error: HybridgeError) -> HybridgeError:
     """Return the error for a program that does not load here, or over which there can be no session."""
+    artifact = model.artifact if isinstance(model, Model) else model
+    if artifact is None:
+        return error
     return ArtifactError(f"{artifact.program} does not load: {error}{other_version(artifact.manifest)}")
 
 

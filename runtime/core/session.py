@@ -1,66 +1,107 @@
-"""A session of the native core: tokens in, logits out, and a state that can be rolled back."""
+"""A Session drives one model: tokens in, logits out, and a state that can be rolled back."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from ctypes import Array, byref, c_int64, c_size_t
+from collections.abc import Callable, Collection, Iterator, Sequence
+from ctypes import Array, byref, c_int64, c_size_t, create_string_buffer
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.ctypeslib import as_array
+from numpy.typing import ArrayLike, NDArray
 
-from hybridge.cache.errors import CommitError, DraftError, UsageError
+from hybridge.cache.errors import CommitError, DraftError, StateFileError, TokenError, UsageError
+from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
+from hybridge.runtime.artifacts.options import Description
+from hybridge.runtime.core import interface, saved_states
+from hybridge.runtime.core.checkpoint import Checkpoint
+from hybridge.runtime.core.constraint import Constraint
+from hybridge.runtime.core.drafters import Drafter, DraftModel, check_draft
 from hybridge.runtime.core.failures import failure, run
-from hybridge.runtime.core.generation import DrafterChoice, Generated, Mask, Watcher, Wishes, generate
-from hybridge.runtime.core.interface import Floats, Handle, Kept, Status
+from hybridge.runtime.core.generation import Generation, Until, Watch, Wishes
+from hybridge.runtime.core.interface import ArrayView, Floats, Handle, Status
 from hybridge.runtime.core.library import load
 from hybridge.runtime.core.model import Model, Owned, integers, not_loaded
+from hybridge.runtime.core.programs import NUMBERS, Program, seen
 from hybridge.runtime.core.refusals import check_block, check_slot, fitting
 from hybridge.runtime.core.sampling import Sampling
+from hybridge.runtime.core.statistics import GenerationStats
 from hybridge.runtime.core.token_ids import Tokens, token_ids
 
 Logits = NDArray[np.float32]
 TOKENS_REFUSED = (Status.INVALID_ARGUMENT, Status.NO_ROOM)
-GREEDY = Sampling()
 
 
-class Checkpoint(Owned):
-    """A state in memory that any session of its model goes on from, until it is closed.
+@dataclass(frozen=True)
+class Draws:
+    """How draft tokens are drawn: by noise in [0, 1), one number for each of them, from softmax(scores / temperature)."""
 
-    nbytes: those of its own; shared_nbytes: those of rows that it has in common with checkpoints of shorter texts.
+    noise: Sequence[float]
+    temperature: float
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """Draft tokens, none where the drafter's context is full.
+
+    chances: the drafter's own estimate that each is right if those before it are. scores float32 [n, C], where they were drawn:
+    what each was chosen by; of the candidates int64 [n, C], or [1, C] where they are the same for all, or of all tokens.
     """
 
-    def __init__(self, session: Session) -> None:
-        handle, kept = Handle(), Kept()
-        run("checkpoint_make", session.handle, byref(handle))
-        super().__init__(handle.value, "checkpoint_close")
-        run("checkpoint_info", self.handle, byref(kept))
-        self.length: int = kept.length
-        self.nbytes: int = kept.bytes
-        self.shared_nbytes: int = kept.shared_bytes
+    tokens: list[int]
+    chances: list[float]
+    scores: NDArray[np.float32] | None = None
+    candidates: NDArray[np.int64] | None = None
 
 
 class Session(Owned):
-    """A state of its own over a model. Errors leave it as it was, but for NumericalError, after which tokens may be committed.
+    """The state of one sequence over one model.
 
+    Every method either does what it says or raises an error and leaves the state as it was, but for NumericalError, after which
+    tokens may be committed: ``tokens`` says. Logits are float32 arrays of the caller's own. Any call after ``verify`` other
+    than ``commit`` drops the verified block. Ctrl-C ends a generation between two tokens, and nothing in the middle of a call.
     One call at a time: another one, of another thread or of the session's own callbacks, raises UsageError. Sessions of one
-    model wait for each other. Logits are float32 arrays of the caller's own.
+    model wait for each other.
     """
 
     def __init__(self, model: Model) -> None:
         """Raises ArtifactError where a method of the program does not load: an operator is missing, or memory."""
         handle = Handle()
         if status := load().hybridge_session_open(model.handle, byref(handle)):
-            raise not_loaded(model.artifact, failure("session_open", status))
+            raise model.raised() or not_loaded(model, failure("session_open", status))
         super().__init__(handle.value, "session_close")
         self.model, self.manifest = model, model.manifest
         self.max_seq_len, self.vocab_size, self.prefill_chunk = model.max_seq_len, model.vocab_size, model.prefill_chunk
         self.verify_len, self.verify_lens, self.snapshot_slots = model.verify_len, model.verify_lens, model.snapshot_slots
 
+    @classmethod
+    def load(cls, folder: str | Path, *, private_copy: bool = False) -> Session:
+        """Open an artifact after checking sizes, hashes and the program.
+
+        Its program is mapped: a change of the file is noticed at the next call, which raises ArtifactError. private_copy keeps
+        it in memory of its own instead, for folders that others may write to; see ``open_artifact``.
+        Raises ArtifactError, saying what is wrong with the folder.
+        """
+        return cls.of(open_artifact(folder, private_copy=private_copy))
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> Session:
+        """Make a session over an artifact that was opened. Raises ArtifactError if its program is not what it should be.
+
+        Several sessions over one copy of the weights are those of one ``Model``.
+        """
+        return cls(Model.open(artifact))
+
+    @classmethod
+    def over(cls, program: Program, manifest: Description) -> Session:
+        """Make a session over a program in Python."""
+        return cls(Model.over(program, manifest))
+
     @property
     def tokens(self) -> list[int]:
-        """Return the committed tokens."""
+        """Return the committed tokens, a copy."""
         return integers("tokens", self.handle)
 
     @property
@@ -75,27 +116,48 @@ class Session(Owned):
         """Return how many tokens can still be committed."""
         return self.max_seq_len - self.length
 
-    def slot(self, number: int) -> list[int]:
-        """Return the tokens that a snapshot slot keeps, none where it keeps nothing. Raises SnapshotError."""
-        check_slot(number, self.snapshot_slots)
-        return integers("slot_tokens", self.handle, number)
+    @property
+    def slots(self) -> dict[int, list[int]]:
+        """Return the tokens that each snapshot slot was filled with; whether one can still be restored, ``restore`` says."""
+        kept = {slot: integers("slot_tokens", self.handle, slot) for slot in range(self.snapshot_slots)}
+        return {slot: tokens for slot, tokens in kept.items() if tokens}
+
+    @property
+    def note(self) -> str:
+        """Return what was noted in the state that was loaded last."""
+        size = c_size_t()
+        run("note", self.handle, None, 0, byref(size))
+        note = create_string_buffer(size.value)
+        run("note", self.handle, note, size.value, byref(size))
+        return note.raw.decode(errors="replace")
+
+    @property
+    def hidden(self) -> NDArray[np.float32]:
+        """Return the tapped hidden states [n, F] of the last call's tokens, where the artifact has --tap-layers."""
+        rows, width, first = c_size_t(), c_size_t(), Floats()
+        run("hidden", self.handle, byref(first), byref(rows), byref(width))
+        shape = rows.value, width.value
+        return as_array(first, shape).copy() if first and rows.value else np.empty(shape, np.float32)
 
     def prefill(self, tokens: Tokens) -> Logits:
-        """Commit any number of tokens; logits [V] after the last. Raises TokenError, CapacityError and NumericalError."""
+        """Commit any number of tokens ≥ 1; returns the logits [V] after the last.
+
+        Raises TokenError and CapacityError before anything is done, and NumericalError for logits that are NaN or infinite.
+        """
         ids, logits = self._ids(tokens), np.empty(self.vocab_size, np.float32)
         self._extend("prefill", ids, ids, len(ids), logits.ctypes.data_as(Floats))
         return logits
 
     def decode(self, token: int) -> Logits:
-        """Commit one token; logits [V] after it. Raises TokenError, CapacityError and NumericalError."""
+        """Commit one token; returns the logits [V] after it. Raises TokenError, CapacityError and NumericalError."""
         ids, logits = self._ids([token]), np.empty(self.vocab_size, np.float32)
         self._extend("decode", ids, ids[0], logits.ctypes.data_as(Floats))
         return logits
 
     def verify(self, tokens: Tokens) -> Logits:
-        """Return logits [n, V] after each of n tokens, 1 ≤ n ≤ verify_len, of which none is committed.
+        """Return logits [n, V] after each of n tokens, 1 ≤ n ≤ ``verify_len``, without committing any.
 
-        Raises TokenError, CapacityError and NumericalError.
+        Raises TokenError for too many or none, CapacityError where they do not fit, NumericalError like ``prefill``.
         """
         ids = self._ids(tokens)
         if len(ids) > self.verify_len:
@@ -106,139 +168,228 @@ class Session(Owned):
         return logits
 
     def commit(self, count: int) -> int:
-        """Accept the first ``count`` verified tokens; the new length. Raises CommitError."""
-        if not isinstance(count, int) or not 0 <= count <= self.verify_len:
+        """Accept the first ``count`` tokens of the verified block, or none; returns the new length.
+
+        Runs no forward: it replays only the recurrence. Raises CommitError without a block or for more than it has.
+        """
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= self.verify_len:
             raise CommitError(f"commit takes a count from 0 to the length of the verified block, not {count!r}.")
-        run("commit", self.handle, count)
+        self._run("commit", count)
         return self.length
 
     def snapshot(self, slot: int) -> int:
-        """Keep the committed state; its length. Raises SnapshotError."""
+        """Keep the committed state in ``slot``; returns its length. Raises SnapshotError for a slot out of range."""
         check_slot(slot, self.snapshot_slots)
-        run("snapshot", self.handle, slot)
+        self._run("snapshot", slot)
         return self.length
 
     def restore(self, slot: int) -> int:
-        """Go back to what ``slot`` keeps; the new length. Raises SnapshotError."""
+        """Go back to what ``slot`` keeps; returns the new length.
+
+        Raises SnapshotError for a slot out of range, never filled, or whose positions were overwritten since.
+        """
         check_slot(slot, self.snapshot_slots)
-        run("restore", self.handle, slot)
+        self._run("restore", slot)
         return self.length
 
     def reset(self) -> int:
         """Empty the state and all slots; returns 0."""
-        run("reset", self.handle)
+        self._run("reset")
         return 0
 
     def checkpoint(self) -> Checkpoint:
-        """Return the committed state, which copies what the text added to this session's checkpoint before."""
-        return Checkpoint(self)
+        """Return the committed state, in memory of its own: valid whatever comes after, and for other sessions too.
+
+        Rows by position are copied only from the last checkpoint on that this session made or resumed on its way here, if that
+        is still kept. A staged block is not part of it, and goes on waiting.
+        """
+        handle = Handle()
+        self._run("checkpoint_make", byref(handle))
+        return Checkpoint(handle.value)
+
+    def read_checkpoint(self, parts: Sequence[bytes], like: Checkpoint | None = None, shared: int = 0) -> Checkpoint:
+        """Return the checkpoint of parts (``Checkpoint.part``), whose first ``shared`` segments are those of ``like``.
+
+        Raises StateFileError where no session of this model could have made them.
+        """
+        views, handle = (interface.Part * len(parts))(), Handle()
+        for view, part in zip(views, parts, strict=True):
+            view.bytes, view.size = part, len(part)
+        self._run("checkpoint_read", like.handle if like else 0, shared, views, len(views), byref(handle))
+        return Checkpoint(handle.value)
 
     def resume(self, checkpoint: Checkpoint) -> int:
-        """Continue where ``checkpoint`` was made, with empty slots; the length. Raises UsageError for a closed one."""
-        run("resume", self.handle, checkpoint.handle)
-        return self.length
+        """Go on where ``checkpoint`` was made, bit for bit; returns the length. Slots are empty then.
 
-    def bring_to(self, tokens: Tokens) -> int:
-        """Leave the session at a text, without reading what it or a checkpoint of ``Model.cache`` has: so many tokens.
-
-        Raises TokenError, CapacityError and NumericalError; the session is then at a beginning of the text.
+        Rows by position that the state still has are not written again. Raises UsageError for a checkpoint of another model.
         """
-        ids, known = self._ids(tokens), c_size_t()
-        fitting(list(ids), self.vocab_size, 0, self.max_seq_len)
-        run("bring_to", self.handle, ids, len(ids), byref(known))
-        return known.value
-
-    def save(self, path: Path | str) -> None:
-        """Write the whole state, slots included, in the core's own format. Raises OutputError."""
-        run("save", self.handle, os.fsencode(path))
-
-    def load_state(self, path: Path | str) -> int:
-        """Go on where ``save`` was called, bit for bit; the length. Raises StateFileError."""
-        run("load", self.handle, os.fsencode(path))
+        self._run("resume", checkpoint.handle)
         return self.length
-
-    def keep_hidden(self, wanted: bool) -> None:
-        """Keep the hidden states of what is committed from now on, for ``draft``."""
-        run("keep_hidden", self.handle, wanted)
-
-    def draft(self, following: int, limit: int) -> list[int]:
-        """Propose at most ``limit`` tokens behind ``following``, by the drafter inside the model. Raises DraftError."""
-        if limit < 1:
-            raise DraftError(f"a limit of {limit} leaves no room for draft tokens; give 1 or more.")
-        token, tokens, count = self._ids([following])[0], (c_int64 * min(limit, self.max_seq_len))(), c_size_t()
-        run("draft", self.handle, token, tokens, len(tokens), byref(count))
-        return tokens[: count.value]
 
     def generate(
         self,
         tokens: Tokens,
         *,
         max_new_tokens: int = 64,
-        drafter: DrafterChoice = None,
+        drafter: Drafter | None = None,
+        temperature: float = 0.0,
+        seed: int | None = None,
+        sampling: Sampling | None = None,
         block_length: int | None = None,
-        sampling: Sampling = GREEDY,
-        on_token: Watcher | None = None,
-        on_read: Callable[[int], object] | None = None,
-        mask: Mask | None = None,
+        eos_ids: Collection[int] | None = None,
+        until: Until | None = None,
+        watch: Watch | None = None,
+        constraint: Constraint | None = None,
+        stats: GenerationStats | None = None,
         clock: Callable[[], float] | None = None,
         noise: int | None = None,
-    ) -> Generated:
-        """Continue ``tokens`` by at most ``max_new_tokens``; the session's text then ends just before the last of them.
+    ) -> Iterator[int]:
+        """Yield up to ``max_new_tokens`` tokens that continue ``tokens``; an end-of-sequence token is the last one.
 
-        An end-of-sequence token, a full context, ``on_token`` and ``cancel`` end it earlier. What a callback raises ends it
-        too and is raised from here, as is KeyboardInterrupt: tokens that were given before that stay in the text, and of a
-        prompt that was not read to its end nothing does.
+        Greedy output is the same with any drafter and without one. With a temperature the distribution is the model's own.
+
+        Starts from the session's state and stops early where the context is full. Leave the session alone while the generator
+        waits: another change of its text ends it. Once it is closed or done, the session's text ends just before the last token
+        that it has yielded, wherever that was.
 
         Args:
-            block_length: tokens that are verified at once, the known one included; None: what is measured to be fastest.
-            on_read: called between two chunks of the prompt, with the number of its tokens that are read.
-            mask: decides what each token may be, draft tokens that are verified included.
+            sampling: replaces ``temperature`` and ``seed`` and has more options.
+            block_length: tokens that are verified at once, which else follows acceptance and costs.
+            eos_ids: end a text, the model's own if left out.
+            until: called with each other new token, before it is yielded, and makes it the last by answering True.
+            watch: called with each new token and its logits, once they are there.
+            constraint: a fresh one, which decides what each token may be; the tokens that it forces are draft tokens, with a
+                drafter and without.
             clock: seconds, by which block lengths are chosen; for tests, as is noise, the seed of a sampling without one.
 
-        Raises UsageError, TokenError, CapacityError, NumericalError, and DraftError for a draft model that does not fit.
+        Raises UsageError, TokenError and CapacityError before the first token. NumericalError may come at any: the session's
+        text then says whether the last token that was yielded is committed. What a function raises ends it, too.
         """
-        if max_new_tokens < 1:
-            raise UsageError(f"max_new_tokens is {max_new_tokens}, but must be at least 1.")
-        if block_length is not None and not 1 <= block_length <= self.verify_len:
-            raise UsageError(f"block_length is {block_length}, but must lie between 1 and the artifact's {self.verify_len}.")
-        if isinstance(drafter, Model):
-            self._check_draft_model(drafter)
-        if drafter == "own" and not self.model.draft_len:
-            raise DraftError("this model has no drafter inside it; export it with one.")
-        if isinstance(drafter, str) and drafter not in ("lookup", "own"):
-            raise UsageError(f"the drafter is {drafter!r}; give 'lookup', 'own', a Model, a function, or None.")
+        self._check_wishes(max_new_tokens, drafter, block_length)
         ids = self._ids(tokens)
+        if not len(ids):
+            raise TokenError("the prompt is empty; give at least one token.")
+        fitting(list(ids), self.vocab_size, self.length, self.max_seq_len)
         wishes = Wishes(
             max_new_tokens=min(max_new_tokens, self.max_seq_len + 1),
             block_length=block_length,
             drafter=drafter,
-            sampling=sampling,
-            on_token=on_token,
-            on_read=on_read,
-            mask=mask,
+            sampling=sampling or Sampling(temperature=temperature, seed=seed),
+            ends=frozenset(self.manifest.eos_ids if eos_ids is None else eos_ids),
+            until=until,
+            watch=watch,
+            constraint=constraint,
+            stats=stats if stats is not None else GenerationStats(),
             clock=clock,
             noise=noise,
         )
-        fitting(list(ids), self.vocab_size, self.length, self.max_seq_len)
-        return generate(self.handle, ids, wishes)
+        return Generation(self.handle, self.model, ids, wishes).tokens()
+
+    def keep_hidden(self, wanted: bool) -> None:
+        """Keep the hidden states of what is committed from now on, for the drafter of the next generation."""
+        self._run("keep_hidden", wanted)
+
+    def draft(
+        self, hidden: ArrayLike, following: Sequence[int], *, limit: int | None = None, draws: Draws | None = None
+    ) -> Drafted:
+        """Propose tokens to come after ``following``, tokens that followed ``hidden``, by the artifact's own drafter.
+
+        hidden [n, F]: tapped hidden states of committed tokens since the last call, n ≥ 1; following: the token after each.
+        limit: most draft tokens; as many as the drafter proposes if it is left out. draws: how they are drawn by a drafter that
+        samples; left out, they are its best.
+        Raises TokenError where the numbers differ, DraftError without a drafter. Answers with no tokens where the drafter's own
+        context is full.
+        """
+        rows, ids = np.ascontiguousarray(hidden, np.float32), self._ids(following)
+        if rows.ndim != 2 or not 0 < len(rows) == len(ids):
+            raise TokenError(f"{len(rows)} hidden states and {len(ids)} tokens; each state needs the token after it.")
+        if not self.model.draft_len:
+            raise DraftError("this artifact has no drafter of its own; export it with --drafter or --mtp.")
+        limit = self.model.draft_len if limit is None else limit
+        if limit < 1:
+            raise DraftError(f"a limit of {limit} leaves no room for draft tokens; give 1 or more.")
+        noise = np.zeros(limit, np.float32) if draws is not None else None
+        if draws is not None and noise is not None:
+            noise[: len(draws.noise)] = draws.noise[:limit]
+        found = interface.Drafted()
+        self._run(
+            "draft", rows.ctypes.data_as(Floats), *rows.shape, ids, limit,
+            noise.ctypes.data_as(Floats) if noise is not None else None, draws.temperature if draws else 0.0, byref(found),
+        )  # fmt: skip
+        return _drafted(found)
+
+    def save(self, path: str | Path, note: str = "") -> None:
+        """Write the whole state, slots included, and ``note`` to ``path``; a staged block is not part of it.
+
+        Raises OutputError where it cannot be written; what was at ``path`` then stays.
+        """
+        self._check_artifact()
+        self._run("save", os.fsencode(path), note.encode())
+
+    def load_state(self, path: str | Path) -> int:
+        """Go on where ``save`` was called, bit for bit; returns the length. ``note`` is then what was noted there.
+
+        Raises StateFileError for a file that is damaged or of another artifact; the state then stays as it was.
+        """
+        identity = self._check_artifact()
+        try:
+            self._run("load", os.fsencode(path))
+        except StateFileError as error:
+            if (older := saved_states.read_older(Path(path), identity, self.state())) is None:
+                raise StateFileError(f"{path}: {error}") from None
+            self._become(older)
+        return self.length
+
+    def state(self) -> dict[str, NDArray[np.generic]]:
+        """Return a copy of every buffer of the state by name, for inspection."""
+        count = c_size_t()
+        run("buffers", self.handle, None, 0, byref(count))
+        views = (ArrayView * count.value)()
+        self._run("buffers", views, count.value, byref(count))
+        return {view.name.decode(): seen(view).copy() for view in views}
 
     def cancel(self) -> None:
         """End the generation that runs in this session, from any thread: behind its next token or chunk of its prompt."""
         run("cancel", self.handle)
 
-    def _check_draft_model(self, draft: Model) -> None:
-        if draft.vocab_size != self.vocab_size:
-            raise DraftError(
-                f"the draft model has {draft.vocab_size} tokens and the target {self.vocab_size}; use one that was trained "
-                "with the target's tokenizer."
+    def _become(self, saved: saved_states.SavedState) -> None:
+        views = (ArrayView * len(saved.buffers))()
+        for view, (name, buffer) in zip(views, saved.buffers.items(), strict=True):
+            view.name, view.type = name.encode(), NUMBERS[buffer.dtype]
+            view.dimensions, view.data = 1, buffer.ctypes.data
+            view.shape[0] = buffer.size
+        texts = [saved.tokens, *(saved.slots.get(slot, []) for slot in range(self.snapshot_slots))]
+        tokens = self._ids([token for text in texts for token in text])
+        self._run("become", views, len(views), tokens, (c_size_t * len(texts))(*map(len, texts)), saved.note.encode())
+
+    def _check_artifact(self) -> str:
+        """Return what a saved state belongs to."""
+        if self.manifest.identity is None:
+            raise UsageError("only a session over an exported artifact can be saved and loaded.")
+        return self.manifest.identity
+
+    def _check_wishes(self, max_new_tokens: int, drafter: Drafter | None, block_length: int | None) -> None:
+        if max_new_tokens < 1:
+            raise UsageError(f"max_new_tokens is {max_new_tokens}, but must be at least 1.")
+        if drafter is not None and self.verify_len < 2:
+            raise UsageError(
+                "this artifact verifies one token at a time, which leaves no room for draft tokens; "
+                "export with --verify-len 2 or more, or generate without a drafter."
             )
-        if draft.snapshot_slots < 1:
-            raise DraftError("the draft model has no snapshot slots to go back by; export it with --snapshot-slots 1.")
+        if block_length is not None and not 2 <= block_length <= self.verify_len:
+            raise UsageError(f"block_length is {block_length}, but must lie between 2 and the artifact's {self.verify_len}.")
+        if isinstance(drafter, DraftModel):
+            check_draft(drafter.model, self.model)
 
     def _ids(self, tokens: Tokens) -> Array[c_int64]:
         """Return token ids as the core takes them, one of more than 64 bits as one outside any vocabulary."""
         ids = token_ids(tokens)
         return (c_int64 * len(ids))(*(token if -(2**63) <= token < 2**63 else -1 for token in ids))
+
+    def _run(self, call: str, *arguments: object) -> None:
+        """Call a function of the core on this session. Raises what a program in Python has raised, or the core refuses."""
+        if status := getattr(load(), f"hybridge_{call}")(self.handle, *arguments):
+            raise self.model.raised() or failure(call, status)
 
     def _extend(self, call: str, ids: Array[c_int64], *arguments: object) -> None:
         """Run tokens. Where the core refuses them, say why in the words of the checks that it made."""
@@ -246,4 +397,15 @@ class Session(Owned):
         if status in TOKENS_REFUSED:
             fitting(list(ids), self.vocab_size, self.length, self.max_seq_len)
         if status:
-            raise failure(call, status)
+            raise self.model.raised() or failure(call, status)
+
+
+def _drafted(found: interface.Drafted) -> Drafted:
+    """Return what the core points to, in memory of its own."""
+    count, width = found.count, found.width
+    if not count:
+        return Drafted([], [])
+    scores = as_array(found.scores, (count, width)).copy() if found.scores else None
+    rows = 1 if found.shared_candidates else count
+    candidates = as_array(found.candidates, (rows, width)).copy() if found.candidates else None
+    return Drafted(found.tokens[:count], found.chances[:count], scores, candidates)

@@ -1,5 +1,5 @@
-"""hybridge's own ExecuTorch kernels: for each, a schema and a reference in torch (``*.py``) and the kernel (``*.cpp``).
+"""hybridge's own kernels for ExecuTorch in C++, the compiler that builds them, and their library.
 
-Importing one of the Python files registers its operators with torch, for export and eager use; ``library.load`` registers the
-compiled kernels with ExecuTorch's runtime. A harness only needs the latter.
+``library.load`` registers the kernels with ExecuTorch's runtime.
+Their schemas and references are in ``hybridge.export.operators``.
 """

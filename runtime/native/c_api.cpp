@@ -15,6 +15,7 @@
 #include "c_api/generation.h"
 #include "c_api/handles.h"
 #include "c_api/open_session.h"
+#include "c_api/program_table.h"
 #include "c_api/runtime_log.h"
 
 namespace {
@@ -73,15 +74,26 @@ hybridge_status hybridge_set_threads(size_t count) {
   });
 }
 
+size_t hybridge_threads(void) { return hybridge::thread_count(); }
+
 hybridge_status hybridge_model_open(const char* path, hybridge_model* model) {
   if (path == nullptr || model == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return guarded([&] {
     RuntimeLog::listen();
     auto loaded = hybridge::Model::load(path);
     if (!loaded.ok()) return status(loaded.error());
-    auto opened = std::make_shared<OpenModel>();
-    opened->model = std::move(*loaded);
+    auto opened = std::make_shared<OpenModel>(std::move(*loaded));
     *model = handles<OpenModel>().add(std::move(opened));
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_program_open(const hybridge_program* program, hybridge_model* model) {
+  if (program == nullptr || model == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return guarded([&] {
+    auto loaded = TableModel::open(*program);
+    if (!loaded.ok()) return status(loaded.error());
+    *model = handles<OpenModel>().add(std::make_shared<OpenModel>(std::move(*loaded)));
     return HYBRIDGE_OK;
   });
 }
@@ -107,9 +119,7 @@ hybridge_status hybridge_model_eos_ids(hybridge_model model, int64_t* ids, size_
   return guarded([&] {
     const auto opened = handles<OpenModel>().find(model);
     if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    hybridge::Tokens known = opened->model->facts().eos_ids;
-    if (known.front() < 0) known = {};  // -1: the model has none
-    return answer(known, ids, capacity, count);
+    return answer(opened->model->facts().eos_ids, ids, capacity, count);
   });
 }
 
@@ -127,8 +137,9 @@ hybridge_status hybridge_session_open(hybridge_model model, hybridge_session* se
   return guarded([&] {
     const auto opened = handles<OpenModel>().find(model);
     if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    const std::lock_guard turn(opened->turn);
+    const std::lock_guard turn(*opened->turn);
     auto created = hybridge::Session::create(opened->model);
+    if (created.error() == Error::InvalidState) return HYBRIDGE_BUSY;  // a caller's program has one state
     if (!created.ok()) return status(created.error());
     auto made = std::make_shared<OpenSession>();
     made->of = opened;
@@ -159,19 +170,19 @@ hybridge_status hybridge_slot_tokens(hybridge_session session, int64_t slot, int
 }
 
 hybridge_status hybridge_prefill(hybridge_session session, const int64_t* tokens, size_t count, float* logits) {
-  return in(session, [&](OpenSession& it) { return answer(it.session->prefill(span(tokens, count)), logits); });
+  return change(session, [&](OpenSession& it) { return answer(it.session->prefill(span(tokens, count)), logits); });
 }
 
 hybridge_status hybridge_decode(hybridge_session session, int64_t token, float* logits) {
-  return in(session, [&](OpenSession& it) { return answer(it.session->decode(token), logits); });
+  return change(session, [&](OpenSession& it) { return answer(it.session->decode(token), logits); });
 }
 
 hybridge_status hybridge_verify(hybridge_session session, const int64_t* tokens, size_t count, float* logits) {
-  return in(session, [&](OpenSession& it) { return answer(it.session->verify(span(tokens, count)), logits); });
+  return change(session, [&](OpenSession& it) { return answer(it.session->verify(span(tokens, count)), logits); });
 }
 
 hybridge_status hybridge_commit(hybridge_session session, int64_t count) {
-  return in(session, [&](OpenSession& it) { return answer(it.session->commit(count)); });
+  return change(session, [&](OpenSession& it) { return answer(it.session->commit(count)); });
 }
 
 hybridge_status hybridge_snapshot(hybridge_session session, int64_t slot) {
@@ -179,21 +190,79 @@ hybridge_status hybridge_snapshot(hybridge_session session, int64_t slot) {
 }
 
 hybridge_status hybridge_restore(hybridge_session session, int64_t slot) {
-  return in(session, [&](OpenSession& it) { return answer(it.session->restore(slot)); });
+  return change(session, [&](OpenSession& it) { return answer(it.session->restore(slot)); });
 }
 
 hybridge_status hybridge_reset(hybridge_session session) {
-  return in(session, [&](OpenSession& it) { return answer(it.session->reset()); });
+  return change(session, [&](OpenSession& it) { return answer(it.session->reset()); });
 }
 
-hybridge_status hybridge_save(hybridge_session session, const char* path) {
+hybridge_status hybridge_save(hybridge_session session, const char* path, const char* note) {
   if (path == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return in(session, [&](OpenSession& it) { return status(it.session->save(path)); });
+  return in(session, [&](OpenSession& it) { return status(it.session->save(path, note == nullptr ? "" : note)); });
 }
 
 hybridge_status hybridge_load(hybridge_session session, const char* path) {
   if (path == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return in(session, [&](OpenSession& it) { return answer(it.session->load(path)); });
+  return change(session, [&](OpenSession& it) { return answer(it.session->load(path)); });
+}
+
+hybridge_status hybridge_note(hybridge_session session, char* note, size_t capacity, size_t* size) {
+  if (size == nullptr || (note == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
+  return in(session, [&](OpenSession& it) {
+    const std::string& noted = it.session->note();
+    *size = noted.size();
+    std::copy_n(noted.data(), std::min(capacity, noted.size()), note);
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_buffers(hybridge_session session, hybridge_array* buffers, size_t capacity, size_t* count) {
+  if (count == nullptr || (buffers == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
+  return in(session, [&](OpenSession& it) {
+    const auto& names = it.session->buffer_names();
+    *count = names.size();
+    for (size_t i = 0; i < std::min(capacity, names.size()); ++i) {
+      const auto found = it.session->buffer(names[i]);
+      if (!found.ok()) return status(found.error());
+      const auto array = shown(names[i].c_str(), *found);
+      if (!array) return HYBRIDGE_INTERNAL;
+      buffers[i] = *array;
+    }
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_become(
+    hybridge_session session, const hybridge_array* buffers, size_t count, const int64_t* tokens, const size_t* lengths, const char* note) {
+  if ((buffers == nullptr && count > 0) || lengths == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return change(session, [&](OpenSession& it) {
+    std::vector<std::pair<std::string, hybridge::Part>> named;
+    for (const hybridge_array& each : std::span(buffers, count)) {
+      const auto array = taken(each);
+      if (!array || each.name == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+      named.emplace_back(each.name, array->bytes());
+    }
+    std::vector<std::vector<int64_t>> texts;
+    for (int64_t i = 0; i <= it.session->facts().snapshot_slots; ++i) {
+      const size_t length = lengths[i];
+      if (tokens == nullptr && length > 0) return HYBRIDGE_INVALID_ARGUMENT;
+      texts.emplace_back(tokens, tokens + length);
+      tokens += length;
+    }
+    return answer(it.session->become(named, std::move(texts), note == nullptr ? "" : note));
+  });
+}
+
+hybridge_status hybridge_hidden(hybridge_session session, const float** hidden, size_t* rows, size_t* width) {
+  if (hidden == nullptr || rows == nullptr || width == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return in(session, [&](OpenSession& it) {
+    const auto& states = it.session->hidden();
+    *hidden = states.last().data();
+    *width = states.width();
+    *rows = states.width() > 0 ? states.last().size() / states.width() : 0;
+    return HYBRIDGE_OK;
+  });
 }
 
 hybridge_status hybridge_keep_hidden(hybridge_session session, int wanted) {
@@ -203,11 +272,21 @@ hybridge_status hybridge_keep_hidden(hybridge_session session, int wanted) {
   });
 }
 
-hybridge_status hybridge_draft(hybridge_session session, int64_t next, int64_t* tokens, size_t limit, size_t* count) {
-  if (!has_room(tokens, limit, count)) return HYBRIDGE_INVALID_ARGUMENT;
+hybridge_status hybridge_draft(
+    hybridge_session session, const float* hidden, size_t rows, size_t width, const int64_t* following, size_t limit,
+    const float* noise, double temperature, hybridge_drafted* drafted) {
+  if (hidden == nullptr || following == nullptr || drafted == nullptr || rows == 0) return HYBRIDGE_INVALID_ARGUMENT;
   return in(session, [&](OpenSession& it) {
-    const auto drafted = it.session->draft(next, limit);
-    return drafted.ok() ? answer(drafted->tokens, tokens, limit, count) : status(drafted.error());
+    std::optional<hybridge::Draws> draws;
+    if (noise != nullptr) draws = hybridge::Draws{{noise, noise + limit}, temperature};
+    auto found = it.session->draft({hidden, rows * width}, span(following, rows), limit, draws);
+    if (!found.ok()) return status(found.error());
+    it.drafted = std::move(*found);
+    const auto& all = it.drafted;
+    const size_t count = all.tokens.size(), scored = count > 0 ? all.scores.size() / count : 0;
+    const auto data = [](const auto& values) { return values.empty() ? nullptr : values.data(); };
+    *drafted = {count, scored, data(all.tokens), data(all.chances), data(all.scores), data(all.candidates), all.candidates.size() == scored};
+    return HYBRIDGE_OK;
   });
 }
 
@@ -235,38 +314,119 @@ hybridge_status hybridge_checkpoint_close(hybridge_checkpoint checkpoint) {
 }
 
 hybridge_status hybridge_resume(hybridge_session session, hybridge_checkpoint checkpoint) {
-  return in(session, [&](OpenSession& it) {
+  return change(session, [&](OpenSession& it) {
     const auto found = handles<OpenCheckpoint>().find(checkpoint);
     if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    if (found->of != it.of) return HYBRIDGE_INVALID_ARGUMENT;  // its turn is another one
     return answer(it.session->resume(*found->kept));
   });
 }
 
-hybridge_status hybridge_model_cache(hybridge_model model, size_t bytes) {
+hybridge_status hybridge_checkpoint_parts(hybridge_checkpoint checkpoint, uint64_t* ids, size_t capacity, size_t* count) {
+  if (count == nullptr || (ids == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
+  return on(checkpoint, [&](const OpenCheckpoint& it) {
+    std::vector<uint64_t> all;
+    for (const auto& segment : hybridge::chain(it.kept->segment)) all.push_back(segment->id);
+    all.push_back(it.kept->id);
+    *count = all.size();
+    std::copy_n(all.data(), std::min(capacity, all.size()), ids);
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_checkpoint_part(hybridge_checkpoint checkpoint, size_t part, uint8_t* bytes, size_t capacity, size_t* size) {
+  if (size == nullptr || (bytes == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
+  return on(checkpoint, [&](const OpenCheckpoint& it) {
+    const auto segments = hybridge::chain(it.kept->segment);
+    if (part > segments.size()) return HYBRIDGE_INVALID_ARGUMENT;
+    const auto encoded = part < segments.size() ? hybridge::encode(*segments[part]) : hybridge::encode(*it.kept);
+    *size = encoded.size();
+    std::copy_n(encoded.data(), std::min(capacity, encoded.size()), bytes);
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_checkpoint_read(
+    hybridge_session session, hybridge_checkpoint like, size_t shared, const hybridge_part* parts, size_t count,
+    hybridge_checkpoint* checkpoint) {
+  if (parts == nullptr || count == 0 || checkpoint == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return in(session, [&](OpenSession& it) {
+    const auto other = handles<OpenCheckpoint>().find(like);
+    if (shared > 0 && other == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    std::vector<hybridge::Part> given;
+    for (const hybridge_part& each : std::span(parts, count)) given.emplace_back(each.bytes, each.bytes == nullptr ? 0 : each.size);
+    auto made = it.session->read_checkpoint(shared > 0 ? other->kept.get() : nullptr, shared, given);
+    if (!made.ok()) return status(made.error());
+    *checkpoint = handles<OpenCheckpoint>().add(std::make_shared<OpenCheckpoint>(it.of, std::move(*made)));
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_cache_open(hybridge_model model, size_t bytes, hybridge_cache* cache) {
+  if (cache == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return guarded([&] {
     const auto opened = handles<OpenModel>().find(model);
     if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    const std::lock_guard turn(opened->turn);
-    opened->cache = std::make_unique<hybridge::PrefixCache>(bytes);
+    *cache = handles<OpenCache>().add(std::make_shared<OpenCache>(opened, std::make_unique<hybridge::PrefixCache>(bytes)));
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_cache_close(hybridge_cache cache) {
+  return in_cache(cache, [&](OpenCache&) { return handles<OpenCache>().remove(cache) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; });
+}
+
+hybridge_status hybridge_cache_add(hybridge_cache cache, hybridge_checkpoint checkpoint) {
+  return in_cache(cache, [&](OpenCache& it) {
+    const auto found = handles<OpenCheckpoint>().find(checkpoint);
+    if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (found->of->model->fingerprint() != it.of->model->fingerprint()) return HYBRIDGE_INVALID_ARGUMENT;
+    it.kept->add(found->kept);
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_cache_find(hybridge_cache cache, const int64_t* tokens, size_t count, hybridge_checkpoint* checkpoint) {
+  if (checkpoint == nullptr || (tokens == nullptr && count > 0)) return HYBRIDGE_INVALID_ARGUMENT;
+  return in_cache(cache, [&](OpenCache& it) {
+    auto found = it.kept->find(span(tokens, count));
+    *checkpoint = found == nullptr ? 0 : handles<OpenCheckpoint>().add(std::make_shared<OpenCheckpoint>(it.of, std::move(found)));
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_cache_clear(hybridge_cache cache) {
+  return in_cache(cache, [&](OpenCache& it) {
+    it.kept->clear();
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_cache_info(hybridge_cache cache, hybridge_cached* cached) {
+  if (cached == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return in_cache(cache, [&](OpenCache& it) {
+    *cached = {it.kept->size(), it.kept->bytes()};
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_model_cache(hybridge_model model, size_t bytes) {
+  return of(model, [&](OpenModel& it) {
+    it.cache = std::make_unique<hybridge::PrefixCache>(bytes);
     return HYBRIDGE_OK;
   });
 }
 
 hybridge_status hybridge_model_cached(hybridge_model model, hybridge_cached* cached) {
   if (cached == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return guarded([&] {
-    const auto opened = handles<OpenModel>().find(model);
-    if (opened == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    const std::lock_guard turn(opened->turn);
-    *cached = {opened->cache->size(), opened->cache->bytes()};
+  return of(model, [&](OpenModel& it) {
+    *cached = {it.cache->size(), it.cache->bytes()};
     return HYBRIDGE_OK;
   });
 }
 
 hybridge_status hybridge_bring_to(hybridge_session session, const int64_t* tokens, size_t count, size_t* known) {
   if (tokens == nullptr || count == 0) return HYBRIDGE_INVALID_ARGUMENT;
-  return in(session, [&](OpenSession& it) {
+  return change(session, [&](OpenSession& it) {
     const auto found = hybridge::bring_to(*it.session, span(tokens, count), *it.of->cache);
     if (found.ok() && known != nullptr) *known = static_cast<size_t>(*found);
     return answer(found);
@@ -276,25 +436,77 @@ hybridge_status hybridge_bring_to(hybridge_session session, const int64_t* token
 hybridge_status hybridge_generate(
     hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options,
     hybridge_on_token on_token, void* user, hybridge_generated* generated) {
-  hybridge_generation chosen{};
-  chosen.max_new_tokens = 64;
-  chosen.drafter = HYBRIDGE_PROMPT_LOOKUP;
-  if (options != nullptr) chosen = *options;
-  if (chosen.drafter == HYBRIDGE_DRAFT_MODEL) {
-    const hybridge_status chose = choose_draft(session, chosen.draft);
-    if (chose != HYBRIDGE_OK) return chose;
-  }
-
-  return in(session, [&](OpenSession& it) {
+  const hybridge_generation chosen = chosen_or_usual(options);
+  if (const hybridge_status chose = choose_draft(session, chosen); chose != HYBRIDGE_OK) return chose;
+  return change(session, [&](OpenSession& it) {
+    const auto generator = generator_of(chosen, it, user);
+    if (!generator.ok()) return status(generator.error());
     bool started = false;
-    const OpenSession::OnToken wanted = [&](int64_t token) {
+    const auto wanted = [&](int64_t token) {
       started = true;
       return on_token == nullptr || on_token(token, user) != 0;
     };
-    const auto done = generate_by(chosen, it, span(prompt, count), wanted, user);
+    const auto done = hybridge::generate(**generator, it.session->facts(), &it.cancelled, span(prompt, count), wanted);
+    it.session->keep_hidden(false);
     if (done.ok() && generated != nullptr) *generated = counted(*done);
     const bool stopped = done.error() == Error::InvalidState && it.cancelled && !started;
     return stopped ? HYBRIDGE_CANCELLED : status(done.error());
+  });
+}
+
+hybridge_status hybridge_begin(
+    hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options, void* user,
+    int64_t* tokens, size_t capacity, size_t* given) {
+  if (!has_room(tokens, capacity, given) || capacity == 0) return HYBRIDGE_INVALID_ARGUMENT;
+  const hybridge_generation chosen = chosen_or_usual(options);
+  if (const hybridge_status chose = choose_draft(session, chosen); chose != HYBRIDGE_OK) return chose;
+  return change(session, [&](OpenSession& it) {
+    auto generator = generator_of(chosen, it, user);
+    if (!generator.ok()) return status(generator.error());
+    it.running = std::move(*generator);
+    const auto first = it.running->begin(span(prompt, count));
+    if (first.ok()) return answer(first, tokens, capacity, given);
+    it.running.reset();
+    it.session->keep_hidden(false);
+    return first.error() == Error::InvalidState && it.cancelled ? HYBRIDGE_CANCELLED : status(first.error());
+  });
+}
+
+hybridge_status hybridge_next(hybridge_session session, int64_t* tokens, size_t capacity, size_t* given) {
+  if (!has_room(tokens, capacity, given)) return HYBRIDGE_INVALID_ARGUMENT;
+  return in(session, [&](OpenSession& it) {
+    if (it.running == nullptr) return HYBRIDGE_INVALID_STATE;
+    if (capacity < static_cast<size_t>(it.session->facts().verify_len())) return HYBRIDGE_INVALID_ARGUMENT;
+    return answer(it.running->next(), tokens, capacity, given);
+  });
+}
+
+hybridge_status hybridge_end(hybridge_session session, size_t taken, hybridge_generated* generated) {
+  return in(session, [&](OpenSession& it) {
+    if (it.running == nullptr) return HYBRIDGE_INVALID_STATE;
+    const Error ended = it.running->end(taken);
+    if (generated != nullptr) *generated = counted(it.running->done());
+    it.running.reset();
+    it.session->keep_hidden(false);
+    return status(ended);
+  });
+}
+
+hybridge_status hybridge_progress(hybridge_session session, hybridge_generated* generated) {
+  if (generated == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return in(session, [&](OpenSession& it) {
+    if (it.running == nullptr) return HYBRIDGE_INVALID_STATE;
+    *generated = counted(it.running->done());
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_proposed(hybridge_session session, int64_t* tokens, size_t capacity, size_t* count, int* forced) {
+  if (!has_room(tokens, capacity, count)) return HYBRIDGE_INVALID_ARGUMENT;
+  return in(session, [&](OpenSession& it) {
+    if (it.running == nullptr) return HYBRIDGE_INVALID_STATE;
+    if (forced != nullptr) *forced = it.running->was_forced();
+    return answer(it.running->proposed(), tokens, capacity, count);
   });
 }
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from hybridge.cache.errors import GrammarError, UsageError
 from hybridge.runtime.artifacts.artifact import Artifact
@@ -81,38 +80,35 @@ class Grammars:
             refused, reasons = True, [str(error)]
         if refused:
             raise GrammarError(f"this {what} cannot be followed: {'; '.join(dict.fromkeys(map(reason, reasons)))[:SAID]}.")
-        return Grammar(self._tokenizer, text, self.vocab_size)
+        return Grammar(self._tokenizer, text)
 
 
 class Grammar:
     """A grammar that was checked; each text needs a follower of its own."""
 
-    def __init__(self, tokenizer: Any, text: str, vocab_size: int) -> None:
-        self._tokenizer, self._text, self._vocab_size = tokenizer, text, vocab_size
+    def __init__(self, tokenizer: Any, text: str) -> None:
+        self._tokenizer, self._text = tokenizer, text
 
     def follow(self) -> Follower:
         """Return what follows a text from its first token on."""
         from llguidance import LLMatcher
 
-        return Follower(LLMatcher(self._tokenizer, self._text, log_level=0), self._vocab_size)
+        return Follower(LLMatcher(self._tokenizer, self._text, log_level=0))
 
 
 class Follower:
-    """See ``hybridge.runtime.generation.constraint.Constraint``."""
+    """See ``hybridge.runtime.core.constraint.Constraint``."""
 
-    def __init__(self, matcher: Any, vocab_size: int) -> None:
+    def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
-        self._masked = np.empty(vocab_size, np.float32)
 
-    def mask(self, logits: Tensor) -> Tensor:
+    def mask(self, logits: NDArray[np.float32]) -> None:
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         self._check()
-        allowed = np.unpackbits(bits, count=len(self._masked), bitorder="little").view(np.bool_)
+        allowed = np.unpackbits(bits, count=len(logits), bitorder="little").view(np.bool_)
         if not allowed.any():
             raise GrammarError("the grammar leaves no token to go on with; simplify it.")
-        self._masked.fill(-np.inf)
-        np.copyto(self._masked, logits.detach().numpy(), where=allowed)
-        return torch.from_numpy(self._masked)
+        logits[~allowed] = -np.inf
 
     def take(self, token: int) -> None:
         self._matcher.consume_token(token)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
 
-from hybridge.runtime.generation.constraint import Constraint
+from hybridge.runtime.core.constraint import Constraint
 from hybridge.runtime.structured.grammars import Follower
 
 Decode = Callable[[Sequence[int]], str]
@@ -34,16 +35,15 @@ class Lazy:
         self._waiting: list[int] = []
         self._inner: Follower | None = None
 
-    def mask(self, logits: Tensor) -> Tensor:
+    def mask(self, logits: NDArray[np.float32]) -> None:
         if self._waiting:
-            return _only(logits, self._waiting[0])
-        if self._inner is not None:
-            return self._inner.mask(logits)
-        if not self._before:
-            return logits
-        masked = logits.detach().clone()
-        masked[self._before] = -float("inf")
-        return masked
+            kept = logits[self._waiting[0]]
+            logits.fill(-np.inf)
+            logits[self._waiting[0]] = kept
+        elif self._inner is not None:
+            self._inner.mask(logits)
+        else:
+            logits[self._before] = -np.inf
 
     def take(self, token: int) -> None:
         if self._waiting:
@@ -109,12 +109,6 @@ def in_full(tokenizer: Tokenizer) -> tuple[Decode, Callable[[str], list[int]]]:
         lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=False)),
         lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids),
     )
-
-
-def _only(logits: Tensor, token: int) -> Tensor:
-    masked = logits.new_full(logits.shape, -float("inf"))
-    masked[token] = logits[token]
-    return masked
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

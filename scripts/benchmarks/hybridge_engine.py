@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from hybridge.runtime.backends.load import load_program
 
 from benchmarks.engine import VERIFY, tokens
 from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.backends.load import load_program
-from hybridge.runtime.backends.methods import number, padded
-from hybridge.runtime.backends.threads import set_threads
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.library import set_threads
+from hybridge.runtime.core.programs import number, padded
+from hybridge.runtime.core.session import Session
 
 
 class HybridgeEngine:

@@ -16,7 +16,7 @@ import torch
 from executorch.runtime import Method, Runtime
 
 from benchmarks.engine import PREFILL, tokens
-from hybridge.runtime.backends.threads import set_threads
+from hybridge.runtime.core.library import set_threads
 
 DTYPES = {4: torch.int64, 6: torch.float32, 11: torch.bool}
 

@@ -23,9 +23,7 @@ from benchmarks import export_cost
 from benchmarks.drafter_shapes import DRAFTERS, write_drafter
 from benchmarks.shapes import SHAPES, write_checkpoint
 from hybridge.runtime import Context, GenerationStats, Session
-from hybridge.runtime.drafters.block_drafter import BlockDrafter
-from hybridge.runtime.generation.drafter import Drafter
-from hybridge.runtime.generation.sampling import Proposal
+from hybridge.runtime.core.drafters import BlockDrafter, Drafter, Proposal
 
 SHARES = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 """Chances that a guess is right where those before it are."""

@@ -6,12 +6,10 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from hybridge.export.checks.random_program import CheckedSession, Oracle, RandomProgram
+from hybridge.export.checks.validation import OPERATIONS_PER_PROGRAM, TOLERANCE, ValidationReport, compare
 from hybridge.runtime import Session
 from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.checks.checked_session import CheckedSession, Oracle
-from hybridge.runtime.checks.random_program import RandomProgram
-from hybridge.runtime.checks.validation import OPERATIONS_PER_PROGRAM, TOLERANCE, compare
-from hybridge.runtime.checks.validation_report import ValidationReport
 from hybridge.runtime.core import Model
 from hybridge.runtime.native import NativeSession
 

@@ -12,7 +12,7 @@ What `hybridge` and `hybridge.runtime` have by name; [Python](../python.md) show
 letters: V, the vocabulary; T, tokens; seconds and bytes are named where they are meant.
 
 """
-ELSEWHERE = ("hybridge.runtime.sessions.checkpoint.Checkpoint", "hybridge.runtime.sessions.prefix_cache.PrefixCache")
+ELSEWHERE = ("hybridge.runtime.core.checkpoint.Checkpoint", "hybridge.runtime.core.checkpoint.PrefixCache")
 """What docs/python.md imports from the module itself."""
 
 

@@ -26,8 +26,8 @@ from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.chat.conversation import Conversation, Settings
 from hybridge.runtime.core import Model
 from hybridge.runtime.core import Session as CoreSession
+from hybridge.runtime.core.session import Session
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.sessions.session import Session
 
 CHECKPOINT = Path(__file__).parents[2] / "export" / "embedded" / "draft"
 OPTIONS = ExportOptions(max_seq_len=256, prefill_chunk=16, verify_len=4, snapshot_slots=1)

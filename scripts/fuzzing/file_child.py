@@ -25,8 +25,8 @@ from hybridge.cache.errors import HybridgeError
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.manifest import MANIFEST
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
+from hybridge.runtime.core.session import Session
 from hybridge.runtime.native import NativeSession
-from hybridge.runtime.sessions.session import Session
 
 PROMPT = [1, 2, 3, 4, 5]
 

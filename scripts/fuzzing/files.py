@@ -75,8 +75,8 @@ def artifact(kind: str) -> Path:
 
     from hybridge.export.api import export_model
     from hybridge.runtime.artifacts.options import ExportOptions
+    from hybridge.runtime.core.session import Session
     from hybridge.runtime.native import NativeSession
-    from hybridge.runtime.sessions.session import Session
 
     options = ExportOptions(**SIZES, **{"format": "onnx"} if kind == "onnx" else {"kernels": kind})  # type: ignore[arg-type]
     folder = work() / kind

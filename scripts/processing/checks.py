@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.errors import UsageError
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
 
 GROWTH = 0.02
 """Memory that a thousand loads may add, of what the process has."""

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridge.runtime.checks.comparison import Comparison
-from hybridge.runtime.checks.session_logits import logits_of
-from hybridge.runtime.sessions.session import Session
+from hybridge.export.checks.comparison import Comparison
+from hybridge.export.checks.texts import logits_of
+from hybridge.runtime.core.session import Session
 
 SCRIPTS = Path(__file__).parents[1]
 REQUANTIZED = ("Q4_0", "Q4_K_M", "Q8_0")

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
 from serving.running import Row, Running, conversation, serving, words
 
 
@@ -30,9 +30,9 @@ def turns(one: Running, tokens: int, rounds: int) -> Iterator[Row]:
 def bytes_of_a_checkpoint(session: Session, tokens: int) -> Iterator[Row]:
     """Yield the row of a checkpoint's bytes."""
     session.prefill(list(words(tokens, 5).encode()))
-    made, state = session.checkpoint(), session._transactions.program.state()
-    bounded = sum(each.nbytes for name, each in session._transactions.program.bounded().items() if name != "length")
-    buffers = session._row_buffers(state, session._transactions.program.bounded())
+    made, state = session.checkpoint(), session.model.program.state()
+    bounded = sum(each.nbytes for name, each in session.model.program.bounded().items() if name != "length")
+    buffers = session._row_buffers(state, session.model.program.bounded())
     rows = sum(each.read(0, each.filled(state)).nbytes for each in buffers.values())
     what = f"bytes of a checkpoint at {tokens} tokens ÷ bounded states and rows"
     yield what, f"{made.nbytes / (bounded + rows):.3f}", "≤ 1.02"

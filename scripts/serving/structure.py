@@ -10,9 +10,9 @@ from pathlib import Path
 
 import torch
 
+from hybridge.export.checks.validation import tolerance
 from hybridge.export.cli.generating import open_models
-from hybridge.runtime.checks.validation import tolerance
-from hybridge.runtime.sessions.session import Session
+from hybridge.runtime.core.session import Session
 from hybridge.runtime.structured.grammars import Grammar, Grammars
 from serving.made import VOCABULARY, made_up_tokenizer
 from serving.running import Row

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 from hybridge.cache.errors import HybridgeError, ValidationError
-from hybridge.runtime.checks.checked_session import CheckedSession, Oracle
-from hybridge.runtime.checks.random_program import RandomProgram
-from hybridge.runtime.checks.validation import Careless, compare, is_greedy, tolerance
-from hybridge.runtime.checks.validation_report import ValidationReport
-from hybridge.runtime.drafters.prompt_lookup import PromptLookup
+from hybridge.export.checks.random_program import CheckedSession, Oracle, RandomProgram
+from hybridge.export.checks.validation import Careless, ValidationReport, compare, is_greedy, tolerance
+from hybridge.runtime.core.drafters import PromptLookup
 from soaking.nearby import none_nearby
 
 Nearby = Callable[[], Generator[Oracle]]

@@ -134,8 +134,8 @@ def opened(subject: Subject, artifact: Path) -> Iterator[Sequence[Any]]:
     """Yield ``SESSIONS`` sessions of one program."""
     from hybridge.runtime.artifacts.artifact import open_artifact
     from hybridge.runtime.core import Model
+    from hybridge.runtime.core.session import Session
     from hybridge.runtime.native import NativeSession
-    from hybridge.runtime.sessions.session import Session
 
     if subject.harness == "python":
         yield [Session.load(artifact) for _ in range(SESSIONS)]

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from hybridge.export.reference.eager import eager_session
     from hybridge.export.transformers_api.causal_lm import CausalLM
     from hybridge.runtime.artifacts.options import ExportOptions
-    from hybridge.runtime.backends.threads import set_threads
-    from hybridge.runtime.generation.drafter import Drafter
-    from hybridge.runtime.sessions.session import Session
+    from hybridge.runtime.core.drafters import Drafter
+    from hybridge.runtime.core.library import set_threads
+    from hybridge.runtime.core.session import Session
 
 __all__ = ["ExportOptions", "HybridCache", "Session", "eager_session", "errors", "export_model", "load", "set_threads"]
 __version__ = "0.2.0"
@@ -27,11 +27,11 @@ __version__ = "0.2.0"
 _MODULES = {
     "ExportOptions": "hybridge.runtime.artifacts.manifest",
     "HybridCache": "hybridge.cache.hybrid_cache",
-    "Session": "hybridge.runtime.sessions.session",
+    "Session": "hybridge.runtime.core.session",
     "eager_session": "hybridge.export.reference.eager",
     "errors": "hybridge.cache",
     "export_model": "hybridge.export.api",
-    "set_threads": "hybridge.runtime.backends.threads",
+    "set_threads": "hybridge.runtime.core.library",
 }
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from hybridge.export.cli.chat_template import render
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.runtime import ExportOptions, GenerationStats, Session
-from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
 from hybridge.runtime.chat.conversation import Conversation, Settings
-from hybridge.runtime.sessions.prefix_cache import PrefixCache
+from hybridge.runtime.core.checkpoint import PrefixCache
+from hybridge.runtime.core.programs import TextDescription, TextProgram
 
 BYTES = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
 END = ord(".")
@@ -37,7 +37,7 @@ babble = babbler(26, END, 0.6)
 
 def fresh_session(slots: int = 2, max_seq_len: int = 600, ends: bool = True) -> Session:
     options = ExportOptions(max_seq_len=max_seq_len, verify_len=4, snapshot_slots=slots)
-    return Session(TextMethods(babble), TextDescription(vocab_size=260, options=options, eos_ids=[END] if ends else []))
+    return Session.over(TextProgram(babble), TextDescription(vocab_size=260, options=options, eos_ids=[END] if ends else []))
 
 
 def talk(slots: int = 2, max_seq_len: int = 600, cache_bytes: int = 10**6, **options: Any) -> Conversation:

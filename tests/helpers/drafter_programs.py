@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hybridge.cache.errors import SnapshotError
 from hybridge.runtime import Context, Sampler, Sampling, Session
-from hybridge.runtime.drafters.block_drafter import BlockDrafter
+from hybridge.runtime.core.drafters import BlockDrafter
 
 Definition = Callable[[list[int], int], list[int]]
 """So many guesses behind a text, whose last token is not committed."""

@@ -27,7 +27,6 @@ def own_bytes() -> int:
 
 def given_back() -> dict[str, int]:
     import torch
-
     from hybridge.runtime.backends.zero_pages import release_pages
 
     inner = torch.ones(64 << 20, dtype=torch.uint8)[1000:-1000].zero_()
@@ -38,8 +37,9 @@ def given_back() -> dict[str, int]:
 
 def packed_weights(program: str, *methods: str) -> dict[str, int]:
     """Growth by the first load of ``methods``, which packs the weights, and by the second."""
-    from hybridge.runtime.backends.threads import executorch_runtime
     from hybridge.runtime.backends.xnnpack_cache import share_packed_weights
+
+    from hybridge.runtime.core.library import executorch_runtime
 
     assert share_packed_weights()
     bytes_, loaded = [own_bytes()], []

@@ -5,6 +5,7 @@ As a program: ``.venv/bin/python tests/helpers/operator_table.py``, after a chan
 
 from __future__ import annotations
 
+import pkgutil
 import warnings
 from collections.abc import Mapping
 from importlib import import_module
@@ -14,7 +15,8 @@ from typing import Any
 import torch
 
 from hybridge.cache.quiet import quiet
-from hybridge.runtime.backends.threads import executorch_runtime
+from hybridge.export import operators
+from hybridge.runtime.core.library import executorch_runtime
 from hybridge.runtime.kernels import library
 from hybridge.runtime.pinned import OPERATOR_TABLE, STOCK_OPERATORS, operator_libraries, operator_names
 
@@ -33,8 +35,8 @@ OTHER_SCHEMAS: Mapping[str, str] = {
 def table() -> str:
     """Return the table of all operators that the runtime has with every library loaded, and whose schemas torch knows."""
     library.load()
-    for module in sorted(library.FOLDER.glob("*.py")):  # those that define operators make them known to torch
-        import_module(f"hybridge.runtime.kernels.{module.stem}")
+    for module in pkgutil.iter_modules(operators.__path__, f"{operators.__name__}."):  # make ours known to torch
+        import_module(module.name)
     import_module("hybridge.export.pte.exporter")  # and ExecuTorch's exporter some of the stock ones
     for path in operator_libraries(STOCK_OPERATORS):
         torch.ops.load_library(str(path))

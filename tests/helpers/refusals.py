@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hybridge.runtime import Session
-from hybridge.runtime.backends.methods import number, padded
+from hybridge.runtime.core.programs import number, padded
 
 REFUSED = [
     ("commit", [number(1)]),
@@ -24,5 +24,5 @@ REFUSED = [
 
 def refuses(session: Session, name: str, inputs: list[Tensor]) -> bool:
     """Whether the answer is -1, or NaN logits."""
-    (answer,) = session._transactions.program.call(name, *inputs)
+    (answer,) = session.model.program.call(name, *inputs)
     return bool(answer.isnan().all()) if answer.is_floating_point() else answer.tolist() == [-1]

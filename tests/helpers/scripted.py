@@ -14,7 +14,7 @@ from hybridge.export.cli.chat_template import render
 from hybridge.export.server.formats import answer_format
 from hybridge.export.server.job import Place
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.backends.text_methods import TextDescription
+from hybridge.runtime.core.programs import TextDescription
 
 OPENING = "<|im_start|>assistant\n"
 STARTS = BYTES.encode(OPENING).ids
@@ -76,7 +76,7 @@ def speaker(script: Script, template: str = TEMPLATE, sessions: int = 2, **optio
     """Serve it under the name ``babble``."""
     sizes = ExportOptions(max_seq_len=3000, prefill_chunk=64, verify_len=4, snapshot_slots=0)
     description = TextDescription(vocab_size=260, options=sizes, eos_ids=[END], identity="speaker")
-    places = [Place(Session(Slow(speaking(script), 3000, 0), description), PromptLookup()) for _ in range(sessions)]
+    places = [Place(Session.over(Slow(speaking(script), 3000, 0), description), PromptLookup()) for _ in range(sessions)]
 
     def rendered(messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
         return render(template, messages, variables)

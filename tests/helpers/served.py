@@ -20,14 +20,14 @@ from hybridge.export.server.listening import bound, over
 from hybridge.export.server.prompts import Render
 from hybridge.export.server.settings import Settings
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
-from hybridge.runtime.sessions.prefix_cache import PrefixCache
+from hybridge.runtime.core.checkpoint import PrefixCache
+from hybridge.runtime.core.programs import TextDescription, TextProgram
 
 END = BYTES.token_to_id("<|im_end|>")
 babble = babbler(12, END, -0.5)
 
 
-class Slow(TextMethods):
+class Slow(TextProgram):
     """Takes its time for each call, and counts what it reads."""
 
     seconds = 0.0
@@ -50,7 +50,7 @@ def session(seconds: float = 0.0) -> Session:
     """A session over the model, each call of which takes so long; it never ends a text where that is any time."""
     program = Slow(babble, 600, 0)
     program.seconds = seconds
-    return Session(program, ENDLESS if seconds else BABBLE)
+    return Session.over(program, ENDLESS if seconds else BABBLE)
 
 
 def alone(prompt: list[int], most: int, **options: Any) -> str:
@@ -80,7 +80,7 @@ class Served:
     @property
     def read(self) -> int:
         """Tokens that were read so far."""
-        return sum(place.session._transactions.program.read for place in self.places)  # type: ignore[attr-defined]
+        return sum(place.session.model.program.read for place in self.places)  # type: ignore[attr-defined]
 
     def gauge(self, name: str) -> float:
         return self.server.metrics._values.get((name, ""), 0)

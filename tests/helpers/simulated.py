@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from unittest import mock
 
 import torch
+from hybridge.runtime.drafters.calibration import Calibration
 from torch import Tensor
 
 from hybridge.runtime import Context, ExportOptions, GenerationStats, Session
-from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
-from hybridge.runtime.drafters.calibration import Calibration
-from hybridge.runtime.generation.sampling import Proposal
+from hybridge.runtime.core.drafters import Proposal
+from hybridge.runtime.core.programs import TextDescription, TextProgram
 
 VOCABULARY, PROMPT = 7, 16
-CLOCKS = ("hybridge.runtime.generation.generate.perf_counter", "hybridge.runtime.generation.stats.perf_counter")
+CLOCKS = ("hybridge.runtime.core.generation.perf_counter", "hybridge.runtime.core.statistics.perf_counter")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Clock:
         self.now += self.machine.costs.get(name, 0.0) * cold * self.factor * (1 + 0.05 * self.random.expovariate(1.0))
 
 
-class TimedMethods(TextMethods):
+class TimedMethods(TextProgram):
     """Methods over a text that take their time, and whose best token is always that of ``script``."""
 
     def __init__(self, clock: Clock, script: Sequence[int]) -> None:
@@ -116,7 +116,7 @@ def _seconds(machine: Machine, share: float | None, sure: bool, texts: int, leng
         max_seq_len=len(script), prefill_chunk=PROMPT, verify_len=lengths[-1], shorter_verify_lens=tuple(lengths[:-1])
     )
     clock, found = Clock(machine, seed), []
-    session = Session(TimedMethods(clock, script), TextDescription(vocab_size=VOCABULARY, options=options))
+    session = Session.over(TimedMethods(clock, script), TextDescription(vocab_size=VOCABULARY, options=options))
     drafter = None if share is None else SimulatedDrafter(clock, script, lengths, share, sure=sure, seed=seed)
     with mock.patch(CLOCKS[0], clock), mock.patch(CLOCKS[1], clock):
         for _ in range(texts):

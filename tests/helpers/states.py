@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import torch
+from hybridge.runtime.sessions.row_buffers import row_buffers
 from torch import Tensor
 
 from hybridge.runtime import Session
-from hybridge.runtime.sessions.checkpoint import Checkpoint
-from hybridge.runtime.sessions.row_buffers import row_buffers
+from hybridge.runtime.core.checkpoint import Checkpoint
 
 
 def seen(session: Session) -> dict[str, Tensor]:
     """All of a state that decides what comes: bounded buffers, and the rows that count."""
-    state, bounded = session._transactions.program.state(), session._transactions.program.bounded()
+    state, bounded = session.model.program.state(), session.model.program.bounded()
     rows = row_buffers(state, bounded, session.manifest.options)
     return {name: each.clone() for name, each in bounded.items()} | {
         name: each.read(0, each.filled(state)) for name, each in rows.items()

@@ -27,7 +27,7 @@ FOLDER = Path(os.environ.get("HYBRIDGE_TEST_STORE", Path.home() / ".cache" / "hy
 GENERATIONS = 4
 """Versions of the code whose artifacts are kept; those of the others go."""
 EXPORTING = ("hybridge.export.formats", "hybridge.export.api")
-NOT_WRITING = ("hybridge.export.reference.validate", "hybridge.runtime.checks")
+NOT_WRITING = ("hybridge.export.reference.validate", "hybridge.export.checks")
 """Modules that ``EXPORTING`` imports and that decide nothing of what is written, as ``hybridge`` itself, which names things."""
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hybridge.runtime import ExportOptions, Session
-from hybridge.runtime.backends.text_methods import TextDescription, TextMethods
+from hybridge.runtime.core.programs import TextDescription, TextProgram
 
 VOCABULARY, END = 7, 6
 
@@ -38,4 +38,4 @@ def table_session(
         max_seq_len=max_seq_len, prefill_chunk=5, verify_len=verify_lens[-1], shorter_verify_lens=verify_lens[:-1]
     )
     description = TextDescription(vocab_size=vocab_size, options=options, eos_ids=[END])
-    return Session(TextMethods(table or Table()), description)
+    return Session.over(TextProgram(table or Table()), description)

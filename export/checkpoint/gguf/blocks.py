@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hybridge.export.layers.rounded_weight import RoundedWeight
-from hybridge.runtime.kernels.panels import Factors
+from hybridge.export.operators.panels import Factors
 
 FLOATS: Mapping[int, torch.dtype] = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
 """The types whose numbers need no decoding, by GGML's numbers of them."""

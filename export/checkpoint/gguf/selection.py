@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hybridge.export.checkpoint.gguf.file import GgufTensor
 from hybridge.export.layers.rounded_weight import RoundedWeight
-from hybridge.runtime.kernels.panels import Factors
+from hybridge.export.operators.panels import Factors
 
 
 def selected(make: Callable[..., Tensor], sources: Sequence[GgufTensor]) -> RoundedWeight | None:

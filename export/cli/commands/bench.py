@@ -55,7 +55,7 @@ def bench(
         return
     from hybridge.export.cli.bench import bench_speculation, exported
     from hybridge.export.cli.device import bench_device
-    from hybridge.runtime.backends.threads import set_threads
+    from hybridge.runtime.core.library import set_threads
 
     with exported(artifact, draft) as artifacts:
         if threads is not None:

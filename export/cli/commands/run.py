@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -32,9 +32,6 @@ from hybridge.export.cli.commands.options import (
     TopPOption,
 )
 from hybridge.export.cli.common import check_writable_file
-
-if TYPE_CHECKING:
-    from hybridge.export.cli.text_model import TextModel
 
 EXAMPLES = (
     "hybridge run OUT --prompt 'The capital of France is' --stats",
@@ -82,7 +79,7 @@ def run(
     if html is not None:
         check_writable_file(html)
     from hybridge.export.cli.continuing import continue_text
-    from hybridge.export.cli.core_model import open_core_model
+    from hybridge.export.cli.generating import open_model
     from hybridge.export.cli.prompt import as_message, as_text, read_prompt
     from hybridge.export.cli.template_args import template_variables
     from hybridge.runtime.core.sampling import Sampling
@@ -91,16 +88,12 @@ def run(
         temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, repetition_penalty=repetition_penalty, seed=seed
     )
     text, variables = read_prompt(prompt, prompt_file), template_variables(template_arg or ())
-    model: TextModel | None = None
+    model = open_model(artifact, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads)
     constrain = None
-    if all(each is None for each in (json_schema, regex, grammar, html)):  # the core has neither constraints nor traces yet
-        model = open_core_model(artifact, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads)
-    if model is None:
-        from hybridge.export.cli.generating import open_model
-        from hybridge.export.cli.structure import constrain_of
+    if json_schema is not None or regex is not None or grammar is not None:
+        from hybridge.export.cli.structure import constrain_of  # llguidance is an extra
 
-        model = opened = open_model(artifact, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads)
-        constrain = constrain_of(opened, json_schema, regex, grammar)
+        constrain = constrain_of(model, json_schema, regex, grammar)
     if chat or system or variables or thinking is not None:
         from hybridge.export.cli.chat_template import load_template
 

@@ -88,7 +88,7 @@ def serve(
         limits=Limits(body=max_body_bytes, seconds=timeout, new_tokens=max_new_tokens),
     )
     variables = template_variables(template_arg or ())
-    models = list(open_models(artifact, sessions, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads))
+    models = open_models(artifact, sessions, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads)
     places = [Place(model.session, model.drafter) for model in models]
     render = renderer(models[0].artifact, variables, thinking)
     form = answer_format_of(models[0].artifact, models[0].tokenizer)

@@ -13,7 +13,7 @@ from hybridge.runtime.defaults import DEFAULT_PROGRAMS
 
 EXAMPLES = (
     "hybridge validate OUT --against CHECKPOINT",
-    "hybridge validate OUT --against CHECKPOINT --runtime native --report report.json",
+    "hybridge validate OUT --against CHECKPOINT --report report.json",
     "hybridge validate OUT --against CHECKPOINT --html errors.html",
 )
 
@@ -29,9 +29,7 @@ def validate(
     ] = None,
     programs: Annotated[int, typer.Option(min=0, help="Random programs of 40 operations each.")] = DEFAULT_PROGRAMS,
     seed: Annotated[int, typer.Option(help="Of the random programs and prompts.")] = 0,
-    runtime: Annotated[
-        Literal["python", "native"], typer.Option(help="Python's harness, or the C++ one for devices, compiled at first use.")
-    ] = "python",
+    runtime: Annotated[Literal["python", "native"] | None, typer.Option(hidden=True)] = None,
     report: ReportOption = None,
     html: HtmlOption = None,
     json: JsonOption = False,
@@ -43,14 +41,16 @@ def validate(
     from hybridge.export.cli.validation_table import plain_rows, print_report
     from hybridge.export.pages.page import write_page
     from hybridge.export.pages.validate import validate_page
-    from hybridge.export.reference.validate import validate_native, validate_session
+    from hybridge.export.reference.validate import validate_session
     from hybridge.export.source.checkpoint_path import find_checkpoint
     from hybridge.export.source.folder_kinds import ignored_parts
     from hybridge.export.source.named import Named
 
-    steps, check = ConsoleProgress(err), validate_native if runtime == "native" else validate_session
+    steps = ConsoleProgress(err)
+    if runtime is not None:
+        steps.warn("--runtime does nothing any more, and will be gone: there is one runtime, the native core.")
     source = Named(checkpoint=against, adapters=tuple(adapter or ()), tokenizer=tokenizer)
-    result = check(artifact, source, steps, programs=programs, seed=seed)
+    result = validate_session(artifact, source, steps, programs=programs, seed=seed)
     for text in ignored_parts(find_checkpoint(against)):
         steps.warn(text)
     if report is not None:

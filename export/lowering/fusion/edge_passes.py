@@ -6,8 +6,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.passes.infra.pass_base import PassResult
 
-import hybridge.runtime.kernels.permute
-import hybridge.runtime.kernels.where  # noqa: F401  both register operators
+import hybridge.export.operators.moves  # noqa: F401  registers the operators
 from hybridge.export.lowering.fusion.match import AnyNode
 from hybridge.export.pinned.executorch import CLONE, edge
 

@@ -8,7 +8,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-import hybridge.runtime.kernels.activation  # noqa: F401  registers the operators
+import hybridge.export.operators.elementwise  # noqa: F401  registers the operators
 from hybridge.export.lowering.fusion.match import all_nodes, aten, calls, either_way, is_float, replace, shape
 
 ops = torch.ops.hybridge

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.export import ExportedProgram
 
-import hybridge.runtime.kernels.linear  # noqa: F401  registers the operators
+import hybridge.export.operators.linear  # noqa: F401  registers the operators
 from hybridge.export.lowering.fusion.match import AnyNode, all_nodes, aten, calls, insert, is_float, only_user, shape
 
 BIAS = {

@@ -9,7 +9,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-import hybridge.runtime.kernels.norm  # noqa: F401  registers the operators
+import hybridge.export.operators.elementwise  # noqa: F401  registers the operators
 from hybridge.export.lowering.fusion.match import (
     AnyNode,
     all_nodes,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-import hybridge.runtime.kernels.rotary  # noqa: F401  registers the operator
+import hybridge.export.operators.elementwise  # noqa: F401  registers the operators
 from hybridge.export.lowering.fusion.match import (
     AnyNode,
     all_nodes,

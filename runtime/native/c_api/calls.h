@@ -61,9 +61,43 @@ hybridge_status in(hybridge_session handle, Call&& call) {
     session->cancelled = false;  // a cancel may come while the call waits for its turn
     if (session->session == nullptr) return HYBRIDGE_INVALID_HANDLE;  // closed between the two lines above
     const auto of = session->of, small = session->small ? session->small : of;  // which the call may let go of
-    std::unique_lock turn(of->turn, std::defer_lock), other(small->turn, std::defer_lock);
+    std::unique_lock turn(*of->turn, std::defer_lock), other(*small->turn, std::defer_lock);
     std::lock(turn, other);
     return call(*session);
+  });
+}
+
+// The same, for a call that changes the text: a generation that was begun and not ended has ended then.
+template <typename Call>
+hybridge_status change(hybridge_session handle, Call&& call) {
+  return in(handle, [&](OpenSession& it) {
+    if (it.running != nullptr) it.stop_running();
+    return call(it);
+  });
+}
+
+// Runs `call` on the model in its turn.
+template <typename Call>
+hybridge_status of(hybridge_model handle, Call&& call) {
+  return guarded([&] {
+    const auto model = handles<OpenModel>().find(handle);
+    if (model == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    const std::lock_guard turn(*model->turn);
+    return call(*model);
+  });
+}
+
+// Runs `call` on the cache in its model's turn, in which it is let go of as well.
+template <typename Call>
+hybridge_status in_cache(hybridge_cache handle, Call&& call) {
+  return guarded([&] {
+    auto cache = handles<OpenCache>().find(handle);
+    if (cache == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    const auto model = cache->of;
+    const std::lock_guard turn(*model->turn);
+    const hybridge_status answer = call(*cache);
+    cache.reset();
+    return answer;
   });
 }
 
@@ -74,7 +108,7 @@ hybridge_status on(hybridge_checkpoint handle, Call&& call) {
     auto checkpoint = handles<OpenCheckpoint>().find(handle);
     if (checkpoint == nullptr) return HYBRIDGE_INVALID_HANDLE;
     const auto of = checkpoint->of;
-    const std::lock_guard turn(of->turn);
+    const std::lock_guard turn(*of->turn);
     const hybridge_status answer = call(*checkpoint);
     checkpoint.reset();
     return answer;
@@ -89,6 +123,15 @@ hybridge_status answer(const Result<T>& result) {
 inline hybridge_status answer(const Result<Logits>& logits, float* out) {
   if (logits.ok() && out != nullptr) std::ranges::copy(logits->all(), out);
   return status(logits.error());
+}
+
+// Copies the tokens of a round.
+inline hybridge_status answer(const Result<Tokens>& round, int64_t* out, size_t capacity, size_t* count) {
+  if (!round.ok()) return status(round.error());
+  *count = round->size();
+  if (round->size() > capacity) return HYBRIDGE_INVALID_ARGUMENT;
+  std::ranges::copy(*round, out);
+  return HYBRIDGE_OK;
 }
 
 // Copies the first `capacity` of `all`; their number goes into `count`.

@@ -4,7 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -12,15 +12,33 @@
 
 #include <hybridge/block_drafter.h>
 #include <hybridge/draft_model.h>
+#include <hybridge/hybridge.h>
 #include <hybridge/prefix_cache.h>
 #include <hybridge/speculative.h>
 
+#include "callback_drafter.h"
+
 namespace hybridge::c {
+
+using Turn = std::recursive_mutex;
+
+// The turn of all models of one file: their checkpoints share rows.
+inline std::shared_ptr<Turn> turn_of(uint64_t fingerprint) {
+  static auto& mutex = *new std::mutex;
+  static auto& turns = *new std::map<uint64_t, std::weak_ptr<Turn>>;
+  const std::lock_guard lock(mutex);
+  std::erase_if(turns, [](const auto& each) { return each.second.expired(); });
+  auto turn = turns[fingerprint].lock();
+  if (turn == nullptr) turns[fingerprint] = turn = std::make_shared<Turn>();
+  return turn;
+}
 
 // turn: of its sessions, which run one after the other, or in another's callback, and of whoever lets go of a checkpoint.
 struct OpenModel {
+  explicit OpenModel(std::shared_ptr<const Model> opened) : model(std::move(opened)), turn(turn_of(model->fingerprint())) {}
+
   std::shared_ptr<const Model> model;
-  std::recursive_mutex turn;
+  std::shared_ptr<Turn> turn;
   std::unique_ptr<PrefixCache> cache = std::make_unique<PrefixCache>(0);
 };
 
@@ -30,46 +48,36 @@ struct OpenCheckpoint {
   std::shared_ptr<const Checkpoint> kept;
 };
 
+// Checkpoints by their texts; they go before their model does.
+struct OpenCache {
+  std::shared_ptr<OpenModel> of;
+  std::unique_ptr<PrefixCache> kept;
+};
+
 struct OpenSession {
   std::shared_ptr<OpenModel> of;
   std::unique_ptr<Session> session;
   std::atomic<bool> busy = false, cancelled = false;
-  NoDrafter none;
   PromptLookup lookup;
   std::optional<BlockDrafter> own;   // of the session, behind which it is declared
   std::shared_ptr<OpenModel> small;  // the draft model, whose turn is waited for as well
   std::optional<DraftModel> by_small;
+  std::map<uint64_t, std::unique_ptr<CallbackDrafter>> outside;  // the caller's own that have a number, and 0
+  std::unique_ptr<Generator> running;  // refers to the drafters
+  hybridge_drafter drafting = HYBRIDGE_NO_DRAFTER;
+  Drafted drafted;  // what hybridge_draft answered with
 
-  using OnToken = std::function<bool(int64_t)>;
-
-  template <typename D>
-  Result<Generated> generate(Tokens prompt, const Generation& wishes, D& drafter, const OnToken& wanted) {
-    return hybridge::generate(*session, prompt, wishes, drafter, wanted);
-  }
-
-  Result<Generated> generate_by_small(Tokens prompt, const Generation& wishes, const OnToken& wanted) {
-    if (small == nullptr) return Error::InvalidArgument;
-    if (!by_small) {
-      auto made = DraftModel::create(small->model, session->facts());
-      if (!made.ok()) return made.error();
-      by_small.emplace(std::move(*made));
-    }
-    return generate(prompt, wishes, *by_small, wanted);
-  }
-
-  // It listens no longer than it drafts: hidden states that nobody reads would pile up.
-  Result<Generated> generate_by_own(Tokens prompt, const Generation& wishes, const OnToken& wanted) {
-    if (!session->facts().has_drafter()) return Error::InvalidArgument;
-    if (!own) own.emplace(*session);
-    own->listen(true);
-    auto done = generate(prompt, wishes, *own, wanted);
-    own->listen(false);
-    return done;
+  // Ends a generation that nobody ended.
+  void stop_running() {
+    running.reset();
+    if (own) own->listen(false);
   }
 
   void close() {
+    running.reset();
     own.reset();
     by_small.reset();
+    outside.clear();
     session.reset();
   }
 };

@@ -17,7 +17,6 @@
 #include <hybridge/calibration.h>
 #include <hybridge/drafter.h>
 #include <hybridge/logits.h>
-#include <hybridge/pace.h>
 #include <hybridge/session.h>
 
 namespace hybridge {
@@ -39,12 +38,12 @@ inline Distribution distribution_of(std::span<const float> scores, std::span<con
   return once;
 }
 
-// Python's runtime/drafters/block_drafter.py. While it lives and listens, the session keeps the hidden states that it has yet to
+// While it lives and listens, the session keeps the hidden states that it has yet to
 // read. Its state rolls back with the session's.
-class BlockDrafter : public Paced {
+class BlockDrafter final : public Drafter {
  public:
   explicit BlockDrafter(Session& session) : session_(session) { listen(true); }
-  ~BlockDrafter() { listen(false); }
+  ~BlockDrafter() override { listen(false); }
 
   BlockDrafter(const BlockDrafter&) = delete;
   BlockDrafter& operator=(const BlockDrafter&) = delete;
@@ -54,7 +53,7 @@ class BlockDrafter : public Paced {
 
   // Where no seed is given and it can, tokens that it draws at the model's temperature, and from what. Else its best ones, and how
   // likely each is to be right: as likely as such tokens were so far. Nothing where it fails: the text does not need it.
-  Proposal propose(Tokens text, size_t limit, const Sampler& sampler) {
+  Proposal propose(Tokens text, size_t limit, Sampler& sampler) override {
     calibration_.learn(text);
     const auto draws = this->draws(text.size(), limit, sampler);
     const auto drafted = session_.draft(text.back(), limit, draws);

@@ -12,8 +12,7 @@
 
 namespace hybridge {
 
-// Turns a drafter's own estimates into shares of right tokens, in bands of equal width, and learns them from the text: Python's
-// runtime/drafters/calibration.py.
+// Turns a drafter's own estimates into shares of right tokens, in bands of equal width, and learns them from the text.
 class Calibration {
  public:
   Calibration() {

@@ -9,7 +9,10 @@
 #define HYBRIDGE_NATIVE_CHECKPOINT_H
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
+#include <cstring>
+#include <iterator>
 #include <memory>
 #include <ranges>
 #include <span>
@@ -17,13 +20,23 @@
 #include <utility>
 #include <vector>
 
+#include <hybridge/program.h>
 #include <hybridge/row_buffers.h>
+#include <hybridge/state_file.h>
+#include <hybridge/state_layout.h>
 
 namespace hybridge {
+
+// A number that tells a thing in memory from all others of this process.
+inline uint64_t next_id() {
+  static std::atomic<uint64_t> last = 0;
+  return ++last;
+}
 
 // Rows by position of the tokens behind those of `parent`; parts of one text, which is never changed.
 // counts: rows of each buffer up to the segment's end; rows: the bytes of those that the parent does not have.
 struct RowSegment {
+  const uint64_t id = next_id();
   std::shared_ptr<RowSegment> parent;
   std::vector<int64_t> tokens;
   size_t length;
@@ -63,6 +76,7 @@ struct Checkpoint {
   uint64_t model;
   std::vector<std::vector<uint8_t>> bounded;
   std::shared_ptr<RowSegment> segment;
+  const uint64_t id = next_id();
 
   size_t length() const { return segment->length; }
 
@@ -97,21 +111,42 @@ struct Checkpoint {
   }
 };
 
+using Part = std::span<const uint8_t>;
+
+// A segment as bytes, for `Checkpoints::read`: its tokens behind their number, and each buffer's rows behind their number so far.
+inline std::vector<uint8_t> encode(const RowSegment& segment) {
+  std::vector<uint8_t> out;
+  const auto append_number = [&](uint64_t number) { append(out, &number, sizeof(number)); };
+  append_number(segment.tokens.size());
+  append(out, segment.tokens.data(), segment.tokens.size() * sizeof(int64_t));
+  for (size_t i = 0; i < segment.rows.size(); ++i) {
+    append_number(segment.counts[i]);
+    append(out, segment.rows[i].data(), segment.rows[i].size());
+  }
+  return out;
+}
+
+// What is bounded in a checkpoint, likewise.
+inline std::vector<uint8_t> encode(const Checkpoint& checkpoint) {
+  std::vector<uint8_t> out;
+  for (const auto& each : checkpoint.bounded) append(out, each.data(), each.size());
+  return out;
+}
+
 // Makes checkpoints of one state and puts them back. It knows which rows the state has as segments have them, and does not keep
 // these alive: that is for the checkpoints of those who may resume them.
 class Checkpoints {
  public:
-  // bounded: what a checkpoint copies whole, but for what lies at `length`, which its tokens say.
-  Checkpoints(RowBuffers buffers, const std::vector<executorch::runtime::Span<uint8_t>>& bounded, const uint8_t* length)
-      : buffers_(std::move(buffers)) {
-    for (const auto& each : bounded) {
-      if (each.data() != length) bounded_.emplace_back(each.data(), each.size());
-    }
+  Checkpoints(Program& program, RowBuffers buffers) : program_(&program), buffers_(std::move(buffers)) {
+    std::ranges::copy_if(program.bounded(), std::back_inserter(bounded_), [](const auto& name) { return name != "length"; });
   }
 
   std::shared_ptr<const Checkpoint> make(uint64_t model, std::span<const int64_t> text) {
     auto made = std::make_shared<Checkpoint>(model, std::vector<std::vector<uint8_t>>(), segment_of(text));
-    for (const auto& buffer : bounded_) made->bounded.emplace_back(buffer.begin(), buffer.end());
+    for (const std::string& name : bounded_) {
+      const auto bytes = program_->bytes(name);
+      made->bounded.emplace_back(bytes.begin(), bytes.end());
+    }
     remember(made->segment);
     return made;
   }
@@ -123,11 +158,27 @@ class Checkpoints {
     for (const auto& segment : std::ranges::subrange(missing, wanted.end())) {
       for (size_t i = 0; i < buffers_.size(); ++i) {
         const auto& rows = segment->rows[i];
-        buffers_[i].write(segment->counts[i] - rows.size() / buffers_[i].row_bytes(), rows);
+        buffers_[i].write(buffers_.memory(i), segment->counts[i] - rows.size() / buffers_[i].row_bytes(), rows);
       }
     }
-    for (size_t i = 0; i < bounded_.size(); ++i) std::ranges::copy(checkpoint.bounded[i], bounded_[i].begin());
+    for (size_t i = 0; i < bounded_.size(); ++i) std::ranges::copy(checkpoint.bounded[i], program_->bytes(bounded_[i]).begin());
     remember(checkpoint.segment);
+  }
+
+  // A checkpoint of parts as `encode` made them: the first `shared` segments of another, further segments, and what is bounded.
+  // InvalidExternalData where the state could not have come to it: anybody can write such parts.
+  Result<std::shared_ptr<const Checkpoint>> read(
+      uint64_t model, const Facts& facts, std::shared_ptr<RowSegment> parent, std::span<const Part> parts) const {
+    if (parts.empty()) return Error::InvalidArgument;
+    for (const Part& part : parts.first(parts.size() - 1)) parent = ET_UNWRAP(segment_of(part, facts, std::move(parent)));
+    auto made = std::make_shared<Checkpoint>(model, std::vector<std::vector<uint8_t>>(), std::move(parent));
+    Part rest = parts.back();
+    for (const std::string& name : bounded_) {
+      auto& own = made->bounded.emplace_back(program_->bytes(name).size());
+      if (!read_bytes(rest, own.data(), own.size())) return Error::InvalidExternalData;
+    }
+    if (!rest.empty() || made->segment == nullptr || !fits(*made)) return Error::InvalidExternalData;
+    return std::shared_ptr<const Checkpoint>(std::move(made));
   }
 
   // The state's text goes back; rows of so many tokens are as they were.
@@ -154,20 +205,58 @@ class Checkpoints {
 
   std::shared_ptr<RowSegment> segment_of(std::span<const int64_t> text) const {
     auto parent = last();
-    auto counts = buffers_.filled(text.size());
+    auto counts = buffers_.filled(text.size(), buffers_.drafted(text.size()));
     if (parent != nullptr && parent->length == text.size() && parent->counts == counts) return parent;
     std::vector<std::vector<uint8_t>> rows;
     for (size_t i = 0; i < buffers_.size(); ++i) {
       const size_t start = parent != nullptr ? std::min(parent->counts[i], counts[i]) : 0;
-      rows.push_back(buffers_[i].read(start, counts[i]));
+      rows.push_back(buffers_[i].read(buffers_.memory(i), start, counts[i]));
     }
     const auto added = text.subspan(parent != nullptr ? parent->length : 0);
     std::vector<int64_t> tokens(added.begin(), added.end());
     return std::make_shared<RowSegment>(std::move(parent), std::move(tokens), std::move(counts), std::move(rows));
   }
 
+  Result<std::shared_ptr<RowSegment>> segment_of(Part part, const Facts& facts, std::shared_ptr<RowSegment> parent) const {
+    const size_t known = parent ? parent->length : 0, longest = static_cast<size_t>(facts.max_seq_len);
+    uint64_t added = 0;
+    if (!read_bytes(part, &added, sizeof(added)) || added > longest - known) return Error::InvalidExternalData;
+    std::vector<int64_t> tokens(added);
+    bool is_whole = read_bytes(part, tokens.data(), added * sizeof(int64_t));
+    for (const int64_t token : tokens) is_whole = is_whole && 0 <= token && token < facts.vocab_size;
+    const auto most = buffers_.filled(longest, longest);
+    std::vector<size_t> counts;
+    std::vector<std::vector<uint8_t>> rows;
+    for (size_t i = 0; is_whole && i < buffers_.size(); ++i) {
+      const uint64_t before = parent ? parent->counts[i] : 0;
+      uint64_t count = 0;
+      is_whole = read_bytes(part, &count, sizeof(count)) && before <= count && count <= most[i] &&
+                 (count - before) * buffers_[i].row_bytes() <= part.size();
+      if (!is_whole) break;
+      counts.push_back(count);
+      rows.emplace_back((count - before) * buffers_[i].row_bytes());
+      is_whole = read_bytes(part, rows.back().data(), rows.back().size());
+    }
+    if (!is_whole || !part.empty()) return Error::InvalidExternalData;
+    return std::make_shared<RowSegment>(std::move(parent), std::move(tokens), std::move(counts), std::move(rows));
+  }
+
+  // Whether its rows are as many as its text and what its drafter has read of it fill.
+  bool fits(const Checkpoint& checkpoint) const {
+    size_t drafted = checkpoint.length();
+    for (size_t i = 0; i < bounded_.size(); ++i) {
+      if (bounded_[i] != buffers_.drafter()) continue;
+      float read = -1;
+      if (checkpoint.bounded[i].size() == sizeof(read)) std::memcpy(&read, checkpoint.bounded[i].data(), sizeof(read));
+      if (!StateLayout::is_drafted(read, checkpoint.length())) return false;
+      drafted = static_cast<size_t>(read);
+    }
+    return checkpoint.segment->counts == buffers_.filled(checkpoint.length(), drafted);
+  }
+
+  Program* program_;
   RowBuffers buffers_;
-  std::vector<std::span<uint8_t>> bounded_;
+  Names bounded_;
   std::vector<std::weak_ptr<RowSegment>> known_;
 };
 

@@ -19,12 +19,11 @@
 
 #include <hybridge/distribution.h>
 #include <hybridge/drafter.h>
-#include <hybridge/pace.h>
 #include <hybridge/session.h>
 
 namespace hybridge {
 
-// Proposes the draft model's own continuation, one token after the other: Python's runtime/drafters/draft_model.py.
+// Proposes the draft model's own continuation, one token after the other.
 //
 // Without a seed it draws by the model's own settings and says from which distribution, which accepts most. Greedily and with a
 // seed it proposes its best tokens.
@@ -32,7 +31,7 @@ namespace hybridge {
 // Its session runs ahead of the text as it proposes; the next proposal goes back to the end of what was right by the draft's own
 // snapshot, so that hybrid drafts work as well as attention-only ones. Where the text has run away from it, while nothing was
 // proposed or beyond its own context, it starts anew with the text's last tokens.
-class DraftModel : public Paced {
+class DraftModel final : public Drafter {
  public:
   // A session of its own over `draft`. InvalidArgument where its vocabulary is not the target's, or where it has no snapshot slot
   // to go back by; ExecuTorch's log says which. That both tokenizers mean the same by a token is for whoever brings the files.
@@ -53,7 +52,7 @@ class DraftModel : public Paced {
   }
 
   // `limit` tokens, fewer only if the draft's whole context is smaller, or where it fails: the text does not need them.
-  Proposal propose(Tokens text, size_t limit, Sampler& sampler) {
+  Proposal propose(Tokens text, size_t limit, Sampler& sampler) override {
     limit = std::min(limit, max_seq_len() - reach_);
     Proposal proposal;
     if (limit == 0 || follow(text, limit) != Error::Ok) return restart(0), proposal;

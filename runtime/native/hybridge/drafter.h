@@ -2,7 +2,6 @@
 #ifndef HYBRIDGE_NATIVE_DRAFTER_H
 #define HYBRIDGE_NATIVE_DRAFTER_H
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include <hybridge/distribution.h>
+#include <hybridge/pace.h>
 #include <hybridge/sampling.h>
 
 namespace hybridge {
@@ -32,34 +32,32 @@ struct Proposal {
   std::vector<double> chances;
 };
 
-// propose(text, limit): at most `limit` ≥ 1 tokens that may follow the text. While one generation lasts, the text only ever grows;
-// its last token is not committed yet.
-//
-// A drafter that derives from Paced (hybridge/pace.h) keeps what was measured with it from one generation to the next. One with
-// a static IS_FREE, which is true, takes next to no time: it is asked in every round, and gives a chance.
-template <typename D>
-concept CertainDrafter = requires(D drafter, std::span<const int64_t> text, size_t limit) {
-  { drafter.propose(text, limit) } -> std::convertible_to<Proposal>;
-};
+// Proposes what comes next. It may serve one generation after the other, and keeps what was measured with it meanwhile.
+class Drafter {
+ public:
+  virtual ~Drafter() = default;
 
-// propose(text, limit, sampler): likewise of one that may draw its tokens; sampler: how the model draws.
-template <typename D>
-concept DrawingDrafter = requires(D drafter, std::span<const int64_t> text, size_t limit, Sampler& sampler) {
-  { drafter.propose(text, limit, sampler) } -> std::convertible_to<Proposal>;
-};
+  // At most `limit` ≥ 1 tokens that may follow the text, whose last token is not committed yet. While one generation lasts, the
+  // text only ever grows. sampler: how the model draws, for a drafter that draws too.
+  virtual Proposal propose(std::span<const int64_t> text, size_t limit, Sampler& sampler) = 0;
 
-template <typename D>
-concept Drafter = CertainDrafter<D> || DrawingDrafter<D>;
+  // Whether it takes next to no time: it is then asked in every round, and gives a chance.
+  virtual bool is_free() const { return false; }
 
-template <typename D>
-constexpr bool is_free() {
-  if constexpr (requires { D::IS_FREE; }) return D::IS_FREE;
-  return false;
-}
+  // The pace with the model that `model` is the address of, and whose verify methods have these lengths.
+  Pace& pace(const void* model, const std::vector<int64_t>& lengths) {
+    if (!pace_ || model_ != model || lengths_ != lengths) {
+      model_ = model;
+      lengths_ = lengths;
+      pace_.emplace(lengths);
+    }
+    return *pace_;
+  }
 
-// Plain decoding.
-struct NoDrafter {
-  Proposal propose(std::span<const int64_t>, size_t) { return {}; }
+ private:
+  const void* model_ = nullptr;
+  std::vector<int64_t> lengths_;
+  std::optional<Pace> pace_;
 };
 
 }  // namespace hybridge

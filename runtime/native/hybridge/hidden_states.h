@@ -1,77 +1,77 @@
-// Hidden states of committed tokens that a drafter has not read yet.
+// Hidden states that a program puts out beside its logits, for a drafter to read.
 #ifndef HYBRIDGE_NATIVE_HIDDEN_STATES_H
 #define HYBRIDGE_NATIVE_HIDDEN_STATES_H
-
-#include <executorch/runtime/executor/method.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <span>
-#include <utility>
 #include <vector>
+
+#include <hybridge/program.h>
 
 namespace hybridge {
 
-// Rows [taps * width] of floats, one for each token; nothing while they are not kept.
+// Rows [taps * width] of floats, one for each token: those of the last call, and those of committed tokens that nobody has read
+// yet, as long as they are kept.
 class HiddenStates {
  public:
   bool is_kept() const { return kept_; }
 
   void keep(bool wanted) {
     kept_ = wanted;
-    clear();
+    if (!wanted) clear();
   }
 
-  size_t count() const { return size_ == 0 ? 0 : unread_.size() / size_; }
+  // Floats of a row; 0 before the first.
+  size_t width() const { return width_; }
+  size_t count() const { return width_ == 0 ? 0 : unread_.size() / width_; }
+  std::span<const float> last() const { return last_; }
+  std::span<const float> unread() const { return unread_; }
 
-  // Looks at a method's second output, float32 [1, tokens, taps * width]; a view that its next call ends.
-  executorch::runtime::Error see(const executorch::runtime::Method& method) {
-    if (method.outputs_size() < 2) return executorch::runtime::Error::InvalidProgram;
-    const auto& output = method.get_output(1).toTensor();
-    const bool fits = output.scalar_type() == executorch::aten::ScalarType::Float && output.dim() == 3 && output.size(2) > 0;
-    if (!fits) return executorch::runtime::Error::InvalidProgram;
-    size_ = static_cast<size_t>(output.size(2));
-    seen_ = {output.const_data_ptr<float>(), static_cast<size_t>(output.numel())};
-    return executorch::runtime::Error::Ok;
+  // Takes the first `count` rows of a method's second output, float32 [1, tokens, taps * width], as those of the last call; behind
+  // others of it where it went on.
+  Error see(std::span<const Array> outputs, size_t count, bool goes_on) {
+    if (!goes_on) last_.clear();
+    if (outputs.size() < 2) return Error::InvalidProgram;
+    const Array& output = outputs[1];
+    const float* first = output.real();
+    if (first == nullptr || output.shape.size() != 3 || output.extent(1) < count) return Error::InvalidProgram;
+    width_ = output.extent(2);
+    last_.insert(last_.end(), first, first + count * width_);
+    return Error::Ok;
   }
 
-  // The first `count` rows of what was seen last.
-  std::vector<float> rows(size_t count) {
-    if (!kept_) return {};
-    const auto seen = std::exchange(seen_, {});
-    const auto wanted = seen.first(std::min(count * size_, seen.size()));
-    return {wanted.begin(), wanted.end()};
+  // The last call's first `count` tokens were committed.
+  void add(size_t count) {
+    if (kept_) unread_.insert(unread_.end(), last_.begin(), last_.begin() + static_cast<ptrdiff_t>(std::min(count * width_, last_.size())));
   }
 
-  // Adds the first `count` of these rows: their tokens were committed.
-  void add(const std::vector<float>& rows, size_t count) {
-    const auto committed = std::span(rows).first(std::min(count * size_, rows.size()));
-    if (kept_) unread_.insert(unread_.end(), committed.begin(), committed.end());
+  // The last `count` tokens that were seen were committed.
+  void add_last(size_t count) {
+    if (kept_) unread_.insert(unread_.end(), last_.end() - static_cast<ptrdiff_t>(std::min(count * width_, last_.size())), last_.end());
   }
 
-  void shorten(size_t count) { unread_.resize(std::min(unread_.size(), count * size_)); }
+  void shorten(size_t count) { unread_.resize(std::min(unread_.size(), count * width_)); }
   void clear() { unread_.clear(); }
 
-  // Hands over all rows, of each the hidden states at `places`, [count, places * width].
-  std::vector<float> take(std::span<const int64_t> places, size_t taps) {
-    const size_t width = size_ / taps;
-    std::vector<float> taken;
-    taken.reserve(count() * places.size() * width);
-    for (size_t row = 0; row < count(); ++row) {
+  // Of each of these rows the hidden states at `places`, [rows, places * width].
+  static Floats at(std::span<const float> rows, size_t row_width, std::span<const int64_t> places, size_t taps) {
+    const size_t width = row_width / taps;
+    Floats taken;
+    taken.reserve(rows.size() / taps * places.size());
+    for (size_t row = 0; row + row_width <= rows.size(); row += row_width) {
       for (const int64_t place : places) {
-        const auto begin = unread_.begin() + static_cast<ptrdiff_t>(row * size_ + static_cast<size_t>(place) * width);
-        taken.insert(taken.end(), begin, begin + static_cast<ptrdiff_t>(width));
+        const auto tapped = rows.subspan(row + static_cast<size_t>(place) * width, width);
+        taken.insert(taken.end(), tapped.begin(), tapped.end());
       }
     }
-    clear();
     return taken;
   }
 
  private:
   bool kept_ = false;
-  size_t size_ = 0;
-  std::span<const float> seen_;
-  std::vector<float> unread_;
+  size_t width_ = 0;
+  Floats last_, unread_;
 };
 
 }  // namespace hybridge

@@ -32,6 +32,7 @@ extern "C" {
 typedef uint64_t hybridge_model;
 typedef uint64_t hybridge_session;
 typedef uint64_t hybridge_checkpoint;
+typedef uint64_t hybridge_cache;
 
 typedef enum hybridge_status {
   HYBRIDGE_OK = 0,
@@ -66,9 +67,28 @@ typedef enum hybridge_drafter {
   HYBRIDGE_CALLBACK_DRAFTER = 4
 } hybridge_drafter;
 
+// What a drafter sees: the whole text, whose last token is not committed yet; and hidden states that the model put out, float32
+// [rows, width], of the last `rows` tokens before that one, those since the last call; none unless it reads them.
+typedef struct hybridge_context {
+  const int64_t* text;
+  size_t count;
+  const float* hidden;
+  size_t rows, width;
+} hybridge_context;
+
+// Where it writes draft tokens, and how likely each is to be right if those before it are: one number for all of them where it
+// is_free, else one for each, or none. probabilities, float64 [tokens, vocab_size] or null: what each was drawn from, in the drafter's own memory until it
+// is called again; chances must not depend on tokens that were drawn.
+typedef struct hybridge_proposal {
+  int64_t* tokens;
+  double* chances;
+  size_t chance_count;
+  const double* probabilities;
+} hybridge_proposal;
+
 // Proposes what may follow a text: writes at most `limit` ≥ 1 draft tokens and returns how many; 0 without an idea. While one
 // generation lasts, the text only grows. A token outside the vocabulary ends it with HYBRIDGE_INVALID_ARGUMENT.
-typedef size_t (*hybridge_propose)(const int64_t* text, size_t count, int64_t* tokens, size_t limit, void* user);
+typedef size_t (*hybridge_propose)(const hybridge_context* context, hybridge_proposal* proposal, size_t limit, void* user);
 
 // Called between two chunks of a prompt, with the number of its tokens that are read.
 typedef void (*hybridge_on_read)(size_t count, void* user);
@@ -89,12 +109,22 @@ typedef struct hybridge_sampling {
 // come next. Once for each token, draft tokens that are verified included.
 typedef void (*hybridge_mask)(const int64_t* text, size_t count, float* logits, size_t vocab_size, void* user);
 
+// Writes the tokens, at most `limit`, that come behind a text whatever the model says, and returns how many: they are verified at
+// once. And how many of `proposed` tokens, from the first on, a mask will leave: the others are not verified in vain.
+typedef size_t (*hybridge_forced)(const int64_t* text, size_t count, int64_t* tokens, size_t limit, void* user);
+typedef size_t (*hybridge_fitting)(const int64_t* text, size_t count, const int64_t* proposed, size_t proposals, void* user);
+
+// Called with each new token and the logits that it was drawn from, float32 [vocab_size], as the model gave them.
+typedef void (*hybridge_watch)(int64_t token, const float* logits, size_t vocab_size, void* user);
+
 // max_new_tokens ≥ 1; block_length: tokens that are verified at once, at most the model's verify_len; 0 for what is fastest by what
 // is measured, plain decoding included. Greedily and with a seed the tokens are the same for every choice of it and of a drafter.
 // sampling null: greedy; one that makes no distribution is HYBRIDGE_INVALID_ARGUMENT. draft: the smaller model, of which the
 // session keeps a session of its own as long as it is given the same one. mask null: any token may come; one that leaves none is
-// HYBRIDGE_INVALID_ARGUMENT. propose: the caller's own drafter. on_read may be null. All are called with the generation's
-// `user`.
+// HYBRIDGE_INVALID_ARGUMENT. propose: the caller's own drafter; reads_hidden: it sees hidden states, which the model must put out;
+// is_free: proposing takes next to no time, so that it is asked in each round; drafter_id: a number that the caller gives this
+// drafter, by which the session remembers what it measured with it, or 0. What else is null is left out. All are called with the
+// generation's `user`.
 //
 // For tests that repeat themselves, null in an app: clock, by which block lengths are chosen, and noise, the seed of a sampling
 // that has none.
@@ -108,13 +138,18 @@ typedef struct hybridge_generation {
   hybridge_on_read on_read;
   hybridge_clock clock;
   const uint64_t* noise;
+  hybridge_forced forced;
+  hybridge_fitting fitting;
+  hybridge_watch watch;
+  uint64_t drafter_id;
+  int reads_hidden, is_free;
 } hybridge_generation;
 
-// proposed and accepted count draft tokens, verifies and decodes the calls of the model, rollbacks the blocks that were not
+// proposed and accepted count draft tokens, of which `forced` were accepted as those that `forced` had given; verifies and decodes the calls of the model, rollbacks the blocks that were not
 // accepted whole. Seconds by phase; new_seconds is the time of all new tokens after the first, which the prefill pays for. What
 // on_token takes is in none of them.
 typedef struct hybridge_generated {
-  size_t tokens, proposed, accepted, verifies, decodes, rollbacks;
+  size_t tokens, proposed, accepted, verifies, decodes, rollbacks, forced;
   double prefill_seconds, draft_seconds, verify_seconds, commit_seconds, decode_seconds, new_seconds;
 } hybridge_generated;
 
@@ -141,6 +176,9 @@ int hybridge_has_backend(const char* name);
 // is opened: what is loaded keeps the threads that it finds then.
 hybridge_status hybridge_set_threads(size_t count);
 
+// How many they compute on.
+size_t hybridge_threads(void);
+
 // A model may be closed before its sessions, which keep the weights as long as they need them.
 hybridge_status hybridge_model_open(const char* path, hybridge_model* model);
 hybridge_status hybridge_model_close(hybridge_model model);
@@ -152,6 +190,46 @@ hybridge_status hybridge_model_eos_ids(hybridge_model model, int64_t* ids, size_
 
 // Likewise the lengths that a verify runs in, ascending: a block of another length takes as long as the next of them.
 hybridge_status hybridge_model_verify_lens(hybridge_model model, int64_t* lengths, size_t capacity, size_t* count);
+
+// The buffers of a state, and the numbers of a call: named, in memory that is not the caller's own.
+typedef enum hybridge_type { HYBRIDGE_UINT8 = 0, HYBRIDGE_INT8 = 1, HYBRIDGE_INT64 = 2, HYBRIDGE_FLOAT32 = 3, HYBRIDGE_BOOL = 4 } hybridge_type;
+
+#define HYBRIDGE_MOST_DIMENSIONS 8
+
+typedef struct hybridge_array {
+  const char* name;
+  hybridge_type type;
+  size_t dimensions;
+  int64_t shape[HYBRIDGE_MOST_DIMENSIONS];
+  void* data;
+} hybridge_array;
+
+// A program of the caller's: the methods and the state that docs/artifact.md describes, as functions, which may be called from any
+// thread in turn. call runs a method and describes its outputs, at most `capacity`, which last until its next call; it returns how
+// many there are, or -1 where it failed. buffer describes one of the state's, where it is now, and returns 0, or -1 without one.
+// close is called once nothing refers to the program any more.
+//
+// verify_lens ascend; draft_blocks are the lengths that its drafter proposes in, the text's last token included, and draft_taps the
+// places of the hidden states that it reads, among `taps` that are put out. names are those of all buffers, bounded of those without
+// which a longer text cannot be cut back. fixed_shapes: methods take blocks of these lengths alone, padded; row_axis: of buffers
+// with a row for each position.
+typedef struct hybridge_program {
+  void* self;
+  int (*call)(void* self, const char* method, const hybridge_array* inputs, size_t count, hybridge_array* outputs, size_t capacity);
+  int (*buffer)(void* self, const char* name, hybridge_array* found);
+  void (*close)(void* self);
+  int64_t max_seq_len, vocab_size, prefill_chunk, snapshot_slots, taps;
+  const int64_t *verify_lens, *eos_ids, *draft_blocks, *draft_taps;
+  size_t verify_len_count, eos_id_count, draft_block_count, draft_tap_count;
+  const char* const* names;
+  const char* const* bounded;
+  size_t name_count, bounded_count, row_axis;
+  int draft_samples, fixed_shapes;
+  uint64_t fingerprint;
+} hybridge_program;
+
+// Opens it for one session: it has one state. A second session is HYBRIDGE_BUSY. Numbers and names are copied.
+hybridge_status hybridge_program_open(const hybridge_program* program, hybridge_model* model);
 
 hybridge_status hybridge_session_open(hybridge_model model, hybridge_session* session);
 hybridge_status hybridge_session_close(hybridge_session session);
@@ -170,18 +248,53 @@ hybridge_status hybridge_commit(hybridge_session session, int64_t count);
 hybridge_status hybridge_snapshot(hybridge_session session, int64_t slot);
 hybridge_status hybridge_restore(hybridge_session session, int64_t slot);
 hybridge_status hybridge_reset(hybridge_session session);
-hybridge_status hybridge_save(hybridge_session session, const char* path);
-hybridge_status hybridge_load(hybridge_session session, const char* path);
 
-// The drafter inside the model without a generation: from hybridge_keep_hidden(session, 1) on it is to read what is committed, and
-// hybridge_draft writes at most `limit` ≥ 1 of its tokens behind `next`, the token that follows the text; none where it has
-// nothing new to read. A generation with HYBRIDGE_OWN_DRAFTER ends with hidden states that are not kept.
+// Writes the state to a file with a note, which may be null; load goes on there, and hybridge_note has the note of what was loaded
+// last: its bytes in `size`, of which the first `capacity` are copied.
+hybridge_status hybridge_save(hybridge_session session, const char* path, const char* note);
+hybridge_status hybridge_load(hybridge_session session, const char* path);
+hybridge_status hybridge_note(hybridge_session session, char* note, size_t capacity, size_t* size);
+
+// The buffers of a session's state, docs/artifact.md has them, where they are until the session's next call: their number in
+// `count`, and the first `capacity` of them. To look at; names last as long as the session.
+hybridge_status hybridge_buffers(hybridge_session session, hybridge_array* buffers, size_t capacity, size_t* count);
+
+// Goes on with these buffers in the place of those of their names, and the texts that the state is of: the committed one, then each
+// slot's, one behind the other with their lengths in `lengths`, 1 + snapshot_slots of them; the note may be null.
+hybridge_status hybridge_become(
+    hybridge_session session, const hybridge_array* buffers, size_t count, const int64_t* tokens, const size_t* lengths, const char* note);
+
+// Hidden states that a model puts out (--tap-layers, drafters), float32 [rows, width], of the last call's tokens: a view that lasts
+// until the session's next call.
+hybridge_status hybridge_hidden(hybridge_session session, const float** hidden, size_t* rows, size_t* width);
+
+// Whether those of all committed tokens are kept from now on until a drafter reads them: that of a generation with
+// HYBRIDGE_OWN_DRAFTER, behind which they are not kept any more, or one that reads_hidden.
 hybridge_status hybridge_keep_hidden(hybridge_session session, int wanted);
-hybridge_status hybridge_draft(hybridge_session session, int64_t next, int64_t* tokens, size_t limit, size_t* count);
+
+// Draft tokens, none where the drafter's context is full, and its own estimate of each. Where they were drawn: scores [count, width]
+// that each was chosen by, of the candidates [count, width], or [width] for all where shared_candidates is not 0, or of all tokens
+// where that is null. Views that last until the session's next call.
+typedef struct hybridge_drafted {
+  size_t count, width;
+  const int64_t* tokens;
+  const float* chances;
+  const float* scores;
+  const int64_t* candidates;
+  int shared_candidates;
+} hybridge_drafted;
+
+// Lets the drafter inside the model read hidden states [rows, width] of committed tokens and the token after each, `following`, and
+// propose at most `limit` ≥ 1 tokens: its best, or drawn at a temperature by noise in [0, 1), `limit` numbers, where that is not null
+// and it can.
+hybridge_status hybridge_draft(
+    hybridge_session session, const float* hidden, size_t rows, size_t width, const int64_t* following, size_t limit,
+    const float* noise, double temperature, hybridge_drafted* drafted);
 
 // A checkpoint is a state in memory that any session of its model goes on from, whatever came since. It copies what its text added
 // to the session's checkpoint before, as long as that is open; `bytes` are those of its own, `shared_bytes` those of the rows that
-// it has in common with checkpoints of shorter texts. hybridge_resume empties the slots; a checkpoint of another model, or of the same file opened again, is HYBRIDGE_INVALID_ARGUMENT. Checkpoints may be closed in any
+// it has in common with checkpoints of shorter texts. hybridge_resume empties
+// the slots; a checkpoint of another file's model is HYBRIDGE_INVALID_ARGUMENT. Checkpoints may be closed in any
 // order, behind their model and sessions as well; that waits for what runs in a session of the model.
 typedef struct hybridge_kept {
   size_t length, bytes, shared_bytes;
@@ -192,15 +305,42 @@ hybridge_status hybridge_checkpoint_info(hybridge_checkpoint checkpoint, hybridg
 hybridge_status hybridge_checkpoint_close(hybridge_checkpoint checkpoint);
 hybridge_status hybridge_resume(hybridge_session session, hybridge_checkpoint checkpoint);
 
-// Lets the model keep checkpoints of at most `bytes` by their texts, for all of its sessions; those of before are forgotten, and 0
-// keeps none, as it is at first.
-hybridge_status hybridge_model_cache(hybridge_model model, size_t bytes);
+// A checkpoint in parts, to keep elsewhere: segments of its text, which others share, shortest text first, then what it alone has.
+// Numbers that tell parts from all others of this process are in `ids`; a part's bytes are copied, `size` says how many there are.
+hybridge_status hybridge_checkpoint_parts(hybridge_checkpoint checkpoint, uint64_t* ids, size_t capacity, size_t* count);
+hybridge_status hybridge_checkpoint_part(hybridge_checkpoint checkpoint, size_t part, uint8_t* bytes, size_t capacity, size_t* size);
 
-// How many checkpoints it keeps so, and their bytes; rows that several share count once.
+// The checkpoint of such parts, of which the first `shared` are those of another one. HYBRIDGE_INVALID_FILE where a session of the
+// model could not have made them.
+typedef struct hybridge_part {
+  const uint8_t* bytes;
+  size_t size;
+} hybridge_part;
+
+hybridge_status hybridge_checkpoint_read(
+    hybridge_session session, hybridge_checkpoint like, size_t shared, const hybridge_part* parts, size_t count,
+    hybridge_checkpoint* checkpoint);
+
+// Checkpoints of a model by their texts, at most `bytes` of them, those that were used last: find answers with the one of the longest
+// beginning of a text, 0 without one.
+hybridge_status hybridge_cache_open(hybridge_model model, size_t bytes, hybridge_cache* cache);
+hybridge_status hybridge_cache_close(hybridge_cache cache);
+hybridge_status hybridge_cache_add(hybridge_cache cache, hybridge_checkpoint checkpoint);
+hybridge_status hybridge_cache_find(hybridge_cache cache, const int64_t* tokens, size_t count, hybridge_checkpoint* checkpoint);
+hybridge_status hybridge_cache_clear(hybridge_cache cache);
+
+// How many checkpoints it keeps, and their bytes; rows that several share count once.
 typedef struct hybridge_cached {
   size_t checkpoints, bytes;
 } hybridge_cached;
 
+hybridge_status hybridge_cache_info(hybridge_cache cache, hybridge_cached* cached);
+
+// Lets the model keep checkpoints of at most `bytes` by their texts, for all of its sessions; those of before are forgotten, and 0
+// keeps none, as it is at first.
+hybridge_status hybridge_model_cache(hybridge_model model, size_t bytes);
+
+// How many it keeps so.
 hybridge_status hybridge_model_cached(hybridge_model model, hybridge_cached* cached);
 
 // Leaves the session at a text of at least one token, without reading what it or a kept checkpoint knows: so many tokens in
@@ -211,6 +351,21 @@ hybridge_status hybridge_bring_to(hybridge_session session, const int64_t* token
 hybridge_status hybridge_generate(
     hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options,
     hybridge_on_token on_token, void* user, hybridge_generated* generated);
+
+// The same, a round at a time, for callers that ask for tokens: begin reads the prompt and answers with the first token; next, where
+// all of the last ones are wanted, with those that follow, none at the end; end, where only the first `taken` are, or no more.
+// Each answers with at most verify_len tokens, and `capacity` must be no less. What the options name must last until the end. Tokens
+// that end a text end nothing here: that is for the caller. Any other call that changes the session's text ends the generation,
+// and HYBRIDGE_INVALID_STATE is the answer then, as it is where none was begun.
+hybridge_status hybridge_begin(
+    hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options, void* user,
+    int64_t* tokens, size_t capacity, size_t* given);
+hybridge_status hybridge_next(hybridge_session session, int64_t* tokens, size_t capacity, size_t* given);
+hybridge_status hybridge_end(hybridge_session session, size_t taken, hybridge_generated* generated);
+
+// What was done so far, as `generated` of end, which may be null; and the draft tokens that were verified for the last tokens, whether they were forced.
+hybridge_status hybridge_progress(hybridge_session session, hybridge_generated* generated);
+hybridge_status hybridge_proposed(hybridge_session session, int64_t* tokens, size_t capacity, size_t* count, int* forced);
 
 // Ends the generation that runs in this session, or waits for another session's: behind its next token, before draft tokens are
 // verified, or between two chunks of its prompt, of which nothing then stays (HYBRIDGE_CANCELLED). Does nothing where none runs.

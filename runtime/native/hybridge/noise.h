@@ -1,4 +1,4 @@
-// Random numbers that belong to the places of a text: the same here as in Python (runtime/generation/noise.py).
+// Random numbers that belong to the places of a text.
 #ifndef HYBRIDGE_NATIVE_NOISE_H
 #define HYBRIDGE_NATIVE_NOISE_H
 

@@ -1,6 +1,8 @@
 // Choose how many draft tokens to verify: as many as measured acceptance and costs make worthwhile, or none.
 //
-// The same decisions as Python's runtime/generation/pace.py, which says why: tests/test_native_pace.py plays both.
+// A block of S tokens, of which S - 1 are drafted and each is right with probability a, yields (1 - a^S) / (1 - a) tokens on
+// average (Leviathan, Kalman, Matias, arXiv:2211.17192, equation 1). The pace is the S with the most tokens a second; S = 1 is
+// plain decoding. While it decodes plainly, some draft tokens are made and compared with what comes, without verifying them.
 #ifndef HYBRIDGE_NATIVE_PACE_H
 #define HYBRIDGE_NATIVE_PACE_H
 
@@ -39,6 +41,7 @@ class Yield {
   bool is_slower_than(double decode) const { return rounds_ >= ROUNDS && tokens_ * decode < seconds_; }
 
  private:
+  // Weight of a round with a proposal once one more was done, and how many must have been slower than plain decoding to stop.
   static constexpr double FORGET = 0.85, ROUNDS = 3.0;
 
   double tokens_ = 0, seconds_ = 0, rounds_ = 0;
@@ -81,6 +84,15 @@ class Pace {
     for (const size_t length : lengths_) counts.insert(std::min(length - 1, chances.size()));
     const auto speed = [&](size_t count) { return yields[count] / drafted_cost(count + 1); };
     return *std::max_element(counts.begin(), counts.end(), [&](size_t one, size_t other) { return speed(one) < speed(other); });
+  }
+
+  // How many of `count` draft tokens to verify that are surely right: as many as are faster than decoding.
+  size_t sure(size_t count) {
+    const size_t best = cut(std::vector<double>(count, 1.0));
+    passed_ += best < count;
+    if (passed_ <= TRIED) return best;
+    passed_ = 0;
+    return count;
   }
 
   // Accounts for a round: `length` tokens ran, `accepted` of the `proposed` ones in it were right. drafting: how many of the
@@ -132,8 +144,24 @@ class Pace {
   }
 
  private:
-  static constexpr double SHADOW_SHARE = 0.01, FIRST_SHADOWS = 1.0, FORGET = 0.95, MARGIN = 1.1, FIRST_STEP = 0.15;
-  static constexpr size_t SHADOW_LENGTH = 3, MEASURED = 4, SOON = 8, EVERY = 50, PATIENCE = 4;
+  // Share of the time that draft tokens may take which are only compared, and decodes' time besides at the start.
+  static constexpr double SHADOW_SHARE = 0.01, FIRST_SHADOWS = 1.0;
+  // Draft tokens in a row that are compared; later ones would only be judged if these are right.
+  static constexpr size_t SHADOW_LENGTH = 3;
+  // Weight of a judged draft token once one more was judged: the last twenty or so decide.
+  static constexpr double FORGET = 0.95;
+  // How much faster than decoding a block must look by the average draft token: right ones come in runs, so it yields less.
+  static constexpr double MARGIN = 1.1;
+  // Cost of one more token to verify, in decodes, while no block was measured.
+  static constexpr double FIRST_STEP = 0.15;
+  // Plain rounds at the start: the first ones are slower than what follows, and everything is held against them.
+  static constexpr size_t MEASURED = 4;
+  // Blocks after which plain rounds measure again what decoding costs: each time twice as many, from the first to the second.
+  static constexpr size_t SOON = 8, EVERY = 50;
+  // Plain rounds from one weighing to the next.
+  static constexpr size_t PATIENCE = 4;
+  // How often tokens that are surely right are decoded because blocks looked slow, until a block is measured again.
+  static constexpr size_t TRIED = 16;
 
   // The length with the most tokens a second, if each draft token is right with `chance`.
   size_t fastest(size_t room, double chance, double margin) const {
@@ -193,31 +221,12 @@ class Pace {
   std::optional<size_t> fixed_;
   std::map<size_t, double> cost_;      // seconds by length
   std::map<size_t, size_t> measured_;  // rounds by length
-  size_t every_ = SOON, plain_rounds_ = 0, since_plain_ = 0, patience_ = 0;
+  size_t every_ = SOON, plain_rounds_ = 0, since_plain_ = 0, patience_ = 0, passed_ = 0;
   bool is_cold_ = false;  // the last round was a block: a plain one behind it takes longer than in a row
   double right_ = 1.4, judged_ = 2.0;  // a first estimate: 70 %, worth two tries
   double elapsed_ = 0, shadowing_ = 0, shadow_cost_ = 0, drafting_ = 0;
   Yield drafted_;
   std::vector<int64_t> shadow_;
-};
-
-// Base of a drafter that keeps its pace as long as it lives; others begin to measure anew with each generation.
-class Paced {
- public:
-  // The pace with the model that `model` is the address of, and whose verify methods have these lengths.
-  Pace& pace(const void* model, const std::vector<int64_t>& lengths) {
-    if (!pace_ || model_ != model || lengths_ != lengths) {
-      model_ = model;
-      lengths_ = lengths;
-      pace_.emplace(lengths);
-    }
-    return *pace_;
-  }
-
- private:
-  const void* model_ = nullptr;
-  std::vector<int64_t> lengths_;
-  std::optional<Pace> pace_;
 };
 
 }  // namespace hybridge

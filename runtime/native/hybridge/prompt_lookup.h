@@ -16,7 +16,6 @@
 
 #include <hybridge/drafter.h>
 #include <hybridge/fnv1a.h>
-#include <hybridge/pace.h>
 
 namespace hybridge {
 
@@ -25,11 +24,11 @@ namespace hybridge {
 // by its length, and gives that chance with each proposal.
 //
 // Source: Saxena, "Prompt Lookup Decoding" (2023).
-class PromptLookup : public Paced {
+class PromptLookup final : public Drafter {
  public:
-  static constexpr bool IS_FREE = true;
+  bool is_free() const override { return true; }
 
-  Proposal propose(std::span<const int64_t> text, size_t limit) {
+  Proposal propose(std::span<const int64_t> text, size_t limit, Sampler&) override {
     follow(text);
     auto match = find(limit);
     learn();

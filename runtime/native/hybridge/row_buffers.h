@@ -14,8 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include <hybridge/methods.h>
-#include <hybridge/model.h>
+#include <hybridge/program.h>
 
 namespace hybridge {
 
@@ -28,8 +27,8 @@ struct Axis {
 class RowBuffer {
  public:
   // parts: the axes of a row outside of its pieces of so many bytes; positions: how many positions share a row.
-  RowBuffer(uint8_t* memory, std::vector<Axis> places, const std::vector<Axis>& parts, size_t piece, size_t positions = 1)
-      : memory_(memory), places_(std::move(places)), pieces_(offsets(parts)), piece_(piece), positions_(positions) {}
+  RowBuffer(std::vector<Axis> places, const std::vector<Axis>& parts, size_t piece, size_t positions = 1)
+      : places_(std::move(places)), pieces_(offsets(parts)), piece_(piece), positions_(positions) {}
 
   // Whether all of it lies in so many bytes.
   bool fits(size_t bytes) const {
@@ -51,17 +50,17 @@ class RowBuffer {
     return std::min(length / positions_, rows);
   }
 
-  std::vector<uint8_t> read(size_t start, size_t stop) const {
+  std::vector<uint8_t> read(Bytes memory, size_t start, size_t stop) const {
     std::vector<uint8_t> rows((stop - start) * row_bytes());
     uint8_t* out = rows.data();
-    each(start, stop, [&](const uint8_t* piece) { std::memcpy(out, piece, piece_), out += piece_; });
+    each(memory, start, stop, [&](const uint8_t* piece) { std::memcpy(out, piece, piece_), out += piece_; });
     return rows;
   }
 
   // Puts rows into the places from `start` on.
-  void write(size_t start, std::span<const uint8_t> rows) const {
+  void write(Bytes memory, size_t start, std::span<const uint8_t> rows) const {
     const uint8_t* in = rows.data();
-    each(start, start + rows.size() / row_bytes(), [&](uint8_t* piece) { std::memcpy(piece, in, piece_), in += piece_; });
+    each(memory, start, start + rows.size() / row_bytes(), [&](uint8_t* piece) { std::memcpy(piece, in, piece_), in += piece_; });
   }
 
  private:
@@ -87,25 +86,25 @@ class RowBuffer {
   }
 
   template <typename Move>
-  void each(size_t start, size_t stop, Move move) const {
+  void each(Bytes memory, size_t start, size_t stop, Move move) const {
     for (size_t row = start; row < stop; ++row) {
-      uint8_t* begin = memory_ + place(row);
+      uint8_t* begin = memory.data() + place(row);
       for (const size_t offset : pieces_) move(begin + offset);
     }
   }
 
-  uint8_t* memory_;
   std::vector<Axis> places_;
   std::vector<size_t> pieces_;
   size_t piece_, positions_;
 };
 
-// All of them in one program's memory, in its order.
+// All of them of one program, in its order.
 class RowBuffers {
  public:
-  static Result<RowBuffers> find(Methods& methods, const Facts& facts) {
-    RowBuffers found(methods, facts);
-    for (const std::string& name : found.names_) {
+  // InvalidProgram where one has a shape that is not known.
+  static Result<RowBuffers> find(Program& program, const Facts& facts) {
+    RowBuffers found(program, facts);
+    for (const std::string& name : program.names()) {
       if (found.has_rows(name)) ET_CHECK_OK_OR_RETURN_ERROR(found.add(name));
     }
     return found;
@@ -113,104 +112,108 @@ class RowBuffers {
 
   size_t size() const { return buffers_.size(); }
   const RowBuffer& operator[](size_t i) const { return buffers_[i]; }
+  Bytes memory(size_t i) const { return program_->bytes(names_[i]); }
 
-  // Rows of each that a text of so many tokens has filled; those of a drafter's layers go by what it has read.
-  std::vector<size_t> filled(size_t length) const {
-    const float read = drafted_ == nullptr ? 0.0f : *drafted_;
-    const auto drafted = read > 0 ? static_cast<size_t>(std::min(read, static_cast<float>(length))) : 0;
+  // Rows of each that a text of so many tokens has filled, of which a drafter has read `drafted`: those of its layers go by that.
+  std::vector<size_t> filled(size_t length, size_t drafted) const {
     std::vector<size_t> counts;
     for (size_t i = 0; i < size(); ++i) counts.push_back(buffers_[i].filled(is_drafters_[i] ? drafted : length));
     return counts;
   }
 
- private:
-  using Tensor = executorch::aten::Tensor;
-
-  static constexpr std::string_view STATE = "state.cache.", DRAFTED = ".drafted_length";
-  static constexpr size_t BLOCK = 64, LANES = 16, QUAD = 4;  // of 8-bit rows
-
-  RowBuffers(Methods& methods, const Facts& facts)
-      : methods_(&methods), names_(methods.buffer_names("decode")), bounded_(bounded_names(names_, facts)) {
-    rows_ = static_cast<size_t>(facts.max_seq_len + std::max(facts.prefill_chunk, facts.verify_len()));
-    const auto drafter = std::find_if(bounded_.begin(), bounded_.end(), [](const auto& name) { return name.ends_with(DRAFTED); });
-    if (drafter == bounded_.end()) return;
-    const auto counter = methods.buffer("decode", *drafter);
-    if (counter.size() == sizeof(float)) drafted_ = reinterpret_cast<const float*>(counter.data());
-    drafter_layer_ = layer(*drafter);
+  // What a drafter has read of a text of so many tokens: all of it without one.
+  size_t drafted(size_t length) const {
+    if (drafter_.empty()) return length;
+    const auto counter = program_->buffer(drafter_);
+    const float* read = counter.ok() ? counter->real() : nullptr;
+    return read != nullptr && *read > 0 ? static_cast<size_t>(std::min(*read, static_cast<float>(length))) : 0;
   }
 
-  static std::vector<std::string> bounded_names(const std::vector<std::string>& names, const Facts& facts) {
-    std::vector<std::string> bounded;
-    for (const int64_t place : facts.bounded) {
-      if (0 <= place && place < static_cast<int64_t>(names.size())) bounded.push_back(names[static_cast<size_t>(place)]);
-    }
-    return bounded;
+  // The buffer that counts what a drafter has read; empty without a drafter.
+  const std::string& drafter() const { return drafter_; }
+
+ private:
+  static constexpr std::string_view DRAFTED = ".drafted_length";
+  static constexpr size_t BLOCK = 64, LANES = 16, QUAD = 4;  // of 8-bit rows
+
+  RowBuffers(Program& program, const Facts& facts) : program_(&program), row_axis_(facts.row_axis) {
+    rows_ = static_cast<size_t>(facts.max_seq_len + std::max(facts.prefill_chunk, facts.verify_len()));
+    const auto& bounded = program.bounded();
+    const auto drafter = std::find_if(bounded.begin(), bounded.end(), [](const auto& name) { return name.ends_with(DRAFTED); });
+    if (drafter != bounded.end()) drafter_ = *drafter;
   }
 
   // Whether it is neither bounded, nor of slots, nor staged.
   bool has_rows(const std::string& name) const {
-    if (!name.starts_with(STATE) || std::find(bounded_.begin(), bounded_.end(), name) != bounded_.end()) return false;
-    const std::string_view in_state = std::string_view(name).substr(STATE.size());
-    const std::string_view own = in_state.substr(in_state.rfind('.') + 1);
-    const bool is_own = in_state == "length" || in_state == "staged" || in_state == "slot_length" || in_state == "operations";
-    return !is_own && !in_state.starts_with("slots.") && !own.ends_with("_slots") && !own.starts_with("staged_");
+    const auto& bounded = program_->bounded();
+    if (std::find(bounded.begin(), bounded.end(), name) != bounded.end()) return false;
+    const std::string_view own = std::string_view(name).substr(name.rfind('.') + 1);
+    const bool is_own = name == "length" || name == "staged" || name == "slot_length" || name == "operations";
+    return !is_own && !name.starts_with("slots.") && !own.ends_with("_slots") && !own.starts_with("staged_");
   }
 
   Error add(const std::string& name) {
-    const Tensor tensor = ET_UNWRAP(methods_->tensor("decode", name));
-    auto buffer = of(name, tensor);
-    if (!buffer || !buffer->fits(tensor.nbytes())) return Error::InvalidProgram;
+    const Array array = ET_UNWRAP(program_->buffer(name));
+    auto buffer = of(name, array);
+    if (!buffer || !buffer->fits(array.bytes().size())) return Error::InvalidProgram;
     buffers_.push_back(std::move(*buffer));
-    is_drafters_.push_back(drafted_ != nullptr && layer(name) > drafter_layer_);
+    names_.push_back(name);
+    is_drafters_.push_back(!drafter_.empty() && layer(name) > layer(drafter_));
     return Error::Ok;
   }
 
-  std::optional<RowBuffer> of(const std::string& name, const Tensor& tensor) const {
-    auto* memory = tensor.mutable_data_ptr<uint8_t>();
-    const auto element = static_cast<size_t>(tensor.element_size());
-    if (tensor.dim() == 1) return RowBuffer(memory, {{extent(tensor, 0), element}}, {}, element);
+  std::optional<RowBuffer> of(const std::string& name, const Array& array) const {
+    const size_t element = array.element();
+    if (array.shape.size() == 1) return RowBuffer({{array.extent(0), element}}, {}, element);
+    if (array.shape.size() < 2) return std::nullopt;
+    if (row_axis_ == 2) return by_head(array);
     const std::string layer = name.substr(0, name.rfind('.') + 1);
-    if (methods_->tensor("decode", layer + "key_scales").ok()) return quantized(name.substr(layer.size()), memory, tensor);
-    const size_t count = extent(tensor, 1), bytes = count > 0 ? tensor.nbytes() / count : 0;
-    if (count == rows_) return RowBuffer(memory, {{count, bytes}}, {}, bytes);
+    if (program_->buffer(layer + "key_scales").ok()) return quantized(name.substr(layer.size()), array);
+    const size_t count = array.extent(1), bytes = count > 0 ? array.bytes().size() / count : 0;
+    if (count == rows_) return RowBuffer({{count, bytes}}, {}, bytes);
     // Fewer rows than positions are those of pools, each made with the help of a window over the positions before its last.
-    const auto window = methods_->tensor("decode", layer + "conv_state");
-    if (!window.ok() || window->dim() < 2) return std::nullopt;
-    return RowBuffer(memory, {{count, bytes}}, {}, bytes, extent(*window, 1) + 1);
+    const auto window = program_->buffer(layer + "conv_state");
+    if (!window.ok() || window->shape.size() < 2) return std::nullopt;
+    return RowBuffer({{count, bytes}}, {}, bytes, window->extent(1) + 1);
+  }
+
+  // [1, heads, rows, width]
+  static std::optional<RowBuffer> by_head(const Array& array) {
+    if (array.shape.size() != 4) return std::nullopt;
+    const size_t rows = array.extent(2), bytes = array.extent(3) * array.element();
+    return RowBuffer({{rows, bytes}}, {{array.extent(1), rows * bytes}}, bytes);
   }
 
   // Rows that lie in blocks of 64, as hybridge.cache.operations.quantized_rows of Python describes them.
-  static std::optional<RowBuffer> quantized(const std::string& own, uint8_t* memory, const Tensor& tensor) {
-    if (tensor.dim() < 4 || extent(tensor, tensor.dim() - 1) != BLOCK) return std::nullopt;
-    const size_t blocks = extent(tensor, 1), heads = extent(tensor, 2);
+  static std::optional<RowBuffer> quantized(const std::string& own, const Array& array) {
+    const size_t dims = array.shape.size();
+    if (dims < 4 || array.extent(dims - 1) != BLOCK) return std::nullopt;
+    const size_t blocks = array.extent(1), heads = array.extent(2);
     if (own.ends_with("_scales")) {
       const size_t head = BLOCK * sizeof(float);
-      return RowBuffer(memory, {{blocks, heads * head}, {BLOCK, sizeof(float)}}, {{heads, head}}, sizeof(float));
+      return RowBuffer({{blocks, heads * head}, {BLOCK, sizeof(float)}}, {{heads, head}}, sizeof(float));
     }
-    if (tensor.dim() != 5) return std::nullopt;
-    const size_t columns = extent(tensor, 3), head = columns * BLOCK;
+    if (dims != 5) return std::nullopt;
+    const size_t columns = array.extent(3), head = columns * BLOCK;
     if (own == "keys") {
       const std::vector<Axis> places = {{blocks, heads * head}, {BLOCK / LANES, columns * LANES}, {LANES, QUAD}};
-      return RowBuffer(memory, places, {{heads, head}, {columns / QUAD, BLOCK}}, QUAD);
+      return RowBuffer(places, {{heads, head}, {columns / QUAD, BLOCK}}, QUAD);
     }
     const std::vector<Axis> places = {{blocks, heads * head}, {LANES, BLOCK}, {QUAD, 1}};
-    return RowBuffer(memory, places, {{heads, head}, {columns / LANES, LANES * BLOCK}, {LANES, QUAD}}, 1);
+    return RowBuffer(places, {{heads, head}, {columns / LANES, LANES * BLOCK}, {LANES, QUAD}}, 1);
   }
 
-  static size_t extent(const Tensor& tensor, ssize_t axis) { return static_cast<size_t>(tensor.size(axis)); }
-
-  // The number in state.cache.layers.3.keys; -1 without one.
+  // The number in layers.3.keys; -1 without one.
   static int layer(std::string_view name) {
-    constexpr std::string_view LAYERS = "state.cache.layers.";
+    constexpr std::string_view LAYERS = "layers.";
     return name.starts_with(LAYERS) ? std::atoi(name.data() + LAYERS.size()) : -1;
   }
 
-  Methods* methods_;
-  std::vector<std::string> names_, bounded_;
-  size_t rows_ = 0;
-  const float* drafted_ = nullptr;
-  int drafter_layer_ = 0;
+  Program* program_;
+  size_t row_axis_, rows_ = 0;
+  std::string drafter_;
   std::vector<RowBuffer> buffers_;
+  Names names_;
   std::vector<bool> is_drafters_;
 };
 

@@ -45,8 +45,8 @@
 #include <hybridge/draft.h>
 #include <hybridge/hidden_states.h>
 #include <hybridge/logits.h>
-#include <hybridge/methods.h>
-#include <hybridge/model.h>
+#include <hybridge/program.h>
+#include <hybridge/pte.h>
 #include <hybridge/state_file.h>
 #include <hybridge/state_layout.h>
 
@@ -59,14 +59,11 @@ class Session {
  public:
   // An empty state over the model's weights. Fails where a method does not load: OperatorMissing, MemoryAllocationFailed.
   static Result<std::unique_ptr<Session>> create(std::shared_ptr<const Model> model) {
-    auto methods = Methods::load(model->program(), model->methods(), model->facts().method_prefix);
-    if (!methods.ok()) return methods.error();
-    if (!(*methods)->answer_with_tensors()) return Error::InvalidProgram;
-    RowBuffers rows = ET_UNWRAP(RowBuffers::find(**methods, model->facts()));
-    std::unique_ptr<Session> session(new Session(std::move(model), std::move(methods.get()), std::move(rows)));
-    if (session->operations_ == nullptr || !session->layout_.is_whole() || session->bounded_.size() != session->facts().bounded.size()) {
-      return Error::InvalidProgram;
-    }
+    auto program = model->program();
+    if (!program.ok()) return program.error();
+    RowBuffers rows = ET_UNWRAP(RowBuffers::find(**program, model->facts()));
+    std::unique_ptr<Session> session(new Session(std::move(model), std::move(*program), std::move(rows)));
+    if (!session->layout_.is_whole()) return Error::InvalidProgram;
     ET_UNWRAP(session->reset());  // a slot that was never filled is one that was emptied
     return session;
   }
@@ -106,12 +103,7 @@ class Session {
     ET_CHECK_OK_OR_RETURN_ERROR(check(tokens));
     const int64_t count = static_cast<int64_t>(tokens.size());
     if (count > facts().verify_len()) return Error::InvalidArgument;
-    const int64_t length = *std::lower_bound(facts().verify_lens.begin(), facts().verify_lens.end(), count);
-    const std::string name = length == facts().verify_len() ? "verify" : "verify_" + std::to_string(length);
-    const Logits logits = ET_UNWRAP(run(name, tokens.size(), {padded(tokens, length)}));
-    staged_.assign(tokens.begin(), tokens.end());
-    staged_hidden_ = hidden_.rows(tokens.size());
-    return logits;
+    return stage(tokens, false);
   }
 
   // Accepts the first `count` tokens of the verified block, or none; the new length. Runs no forward.
@@ -121,26 +113,41 @@ class Session {
     ET_UNWRAP(move("commit", count));
     const auto block = std::exchange(staged_, {});
     text_.insert(text_.end(), block.begin(), block.begin() + count);
-    hidden_.add(staged_hidden_, static_cast<size_t>(count));
+    hidden_.add(static_cast<size_t>(count));
     return length();
   }
 
-  // Whether hidden states of committed tokens are kept from now on, for `draft` to read. Needs a drafter in the program.
-  void keep_hidden(bool wanted) { hidden_.keep(wanted && facts().has_drafter()); }
+  // Hidden states of the last call's tokens, and of those that were committed and not read yet, where they are kept.
+  const HiddenStates& hidden() const { return hidden_; }
+
+  // Whether hidden states of committed tokens are kept from now on, for a drafter to read. For a program that puts them out.
+  void keep_hidden(bool wanted) { hidden_.keep(wanted && facts().taps > 0); }
+
+  // They were read.
+  void forget_hidden() { hidden_.clear(); }
 
   // At most `limit` draft tokens behind `next`, the token that follows the text, by the drafter in the program: it reads the
   // hidden states that were kept since it was last asked. None where it has nothing new to read, or its context is full. draws:
   // how a drafter that can draws them; without, they are its best.
   Result<Drafted> draft(int64_t next, size_t limit, const std::optional<Draws>& draws = std::nullopt) {
-    if (!facts().has_drafter() || limit == 0) return Error::InvalidArgument;
-    ET_CHECK_OK_OR_RETURN_ERROR(known(next) ? Error::Ok : Error::InvalidArgument);
     const size_t pairs = hidden_.count();
-    if (pairs == 0) return Drafted();
+    if (pairs == 0) return facts().has_drafter() && limit > 0 && known(next) ? Result<Drafted>(Drafted()) : Error::InvalidArgument;
     std::vector<int64_t> following(text_.end() - static_cast<ptrdiff_t>(pairs) + 1, text_.end());
     following.push_back(next);
-    const std::vector<float> rows = hidden_.take(facts().draft_taps, static_cast<size_t>(facts().taps));
-    const auto call = [this](const std::string& name, std::initializer_list<Input> inputs) { return this->call(name, inputs); };
-    return hybridge::draft(facts(), call, rows, following, limit, draws);
+    const Floats rows(hidden_.unread().begin(), hidden_.unread().end());
+    hidden_.clear();
+    return draft(rows, following, limit, draws);
+  }
+
+  // The same, of hidden states [n, F] of committed tokens and the token after each, n ≥ 1.
+  Result<Drafted> draft(std::span<const float> rows, Tokens following, size_t limit, const std::optional<Draws>& draws = std::nullopt) {
+    const bool are_known = std::all_of(following.begin(), following.end(), [this](int64_t token) { return known(token); });
+    if (!facts().has_drafter() || limit == 0 || following.empty() || !are_known) return Error::InvalidArgument;
+    const size_t width = rows.size() / following.size();
+    if (width == 0 || width != hidden_.width() || rows.size() % following.size() != 0) return Error::InvalidArgument;
+    const Floats read = HiddenStates::at(rows, width, facts().draft_taps, static_cast<size_t>(facts().taps));
+    const auto call = [this](const std::string& name, std::initializer_list<Array> inputs) { return this->call(name, inputs); };
+    return hybridge::draft(facts(), call, read, following, limit, draws);
   }
 
   // Keeps the committed state; its length.
@@ -167,7 +174,7 @@ class Session {
 
   // Empties the state and all slots; 0.
   Result<int64_t> reset() {
-    ET_UNWRAP(methods_->call("reset"));
+    ET_UNWRAP(program_->call("reset", {}));
     text_.clear();
     staged_.clear();
     hidden_.clear();
@@ -186,7 +193,7 @@ class Session {
     if (checkpoint.model != model_->fingerprint()) return Error::InvalidArgument;
     checkpoints_.put_back(checkpoint);
     text_ = checkpoint.tokens();
-    layout_.set_length(*methods_, length());
+    layout_.set_length(*program_, length());
     for (auto& slot : slots_) slot.clear();
     has_slots_ = false;
     staged_.clear();
@@ -195,24 +202,78 @@ class Session {
     return length();
   }
 
-  // Writes the whole state, slots included, for this artifact on a processor with the same byte order.
-  Error save(const std::string& path) const {
-    const auto state = methods_->state();
-    SavedState saved{{state.begin(), state.end()}, {text_}};
-    saved.texts.insert(saved.texts.end(), slots_.begin(), slots_.end());
+  // A checkpoint of parts (hybridge/checkpoint.h), of which the first `shared` segments are those of `like`.
+  Result<std::shared_ptr<const Checkpoint>> read_checkpoint(const Checkpoint* like, size_t shared, std::span<const Part> parts) const {
+    std::shared_ptr<RowSegment> parent;
+    if (shared > 0) {
+      if (like == nullptr || like->model != model_->fingerprint()) return Error::InvalidArgument;
+      const auto segments = chain(like->segment);
+      if (shared > segments.size()) return Error::InvalidArgument;
+      parent = segments[shared - 1];
+    }
+    return checkpoints_.read(model_->fingerprint(), facts(), std::move(parent), parts);
+  }
+
+  // Writes the whole state, slots included, and a note, for this artifact on a processor with the same byte order.
+  Error save(const std::string& path, const std::string& note = "") const {
+    SavedState saved = now();
+    saved.note = note;
     return write_state(path, model_->fingerprint(), saved);
   }
 
   // Goes on where `save` was called, bit for bit; the length. A block that waited for commit then is dropped.
   Result<int64_t> load(const std::string& path) {
-    const auto state = methods_->state();
     const auto longest = static_cast<size_t>(facts().max_seq_len);
-    auto saved = read_state(path, model_->fingerprint(), state.size(), 1 + slots_.size(), longest);
+    auto saved = read_state(path, model_->fingerprint(), layout_.size(), 1 + slots_.size(), longest);
     if (!saved.ok()) return saved.error();
-    if (!layout_.allows(*saved, facts())) return Error::InvalidExternalData;
-    std::copy(saved->bytes.begin(), saved->bytes.end(), state.begin());
-    text_ = std::move(saved->texts.front());
-    slots_.assign(saved->texts.begin() + 1, saved->texts.end());
+    return become(std::move(*saved));
+  }
+
+  // Goes on with these bytes of buffers by name, and the texts that they are the state of: the committed one, then each slot's.
+  Result<int64_t> become(std::span<const std::pair<std::string, Part>> buffers, std::vector<std::vector<int64_t>> texts, std::string note) {
+    if (texts.size() != 1 + slots_.size()) return Error::InvalidExternalData;
+    SavedState saved = now();
+    saved.texts = std::move(texts);
+    saved.note = std::move(note);
+    for (const auto& [name, bytes] : buffers) {
+      if (!layout_.put(saved, name, bytes)) return Error::InvalidExternalData;
+    }
+    return become(std::move(saved));
+  }
+
+  // What was noted in the state that was loaded last.
+  const std::string& note() const { return note_; }
+
+  // The buffers of the state by name, where they are now: to look at.
+  const Names& buffer_names() const { return program_->names(); }
+  Result<Array> buffer(const std::string& name) { return program_->buffer(name); }
+
+ private:
+  Session(std::shared_ptr<const Model> model, std::unique_ptr<Program> program, RowBuffers rows)
+      : model_(std::move(model)),
+        program_(std::move(program)),
+        layout_(*program_, model_->facts()),
+        checkpoints_(*program_, std::move(rows)),
+        slots_(static_cast<size_t>(facts().snapshot_slots)) {}
+
+  // The state as it is, with its texts.
+  SavedState now() const {
+    SavedState state{{}, {text_}};
+    for (const Bytes& piece : program_->memory()) state.bytes.insert(state.bytes.end(), piece.begin(), piece.end());
+    state.texts.insert(state.texts.end(), slots_.begin(), slots_.end());
+    return state;
+  }
+
+  Result<int64_t> become(SavedState saved) {
+    if (!layout_.allows(saved)) return Error::InvalidExternalData;
+    const uint8_t* next = saved.bytes.data();
+    for (const Bytes& piece : program_->memory()) {
+      std::copy(next, next + piece.size(), piece.begin());
+      next += piece.size();
+    }
+    text_ = std::move(saved.texts.front());
+    slots_.assign(saved.texts.begin() + 1, saved.texts.end());
+    note_ = std::move(saved.note);
     has_slots_ = true;
     checkpoints_.go_back(0);
     staged_.clear();
@@ -220,16 +281,6 @@ class Session {
     drop_staged();
     return length();
   }
-
- private:
-  Session(std::shared_ptr<const Model> model, std::unique_ptr<Methods> methods, RowBuffers rows)
-      : model_(std::move(model)),
-        methods_(std::move(methods)),
-        operations_(methods_->number("decode", "state.cache.operations")),
-        layout_(*methods_),
-        bounded_(methods_->buffers("decode", facts().bounded)),
-        checkpoints_(std::move(rows), bounded_, layout_.length(*methods_)),
-        slots_(static_cast<size_t>(facts().snapshot_slots)) {}
 
   // What a prefill of several chunks needs to be taken back. Rows behind the length do not count, so that is the buffers that
   // a snapshot would copy, and nothing for an empty state, which a reset brings back.
@@ -241,7 +292,10 @@ class Session {
   Kept keep() const {
     Kept kept{text_.size(), hidden_.count(), {}};
     if (text_.empty() && !has_slots_) return kept;
-    for (const auto& buffer : bounded_) kept.buffers.emplace_back(buffer.begin(), buffer.end());
+    for (const std::string& name : program_->bounded()) {
+      const Bytes bytes = program_->bytes(name);
+      kept.buffers.emplace_back(bytes.begin(), bytes.end());
+    }
     return kept;
   }
 
@@ -250,7 +304,7 @@ class Session {
       (void)reset();
       return;
     }
-    for (size_t i = 0; i < bounded_.size(); ++i) std::copy(kept.buffers[i].begin(), kept.buffers[i].end(), bounded_[i].begin());
+    for (size_t i = 0; i < kept.buffers.size(); ++i) std::ranges::copy(kept.buffers[i], program_->bytes(program_->bounded()[i]).begin());
     text_.resize(kept.length);
     hidden_.shorten(kept.hidden);
     staged_.clear();
@@ -258,7 +312,7 @@ class Session {
   }
 
   void drop_staged() {
-    if (int64_t* staged = methods_->number("decode", "state.cache.staged")) *staged = 0;
+    if (int64_t* staged = program_->number("staged")) *staged = 0;
   }
 
   // Tokens in pieces that `extend` takes: prefill's, and at the end verify's if they are a quarter of one at most. A prefill
@@ -266,7 +320,7 @@ class Session {
   std::vector<Tokens> chunks(Tokens tokens) const {
     const auto chunk = static_cast<size_t>(facts().prefill_chunk), block = static_cast<size_t>(facts().verify_len());
     const size_t rest = tokens.size() % chunk;
-    const size_t last = block > 1 && 4 * rest <= chunk ? block : chunk;
+    const size_t last = facts().fixed_shapes && block > 1 && 4 * rest <= chunk ? block : chunk;
     std::vector<Tokens> pieces;
     while (!tokens.empty()) {
       pieces.push_back(tokens.first(std::min(tokens.size(), tokens.size() >= chunk ? chunk : last)));
@@ -278,12 +332,12 @@ class Session {
   Result<Logits> extend_in_order(const std::vector<Tokens>& pieces, const std::atomic<bool>* cancelled, const OnRead& on_read) {
     size_t read = 0;
     for (size_t i = 0; i + 1 < pieces.size(); ++i) {
-      ET_UNWRAP(extend(pieces[i]));
+      ET_UNWRAP(extend(pieces[i], i > 0));
       read += pieces[i].size();
       if (on_read != nullptr) on_read(read);
       if (cancelled != nullptr && *cancelled) return Error::InvalidState;
     }
-    return extend(pieces.back());
+    return extend(pieces.back(), pieces.size() > 1);
   }
 
   bool known(int64_t token) const { return 0 <= token && token < facts().vocab_size; }
@@ -296,17 +350,18 @@ class Session {
 
   bool has(int64_t slot) const { return 0 <= slot && slot < facts().snapshot_slots; }
 
-  // Commits at most one chunk of checked tokens.
-  Result<Logits> extend(Tokens tokens) {
+  // Commits at most one chunk of checked tokens; goes_on: it is not the first of its call.
+  Result<Logits> extend(Tokens tokens, bool goes_on = false) {
     const auto count = static_cast<int64_t>(tokens.size());
-    if (count > 1 && count <= facts().verify_len() && facts().verify_len() < facts().prefill_chunk) {
-      return extend_by_verify(tokens);
-    }
-    auto logits = count == 1 ? run("decode", 1, {padded(tokens, 1)})
-                             : run("prefill", 1, {padded(tokens, facts().prefill_chunk), Methods::Numbers{count}});
+    const bool is_few = count > 1 && count <= facts().verify_len() && facts().verify_len() < facts().prefill_chunk;
+    if (is_few && facts().fixed_shapes) return extend_by_verify(tokens, goes_on);
+    const int64_t size = count == 1 ? 1 : facts().prefill_chunk;
+    const Numbers row = padded(tokens, size);
+    auto logits = count == 1 ? run("decode", 1, tokens.size(), goes_on, {input(row, {1, size})})
+                             : run("prefill", 1, tokens.size(), goes_on, {input(row, {1, size}), number(count)});
     if (logits.ok() || logits.error() == NOT_FINITE) text_.insert(text_.end(), tokens.begin(), tokens.end());
     if (logits.ok()) {
-      hidden_.add(hidden_.rows(tokens.size()), tokens.size());
+      hidden_.add_last(tokens.size());
     } else {
       hidden_.clear();  // rows are those of the text's last tokens
     }
@@ -322,66 +377,83 @@ class Session {
   }
 
   // A few tokens need no whole chunk.
-  Result<Logits> extend_by_verify(Tokens tokens) {
-    const Logits logits = ET_UNWRAP(verify(tokens));
+  Result<Logits> extend_by_verify(Tokens tokens, bool goes_on) {
+    const Logits logits = ET_UNWRAP(stage(tokens, goes_on));
     last_.assign(logits.last().begin(), logits.last().end());  // the commit reuses the runtime's memory
-    ET_UNWRAP(commit(static_cast<int64_t>(tokens.size())));
+    ET_UNWRAP(move("commit", static_cast<int64_t>(tokens.size())));
+    const auto block = std::exchange(staged_, {});
+    text_.insert(text_.end(), block.begin(), block.end());
+    hidden_.add_last(tokens.size());
     return Logits(last_.data(), 1, last_.size());
   }
 
-  // A method that answers with float32 logits, of which the first `rows` mean something.
-  Result<Logits> run(const std::string& name, size_t rows, std::initializer_list<Input> inputs) {
-    staged_.clear();
-    const int64_t before = *operations_;
-    const auto* method = ET_UNWRAP(call(name, inputs));
-    if (*operations_ != before + 1) return Error::InvalidProgram;  // NaN is the program's refusal, and no result
-    const auto& output = method->get_output(0).toTensor();
-    const auto width = static_cast<size_t>(facts().vocab_size);
-    const bool fits = output.scalar_type() == executorch::aten::ScalarType::Float &&
-                      static_cast<size_t>(output.numel()) >= rows * width;
-    if (!fits) return Error::InvalidProgram;
-    const Logits logits(output.const_data_ptr<float>(), rows, width);
-    if (!are_finite(logits.all())) return NOT_FINITE;
-    if (hidden_.is_kept()) ET_CHECK_OK_OR_RETURN_ERROR(hidden_.see(*method));
+  // Verifies at most `verify_len` checked tokens.
+  Result<Logits> stage(Tokens tokens, bool goes_on) {
+    const auto count = static_cast<int64_t>(tokens.size());
+    const int64_t length = *std::lower_bound(facts().verify_lens.begin(), facts().verify_lens.end(), count);
+    const std::string name = length == facts().verify_len() ? "verify" : "verify_" + std::to_string(length);
+    const int64_t size = facts().fixed_shapes ? length : count;
+    const Numbers row = padded(tokens, size);
+    const Logits logits = ET_UNWRAP(run(name, tokens.size(), tokens.size(), goes_on, {input(row, {1, size})}));
+    staged_.assign(tokens.begin(), tokens.end());
     return logits;
   }
 
+  // A method that answers with float32 logits, of which the first `rows` mean something, and hidden states of `tokens`.
+  Result<Logits> run(const std::string& name, size_t rows, size_t tokens, bool goes_on, std::initializer_list<Array> inputs) {
+    staged_.clear();
+    const int64_t before = operations();
+    const auto outputs = ET_UNWRAP(call(name, inputs));
+    if (before < 0 || operations() != before + 1) return Error::InvalidProgram;  // NaN is the program's refusal, and no result
+    const auto width = static_cast<size_t>(facts().vocab_size);
+    const float* first = outputs.empty() ? nullptr : outputs[0].real();
+    if (first == nullptr || outputs[0].count() < rows * width) return Error::InvalidProgram;
+    const Logits logits(first, rows, width);
+    if (!are_finite(logits.all())) return NOT_FINITE;
+    if (facts().taps > 0) ET_CHECK_OK_OR_RETURN_ERROR(hidden_.see(outputs, tokens, goes_on));
+    return logits;
+  }
+
+  // How many calls changed the state, by its own count.
+  int64_t operations() {
+    const int64_t* count = program_->number("operations");
+    return count != nullptr ? *count : -1;
+  }
+
   // A method over a program that is still the one that was opened.
-  Result<const Methods::Method*> call(const std::string& name, std::initializer_list<Input> inputs) {
-    if (!model_->is_unchanged()) return Error::InvalidExternalData;
-    const auto* method = ET_UNWRAP(methods_->call(name, inputs));
-    if (!model_->is_unchanged()) return Error::InvalidExternalData;
-    return method;
+  Result<std::span<const Array>> call(const std::string& name, std::initializer_list<Array> inputs) {
+    if (!program_->is_unchanged()) return Error::InvalidExternalData;
+    const auto outputs = ET_UNWRAP(program_->call(name, inputs));
+    if (!program_->is_unchanged()) return Error::InvalidExternalData;
+    return outputs;
   }
 
   // A method that answers with a length, or with -1 where it refuses.
   Result<int64_t> move(const char* name, int64_t argument) {
-    const auto* method = ET_UNWRAP(call(name, {Methods::Numbers{argument}}));
-    const auto& output = method->get_output(0).toTensor();
-    if (output.scalar_type() != executorch::aten::ScalarType::Long || output.numel() < 1) return Error::InvalidProgram;
-    const int64_t length = output.const_data_ptr<int64_t>()[0];
-    if (length < 0) return Error::InvalidState;
-    return length;
+    const auto outputs = ET_UNWRAP(call(name, {number(argument)}));
+    const int64_t* length = outputs.empty() ? nullptr : outputs[0].integer();
+    if (length == nullptr) return Error::InvalidProgram;
+    if (*length < 0) return Error::InvalidState;
+    return *length;
   }
 
   static constexpr Error NOT_FINITE = Error::NotSupported;
 
-  static Methods::Numbers padded(Tokens tokens, int64_t size) {
-    Methods::Numbers row(tokens.begin(), tokens.end());
+  static Numbers padded(Tokens tokens, int64_t size) {
+    Numbers row(tokens.begin(), tokens.end());
     row.resize(static_cast<size_t>(size), 0);
     return row;
   }
 
-  std::shared_ptr<const Model> model_;  // outlives the methods
-  std::unique_ptr<Methods> methods_;
-  int64_t* operations_;  // in the state: how many calls changed it
+  std::shared_ptr<const Model> model_;  // outlives the program
+  std::unique_ptr<Program> program_;
   StateLayout layout_;
-  std::vector<executorch::runtime::Span<uint8_t>> bounded_;
   Checkpoints checkpoints_;
   std::vector<int64_t> text_, staged_;
   bool has_slots_ = false;
   std::vector<std::vector<int64_t>> slots_;
-  std::vector<float> last_, staged_hidden_;
+  std::string note_;
+  Floats last_;
   HiddenStates hidden_;
 };
 

@@ -16,7 +16,6 @@
 #include <cstddef>
 #include <functional>
 #include <optional>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -32,109 +31,175 @@ inline double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// Runs `call` and adds its time.
+template <typename Call>
+auto timed(double& seconds, Call call) {
+  const double began = seconds_now();
+  auto answer = call();
+  seconds += seconds_now() - began;
+  return answer;
+}
+
+// The tokens, at most `limit`, that come next whatever the model says; none where it has a choice.
+using Forced = std::function<std::vector<int64_t>(Tokens text, size_t limit)>;
+
+// How many of the proposed tokens, from the first on, may follow the text.
+using Fitting = std::function<size_t(Tokens text, Tokens proposed)>;
+
+// Called with each new token and the logits [V] that it was drawn from.
+using Watch = std::function<void(int64_t token, std::span<const float> logits)>;
+
 // block_length: tokens that are verified at once, the known one included; 0 for what is fastest by what is measured, plain
 // decoding included (hybridge/pace.h). cancelled: another thread may set it while the generation runs. mask: what each token may
-// be, if not any. on_read: called between two chunks of the prompt. For tests that repeat themselves: clock, in seconds, and noise, the seed of a sampling without one.
+// be, if not any; forced and fitting save time where it leaves no choice, and on draft tokens that it refuses. watch: sees each
+// new token. on_read: called between two chunks of the prompt. For tests that repeat themselves: clock, in seconds, and noise,
+// the seed of a sampling without one.
 struct Generation {
   size_t max_new_tokens = 64, block_length = 0;
   const std::atomic<bool>* cancelled = nullptr;
   Sampling sampling = {};
   Mask mask = nullptr;
+  Forced forced = nullptr;
+  Fitting fitting = nullptr;
+  Watch watch = nullptr;
   OnRead on_read = nullptr;
   std::function<double()> clock = seconds_now;
   std::optional<uint64_t> noise = std::nullopt;
 };
 
-// proposed and accepted count draft tokens; rollbacks the blocks that were not accepted whole. Seconds are those of the system, by
-// phase; new_seconds is the time of all new tokens after the first, without what on_token takes.
+// proposed and accepted count draft tokens, forced ones included, of which `forced` counts the accepted ones; rollbacks the blocks
+// that were not accepted whole. Seconds are those of the system, by phase; new_seconds is the time of all new tokens after the
+// first, without what on_token takes.
 struct Generated {
   std::vector<int64_t> tokens;
-  size_t proposed = 0, accepted = 0, verifies = 0, decodes = 0, rollbacks = 0;
+  size_t proposed = 0, accepted = 0, verifies = 0, decodes = 0, rollbacks = 0, forced = 0;
   double prefill_seconds = 0, draft_seconds = 0, verify_seconds = 0, commit_seconds = 0, decode_seconds = 0, new_seconds = 0;
 };
 
-// One generation. The last token given is not committed yet: it waits for the next round.
-template <Drafter D, std::predicate<int64_t> OnToken>
+// One generation, a round at a time: `begin`, `next` as long as all tokens are wanted and there are any, `end`. In between, the
+// session is to be left alone. The last token given is not committed yet: it waits for the next round.
 class Generator {
  public:
-  Generator(Session& session, const Generation& options, D& drafter, OnToken& on_token)
+  // drafter: null for plain decoding.
+  Generator(Session& session, Generation options, Drafter* drafter)
       : session_(session),
-        options_(options),
+        options_(std::move(options)),
         drafter_(drafter),
-        on_token_(on_token),
-        sampler_(options.sampling, options.mask, options.noise),
+        sampler_(options_.sampling, options_.mask, options_.noise),
         longest_(static_cast<size_t>(session.facts().verify_len())),
         own_pace_(session.facts().verify_lens, fixed_length()),
-        pace_(pace_of(drafter)) {}
+        pace_(drafter != nullptr && options_.block_length == 0 ? drafter->pace(&session.facts(), session.facts().verify_lens) : own_pace_) {}
 
-  Result<Generated> run(Tokens prompt) {
+  Generator(const Generator&) = delete;
+  Generator& operator=(const Generator&) = delete;
+
+  // Reads the prompt; the first token. Refuses what `generate` does.
+  Result<Tokens> begin(Tokens prompt) {
+    if (options_.max_new_tokens < 1 || !options_.sampling.is_valid()) return Error::InvalidArgument;
     const Logits logits = ET_UNWRAP(timed(done_.prefill_seconds, [&] { return session_.prefill(prompt, options_.cancelled, options_.on_read); }));
     text_.assign(session_.tokens().begin(), session_.tokens().end());
     const int64_t first = sampler_.draw(logits.last(), text_);
     if (first < 0) return NOTHING_ALLOWED;
-    give({first});
-    if (is_going_on()) read_prompt();
-    while (is_going_on()) ET_CHECK_OK_OR_RETURN_ERROR(round());
-    return std::move(done_);
+    see(first, logits.last());
+    now_ = Round{.tokens = {first}};
+    return Tokens(now_.tokens);
   }
+
+  // All tokens that were given last are wanted; what follows them. None where the context is full, where there are
+  // max_new_tokens, and where it is cancelled.
+  Result<Tokens> next() {
+    ET_CHECK_OK_OR_RETURN_ERROR(settle(now_.tokens.size()));
+    if (is_stuck_) return NOTHING_ALLOWED;
+    if (done_.tokens.size() == options_.max_new_tokens || session_.room() == 0 || is_cancelled()) return Tokens();
+    if (!std::exchange(has_read_, true)) read_prompt();
+    ET_CHECK_OK_OR_RETURN_ERROR(round());
+    if (now_.tokens.empty() && is_stuck_) return NOTHING_ALLOWED;
+    return Tokens(now_.tokens);
+  }
+
+  // The first `taken` tokens that were given last are wanted, and no more come. The session's text then ends just before the last
+  // one.
+  Error end(size_t taken) { return settle(std::min(taken, now_.tokens.size())); }
+
+  const Generated& done() const { return done_; }
+
+  // The draft tokens that were verified for the last tokens; whether a grammar forced them.
+  Tokens proposed() const { return now_.proposed; }
+  bool was_forced() const { return now_.is_forced; }
 
  private:
   static constexpr Error NOTHING_ALLOWED = Error::InvalidArgument;
 
-  // Runs `call` and adds its time.
-  template <typename Call>
-  static auto timed(double& seconds, Call call) {
-    const double began = seconds_now();
-    auto answer = call();
-    seconds += seconds_now() - began;
-    return answer;
-  }
+  // seconds: until its tokens were there; drafting: of these, those of a proposal that could have been left out.
+  struct Round {
+    std::vector<int64_t> tokens = {}, proposed = {};
+    bool is_forced = false, is_counted = false;
+    double seconds = 0, drafting = 0;
+  };
 
   bool is_cancelled() const { return options_.cancelled != nullptr && *options_.cancelled; }
-  bool is_going_on() const { return !ended_ && !is_cancelled() && session_.room() > 0; }
-  bool may_draft() const { return !std::is_same_v<D, NoDrafter> && longest_ > 1; }
+  bool may_draft() const { return drafter_ != nullptr && longest_ > 1; }
 
   std::optional<size_t> fixed_length() const {
     return options_.block_length > 0 ? std::optional(std::min(options_.block_length, longest_)) : std::nullopt;
   }
 
-  Pace& pace_of(D& drafter) {
-    if constexpr (std::is_base_of_v<Paced, D>) {
-      if (options_.block_length == 0) return drafter.pace(&session_.facts(), session_.facts().verify_lens);
-    }
-    return own_pace_;
+  void see(int64_t token, std::span<const float> logits) {
+    if (options_.watch != nullptr && token >= 0) options_.watch(token, logits);
   }
 
   // Proposes and verifies a block, or decodes one token.
   Error round() {
     const double began = options_.clock(), started = seconds_now();
-    drafting_ = 0;
-    const Proposal proposal = worthwhile();
+    now_ = Round();
+    Proposal proposal = forced();
+    now_.is_forced = !proposal.tokens.empty();
+    if (!now_.is_forced) proposal = worthwhile();
     if (is_cancelled()) return Error::Ok;
-    const auto& proposed = proposal.tokens;
-    const auto found = proposed.empty() ? decode() : verify(proposal);
-    if (!found.ok()) return found.error();
-    double seconds = options_.clock() - began;
+    ET_CHECK_OK_OR_RETURN_ERROR(proposal.tokens.empty() ? decode() : verify(proposal));
+    now_.proposed = std::move(proposal.tokens);
+    now_.is_counted = true;
+    now_.seconds = options_.clock() - began;
     done_.new_seconds += seconds_now() - started;
-    const size_t given = give(*found);
-    const double closing = options_.clock(), finishing = seconds_now();
-    if (!proposed.empty()) ET_UNWRAP(timed(done_.commit_seconds, [&] { return session_.commit(static_cast<int64_t>(given)); }));
-    seconds += options_.clock() - closing;
-    done_.new_seconds += seconds_now() - finishing;
-    pace_.round_done(1 + proposed.size(), proposed.size(), found->size() - 1, seconds, drafting_);
-    return found->empty() || found->back() >= 0 ? Error::Ok : NOTHING_ALLOWED;
+    return Error::Ok;
   }
+
+  // Commits what was wanted of a round, and accounts for it.
+  Error settle(size_t taken) {
+    text_.insert(text_.end(), now_.tokens.begin(), now_.tokens.begin() + static_cast<ptrdiff_t>(taken));
+    done_.tokens.insert(done_.tokens.end(), now_.tokens.begin(), now_.tokens.begin() + static_cast<ptrdiff_t>(taken));
+    const Round last = std::exchange(now_, Round());
+    if (!last.is_counted) return Error::Ok;
+    const double began = options_.clock(), started = seconds_now();
+    const size_t proposed = last.proposed.size(), accepted = last.tokens.empty() ? 0 : last.tokens.size() - 1;
+    if (proposed > 0) ET_UNWRAP(timed(done_.commit_seconds, [&] { return session_.commit(static_cast<int64_t>(taken)); }));
+    const double seconds = last.seconds + options_.clock() - began;
+    done_.new_seconds += seconds_now() - started;
+    const bool judged = !last.is_forced;
+    pace_.round_done(1 + proposed, judged ? proposed : 0, judged ? accepted : 0, seconds, last.drafting);
+    return Error::Ok;
+  }
+
+  // Tokens that a grammar leaves no choice for, as many as are verified sooner than decoded.
+  Proposal forced() {
+    if (options_.forced == nullptr || most() < 2 || longest_ < 2) return {};
+    Proposal proposal(options_.forced(text_, std::min(most(), longest_) - 1));
+    proposal.tokens.resize(std::min(proposal.tokens.size(), pace_.sure(proposal.tokens.size())));
+    return proposal;
+  }
+
+  // Tokens that still may come.
+  size_t most() const { return std::min(options_.max_new_tokens - done_.tokens.size(), static_cast<size_t>(session_.room())); }
 
   // Draft tokens, as many as pay.
   Proposal worthwhile() {
     if (!may_draft()) return {};
-    const size_t most = std::min(options_.max_new_tokens - done_.tokens.size(), static_cast<size_t>(session_.room()));
-    if (is_free<D>()) return worthwhile_of_free(std::min(most, longest_) - 1);
-    const size_t length = pace_.choose(most);
+    if (drafter_->is_free()) return worthwhile_of_free(std::min(most(), longest_) - 1);
+    const size_t length = pace_.choose(most());
     if (length == 1 && pace_.wants_shadow()) propose_in_shadow();
     const double began = options_.clock();
     Proposal proposal = propose(length - 1);
-    if (!proposal.tokens.empty()) drafting_ = options_.clock() - began;
+    if (!proposal.tokens.empty()) now_.drafting = options_.clock() - began;
     if (!proposal.chances.empty()) proposal.tokens.resize(std::min(proposal.tokens.size(), pace_.cut(proposal.chances)));
     return proposal;
   }
@@ -149,14 +214,15 @@ class Generator {
 
   Proposal propose(size_t limit) {
     if (limit == 0) return {};
-    Proposal proposal = timed(done_.draft_seconds, [&] { return asked(limit); });
+    Proposal proposal = timed(done_.draft_seconds, [&] { return drafter_->propose(text_, limit, sampler_); });
     proposal.tokens.resize(std::min(proposal.tokens.size(), limit));
+    if (options_.fitting != nullptr && !proposal.tokens.empty()) {
+      // The first refused one stays if it was drawn: to reject it is part of the rule.
+      const size_t count = options_.fitting(text_, proposal.tokens) + !proposal.probabilities.empty();
+      proposal.tokens.resize(std::min(proposal.tokens.size(), count));
+    }
+    proposal.chances.resize(std::min(proposal.chances.size(), proposal.tokens.size()));
     return proposal;
-  }
-
-  Proposal asked(size_t limit) {
-    if constexpr (DrawingDrafter<D>) return drafter_.propose(text_, limit, sampler_);
-    else return drafter_.propose(text_, limit);
   }
 
   // Lets the drafter read the prompt, which is a prefill too; its first proposal is compared.
@@ -174,26 +240,31 @@ class Generator {
     pace_.shadow(std::move(proposal.tokens), options_.clock() - began);
   }
 
-  Result<std::vector<int64_t>> decode() {
+  Error decode() {
     const Logits logits = ET_UNWRAP(timed(done_.decode_seconds, [&] { return session_.decode(text_.back()); }));
     ++done_.decodes;
     const int64_t token = sampler_.draw(logits.last(), text_);
+    is_stuck_ = token < 0;
+    if (is_stuck_) return Error::Ok;
+    see(token, logits.last());
     pace_.compare(token);
-    return std::vector<int64_t>{token};
+    now_.tokens = {token};
+    return Error::Ok;
   }
 
   // The tokens that follow the text, of which all but the last were proposed; they wait for a commit.
-  Result<std::vector<int64_t>> verify(const Proposal& proposal) {
-    const auto& proposed = proposal.tokens;
+  Error verify(const Proposal& proposal) {
     std::vector<int64_t> block = {text_.back()};
-    block.insert(block.end(), proposed.begin(), proposed.end());
+    block.insert(block.end(), proposal.tokens.begin(), proposal.tokens.end());
     const Logits logits = ET_UNWRAP(timed(done_.verify_seconds, [&] { return session_.verify(block); }));
-    const std::vector<int64_t> tokens = accept(logits, proposal);
-    done_.proposed += proposed.size();
-    done_.accepted += tokens.size() - 1;
-    done_.rollbacks += tokens.size() <= proposed.size();
+    now_.tokens = accept(logits, proposal);
+    const size_t proposed = proposal.tokens.size(), accepted = now_.tokens.empty() ? 0 : now_.tokens.size() - 1;
+    done_.proposed += proposed;
+    done_.accepted += accepted;
+    done_.forced += now_.is_forced ? accepted : 0;
+    done_.rollbacks += accepted < proposed;
     ++done_.verifies;
-    return tokens;
+    return Error::Ok;
   }
 
   // The draft tokens that are accepted, and the model's own token behind them; row i of its logits comes after draft token i - 1.
@@ -203,6 +274,9 @@ class Generator {
     for (size_t i = 0; i == 0 || (i <= proposed.size() && proposed[i - 1] == text_.back()); ++i) {
       const Distribution* q = i < proposed.size() ? proposal.drawn_from(i) : nullptr;
       const int64_t token = q != nullptr ? sampler_.judge(logits[i], text_, proposed[i], *q) : sampler_.draw(logits[i], text_);
+      is_stuck_ = token < 0;
+      if (is_stuck_) break;
+      see(token, logits[i]);
       text_.push_back(token);
     }
     const std::vector<int64_t> tokens(text_.begin() + static_cast<ptrdiff_t>(known), text_.end());
@@ -210,43 +284,60 @@ class Generator {
     return tokens;
   }
 
-  // Hands over tokens as long as they are wanted; how many that were. As many of the verified block are now the text's.
-  size_t give(const std::vector<int64_t>& tokens) {
-    size_t given = 0;
-    while (given < tokens.size() && !ended_ && tokens[given] >= 0) {
-      const int64_t token = tokens[given++];
-      text_.push_back(token);
-      done_.tokens.push_back(token);
-      const auto& ends = session_.facts().eos_ids;
-      const bool is_end = std::find(ends.begin(), ends.end(), token) != ends.end();
-      ended_ = !on_token_(token) || is_end || done_.tokens.size() == options_.max_new_tokens || is_cancelled();
-    }
-    return given;
-  }
-
   Session& session_;
-  Generation options_;
-  D& drafter_;
-  OnToken& on_token_;
+  const Generation options_;
+  Drafter* const drafter_;
   Sampler sampler_;
-  size_t longest_;
+  const size_t longest_;
   Pace own_pace_;
   Pace& pace_;
-  double drafting_ = 0;  // seconds of a proposal that could have been left out
+  bool has_read_ = false, is_stuck_ = false;  // the drafter has the prompt; no token may come any more
   std::vector<int64_t> text_;
+  Round now_;
   Generated done_;
-  bool ended_ = false;
 };
+
+// Runs a generation to its end; see below.
+template <std::predicate<int64_t> OnToken>
+Result<Generated> generate(
+    Generator& generator, const Facts& facts, const std::atomic<bool>* cancelled, Tokens prompt, OnToken on_token) {
+  const auto is_end = [&](int64_t token) { return std::ranges::find(facts.eos_ids, token) != facts.eos_ids.end(); };
+  Tokens given = ET_UNWRAP(generator.begin(prompt));
+  while (!given.empty()) {
+    size_t taken = 0;
+    bool is_wanted = true;
+    while (taken < given.size() && is_wanted) {
+      const int64_t token = given[taken++];
+      is_wanted = on_token(token) && !is_end(token) && !(cancelled != nullptr && *cancelled);
+    }
+    if (!is_wanted) {
+      ET_CHECK_OK_OR_RETURN_ERROR(generator.end(taken));
+      break;
+    }
+    given = ET_UNWRAP(generator.next());
+  }
+  return generator.done();
+}
 
 // Continues `prompt` from the session's state by at most max_new_tokens ≥ 1, and stops early behind an end-of-sequence token,
 // where the context is full, where on_token(token) answers false, or where it is cancelled. The session's text then ends just
 // before the last token. Cancelled before its first token it is InvalidState, and the session's text is what it was.
 // Refuses what `prefill` does, a max_new_tokens of 0, a sampling that makes no distribution, and draft tokens outside the
 // vocabulary. A mask that leaves no token, or what is no number, is InvalidArgument: tokens that were given may be committed.
-template <Drafter D, std::predicate<int64_t> OnToken>
-Result<Generated> generate(Session& session, Tokens prompt, Generation options, D& drafter, OnToken on_token) {
-  if (options.max_new_tokens < 1 || !options.sampling.is_valid()) return Error::InvalidArgument;
-  return Generator<D, OnToken>(session, options, drafter, on_token).run(prompt);
+template <std::predicate<int64_t> OnToken>
+Result<Generated> generate(Session& session, Tokens prompt, const Generation& options, Drafter* drafter, OnToken on_token) {
+  Generator generator(session, options, drafter);
+  return generate(generator, session.facts(), options.cancelled, prompt, on_token);
+}
+
+template <std::predicate<int64_t> OnToken>
+Result<Generated> generate(Session& session, Tokens prompt, const Generation& options, Drafter& drafter, OnToken on_token) {
+  return generate(session, prompt, options, &drafter, std::move(on_token));
+}
+
+template <std::predicate<int64_t> OnToken>
+Result<Generated> generate(Session& session, Tokens prompt, const Generation& options, OnToken on_token) {
+  return generate(session, prompt, options, nullptr, std::move(on_token));
 }
 
 }  // namespace hybridge

@@ -1,4 +1,4 @@
-// A session on disk: the bytes of its state, the tokens that they are the state of, and a checksum.
+// A session on disk: the bytes of its state, the tokens that they are the state of, what a caller noted, and a checksum.
 #ifndef HYBRIDGE_NATIVE_STATE_FILE_H
 #define HYBRIDGE_NATIVE_STATE_FILE_H
 
@@ -6,6 +6,7 @@
 
 #include <sys/file.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -23,11 +24,12 @@ namespace hybridge {
 struct SavedState {
   std::vector<uint8_t> bytes;
   std::vector<std::vector<int64_t>> texts;
+  std::string note = {};
 };
 
 // A block of numbers in front of the rest, in this processor's byte order.
 struct StateHeader {
-  static constexpr std::array<char, 16> FORMAT = {"hybridge-state1"};
+  static constexpr std::array<char, 16> FORMAT = {"hybridge-state2"}, WITHOUT_NOTE = {"hybridge-state1"};
 
   std::array<char, 16> format = FORMAT;
   uint64_t model = 0, checksum = 0, bytes = 0, texts = 0;
@@ -46,7 +48,9 @@ inline bool read_bytes(std::span<const uint8_t>& in, void* data, size_t size) {
   return true;
 }
 
-// The bytes, then each text behind its length.
+constexpr size_t LONGEST_NOTE = 64 << 20;
+
+// The bytes, then each text behind its length, then the note behind its own.
 inline std::vector<uint8_t> encode_state(const SavedState& state) {
   std::vector<uint8_t> content(state.bytes);
   for (const auto& text : state.texts) {
@@ -54,10 +58,13 @@ inline std::vector<uint8_t> encode_state(const SavedState& state) {
     append(content, &length, sizeof(length));
     append(content, text.data(), text.size() * sizeof(int64_t));
   }
+  const uint64_t length = state.note.size();
+  append(content, &length, sizeof(length));
+  append(content, state.note.data(), state.note.size());
   return content;
 }
 
-inline Result<SavedState> decode_state(std::span<const uint8_t> content, size_t bytes, size_t texts) {
+inline Result<SavedState> decode_state(std::span<const uint8_t> content, size_t bytes, size_t texts, bool has_note) {
   SavedState state{std::vector<uint8_t>(bytes), std::vector<std::vector<int64_t>>(texts)};
   bool whole = read_bytes(content, state.bytes.data(), bytes);
   for (auto& text : state.texts) {
@@ -65,6 +72,12 @@ inline Result<SavedState> decode_state(std::span<const uint8_t> content, size_t 
     whole = whole && read_bytes(content, &length, sizeof(length)) && length <= content.size() / sizeof(int64_t);
     text.resize(whole ? length : 0);
     whole = whole && read_bytes(content, text.data(), text.size() * sizeof(int64_t));
+  }
+  if (has_note) {
+    uint64_t length = 0;
+    whole = whole && read_bytes(content, &length, sizeof(length)) && length <= std::min(content.size(), LONGEST_NOTE);
+    state.note.resize(whole ? length : 0);
+    whole = whole && read_bytes(content, state.note.data(), state.note.size());
   }
   if (!whole || !content.empty()) return Error::InvalidExternalData;
   return state;
@@ -124,16 +137,17 @@ inline Result<SavedState> read_state(
   const auto file = OpenFile::regular(path.c_str());
   if (!file.ok()) return file.error();
   const auto size = static_cast<uint64_t>(file->status().st_size);
-  if (size > sizeof(StateHeader) + bytes + texts * sizeof(int64_t) * (1 + longest)) return Error::InvalidExternalData;
+  const size_t most = sizeof(StateHeader) + bytes + texts * sizeof(int64_t) * (1 + longest) + sizeof(uint64_t) + LONGEST_NOTE;
+  if (size > most) return Error::InvalidExternalData;
   std::vector<uint8_t> all(size);
   if (!file->read_all(all)) return Error::AccessFailed;
   std::span<const uint8_t> content(all);
   StateHeader header;
-  const bool is_ours = read_bytes(content, &header, sizeof(header)) && header.format == StateHeader::FORMAT &&
-                       header.model == model && header.bytes == bytes && header.texts == texts &&
+  const auto is_known = [&] { return header.format == StateHeader::FORMAT || header.format == StateHeader::WITHOUT_NOTE; };
+  const bool is_ours = read_bytes(content, &header, sizeof(header)) && is_known() && header.model == model && header.bytes == bytes && header.texts == texts &&
                        header.checksum == fnv1a(content.data(), content.size(), model);
   if (!is_ours) return Error::InvalidExternalData;
-  return decode_state(content, bytes, texts);
+  return decode_state(content, bytes, texts, header.format == StateHeader::FORMAT);
 }
 
 }  // namespace hybridge

@@ -10,51 +10,70 @@
 #include <string>
 #include <vector>
 
-#include <hybridge/methods.h>
-#include <hybridge/model.h>
+#include <hybridge/program.h>
 #include <hybridge/state_file.h>
 
 namespace hybridge {
 
 class StateLayout {
  public:
-  explicit StateLayout(Methods& methods) {
-    const auto state = methods.state();
-    for (const std::string& name : methods.buffer_names("decode")) {
-      const auto buffer = methods.buffer("decode", name);
-      if (buffer.begin() < state.begin() || buffer.end() > state.end()) continue;
-      places_.emplace(name, Place{static_cast<size_t>(buffer.begin() - state.begin()), buffer.size()});
+  StateLayout(Program& program, const Facts& facts) : facts_(facts) {
+    const auto memory = program.memory();
+    for (const std::string& name : program.names()) {
+      const auto bytes = program.bytes(name);
+      size_t before = 0;
+      for (const Bytes& piece : memory) {
+        const bool is_in = piece.data() <= bytes.data() && bytes.data() + bytes.size() <= piece.data() + piece.size();
+        if (is_in && !bytes.empty()) places_.emplace(name, Place{before + static_cast<size_t>(bytes.data() - piece.data()), bytes.size()});
+        before += piece.size();
+      }
+      size_ = before;
     }
   }
 
-  // Whether the program has what a saved state is checked by.
-  bool is_whole() const { return places_.contains(LENGTH) && places_.contains(SLOT_LENGTHS) && places_.contains(OPERATIONS); }
+  // Bytes of the whole state.
+  size_t size() const { return size_; }
 
-  // Where the length lies in the memory of `methods`; nowhere in a program without one.
-  const uint8_t* length(const Methods& methods) const {
-    const auto found = places_.find(LENGTH);
-    return found == places_.end() ? nullptr : methods.state().begin() + found->second.offset;
+  // Whether the program has what a saved state is checked by.
+  bool is_whole() const {
+    const auto slots = slot_names();
+    const auto has = [this](const std::string& name) { return places_.contains(name); };
+    return has(LENGTH) && has(OPERATIONS) && std::all_of(slots.begin(), slots.end(), has);
   }
 
   // Gives the state a length, and empties its slots.
-  void set_length(const Methods& methods, int64_t length) const {
-    uint8_t* state = methods.state().begin();
-    std::memcpy(state + places_.at(LENGTH).offset, &length, sizeof(length));
-    const auto& slots = places_.at(SLOT_LENGTHS);
-    std::memset(state + slots.offset, -1, slots.size);
+  void set_length(Program& program, int64_t length) const {
+    if (int64_t* own = program.number(LENGTH)) *own = length;
+    for (const std::string& name : slot_names()) {
+      const auto bytes = program.bytes(name);
+      std::memset(bytes.data(), -1, bytes.size());
+    }
+  }
+
+  // Puts a buffer's bytes in their place; false where there is none of this size.
+  bool put(SavedState& saved, const std::string& name, std::span<const uint8_t> bytes) const {
+    const auto found = places_.find(name);
+    if (found == places_.end() || found->second.size != bytes.size()) return false;
+    std::ranges::copy(bytes, saved.bytes.begin() + static_cast<ptrdiff_t>(found->second.offset));
+    return true;
   }
 
   // Whether a program could have left this, of as many bytes as its own state. Other numbers index nothing: wrong ones give
   // wrong logits.
-  bool allows(const SavedState& saved, const Facts& facts) const {
+  bool allows(const SavedState& saved) const {
     const auto is_text = [&](const auto& text) {
-      const auto known = [&](int64_t token) { return 0 <= token && token < facts.vocab_size; };
-      return text.size() <= static_cast<size_t>(facts.max_seq_len) && std::all_of(text.begin(), text.end(), known);
+      const auto known = [&](int64_t token) { return 0 <= token && token < facts_.vocab_size; };
+      return text.size() <= static_cast<size_t>(facts_.max_seq_len) && std::all_of(text.begin(), text.end(), known);
     };
     const std::vector<int64_t> operations = numbers<int64_t>(saved, OPERATIONS);
     return std::all_of(saved.texts.begin(), saved.texts.end(), is_text) &&
            numbers<int64_t>(saved, LENGTH) == std::vector{length_of(saved.texts.front())} && allows_slots(saved) &&
-           operations.size() == 1 && 0 <= operations[0] && operations[0] < MOST_OPERATIONS && allows_drafted(saved, facts);
+           operations.size() == 1 && 0 <= operations[0] && operations[0] < MOST_OPERATIONS && allows_drafted(saved);
+  }
+
+  // Whether a drafter can have read so many tokens, a number that is kept as float32, of a text of at most `longest`.
+  static bool is_drafted(float value, size_t longest) {
+    return value >= 0 && value <= static_cast<float>(longest) && std::floor(value) == value;
   }
 
  private:
@@ -62,17 +81,34 @@ class StateLayout {
     size_t offset, size;
   };
 
-  static constexpr const char* LENGTH = "state.cache.length";
-  static constexpr const char* SLOT_LENGTHS = "state.cache.slot_length";
-  static constexpr const char* OPERATIONS = "state.cache.operations";
+  static constexpr const char* LENGTH = "length";
+  static constexpr const char* SLOT_LENGTHS = "slot_length";
+  static constexpr const char* OPERATIONS = "operations";
   static constexpr const char* DRAFTED = ".drafted_length";
   static constexpr int64_t MOST_OPERATIONS = int64_t(1) << 62;
 
   static int64_t length_of(const std::vector<int64_t>& text) { return static_cast<int64_t>(text.size()); }
 
+  // The buffers that have the slots' lengths: one for all of them, or one for each.
+  Names slot_names() const {
+    if (places_.contains(SLOT_LENGTHS) || facts_.snapshot_slots == 0) return {SLOT_LENGTHS};
+    Names names;
+    for (int64_t slot = 0; slot < facts_.snapshot_slots; ++slot) names.push_back("slots." + std::to_string(slot) + ".length");
+    return names;
+  }
+
+  std::vector<int64_t> slot_lengths(const SavedState& saved) const {
+    std::vector<int64_t> lengths;
+    for (const std::string& name : slot_names()) {
+      const auto own = numbers<int64_t>(saved, name);
+      lengths.insert(lengths.end(), own.begin(), own.end());
+    }
+    return lengths;
+  }
+
   // A slot of length -1 keeps nothing; the others keep their texts, which stand behind the state's own.
   bool allows_slots(const SavedState& saved) const {
-    const std::vector<int64_t> lengths = numbers<int64_t>(saved, SLOT_LENGTHS);
+    const std::vector<int64_t> lengths = slot_lengths(saved);
     for (size_t i = 0; i < lengths.size(); ++i) {
       const bool is_kept = i + 1 < saved.texts.size() && lengths[i] == length_of(saved.texts[i + 1]);
       if (lengths[i] != -1 && !is_kept) return false;
@@ -80,12 +116,10 @@ class StateLayout {
     return true;
   }
 
-  // What a drafter has read, a number that is kept as float32; in a slot that keeps nothing it may be anything.
-  bool allows_drafted(const SavedState& saved, const Facts& facts) const {
-    const auto is_length = [&](float value) {
-      return value >= 0 && value <= static_cast<float>(facts.max_seq_len) && std::floor(value) == value;
-    };
-    const std::vector<int64_t> slots = numbers<int64_t>(saved, SLOT_LENGTHS);
+  // In a slot that keeps nothing it may be anything.
+  bool allows_drafted(const SavedState& saved) const {
+    const auto is_length = [&](float value) { return is_drafted(value, static_cast<size_t>(facts_.max_seq_len)); };
+    const std::vector<int64_t> slots = slot_lengths(saved);
     for (const auto& [name, place] : places_) {
       if (!name.ends_with(DRAFTED)) continue;
       const auto own = numbers<float>(saved, name), kept = numbers<float>(saved, name + "_slots");
@@ -106,6 +140,8 @@ class StateLayout {
     return values;
   }
 
+  const Facts& facts_;
+  size_t size_ = 0;
   std::map<std::string, Place, std::less<>> places_;
 };
 

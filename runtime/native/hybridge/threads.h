@@ -26,6 +26,7 @@
 namespace executorch::extension::threadpool {
 class ThreadPool {
  public:
+  size_t get_thread_count() const;
   bool _unsafe_reset_threadpool(uint32_t new_thread_count);
 };
 ThreadPool* get_threadpool();
@@ -85,6 +86,12 @@ inline size_t fast_cores([[maybe_unused]] const std::string& cores = "/sys/devic
 inline void set_threads(size_t count) {
   threads::chosen() = true;
   threads::use(count > 0 ? count : fast_cores());
+}
+
+// How many threads they compute on.
+inline size_t thread_count() {
+  auto* pool = executorch::extension::threadpool::get_threadpool();
+  return pool != nullptr ? pool->get_thread_count() : 1;
 }
 
 // What the first model does.

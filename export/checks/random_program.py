@@ -1,0 +1,154 @@
+"""Run random operations on a session beside the plainest model of it: lists of tokens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hybridge.cache.errors import UsageError, ValidationError
+from hybridge.runtime.core.session import Logits, Session
+
+Oracle = Callable[[Sequence[int]], Tensor]
+"""Tokens to the float32 logits [T, V] that a model should give."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Logits [V] that the artifact gave after a text, and the operation that asked for them."""
+
+    text: tuple[int, ...]
+    logits: Tensor
+    operation: int
+
+
+class RandomProgram:
+    """Random operations on a session beside the plainest model of it: a list of tokens, and a list for each slot.
+
+    Refusals belong to it: commits without a block, texts that do not fit, slots that do not exist or were overwritten.
+    """
+
+    def __init__(self, session: Session, rng: random.Random) -> None:
+        self.session, self.rng = session, rng
+        self.text: list[int] = []
+        self.block: list[int] | None = None
+        self.slots: dict[int, list[int]] = {}
+        self.log: list[str] = []
+        self.observations: list[Observation] = []
+        session.reset()
+
+    def play(self, operations: int) -> None:
+        """Run ``operations`` of them. Raises ValidationError where the session breaks the rules."""
+        while len(self.log) < operations:
+            self.step()
+
+    def step(self) -> None:
+        """Run one operation, often the commit of a verified block. Raises ValidationError likewise."""
+        operation = self._commit if self.block and self.rng.random() < 0.8 else self._choose(self.choices())
+        operation()
+        if self.session.length != len(self.text):
+            raise self._wrong(f"the length is {self.session.length}, expected {len(self.text)}")
+
+    def choices(self) -> dict[Callable[[], None], float]:
+        """Return how often each operation is chosen, relative to the others."""
+        choices = {
+            self._prefill: 4, self._decode: 4, self._verify: 6, self._commit: 5, self._snapshot: 2, self._restore: 2,
+            self._reset: 0.3,
+        }  # fmt: skip
+        if not self.session.snapshot_slots:
+            choices = {each: weight for each, weight in choices.items() if each not in (self._snapshot, self._restore)}
+        return choices
+
+    def _choose(self, choices: dict[Callable[[], None], float]) -> Callable[[], None]:
+        return self.rng.choices(list(choices), list(choices.values()))[0]
+
+    def _tokens(self, most: int) -> list[int]:
+        return [self.rng.randrange(self.session.vocab_size) for _ in range(self.rng.randint(1, most))]
+
+    def _extend(self, name: str, tokens: list[int], call: Callable[[], Logits]) -> None:
+        self.log.append(f"{name} {len(tokens)}")
+        if len(tokens) > self.session.room:
+            self._refused(call)
+            return
+        logits = call()
+        self._overwrite()
+        self.text += tokens
+        self._observe(self.text, logits)
+
+    def _prefill(self) -> None:
+        chunk = self.session.prefill_chunk
+        tokens = self._tokens(self.rng.choice([1, chunk // 2 + 1, chunk, chunk + 1, 3 * chunk]))
+        self._extend("prefill", tokens, lambda: self.session.prefill(tokens))
+
+    def _decode(self) -> None:
+        token = self._tokens(1)
+        self._extend("decode", token, lambda: self.session.decode(token[0]))
+
+    def _verify(self) -> None:
+        tokens = self._tokens(self.session.verify_len)
+        self.log.append(f"verify {len(tokens)}")
+        if len(tokens) > self.session.room:
+            self._refused(lambda: self.session.verify(tokens))
+            return
+        logits = self.session.verify(tokens)
+        self._overwrite()
+        self.block = tokens
+        for i, row in enumerate(logits):
+            self._observe(self.text + tokens[: i + 1], row)
+
+    def _commit(self) -> None:
+        count = self.rng.randint(0, len(self.block) + 1) if self.block else 1
+        self.log.append(f"commit {count}")
+        if not self.block or count > len(self.block):
+            self._refused(lambda: self.session.commit(count))
+            return
+        self.session.commit(count)
+        self.text += self.block[:count]
+        self.block = None
+
+    def _snapshot(self) -> None:
+        slot = self.rng.randint(0, self.session.snapshot_slots)
+        self.log.append(f"snapshot {slot}")
+        if slot == self.session.snapshot_slots:
+            self._refused(lambda: self.session.snapshot(slot))
+            return
+        self.session.snapshot(slot)
+        self.block = None
+        self.slots[slot] = list(self.text)
+
+    def _restore(self) -> None:
+        slot = self.rng.randint(0, self.session.snapshot_slots - 1)
+        self.log.append(f"restore {slot}")
+        if slot not in self.slots:
+            self._refused(lambda: self.session.restore(slot))
+            return
+        self.session.restore(slot)
+        self.block = None
+        self.text = list(self.slots[slot])
+
+    def _reset(self) -> None:
+        self.log.append("reset")
+        self.session.reset()
+        self.text, self.block, self.slots = [], None, {}
+
+    def _overwrite(self) -> None:
+        """Tokens are being written at the current length: what slots keep beyond it is lost."""
+        self.slots = {slot: text for slot, text in self.slots.items() if len(text) <= len(self.text)}
+        self.block = None
+
+    def _refused(self, call: Callable[[], object]) -> None:
+        self.log[-1] += " (refused)"
+        try:
+            call()
+        except UsageError:
+            return
+        raise self._wrong("the last operation was not refused")
+
+    def _wrong(self, what: str) -> ValidationError:
+        return ValidationError(f"{what}, after: {' · '.join(self.log)}")
+
+    def _observe(self, text: list[int], logits: Logits) -> None:
+        self.observations.append(Observation(tuple(text), torch.as_tensor(logits), len(self.log)))

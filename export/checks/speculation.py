@@ -1,0 +1,223 @@
+"""Measure what speculation changes: the speed and the tokens of several ways to generate, and the distribution of samples.
+
+``contest`` generates the same texts in several ways, interleaved, and compares them token by token. ``sampling_p_value`` is a
+chi-square test of the engine over real models' logits: is sampled text distributed as the target says?
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.core.drafters import Drafter, DraftModel
+from hybridge.runtime.core.model import Model
+from hybridge.runtime.core.programs import TextDescription, TextProgram
+from hybridge.runtime.core.sampling import Sampling
+from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.statistics import GenerationStats
+
+PLAIN = "plain"
+TIE = 1e-5
+"""Two best logits closer than this share of the largest are a tie, which rounding may decide either way."""
+
+Logits = Callable[[tuple[int, ...]], NDArray[np.float32]]
+Ways = Mapping[str, Drafter | None]
+Notify = Callable[[], None]
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """One way of generating, over all prompts. speeds: tokens/s of each; differing and ties: tokens other than plain's."""
+
+    total: GenerationStats = field(default_factory=GenerationStats)
+    speeds: list[float] = field(default_factory=list)
+    differing: int = 0
+    ties: int = 0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Return new tokens per second, all but the first of each prompt, which the prefill pays for."""
+        return self.total.new_tokens / self.total.new_seconds if self.total.new_seconds else 0.0
+
+    def times(self, plain: Outcome) -> float:
+        """Return how many times faster than ``plain`` it was: the median over the prompts, which ran in all ways in a row."""
+        return median(own / other for own, other in zip(self.speeds, plain.speeds, strict=True) if other)
+
+    def add(self, stats: GenerationStats) -> None:
+        self.speeds.append(stats.tokens_per_second)
+        for each in fields(stats):
+            setattr(self.total, each.name, getattr(self.total, each.name) + getattr(stats, each.name))
+        self.total.new_tokens -= 1
+
+
+def contest(
+    session: Session,
+    ways: Ways,
+    prompts: Sequence[Sequence[int]],
+    *,
+    new_tokens: int,
+    sampling: Sampling,
+    block_length: int | None = None,
+    sessions: Mapping[str, Session] | None = None,
+    notify: Notify = lambda: None,
+) -> dict[str, Outcome]:
+    """Continue each prompt in each way, one after the other; ``ways`` names plain decoding ``PLAIN`` and has it first.
+
+    sessions: of the ways that have one of their own, over an artifact of the same model with another drafter. Tokens are
+    compared where the sampling is greedy. notify is called after each generation.
+    """
+    outcomes = {name: Outcome() for name in ways}
+    for prompt in prompts:
+        plain: list[int] = []
+        for name, drafter in ways.items():
+            own = (sessions or {}).get(name, session)
+            tokens, stats = _generate(own, prompt, drafter, new_tokens, sampling, block_length)
+            outcomes[name].add(stats)
+            plain = plain or tokens
+            if sampling.temperature == 0:
+                _compare(session, prompt, plain, tokens, outcomes[name])
+            notify()
+    return outcomes
+
+
+def _generate(
+    session: Session, prompt: Sequence[int], drafter: Drafter | None, new_tokens: int, sampling: Sampling, block: int | None
+) -> tuple[list[int], GenerationStats]:
+    stats = GenerationStats()
+    session.reset()
+    options = {"drafter": drafter, "block_length": block if drafter is not None else None}
+    return list(session.generate(prompt, max_new_tokens=new_tokens, sampling=sampling, stats=stats, **options)), stats  # type: ignore[arg-type]
+
+
+def _compare(session: Session, prompt: Sequence[int], plain: list[int], tokens: list[int], outcome: Outcome) -> None:
+    """Count what differs; behind a tie two texts are two texts, so the comparison of this prompt ends there."""
+    first = next((i for i, pair in enumerate(zip(plain, tokens, strict=False)) if pair[0] != pair[1]), None)
+    if first is None:
+        outcome.differing += abs(len(plain) - len(tokens))
+        return
+    session.reset()
+    logits = session.prefill([*prompt, *plain[:first]])
+    second, best = np.sort(logits)[-2:]
+    if best - second <= TIE * float(np.abs(logits).max()):
+        outcome.ties += 1
+    else:
+        outcome.differing += len(plain) - first
+
+
+DEPTH = 3
+"""Tokens drawn one after the other from each start: the draft tokens and the bonus token are all among them."""
+
+FEWEST = 5.0
+"""Cells that fewer draws are expected to fall into are counted together, as the test's approximation needs."""
+
+
+def sampling_p_value(
+    target: Session, draft: Session | None, text: Sequence[int], sampling: Sampling, samples: int
+) -> tuple[float, float]:
+    """Return the p-value of ``samples`` tokens after ``text`` against exact probabilities, and the share accepted.
+
+    The forward being the same each time, each text's logits are computed once; what is tested is all that comes after them.
+    A p-value below 0.01 says that speculation changes the distribution.
+    """
+    logits = remembered(target)
+    session = Session(_text_model(logits, target.vocab_size))
+    drafter = DraftModel(_text_model(remembered(draft), target.vocab_size), session) if draft is not None else None
+    session.prefill(list(text[:-1]))
+    session.snapshot(0)
+    counts: Counter[tuple[int, ...]] = Counter()
+    block = DEPTH if drafter is not None else None
+    draws, stats = samples // DEPTH, GenerationStats()
+    for _ in range(draws):
+        session.restore(0)
+        stats.new_tokens = 0
+        new = session.generate(
+            [text[-1]], max_new_tokens=DEPTH, drafter=drafter, sampling=sampling, block_length=block, stats=stats
+        )
+        counts[tuple(new)] += 1
+    return p_value(counts, exact(logits, tuple(text), sampling), draws), stats.acceptance_rate
+
+
+def remembered(session: Session) -> Logits:
+    """Return a function to a session's logits after a text, computed once for each."""
+    known: dict[tuple[int, ...], NDArray[np.float32]] = {}
+
+    def logits(text: tuple[int, ...]) -> NDArray[np.float32]:
+        if text not in known:
+            session.reset()
+            known[text] = session.prefill(text)
+        return known[text]
+
+    return logits
+
+
+def exact(logits: Logits, text: tuple[int, ...], sampling: Sampling) -> dict[tuple[int, ...], float]:
+    """Return the probability of each way to go on from ``text`` for ``DEPTH`` tokens."""
+    ways: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(DEPTH):
+        longer: dict[tuple[int, ...], float] = {}
+        for way, chance in ways.items():
+            p = distribution(logits((*text, *way)), (*text, *way), sampling)
+            longer |= {(*way, token): chance * float(p[token]) for token in np.flatnonzero(p).tolist()}
+        ways = longer
+    return ways
+
+
+def distribution(logits: NDArray[np.float32], text: Sequence[int], sampling: Sampling) -> NDArray[np.float64]:
+    """Return float64 [V]: what the token after ``text`` should be drawn from, as the definitions say it.
+
+    Keskar et al., arXiv:1909.05858 (penalty, as transformers does it); Nguyen et al., arXiv:2407.01082 (min-p).
+    """
+    penalized, seen, penalty = logits.copy(), sorted(set(text)), np.float32(sampling.repetition_penalty)
+    penalized[seen] = np.where(logits[seen] < 0, logits[seen] * penalty, logits[seen] / penalty)
+    scores = penalized.astype(np.float64) / sampling.temperature
+    if 0 < sampling.top_k < len(scores):
+        scores[scores < np.sort(scores)[-sampling.top_k]] = -np.inf
+    p: NDArray[np.float64] = np.exp(scores - scores.max())
+    p /= p.sum()
+    if sampling.top_p < 1:
+        order = np.argsort(-p, kind="stable")
+        p[order[np.cumsum(p[order]) - p[order] >= sampling.top_p]] = 0
+    p[p < sampling.min_p * p.max()] = 0
+    p /= p.sum()
+    return p
+
+
+def p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float], draws: int) -> float:
+    """Return the p-value of Pearson's chi-square; 0 if something came that cannot come."""
+    if counts.keys() - expected.keys():
+        return 0.0
+    likely = [way for way, p in expected.items() if p * draws >= FEWEST]
+    cells = [(counts[way], expected[way] * draws) for way in likely]
+    rest = draws - sum(p for _, p in cells)
+    if rest >= FEWEST:
+        cells.append((draws - sum(count for count, _ in cells), rest))
+    statistic = sum((count - p) ** 2 / p for count, p in cells)
+    return chi_square_tail(statistic, len(cells) - 1)
+
+
+def chi_square_tail(statistic: float, degrees: int) -> float:
+    """Return the probability that chi-square of so many degrees of freedom, at least 1, is above ``statistic``.
+
+    It is the regularized upper incomplete gamma function Q(degrees / 2, statistic / 2), by its recurrence
+    Q(a + 1, x) = Q(a, x) + x^a e^-x / Γ(a + 1).
+    """
+    x = statistic / 2
+    if x <= 0:
+        return 1.0
+    a, tail = (0.5, math.erfc(math.sqrt(x))) if degrees % 2 else (1.0, math.exp(-x))
+    while a < degrees / 2:
+        tail += math.exp(a * math.log(x) - x - math.lgamma(a + 1))
+        a += 1
+    return tail
+
+
+def _text_model(logits: Logits, vocab_size: int) -> Model:
+    options = ExportOptions(max_seq_len=4096, verify_len=DEPTH)
+    return Model.over(TextProgram(logits), TextDescription(vocab_size=vocab_size, options=options))

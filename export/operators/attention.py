@@ -1,0 +1,121 @@
+"""Attention over cached rows, and the writing of rows, in float32, float16 and int8.
+
+Axes: T tokens, R rows of a buffer, H query heads, G key/value heads, D head dim, V value dim; one sequence.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybridge.cache.block import Block
+from hybridge.cache.operations.kernels import CoreKernels, Scoring, Visible
+from hybridge.cache.operations.quantized_rows import QuantizedRows
+from hybridge.cache.operations.ring import Ring
+from hybridge.export.operators.define import define
+
+
+def attention(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    start: Tensor,
+    mask: Tensor | None,
+    sinks: Tensor | None,
+    scale: float,
+    softcap: float,
+    ring: int = 0,
+    window: int = 0,
+    chunked: bool = False,
+) -> Tensor:
+    """Attend with query [1, T, H, D] over keys [1, R, G, D] and values [1, R, G, V], both float32 or float16; [1, T, H, V].
+
+    mask, bool [T, R], says which rows a token sees; without it these are the rows up to ``start`` (int64 [1]) + t, or the
+    ``Ring``'s where ``ring``, its size, is not 0. softcap 0 is none; sinks [H].
+    """
+    block = Block(start=start, count=start, length=query.shape[1])
+    visible = None if mask is None else Visible(held=torch.arange(keys.shape[1]), mask=mask)
+    if ring:
+        rows = Ring(size=ring, window=window, chunked=chunked)
+        held = rows.held(block, keys.shape[1])
+        visible = Visible(held=held, mask=rows.mask(block, held))
+    scoring = Scoring(scale=scale, softcap=softcap or None, sinks=sinks)
+    return CoreKernels().attend(query, keys, values, block, scoring, visible)
+
+
+def quantized_attention(
+    query: Tensor,
+    keys: Tensor,
+    key_scales: Tensor,
+    values: Tensor,
+    value_scales: Tensor,
+    start: Tensor,
+    sinks: Tensor | None,
+    value_dim: int,
+    scale: float,
+    softcap: float,
+) -> Tensor:
+    """Attend likewise over int8 rows (``QuantizedRows``); token t sees the rows up to ``start`` + t."""
+    rows = QuantizedRows(keys=keys, key_scales=key_scales, values=values, value_scales=value_scales)
+    return attention(query, *rows.dense(query.shape[-1], value_dim), start, None, sinks, scale, softcap)
+
+
+def write_rows(rows: Tensor, buffer: Tensor, start: Tensor) -> Tensor:
+    """Put rows [1, T, ...] into buffer [1, R, ...] in place, from row ``start`` (int64 [1]) on. Returns nothing of use.
+
+    A float16 buffer rounds float32 rows; else both have one dtype.
+    """
+    buffer.index_copy_(1, start + torch.arange(rows.shape[1]), rows.to(buffer.dtype))
+    return rows.new_empty(1)
+
+
+def write_window(rows: Tensor, buffer: Tensor, start: Tensor, count: Tensor) -> Tensor:
+    """Put the first ``count`` (int64 [1]) of rows [1, T, ...] into a ring [1, R, ...] in place, position p at p mod R."""
+    CoreKernels().write_window(buffer, rows, Block(start=start, count=count, length=rows.shape[1]))
+    return rows.new_empty(1)
+
+
+def write_quantized_rows(
+    key: Tensor, value: Tensor, keys: Tensor, key_scales: Tensor, values: Tensor, value_scales: Tensor, start: Tensor
+) -> Tensor:
+    """Put key [1, T, G, D] and value [1, T, G, V] into int8 rows (``QuantizedRows``) in place, from row ``start`` on."""
+    QuantizedRows(keys=keys, key_scales=key_scales, values=values, value_scales=value_scales).write(key, value, start)
+    return key.new_empty(1)
+
+
+define(
+    "attention",
+    "Tensor query, Tensor keys, Tensor values, Tensor start, Tensor? mask, Tensor? sinks, float scale, float softcap, "
+    "int ring, int window, bool chunked",
+    attention,
+    lambda query, keys, values, *_: query.new_empty(*query.shape[:3], values.shape[3]),
+)
+
+
+def _quantized_fake(query: Tensor, *others: Any) -> Tensor:
+    return query.new_empty(*query.shape[:3], others[-3])
+
+
+define(
+    "quantized_attention",
+    "Tensor query, Tensor keys, Tensor key_scales, Tensor values, Tensor value_scales, Tensor start, Tensor? sinks, "
+    "int value_dim, float scale, float softcap",
+    quantized_attention,
+    _quantized_fake,
+)
+define(
+    "write_window",
+    "Tensor rows, Tensor(a!) buffer, Tensor start, Tensor count",
+    write_window,
+    lambda rows, *_: rows.new_empty(1),
+)
+define("write_rows", "Tensor rows, Tensor(a!) buffer, Tensor start", write_rows, lambda rows, *_: rows.new_empty(1))
+define(
+    "write_quantized_rows",
+    "Tensor key, Tensor value, Tensor(a!) keys, Tensor(b!) key_scales, Tensor(c!) values, Tensor(d!) value_scales, "
+    "Tensor start",
+    write_quantized_rows,
+    lambda key, *_: key.new_empty(1),
+)

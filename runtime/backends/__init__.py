@@ -1,1 +1,0 @@
-"""Backends run the methods of an artifact over one state: ExecuTorch, onnxruntime, or a plain text."""

@@ -1,1 +1,0 @@
-"""Checks of an artifact against an oracle: random programs, sampling, drift, what speculation brings."""

@@ -1,0 +1,170 @@
+"""Checkpoints: states in memory that sessions go on from, and a cache of them by their texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from ctypes import byref, c_int64, c_size_t, c_uint64, create_string_buffer
+from typing import TYPE_CHECKING
+
+from hybridge.cache.errors import UsageError
+from hybridge.runtime.core.failures import run
+from hybridge.runtime.core.interface import CachedSizes, Handle, Kept
+from hybridge.runtime.core.model import Owned
+from hybridge.runtime.defaults import DEFAULT_BYTES
+
+if TYPE_CHECKING:
+    from hybridge.runtime.core.drafters import Drafter
+    from hybridge.runtime.core.model import Model
+    from hybridge.runtime.core.session import Session
+
+EVERY = 512
+"""Tokens of a long text from one checkpoint to the next."""
+
+
+class Checkpoint(Owned):
+    """A state in memory, of ``Session.checkpoint``, that any session over the same artifact goes on from until it is closed.
+
+    It has no more than what its text added to the session's checkpoint before. length: tokens; nbytes: those of its own;
+    shared_nbytes: those of rows that it has in common with checkpoints of shorter texts.
+    """
+
+    def __init__(self, handle: int) -> None:
+        super().__init__(handle, "checkpoint_close")
+        kept = Kept()
+        run("checkpoint_info", handle, byref(kept))
+        self.length: int = kept.length
+        self.nbytes: int = kept.bytes
+        self.shared_nbytes: int = kept.shared_bytes
+
+    def parts(self) -> list[int]:
+        """Return numbers of its parts: of its text's segments, which others share, shortest text first, then of the rest."""
+        count = c_size_t()
+        run("checkpoint_parts", self.handle, None, 0, byref(count))
+        ids = (c_uint64 * count.value)()
+        run("checkpoint_parts", self.handle, ids, len(ids), byref(count))
+        return list(ids)
+
+    def part(self, place: int) -> bytes:
+        """Return the bytes of a part, for ``Session.read_checkpoint`` of any process."""
+        size = c_size_t()
+        run("checkpoint_part", self.handle, place, None, 0, byref(size))
+        data = create_string_buffer(size.value)
+        run("checkpoint_part", self.handle, place, data, len(data), byref(size))
+        return data.raw
+
+
+class PrefixCache(Owned):
+    """Checkpoints by their texts, of at most ``budget`` bytes together; what was used least recently goes first.
+
+    Rows by position that longer texts need stay as long as one of these does, and are counted once.
+    """
+
+    def __init__(self, model: Model, budget: int = DEFAULT_BYTES, used: Callable[[Checkpoint], None] | None = None) -> None:
+        """budget: bytes; 0 keeps nothing. used: called with each checkpoint that is kept or found. Raises UsageError."""
+        if budget < 0:
+            raise UsageError(f"a cache of {budget} bytes cannot be; give 0 or more.")
+        self.budget, self.used = budget, used
+        handle = Handle()
+        run("cache_open", model.handle, min(budget, 2**63 - 1), byref(handle))
+        super().__init__(handle.value, "cache_close")
+
+    def __len__(self) -> int:
+        return int(self._sizes().checkpoints)
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of everything that is kept."""
+        return int(self._sizes().bytes)
+
+    def find(self, tokens: Sequence[int]) -> Checkpoint | None:
+        """Return the checkpoint of the longest beginning of ``tokens``, all of them included; none if there is none."""
+        handle = Handle()
+        run("cache_find", self.handle, (c_int64 * len(tokens))(*tokens), len(tokens), byref(handle))
+        if not handle.value:
+            return None
+        found = Checkpoint(handle.value)
+        self._tell(found)
+        return found
+
+    def has(self, tokens: Sequence[int]) -> bool:
+        """Return whether there is a checkpoint of exactly this text, which then counts as used."""
+        found = self.find(tokens)
+        return found is not None and found.length == len(tokens)
+
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Keep a checkpoint in the place of another one of its text, as far as the budget goes."""
+        run("cache_add", self.handle, checkpoint.handle)
+        self._tell(checkpoint)
+
+    def clear(self) -> None:
+        """Keep nothing any more."""
+        run("cache_clear", self.handle)
+
+    def _tell(self, checkpoint: Checkpoint) -> None:
+        if self.used is not None:
+            self.used(checkpoint)
+
+    def _sizes(self) -> CachedSizes:
+        sizes = CachedSizes()
+        run("cache_info", self.handle, byref(sizes))
+        return sizes
+
+
+class Reading:
+    """Brings a session to the text ``tokens``, in steps, without reading again what it or a checkpoint knows.
+
+    known: how many tokens were not read. Checkpoints go into ``cache``: where reading ends, at ``marks`` (lengths of the text
+    at which others may go another way), and every ``EVERY`` tokens.
+    """
+
+    def __init__(
+        self, session: Session, tokens: Sequence[int], cache: PrefixCache, marks: Collection[int] = (), *,
+        rest: int = 0, drafter: Drafter | None = None,
+    ) -> None:  # fmt: skip
+        """Goes back to the longest beginning of the text that the session or a checkpoint is of.
+
+        rest: so many tokens at the end may be left out, for the caller to read with what follows them. drafter: of the
+        generation that follows: what it has to read is kept for it.
+        """
+        self.session, self.tokens, self.cache = session, list(tokens), cache
+        go_back(session, self.tokens, cache)
+        session.keep_hidden(drafter is not None and drafter.needs_hidden)
+        self.known = session.length
+        end = len(self.tokens)
+        self._marks = {*marks, *range(self.known + EVERY, end, EVERY), end}
+        self._enough = max(end - rest, *(mark for mark in self._marks if mark < end), 0)
+
+    def steps(self) -> Iterator[None]:
+        """Read a prefill chunk at each step. Raises what ``Session.prefill`` does; what was read before stays."""
+        session = self.session
+        while (at := session.length) < self._enough:
+            stop = min(at + session.prefill_chunk, *(mark for mark in self._marks if mark > at))
+            session.prefill(self.tokens[at:stop])
+            if stop in self._marks:
+                keep(session, self.cache)
+            yield
+        keep(session, self.cache)
+
+
+def bring_to(session: Session, tokens: Sequence[int], cache: PrefixCache, marks: Collection[int] = ()) -> int:
+    """Leave the session at the text ``tokens``, see ``Reading``; returns how many tokens it did not read."""
+    reading = Reading(session, tokens, cache, marks)
+    for _ in reading.steps():
+        pass
+    return reading.known
+
+
+def go_back(session: Session, tokens: list[int], cache: PrefixCache) -> None:
+    """Leave the session at the longest beginning of ``tokens`` that its state or a checkpoint is of."""
+    now, found = session.tokens, cache.find(tokens)
+    known = len(now) if tokens[: len(now)] == now else -1
+    if found is not None and found.length > known:
+        session.resume(found)
+    elif known < 0:
+        session.reset()
+
+
+def keep(session: Session, cache: PrefixCache) -> None:
+    """Let the cache have a checkpoint of the session's text, if there is any and it has none and may keep any."""
+    if cache.budget and session.length and not cache.has(session.tokens):
+        cache.add(session.checkpoint())

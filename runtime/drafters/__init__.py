@@ -1,1 +1,0 @@
-"""Drafters: prompt lookup, draft models, and blocks of draft tokens from the artifact's own drafter."""

@@ -1,1 +1,0 @@
-"""Generation, plain and speculative: sampling, acceptance, block lengths, the drafter's protocol."""

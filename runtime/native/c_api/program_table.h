@@ -1,0 +1,147 @@
+// A program that is a table of the caller's functions.
+#ifndef HYBRIDGE_NATIVE_C_API_PROGRAM_TABLE_H
+#define HYBRIDGE_NATIVE_C_API_PROGRAM_TABLE_H
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <hybridge/hybridge.h>
+#include <hybridge/program.h>
+
+namespace hybridge::c {
+
+inline constexpr std::pair<hybridge_type, Type> TYPES[] = {
+    {HYBRIDGE_UINT8, Type::Byte},    {HYBRIDGE_INT8, Type::Char}, {HYBRIDGE_INT64, Type::Long},
+    {HYBRIDGE_FLOAT32, Type::Float}, {HYBRIDGE_BOOL, Type::Bool},
+};
+
+// An array as C sees it; nothing where it has more dimensions or another type than there are names for.
+inline std::optional<hybridge_array> shown(const char* name, const Array& array) {
+  const auto* type = std::find_if(std::begin(TYPES), std::end(TYPES), [&](const auto& each) { return each.second == array.type; });
+  if (type == std::end(TYPES) || array.shape.size() > HYBRIDGE_MOST_DIMENSIONS) return std::nullopt;
+  hybridge_array out{name, type->first, array.shape.size(), {}, array.data};
+  std::ranges::copy(array.shape, out.shape);
+  return out;
+}
+
+inline std::optional<Array> taken(const hybridge_array& array) {
+  const auto* type = std::find_if(std::begin(TYPES), std::end(TYPES), [&](const auto& each) { return each.first == array.type; });
+  if (type == std::end(TYPES) || array.dimensions > HYBRIDGE_MOST_DIMENSIONS) return std::nullopt;
+  Array in{type->second, Shape(array.shape, array.shape + array.dimensions), array.data};
+  const bool is_there = std::all_of(in.shape.begin(), in.shape.end(), [](int64_t n) { return 0 <= n && n < (int64_t(1) << 40); });
+  return is_there && (in.data != nullptr || in.count() == 0) ? std::optional(in) : std::nullopt;
+}
+
+// The functions, closed once nobody refers to them.
+struct Table {
+  explicit Table(const hybridge_program& given) : functions(given) {}
+  Table(const Table&) = delete;
+  Table& operator=(const Table&) = delete;
+  ~Table() {
+    if (functions.close != nullptr) functions.close(functions.self);
+  }
+
+  hybridge_program functions;
+};
+
+class TableProgram final : public Program {
+ public:
+  TableProgram(std::shared_ptr<const Table> table, Names names, Names bounded) : table_(std::move(table)) {
+    names_ = std::move(names);
+    bounded_ = std::move(bounded);
+  }
+
+  Result<std::span<const Array>> call(std::string_view name, std::initializer_list<Array> inputs) override {
+    std::vector<hybridge_array> in;
+    for (const Array& each : inputs) {
+      const auto given = shown(nullptr, each);
+      if (!given) return Error::Internal;
+      in.push_back(*given);
+    }
+    hybridge_array out[MOST_OUTPUTS]{};
+    const auto& functions = table_->functions;
+    const int count = functions.call(functions.self, std::string(name).c_str(), in.data(), in.size(), out, MOST_OUTPUTS);
+    if (count < 0 || static_cast<size_t>(count) > MOST_OUTPUTS) return Error::Internal;
+    outputs_.clear();
+    for (const hybridge_array& each : std::span(out, static_cast<size_t>(count))) {
+      const auto array = taken(each);
+      if (!array) return Error::InvalidProgram;
+      outputs_.push_back(*array);
+    }
+    return std::span<const Array>(outputs_);
+  }
+
+  Result<Array> buffer(const std::string& name) override {
+    hybridge_array found{};
+    const auto& functions = table_->functions;
+    if (functions.buffer(functions.self, name.c_str(), &found) != 0) return Error::NotFound;
+    const auto array = taken(found);
+    if (!array) return Error::InvalidProgram;
+    const auto [known, is_new] = sizes_.emplace(name, array->bytes().size());
+    if (!is_new && known->second != array->bytes().size()) return Error::InvalidProgram;  // a state's sizes never change
+    return *array;
+  }
+
+  std::vector<Bytes> memory() override {
+    std::vector<Bytes> pieces;
+    for (const std::string& name : names_) pieces.push_back(bytes(name));
+    return pieces;
+  }
+
+ private:
+  static constexpr size_t MOST_OUTPUTS = 8;
+
+  std::shared_ptr<const Table> table_;
+  std::map<std::string, size_t> sizes_;
+  std::vector<Array> outputs_;
+};
+
+class TableModel final : public Model {
+ public:
+  static Result<std::shared_ptr<const Model>> open(const hybridge_program& given) {
+    const auto numbers = [](const int64_t* all, size_t count) { return count > 0 ? std::vector<int64_t>(all, all + count) : std::vector<int64_t>(); };
+    Facts facts{
+        .max_seq_len = given.max_seq_len,
+        .vocab_size = given.vocab_size,
+        .prefill_chunk = given.prefill_chunk,
+        .snapshot_slots = given.snapshot_slots,
+        .verify_lens = numbers(given.verify_lens, given.verify_len_count),
+        .eos_ids = numbers(given.eos_ids, given.eos_id_count),
+        .draft_blocks = numbers(given.draft_blocks, given.draft_block_count),
+        .taps = given.taps,
+        .draft_taps = numbers(given.draft_taps, given.draft_tap_count),
+        .draft_samples = given.draft_samples != 0,
+        .fixed_shapes = given.fixed_shapes != 0,
+        .row_axis = given.row_axis,
+    };
+    if (!facts.are_sane() || given.call == nullptr || given.buffer == nullptr) return Error::InvalidArgument;
+    return std::shared_ptr<const Model>(new TableModel(given, std::move(facts)));
+  }
+
+  Result<std::unique_ptr<Program>> program() const override {
+    if (taken_.exchange(true)) return Error::InvalidState;
+    return std::unique_ptr<Program>(std::make_unique<TableProgram>(table_, names_, bounded_));
+  }
+
+ private:
+  TableModel(const hybridge_program& given, Facts facts)
+      : Model(std::move(facts), given.fingerprint),
+        table_(std::make_shared<const Table>(given)),
+        names_(given.names, given.names + given.name_count),
+        bounded_(given.bounded, given.bounded + given.bounded_count) {}
+
+  std::shared_ptr<const Table> table_;
+  Names names_, bounded_;
+  mutable std::atomic<bool> taken_ = false;
+};
+
+}  // namespace hybridge::c
+
+#endif

@@ -1,0 +1,1 @@
+"""Artifacts for onnxruntime, as programs in Python under the native core."""

@@ -1,0 +1,199 @@
+"""The graphs of an ONNX artifact as the methods that a .pte has, over one state.
+
+One graph serves prefill, decode and verify: it runs exactly the tokens that count, without padding. A call binds the committed
+version of the bounded states as its input and another one as its output, which then becomes the committed one: nothing is
+copied, and what went wrong changed nothing. Keys and values are one buffer, input and output at once, and the length of the
+mask says how much of it counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridge.runtime.artifacts.artifact import Artifact
+from hybridge.runtime.artifacts.manifest import ONNX_COMMIT
+from hybridge.runtime.artifacts.options import shorter_verify
+from hybridge.runtime.artifacts.program_check import check_methods
+from hybridge.runtime.onnx.graph import (
+    COUNT,
+    FIRST_LOGIT,
+    LOGITS,
+    MASK,
+    PAST,
+    PRESENT,
+    STAGED,
+    TOKENS,
+    OnnxGraph,
+    check_commit,
+    check_model,
+    ort_value,
+)
+from hybridge.runtime.onnx.state import Buffers, OnnxState, StagedBlock, Version
+
+REFUSED = -1
+Numbers = NDArray[Any]
+
+
+class OnnxProgram:
+    """See ``hybridge.runtime.core.programs.Program``; docs/artifact.md describes each method."""
+
+    def __init__(self, artifact: Artifact) -> None:
+        """Raises ArtifactError where a graph does not load here or is not what the manifest says."""
+        manifest, entry = artifact.manifest, artifact.manifest.onnx
+        assert entry is not None
+        check_methods(manifest)
+        self._vocab_size, self._max_seq_len = manifest.vocab_size, manifest.options.max_seq_len
+        self._model = OnnxGraph(artifact.program)
+        check_model(self._model, manifest)
+        self._commit_graph = OnnxGraph(artifact.folder / ONNX_COMMIT) if entry.bounded else None
+        if self._commit_graph:
+            check_commit(self._commit_graph, entry)
+        self._artifact = artifact
+        for file in artifact.opened.values():
+            file.check_loaded(file.path)
+        self._state = OnnxState(entry, manifest.options.snapshot_slots)
+        self._mask = np.ones((1, self._max_seq_len), np.int64)
+        self._staged = Buffers.zeros({each.name: each for each in entry.staged})
+        self._bindings: dict[tuple[object, ...], Any] = {}
+        verifying = ("verify", *map(shorter_verify, manifest.options.shorter_verify_lens))
+        self._methods: dict[str, Callable[..., Numbers]] = {
+            "prefill": self._prefill, "decode": self._decode, "forward": self._forward, "commit": self._commit,
+            "snapshot": self._snapshot, "restore": self._restore, "reset": self._reset,
+            **dict.fromkeys(verifying, self._verify),
+        }  # fmt: skip
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of the state's buffers."""
+        return self._state.names()
+
+    @property
+    def bounded(self) -> list[str]:
+        """Return those of the version that is committed."""
+        return list(self._state.now.arrays())
+
+    def buffer(self, name: str) -> Numbers:
+        """Return a buffer's memory, where it is now. Raises KeyError without one."""
+        return self._state.buffer(name)
+
+    def call(self, name: str, *inputs: Numbers) -> tuple[Numbers, ...]:
+        """Run a method. Raises ArtifactError where onnxruntime fails; the state is then as it was.
+
+        Likewise where the program's files are others by now.
+        """
+        self._artifact.check_unchanged()
+        outputs = (self._methods[name](*inputs),)
+        self._artifact.check_unchanged()
+        return outputs
+
+    def _prefill(self, tokens: Numbers, count: Numbers) -> Numbers:
+        n = int(count[0])
+        if not 1 <= n <= tokens.shape[1] or self._state.length + n > self._max_seq_len:
+            return self._nothing(1)
+        logits = np.empty((1, 1, self._vocab_size), np.float32)
+        self._state.begin_rows()
+        past, present = self._state.now, self._state.free()
+        self._run(self._extending(past, present), tokens[:, :n], logits)
+        present.length[...] = past.length + n
+        self._state.move(present, self._state.slots)
+        return logits
+
+    def _decode(self, tokens: Numbers) -> Numbers:
+        return self._prefill(tokens, np.ones(1, np.int64))
+
+    def _forward(self, tokens: Numbers, start: Numbers) -> Numbers:
+        if int(start[0]) == 0:
+            self._reset()
+        if int(start[0]) != self._state.length:
+            return self._nothing(1)
+        return self._decode(tokens)
+
+    def _verify(self, tokens: Numbers) -> Numbers:
+        """Tokens of the padding that lie behind the last position are left out; their logits are NaN."""
+        self._state.begin_rows()
+        n = min(tokens.shape[1], self._max_seq_len - self._state.length)
+        if not n:
+            return self._nothing(tokens.shape[1])
+        now, logits = self._state.now, np.full((1, tokens.shape[1], self._vocab_size), np.nan, np.float32)
+        self._run(self._verifying(now, n), tokens[:, :n], logits[:, :n])
+        self._state.move(now, self._state.slots, StagedBlock(now, n))
+        return logits
+
+    def _commit(self, count: Numbers) -> Numbers:
+        n, block, past = int(count[0]), self._state.committed.block, self._state.now
+        if block is None or block.after is not past or not 0 <= n <= block.tokens:
+            return np.array([REFUSED])
+        present = self._state.free() if n else past
+        if n:
+            self._replay(block, past, present, count)
+            present.length[...] = past.length + n
+        self._state.move(present, self._state.slots)
+        return self._state.now.length.copy()
+
+    def _snapshot(self, slot: Numbers) -> Numbers:
+        if not 0 <= int(slot[0]) < len(self._state.slots):
+            return np.array([REFUSED])
+        now, slots = self._state.now, list(self._state.slots)
+        slots[int(slot[0])] = now
+        self._state.move(now, slots)
+        return self._state.now.length.copy()
+
+    def _restore(self, slot: Numbers) -> Numbers:
+        kept = self._state.slots[int(slot[0])] if 0 <= int(slot[0]) < len(self._state.slots) else None
+        if kept is None or int(kept.length[0]) < 0:
+            return np.array([REFUSED])
+        self._state.move(kept, self._state.slots)
+        return kept.length.copy()
+
+    def _reset(self) -> Numbers:
+        self._state.clear()
+        return self._state.now.length.copy()
+
+    def _nothing(self, tokens: int) -> Numbers:
+        """The logits of a refusal."""
+        return np.full((1, tokens, self._vocab_size), np.nan, np.float32)
+
+    def _run(self, binding: Any, tokens: Numbers, logits: Numbers) -> None:
+        """The model over tokens [1, T] after the committed ones, into the last logits [1, L, V]."""
+        total = self._state.length + tokens.shape[1]
+        first = np.array(tokens.shape[1] - logits.shape[1])
+        for name, value in ((TOKENS, np.ascontiguousarray(tokens)), (MASK, self._mask[:, :total]), (FIRST_LOGIT, first)):
+            binding.bind_ortvalue_input(name, ort_value(value))
+        binding.bind_ortvalue_output(LOGITS, ort_value(logits))
+        self._model.run(binding)
+
+    def _replay(self, block: StagedBlock, past: Version, present: Version, count: Numbers) -> None:
+        """The recurrences over the first tokens of a block; attention has nothing to do."""
+        if self._commit_graph is None:
+            return
+        binding = self._committing(block, past, present)
+        binding.bind_ortvalue_input(COUNT, ort_value(count))
+        self._commit_graph.run(binding)
+
+    # What is bound stays the same for the same versions, so that a call binds little.
+
+    def _extending(self, past: Version, present: Version) -> Any:
+        if (key := (past, present)) not in self._bindings:
+            rows = self._state.rows
+            inputs = past.buffers.named(PAST) | rows.named(PAST)
+            self._bindings[key] = self._model.binding(inputs, present.buffers.named(PRESENT) | rows.named(PRESENT))
+        return self._bindings[key]
+
+    def _verifying(self, now: Version, tokens: int) -> Any:
+        if (key := (now, tokens)) not in self._bindings:
+            rows = self._state.rows
+            inputs = now.buffers.named(PAST) | rows.named(PAST)
+            outputs = self._staged.first(tokens).named(STAGED) | rows.named(PRESENT)
+            self._bindings[key] = self._model.binding(inputs, outputs)
+        return self._bindings[key]
+
+    def _committing(self, block: StagedBlock, past: Version, present: Version) -> Any:
+        assert self._commit_graph
+        if (key := (past, present, block.tokens)) not in self._bindings:
+            inputs = past.buffers.named(PAST) | self._staged.first(block.tokens).named(STAGED)
+            self._bindings[key] = self._commit_graph.binding(inputs, present.buffers.named(PRESENT))
+        return self._bindings[key]
