@@ -42,7 +42,7 @@ def fresh_session(slots: int = 2, max_seq_len: int = 600, ends: bool = True) -> 
 
 def talk(slots: int = 2, max_seq_len: int = 600, cache_bytes: int = 10**6, **options: Any) -> Conversation:
     settings, session = Settings(**({"max_new_tokens": 25} | options)), fresh_session(slots, max_seq_len)
-    cache = PrefixCache(cache_bytes)
+    cache = PrefixCache(session.model, cache_bytes)
     return Conversation(session, BYTES, lambda messages: render(TEMPLATE, messages, {}), settings, checkpoints=cache)
 
 
