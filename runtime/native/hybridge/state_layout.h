@@ -91,7 +91,7 @@ class StateLayout {
 
   // The buffers that have the slots' lengths: one for all of them, or one for each.
   Names slot_names() const {
-    if (places_.contains(SLOT_LENGTHS) || facts_.snapshot_slots == 0) return {SLOT_LENGTHS};
+    if (places_.contains(SLOT_LENGTHS)) return {SLOT_LENGTHS};
     Names names;
     for (int64_t slot = 0; slot < facts_.snapshot_slots; ++slot) names.push_back("slots." + std::to_string(slot) + ".length");
     return names;
