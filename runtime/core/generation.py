@@ -8,11 +8,11 @@ import struct
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from ctypes import POINTER, Array, byref, c_double, c_int, c_int64, c_size_t, c_uint64, cast, pointer
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.ctypeslib import as_array
@@ -58,6 +58,14 @@ COUNTED: Sequence[tuple[int, str, Phase | None]] = [
 
 _NUMBERS = itertools.count(1)
 _DRAFTERS: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
+
+
+class Owner(Protocol):
+    """A session, of which one generation runs at a time; generations counts those that were begun."""
+
+    handle: int
+    model: Model
+    generations: int
 
 
 @dataclass(kw_only=True)
@@ -202,44 +210,47 @@ class Callbacks:
 
 
 class Generation:
-    """A generation of the session with this handle; its text is to be left alone until ``end``."""
+    """A generation of a session, which lives as long as it; the text is to be left alone until the end."""
 
-    def __init__(self, session: int, model: Model, prompt: Array[c_int64], wishes: Wishes) -> None:
+    def __init__(self, session: Owner, prompt: Array[c_int64], wishes: Wishes) -> None:
         """Read the prompt.
 
         Raises the first error of a function that it called, what a signal's handler raised meanwhile, or what the core refuses.
         """
-        self.session, self.model, self.wishes = session, model, wishes
-        self._calls = Callbacks(session, wishes)
+        self.session, self.wishes = session, wishes
+        self._handle, self._model = session.handle, session.model
+        session.generations += 1
+        self._number = session.generations
+        self._calls = Callbacks(self._handle, wishes)
         self._options = self._calls.options()
-        self._calls_back = wishes.constraint is not None or wishes.watch is not None or bool(self._options.propose)
-        self._room = (c_int64 * model.verify_len)()
+        self._calls_back = self._model.program is not None or any(
+            (wishes.constraint, wishes.watch, wishes.clock, self._options.propose)
+        )
+        self._room = (c_int64 * self._model.verify_len)()
         self._counted, self._counter, self._verifies = Counted(), c_size_t(), 0
         self._before = NUMBERS.unpack(self._counted)
         wishes.stats.prompt_tokens += len(prompt)
-        with _signals_wait(self._calls):
-            self._first = self._step("begin", prompt, len(prompt), byref(self._options), None)
+        self._first = self._step("begin", prompt, len(prompt), byref(self._options), None)
 
     def tokens(self) -> Iterator[int]:
         """Yield the tokens. Once it is closed or done, the session's text ends just before the last one."""
-        given, taken, drafted, forced = self._first, 0, 0, False
-        stats = self.wishes.stats
+        given, drafted, forced = self._first, 0, False
+        stats, yielded = self.wishes.stats, 0
         try:
             while given:
-                for token in given:
-                    taken += 1
-                    own = not drafted or taken == len(given)  # a block's last token is the model's own
+                for number, token in enumerate(given, 1):
+                    own = not drafted or number == len(given)  # a block's last token is the model's own
                     stats.origin = "own" if own else "forced" if forced else "draft"
                     stats.new_tokens += 1
                     last = self._is_last(token)
+                    yielded += 1
                     yield token
                     if last:
                         return
-                taken = 0
                 given = self._next()
                 drafted, forced = self._note_block(len(given))
         finally:
-            self._end(taken)
+            self._end(yielded)
 
     def _is_last(self, token: int) -> bool:
         wishes = self.wishes
@@ -247,21 +258,29 @@ class Generation:
 
     def _next(self) -> list[int]:
         """Run a round; returns its tokens, none at the end."""
-        if not self._calls_back:
-            return self._step("next")
-        with _signals_wait(self._calls):
-            return self._step("next")
+        if not self._is_running():
+            raise failure("next", Status.INVALID_STATE)
+        return self._step("next")
+
+    def _is_running(self) -> bool:
+        """Return whether the core's generation is still this one: another of the session ends it."""
+        return self.session.generations == self._number
 
     def _step(self, call: str, *arguments: Any) -> list[int]:
-        count = self._counter
-        status = getattr(load(), f"hybridge_{call}")(self.session, *arguments, self._room, len(self._room), byref(count))
-        if not load().hybridge_progress(self.session, byref(self._counted)):
-            self._count()
-        if error := self._calls.error or self.model.raised():
-            raise error
-        if status:
-            raise failure(call, status)
-        return self._room[: count.value]
+        with self._signals_wait(call):
+            count = self._counter
+            status = getattr(load(), f"hybridge_{call}")(self._handle, *arguments, self._room, len(self._room), byref(count))
+            if not load().hybridge_progress(self._handle, byref(self._counted)):
+                self._count()
+            if error := self._calls.error or self._model.raised():
+                raise error
+            if status:
+                raise failure(call, status)
+            return self._room[: count.value]
+
+    def _signals_wait(self, call: str) -> AbstractContextManager[None]:
+        """Return what to call the core in: signals need not wait where it calls no function of Python's."""
+        return signals_wait(self._calls.fail) if self._calls_back or call == "begin" else nullcontext()
 
     def _note_block(self, given: int) -> tuple[int, bool]:
         """Return how many draft tokens were verified for the tokens that came, and whether they were forced."""
@@ -269,7 +288,7 @@ class Generation:
             return 0, False
         self._verifies = self._counted.verifies
         drafted, count, forced = (c_int64 * len(self._room))(), self._counter, c_int()
-        load().hybridge_proposed(self.session, drafted, len(drafted), byref(count), byref(forced))
+        load().hybridge_proposed(self._handle, drafted, len(drafted), byref(count), byref(forced))
         self.wishes.stats.add_block(self.wishes.stats.new_tokens, drafted[: count.value], given - 1, bool(forced.value))
         return count.value, bool(forced.value)
 
@@ -283,13 +302,16 @@ class Generation:
                 setattr(stats, name, getattr(stats, name) + added)
         self._before = now
 
-    def _end(self, taken: int) -> None:
-        """Commit what was taken; does nothing where something else has ended the generation."""
-        status = load().hybridge_end(self.session, taken, byref(self._counted))
-        if status == Status.OK:
-            self._count()
-        elif status not in (Status.INVALID_STATE, Status.INVALID_HANDLE):
-            raise self.model.raised() or failure("end", status)
+    def _end(self, yielded: int) -> None:
+        """Commit what was yielded; does nothing where something else has ended the generation."""
+        if not self._is_running() or load().hybridge_progress(self._handle, byref(self._counted)):
+            return
+        with self._signals_wait("end"):
+            status = load().hybridge_end(self._handle, max(yielded - self._counted.tokens, 0), byref(self._counted))
+            if status == Status.OK:
+                self._count()
+            elif status not in (Status.INVALID_STATE, Status.INVALID_HANDLE):
+                raise self._model.raised() or failure("end", status)
 
 
 def _kind(drafter: Drafter | None) -> DrafterKind:
@@ -315,33 +337,36 @@ def _sampling(asked: Sampling) -> SamplingOptions:
 
 
 @contextmanager
-def _signals_wait(calls: Callbacks) -> Iterator[None]:
-    """Let the handlers of Ctrl-C and SIGTERM end a call between two chunks of a prompt or two functions of Python's.
+def signals_wait(fail: Callable[[BaseException], None]) -> Iterator[None]:
+    """Keep what handlers of Ctrl-C and SIGTERM raise until the body is done, and give it to ``fail`` at once.
 
-    Python runs a handler as soon as the core calls back, before the function's first line: what it raised there would be lost.
+    Python runs a handler as soon as the core calls back, before the function's first line: what it raised there would be lost,
+    or end a call of the program in the middle.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # Python runs handlers in the main thread alone
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    running = True
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handled = {number: handler for number, handler in before.items() if callable(handler)}
+    caught: list[BaseException] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
-        handler = before[signal.Signals(number)]
-        assert callable(handler)
         try:
-            handler(number, frame)
+            handled[signal.Signals(number)](number, frame)
         except BaseException as error:
-            if not running:  # another signal's handler raised before this one was put back
-                raise
-            calls.fail(error)
+            caught.append(error)
+            fail(error)
 
-    handled = [number for number, handler in before.items() if callable(handler)]
     try:
         for number in handled:
             signal.signal(number, handle)
         yield
     finally:
-        running = False
-        for number in handled:
-            signal.signal(number, before[number])
+        try:
+            for number in handled:
+                signal.signal(number, handled[number])
+        finally:
+            for number in handled:  # once more, should the first one have been interrupted
+                signal.signal(number, handled[number])
+    if caught:
+        raise caught[0]

@@ -89,7 +89,7 @@ class StateLayout {
 
   static int64_t length_of(const std::vector<int64_t>& text) { return static_cast<int64_t>(text.size()); }
 
-  // The buffers that have the slots' lengths: one for all of them, or one for each.
+  // The buffers that have the slots' lengths: one for all of them, or one for each; none without slots.
   Names slot_names() const {
     if (places_.contains(SLOT_LENGTHS)) return {SLOT_LENGTHS};
     Names names;
