@@ -22,15 +22,7 @@ from table import table_session
 
 import hybridge
 from hybridge.cache.errors import CommitError, DraftError, HybridgeError, NativeError, SnapshotError, TokenError, UsageError
-from hybridge.runtime import (
-    Context,
-    Model,
-    PromptLookup,
-    Proposal,
-    Sampling,
-    Session,
-    open_artifact,
-)
+from hybridge.runtime import Context, Drafter, Model, PromptLookup, Proposal, Sampling, Session, open_artifact
 from hybridge.runtime.core import library
 from hybridge.runtime.pinned import library_folder
 
