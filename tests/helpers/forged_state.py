@@ -8,26 +8,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import safetensors.torch
-from torch import Tensor
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
 
-from hybridge.runtime.sessions.state_file import _checksum
+from hybridge.runtime.core.saved_states import _checksum
 
 Content = dict[str, Any]
 """format, artifact, texts and note as they stand in the header; buffers by name under ``buffers``."""
 
 
 def forge_state(path: Path, change: Callable[[Content], object]) -> None:
-    """Change what Python's state file says, and its checksum with it."""
+    """Change what a state file of 0.2 says, and its checksum with it."""
     data = path.read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
     metadata = json.loads(data[8 : 8 + size])["__metadata__"]
     del metadata["checksum"]
-    content: Content = metadata | {"buffers": safetensors.torch.load(data)}
+    content: Content = metadata | {"buffers": safetensors.numpy.load(data)}
     change(content)
-    buffers: dict[str, Tensor] = content.pop("buffers")
+    buffers: dict[str, NDArray[np.generic]] = content.pop("buffers")
     content["checksum"] = _checksum(content, buffers)
-    path.write_bytes(safetensors.torch.save(buffers, content))
+    path.write_bytes(safetensors.numpy.save(buffers, content))
 
 
 def forge_texts(path: Path, change: Callable[[Content], object]) -> None:
@@ -45,7 +46,7 @@ BASIS, PRIME, MASK = 0xCBF29CE484222325, 0x100000001B3, (1 << 64) - 1
 
 
 def forge_native_state(path: Path, change: Callable[[bytearray], object]) -> None:
-    """Change what stands behind the header of the native core's state file, and its checksum with it."""
+    """Change what stands behind the header of the state file, and its checksum with it."""
     data = bytearray(path.read_bytes())
     header, content = data[:48], data[48:]
     change(content)

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hybridge.runtime import Session
-from hybridge.runtime.native import NativeSession
 
 
-def save_in_full(session: Session | NativeSession, prompt: Sequence[int], path: Path) -> Path:
+def save_in_full(session: Session, prompt: Sequence[int], path: Path) -> Path:
     """Save a filled slot, a longer text, and a block that waits; the state before does not matter."""
     session.reset()
     session.prefill(prompt[:4])

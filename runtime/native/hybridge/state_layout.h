@@ -89,9 +89,9 @@ class StateLayout {
 
   static int64_t length_of(const std::vector<int64_t>& text) { return static_cast<int64_t>(text.size()); }
 
-  // The buffers that have the slots' lengths: one for all of them, or one for each.
+  // The buffers that have the slots' lengths: one for all of them, or one for each; none without slots.
   Names slot_names() const {
-    if (places_.contains(SLOT_LENGTHS) || facts_.snapshot_slots == 0) return {SLOT_LENGTHS};
+    if (places_.contains(SLOT_LENGTHS)) return {SLOT_LENGTHS};
     Names names;
     for (int64_t slot = 0; slot < facts_.snapshot_slots; ++slot) names.push_back("slots." + std::to_string(slot) + ".length");
     return names;
