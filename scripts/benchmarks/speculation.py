@@ -70,7 +70,7 @@ class Curve:
 
 
 class Agreeing:
-    """A constraint that makes each draft token right with a chance ``share``, and another token the only one where it is not."""
+    """A constraint that makes each draft token right with a chance ``share``; where it is not, another is the only one."""
 
     def __init__(self, share: float, vocab: int) -> None:
         self.share, self.vocab = share, vocab
