@@ -16,10 +16,11 @@ from typing import Any
 
 sys.path = [each for each in sys.path if Path(each or ".").resolve() != Path(__file__).parent]  # its names are not for imports
 
-import hybridge
-from hybridge.runtime import PromptLookup, Session, open_artifact
-from hybridge.runtime.drafters.block_drafter import BlockDrafter
-from hybridge.runtime.drafters.draft_model import DraftModel
+from hybridge.runtime.drafters.block_drafter import BlockDrafter  # noqa: E402
+from hybridge.runtime.drafters.draft_model import DraftModel  # noqa: E402
+
+import hybridge  # noqa: E402
+from hybridge.runtime import PromptLookup, Session, open_artifact  # noqa: E402
 
 
 def main(threads: int, *folders: Path) -> None:
