@@ -70,7 +70,7 @@ class Curve:
 
 
 class Agreeing:
-    """A constraint that makes each draft token right with a chance ``share``; where it is not, another is the only one."""
+    """A constraint under which each draft token is right with a chance ``share``; otherwise another one has to come."""
 
     def __init__(self, share: float, vocab: int) -> None:
         self.share, self.vocab = share, vocab
