@@ -272,7 +272,7 @@ HEADERS: dict[str, tuple[bytes, bytes]] = {
     "one place": (b'"data_offsets":[0,', b'"data_offsets":['),
     "no shape": (b'"shape":[', b'"form":['),
     "no JSON": (b"{", b"["),
-    "no text": (b'"', b'\xff'),
+    "no text": (b'"', b"\xff"),
 }
 
 
