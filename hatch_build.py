@@ -1,7 +1,8 @@
-"""Put the compiled kernels into a wheel, for the platform that it is built on, so that its users need no compiler.
+"""Put the compiled kernels and ExecuTorch's libraries into a wheel, for the platform that it is built on.
 
-Without a compiler, or with ``HYBRIDGE_PREBUILT=0``, they are left out: the wheel is for every platform then, and what it needs
-is compiled at first use.
+So its users need neither a compiler nor ExecuTorch's own wheel, which wants 800 MB of others: THIRD_PARTY_LICENSES has the
+libraries' licenses. Without a compiler, or with ``HYBRIDGE_PREBUILT=0``, all of it is left out: the wheel is for every platform
+then, and what it needs is compiled at first use, against an installed ExecuTorch.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ class PrebuiltKernels(BuildHookInterface):  # type: ignore[type-arg]
         if not wanted():
             return []
         with (Path(self.root) / "pyproject.toml").open("rb") as file:
-            project = tomllib.load(file)["project"]
-        return [name for name in project["dependencies"] if name.startswith("executorch==")]
+            extras = tomllib.load(file)["project"]["optional-dependencies"]
+        return [name for name in extras["export"] if name.startswith("executorch==")]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile the libraries, or take them from the cache, and name the platform that they are for."""
@@ -50,16 +51,23 @@ def wanted() -> bool:
 
 
 def compiled(root: Path) -> list[Path]:
-    """Return the libraries of the checkout in ``root``, none without a compiler. Raises KernelsError where it fails."""
+    """Return the libraries of the checkout in ``root`` and ExecuTorch's below them; none without a compiler.
+
+    Raises KernelsError where compiling fails.
+    """
     # The packages without their __init__, which imports PyTorch: it takes no part in this, and is not here.
     for name, folder in {"hybridge": root, "hybridge.cache": root / "cache", "hybridge.runtime": root / "runtime"}.items():
         package = sys.modules[name] = ModuleType(name)
         package.__path__ = [str(folder)]
-    from hybridge.runtime.backends import xnnpack_cache
     from hybridge.runtime.core import library as core
     from hybridge.runtime.kernels import library
+    from hybridge.runtime.pinned import COPIED, library_folder
+    from hybridge.runtime.platforms import HERE
 
-    return [library.build(), core.build(), xnnpack_cache.library()] if library.compiler() else []
+    if not library.compiler():
+        return []
+    copies = [library_folder() / HERE.library(name) for name in COPIED]
+    return [library.build(), core.build(), *copies]
 
 
 def platform_tag(libraries: list[Path]) -> str:

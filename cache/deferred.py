@@ -1,10 +1,21 @@
-"""Packages whose names are imported at their first use (PEP 562): importing one of their modules does not load torch."""
+"""Imports that wait for their use: names of packages (PEP 562), and the half of hybridge that makes artifacts.
+
+Importing a module of such a package does not load PyTorch, which an environment that only runs artifacts does not have.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
+
+from hybridge.cache.errors import UsageError
+
+EXPORT = "pip install 'hybridge[export]'"
+"""How to install what makes and checks artifacts."""
+OF_EXPORT = frozenset({"executorch", "huggingface_hub", "safetensors", "sentencepiece", "torch", "torchao", "transformers"})
+"""The libraries that this brings, by the names under which they are imported."""
 
 
 def deferred(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
@@ -16,3 +27,17 @@ def deferred(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
         return getattr(import_module(modules[name]), name)
 
     return find
+
+
+@contextmanager
+def needs_export(who: str) -> Iterator[None]:
+    """Run a block that may import a library of the extra ``export``. Raises UsageError where it is not installed.
+
+    who: the command or the name that was asked for.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in OF_EXPORT:
+            raise
+        raise UsageError(f"{who} needs what makes artifacts: {EXPORT}.") from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,7 +46,7 @@ CALL = Fields(index=0, args=1)
 """Of a kernel's and of a delegate's."""
 VALUE = Fields(val_type=0, val=1)
 LIST = Fields(items=0)
-"""Of a list of values, and of a whole number."""
+WHOLE_NUMBER = Fields(int_val=0)
 TENSOR_FIELDS = Fields(scalar_type=0, sizes=2, data_buffer_idx=5, allocation_info=6, extra_tensor_info=9)
 EXTRA_TENSOR_INFO = Fields(fully_qualified_name=1)
 
@@ -67,7 +68,7 @@ STOCK_OPERATORS: Mapping[str, str] = {
     "quantized_decomposed": "kernels/quantized/libquantized_ops_aot_lib.*",
 }
 """Operators by namespace, and where the wheel has the library that registers them with the runtime when torch loads it."""
-OPERATORS_WITHOUT_PYTHON: Mapping[str, str] = {"quantized_decomposed": "lib/libexecutorch_kernels_quantized.*"}
+OPERATORS_WITHOUT_PYTHON: Mapping[str, str] = {"quantized_decomposed": "executorch_kernels_quantized"}
 """The same for a process that has no Python; of others the wheel has none, and they need libpython and torch."""
 
 MACROS = ("-DC10_USING_CUSTOM_GENERATED_MACROS", "-DET_EVENT_TRACER_ENABLED", "-DET_USE_THREADPOOL")
@@ -81,6 +82,10 @@ RUNTIME, THREADS = "executorch", "executorch_threadpool"
 XNNPACK_LIBRARY = "executorch_backend_xnnpack"
 OPERATORS_AND_BACKENDS = ("executorch_kernels_optimized", XNNPACK_LIBRARY)
 """Those that register what programs are made of; nothing names a symbol of theirs."""
+COPIED = (RUNTIME, THREADS, *OPERATORS_AND_BACKENDS, *OPERATORS_WITHOUT_PYTHON.values())
+"""Those that our wheel has copies of, for an environment without ExecuTorch's own wheel, which needs PyTorch."""
+COPIES = Path(__file__).parent / "kernels" / "prebuilt"
+"""The folder of the copies, beside our own compiled libraries."""
 
 
 def extension() -> Any:
@@ -165,17 +170,36 @@ def reset_threads(runtime: Any, count: int) -> None:
 
 
 def executorch() -> Path:
-    """Return the installed package's folder, without importing it."""
+    """Return the installed package's folder, without importing it. Raises ModuleNotFoundError without it."""
     spec = find_spec("executorch")
-    assert spec is not None
-    assert spec.submodule_search_locations
+    if spec is None or not spec.submodule_search_locations:
+        raise ModuleNotFoundError("No module named 'executorch'", name="executorch")
     return Path(next(iter(spec.submodule_search_locations)))
 
 
-def operator_libraries(namespaces: Collection[str], patterns: Mapping[str, str] = STOCK_OPERATORS) -> list[Path]:
-    """Return the wheel's libraries that register the operators of ``namespaces``; none for those that need none."""
-    wanted = [pattern for space, pattern in patterns.items() if space in namespaces]
-    return [path for pattern in wanted for path in sorted(executorch().glob(pattern))]
+def executorch_version() -> str | None:
+    """Return the version of the ExecuTorch whose libraries this process uses; None without any."""
+    return EXECUTORCH if uses_copies() else _installed()
+
+
+def uses_copies() -> bool:
+    """Return whether ExecuTorch's libraries are our copies: its own wheel is not here, or not in the pinned version."""
+    return _installed() != EXECUTORCH and any(COPIES.glob(f"*{RUNTIME}.*"))
+
+
+def _installed() -> str | None:
+    try:
+        return version("executorch")
+    except PackageNotFoundError:
+        return None
+
+
+def library_folder() -> Path:
+    """Return the folder of ExecuTorch's shared libraries.
+
+    Where its wheel is installed it is the wheel's, so that a process which imports the extension module has them once.
+    """
+    return COPIES if uses_copies() else executorch() / "lib"
 
 
 def include_folders() -> list[Path]:
@@ -184,9 +208,16 @@ def include_folders() -> list[Path]:
     return [include, include / "executorch/runtime/core/portable_type/c10"]
 
 
-def library_folder() -> Path:
-    """Return the folder of the wheel's shared libraries."""
-    return executorch() / "lib"
+def operator_libraries(namespaces: Collection[str]) -> list[Path]:
+    """Return the wheel's libraries that register the operators of ``namespaces``; none for those that need none."""
+    wanted = [pattern for space, pattern in STOCK_OPERATORS.items() if space in namespaces]
+    return [path for pattern in wanted for path in sorted(executorch().glob(pattern))]
+
+
+def operator_libraries_without_python(namespaces: Collection[str]) -> list[Path]:
+    """Return the same for a process without Python; none for operators that the wheel has for Python alone."""
+    wanted = [name for space, name in OPERATORS_WITHOUT_PYTHON.items() if space in namespaces]
+    return [path for name in wanted for path in sorted(library_folder().glob(f"lib{name}.*"))]
 
 
 ONNX_OPTIONS: Mapping[str, str] = {"session.force_spinning_stop": "1"}  # between two calls the processor rests

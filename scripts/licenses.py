@@ -18,7 +18,8 @@ HEAD = """# Licenses
 
 hybridge is under Apache-2.0 ([LICENSE](../LICENSE)). Below are the libraries that it needs and those that they need,
 with the license that each one's installed description names; `scripts/licenses` writes this page. The embedded models
-are our own, see [their page](../export/embedded/README.md).
+are our own, see [their page](../export/embedded/README.md). A wheel for one platform has copies of ExecuTorch's shared
+libraries, whose licenses are in [THIRD_PARTY_LICENSES](../THIRD_PARTY_LICENSES).
 
 | library | for | license |
 |---|---|---|
@@ -43,11 +44,12 @@ def rows() -> list[tuple[str, str, str]]:
 
 
 def wants() -> dict[str, list[Requirement]]:
-    """Return what hybridge itself and each of its extras ask for."""
+    """Return what hybridge itself and each of its extras ask for, other extras left out."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = {name: wanted for name, wanted in project["optional-dependencies"].items() if name != DEVELOPMENT}
     parts = {"hybridge": project["dependencies"], **extras}
-    return {name: [Requirement(each) for each in wanted] for name, wanted in parts.items()}
+    every = {name: [Requirement(each) for each in wanted] for name, wanted in parts.items()}
+    return {name: [each for each in wanted if each.name != "hybridge"] for name, wanted in every.items()}
 
 
 def closure(wanted: Iterable[Requirement]) -> set[str]:

@@ -31,7 +31,9 @@ PLATFORMS = {
     ("darwin", "arm64"): "aarch64-apple-darwin",
 }
 """What setup runs on, and uv's name for it."""
-EXTRAS = ("checkpoints", "dev", "eval", "onnx", "optimum", "serve", "structured")
+EXTRAS = ("checkpoints", "dev", "eval", "export", "onnx", "optimum")
+OWN = "hybridge["
+"""How an extra asks for another one."""
 BUILD = ("editables", "setuptools")
 """What builds the checkout and the libraries that are published as source alone, beside pyproject's build-system."""
 LOCKS = ("requirements", "requirements-cuda")
@@ -93,7 +95,7 @@ def main() -> int:
     with (ROOT / "pyproject.toml").open("rb") as file:
         project = tomllib.load(file)
     wanted = project["project"]["dependencies"] + [
-        each for extra in EXTRAS for each in project["project"]["optional-dependencies"][extra]
+        each for extra in EXTRAS for each in project["project"]["optional-dependencies"][extra] if not each.startswith(OWN)
     ]
     build = [*project["build-system"]["requires"], *BUILD]
     try:

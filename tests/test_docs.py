@@ -28,7 +28,7 @@ ELSEWHERE = {
     "hf download Qwen/Qwen3.5-0.8B --local-dir Qwen3.5-0.8B": "by the network; the tests have a small model of that type there",
     "python3 -m venv talk": "the environment is the tests' own",
     "source talk/bin/activate": "the same",
-    "pip install hybridge-*.whl": "tests/test_packaging.py builds and installs the wheel",
+    'pip install "$(ls hybridge-*.whl)[export]"': "tests/test_packaging.py builds and installs the wheel",
     "pip install cmake": "the tests have it",
     'cmake -S app -B build -DCMAKE_PREFIX_PATH="$(hybridge native --cmake-prefix)"': "tests/test_native_package.py does it",
     "cmake --build build --parallel": "the same",

@@ -78,8 +78,8 @@ def test_this_checkout_has_what_it_needs_and_names_every_extra() -> None:
     assert done.exit_code == 0, done.stdout
     content = json.loads(done.stdout)
     assert content["ok"]
-    assert {"torch", "executorch", "torch loads", "ExecuTorch loads"} <= {each["name"] for each in content["libraries"]}
-    assert {each["name"] for each in content["extras"]} >= {"checkpoints", "onnx", "optimum", "serve"}
+    assert {"torch loads", "ExecuTorch loads"} <= {each["name"] for each in content["libraries"]}
+    assert {each["name"] for each in content["extras"]} >= {"checkpoints", "export", "onnx", "optimum"}
     assert {each["name"] for each in content["extras"]} == doctor.BRINGS.keys() & {each["name"] for each in content["extras"]}
 
 

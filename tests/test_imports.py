@@ -27,7 +27,7 @@ DOCUMENTED = frozenset(
         *("executorch.exir", "safetensors", "safetensors.torch", "tokenizers", "sentencepiece"),
         *("onnx", "onnx_ir", "onnx_ir.passes.common", "onnxruntime", "onnxscript"),
         *("numpy", "numpy.ctypeslib", "numpy.typing"),
-        *("gguf", "huggingface_hub", "huggingface_hub.errors", "peft"),
+        *("gguf", "huggingface_hub", "huggingface_hub.errors", "peft", "regex"),
         *(
             "jinja2",
             "jinja2.ext",
@@ -177,7 +177,13 @@ def imported(node: ast.AST) -> list[str]:
 # What is declared
 
 DISTRIBUTIONS = packages_distributions()
-EXTRAS = {name: frozenset(map(str, values)) for name, values in PROJECT["optional-dependencies"].items() if name != "dev"}
+EXTRAS = {
+    name: frozenset(each for each in map(str, values) if not each.startswith("hybridge["))
+    for name, values in PROJECT["optional-dependencies"].items()
+    if name != "dev"
+}
+EVERYWHERE = "export"
+"""An extra whose libraries any module may need: tests/test_base_install.py says what has to run without them."""
 
 
 def name_of(requirement: str) -> str:
@@ -188,7 +194,7 @@ def name_of(requirement: str) -> str:
 
 def declared_for(path: Path, *, lazily: bool) -> set[str]:
     """A module may need an extra where it is about that extra, or imports it only when it is called."""
-    needed = [extra for name, extra in EXTRAS.items() if lazily or name in inside(path)]
+    needed = [extra for name, extra in EXTRAS.items() if lazily or name == EVERYWHERE or name in inside(path)]
     return {name_of(each) for each in (*PROJECT["dependencies"], *(each for extra in needed for each in extra))}
 
 

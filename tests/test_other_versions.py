@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from command_line import exit_code
 from forgery import Content, forge
+from hybridge.runtime.backends import threads
 from tiny import save_tokenizer
 from typer.testing import CliRunner
 
@@ -23,7 +24,6 @@ from hybridge.export.profiling.program_file import ProgramFile
 from hybridge.runtime import Session, pinned
 from hybridge.runtime.artifacts.artifact import file_entry, open_artifact
 from hybridge.runtime.artifacts.runtime_check import installed
-from hybridge.runtime.backends import threads
 from hybridge.runtime.native import NativeSession
 
 CHECKOUT = Path(__file__).parents[1]
@@ -149,6 +149,6 @@ def test_another_executorch_in_the_environment_is_named(without_executorch: None
 
 def test_the_version_is_the_one_that_is_pinned() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert f"executorch=={pinned.EXECUTORCH}" in project["dependencies"]
+    assert f"executorch=={pinned.EXECUTORCH}" in project["optional-dependencies"]["export"]
     assert installed("executorch") == pinned.EXECUTORCH
     assert installed("no-such-library") == "none"

@@ -14,8 +14,10 @@ from typing import Any
 from zipfile import ZipFile
 
 import pytest
+from base_install import WITHOUT_EXECUTORCH, WITHOUT_EXPORT
 
 import hybridge
+from hybridge.runtime.pinned import COPIED, library_folder
 from hybridge.runtime.platforms import HERE
 
 CHECKOUT = Path(__file__).parents[1]
@@ -84,9 +86,9 @@ def checkout_files() -> set[str]:
     return names | {"hybridge/__init__.py", "hybridge/py.typed", REGISTRATION}
 
 
-def test_the_wheel_holds_the_package_compiled_kernels_and_nothing_else(wheel: Path) -> None:
+def test_the_wheel_holds_the_package_compiled_libraries_and_nothing_else(wheel: Path) -> None:
     names = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    libraries = map(HERE.library, ("hybridge", "hybridge_kernels", "hybridge_xnnpack"))
+    libraries = map(HERE.library, ("hybridge", "hybridge_kernels", *COPIED))
     compiled = {f"hybridge/runtime/kernels/prebuilt/{name}" for name in libraries}
     assert names == checkout_files() | compiled
 
@@ -115,37 +117,37 @@ def test_the_installed_kernels_run_without_a_compiler(installed: Path, own_artif
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
-def test_the_installed_switch_of_xnnpack_needs_no_compiler(installed: Path, tmp_path: Path) -> None:
-    code = """
-import json
-from hybridge.runtime.core.library import executorch_runtime
-from hybridge.runtime.backends.xnnpack_cache import library, share_packed_weights
-
-executorch_runtime()
-print(json.dumps([share_packed_weights(), str(library())]))
-"""
-    shared, library = python(code, PATH="", CXX="", XDG_CACHE_HOME=str(tmp_path), PYTHONPATH=str(installed))
-    assert shared
-    assert Path(library).is_relative_to(installed)
-
-
-@pytest.mark.slow
-def test_the_installed_core_needs_no_compiler_and_no_torch(installed: Path, own_artifact: Path, tmp_path: Path) -> None:
-    code = """
+GENERATE = """
 import json, sys
-sys.modules.update(dict.fromkeys(("torch", "transformers", "executorch.extension")))
-from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.core import Model, Session, library
+from hybridge.runtime import Session
 
-session = Session(Model(open_artifact(sys.argv[1])))
-print(json.dumps([session.generate([5, 6, 7], max_new_tokens=3).tokens, str(library.path())]))
+generated = list(Session.load(sys.argv[1]).generate([5, 6, 7], max_new_tokens=3))
+loaded = {line.split()[-1] for line in open("/proc/self/maps") if "libexecutorch" in line or "libhybridge" in line}
+print(json.dumps([generated, sorted(loaded)]))
 """
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_installed_core_runs_on_the_wheels_own_libraries(installed: Path, own_artifact: Path, tmp_path: Path) -> None:
+    """Without a compiler, ExecuTorch's wheel and PyTorch."""
     without = {"PATH": "", "CXX": "", "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(installed)}
-    tokens, library = python(code, own_artifact, **without)
+    tokens, loaded = python(WITHOUT_EXECUTORCH + WITHOUT_EXPORT + GENERATE, own_artifact, **without)
     assert len(tokens) == 3
-    assert Path(library).is_relative_to(installed)
+    assert {Path(path).parent for path in loaded} == {installed / "hybridge" / "runtime" / "kernels" / "prebuilt"}
+    assert len(loaded) == 6
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_beside_an_installed_executorch_the_wheels_copies_are_not_loaded(
+    installed: Path, own_artifact: Path, tmp_path: Path
+) -> None:
+    without = {"PATH": "", "CXX": "", "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(installed)}
+    _, loaded = python(GENERATE, own_artifact, **without)
+    places = {Path(path).parent for path in loaded if "libexecutorch" in path}
+    assert places == {library_folder().resolve()}
 
 
 def test_the_wheel_holds_the_embedded_model_and_the_license(wheel: Path) -> None:
@@ -153,7 +155,8 @@ def test_the_wheel_holds_the_embedded_model_and_the_license(wheel: Path) -> None
     model = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
     embedded = (*model, *(f"draft/{name}" for name in model), "mtp.safetensors", "chat_template.jinja")
     assert {f"hybridge/export/embedded/{name}" for name in embedded} <= names
-    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+    for name in ("LICENSE", "THIRD_PARTY_LICENSES"):
+        assert any(each.endswith(f".dist-info/licenses/{name}") for each in names)
 
 
 def test_the_source_distribution_holds_no_tests_and_every_file_once(built: Path) -> None:

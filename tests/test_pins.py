@@ -321,10 +321,7 @@ def test_the_wheel_has_the_files_that_are_linked_and_loaded() -> None:
     wanted = [
         headers / "executorch/runtime/backend/options.h",
         c10 / "torch/headeronly/macros/Macros.h",
-        *(
-            pinned.library_folder() / HERE.library(name)
-            for name in (pinned.RUNTIME, pinned.THREADS, *pinned.OPERATORS_AND_BACKENDS)
-        ),
+        *(pinned.library_folder() / HERE.library(name) for name in pinned.COPIED),
     ]
     assert [path for path in wanted if not path.is_file()] == [], "the wheel is laid out otherwise: see runtime/pinned.py"
     for space in pinned.STOCK_OPERATORS:

@@ -1,7 +1,4 @@
-"""Answers that fit a JSON schema, with speculation: python structured.py OUT
-
-It needs pip install 'hybridge[structured]'.
-"""
+"""Answers that fit a JSON schema, with speculation: python structured.py OUT"""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from types import FrameType
 
 from rich.markup import escape
 
+from hybridge.cache.deferred import needs_export
 from hybridge.cache.errors import HybridgeError
 from hybridge.export.cli.app import app
 from hybridge.export.cli.common import err
@@ -44,7 +45,7 @@ def ended(command: Callable[[], object]) -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     try:
-        with _leaving_at(signal.SIGTERM), _leaving_at(signal.SIGINT):
+        with _leaving_at(signal.SIGTERM), _leaving_at(signal.SIGINT), needs_export(_asked()):
             command()
     except HybridgeError as error:
         fail(str(error), error.exit_code)
@@ -53,6 +54,11 @@ def ended(command: Callable[[], object]) -> None:
     except KeyboardInterrupt:
         err.print("[bold red]Interrupted.[/]")
         sys.exit(130)
+
+
+def _asked() -> str:
+    """Return the command that this process was asked for, such as ``hybridge export``."""
+    return " ".join(["hybridge", *[word for word in sys.argv[1:] if not word.startswith("-")][:1]])
 
 
 @contextmanager

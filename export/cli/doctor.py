@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from rich.markup import escape
@@ -18,15 +19,17 @@ from hybridge.cache.errors import HybridgeError, KernelsError
 from hybridge.export.cli.common import err, out, table
 from hybridge.export.cli.requirements import Library, Requirements, requirements
 from hybridge.export.profiling.processor import processor_name
+from hybridge.runtime import pinned
+from hybridge.runtime.kernels import compiling
 from hybridge.runtime.kernels import library as kernels
+from hybridge.runtime.native_log import without_native_log
 
 BRINGS = {
     "checkpoints": "GGUF files and LoRA adapters",
     "eval": "hybridge lm-eval, hybridge evaluate --plot",
+    "export": "hybridge export, validate, evaluate and demo; hybridge.load",
     "onnx": "--format onnx",
     "optimum": "optimum-cli export hybridge",
-    "serve": "hybridge serve",
-    "structured": "answers of a given form",
 }
 """What each extra is for."""
 
@@ -70,7 +73,7 @@ def examine(wanted: Requirements | None = None) -> Report:
         "libraries": [_library(each, wanted.install()) for each in wanted.needed] + list(_loads()),
         "kernels": _kernels(),
         "tools": list(_tools()),
-        "extras": [_extra(name, libraries, wanted.install(name)) for name, libraries in wanted.extras.items()],
+        "extras": [_extra(name, libraries, wanted.install(name)) for name, libraries in wanted.extras.items() if libraries],
     })  # fmt: skip
 
 
@@ -103,9 +106,17 @@ def _library(each: Library, install: str) -> Finding:
 
 
 def _loads() -> Iterator[Finding]:
-    """Whether what computes does load: a library may be installed and miss one of the system's."""
-    for name, load in (("torch loads", _load_torch), ("ExecuTorch loads", _load_executorch)):
-        yield _tried(name, load)
+    """Load what computes: a library may be there and miss one of the system's."""
+    yield _tried("ExecuTorch loads", _load_executorch)
+    if _has_torch():
+        yield _tried("torch loads", _load_torch)
+
+
+def _has_torch() -> bool:
+    try:
+        return find_spec("torch") is not None
+    except ImportError as error:  # of a finder that somebody has added
+        return not isinstance(error, ModuleNotFoundError)
 
 
 def _load_torch() -> str:
@@ -115,9 +126,9 @@ def _load_torch() -> str:
 
 
 def _load_executorch() -> str:
-    from hybridge.runtime.core.library import threads
-
-    return f"{threads()} threads"
+    with without_native_log():
+        compiling.load_libraries(*pinned.OPERATORS_AND_BACKENDS)
+    return f"{pinned.executorch_version()}, of {'hybridge' if pinned.uses_copies() else 'ExecuTorch'}'s wheel"
 
 
 def _tried(name: str, load: Callable[[], str], remedy: str = "") -> Finding:

@@ -74,7 +74,7 @@ def _extras_of(requirement: Requirement) -> Iterable[str]:
 
 
 def _libraries(wanted: Iterable[Requirement]) -> list[Library]:
-    return [_library(each) for each in wanted]
+    return [_library(each) for each in wanted if each.name != hybridge.__name__]  # an extra may ask for another one
 
 
 def _library(wanted: Requirement) -> Library:

@@ -7,6 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifacts.manifest import Manifest
+from hybridge.runtime.pinned import executorch_version
 
 LIBRARIES = {"pte": "executorch", "onnx": "onnxruntime"}
 """What runs an artifact, by its format."""
@@ -44,7 +45,9 @@ def other_version(manifest: Manifest) -> str:
 
 
 def installed(library: str) -> str:
-    """Return the version of an installed library, ``none`` where it is not installed."""
+    """Return the version of a library that is here, ``none`` where it is not installed."""
+    if library == "executorch":
+        return executorch_version() or "none"
     try:
         return version(library)
     except PackageNotFoundError:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import operator
 import signal
+import struct
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from ctypes import POINTER, Array, byref, c_double, c_int, c_int64, c_size_t, c_uint64, cast, pointer
 from dataclasses import dataclass, field
 from types import FrameType
@@ -19,6 +20,7 @@ from numpy.ctypeslib import as_array
 from numpy.typing import NDArray
 
 from hybridge.cache.errors import DraftError
+from hybridge.runtime.core import interface
 from hybridge.runtime.core.constraint import Constraint
 from hybridge.runtime.core.drafters import Context, Drafter, DraftModel, Proposer
 from hybridge.runtime.core.failures import failure
@@ -39,13 +41,22 @@ from hybridge.runtime.core.interface import (
 from hybridge.runtime.core.library import load
 from hybridge.runtime.core.model import Model
 from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.core.statistics import COUNTS, PHASES, GenerationStats
+from hybridge.runtime.core.statistics import PHASES, GenerationStats, Phase
 from hybridge.runtime.core.token_ids import token_ids
 
 Until = Callable[[int], bool]
 """Called with each new token; True makes it the last."""
 Watch = Callable[[NDArray[np.float32], int], None]
 """Called with each new token of the text, in order, and with the model's logits [V] for its position, a view for the call."""
+
+NUMBERS = struct.Struct(f"{len(interface.COUNTS)}N{len(interface.SECONDS)}d")
+"""The core's counts and seconds, which are read for each token: a field of a ctypes structure takes longer."""
+_FIELDS = (*interface.COUNTS, *interface.SECONDS)
+COUNTED: Sequence[tuple[int, str, Phase | None]] = [
+    *((_FIELDS.index(name), name, None) for name in (*interface.COUNTS[1:], "new_seconds")),
+    *((_FIELDS.index(f"{phase}_seconds"), f"{phase}_seconds", phase) for phase in PHASES),
+]
+"""Each of them by its place, with its phase if it is the seconds of one, in the order in which phases come."""
 
 _NUMBERS = itertools.count(1)
 _DRAFTERS: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
@@ -222,8 +233,12 @@ class Generation:
         self._number = session.generations
         self._calls = Callbacks(self._handle, self._model.vocab_size, wishes)
         self._options = self._calls.options()
+        self._calls_back = self._model.program is not None or any(
+            (wishes.constraint, wishes.watch, wishes.clock, self._options.propose)
+        )
         self._room = (c_int64 * self._model.verify_len)()
-        self._before = Counted()
+        self._counted, self._counter, self._verifies = Counted(), c_size_t(), 0
+        self._before = NUMBERS.unpack(self._counted)
         wishes.stats.prompt_tokens += len(prompt)
         self._first = self._step("begin", prompt, len(prompt), byref(self._options), None)
 
@@ -262,45 +277,49 @@ class Generation:
         return self.session.generations == self._number
 
     def _step(self, call: str, *arguments: Any) -> list[int]:
-        count, now = c_size_t(), Counted()
-        with signals_wait(self._calls.fail):
+        with self._signals_wait(call):
+            count = self._counter
             status = getattr(load(), f"hybridge_{call}")(self._handle, *arguments, self._room, len(self._room), byref(count))
-            if not load().hybridge_progress(self._handle, byref(now)):
-                self._count(now)
+            if not load().hybridge_progress(self._handle, byref(self._counted)):
+                self._count()
             if error := self._calls.error or self._model.raised():
                 raise error
             if status:
                 raise failure(call, status)
             return self._room[: count.value]
 
+    def _signals_wait(self, call: str) -> AbstractContextManager[None]:
+        """Return what to call the core in: signals need not wait where it calls no function of Python's."""
+        return signals_wait(self._calls.fail) if self._calls_back or call == "begin" else nullcontext()
+
     def _note_block(self, given: int) -> tuple[int, bool]:
         """Return how many draft tokens were verified for the tokens that came, and whether they were forced."""
-        drafted, count, forced = (c_int64 * len(self._room))(), c_size_t(), c_int()
+        if self._counted.verifies == self._verifies or not given:
+            return 0, False
+        self._verifies = self._counted.verifies
+        drafted, count, forced = (c_int64 * len(self._room))(), self._counter, c_int()
         load().hybridge_proposed(self._handle, drafted, len(drafted), byref(count), byref(forced))
-        if count.value and given:
-            self.wishes.stats.add_block(self.wishes.stats.new_tokens, drafted[: count.value], given - 1, bool(forced.value))
+        self.wishes.stats.add_block(self.wishes.stats.new_tokens, drafted[: count.value], given - 1, bool(forced.value))
         return count.value, bool(forced.value)
 
-    def _count(self, now: Counted) -> None:
+    def _count(self) -> None:
         """Add to the statistics what was done since they were added to."""
-        stats = self.wishes.stats
-        for name in (*COUNTS, "new_seconds"):
-            setattr(stats, name, getattr(stats, name) + getattr(now, name) - getattr(self._before, name))
-        for phase in PHASES:
-            name = f"{phase}_seconds"
-            if seconds := getattr(now, name) - getattr(self._before, name):
-                stats.add_seconds(phase, seconds)
+        stats, before, now = self.wishes.stats, self._before, NUMBERS.unpack(self._counted)
+        for place, name, phase in COUNTED:
+            if (added := now[place] - before[place]) and phase is not None:
+                stats.add_seconds(phase, added)
+            elif added:
+                setattr(stats, name, getattr(stats, name) + added)
         self._before = now
 
     def _end(self, yielded: int) -> None:
         """Commit what was yielded; does nothing where something else has ended the generation."""
-        now = Counted()
-        if not self._is_running() or load().hybridge_progress(self._handle, byref(now)):
+        if not self._is_running() or load().hybridge_progress(self._handle, byref(self._counted)):
             return
-        with signals_wait(self._calls.fail):
-            status = load().hybridge_end(self._handle, max(yielded - now.tokens, 0), byref(now))
+        with self._signals_wait("end"):
+            status = load().hybridge_end(self._handle, max(yielded - self._counted.tokens, 0), byref(self._counted))
             if status == Status.OK:
-                self._count(now)
+                self._count()
             elif status not in (Status.INVALID_STATE, Status.INVALID_HANDLE):
                 raise self._model.raised() or failure("end", status)
 

@@ -89,22 +89,23 @@ def _check_version(library: Path, loaded: ctypes.CDLL) -> None:
 def load_operators(namespaces: Collection[str]) -> None:
     """Register the operators of these namespaces with the runtime, our own kernels among them.
 
-    ExecuTorch's wheel has the llama:: operators in a library for PyTorch alone, which then has to be installed, and is not
+    ExecuTorch's wheel has the llama:: operators in a library for PyTorch alone: both then have to be installed, and are not
     imported. Raises NativeError where a library does not load, and what ``kernels.library.load`` raises.
     """
     if "hybridge" in namespaces:
         kernels.load()
-    found = pinned.operator_libraries(namespaces, pinned.OPERATORS_WITHOUT_PYTHON)
     others = set(namespaces) - set(pinned.OPERATORS_WITHOUT_PYTHON)
-    for path in [*found, *pinned.operator_libraries(others)]:
-        try:
-            with without_native_log():
+    try:
+        found = [*pinned.operator_libraries_without_python(namespaces), *pinned.operator_libraries(others)]
+        with without_native_log():
+            for path in found:
                 ctypes.CDLL(str(path))
-        except OSError as error:
-            raise NativeError(
-                f"{path.name} does not load ({error}): ExecuTorch's wheel has these operators for PyTorch alone. "
-                "Install torch, or export with --kernels hybridge."
-            ) from None
+    except (OSError, ModuleNotFoundError) as error:
+        raise NativeError(
+            f"this program's {'and '.join(f'{each}:: ' for each in sorted(set(namespaces) & set(pinned.STOCK_OPERATORS)))}"
+            f"operators do not load ({error}): ExecuTorch's wheel has them for PyTorch alone. "
+            "pip install 'hybridge[export]', or export the model with --kernels hybridge."
+        ) from None
 
 
 def build() -> Path:

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 from numpy.typing import NDArray
 
 from hybridge.cache.errors import StateFileError
@@ -25,6 +23,15 @@ LARGEST_HEADER = 100_000_000
 """Bytes of names, texts and note; safetensors takes no more."""
 NAMES = {"format", "artifact", "texts", "note", "checksum"}
 """All that the header says of a state beside its buffers."""
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "I64": np.dtype(np.int64),
+    "I8": np.dtype(np.int8),
+    "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_),
+}
+"""By safetensors' names."""
 Buffers = Mapping[str, NDArray[Any]]
 
 
@@ -49,13 +56,12 @@ def read_older(path: Path, artifact: str, expected: Buffers) -> SavedState | Non
         data = read_regular(path, 2 * sum(buffer.nbytes for buffer in expected.values()) + LARGEST_HEADER)
         if data.startswith(OWN):
             return None
-        buffers = safetensors.numpy.load(data)
-        metadata = _json(data[8 : 8 + int.from_bytes(data[:8], "little")].decode()).get("__metadata__", {})
+        metadata, buffers = _safetensors(data)
     except FileNotFoundError:
         raise StateFileError(f"{path} does not exist; give a file that a session was saved to.") from None
     except OSError as error:
         raise StateFileError(f"{path} cannot be read as a saved session: {error.strerror or error}.") from None
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise StateFileError(f"{path} cannot be read as a saved session ({error}); it is damaged or not one.") from None
     if metadata.get("format") != FORMAT:
         raise StateFileError(f"{path} is not a saved session of this version ({FORMAT}); save it again.")
@@ -71,6 +77,23 @@ def read_older(path: Path, artifact: str, expected: Buffers) -> SavedState | Non
     except ValueError as error:
         raise StateFileError(f"{path} does not say what its state is the state of ({error}); save it again.") from None
     return SavedState({name: np.ascontiguousarray(each) for name, each in buffers.items()}, tokens, slots, metadata["note"])
+
+
+def _safetensors(data: bytes) -> tuple[dict[str, str], dict[str, NDArray[Any]]]:
+    """Return what a file's header says of it, and its arrays, views of ``data``. Raises ValueError and the like."""
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = _json(data[8:start].decode())
+    metadata = header.pop("__metadata__")
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, described in header.items():
+        dtype, shape, (begin, end) = DTYPES[described["dtype"]], described["shape"], described["data_offsets"]
+        if not all(type(each) is int and each >= 0 for each in (*shape, begin, end)):
+            raise ValueError(f"{name} lies nowhere")
+        part = memoryview(data)[start + begin : start + end]
+        if len(part) != end - begin:
+            raise ValueError(f"{name} leads out of the file")
+        arrays[name] = np.frombuffer(part, dtype).reshape(shape)
+    return metadata, arrays
 
 
 def _json(text: str) -> Any:

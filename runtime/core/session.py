@@ -353,6 +353,8 @@ class Session(Owned):
         run("cancel", self.handle)
 
     def _become(self, saved: saved_states.SavedState) -> None:
+        if not saved.slots.keys() <= set(range(self.snapshot_slots)):
+            raise StateFileError("this is no state of this artifact: it fills snapshot slots that do not exist.")
         views = (ArrayView * len(saved.buffers))()
         for view, (name, buffer) in zip(views, saved.buffers.items(), strict=True):
             view.name, view.type = name.encode(), NUMBERS[buffer.dtype]

@@ -1,6 +1,6 @@
 """C++ that is compiled at first use, against the ExecuTorch that is installed; what was built stays in the user's cache.
 
-A wheel brings what would be compiled, for its platform and the pinned ExecuTorch (hatch_build.py).
+A wheel brings what would be compiled, for its platform, and the libraries of the pinned ExecuTorch (hatch_build.py).
 """
 
 from __future__ import annotations
@@ -12,17 +12,23 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 
 from hybridge.cache.errors import KernelsError
 from hybridge.runtime.files.claim import claim_folder, claimed_file, partial_path, remove_leftover
 from hybridge.runtime.files.durable import sync
 from hybridge.runtime.files.private import distrust, hash_path, private_folder, write_hash
-from hybridge.runtime.pinned import EXECUTORCH, RUNTIME, THREADS, executorch, include_folders, library_folder
+from hybridge.runtime.pinned import (
+    COPIES,
+    EXECUTORCH,
+    RUNTIME,
+    THREADS,
+    executorch_version,
+    include_folders,
+    library_folder,
+    uses_copies,
+)
 from hybridge.runtime.platforms import HERE
-
-PREBUILT = Path(__file__).parent / "prebuilt"
 
 
 def compiler() -> str | None:
@@ -37,8 +43,8 @@ def cache_folder(kind: str) -> Path:
 
 def prebuilt(name: str) -> Path | None:
     """Return the library that our wheel brought, as much to be trusted as its Python; none for another ExecuTorch."""
-    path = PREBUILT / name
-    return path if path.exists() and version("executorch") == EXECUTORCH else None
+    path = COPIES / name
+    return path if path.exists() and executorch_version() == EXECUTORCH else None
 
 
 def is_built(path: Path) -> bool:
@@ -121,7 +127,12 @@ def errors_of(command: Sequence[str], folder: Path) -> str | None:
 
 
 def include_flags() -> list[str]:
-    """Return the flags for ExecuTorch's headers, whose own warnings are not ours to see."""
+    """Return the flags for ExecuTorch's headers, whose own warnings are not ours to see. Raises KernelsError without them."""
+    if uses_copies():
+        raise KernelsError(
+            f"compiling needs the headers of ExecuTorch {EXECUTORCH}, and this installation has its libraries alone: "
+            "pip install 'hybridge[export]'."
+        )
     return [flag for folder in include_folders() for flag in ("-isystem", str(folder))]
 
 
@@ -141,9 +152,14 @@ def plugin_flags(*libraries: str) -> list[str]:
 
 def load_plugin(path: Path, *libraries: str) -> ctypes.CDLL:
     """Load what was linked with ``plugin_flags`` of the same libraries. Raises OSError."""
+    load_libraries(*libraries)
+    return ctypes.CDLL(str(path))
+
+
+def load_libraries(*libraries: str) -> None:
+    """Load ExecuTorch's runtime and more of its ``libraries`` into this process. Raises OSError."""
     for name in (RUNTIME, THREADS, *libraries):
         ctypes.CDLL(str(library_folder() / HERE.library(name)))
-    return ctypes.CDLL(str(path))
 
 
 def key(files: Sequence[Path], compiler: str | None, flags: Sequence[str]) -> str:
@@ -157,7 +173,7 @@ def key(files: Sequence[Path], compiler: str | None, flags: Sequence[str]) -> st
 def _ingredients(files: Sequence[Path], compiler: str, flags: Sequence[str]) -> Iterator[bytes]:
     for path in files:
         yield path.read_bytes()
-    yield f"{compiler} {_banner(compiler)} {flags} {version('executorch')} {executorch()} {platform.machine()}".encode()
+    yield f"{compiler} {_banner(compiler)} {flags} {executorch_version()} {library_folder()} {platform.machine()}".encode()
 
 
 def _banner(compiler: str) -> str:

@@ -1,4 +1,4 @@
-"""Grammars over a model's tokens: llguidance's, which needs ``pip install 'hybridge[structured]'``."""
+"""Grammars over a model's tokens: llguidance's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from hybridge.cache.errors import GrammarError, UsageError
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 
-MISSING = "structured output needs llguidance: pip install 'hybridge[structured]'."
 LAYOUT = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
 """How JSON is written, in one way alone: else less is forced, and a model may write whitespace without end."""
 LARGEST = 1 << 20
@@ -28,13 +27,11 @@ class Grammars:
     """Reads schemas, expressions and grammars for one tokenizer. With a vocabulary of 250,000, making it takes 2 seconds."""
 
     def __init__(self, tokenizer: str, vocab_size: int, eos_ids: Sequence[int]) -> None:
-        """tokenizer: the text of tokenizer.json. Raises UsageError without llguidance, for a model whose texts have no end,
-        and for a tokenizer that llguidance does not take.
+        """tokenizer: the text of tokenizer.json. Raises UsageError for a model whose texts have no end, and for a
+        tokenizer that llguidance does not take.
         """
-        try:
-            from llguidance import LLTokenizer
-        except ImportError:
-            raise UsageError(MISSING) from None
+        from llguidance import LLTokenizer
+
         if not eos_ids:
             raise UsageError("this model has no token that ends a text, so nothing can say that a structure is complete.")
         try:

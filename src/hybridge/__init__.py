@@ -39,9 +39,13 @@ def load(folder: str | Path, *, drafter: Drafter | None = None, cache_dir: str |
     """Open an artifact with transformers' interface: ``load("OUT").generate(**tokenizer(text, return_tensors="pt"))``.
 
     cache_dir: a folder in which checkpoints of what was read stay for the next time; it holds texts, for their owner alone.
-    Raises ArtifactError, saying what is wrong with the folder. Without transformers, use ``hybridge.Session``.
+    Raises ArtifactError, saying what is wrong with the folder, and UsageError without ``pip install 'hybridge[export]'``: use
+    ``hybridge.Session`` there.
     """
-    from hybridge.export.transformers_api.causal_lm import CausalLM
+    from hybridge.cache.deferred import needs_export
+
+    with needs_export("hybridge.load"):
+        from hybridge.export.transformers_api.causal_lm import CausalLM
 
     return CausalLM.from_pretrained(folder, drafter=drafter, cache_dir=cache_dir)
 
@@ -54,9 +58,10 @@ if not TYPE_CHECKING:  # else a type checker would believe in every name
 
         if name not in _MODULES:
             raise AttributeError(f"module 'hybridge' has no attribute {name!r}")
+        from hybridge.cache.deferred import needs_export
         from hybridge.cache.quiet import quiet
 
-        with quiet():
+        with quiet(), needs_export(f"hybridge.{name}"):
             return getattr(import_module(_MODULES[name]), name)
 
 

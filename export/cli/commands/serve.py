@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from hybridge.cache.errors import UsageError
 from hybridge.export.cli.commands.options import (
     ArtifactArgument,
     CacheBytesOption,
@@ -30,7 +29,6 @@ from hybridge.export.cli.common import err
 from hybridge.runtime.defaults import DEFAULT_BYTES
 
 KEY_VARIABLE = "HYBRIDGE_API_KEY"
-MISSING = "hybridge serve needs starlette and uvicorn: pip install 'hybridge[serve]'."
 EXAMPLES = (
     "hybridge serve OUT",
     "hybridge serve OUT --host 0.0.0.0 --port 8000 --api-key-file key.txt --draft OUT2",
@@ -68,19 +66,16 @@ def serve(
     threads: ThreadsOption = None,
 ) -> None:
     """Answer requests of OpenAI's API over one model; sampling options hold where a request says nothing."""
-    try:
-        from hybridge.export.server.app import Server
-        from hybridge.export.server.guard import Limits
-        from hybridge.export.server.job import Place
-        from hybridge.export.server.listening import listen
-        from hybridge.export.server.settings import Settings
-    except ImportError:
-        raise UsageError(MISSING) from None
     from hybridge.export.cli.chat_template import answer_format_of
     from hybridge.export.cli.checkpoints import kept_checkpoints
     from hybridge.export.cli.generating import open_models
     from hybridge.export.cli.serve import api_key, renderer
     from hybridge.export.cli.template_args import template_variables
+    from hybridge.export.server.app import Server
+    from hybridge.export.server.guard import Limits
+    from hybridge.export.server.job import Place
+    from hybridge.export.server.listening import listen
+    from hybridge.export.server.settings import Settings
     from hybridge.runtime.core.sampling import Sampling
 
     settings = Settings(

@@ -192,7 +192,14 @@ hybridge_status hybridge_model_eos_ids(hybridge_model model, int64_t* ids, size_
 hybridge_status hybridge_model_verify_lens(hybridge_model model, int64_t* lengths, size_t capacity, size_t* count);
 
 // The buffers of a state, and the numbers of a call: named, in memory that is not the caller's own.
-typedef enum hybridge_type { HYBRIDGE_UINT8 = 0, HYBRIDGE_INT8 = 1, HYBRIDGE_INT64 = 2, HYBRIDGE_FLOAT32 = 3, HYBRIDGE_BOOL = 4 } hybridge_type;
+typedef enum hybridge_type {
+  HYBRIDGE_UINT8 = 0,
+  HYBRIDGE_INT8 = 1,
+  HYBRIDGE_INT64 = 2,
+  HYBRIDGE_FLOAT32 = 3,
+  HYBRIDGE_BOOL = 4,
+  HYBRIDGE_FLOAT16 = 5
+} hybridge_type;
 
 #define HYBRIDGE_MOST_DIMENSIONS 8
 
