@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import signal
 import struct
 import threading
@@ -121,8 +122,7 @@ class Callbacks:
                 self._context.add_hidden(as_array(given.hidden, (given.rows, given.width)))
             proposal = drafter.propose(self._context, limit)
             tokens, out = token_ids(proposal.tokens)[:limit], written.contents
-            for place, token in enumerate(tokens):
-                out.tokens[place] = token if -(2**63) <= token < 2**63 else -1
+            _write(tokens, out.tokens)
             if proposal.probabilities is not None and tokens:
                 self._proposed = self._rows(proposal.probabilities, len(tokens))
                 out.probabilities = cast(self._proposed.ctypes.data, POINTER(c_double))
@@ -171,9 +171,8 @@ class Callbacks:
 
     def forced(self, text: Any, count: int, tokens: Any, limit: int, _: object) -> int:
         try:
-            found = self._follow(text, count).forced()[:limit]
-            for place, token in enumerate(found):
-                tokens[place] = token
+            found = token_ids(self._follow(text, count).forced())[:limit]
+            _write(found, tokens)
             return len(found)
         except BaseException as error:
             self.fail(error)
@@ -181,7 +180,7 @@ class Callbacks:
 
     def fitting(self, text: Any, count: int, proposed: Any, proposals: int, _: object) -> int:
         try:
-            return self._follow(text, count).fitting(proposed[:proposals])
+            return max(operator.index(self._follow(text, count).fitting(proposed[:proposals])), 0)
         except BaseException as error:
             self.fail(error)
             return 0
@@ -323,6 +322,12 @@ class Generation:
                 self._count()
             elif status not in (Status.INVALID_STATE, Status.INVALID_HANDLE):
                 raise self._model.raised() or failure("end", status)
+
+
+def _write(tokens: Sequence[int], to: Any) -> None:
+    """Write token ids; one of more than 64 bits, which ctypes would cut off, as one outside any vocabulary."""
+    for place, token in enumerate(tokens):
+        to[place] = token if -(2**63) <= token < 2**63 else -1
 
 
 def _kind(drafter: Drafter | None) -> DrafterKind:

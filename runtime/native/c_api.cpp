@@ -186,7 +186,7 @@ hybridge_status hybridge_commit(hybridge_session session, int64_t count) {
 }
 
 hybridge_status hybridge_snapshot(hybridge_session session, int64_t slot) {
-  return in(session, [&](OpenSession& it) { return answer(it.session->snapshot(slot)); });
+  return change(session, [&](OpenSession& it) { return answer(it.session->snapshot(slot)); });
 }
 
 hybridge_status hybridge_restore(hybridge_session session, int64_t slot) {

@@ -70,30 +70,60 @@ static void draft_and_mask(hybridge_model model, hybridge_session session, const
 }
 
 // Proposes what plain decoding has shown, the last of each block wrong.
-static size_t propose(const int64_t* text, size_t count, int64_t* tokens, size_t limit, void* user) {
+static size_t propose(const hybridge_context* seen, hybridge_proposal* proposal, size_t limit, void* user) {
   const Given* given = user;
   const size_t known = given->count;
-  for (size_t i = 0; i < limit; ++i) tokens[i] = known + i < NEW ? plain_tokens[known + i] : 0;
-  if (text[count - 1] != given->tokens[known - 1]) exit(20);
-  tokens[limit - 1] = 0;
+  for (size_t i = 0; i < limit; ++i) proposal->tokens[i] = known + i < NEW ? plain_tokens[known + i] : 0;
+  if (seen->text[seen->count - 1] != given->tokens[known - 1] || seen->hidden != NULL || seen->rows != 0) exit(20);
+  proposal->tokens[limit - 1] = 0;
   return limit;
 }
 
-static size_t propose_nonsense(const int64_t* text, size_t count, int64_t* tokens, size_t limit, void* user) {
-  (void)text;
-  (void)count;
+static size_t propose_nonsense(const hybridge_context* seen, hybridge_proposal* proposal, size_t limit, void* user) {
+  (void)seen;
   (void)user;
-  tokens[0] = -7;
+  proposal->tokens[0] = -7;
+  proposal->chances[0] = NAN;
+  proposal->chance_count = SIZE_MAX;
   return limit > 1 ? SIZE_MAX : 1;
 }
 
-static size_t propose_and_cancel(const int64_t* text, size_t count, int64_t* tokens, size_t limit, void* user) {
+static size_t propose_and_cancel(const hybridge_context* seen, hybridge_proposal* proposal, size_t limit, void* user) {
   const Given* given = user;
-  (void)text;
-  (void)count;
-  tokens[0] = 1;
+  (void)seen;
+  proposal->tokens[0] = 1;
   OK(hybridge_cancel(given->session));
   return limit;
+}
+
+// The same tokens a round at a time; the end says how many of the last ones are wanted.
+static void by_rounds(hybridge_session session, const int64_t* prompt, size_t count, const Given* plain) {
+  const hybridge_generation options = {.max_new_tokens = NEW, .block_length = 4, .drafter = HYBRIDGE_PROMPT_LOOKUP};
+  hybridge_generated done;
+  int64_t tokens[512], proposed[512];
+  size_t given = 0, all = 0, drafts = 0, length;
+  int forced = 1;
+  OK(hybridge_reset(session));
+  CHECK(hybridge_next(session, tokens, 512, &given), HYBRIDGE_INVALID_STATE);
+  OK(hybridge_begin(session, prompt, count, &options, NULL, tokens, 512, &given));
+  while (given > 0 && all + given < plain->count) {
+    if (memcmp(tokens, plain->tokens + all, given * sizeof *tokens) != 0) exit(30);
+    all += given;
+    OK(hybridge_next(session, tokens, 512, &given));
+    OK(hybridge_proposed(session, proposed, 512, &drafts, &forced));
+    if (forced != 0 || (drafts == 0 ? given > 1 : given > drafts + 1)) exit(31);
+  }
+  OK(hybridge_progress(session, &done));
+  if (done.tokens != all) exit(32);
+  OK(hybridge_end(session, 1, &done));
+  if (done.tokens != all + (given > 0)) exit(33);
+  OK(hybridge_tokens(session, NULL, 0, &length));
+  if (length + 1 < count + all || length > count + all) exit(34);
+  CHECK(hybridge_end(session, 1, &done), HYBRIDGE_INVALID_STATE);
+  OK(hybridge_begin(session, prompt, 1, &options, NULL, tokens, 512, &given));
+  OK(hybridge_reset(session));  // which ends it
+  CHECK(hybridge_next(session, tokens, 512, &given), HYBRIDGE_INVALID_STATE);
+  OK(hybridge_begin(session, prompt, 1, NULL, NULL, tokens, 512, &given));  // and so does closing, at the end of this program
 }
 
 static double tick(void* user) {
@@ -144,7 +174,7 @@ static void draft_by_callback(hybridge_session session, const int64_t* prompt, s
   if (kept != length) exit(25);
   CHECK(hybridge_slot_tokens(session, -1, NULL, 0, &kept), HYBRIDGE_INVALID_ARGUMENT);
   CHECK(hybridge_slot_tokens(session, 0, NULL, 1, &kept), HYBRIDGE_INVALID_ARGUMENT);
-  CHECK(hybridge_draft(session, 1, NULL, 2, &kept), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_draft(session, NULL, 1, 1, prompt, 2, NULL, 0, &(hybridge_drafted){0}), HYBRIDGE_INVALID_ARGUMENT);
   OK(hybridge_reset(session));
 }
 
@@ -205,11 +235,13 @@ static void checkpoints(
   OK(hybridge_resume(session, second));
   if (!is_text(session, prompt, count)) exit(7);
 
-  // Refused, which changes nothing.
+  // The same file opened again has the same model. What is refused changes nothing.
   OK(hybridge_model_open(path, &again));
   OK(hybridge_session_open(again, &third));
   OK(hybridge_checkpoint_make(third, &foreign));
-  CHECK(hybridge_resume(session, foreign), HYBRIDGE_INVALID_ARGUMENT);
+  OK(hybridge_resume(session, foreign));
+  if (!is_text(session, prompt, 0)) exit(7);
+  OK(hybridge_resume(session, second));
   CHECK(hybridge_resume(session, first), HYBRIDGE_INVALID_HANDLE);
   CHECK(hybridge_resume(session, session), HYBRIDGE_INVALID_HANDLE);
   CHECK(hybridge_resume(second, second), HYBRIDGE_INVALID_HANDLE);
@@ -356,7 +388,7 @@ static void refusals(hybridge_model model, hybridge_session session, const char*
   CHECK(hybridge_restore(session, 1), HYBRIDGE_INVALID_STATE);
   CHECK(hybridge_tokens(session, NULL, 1, &count), HYBRIDGE_INVALID_ARGUMENT);
   CHECK(hybridge_tokens(session, NULL, 0, NULL), HYBRIDGE_INVALID_ARGUMENT);
-  CHECK(hybridge_save(session, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_save(session, NULL, NULL), HYBRIDGE_INVALID_ARGUMENT);
   CHECK(hybridge_load(session, "no such file"), HYBRIDGE_FILE_ACCESS);
   CHECK(hybridge_generate(session, NULL, 0, NULL, NULL, NULL, NULL), HYBRIDGE_INVALID_ARGUMENT);
   CHECK(hybridge_cancel(model), HYBRIDGE_INVALID_HANDLE);
@@ -432,6 +464,7 @@ int main(int argc, char** argv) {
 
   draft_and_mask(model, session, prompt, count, &plain);
   draft_by_callback(session, prompt, count, &plain);
+  by_rounds(session, prompt, count, &plain);
   draft_models_in_turn(model, argv[1], session, prompt, count, &plain);
   checkpoints(model, argv[1], session, prompt, count, &plain);
   brought(model, session, prompt, count);
@@ -443,13 +476,17 @@ int main(int argc, char** argv) {
   OK(hybridge_snapshot(session, 0));
   OK(hybridge_verify(session, plain.tokens, 2, logits));
   OK(hybridge_commit(session, 1));
-  OK(hybridge_save(session, argv[2]));
+  OK(hybridge_save(session, argv[2], "noted"));
   OK(hybridge_restore(session, 0));
   OK(hybridge_load(other, argv[2]));
   int64_t text[512];
   size_t length;
   OK(hybridge_tokens(other, text, 512, &length));
   if (length != count + 1 || text[count] != plain.tokens[0]) return 1;
+  char note[8];
+  size_t noted;
+  OK(hybridge_note(other, note, sizeof note, &noted));
+  if (noted != 5 || memcmp(note, "noted", noted) != 0) return 1;
   OK(hybridge_decode(other, plain.tokens[1], logits));
   int64_t best = 0;
   for (int64_t i = 1; i < info.vocab_size; ++i) best = logits[i] > logits[best] ? i : best;

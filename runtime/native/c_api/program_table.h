@@ -2,11 +2,13 @@
 #ifndef HYBRIDGE_NATIVE_C_API_PROGRAM_TABLE_H
 #define HYBRIDGE_NATIVE_C_API_PROGRAM_TABLE_H
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -81,11 +83,14 @@ class TableProgram final : public Program {
   Result<Array> buffer(const std::string& name) override {
     hybridge_array found{};
     const auto& functions = table_->functions;
-    if (functions.buffer(functions.self, name.c_str(), &found) != 0) return Error::NotFound;
-    const auto array = taken(found);
+    const bool is_there = functions.buffer(functions.self, name.c_str(), &found) == 0;
+    const auto known = sizes_.find(name);
+    if (!is_there && known == sizes_.end()) return Error::NotFound;
+    const auto array = is_there ? taken(found) : std::nullopt;
+    // Whoever asks goes by the size that it had: HYBRIDGE_INTERNAL.
+    if (known != sizes_.end() && (!array || known->second != array->bytes().size())) throw std::length_error(name);
     if (!array) return Error::InvalidProgram;
-    const auto [known, is_new] = sizes_.emplace(name, array->bytes().size());
-    if (!is_new && known->second != array->bytes().size()) return Error::InvalidProgram;  // a state's sizes never change
+    sizes_.emplace(name, array->bytes().size());
     return *array;
   }
 
@@ -106,7 +111,11 @@ class TableProgram final : public Program {
 class TableModel final : public Model {
  public:
   static Result<std::shared_ptr<const Model>> open(const hybridge_program& given) {
-    const auto numbers = [](const int64_t* all, size_t count) { return count > 0 ? std::vector<int64_t>(all, all + count) : std::vector<int64_t>(); };
+    // Null is none, which the sizes then do not go with.
+    const auto numbers = [](const int64_t* all, size_t count) { return all != nullptr ? std::vector<int64_t>(all, all + count) : std::vector<int64_t>(); };
+    const auto are_names = [](const char* const* all, size_t count) {
+      return count == 0 || (all != nullptr && std::all_of(all, all + count, [](const char* name) { return name != nullptr; }));
+    };
     Facts facts{
         .max_seq_len = given.max_seq_len,
         .vocab_size = given.vocab_size,
@@ -122,6 +131,7 @@ class TableModel final : public Model {
         .row_axis = given.row_axis,
     };
     if (!facts.are_sane() || given.call == nullptr || given.buffer == nullptr) return Error::InvalidArgument;
+    if (!are_names(given.names, given.name_count) || !are_names(given.bounded, given.bounded_count)) return Error::InvalidArgument;
     return std::shared_ptr<const Model>(new TableModel(given, std::move(facts)));
   }
 

@@ -362,8 +362,9 @@ hybridge_status hybridge_generate(
 // The same, a round at a time, for callers that ask for tokens: begin reads the prompt and answers with the first token; next, where
 // all of the last ones are wanted, with those that follow, none at the end; end, where only the first `taken` are, or no more.
 // Each answers with at most verify_len tokens, and `capacity` must be no less. What the options name must last until the end. Tokens
-// that end a text end nothing here: that is for the caller. Any other call that changes the session's text ends the generation,
-// and HYBRIDGE_INVALID_STATE is the answer then, as it is where none was begun.
+// that end a text end nothing here: that is for the caller. Any other call that changes the session's text ends the generation, and
+// so does a snapshot: tokens of a verified block are then left out. HYBRIDGE_INVALID_STATE is the answer from then on, as it is where
+// none was begun.
 hybridge_status hybridge_begin(
     hybridge_session session, const int64_t* prompt, size_t count, const hybridge_generation* options, void* user,
     int64_t* tokens, size_t capacity, size_t* given);
