@@ -82,7 +82,7 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
   public func reset() throws { try call { hybridge_reset(handle) } }
 
   /// Writes the whole state, slots included; the file appears whole or not at all.
-  public func save(_ path: String) throws { try call { hybridge_save(handle, path) } }
+  public func save(_ path: String) throws { try call { hybridge_save(handle, path, nil) } }
 
   /// Goes on where `save` was called, bit for bit, in a session of the same model.
   public func load(_ path: String) throws { try call { hybridge_load(handle, path) } }

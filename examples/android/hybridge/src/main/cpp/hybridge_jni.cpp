@@ -224,7 +224,7 @@ NATIVE(jint, restore)(JNIEnv*, jclass, jlong session, jlong slot) { return hybri
 NATIVE(jint, reset)(JNIEnv*, jclass, jlong session) { return hybridge_reset(handle(session)); }
 
 NATIVE(jint, save)(JNIEnv* env, jclass, jlong session, jbyteArray path) {
-  return guarded([&] { return hybridge_save(handle(session), text(env, path).c_str()); });
+  return guarded([&] { return hybridge_save(handle(session), text(env, path).c_str(), nullptr); });
 }
 
 NATIVE(jint, load)(JNIEnv* env, jclass, jlong session, jbyteArray path) {
