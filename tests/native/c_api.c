@@ -202,6 +202,167 @@ static void draft_models_in_turn(
   }
 }
 
+// A round at a time gives what a whole generation does; the text ends just before the last token that was taken.
+static void rounds(hybridge_session session, const int64_t* prompt, size_t count, const Given* plain) {
+  const hybridge_generation greedy = {.max_new_tokens = NEW, .drafter = HYBRIDGE_PROMPT_LOOKUP};
+  int64_t tokens[64], proposed[64];
+  size_t given, all = 0, drafted;
+  int forced;
+  hybridge_generated done;
+  OK(hybridge_reset(session));
+  CHECK(hybridge_next(session, tokens, 64, &given), HYBRIDGE_INVALID_STATE);
+  CHECK(hybridge_begin(session, prompt, count, &greedy, NULL, tokens, 0, &given), HYBRIDGE_INVALID_ARGUMENT);
+  OK(hybridge_begin(session, prompt, count, &greedy, NULL, tokens, 64, &given));
+  while (given > 0 && all + given <= plain->count) {
+    if (memcmp(plain->tokens + all, tokens, given * sizeof *tokens) != 0) exit(26);
+    all += given;
+    OK(hybridge_progress(session, &done));
+    OK(hybridge_proposed(session, proposed, 64, &drafted, &forced));
+    if (forced || (drafted > 0 && drafted + 1 < given)) exit(26);
+    OK(hybridge_next(session, tokens, 64, &given));
+  }
+  OK(hybridge_end(session, 0, &done));
+  CHECK(hybridge_end(session, 0, &done), HYBRIDGE_INVALID_STATE);
+  if (all == 0 || done.tokens != all) exit(26);
+}
+
+// The parts of a checkpoint make it again, and a cache finds it by its text.
+static void parts_and_caches(hybridge_model model, hybridge_session session, const int64_t* prompt, size_t count) {
+  hybridge_checkpoint whole, again, found;
+  hybridge_cache cache;
+  hybridge_cached cached;
+  uint64_t ids[16];
+  size_t parts;
+  OK(hybridge_reset(session));
+  OK(hybridge_prefill(session, prompt, count, NULL));
+  OK(hybridge_checkpoint_make(session, &whole));
+  OK(hybridge_checkpoint_parts(whole, ids, 16, &parts));
+  if (parts < 1 || parts > 16) exit(27);
+  hybridge_part views[16];
+  uint8_t* bytes[16];
+  for (size_t i = 0; i < parts; ++i) {
+    OK(hybridge_checkpoint_part(whole, i, NULL, 0, &views[i].size));
+    views[i].bytes = bytes[i] = malloc(views[i].size);
+    OK(hybridge_checkpoint_part(whole, i, bytes[i], views[i].size, &views[i].size));
+  }
+  CHECK(hybridge_checkpoint_read(session, 0, 0, views, parts - 1, &again), HYBRIDGE_INVALID_FILE);
+  OK(hybridge_checkpoint_read(session, 0, 0, views, parts, &again));
+  for (size_t i = 0; i < parts; ++i) free(bytes[i]);
+
+  OK(hybridge_cache_open(model, (size_t)1 << 30, &cache));
+  OK(hybridge_cache_find(cache, prompt, count, &found));
+  if (found != 0) exit(27);
+  OK(hybridge_cache_add(cache, again));
+  OK(hybridge_checkpoint_close(again));
+  OK(hybridge_cache_info(cache, &cached));
+  if (cached.checkpoints != 1 || cached.bytes == 0) exit(27);
+  OK(hybridge_cache_find(cache, prompt, count, &found));
+  OK(hybridge_reset(session));
+  OK(hybridge_resume(session, found));
+  if (!is_text(session, prompt, count)) exit(27);
+  OK(hybridge_checkpoint_close(found));
+  OK(hybridge_cache_clear(cache));
+  OK(hybridge_cache_info(cache, &cached));
+  if (cached.checkpoints != 0 || cached.bytes != 0) exit(27);
+  OK(hybridge_cache_close(cache));
+  CHECK(hybridge_cache_close(cache), HYBRIDGE_INVALID_HANDLE);
+  OK(hybridge_checkpoint_close(whole));
+}
+
+// The buffers of a state, handed back with their text and a note, are the state again.
+static void buffers(hybridge_session session, hybridge_session other, const hybridge_info* info, const int64_t* prompt, size_t count) {
+  hybridge_array views[512];
+  size_t all, size, lengths[64] = {count};
+  char note[8];
+  OK(hybridge_reset(session));
+  OK(hybridge_reset(other));
+  OK(hybridge_prefill(session, prompt, count, NULL));
+  OK(hybridge_buffers(session, views, 512, &all));
+  if (all == 0 || all > 512 || info->snapshot_slots >= 64) exit(28);
+  OK(hybridge_become(other, views, all, prompt, lengths, "said"));
+  if (!is_text(other, prompt, count)) exit(28);
+  OK(hybridge_note(other, note, sizeof note, &size));
+  if (size != 4 || memcmp(note, "said", 4) != 0) exit(28);
+  views[0].data = NULL;
+  CHECK(hybridge_become(other, views, 1, prompt, lengths, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  OK(hybridge_reset(other));
+}
+
+// A program of the app's own: its text is all that there is, and behind each token comes the next number.
+enum { VOCABULARY = 16, CONTEXT = 64 };
+
+typedef struct Counting {
+  int64_t length, staged, operations, moved, slots[1];
+  float logits[CONTEXT][VOCABULARY];
+  int closed;
+} Counting;
+
+static int count_on(void* self, const char* method, const hybridge_array* inputs, size_t count, hybridge_array* outputs, size_t capacity) {
+  Counting* program = self;
+  if (capacity < 1) return -1;
+  const int64_t first = count > 0 ? *(const int64_t*)inputs[0].data : 0;
+  if (strcmp(method, "commit") == 0 || strcmp(method, "reset") == 0) {
+    program->length = strcmp(method, "reset") == 0 ? 0 : program->length + first;
+    program->staged = 0;
+    program->moved = program->length;
+    outputs[0] = (hybridge_array){.type = HYBRIDGE_INT64, .dimensions = 1, .shape = {1}, .data = &program->moved};
+  } else {
+    const int64_t* tokens = inputs[0].data;
+    const int64_t read = count > 1 ? *(const int64_t*)inputs[1].data : inputs[0].shape[1];
+    const int is_verify = strncmp(method, "verify", 6) == 0;
+    const int64_t rows = is_verify ? inputs[0].shape[1] : 1;
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t i = 0; i < VOCABULARY; ++i) program->logits[row][i] = 0;
+      program->logits[row][(tokens[is_verify ? row : read - 1] + 1) % VOCABULARY] = 1;
+    }
+    program->staged = is_verify ? read : 0;
+    program->length += is_verify ? 0 : read;
+    outputs[0] = (hybridge_array){
+        .type = HYBRIDGE_FLOAT32, .dimensions = 3, .shape = {1, rows, VOCABULARY}, .data = program->logits};
+  }
+  ++program->operations;
+  return 1;
+}
+
+static int find_buffer(void* self, const char* name, hybridge_array* found) {
+  Counting* program = self;
+  int64_t* data = strcmp(name, "length") == 0 ? &program->length : strcmp(name, "staged") == 0 ? &program->staged
+                  : strcmp(name, "operations") == 0                                            ? &program->operations
+                                                                                               : NULL;
+  if (data == NULL) return -1;
+  *found = (hybridge_array){.type = HYBRIDGE_INT64, .dimensions = 1, .shape = {1}, .data = data};
+  return 0;
+}
+
+static void close_program(void* self) { ++((Counting*)self)->closed; }
+
+static void own_program(void) {
+  static const char* const names[] = {"length", "staged", "operations"};
+  static const int64_t lengths[] = {4};
+  Counting counting = {0};
+  hybridge_program described = {
+      .self = &counting, .call = count_on, .buffer = find_buffer, .close = close_program, .max_seq_len = CONTEXT,
+      .vocab_size = VOCABULARY, .prefill_chunk = 8, .verify_lens = lengths, .verify_len_count = 1, .names = names,
+      .bounded = names, .name_count = 3, .bounded_count = 1, .row_axis = 1, .fingerprint = 7};
+  hybridge_model model;
+  hybridge_session session, second;
+  const int64_t prompt[] = {3, 4, 5};
+  Given given = {0};
+  OK(hybridge_program_open(&described, &model));
+  OK(hybridge_session_open(model, &session));
+  CHECK(hybridge_session_open(model, &second), HYBRIDGE_BUSY);
+  OK(hybridge_generate(session, prompt, 3, &(hybridge_generation){.max_new_tokens = 20}, take, &given, NULL));
+  if (given.count != 20) exit(29);
+  for (size_t i = 0; i < given.count; ++i) {
+    if (given.tokens[i] != (int64_t)(6 + i) % VOCABULARY) exit(29);
+  }
+  OK(hybridge_session_close(session));
+  OK(hybridge_model_close(model));
+  if (counting.closed != 1) exit(29);
+  described.vocab_size = 0;
+  CHECK(hybridge_program_open(&described, &model), HYBRIDGE_INVALID_ARGUMENT);
+}
+
 // Two ways on from one checkpoint, in two sessions; the second shares the first one's rows, and survives it and its session.
 static void checkpoints(
     hybridge_model model, const char* path, hybridge_session session, const int64_t* prompt, size_t count, const Given* plain) {
@@ -467,6 +628,11 @@ int main(int argc, char** argv) {
   by_rounds(session, prompt, count, &plain);
   draft_models_in_turn(model, argv[1], session, prompt, count, &plain);
   checkpoints(model, argv[1], session, prompt, count, &plain);
+  rounds(session, prompt, count, &plain);
+  parts_and_caches(model, session, prompt, count);
+  buffers(session, other, &info, prompt, count);
+  own_program();
+  if (hybridge_threads() < 1 || hybridge_has_operator("nobody::knows.out") || hybridge_has_backend("Nobody")) return 1;
   brought(model, session, prompt, count);
 
   // Verify, commit and rollback; the state in a file, and in another session.
