@@ -105,6 +105,7 @@ static void by_rounds(hybridge_session session, const int64_t* prompt, size_t co
   int forced = 1;
   OK(hybridge_reset(session));
   CHECK(hybridge_next(session, tokens, 512, &given), HYBRIDGE_INVALID_STATE);
+  CHECK(hybridge_begin(session, prompt, count, &options, NULL, tokens, 0, &given), HYBRIDGE_INVALID_ARGUMENT);
   OK(hybridge_begin(session, prompt, count, &options, NULL, tokens, 512, &given));
   while (given > 0 && all + given < plain->count) {
     if (memcmp(tokens, plain->tokens + all, given * sizeof *tokens) != 0) exit(30);
@@ -200,30 +201,6 @@ static void draft_models_in_turn(
     if (drafted.count != plain->count || memcmp(plain->tokens, drafted.tokens, sizeof drafted.tokens) != 0) exit(9);
     if (i == 0) OK(hybridge_model_close(small));
   }
-}
-
-// A round at a time gives what a whole generation does; the text ends just before the last token that was taken.
-static void rounds(hybridge_session session, const int64_t* prompt, size_t count, const Given* plain) {
-  const hybridge_generation greedy = {.max_new_tokens = NEW, .drafter = HYBRIDGE_PROMPT_LOOKUP};
-  int64_t tokens[64], proposed[64];
-  size_t given, all = 0, drafted;
-  int forced;
-  hybridge_generated done;
-  OK(hybridge_reset(session));
-  CHECK(hybridge_next(session, tokens, 64, &given), HYBRIDGE_INVALID_STATE);
-  CHECK(hybridge_begin(session, prompt, count, &greedy, NULL, tokens, 0, &given), HYBRIDGE_INVALID_ARGUMENT);
-  OK(hybridge_begin(session, prompt, count, &greedy, NULL, tokens, 64, &given));
-  while (given > 0 && all + given <= plain->count) {
-    if (memcmp(plain->tokens + all, tokens, given * sizeof *tokens) != 0) exit(26);
-    all += given;
-    OK(hybridge_progress(session, &done));
-    OK(hybridge_proposed(session, proposed, 64, &drafted, &forced));
-    if (forced || (drafted > 0 && drafted + 1 < given)) exit(26);
-    OK(hybridge_next(session, tokens, 64, &given));
-  }
-  OK(hybridge_end(session, 0, &done));
-  CHECK(hybridge_end(session, 0, &done), HYBRIDGE_INVALID_STATE);
-  if (all == 0 || done.tokens != all) exit(26);
 }
 
 // The parts of a checkpoint make it again, and a cache finds it by its text.
@@ -628,7 +605,6 @@ int main(int argc, char** argv) {
   by_rounds(session, prompt, count, &plain);
   draft_models_in_turn(model, argv[1], session, prompt, count, &plain);
   checkpoints(model, argv[1], session, prompt, count, &plain);
-  rounds(session, prompt, count, &plain);
   parts_and_caches(model, session, prompt, count);
   buffers(session, other, &info, prompt, count);
   own_program();
