@@ -11,8 +11,12 @@ FOR_PYTHON = {
     "hybridge_slot_tokens",
     "hybridge_keep_hidden",
     "hybridge_draft",
+    *("hybridge_begin", "hybridge_next", "hybridge_end", "hybridge_progress", "hybridge_proposed"),
+    *("hybridge_program_open", "hybridge_note", "hybridge_buffers", "hybridge_become", "hybridge_hidden"),
+    *("hybridge_checkpoint_parts", "hybridge_checkpoint_part", "hybridge_checkpoint_read"),
+    *(f"hybridge_cache_{name}" for name in ("open", "close", "add", "find", "clear", "info")),
 }
-"""What apps do without: Python's checks look at more of a session."""
+"""What apps do without: a generator's rounds, programs and drafters in another language, states and checkpoints in parts."""
 
 
 def functions(header: str) -> list[str]:
