@@ -70,28 +70,26 @@ static void draft_and_mask(hybridge_model model, hybridge_session session, const
 }
 
 // Proposes what plain decoding has shown, the last of each block wrong.
-static size_t propose(const int64_t* text, size_t count, int64_t* tokens, size_t limit, void* user) {
+static size_t propose(const hybridge_context* context, hybridge_proposal* proposal, size_t limit, void* user) {
   const Given* given = user;
   const size_t known = given->count;
-  for (size_t i = 0; i < limit; ++i) tokens[i] = known + i < NEW ? plain_tokens[known + i] : 0;
-  if (text[count - 1] != given->tokens[known - 1]) exit(20);
-  tokens[limit - 1] = 0;
+  for (size_t i = 0; i < limit; ++i) proposal->tokens[i] = known + i < NEW ? plain_tokens[known + i] : 0;
+  if (context->text[context->count - 1] != given->tokens[known - 1]) exit(20);
+  proposal->tokens[limit - 1] = 0;
   return limit;
 }
 
-static size_t propose_nonsense(const int64_t* text, size_t count, int64_t* tokens, size_t limit, void* user) {
-  (void)text;
-  (void)count;
+static size_t propose_nonsense(const hybridge_context* context, hybridge_proposal* proposal, size_t limit, void* user) {
+  (void)context;
   (void)user;
-  tokens[0] = -7;
+  proposal->tokens[0] = -7;
   return limit > 1 ? SIZE_MAX : 1;
 }
 
-static size_t propose_and_cancel(const int64_t* text, size_t count, int64_t* tokens, size_t limit, void* user) {
+static size_t propose_and_cancel(const hybridge_context* context, hybridge_proposal* proposal, size_t limit, void* user) {
   const Given* given = user;
-  (void)text;
-  (void)count;
-  tokens[0] = 1;
+  (void)context;
+  proposal->tokens[0] = 1;
   OK(hybridge_cancel(given->session));
   return limit;
 }
@@ -306,7 +304,7 @@ static int find_buffer(void* self, const char* name, hybridge_array* found) {
 
 static void close_program(void* self) { ++((Counting*)self)->closed; }
 
-static void own_program(void) {
+static void own_program(hybridge_session other) {
   static const char* const names[] = {"length", "staged", "operations"};
   static const int64_t lengths[] = {4};
   Counting counting = {0};
@@ -323,6 +321,10 @@ static void own_program(void) {
   CHECK(hybridge_session_open(model, &second), HYBRIDGE_BUSY);
   OK(hybridge_generate(session, prompt, 3, &(hybridge_generation){.max_new_tokens = 20}, take, &given, NULL));
   if (given.count != 20) exit(29);
+  hybridge_checkpoint foreign;
+  OK(hybridge_checkpoint_make(session, &foreign));
+  CHECK(hybridge_resume(other, foreign), HYBRIDGE_INVALID_ARGUMENT);
+  OK(hybridge_checkpoint_close(foreign));
   for (size_t i = 0; i < given.count; ++i) {
     if (given.tokens[i] != (int64_t)(6 + i) % VOCABULARY) exit(29);
   }
@@ -370,7 +372,8 @@ static void checkpoints(
   OK(hybridge_model_open(path, &again));
   OK(hybridge_session_open(again, &third));
   OK(hybridge_checkpoint_make(third, &foreign));
-  CHECK(hybridge_resume(session, foreign), HYBRIDGE_INVALID_ARGUMENT);
+  OK(hybridge_resume(session, foreign));  // of the same file, opened again
+  OK(hybridge_resume(session, second));
   CHECK(hybridge_resume(session, first), HYBRIDGE_INVALID_HANDLE);
   CHECK(hybridge_resume(session, session), HYBRIDGE_INVALID_HANDLE);
   CHECK(hybridge_resume(second, second), HYBRIDGE_INVALID_HANDLE);
@@ -598,7 +601,7 @@ int main(int argc, char** argv) {
   rounds(session, prompt, count, &plain);
   parts_and_caches(model, session, prompt, count);
   buffers(session, other, &info, prompt, count);
-  own_program();
+  own_program(session);
   if (hybridge_threads() < 1 || hybridge_has_operator("nobody::knows.out") || hybridge_has_backend("Nobody")) return 1;
   brought(model, session, prompt, count);
 
