@@ -21,7 +21,7 @@ from hybridge.runtime.pinned import MACROS
 
 CHECKOUT = Path(__file__).parents[1]
 EXAMPLE = CHECKOUT / "examples/native/main.cpp"
-APPS = [EXAMPLE, SOURCES / "c_api.cpp", SOURCES.parent / "backends/xnnpack_cache.cpp"]
+APPS = [EXAMPLE, SOURCES / "c_api.cpp"]
 # The statement expressions are ExecuTorch's own, in ET_UNWRAP.
 STRICT = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wpedantic", "-Wno-gnu-statement-expression", *MACROS)
 APP_FLAGS = (*STRICT, "-Wconversion", f"-I{SOURCES}")

@@ -9,11 +9,12 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 import hybridge
-from hybridge.runtime.core.checkpoint import Checkpoint
+from hybridge.runtime import Checkpoint
 
 PROMPT = "class Stack:\n    def push(self, "
 BEAMS, STEPS = 4, 24
@@ -26,7 +27,7 @@ class Beam:
     tokens: list[int]
     score: float
     state: Checkpoint
-    expects: torch.Tensor
+    expects: NDArray[np.float32]
 
 
 def main(out: str) -> list[Beam]:
@@ -34,7 +35,7 @@ def main(out: str) -> list[Beam]:
     session = hybridge.Session.load(out)
     tokenizer = Tokenizer.from_file(f"{out}/tokenizer.json")
     logits = session.prefill(tokenizer.encode(PROMPT).ids)
-    beams = [Beam([], 0.0, session.checkpoint(), logits.log_softmax(-1))]
+    beams = [Beam([], 0.0, session.checkpoint(), log_probabilities(logits))]
     for _ in range(STEPS):
         beams = extend(session, beams)
     for beam in beams:
@@ -44,15 +45,21 @@ def main(out: str) -> list[Beam]:
 
 def extend(session: hybridge.Session, beams: list[Beam]) -> list[Beam]:
     """Return the best texts that are one token longer."""
-    scores = torch.stack([beam.score + beam.expects for beam in beams])
-    best = scores.flatten().topk(BEAMS)
+    scores = np.stack([beam.score + beam.expects for beam in beams])
     longer = []
-    for score, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-        beam, token = beams[place // scores.shape[1]], place % scores.shape[1]
+    for place in np.argsort(-scores, axis=None)[:BEAMS].tolist():
+        number, token = divmod(place, scores.shape[1])
+        beam = beams[number]
         session.resume(beam.state)
-        expects = session.decode(token).log_softmax(-1)
-        longer.append(Beam([*beam.tokens, token], score, session.checkpoint(), expects))
+        expects = log_probabilities(session.decode(token))
+        longer.append(Beam([*beam.tokens, token], float(scores[number, token]), session.checkpoint(), expects))
     return longer
+
+
+def log_probabilities(logits: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the logarithms of a softmax."""
+    above = logits - logits.max()
+    return above - np.log(np.exp(above).sum())
 
 
 if __name__ == "__main__":

@@ -313,7 +313,7 @@ static int find_buffer(void* self, const char* name, hybridge_array* found) {
 
 static void close_program(void* self) { ++((Counting*)self)->closed; }
 
-static void own_program(void) {
+static void own_program(hybridge_session other) {
   static const char* const names[] = {"length", "staged", "operations"};
   static const int64_t lengths[] = {4};
   Counting counting = {0};
@@ -330,6 +330,10 @@ static void own_program(void) {
   CHECK(hybridge_session_open(model, &second), HYBRIDGE_BUSY);
   OK(hybridge_generate(session, prompt, 3, &(hybridge_generation){.max_new_tokens = 20}, take, &given, NULL));
   if (given.count != 20) exit(29);
+  hybridge_checkpoint foreign;
+  OK(hybridge_checkpoint_make(session, &foreign));
+  CHECK(hybridge_resume(other, foreign), HYBRIDGE_INVALID_ARGUMENT);
+  OK(hybridge_checkpoint_close(foreign));
   for (size_t i = 0; i < given.count; ++i) {
     if (given.tokens[i] != (int64_t)(6 + i) % VOCABULARY) exit(29);
   }
@@ -607,7 +611,7 @@ int main(int argc, char** argv) {
   checkpoints(model, argv[1], session, prompt, count, &plain);
   parts_and_caches(model, session, prompt, count);
   buffers(session, other, &info, prompt, count);
-  own_program();
+  own_program(session);
   if (hybridge_threads() < 1 || hybridge_has_operator("nobody::knows.out") || hybridge_has_backend("Nobody")) return 1;
   brought(model, session, prompt, count);
 
