@@ -12,13 +12,13 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 EXECUTORCH = "1.5.1"
 """The version that all of this holds for, and that pyproject.toml pins."""
 
 XNNPACK = "XnnpackBackend"
-"""What plans and the runtime call the delegate. ``xnnpack_cache.cpp`` has this name and the option ``weight_cache_enabled``."""
+"""What plans and the runtime call the delegate; ``native/hybridge/pte.h`` has it, and its option ``weight_cache_enabled``."""
 
 SCALAR_TYPES: Mapping[int, str] = {1: "int8", 4: "int64", 5: "float16", 6: "float32"}
 """ExecuTorch's scalar types by their number in a program and in a TensorInfo, as far as artifacts have them."""
@@ -88,21 +88,6 @@ COPIES = Path(__file__).parent / "kernels" / "prebuilt"
 """The folder of the copies, beside our own compiled libraries."""
 
 
-def extension() -> Any:
-    """Return ExecuTorch's extension module.
-
-    The package's own entry point would import its quantization libraries, which takes seconds.
-    """
-    from executorch.extension.pybindings import _C
-
-    return _C
-
-
-def operator_names(runtime: Any) -> frozenset[str]:
-    """Return all registered kernels as ``namespace::name.overload``."""
-    return frozenset(runtime._get_operator_names())
-
-
 class Argument(NamedTuple):
     """What a kernel takes at one place: a value of one of these kinds, and whether it writes into it."""
 
@@ -133,40 +118,6 @@ def _kinds(written: str) -> Kinds:
     if written.startswith("Optional["):
         return _kinds(written.removeprefix("Optional[").removesuffix("]")) | {NULL}
     return OF_TYPES.get(written, Kinds(range(256)))
-
-
-def backend_names(runtime: Any) -> frozenset[str]:
-    """Return all registered backends by what plans call them."""
-    return frozenset(runtime._get_registered_backend_names())
-
-
-def load_program(runtime: Any, path: Path) -> Any:
-    """Return the program, whose methods share their state if they come from it; it is mapped, not read.
-
-    The default verification accepts flipped bits; this one follows every offset of the file. Raises RuntimeError.
-    """
-    return runtime._load_program(str(path), program_verification=runtime.Verification.InternalConsistency)
-
-
-def method_names(program: Any) -> set[str]:
-    """Return the names of all methods of a program, constant ones included."""
-    return {program.get_method_name(index) for index in range(program.num_methods())}
-
-
-def call_method(method: Any, inputs: tuple[Any, ...]) -> list[Any]:
-    """Return a method's outputs where the program has them, until its next call. Raises RuntimeError."""
-    outputs: list[Any] = method.call(inputs, clone_outputs=False)
-    return outputs
-
-
-def thread_count(runtime: Any) -> int:
-    """Return the number of threads in the process's pool, which the first call makes; else a program does at its own first."""
-    return int(runtime._threadpool_get_thread_count())
-
-
-def reset_threads(runtime: Any, count: int) -> None:
-    """Replace the process's pool of threads; what was loaded before may still hold the old one and must not run."""
-    runtime._unsafe_reset_threadpool(count)
 
 
 def executorch() -> Path:

@@ -22,7 +22,7 @@ from traced import traced
 
 from hybridge.cache.pinned import check
 from hybridge.export.lowering.lower import quiet
-from hybridge.export.pinned import program_format, stock_operators, torchao
+from hybridge.export.pinned import executorch_runtime, program_format, stock_operators, torchao
 from hybridge.export.pinned.executorch import CLONE, backend_config, constant_input, edge, edge_config
 from hybridge.export.pinned.torch_export import (
     ASSERTIONS,
@@ -177,7 +177,7 @@ def test_an_added_constant_is_no_state() -> None:
         value.val for value in plan.values if isinstance(value.val, program_format.Tensor) and instructions.is_state(value.val)
     ]
     assert state == [], "a constant has become state: see constant_input() in export/pinned/executorch.py"
-    runtime = pinned.extension()._load_for_executorch_from_buffer(made.buffer)
+    runtime = executorch_runtime.extension()._load_for_executorch_from_buffer(made.buffer)
     assert torch.equal(runtime.forward([torch.ones(2, 2)])[0], torch.full((2, 2), 4.0))
 
 
@@ -224,19 +224,21 @@ def test_a_plan_names_its_state_and_operators(program: Path) -> None:
     state = [each.extra_tensor_info.fully_qualified_name for each in tensors if instructions.is_state(each)]
     assert state == ["total"], f"state is told otherwise in a plan ({state}): see program_format.py and instructions.is_state"
     names = {f"{each.name}.{each.overload}".removesuffix(".") for each in plan.operators}
-    assert names <= pinned.operator_names(pinned.extension()), "plans and the runtime spell operators differently"
+    assert names <= executorch_runtime.operator_names(executorch_runtime.extension()), (
+        "plans and the runtime spell operators differently"
+    )
 
 
 @pytest.mark.parametrize("word", [*parts.ATTENTION, *parts.RECURRENT, *parts.SMALL, *parts.STATE])
 def test_a_word_of_the_profile_is_in_an_operators_name(word: str) -> None:
     import hybridge.export.kernel_sets.hybridge  # noqa: F401  registers ours
 
-    names = pinned.operator_names(pinned.extension()) | set(torch._C._dispatch_get_all_op_names())
+    names = executorch_runtime.operator_names(executorch_runtime.extension()) | set(torch._C._dispatch_get_all_op_names())
     assert [name for name in names if word in name], f"no operator is called {word!r}: its calls count as others in a profile"
 
 
 def test_bookkeeping_is_in_the_names_of_operators() -> None:
-    names = pinned.operator_names(pinned.extension())
+    names = executorch_runtime.operator_names(executorch_runtime.extension())
     for word in (program_format.CONTROL_FLOW, program_format.NUMBER_OF_TENSOR):
         assert [name for name in names if word in name], f"no operator is called {word!r}: parts of a profile would lack sizes"
 
@@ -245,7 +247,7 @@ def test_bookkeeping_is_in_the_names_of_operators() -> None:
 
 
 def load(program: Path) -> Any:
-    return pinned.load_program(pinned.extension(), program)
+    return executorch_runtime.load_program(executorch_runtime.extension(), program)
 
 
 def run(program: Path, method: str) -> list[int]:
@@ -268,7 +270,7 @@ def test_methods_of_one_load_share_their_state(program: Path) -> None:
 
 def test_a_program_names_its_methods(program: Path) -> None:
     loaded = load(program)
-    names = pinned.method_names(loaded)
+    names = executorch_runtime.method_names(loaded)
     assert names, "a program names its methods otherwise: see method_names() in runtime/pinned.py"
     assert all(loaded.method_meta(name) is not None for name in names)
 
@@ -307,13 +309,13 @@ def test_a_truncated_program_is_refused(program: Path, tmp_path: Path) -> None:
 
 
 def test_threads_can_be_replaced() -> None:
-    runtime = pinned.extension()
+    runtime = executorch_runtime.extension()
     before = runtime._threadpool_get_thread_count()
     try:
-        pinned.reset_threads(runtime, 1)
+        executorch_runtime.reset_threads(runtime, 1)
         assert runtime._threadpool_get_thread_count() == 1, "the pool of threads is not replaced: see set_threads"
     finally:
-        pinned.reset_threads(runtime, before)
+        executorch_runtime.reset_threads(runtime, before)
 
 
 def test_the_wheel_has_the_files_that_are_linked_and_loaded() -> None:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from hybridge.cache.errors import ArtifactError
+from hybridge.export.pinned.executorch_runtime import call_method, extension, load_program, reset_threads
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.manifest import PROGRAM
 from hybridge.runtime.artifacts.program_check import BOUNDED, STATE, buffer_names
@@ -16,7 +17,7 @@ from hybridge.runtime.artifacts.runtime_check import installed
 from hybridge.runtime.core.library import threads
 from hybridge.runtime.kernels import library
 from hybridge.runtime.native_log import first_line, without_native_log
-from hybridge.runtime.pinned import EXECUTORCH, call_method, extension, load_program, operator_libraries, reset_threads
+from hybridge.runtime.pinned import EXECUTORCH, operator_libraries
 
 
 class ExecuTorchProgram:

@@ -16,8 +16,9 @@ import torch
 
 from hybridge.cache.quiet import quiet
 from hybridge.export import operators
+from hybridge.export.pinned.executorch_runtime import extension, operator_names
 from hybridge.runtime.kernels import library
-from hybridge.runtime.pinned import OPERATOR_TABLE, STOCK_OPERATORS, extension, operator_libraries, operator_names
+from hybridge.runtime.pinned import OPERATOR_TABLE, STOCK_OPERATORS, operator_libraries
 
 _WEIGHT = "(Tensor weight, Tensor weight_scales, Tensor? weight_zero_points, int weight_quant_min, int weight_quant_max"
 OTHER_SCHEMAS: Mapping[str, str] = {
