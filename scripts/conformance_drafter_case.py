@@ -13,6 +13,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
 
+import numpy as np
 import torch
 from assistant_reference import AssistantReference, assistant_config
 from drafter_programs import Definition, compare_blocks, definition_of
@@ -32,10 +33,9 @@ from tiny import save_lively_checkpoint, tiny_config
 
 from hybridge.export.api import export_model
 from hybridge.export.checkpoint.loading import load_checkpoint
-from hybridge.runtime import Context
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.core.drafters import BlockDrafter, Proposal
-from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.drafters import BlockDrafter
+from hybridge.runtime.core.session import Logits, Session
 
 SIZES = {"max_seq_len": 67, "prefill_chunk": 17, "verify_len": 6, "snapshot_slots": 2}
 LAYERS = ["sliding_attention", "full_attention"]
@@ -103,23 +103,37 @@ MADE = {"mtp": with_mtp, "gemma4_assistant": with_assistant}
 """What exports a target with a drafter of a kind, where it is not ``with_drafter``."""
 
 
-class Corrected:
-    """Lets the artifact's own drafter propose, and puts ``text``'s next token in the place of each guess with a chance.
+class Agreeing:
+    """A constraint that lets a drafter be right: each draft token becomes the only one that may come, with a chance.
 
-    Random weights guess almost nothing right. So blocks are accepted to every length.
+    Random weights guess almost nothing right, and so blocks are accepted to every length. Another generation with the same
+    ``decided`` has the same choice at each place.
     """
 
-    needs_hidden, is_free = True, False
+    def __init__(self, decided: dict[int, int], chance: float, rng: random.Random) -> None:
+        self.decided, self.chance, self.rng = decided, chance, rng
+        self.place = 0
 
-    def __init__(self, session: Session, text: Sequence[int], chance: float, rng: random.Random) -> None:
-        self.inner, self.text, self.chance, self.rng = BlockDrafter(session), text, chance, rng
+    def mask(self, logits: Logits) -> None:
+        """Leave the token that was decided on, if one was."""
+        if (token := self.decided.get(self.place)) is not None:
+            logits[np.arange(len(logits)) != token] = -np.inf
 
-    def propose(self, context: Context, limit: int) -> Proposal:
-        """Propose as many tokens as the drafter did."""
-        guesses = self.inner.propose(context, limit).tokens
-        right = self.text[len(context.tokens) :][: len(guesses)]
-        known = [good if self.rng.random() < self.chance else guess for good, guess in zip(right, guesses, strict=False)]
-        return Proposal([*known, *guesses[len(known) :]])
+    def take(self, token: int) -> None:
+        """Go to the next place."""
+        self.place += 1
+
+    def forced(self) -> list[int]:
+        """Return nothing: the drafter is asked."""
+        return []
+
+    def fitting(self, tokens: Sequence[int]) -> int:
+        """Decide on the places of draft tokens, none of which has been masked yet; all of them may be verified."""
+        for place, token in enumerate(tokens, self.place):
+            self.decided.pop(place, None)
+            if self.rng.random() < self.chance:
+                self.decided[place] = token
+        return len(tokens)
 
 
 def tokens_as_plain(session: Session, wanted: int) -> tuple[int, int]:
@@ -131,12 +145,10 @@ def tokens_as_plain(session: Session, wanted: int) -> tuple[int, int]:
     rng, count, ties = random.Random(0), 0, 0
     while count < wanted:
         prompt = [rng.randrange(session.vocab_size) for _ in range(rng.randint(1, LONGEST_PROMPT))]
-        session.reset()
-        plain = list(session.generate(prompt, max_new_tokens=NEW_TOKENS, eos_ids=()))
         for block in session.manifest.drafter.blocks:
-            drafter = Corrected(session, [*prompt, *plain], rng.choice((0.0, 0.5, 0.9)), rng)
-            session.reset()
-            drafted = list(session.generate(prompt, max_new_tokens=NEW_TOKENS, drafter=drafter, block_length=block, eos_ids=()))
+            agreeing = Agreeing({}, rng.choice((0.0, 0.5, 0.9)), rng)
+            drafted = generated(session, prompt, agreeing, drafter=BlockDrafter(session), block_length=block)
+            plain = generated(session, prompt, Agreeing(agreeing.decided, 0.0, rng))
             same = next((i for i, pair in enumerate(zip(plain, drafted, strict=True)) if len({*pair}) > 1), len(plain))
             if same < len(plain):
                 check_tie(session, [*prompt, *plain[:same]], plain[same], drafted[same])
@@ -145,12 +157,18 @@ def tokens_as_plain(session: Session, wanted: int) -> tuple[int, int]:
     return count, ties
 
 
+def generated(session: Session, prompt: Sequence[int], constraint: Agreeing, **how: Any) -> list[int]:
+    """Return the tokens after a prompt."""
+    session.reset()
+    return list(session.generate(prompt, max_new_tokens=NEW_TOKENS, constraint=constraint, eos_ids=(), **how))
+
+
 def check_tie(session: Session, text: Sequence[int], *tokens: int) -> None:
     """Raises AssertionError unless the logits of two tokens after a text differ by no more than rounding makes of either."""
     session.reset()
     logits = session.prefill(text)
     between = abs(float(logits[tokens[0]] - logits[tokens[1]]))
-    assert between <= TIE * float(logits.abs().max()), f"tokens {tokens} after {len(text)} tokens are {between:.1e} apart"
+    assert between <= TIE * float(np.abs(logits).max()), f"tokens {tokens} after {len(text)} tokens are {between:.1e} apart"
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from faulting.writers import (
     Replace,
     SaveChat,
     SaveFirst,
-    SaveNative,
     SaveOver,
     Writer,
     other_options,
@@ -36,7 +35,6 @@ WRITERS: dict[str, Callable[[Path, Path], Writer]] = {
     "save": lambda one, other: SaveOver(one),
     "first save": lambda one, other: SaveFirst(one),
     "chat save": lambda one, other: SaveChat(one),
-    "native save": lambda one, other: SaveNative(one),
     "kernel build": lambda one, other: Compile(),
     "replace an artifact": Replace,
     "export": Export,
@@ -119,8 +117,7 @@ def campaigns(name: str, one: Path, other: Path, work: Path, plan: Plan) -> Iter
     is_long = isinstance(writer, Export)
     count = plan.exports if is_long else plan.kills
     yield "kill -9", lambda: kills.campaign(writer, work, count, plan.seed)
-    if not isinstance(writer, SaveNative):  # there are no lines of Python in it
-        yield "Ctrl-C", lambda: ctrl_c.campaign(writer, work, min(count, plan.lines) if is_long else plan.lines, plan.seed)
+    yield "Ctrl-C", lambda: ctrl_c.campaign(writer, work, min(count, plan.lines) if is_long else plan.lines, plan.seed)
     if is_long:
         return
     yield "two writers, one killed", lambda: kills.two_writers(writer, work, count // 3, plan.seed)

@@ -23,7 +23,7 @@ from mutating.mutations import Mutant, mutants
 from mutating.runner import Runner
 
 ROOT = Path(__file__).parent.parent
-MODULES = ("cache/**/*.py", "runtime/sessions/*.py", "runtime/generation/*.py", "runtime/files/*.py")
+MODULES = ("cache/**/*.py", "runtime/core/*.py", "runtime/files/*.py")
 WANTED = 0.85
 """Of the mutants, to be noticed."""
 
@@ -44,7 +44,7 @@ class Tried:
 def arguments() -> argparse.Namespace:
     """Parse the arguments; exits with 2 for wrong ones."""
     parser = argparse.ArgumentParser(prog="scripts/mutants", description=__doc__)
-    parser.add_argument("modules", nargs="*", help="beginnings of paths such as runtime/sessions; all if left out")
+    parser.add_argument("modules", nargs="*", help="beginnings of paths such as runtime/core; all if left out")
     parser.add_argument("--count", type=int, default=200, help="mutants, drawn from all (default: 200)")
     parser.add_argument("--minutes", type=float, default=600, help="how long at most (default: 600)")
     parser.add_argument("--seconds", type=float, default=120, help="tests of one mutant at most (default: 120)")

@@ -1,6 +1,6 @@
 """Play random operations on real artifacts until the time is up, and hold all that they give against the eager model.
 
-Each subject is a family, a kernel set, a precision and a harness (scripts/soaking/subjects.py). What was played is kept in
+Each subject is a family, a kernel set and a precision (scripts/soaking/subjects.py). What was played is kept in
 ``.soak/`` and counted again as long as the code is the same, so an interrupted soak goes on where it was.
 """
 

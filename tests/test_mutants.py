@@ -51,7 +51,7 @@ def test_each_mutant_changes_one_thing_that_runs() -> None:
     assert sorted(lines(SOURCE)) == sorted(expected)
 
 
-@pytest.mark.parametrize("module", ["runtime/sessions/session.py", "cache/block.py", "runtime/generation/sampling.py"])
+@pytest.mark.parametrize("module", ["runtime/core/session.py", "cache/block.py", "runtime/core/checkpoint.py"])
 def test_every_mutant_is_another_module_that_parses(module: str) -> None:
     source = (Path(__file__).parents[1] / module).read_text(encoding="utf-8")
     found = mutants(source)

@@ -1,4 +1,4 @@
-"""scripts/native-speed: texts of the two sessions that differ are seen; the sessions themselves are test_native's."""
+"""scripts/native-speed: texts of engines that differ are seen."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
@@ -20,15 +18,27 @@ pytestmark = pytest.mark.thorough  # of a campaign script
 SCRIPT = Path(native_speed.__file__)
 
 
-def way(python: Sequence[int], cpp: Sequence[int]) -> native_speed.Way:
-    return cast("Any", SimpleNamespace(name="lookup", python=lambda *_: [*python], cpp=lambda *_: [*cpp]))
+def way(**found: Sequence[int]) -> native_speed.Way:
+    return native_speed.Way("lookup", {name: lambda *_, new=new: ([*new], 0.5) for name, new in found.items()})
 
 
-@pytest.mark.parametrize(("cpp", "code", "differing"), [([1, 2, 3], 0, 0), ([1, 2, 4], 1, 2), ([1, 2], 1, 2)])
-def test_texts_that_differ_are_counted(cpp: list[int], code: int, differing: int, capsys: pytest.CaptureFixture[str]) -> None:
-    assert native_speed.report([way([1, 2, 3], cpp)], [[7], [8]], 3) == code
+@pytest.mark.parametrize(
+    ("found", "code", "differing"),
+    [
+        ({"C++": [1, 2]}, 0, 0),
+        ({"C++": [1, 3]}, 1, 2),
+        ({"C++": [1]}, 1, 2),
+        ({"C++": [1, 2], "0.2": [1, 2, 3]}, 0, 0),
+        ({"C++": [1, 2], "0.2": [1, 2]}, 1, 2),
+    ],
+    ids=str,
+)
+def test_texts_that_differ_are_counted(
+    found: dict[str, list[int]], code: int, differing: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert native_speed.report([way(Python=[1, 2, 3], **found)], [[7], [8]], 3) == code
     row = capsys.readouterr().out.splitlines()[-1]
-    assert row.startswith("| lookup | ")
+    assert row.startswith("| lookup | 6 | ")
     assert row.endswith(f" | {differing} |")
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from refusals import REFUSED, Inputs, number, padded, refuses
 from small_onnx import OPTIONS, WEIGHTS, save_small_onnx, uncached
 from states import Arrays, same
+from torch import Tensor
 
 from hybridge.cache.errors import ArtifactError, SnapshotError
 from hybridge.export.checks.random_program import RandomProgram
@@ -38,8 +39,8 @@ def _empty(session: Session) -> None:
     session.reset()
 
 
-def oracle(tokens: Sequence[int]) -> NDArray[np.float32]:
-    return uncached(WEIGHTS, tokens).numpy()
+def oracle(tokens: Sequence[int]) -> Tensor:
+    return uncached(WEIGHTS, tokens)
 
 
 def program(session: Session) -> Program:
@@ -48,8 +49,8 @@ def program(session: Session) -> Program:
     return session.model.program
 
 
-def close(got: NDArray[np.float32], want: NDArray[np.float32]) -> None:
-    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+def close(got: NDArray[np.float32], want: Tensor) -> None:
+    assert np.abs(got - want.numpy()).max() <= 1e-5 * want.abs().max()
 
 
 def bits(session: Session) -> Arrays:

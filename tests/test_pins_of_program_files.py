@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import random
 import re
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
 import operator_table
 import pytest
+from forgery import forge
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.export.pinned import program_format
 from hybridge.export.profiling.program_file import ProgramFile
-from hybridge.runtime import pinned
-from hybridge.runtime.artifacts.buffer_names import HEAD_BYTES, buffer_names_of, plan_bytes
+from hybridge.runtime import Session, pinned
+from hybridge.runtime.artifacts.artifact import open_artifact
+from hybridge.runtime.artifacts.buffer_names import HEAD_BYTES, plan_bytes
+from hybridge.runtime.artifacts.manifest import PROGRAM
+from hybridge.runtime.artifacts.plan_check import check_plans
+from hybridge.runtime.artifacts.program_check import STATE, buffer_names
 
 FORMAT_2 = Path(__file__).parent / "artifacts/format-2/model.pte"
 
@@ -24,9 +30,9 @@ def test_the_names_of_the_state_are_where_we_read_them() -> None:
     values = ProgramFile(FORMAT_2).plans["decode"].values
     tensors = [each.val for each in values if isinstance(each.val, program_format.Tensor)]
     names = [each.extra_tensor_info.fully_qualified_name for each in tensors if each.extra_tensor_info]
-    data = FORMAT_2.read_bytes()
-    assert buffer_names_of(data, "decode") == [name for name in names if name]
-    assert buffer_names_of(data[: plan_bytes(data[:HEAD_BYTES])], "decode")[:2] == ["state.cache.length", "state.cache.staged"]
+    state = [name.removeprefix(STATE) for name in names if name and name.startswith(STATE)]
+    session = Session.load(FORMAT_2.parent)
+    assert list(session.state()) == state == buffer_names(session.manifest)
 
 
 TABLES = {
@@ -86,15 +92,23 @@ def test_a_kernel_takes_the_arguments_of_its_schema() -> None:
     assert pinned.arguments_of("nobody::knows.out") is None
 
 
-def test_a_damaged_plan_is_refused_or_read() -> None:
+def test_a_damaged_plan_is_refused_or_read(tmp_path: Path) -> None:
     rng, data = random.Random(0), FORMAT_2.read_bytes()
-    plan = data[: plan_bytes(data[:HEAD_BYTES])]
-    for size in rng.sample(range(len(plan)), 40):
+    size = plan_bytes(data[:HEAD_BYTES])
+    folder = Path(shutil.copytree(FORMAT_2.parent, tmp_path / "artifact"))
+
+    def check(changed: bytes) -> None:
+        (folder / PROGRAM).write_bytes(changed)
+        forge(folder)
+        artifact = open_artifact(folder)
+        check_plans(artifact.manifest, artifact.opened[PROGRAM])
+
+    for end in rng.sample(range(size), 20):
         with pytest.raises(ArtifactError):
-            buffer_names_of(plan[:size] if size < 2000 else plan[:2000], "decode")
-    for _ in range(300):
-        damaged = bytearray(plan)
-        for place in rng.sample(range(len(plan)), 40):
+            check(data[:end])
+    for _ in range(150):
+        damaged = bytearray(data)
+        for place in rng.sample(range(size), 40):
             damaged[place] = rng.randrange(256)
         with suppress(ArtifactError):
-            assert all(isinstance(name, str) for name in buffer_names_of(bytes(damaged), "decode"))
+            check(bytes(damaged))

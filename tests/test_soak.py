@@ -16,11 +16,8 @@ from hybridge.export.checks.random_program import Oracle
 from hybridge.export.layers.packed_layers import WithoutWeight
 from hybridge.export.quantization.quantize import quantize
 from hybridge.export.reference.oracle import load_oracle, uncached
-from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.core import Model
-from hybridge.runtime.core.session import Session
-from hybridge.runtime.native import NativeSession
+from hybridge.runtime import ExportOptions, Model, Session, open_artifact
+from hybridge.runtime.core.session import Logits
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
@@ -36,16 +33,11 @@ EVERY = {"prefill", "decode", "verify", "commit", "snapshot", "restore", "save",
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("harness", ["python", "native"])
-def test_a_slice_of_the_soak(own_artifact: Path, checkpoint: Path, tmp_path: Path, harness: str) -> None:
+def test_a_slice_of_the_soak(own_artifact: Path, checkpoint: Path, tmp_path: Path) -> None:
     oracle = load_oracle(checkpoint, open_artifact(own_artifact).manifest)
-    if harness == "python":
-        sessions = [Session.load(own_artifact) for _ in range(3)]
-        rounds = [play_round(sessions, oracle, 0, number, tmp_path) for number in range(ROUNDS)]
-    else:
-        model = Model(open_artifact(own_artifact))
-        natives = [NativeSession(model) for _ in range(3)]
-        rounds = [play_round(natives, oracle, 0, number, tmp_path) for number in range(ROUNDS)]
+    model = Model.open(open_artifact(own_artifact))
+    sessions = [Session(model), Session(model), Session.load(own_artifact)]
+    rounds = [play_round(sessions, oracle, 0, number, tmp_path) for number in range(ROUNDS)]
     assert [each.error for each in rounds] == [""] * ROUNDS
     assert set().union(*(each.operations for each in rounds)) >= EVERY
     assert 0 < max(each.worst for each in rounds) < 1
@@ -54,7 +46,7 @@ def test_a_slice_of_the_soak(own_artifact: Path, checkpoint: Path, tmp_path: Pat
 class Inexact(Session):
     """A session whose decodes are a little off."""
 
-    def decode(self, token: int) -> Tensor:
+    def decode(self, token: int) -> Logits:
         return super().decode(token) * 1.001
 
 
@@ -63,7 +55,7 @@ class Lossy(Session):
 
     def load_state(self, path: str | Path) -> int:
         length = super().load_state(path)
-        self._transactions.text().slots.clear()
+        self.resume(self.checkpoint())
         return length
 
 

@@ -292,8 +292,10 @@ def test_refusals_say_what_is_wrong_and_nothing_of_how_llguidance_is_made(gramma
         'line 2, column 4: unknown name: "nothing"': lambda: grammars.lark('start: a\na: nothing'),
         "Invalid type: nonsense": lambda: grammars.json_schema({"type": "nonsense"}),
         "refer to itself without an end": lambda: grammars.json_schema({"$ref": "#"}).follow().mask(np.zeros(260, np.float32)),
-        "it is too complex": lambda: [(one := grammars.regex("a{1000000}").follow()).mask(np.zeros(260, np.float32)), one.take(97),
-                                      one.mask(np.zeros(260, np.float32))],
+        "it is too complex": lambda: [
+            (one := grammars.regex("a{1000000}").follow()).mask(np.zeros(260, np.float32)), one.take(97),
+            one.mask(np.zeros(260, np.float32)),
+        ],
         "doesn't satisfy the grammar": lambda: grammars.regex("ab").follow().take(ord("x")),
     }  # fmt: skip
     for says, make in said.items():

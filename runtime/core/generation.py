@@ -18,6 +18,7 @@ import numpy as np
 from numpy.ctypeslib import as_array
 from numpy.typing import NDArray
 
+from hybridge.cache.errors import DraftError
 from hybridge.runtime.core import interface
 from hybridge.runtime.core.constraint import Constraint
 from hybridge.runtime.core.drafters import Context, Drafter, DraftModel, Proposer
@@ -93,6 +94,7 @@ class Callbacks:
     """
 
     session: int
+    vocab_size: int
     wishes: Wishes
     error: BaseException | None = None
     _context: Context = field(init=False)
@@ -122,7 +124,7 @@ class Callbacks:
             for place, token in enumerate(tokens):
                 out.tokens[place] = token if -(2**63) <= token < 2**63 else -1
             if proposal.probabilities is not None and tokens:
-                self._proposed = np.ascontiguousarray(np.stack([np.asarray(row) for row in proposal.probabilities]), np.float64)
+                self._proposed = self._rows(proposal.probabilities, len(tokens))
                 out.probabilities = cast(self._proposed.ctypes.data, POINTER(c_double))
             free = () if proposal.chance is None else (proposal.chance,)
             chances = free if drafter.is_free else tuple(proposal.chances or ())[: len(tokens)]
@@ -133,6 +135,15 @@ class Callbacks:
         except BaseException as error:
             self.fail(error)
             return 0
+
+    def _rows(self, probabilities: Sequence[NDArray[np.float64]] | NDArray[np.float64], count: int) -> NDArray[np.float64]:
+        rows = np.ascontiguousarray(np.stack([np.asarray(row, np.float64) for row in probabilities]))
+        if rows.shape[1:] != (self.vocab_size,) or len(rows) < count:
+            raise DraftError(
+                f"a drafter gave probabilities of shape {list(rows.shape)} with {count} tokens; "
+                f"give [{count}, {self.vocab_size}], a distribution for each."
+            )
+        return rows
 
     def watch(self, token: int, logits: Any, size: int, _: object) -> None:
         try:
@@ -221,7 +232,7 @@ class Generation:
         self._handle, self._model = session.handle, session.model
         session.generations += 1
         self._number = session.generations
-        self._calls = Callbacks(self._handle, wishes)
+        self._calls = Callbacks(self._handle, self._model.vocab_size, wishes)
         self._options = self._calls.options()
         self._calls_back = self._model.program is not None or any(
             (wishes.constraint, wishes.watch, wishes.clock, self._options.propose)
@@ -242,8 +253,8 @@ class Generation:
                     own = not drafted or number == len(given)  # a block's last token is the model's own
                     stats.origin = "own" if own else "forced" if forced else "draft"
                     stats.new_tokens += 1
-                    last = self._is_last(token)
                     yielded += 1
+                    last = self._is_last(token)
                     yield token
                     if last:
                         return

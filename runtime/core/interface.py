@@ -104,6 +104,7 @@ class Type(IntEnum):
     INT64 = 2
     FLOAT32 = 3
     BOOL = 4
+    FLOAT16 = 5
 
 
 MOST_DIMENSIONS = 8

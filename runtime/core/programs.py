@@ -36,6 +36,7 @@ TYPES: Mapping[Type, np.dtype[Any]] = {
     Type.INT64: np.dtype(np.int64),
     Type.FLOAT32: np.dtype(np.float32),
     Type.BOOL: np.dtype(np.bool_),
+    Type.FLOAT16: np.dtype(np.float16),
 }
 NUMBERS = {dtype: number for number, dtype in TYPES.items()}
 Numbers = NDArray[Any]

@@ -25,6 +25,7 @@ NAMES = {"format", "artifact", "texts", "note", "checksum"}
 """All that the header says of a state beside its buffers."""
 DTYPES: Mapping[str, np.dtype[Any]] = {
     "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
     "I64": np.dtype(np.int64),
     "I8": np.dtype(np.int8),
     "U8": np.dtype(np.uint8),

@@ -75,6 +75,7 @@ class Session(Owned):
         self.model, self.manifest, self.generations = model, model.manifest, 0
         self.max_seq_len, self.vocab_size, self.prefill_chunk = model.max_seq_len, model.vocab_size, model.prefill_chunk
         self.verify_len, self.verify_lens, self.snapshot_slots = model.verify_len, model.verify_lens, model.snapshot_slots
+        self._block = 0  # tokens of the last verified block
 
     @classmethod
     def load(cls, folder: str | Path, *, private_copy: bool = False) -> Session:
@@ -165,6 +166,7 @@ class Session(Owned):
             check_block(list(ids), self.verify_len)
         logits = np.empty((len(ids), self.vocab_size), np.float32)
         self._extend("verify", ids, ids, len(ids), logits.ctypes.data_as(Floats))
+        self._block = len(ids)
         return logits
 
     def commit(self, count: int) -> int:
@@ -172,9 +174,13 @@ class Session(Owned):
 
         Runs no forward: it replays only the recurrence. Raises CommitError without a block or for more than it has.
         """
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= self.verify_len:
-            raise CommitError(f"commit takes a count from 0 to the length of the verified block, not {count!r}.")
-        self._run("commit", count)
+        possible = type(count) is int and 0 <= count <= self.verify_len
+        status = load().hybridge_commit(self.handle, count if possible else -1)
+        if status == Status.INVALID_ARGUMENT:
+            block = self._block
+            raise CommitError(f"the verified block has {block} tokens, so commit takes 0 to {block}, not {count!r}.")
+        if status:
+            raise self.model.raised() or failure("commit", status)
         return self.length
 
     def snapshot(self, slot: int) -> int:

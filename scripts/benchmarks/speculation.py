@@ -1,7 +1,7 @@
-"""Speed by acceptance: real drafts, verifies and commits of real shapes, with guesses of which a chosen share is right.
+"""Speed by acceptance: real drafts, verifies and commits of real shapes, with draft tokens of which a chosen share is right.
 
 Drafters with random weights guess nothing, and targets write nothing that could be guessed. So both do all of their work, then
-the target's best token is made that of a text, and the guesses that text's next tokens, each spoilt with a chosen chance. How
+the target's best token is made that of the draft with a chosen chance, and another one otherwise. How
 much a drafter gains is then what its acceptance makes of its costs; published acceptances can be looked up on the curve.
 """
 
@@ -14,16 +14,25 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
 import hybridge
 from benchmarks import export_cost
 from benchmarks.drafter_shapes import DRAFTERS, write_drafter
 from benchmarks.shapes import SHAPES, write_checkpoint
-from hybridge.runtime import Context, GenerationStats, Session
-from hybridge.runtime.core.drafters import BlockDrafter, Drafter, Proposal
+from hybridge.runtime import (
+    Artifact,
+    BlockDrafter,
+    Context,
+    Drafter,
+    GenerationStats,
+    Model,
+    Proposal,
+    Session,
+    open_artifact,
+)
 
 SHARES = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 """Chances that a guess is right where those before it are."""
@@ -60,46 +69,46 @@ class Curve:
         return tokens / self.round_in_decodes
 
 
-class Scripted(Session):
-    """A session whose best token is always that of ``script``, a text."""
+class Agreeing:
+    """A constraint under which each draft token is right with a chance ``share``; otherwise another one has to come."""
 
-    script: Sequence[int]
-
-    def prefill(self, tokens: Any) -> Tensor:
-        """Run the prompt."""
-        return self._forced(super().prefill(tokens)[None], len(self.tokens))[0]
-
-    def decode(self, token: int) -> Tensor:
-        """Run one token."""
-        return self._forced(super().decode(token)[None], len(self.tokens))[0]
-
-    def verify(self, tokens: Any) -> Tensor:
-        """Run a block."""
-        return self._forced(super().verify(tokens), len(self.tokens) + 1)
-
-    def _forced(self, logits: Tensor, place: int) -> Tensor:
-        """Make the best token after each row, of which the first is before ``place``, the text's."""
-        for row, token in zip(logits, self.script[place:], strict=False):
-            row[token] = 1e9
-        return logits
-
-
-class Guided:
-    """Lets ``inner``, if any, propose for its time. The guesses are ``script``'s, each right with a chance ``share``."""
-
-    def __init__(self, inner: Drafter | None, script: Sequence[int], share: float, vocab: int) -> None:
-        self.inner, self.script, self.share, self.vocab = inner, script, share, vocab
+    def __init__(self, share: float, vocab: int) -> None:
+        self.share, self.vocab = share, vocab
         self.random = random.Random(0)
-        self.needs_hidden, self.is_free = inner is not None, inner is None
+        self.place = 0
+        self.chosen: dict[int, int] = {}
+
+    def mask(self, logits: NDArray[np.float32]) -> None:
+        """Leave one token."""
+        logits.fill(-np.inf)
+        logits[self.chosen.get(self.place, 0)] = 0
+
+    def take(self, token: int) -> None:
+        """Go to the next place."""
+        self.place += 1
+
+    def forced(self) -> list[int]:
+        """Return nothing: tokens are to be drafted."""
+        return []
+
+    def fitting(self, tokens: Sequence[int]) -> int:
+        """Choose what comes in the places of draft tokens; all of them may be verified."""
+        for place, token in enumerate(tokens, self.place):
+            self.chosen[place] = token if self.random.random() < self.share else (token + 1) % self.vocab
+        return len(tokens)
+
+
+class Free:
+    """Proposes tokens in no time, and knows their chance."""
+
+    needs_hidden, is_free = False, True
+
+    def __init__(self, share: float) -> None:
+        self.share = share
 
     def propose(self, context: Context, limit: int) -> Proposal:
-        """Propose as many tokens as ``inner`` did."""
-        count = limit if self.inner is None else len(self.inner.propose(context, limit).tokens)
-        start = len(context.tokens)
-        return Proposal([self._guess(token) for token in self.script[start : start + count]], chance=self.share)
-
-    def _guess(self, token: int) -> int:
-        return token if self.random.random() < self.share else (token + 1) % self.vocab
+        """Propose ``limit`` tokens."""
+        return Proposal([1] * limit, chance=self.share)
 
 
 def measure(name: str, options: argparse.Namespace, say: Callable[[str], None]) -> list[Curve]:
@@ -114,64 +123,62 @@ def measure(name: str, options: argparse.Namespace, say: Callable[[str], None]) 
             checkpoint, folder, [*EXPORT, *shape.options, *named], options.export_limit, keep=options.keep_artifacts
         )
         say(f"{name} with {kind}: exported in {made.seconds:.0f} s, {made.size / 1e6:.0f} MB")
-        session = Scripted.load(Path(made.folder))
-        assert isinstance(session, Scripted)
-        ways: dict[str, Drafter | None] = {kind: BlockDrafter(session)}
-        if kind == [*DRAFTERS[name]][-1]:
-            ways[LOOKUP] = None
-        curves += [each for way in ways.items() for each in of_drafter(session, name, *way, shape.blocks, options, say)]
+        artifact = open_artifact(Path(made.folder))
+        ways = [kind, LOOKUP] if kind == [*DRAFTERS[name]][-1] else [kind]
+        curves += [each for way in ways for each in of_drafter(artifact, name, way, shape.blocks, options, say)]
     return curves
 
 
 def of_drafter(
-    session: Scripted,
-    name: str,
-    kind: str,
-    drafter: Drafter | None,
-    blocks: Sequence[int],
-    options: argparse.Namespace,
-    say: Callable[[str], None],
+    artifact: Artifact, name: str, kind: str, blocks: Sequence[int], options: argparse.Namespace, say: Callable[[str], None]
 ) -> Iterator[Curve]:
     """Measure a drafter with every block length, and with those that the pace chooses, on each number of threads."""
-    rng = random.Random(1)
-    session.script = [rng.randrange(session.vocab_size) for _ in range(PROMPT + NEW_TOKENS + max(blocks))]
     for threads in options.threads:
         hybridge.set_threads(threads)
+        model = Model.open(artifact)
         for block in (*blocks, ADAPTIVE):
             curve = Curve(name, kind, block, threads)
-            fill(curve, session, drafter, options.rounds)
+            fill(curve, model, options.rounds)
             say(f"  {kind}, block {block or 'by pace'}, {threads} threads: a round {curve.round_in_decodes:.2f} decodes")
             yield curve
 
 
-def fill(curve: Curve, session: Scripted, inner: Drafter | None, rounds: int) -> None:
-    """Generate at every acceptance, beside plain decoding each time."""
+def fill(curve: Curve, model: Model, rounds: int) -> None:
+    """Generate at every acceptance, beside plain decoding each time; a session's pace learns one acceptance alone."""
     parts: dict[str, list[float]] = {"draft": [], "verify": [], "commit": []}
     decodes: list[float] = []
     for share in SHARES:
         found, tokens = list[float](), list[float]()
-        guided = Guided(inner, session.script, share, session.vocab_size)
-        for _ in range(rounds):
-            plain, stats = generate(session, None, None), generate(session, guided, curve.block or None)
-            found.append(stats.tokens_per_second / plain.tokens_per_second)
-            decodes.append(plain.decode_seconds / plain.decodes)
-            if stats.verifies:
-                tokens.append(stats.mean_accepted_length)
-                for part, each in parts.items():
-                    each.append(getattr(stats, f"{part}_seconds") / stats.verifies)
+        with Session(model) as session:
+            drafter = Free(share) if curve.drafter == LOOKUP else BlockDrafter(session)
+            for _ in range(rounds):
+                plain, stats = generate(session, share, None, None), generate(session, share, drafter, curve.block or None)
+                found.append(stats.tokens_per_second / plain.tokens_per_second)
+                decodes.append(plain.decode_seconds / plain.decodes)
+                if stats.verifies:
+                    tokens.append(stats.mean_accepted_length)
+                    for part, each in parts.items():
+                        each.append(getattr(stats, f"{part}_seconds") / stats.verifies)
         curve.times[share], curve.tokens[share] = median(found), median(tokens) if tokens else 0.0
     curve.decode = median(decodes)
     curve.parts = {part: median(each) if each else 0.0 for part, each in parts.items()}
 
 
-def generate(session: Scripted, drafter: Drafter | None, block: int | None) -> GenerationStats:
-    """Continue the script's beginning; returns what it took. The text must be the script's."""
-    stats, script = GenerationStats(), session.script
+def generate(session: Session, share: float, drafter: Drafter | None, block: int | None) -> GenerationStats:
+    """Continue a random prompt; returns what it took."""
+    stats, rng = GenerationStats(), random.Random(1)
+    prompt = [rng.randrange(session.vocab_size) for _ in range(PROMPT)]
     session.reset()
     text = session.generate(
-        script[:PROMPT], max_new_tokens=NEW_TOKENS, eos_ids=(), drafter=drafter, block_length=block, stats=stats
+        prompt,
+        max_new_tokens=NEW_TOKENS,
+        eos_ids=(),
+        drafter=drafter,
+        block_length=block,
+        constraint=Agreeing(share, session.vocab_size),
+        stats=stats,
     )
-    assert list(text) == script[PROMPT : PROMPT + NEW_TOKENS]
+    assert len(list(text)) == NEW_TOKENS
     return stats
 
 

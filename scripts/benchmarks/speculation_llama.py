@@ -18,10 +18,14 @@ from benchmarks.engine import VERIFY
 from benchmarks.results import Measure, Row
 from benchmarks.speculation import PROMPT, SHARES, Curve
 from benchmarks.variants import VARIANTS
-from hybridge.runtime.generation.pace import expected
 
 NAME = "llama.cpp, free drafts"
 STEPS = 10
+
+
+def expected(length: int, share: float) -> float:
+    """Return how many tokens a verified block of ``length`` yields where each draft token is right with a chance ``share``."""
+    return float(sum(share**place for place in range(length)))
 
 
 def measure(shape: str, options: argparse.Namespace, say: Callable[[str], None]) -> Iterator[Curve]:

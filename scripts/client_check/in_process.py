@@ -13,7 +13,6 @@ from client_check.client import Client, Functions, Row
 from hybridge.cache import HybridCache
 from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.runtime import PromptLookup, Session
-from hybridge.runtime.native import NativeSession
 
 WHAT = {
     "llm": "ExecuTorch, `--kernels llm`",
@@ -29,26 +28,16 @@ def rows(folder: Path, checkpoint: Path) -> Iterator[Row]:
         artifact = folder / kind
         yield Row(f"`Session`, {what}", lambda _, at=artifact: of_session(at, speculative=False))
         yield Row(f"`Session`, {what}, prompt lookup", lambda _, at=artifact: of_session(at, speculative=True))
-    for kind in ("llm", "hybridge"):
-        artifact, name = folder / kind, f"`hybridge::Session` in C++, `--kernels {kind}`"
-        yield Row(name, lambda _, at=artifact: of_native(at, speculative=False))
-        yield Row(f"{name}, prompt lookup", lambda _, at=artifact: of_native(at, speculative=True))
     yield Row("`hybridge.load(…).generate`", lambda _: of_loaded(folder / "hybridge"), turns=None)
     yield Row("transformers' `generate` with `HybridCache`", lambda _: of_transformers(checkpoint))
     yield Row("onnxruntime-genai", lambda _: Genai(folder / "onnx"))
 
 
 def of_session(artifact: Path, *, speculative: bool) -> Client:
-    """Python's session, with as many draft tokens from the text as there are, or with none."""
+    """The core in Python, with as many draft tokens from the text as there are, or with none."""
     session = Session.load(artifact)
     how = {"drafter": PromptLookup(), "block_length": session.verify_len} if speculative else {}
     return Functions(lambda ids, count: list(session.generate(ids, max_new_tokens=count, **how)), session.reset)
-
-
-def of_native(artifact: Path, *, speculative: bool) -> Client:
-    """The native core."""
-    session, drafter = NativeSession.load(artifact), "lookup" if speculative else None
-    return Functions(lambda ids, count: list(session.generate(ids, max_new_tokens=count, drafter=drafter)), session.reset)
 
 
 def of_loaded(artifact: Path) -> Client:

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
-from torch import Tensor
 
 from hybridge.cache.errors import HybridgeError
 from hybridge.export.api import export_model
@@ -24,8 +23,6 @@ from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.manifest import MANIFEST, PROGRAM
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.chat.conversation import Conversation, Settings
-from hybridge.runtime.core import Model
-from hybridge.runtime.core import Session as CoreSession
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.kernels import compiling
 
@@ -74,7 +71,7 @@ class Writer(ABC):
         raise Broken(f"there was {before}, and now there is {outcome}")
 
 
-def loads(reader: Session | CoreSession, path: Path) -> bool:
+def loads(reader: Session, path: Path) -> bool:
     """Load the state in ``path``; whether there is one. Raises Broken where it is none."""
     if path.exists():
         try:
@@ -87,7 +84,7 @@ def loads(reader: Session | CoreSession, path: Path) -> bool:
 class SaveOver(Writer):
     """``Session.save`` over an earlier save."""
 
-    name, leaves = "save", frozenset({"talk.state"})
+    name, leaves, says_full = "save", frozenset({"talk.state"}), False
 
     def __init__(self, artifact: Path) -> None:
         self.old, self.new, self.reader = (Session.load(artifact) for _ in range(3))
@@ -100,11 +97,17 @@ class SaveOver(Writer):
     def write(self, folder: Path) -> None:
         self.new.save(folder / "talk.state")
 
+    def write_until_killed(self, folder: Path) -> None:
+        """Save the old and the new in turns, the new last: one save is over before a kill finds it."""
+        for _ in range(100):
+            self.before(folder)
+            self.write(folder)
+
     def found(self, folder: Path) -> str:
         if not loads(self.reader, folder / "talk.state"):
             return "nothing"
         for name, session in (("old", self.old), ("new", self.new)):
-            if self.reader.tokens == session.tokens and all(map(torch.equal, _saved(self.reader), _saved(session))):
+            if self.reader.tokens == session.tokens and all(map(np.array_equal, _saved(self.reader), _saved(session))):
                 return name
         raise Broken(f"the state is of the tokens {self.reader.tokens}")
 
@@ -144,44 +147,6 @@ class SaveChat(SaveOver):
             if (said := self.talks["reader"].messages[0]["content"]) != outcome:
                 raise Broken(f"the state is the {outcome} one, and the conversation the {said} one")
         return outcome
-
-
-class SaveNative(Writer):
-    """``hybridge::Session::save`` over an earlier save, by the native core."""
-
-    name, leaves, says_full = "native save", frozenset({"talk.state"}), False
-
-    def __init__(self, artifact: Path) -> None:
-        model = Model(open_artifact(artifact))
-        self.old, self.new, self.reader = (CoreSession(model) for _ in range(3))
-        self.old.prefill(OLD)
-        self.new.prefill(NEW)
-        self.after = {}
-        for name, session in (("old", self.old), ("new", self.new)):
-            session.snapshot(0)
-            self.after[name] = session.decode(1)
-            session.restore(0)
-
-    def before(self, folder: Path) -> None:
-        self.old.save(folder / "talk.state")
-
-    def write(self, folder: Path) -> None:
-        self.new.save(folder / "talk.state")
-
-    def write_until_killed(self, folder: Path) -> None:
-        """Save the old and the new in turns, the new last: one save is over before a kill finds it."""
-        for _ in range(100):
-            self.before(folder)
-            self.write(folder)
-
-    def found(self, folder: Path) -> str:
-        if not loads(self.reader, folder / "talk.state"):
-            return "nothing"
-        logits = self.reader.decode(1)
-        for name, expected in self.after.items():
-            if np.array_equal(logits, expected):
-                return name
-        raise Broken(f"the state is another one, of {self.reader.length - 1} tokens")
 
 
 class Replace(Writer):
@@ -257,7 +222,7 @@ def leftovers(writer: Writer, folder: Path) -> set[str]:
     return {path.name for path in place.iterdir()} - writer.leaves
 
 
-def _saved(session: Session) -> list[Tensor]:
+def _saved(session: Session) -> list[NDArray[np.generic]]:
     """The state but for what waits for a commit, which is not saved."""
     return [each for name, each in session.state().items() if not name.rpartition(".")[2].startswith("staged")]
 

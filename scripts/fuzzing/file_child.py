@@ -26,7 +26,6 @@ from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.manifest import MANIFEST
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
 from hybridge.runtime.core.session import Session
-from hybridge.runtime.native import NativeSession
 
 PROMPT = [1, 2, 3, 4, 5]
 
@@ -109,32 +108,15 @@ def of_tokenizer(base: Path) -> Callable[[Path], None]:
     return run
 
 
-def of_state(base: Path) -> Callable[[Path], None]:
+def of_state(base: Path, name: str = "saved") -> Callable[[Path], None]:
     """Go on from a state with one session, and see that it is whole afterwards, whatever was loaded."""
     session = Session.load(base)
     want = session.prefill(PROMPT)
 
     def run(folder: Path) -> None:
         try:
-            length = session.load_state(folder / "saved")
+            length = session.load_state(folder / name)
             assert length == session.length == len(session.tokens), f"{length} tokens are loaded, {session.tokens} known"
-            if session.room:
-                session.decode(PROMPT[0])
-        finally:
-            session.reset()
-            assert torch.equal(session.prefill(PROMPT), want), "the session computes something else afterwards"
-
-    return run
-
-
-def of_native_state(base: Path) -> Callable[[Path], None]:
-    """The same in the native core."""
-    session = NativeSession.load(base)
-    want = session.prefill(PROMPT)
-
-    def run(folder: Path) -> None:
-        try:
-            session.load_state(folder / "saved-native")
             if session.room:
                 session.decode(PROMPT[0])
         finally:
@@ -160,7 +142,7 @@ ACTIONS = {
     "artifact": of_artifact,
     "tokenizer": of_tokenizer,
     "state": of_state,
-    "native-state": of_native_state,
+    "older-state": lambda base: of_state(base, "saved-0.2"),
     "checkpoint": of_checkpoint,
 }
 

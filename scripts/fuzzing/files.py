@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
 from fuzzing.mutations import INTEGERS, changed_bytes, changed_json, changed_text
 from fuzzing.target import Input
@@ -70,24 +70,21 @@ def work() -> Path:
 
 @cache
 def artifact(kind: str) -> Path:
-    """Return an artifact of the embedded model: ``hybridge``, ``llm`` or ``onnx``, with a saved state beside its files."""
+    """Return an artifact of the embedded model: ``hybridge``, ``llm`` or ``onnx``; the first with saved states beside it."""
+    from older_state import save_as_older
     from saved_state import save_in_full
 
     from hybridge.export.api import export_model
     from hybridge.runtime.artifacts.options import ExportOptions
     from hybridge.runtime.core.session import Session
-    from hybridge.runtime.native import NativeSession
 
     options = ExportOptions(**SIZES, **{"format": "onnx"} if kind == "onnx" else {"kernels": kind})  # type: ignore[arg-type]
     folder = work() / kind
     export_model(EMBEDDED, folder, options)
-    session = Session.load(folder)
-    session.prefill(list(range(20)))
-    session.snapshot(0)
-    session.decode(20)
-    session.save(folder / "saved")
     if kind == "hybridge":
-        save_in_full(NativeSession.load(folder), list(range(20)), folder / "saved-native")
+        session = Session.load(folder)
+        save_in_full(session, list(range(20)), folder / "saved")
+        save_as_older(session, folder / "saved-0.2")
     return folder
 
 
@@ -126,11 +123,11 @@ def changed_safetensors(rng: random.Random, data: bytes) -> bytes:
     return struct.pack("<Q", len(header)) + header + data[8 + size :]
 
 
-def changed_state(rng: random.Random, data: bytes) -> bytes:
-    """Return a state file with a right checksum: with other texts, other lengths and positions, or another header."""
+def changed_older_state(rng: random.Random, data: bytes) -> bytes:
+    """Return a state file of 0.2 with a right checksum: with other texts, lengths and positions, or another header."""
     if rng.random() < 0.2:
         return changed_safetensors(rng, data)
-    path = work() / "forged"
+    path = work() / "forged-older"
     path.write_bytes(data)
     forge_state(path, lambda content: _change_state(rng, content))
     return path.read_bytes()
@@ -140,17 +137,17 @@ def _change_state(rng: random.Random, content: dict[str, Any]) -> None:
     if rng.random() < 0.6:
         content["texts"] = json.dumps(changed_json(rng, json.loads(content["texts"])))
         return
-    buffer = rng.choice([each for each in content["buffers"].values() if not each.is_floating_point()]).view(-1)
-    low, high = torch.iinfo(buffer.dtype).min, torch.iinfo(buffer.dtype).max
+    buffer = rng.choice([each for each in content["buffers"].values() if each.dtype.kind == "i"]).reshape(-1)
+    low, high = np.iinfo(buffer.dtype).min, np.iinfo(buffer.dtype).max
     chosen = rng.choice(INTEGERS) * rng.choice((1, -1))
     buffer[rng.randrange(len(buffer))] = max(low, min(high, chosen))
 
 
-def changed_native_state(rng: random.Random, data: bytes) -> bytes:
-    """Return a state file of the native core with a right checksum, and now and then another header."""
+def changed_state(rng: random.Random, data: bytes) -> bytes:
+    """Return a state file with a right checksum, and now and then another header."""
     if rng.random() < 0.2:
         return changed_bytes(rng, data, end=64)
-    path = work() / "forged-native"
+    path = work() / "forged"
     path.write_bytes(data)
 
     def change(content: bytearray) -> None:
@@ -166,8 +163,8 @@ TARGETS = (
     Files("graphs", "artifact", lambda: artifact("onnx"), "model.onnx", changed_graph),
     Files("manifests", "artifact", lambda: artifact("hybridge"), "manifest.json", changed_text),
     Files("tokenizers", "tokenizer", lambda: artifact("hybridge"), "tokenizer.json", changed_text),
+    Files("older-states", "older-state", lambda: artifact("hybridge"), "saved-0.2", changed_older_state),
     Files("states", "state", lambda: artifact("hybridge"), "saved", changed_state),
-    Files("native-states", "native-state", lambda: artifact("hybridge"), "saved-native", changed_native_state),
     Files("configs", "checkpoint", checkpoint, "config.json", changed_text),
     Files("weights", "checkpoint", checkpoint, "model.safetensors", changed_safetensors),
 )

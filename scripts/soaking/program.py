@@ -8,25 +8,17 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from hybridge.cache.errors import HybridgeError, ValidationError
-from hybridge.export.checks.random_program import CheckedSession, Oracle, RandomProgram
+from hybridge.export.checks.random_program import Oracle, RandomProgram
 from hybridge.export.checks.validation import Careless, ValidationReport, compare, is_greedy, tolerance
-from hybridge.runtime.core.drafters import PromptLookup
+from hybridge.runtime import Session
 from soaking.nearby import none_nearby
 
 Nearby = Callable[[], Generator[Oracle]]
 
 OPERATIONS = 40
 """Operations of each session in a round."""
-
-
-class SavingSession(CheckedSession, Protocol):
-    """A session of any harness that writes its state to files."""
-
-    def save(self, path: Path, /) -> None: ...
-    def load_state(self, path: Path, /) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -49,9 +41,9 @@ class Shelf:
 class SoakProgram(RandomProgram):
     """A random program that also saves its state, goes on from any state that was saved, and generates."""
 
-    def __init__(self, session: SavingSession, rng: random.Random, shelf: Shelf) -> None:
+    def __init__(self, session: Session, rng: random.Random, shelf: Shelf) -> None:
         super().__init__(session, rng)
-        self.saving, self.shelf = session, shelf
+        self.shelf = shelf
         self.generated: list[tuple[list[int], list[int]]] = []
         """Texts and what was generated after each."""
 
@@ -62,7 +54,7 @@ class SoakProgram(RandomProgram):
     def _save(self) -> None:
         self.log.append("save")
         path = self.shelf.folder / f"state-{len(self.shelf.files) % 8}"  # files are replaced, too
-        self.saving.save(path)
+        self.session.save(path)
         self.shelf.files = [each for each in self.shelf.files if each.path != path]
         self.shelf.files.append(Saved(path, list(self.text), {slot: list(text) for slot, text in self.slots.items()}))
 
@@ -72,7 +64,7 @@ class SoakProgram(RandomProgram):
             return
         self.log.append("load")
         saved = self.rng.choice(self.shelf.files)
-        self.saving.load_state(saved.path)
+        self.session.load_state(saved.path)
         self.text, self.block = list(saved.text), None
         self.slots = {slot: list(text) for slot, text in saved.slots.items()}
 
@@ -82,7 +74,7 @@ class SoakProgram(RandomProgram):
             self._decode()
             return
         self.log.append(f"generate {len(prompt)} {new}")
-        drafter = Careless(PromptLookup(), self.rng, self.session.vocab_size) if self.rng.random() < 0.7 else None
+        drafter = Careless(self.rng, self.session.vocab_size) if self.rng.random() < 0.7 else None
         block = self.session.verify_len if drafter else None
         tokens = list(self.session.generate(prompt, max_new_tokens=new, drafter=drafter, block_length=block))
         self._overwrite()
@@ -108,7 +100,7 @@ class Round:
 
 
 def play_round(
-    sessions: Sequence[SavingSession], oracle: Oracle, seed: int, number: int, folder: Path, nearby: Nearby = none_nearby
+    sessions: Sequence[Session], oracle: Oracle, seed: int, number: int, folder: Path, nearby: Nearby = none_nearby
 ) -> Round:
     """Interleave programs of some of ``sessions`` and hold all that they gave against ``oracle``, or one of those ``nearby``.
 

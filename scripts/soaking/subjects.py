@@ -1,4 +1,4 @@
-"""What is soaked: a family of each recurrence, in each precision, with each kernel set, in Python and in the native core."""
+"""What is soaked: a family of each recurrence, in each precision, with each kernel set."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ FAMILIES = {
 """Model types by what is special about their state."""
 
 VARIANTS = (
-    ("hybridge", "", "python"),
-    ("hybridge", "8da4w", "native"),
-    ("llm", "", "native"),
-    ("hybridge", "8w", "python"),
-    ("aten", "", "python"),
+    ("hybridge", ""),
+    ("hybridge", "8da4w"),
+    ("llm", ""),
+    ("hybridge", "8w"),
+    ("aten", ""),
 )
-"""Kernel set, quantization and harness. XNNPACK's groups of 4 bits want wider layers than these models have."""
+"""Kernel set and quantization. XNNPACK's groups of 4 bits want wider layers than these models have."""
 
 EXPERTS = ("kimi_linear", "jamba", "gpt_oss")
 """Families whose activations are not rounded: another rounding of one number chooses other experts, and other logits.
@@ -75,7 +75,6 @@ class Subject:
     family: str
     kernels: str
     quantize: str
-    harness: str
     max_seq_len: int = SHORT
 
     @property
@@ -86,7 +85,7 @@ class Subject:
     @property
     def name(self) -> str:
         length = str(self.max_seq_len) if self.is_long else ""
-        return "-".join(filter(None, (self.family, self.kernels, self.quantize, self.harness, length)))
+        return "-".join(filter(None, (self.family, self.kernels, self.quantize, length)))
 
     @property
     def sizes(self) -> dict[str, Any]:
@@ -121,9 +120,9 @@ class Subject:
         export(loaded, build_cache(loaded.config, asked), folder, asked, ExportProgress())
 
 
-def _subject(family: str, kernels: str, quantize: str, harness: str) -> Subject:
+def _subject(family: str, kernels: str, quantize: str) -> Subject:
     weights_alone = {"8da4w": "4w"} if family in EXPERTS else {}
-    return Subject(family, kernels, weights_alone.get(quantize, quantize), harness)
+    return Subject(family, kernels, weights_alone.get(quantize, quantize))
 
 
 SUBJECTS = {each.name: each for family in FAMILIES for each in (_subject(family, *variant) for variant in VARIANTS)}
@@ -131,17 +130,11 @@ SUBJECTS = {each.name: each for family in FAMILIES for each in (_subject(family,
 
 @contextmanager
 def opened(subject: Subject, artifact: Path) -> Iterator[Sequence[Any]]:
-    """Yield ``SESSIONS`` sessions of one program."""
-    from hybridge.runtime.artifacts.artifact import open_artifact
-    from hybridge.runtime.core import Model
-    from hybridge.runtime.core.session import Session
-    from hybridge.runtime.native import NativeSession
+    """Yield ``SESSIONS`` sessions of one artifact: the last has a model of its own, the others share one."""
+    from hybridge.runtime import Model, Session, open_artifact
 
-    if subject.harness == "python":
-        yield [Session.load(artifact) for _ in range(SESSIONS)]
-        return
-    model = Model(open_artifact(artifact))
-    yield [NativeSession(model) for _ in range(SESSIONS)]
+    model = Model.open(open_artifact(artifact))
+    yield [*(Session(model) for _ in range(SESSIONS - 1)), Session.load(artifact)]
 
 
 @contextmanager

@@ -16,9 +16,8 @@ import torch
 
 from hybridge.cache.quiet import quiet
 from hybridge.export import operators
-from hybridge.runtime.core.library import executorch_runtime
 from hybridge.runtime.kernels import library
-from hybridge.runtime.pinned import OPERATOR_TABLE, STOCK_OPERATORS, operator_libraries, operator_names
+from hybridge.runtime.pinned import OPERATOR_TABLE, STOCK_OPERATORS, extension, operator_libraries, operator_names
 
 _WEIGHT = "(Tensor weight, Tensor weight_scales, Tensor? weight_zero_points, int weight_quant_min, int weight_quant_max"
 OTHER_SCHEMAS: Mapping[str, str] = {
@@ -40,7 +39,7 @@ def table() -> str:
     import_module("hybridge.export.pte.exporter")  # and ExecuTorch's exporter some of the stock ones
     for path in operator_libraries(STOCK_OPERATORS):
         torch.ops.load_library(str(path))
-    lines = map(line, sorted({*operator_names(executorch_runtime()), *OTHER_SCHEMAS}))
+    lines = map(line, sorted({*operator_names(extension()), *OTHER_SCHEMAS}))
     return "".join(f"{each}\n" for each in lines if each)
 
 

@@ -107,7 +107,9 @@ def serving(
     places: list[Place], renderer: Render, cache_bytes: int = 1 << 20, form: Format | None = None, **options: Any
 ) -> Iterator[Served]:
     """Serve what computes in ``places``."""
-    server = Server(places, BYTES, renderer, PrefixCache(places[0].session.model, cache_bytes), Settings(name="babble", **options), form)
+    server = Server(
+        places, BYTES, renderer, PrefixCache(places[0].session.model, cache_bytes), Settings(name="babble", **options), form
+    )
     with bound("127.0.0.1", 0) as opened:
         runner = over(server.app())
         thread = threading.Thread(target=runner.run, kwargs={"sockets": [opened]})

@@ -76,6 +76,8 @@ class SimulatedDrafter:
     """
 
     needs_hidden = is_free = False
+    reading = 0.0
+    """Seconds of the first proposal of a text, which reads its prompt; 0 to measure the next one."""
 
     def __init__(
         self, clock: Clock, script: Sequence[int], blocks: Sequence[int], share: float, *, sure: bool, seed: int
@@ -85,8 +87,9 @@ class SimulatedDrafter:
 
     def propose(self, context: Context, limit: int) -> Proposal:
         block = next((each for each in self.blocks if each > limit), self.blocks[-1])
+        start, began = len(context.tokens), self.clock.now
         self.clock.run(f"draft_{block}")
-        start = len(context.tokens)
+        self.reading = self.reading or self.clock.now - began
         right = [self.random.random() < self.share for _ in range(min(limit, block - 1))]
         tokens = [token if good else (token + 1) % VOCABULARY for token, good in zip(self.script[start:], right, strict=False)]
         if not self.sure:
@@ -115,8 +118,10 @@ def _seconds(machine: Machine, share: float | None, sure: bool, texts: int, leng
     for _ in range(texts):
         session.reset()
         stream = session.generate(script[:PROMPT], max_new_tokens=length, drafter=drafter, clock=clock)
-        new, began = [next(stream)], clock.now  # the prompt's time pays for the first token
+        new, began = [next(stream)], clock.now
+        if drafter is not None:
+            drafter.reading = 0.0
         new += stream
         assert new == script[PROMPT : PROMPT + length]
-        found.append(clock.now - began)
+        found.append(clock.now - began - (drafter.reading if drafter is not None else 0.0))  # a prompt pays for one token
     return found

@@ -28,7 +28,12 @@ def same(one: Arrays, other: Arrays) -> bool:
 
 def _is_auxiliary(name: str) -> bool:
     own = name.rpartition(".")[2]
-    return name in ("staged", "slot_length", "operations") or own.startswith("staged_") or own.endswith("_slots") or "slots." in name
+    return (
+        name in ("staged", "slot_length", "operations")
+        or own.startswith("staged_")
+        or own.endswith("_slots")
+        or "slots." in name
+    )
 
 
 def _filled(name: str, state: Arrays, session: Session) -> NDArray[Any]:

@@ -19,7 +19,7 @@ namespace hybridge::c {
 
 inline constexpr std::pair<hybridge_type, Type> TYPES[] = {
     {HYBRIDGE_UINT8, Type::Byte},    {HYBRIDGE_INT8, Type::Char}, {HYBRIDGE_INT64, Type::Long},
-    {HYBRIDGE_FLOAT32, Type::Float}, {HYBRIDGE_BOOL, Type::Bool},
+    {HYBRIDGE_FLOAT32, Type::Float}, {HYBRIDGE_BOOL, Type::Bool}, {HYBRIDGE_FLOAT16, Type::Half},
 };
 
 // An array as C sees it; nothing where it has more dimensions or another type than there are names for.

@@ -192,7 +192,14 @@ hybridge_status hybridge_model_eos_ids(hybridge_model model, int64_t* ids, size_
 hybridge_status hybridge_model_verify_lens(hybridge_model model, int64_t* lengths, size_t capacity, size_t* count);
 
 // The buffers of a state, and the numbers of a call: named, in memory that is not the caller's own.
-typedef enum hybridge_type { HYBRIDGE_UINT8 = 0, HYBRIDGE_INT8 = 1, HYBRIDGE_INT64 = 2, HYBRIDGE_FLOAT32 = 3, HYBRIDGE_BOOL = 4 } hybridge_type;
+typedef enum hybridge_type {
+  HYBRIDGE_UINT8 = 0,
+  HYBRIDGE_INT8 = 1,
+  HYBRIDGE_INT64 = 2,
+  HYBRIDGE_FLOAT32 = 3,
+  HYBRIDGE_BOOL = 4,
+  HYBRIDGE_FLOAT16 = 5
+} hybridge_type;
 
 #define HYBRIDGE_MOST_DIMENSIONS 8
 
@@ -368,7 +375,8 @@ hybridge_status hybridge_progress(hybridge_session session, hybridge_generated* 
 hybridge_status hybridge_proposed(hybridge_session session, int64_t* tokens, size_t capacity, size_t* count, int* forced);
 
 // Ends the generation that runs in this session, or waits for another session's: behind its next token, before draft tokens are
-// verified, or between two chunks of its prompt, of which nothing then stays (HYBRIDGE_CANCELLED). Does nothing where none runs.
+// verified, or between two chunks of its prompt, of which nothing then stays (HYBRIDGE_CANCELLED). One that was begun runs until
+// its end: hybridge_next then has no more tokens. Does nothing where none runs.
 // From any thread, and from the generation's callbacks.
 hybridge_status hybridge_cancel(hybridge_session session);
 
