@@ -143,7 +143,11 @@ def test_a_full_context_is_refused_by_session_and_program(harness: ExecuTorchPro
     for each in (session, Session.over(harness, session.manifest)):
         each.prefill([1] * each.max_seq_len)
         before = committed_state(each)
-        for call in (lambda each=each: each.decode(1), lambda each=each: each.verify([1]), lambda each=each: each.prefill([1, 2])):
+        for call in (
+            lambda each=each: each.decode(1),
+            lambda each=each: each.verify([1]),
+            lambda each=each: each.prefill([1, 2]),
+        ):
             with pytest.raises(CapacityError, match="max_seq_len = 96"):
                 call()
         assert before == committed_state(each)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from served import session as babbling
@@ -208,7 +207,9 @@ def test_forged_states_are_ignored_and_told(what: str, tmp_path: Path, caplog: p
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_a_first_line_that_says_nothing_is_ignored_and_told(line: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_first_line_that_says_nothing_is_ignored_and_told(
+    line: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     state, _ = kept_once(tmp_path)
     part = state.read_bytes().partition(b"\n")[2]
     state.unlink()

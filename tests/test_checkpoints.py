@@ -254,7 +254,9 @@ class Reading(TextProgram):
 
 def reading_session(max_seq_len: int = 200) -> Session:
     options = ExportOptions(max_seq_len=max_seq_len, prefill_chunk=5, verify_len=4, snapshot_slots=0)
-    return Session.over(Reading(Table(), max_seq_len, 0), TextDescription(vocab_size=VOCABULARY, options=options, identity="table"))
+    return Session.over(
+        Reading(Table(), max_seq_len, 0), TextDescription(vocab_size=VOCABULARY, options=options, identity="table")
+    )
 
 
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=14)

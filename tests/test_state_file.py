@@ -122,7 +122,7 @@ def test_a_truncated_file_is_refused(session: Session, saved: Path, left: int) -
 
 def test_a_file_of_another_artifact_is_refused(session: Session, saved: Path, own_artifact: Path) -> None:
     other = Session.load(own_artifact)
-    with pytest.raises(StateFileError, match="another artifact|no state of this model"):
+    with pytest.raises(StateFileError, match=r"another artifact|no state of this model"):
         other.load_state(saved)
     assert other.length == 0
 
@@ -272,7 +272,7 @@ HEADERS: dict[str, tuple[bytes, bytes]] = {
     "one place": (b'"data_offsets":[0,', b'"data_offsets":['),
     "no shape": (b'"shape":[', b'"form":['),
     "no JSON": (b"{", b"["),
-    "no text": (b'"', b'\xff'),
+    "no text": (b'"', b"\xff"),
 }
 
 

@@ -18,7 +18,7 @@ from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.core import interface, saved_states
 from hybridge.runtime.core.checkpoint import Checkpoint
 from hybridge.runtime.core.constraint import Constraint
-from hybridge.runtime.core.drafters import Drafter, DraftModel, check_draft
+from hybridge.runtime.core.drafters import BlockDrafter, Drafter, DraftModel, check_draft
 from hybridge.runtime.core.failures import failure, run
 from hybridge.runtime.core.generation import Generation, Until, Watch, Wishes, signals_wait
 from hybridge.runtime.core.interface import ArrayView, Floats, Handle, Status
@@ -309,8 +309,7 @@ class Session(Owned):
         rows, ids = np.ascontiguousarray(hidden, np.float32), self._ids(following)
         if rows.ndim != 2 or not 0 < len(rows) == len(ids):
             raise TokenError(f"{len(rows)} hidden states and {len(ids)} tokens; each state needs the token after it.")
-        if not self.model.draft_len:
-            raise DraftError("this artifact has no drafter of its own; export it with --drafter or --mtp.")
+        self._check_drafter()
         limit = self.model.draft_len if limit is None else limit
         if limit < 1:
             raise DraftError(f"a limit of {limit} leaves no room for draft tokens; give 1 or more.")
@@ -388,6 +387,15 @@ class Session(Owned):
             raise UsageError(f"block_length is {block_length}, but must lie between 2 and the artifact's {self.verify_len}.")
         if isinstance(drafter, DraftModel):
             check_draft(drafter.model, self.model)
+        if isinstance(drafter, BlockDrafter):
+            self._check_drafter()
+
+    def _check_drafter(self) -> None:
+        if not self.model.draft_len:
+            raise DraftError(
+                "this artifact has no drafter of its own, or does not say how to call it; "
+                "export it again with --drafter or --mtp."
+            )
 
     def _ids(self, tokens: Tokens) -> Array[c_int64]:
         """Return token ids as the core takes them, one of more than 64 bits as one outside any vocabulary."""
