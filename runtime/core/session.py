@@ -180,7 +180,7 @@ class Session(Owned):
             block = self._block
             raise CommitError(f"the verified block has {block} tokens, so commit takes 0 to {block}, not {count!r}.")
         if status:
-            raise self.model.raised() or failure("commit", status)
+            raise self.model.reason("commit", status)
         return self.length
 
     def snapshot(self, slot: int) -> int:
@@ -405,7 +405,7 @@ class Session(Owned):
     def _run(self, call: str, *arguments: object) -> None:
         """Call a function of the core on this session. Raises what a program in Python has raised, or the core refuses."""
         if status := self._call(call, *arguments):
-            raise self.model.raised() or failure(call, status)
+            raise self.model.reason(call, status)
 
     def _extend(self, call: str, ids: Array[c_int64], *arguments: object) -> None:
         """Run tokens. Where the core refuses them, say why in the words of the checks that it made."""
@@ -413,7 +413,7 @@ class Session(Owned):
         if status in TOKENS_REFUSED:
             fitting(list(ids), self.vocab_size, self.length, self.max_seq_len)
         if status:
-            raise self.model.raised() or failure(call, status)
+            raise self.model.reason(call, status)
 
     def _call(self, call: str, *arguments: object) -> int:
         """Return the status of a call, which Ctrl-C ends in no program: what its handler raises comes behind it."""
