@@ -1,17 +1,35 @@
 """Block drafters in real programs: both kernel sets, against their definition."""
 
 import dataclasses
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from assistant_reference import AssistantReference, assistant_config
 from drafter_programs import compare_blocks, definition_of
-from drafter_twins import Twin, dflash2_config, dflash_config, dspark_config, random_tensors, save_drafter
-from store import exported
-from tiny import lively, tiny_config, tiny_model
+from drafter_twins import (
+    Twin,
+    dflash2_config,
+    dflash_config,
+    dspark_config,
+    eagle_config,
+    eagle_tensors,
+    random_tensors,
+    save_drafter,
+)
+from store import demo_folder, exported
+from tiny import lively, save_lively_checkpoint, tiny_config, tiny_model
 
+from hybridge.cache.errors import DraftError, HybridgeError, TokenError, ValidationError
+from hybridge.export.api import export_model
 from hybridge.export.checkpoint.loading import load_checkpoint
-from hybridge.runtime import ExportOptions, Sampling, Session
+from hybridge.export.output.progress import ExportProgress
+from hybridge.export.pte import exporter
+from hybridge.export.reference.validate import validate_session
+from hybridge.runtime import ExportOptions, GenerationStats, Sampling, Session
 from hybridge.runtime.core.drafters import BlockDrafter
 
 OPTIONS = ExportOptions(max_seq_len=48, prefill_chunk=8, verify_len=6, snapshot_slots=1, draft_blocks=(4, 6))
@@ -78,3 +96,196 @@ def test_fewer_bits_for_the_drafter_alone(tmp_path: Path) -> None:
     session.reset()
     drafted = session.generate([3, 4, 5], max_new_tokens=20, drafter=BlockDrafter(session), block_length=6, eos_ids=())
     assert list(drafted) == plain
+
+
+# Sessions over artifacts of every kind
+
+TARGET, GEMMA = tiny_config("qwen3_5_text"), tiny_config("gemma4_text")
+LAYERS = [SLIDING, FULL]
+
+
+def block_drafter(folder: Path) -> Path:
+    config = dflash2_config(TARGET, LAYERS, [1, 0])
+    return save_drafter(folder, config, random_tensors(config))
+
+
+def chain(folder: Path) -> Path:
+    config = eagle_config(TARGET, 61)
+    return save_drafter(folder, config, eagle_tensors(config, 2))
+
+
+def assistant(folder: Path) -> Path:
+    return AssistantReference(assistant_config(GEMMA)).save(folder)
+
+
+KINDS: dict[str, tuple[Any, Callable[[Path], Path]]] = {
+    "dflash2": (TARGET, block_drafter),
+    "eagle3": (TARGET, chain),
+    "gemma4_assistant": (GEMMA, assistant),
+}
+"""A block at once, a chain, and one that looks at its target's keys; the others are called in the same way."""
+DRAFTED = ExportOptions(max_seq_len=67, prefill_chunk=17, verify_len=6, snapshot_slots=1, draft_blocks=(3, 6), tap_layers=(2,))
+
+
+@pytest.fixture(
+    scope="module", params=["dflash2", *(pytest.param(each, marks=pytest.mark.thorough) for each in KINDS if each != "dflash2")]
+)
+def drafted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One with the drafter, and hidden states that the drafter does not read."""
+    folder, (target, save) = tmp_path_factory.mktemp("drafted"), KINDS[request.param]
+    save_lively_checkpoint(folder / "target", target)
+    made = exported(folder / "target", DRAFTED, drafter=save(folder / "drafter"))
+    return Path(shutil.copytree(made, folder / "out"))
+
+
+@pytest.fixture
+def session(drafted: Path) -> Session:
+    return Session.load(drafted)
+
+
+def read(session: Session, count: int = 41) -> list[int]:
+    """Read a prompt that takes several chunks, from the start."""
+    prompt = [7 * i % 90 for i in range(count)]
+    session.reset()
+    session.prefill(prompt)
+    return prompt
+
+
+@pytest.mark.slow
+def test_a_long_prompt_is_read_in_chunks(session: Session) -> None:
+    prompt = read(session)
+    hidden, whole = session.hidden, None
+    assert len(hidden) == len(prompt)
+    for pieces in ((41,), (17, 17, 7), (1, 40)):
+        read(session)
+        start = 0
+        for size in pieces:
+            found = session.draft(hidden[start : start + size], [*prompt, 5][start + 1 : start + size + 1], limit=4).tokens
+            start += size
+        whole = whole or found
+        assert found == whole != []
+
+
+@pytest.mark.slow
+def test_a_checkpoint_has_the_rows_that_the_drafter_has_read(session: Session) -> None:
+    prompt = read(session)
+    unread, hidden = session.checkpoint(), session.hidden
+    assert session.draft(hidden, [*prompt[1:], 5], limit=4).tokens != []
+    been_read = session.checkpoint()
+    assert been_read.nbytes >= unread.nbytes
+    proposed = []
+    for _ in range(2):
+        session.resume(been_read)
+        session.decode(5)
+        proposed.append(session.draft(session.hidden, [6], limit=4).tokens)
+        session.resume(unread)
+    assert proposed[0] == proposed[1] != []
+    session.draft(hidden, [*prompt[1:], 5], limit=4)
+    session.decode(5)
+    assert session.draft(session.hidden, [6], limit=4).tokens == proposed[0], "what had not been read can be read then"
+
+
+@pytest.mark.slow
+def test_the_text_is_plain_decodings(session: Session) -> None:
+    prompt, stats, drafter = [3, 1, 4, 1, 5, 9, 2, 6], GenerationStats(), BlockDrafter(session)
+    for sampling in (Sampling(), Sampling(temperature=0.9, seed=3)):
+        session.reset()
+        plain = list(session.generate(prompt, max_new_tokens=40, sampling=sampling))
+        for block in (None, 2, 4):
+            session.reset()
+            new = session.generate(
+                prompt, max_new_tokens=40, sampling=sampling, block_length=block, stats=stats, drafter=drafter
+            )
+            assert list(new) == plain
+            assert block is None or stats.verifies > 3
+
+
+@pytest.mark.slow
+def test_the_same_noise_gives_the_same_draws(session: Session) -> None:
+    texts, accepted = set(), 0
+    for noise in range(4):
+        for block in (2, 3, 6):
+            drawn = []
+            for _ in range(2):
+                session.reset()
+                stats = GenerationStats()
+                new = session.generate(
+                    [3, 1, 4, 1, 5], max_new_tokens=40, temperature=0.7, drafter=BlockDrafter(session), noise=noise,
+                    block_length=block, stats=stats,
+                )  # fmt: skip
+                drawn.append((list(new), stats.proposed, stats.accepted))
+            assert drawn[0] == drawn[1]
+            texts.add(tuple(drawn[0][0]))
+            accepted += stats.accepted
+    assert len(texts) > 4
+    assert accepted > 0
+
+
+@pytest.mark.slow
+def test_a_validation_generates_with_the_drafter(drafted: Path) -> None:
+    report = validate_session(drafted, drafted.with_name("target"), ExportProgress(), programs=1, seed=0)
+    check = report.generation
+    assert report.passed
+    assert check.drafted_matches == check.drafted_prompts == check.prompts
+    assert check.drafted_rejected > 100
+    check.drafted_matches -= 1
+    assert not report.passed
+    with pytest.raises(ValidationError, match="with its own drafter 19 of 20"):
+        report.check()
+
+
+@pytest.mark.slow
+def test_what_is_no_draft_is_refused(session: Session) -> None:
+    prompt = read(session, 3)
+    hidden = session.hidden
+    calls: list[tuple[type[HybridgeError], Any, list[int], int]] = [
+        (DraftError, hidden, [*prompt[1:], -1], 3),
+        (DraftError, hidden, [*prompt[1:], 10**6], 3),
+        (DraftError, hidden, [*prompt[1:], 10**30], 3),
+        (DraftError, hidden, [*prompt[1:], 5], 0),
+        (DraftError, hidden[:, :-1], [*prompt[1:], 5], 3),
+        (TokenError, hidden, [5], 3),
+        (TokenError, hidden[:0], [], 3),
+        (TokenError, hidden[0], [5], 3),
+    ]
+    for error, rows, following, limit in calls:
+        with pytest.raises(error):
+            session.draft(rows, following, limit=limit)
+    assert session.draft(hidden, [*prompt[1:], 5], limit=1).tokens != []
+
+
+@pytest.mark.slow
+def test_multi_token_prediction_of_the_demo() -> None:
+    """A trained drafter, whose methods take no noise."""
+    prompt, stats = [*b"class Point:\n    def __init__(self, x, y):\n"], GenerationStats()
+    session = Session.load(demo_folder() / "hybridge-demo")
+    plain = list(session.generate(prompt, max_new_tokens=120))
+    session.reset()
+    drafted = session.generate(prompt, max_new_tokens=120, drafter=BlockDrafter(session), block_length=4, stats=stats)
+    assert list(drafted) == plain
+    assert stats.accepted > stats.proposed / 3
+
+
+@pytest.mark.slow
+def test_an_artifact_without_a_drafter_has_none(own_artifact: Path) -> None:
+    session, drafter = Session.load(own_artifact), BlockDrafter(Session.load(demo_folder() / "hybridge-demo"))
+    session.prefill([1, 2, 3])
+    with pytest.raises(DraftError, match="no drafter of its own"):
+        session.draft(np.zeros((1, 4), np.float32), [4])
+    with pytest.raises(DraftError, match="no drafter of its own"):
+        session.generate([4], drafter=drafter)
+    assert session.length == 3
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_a_program_that_says_nothing_of_its_drafter_runs_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the first exports of --mtp were, whose manifests alone knew of it."""
+    save_lively_checkpoint(tmp_path / "target", TARGET)
+    drafter = block_drafter(tmp_path / "drafter")
+    monkeypatch.setattr(exporter, "drafter_constants", lambda *_: {})
+    export_model(tmp_path / "target", tmp_path / "out", DRAFTED, drafter=drafter)
+    session = Session.load(tmp_path / "out")
+    assert len(list(session.generate([1, 2, 3], max_new_tokens=20))) == 20
+    with pytest.raises(DraftError, match="export it again"):
+        session.generate([1, 2, 3], drafter=BlockDrafter(session))

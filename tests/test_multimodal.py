@@ -57,4 +57,4 @@ def test_the_text_model_of_a_multimodal_checkpoint(tmp_path: Path, whole: str) -
     assert loaded.config.model_type == text_type
     assert not [name for name, _ in loaded.named_parameters() if "vision" in name]
     session = eager_session(loaded, ExportOptions(max_seq_len=67, prefill_chunk=17, verify_len=5))
-    torch.testing.assert_close(session.prefill(text[0].tolist()), want, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(torch.from_numpy(session.prefill(text[0].tolist())), want, rtol=1e-4, atol=1e-5)

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from hybridge.export.cli import app
 from hybridge.runtime import Session
-from hybridge.runtime.native import NativeSession
 
 FORMAT_2 = Path(__file__).parent / "artifacts/format-2"
 PROMPT = [5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41]
@@ -61,10 +60,6 @@ def test_a_session_gives_the_same_tokens() -> None:
     assert [int(session.decode(token).argmax()) for token in GREEDY[2:6]] == GREEDY[3:7]
     session.restore(0)
     assert int(session.decode(GREEDY[0]).argmax()) == GREEDY[1]
-
-
-def test_the_native_session_gives_the_same_tokens() -> None:
-    assert list(NativeSession.load(FORMAT_2).generate(PROMPT, max_new_tokens=len(GREEDY))) == GREEDY
 
 
 def test_inspect_says_what_it_is_and_what_to_do() -> None:

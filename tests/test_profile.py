@@ -3,8 +3,8 @@
 import importlib
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.operators.define import LIBRARY
@@ -49,7 +49,7 @@ def test_profile(artifact: Path) -> None:
 def test_the_copied_program_computes_what_the_artifact_does(artifact: Path, tmp_path: Path) -> None:
     tokens = [5, 6, 7, 8, 9]
     copied = Profiler(open_artifact(artifact), ["decode"], tmp_path).session
-    assert torch.equal(copied.prefill(tokens), Session.load(artifact).prefill(tokens))
+    assert np.array_equal(copied.prefill(tokens), Session.load(artifact).prefill(tokens))
 
 
 def test_a_context_without_room_is_refused(artifact: Path) -> None:

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
 from forgery import Content, forge
 
 from hybridge.cache.errors import ArtifactError
@@ -326,7 +326,7 @@ def test_a_program_that_is_replaced_goes_on_as_it_was(folder: Path, opened: Sess
     (folder / "new").replace(folder / PROGRAM)
     same = Session.load(artifact)
     same.prefill([1, 2, 3])
-    assert torch.equal(opened.decode(4), same.decode(4))
+    assert np.array_equal(opened.decode(4), same.decode(4))
 
 
 def test_a_program_that_is_replaced_between_check_and_load_is_not_loaded(folder: Path, artifact: Path) -> None:
@@ -334,7 +334,7 @@ def test_a_program_that_is_replaced_between_check_and_load_is_not_loaded(folder:
     (folder / "new").write_bytes(other_weights(folder / PROGRAM))
     (folder / "new").replace(folder / PROGRAM)
     session, same = Session.of(checked), Session.load(artifact)
-    assert torch.equal(session.prefill([1, 2, 3]), same.prefill([1, 2, 3]))
+    assert np.array_equal(session.prefill([1, 2, 3]), same.prefill([1, 2, 3]))
 
 
 @pytest.mark.parametrize("change", ["truncated", "rewritten", "longer"])
@@ -355,13 +355,13 @@ def test_a_program_that_is_touched_and_not_changed_goes_on(folder: Path, opened:
     os.utime(folder / PROGRAM)
     (folder / PROGRAM).chmod(0o600)
     (folder / PROGRAM).unlink()
-    assert opened.decode(4).isfinite().all()
+    assert np.isfinite(opened.decode(4)).all()
 
 
 def test_a_private_copy_does_not_care(folder: Path, artifact: Path) -> None:
     session, same = Session.load(folder, private_copy=True), Session.load(artifact)
     os.truncate(folder / PROGRAM, 10)
-    assert torch.equal(session.prefill([1, 2, 3]), same.prefill([1, 2, 3]))
+    assert np.array_equal(session.prefill([1, 2, 3]), same.prefill([1, 2, 3]))
 
 
 def test_a_tokenizer_that_changes_after_the_check_is_not_read(folder: Path) -> None:

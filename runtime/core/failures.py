@@ -25,10 +25,10 @@ REFUSALS: Mapping[tuple[str, Status], tuple[type[HybridgeError], str]] = {
         CommitError,
         "there is no verified block: call verify first, and commit before anything else.",
     ),
-    ("commit", Status.INVALID_ARGUMENT): (CommitError, "commit takes a count from 0 to the length of the verified block."),
     ("restore", Status.INVALID_STATE): (
         SnapshotError,
-        "this slot keeps nothing, or was overwritten: tokens came below its length.",
+        "this slot keeps nothing to restore: it was never filled, or tokens were written below its length since "
+        "(an earlier snapshot was restored and another way taken).",
     ),
     ("draft", Status.INVALID_ARGUMENT): (
         DraftError,

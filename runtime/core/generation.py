@@ -285,7 +285,7 @@ class Generation:
             if error := self._calls.error or self._model.raised():
                 raise error
             if status:
-                raise failure(call, status)
+                raise self._model.reason(call, status)
             return self._room[: count.value]
 
     def _signals_wait(self, call: str) -> AbstractContextManager[None]:
@@ -321,7 +321,7 @@ class Generation:
             if status == Status.OK:
                 self._count()
             elif status not in (Status.INVALID_STATE, Status.INVALID_HANDLE):
-                raise self._model.raised() or failure("end", status)
+                raise self._model.reason("end", status)
 
 
 def _write(tokens: Sequence[int], to: Any) -> None:

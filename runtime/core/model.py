@@ -99,6 +99,17 @@ class Model(Owned):
         error, self._table.error = self._table.error, None
         return error
 
+    def reason(self, call: str, status: int) -> BaseException:
+        """Return why a call failed: what a program in Python has raised, a file that was changed, or what the core says."""
+        if error := self.raised():
+            return error
+        try:
+            if self.artifact is not None:
+                self.artifact.check_unchanged()
+        except ArtifactError as changed:
+            return changed
+        return failure(call, status)
+
     def _check_manifest(self) -> None:
         """Raises ArtifactError where the program has other sizes than its manifest: those are what callers go by."""
         options = self.manifest.options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hybridge.cache.errors import CapacityError, CommitError, SnapshotError, TokenError
+from hybridge.cache.errors import CapacityError, SnapshotError, TokenError
 from hybridge.runtime.core.token_ids import Tokens, token_ids
 
 
@@ -27,14 +27,6 @@ def check_block(ids: Sequence[int], verify_len: int) -> None:
     """Raises TokenError for more tokens than a verify takes."""
     if len(ids) > verify_len:
         raise TokenError(f"verify takes at most {verify_len} tokens, got {len(ids)}; export with a larger --verify-len.")
-
-
-def check_commit(count: int, staged: Sequence[int]) -> None:
-    """Raises CommitError where there is no block that waits, or one of fewer tokens."""
-    if not staged:
-        raise CommitError("commit needs a verified block: call verify first, and commit before anything else.")
-    if not isinstance(count, int) or not 0 <= count <= len(staged):
-        raise CommitError(f"the verified block has {len(staged)} tokens, so commit takes 0 to {len(staged)}, not {count!r}.")
 
 
 def check_slot(slot: int, slots: int) -> None:

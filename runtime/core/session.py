@@ -18,7 +18,7 @@ from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.core import interface, saved_states
 from hybridge.runtime.core.checkpoint import Checkpoint
 from hybridge.runtime.core.constraint import Constraint
-from hybridge.runtime.core.drafters import Drafter, DraftModel, check_draft
+from hybridge.runtime.core.drafters import BlockDrafter, Drafter, DraftModel, check_draft
 from hybridge.runtime.core.failures import failure, run
 from hybridge.runtime.core.generation import Generation, Until, Watch, Wishes, signals_wait
 from hybridge.runtime.core.interface import ArrayView, Floats, Handle, Status
@@ -75,6 +75,7 @@ class Session(Owned):
         self.model, self.manifest, self.generations = model, model.manifest, 0
         self.max_seq_len, self.vocab_size, self.prefill_chunk = model.max_seq_len, model.vocab_size, model.prefill_chunk
         self.verify_len, self.verify_lens, self.snapshot_slots = model.verify_len, model.verify_lens, model.snapshot_slots
+        self._block = 0  # tokens of the last verified block
 
     @classmethod
     def load(cls, folder: str | Path, *, private_copy: bool = False) -> Session:
@@ -165,6 +166,7 @@ class Session(Owned):
             check_block(list(ids), self.verify_len)
         logits = np.empty((len(ids), self.vocab_size), np.float32)
         self._extend("verify", ids, ids, len(ids), logits.ctypes.data_as(Floats))
+        self._block = len(ids)
         return logits
 
     def commit(self, count: int) -> int:
@@ -172,9 +174,13 @@ class Session(Owned):
 
         Runs no forward: it replays only the recurrence. Raises CommitError without a block or for more than it has.
         """
-        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= self.verify_len:
-            raise CommitError(f"commit takes a count from 0 to the length of the verified block, not {count!r}.")
-        self._run("commit", count)
+        possible = type(count) is int and 0 <= count <= self.verify_len
+        status = load().hybridge_commit(self.handle, count if possible else -1)
+        if status == Status.INVALID_ARGUMENT:
+            block = self._block
+            raise CommitError(f"the verified block has {block} tokens, so commit takes 0 to {block}, not {count!r}.")
+        if status:
+            raise self.model.reason("commit", status)
         return self.length
 
     def snapshot(self, slot: int) -> int:
@@ -303,8 +309,7 @@ class Session(Owned):
         rows, ids = np.ascontiguousarray(hidden, np.float32), self._ids(following)
         if rows.ndim != 2 or not 0 < len(rows) == len(ids):
             raise TokenError(f"{len(rows)} hidden states and {len(ids)} tokens; each state needs the token after it.")
-        if not self.model.draft_len:
-            raise DraftError("this artifact has no drafter of its own; export it with --drafter or --mtp.")
+        self._check_drafter()
         limit = self.model.draft_len if limit is None else limit
         if limit < 1:
             raise DraftError(f"a limit of {limit} leaves no room for draft tokens; give 1 or more.")
@@ -382,6 +387,15 @@ class Session(Owned):
             raise UsageError(f"block_length is {block_length}, but must lie between 2 and the artifact's {self.verify_len}.")
         if isinstance(drafter, DraftModel):
             check_draft(drafter.model, self.model)
+        if isinstance(drafter, BlockDrafter):
+            self._check_drafter()
+
+    def _check_drafter(self) -> None:
+        if not self.model.draft_len:
+            raise DraftError(
+                "this artifact has no drafter of its own, or does not say how to call it; "
+                "export it again with --drafter or --mtp."
+            )
 
     def _ids(self, tokens: Tokens) -> Array[c_int64]:
         """Return token ids as the core takes them, one of more than 64 bits as one outside any vocabulary."""
@@ -391,7 +405,7 @@ class Session(Owned):
     def _run(self, call: str, *arguments: object) -> None:
         """Call a function of the core on this session. Raises what a program in Python has raised, or the core refuses."""
         if status := self._call(call, *arguments):
-            raise self.model.raised() or failure(call, status)
+            raise self.model.reason(call, status)
 
     def _extend(self, call: str, ids: Array[c_int64], *arguments: object) -> None:
         """Run tokens. Where the core refuses them, say why in the words of the checks that it made."""
@@ -399,7 +413,7 @@ class Session(Owned):
         if status in TOKENS_REFUSED:
             fitting(list(ids), self.vocab_size, self.length, self.max_seq_len)
         if status:
-            raise self.model.raised() or failure(call, status)
+            raise self.model.reason(call, status)
 
     def _call(self, call: str, *arguments: object) -> int:
         """Return the status of a call, which Ctrl-C ends in no program: what its handler raises comes behind it."""

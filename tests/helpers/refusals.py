@@ -1,14 +1,28 @@
-"""Calls that a program itself must refuse, whatever runs it and without the checks of a Session."""
+"""Calls that a program itself must refuse, whatever runs it and without the checks of a session."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import Any
 
-from hybridge.runtime import Session
-from hybridge.runtime.core.programs import number, padded
+import numpy as np
+from numpy.typing import NDArray
 
-REFUSED = [
+from hybridge.runtime.core.programs import Program
+
+Inputs = list[NDArray[Any]]
+
+
+def number(value: int) -> NDArray[np.int64]:
+    """Return an input of one number."""
+    return np.array([value])
+
+
+def padded(tokens: list[int], size: int) -> NDArray[np.int64]:
+    """Return tokens [1, size], with zeros behind them."""
+    return np.array([tokens + [0] * (size - len(tokens))])
+
+
+REFUSED: list[tuple[str, Inputs]] = [
     ("commit", [number(1)]),
     ("snapshot", [number(2)]),
     ("snapshot", [number(-1)]),
@@ -17,12 +31,13 @@ REFUSED = [
     ("restore", [number(7)]),
     ("prefill", [padded([1], 17), number(0)]),
     ("prefill", [padded([1], 17), number(18)]),
-    ("forward", [torch.tensor([[1]]), number(2)]),
+    ("forward", [np.array([[1]]), number(2)]),
 ]
 """Methods and inputs, for two slots, a chunk of 17 and a state without a block that is longer than 2 tokens."""
 
 
-def refuses(session: Session, name: str, inputs: list[Tensor]) -> bool:
+def refuses(program: Program | None, name: str, inputs: Inputs) -> bool:
     """Whether the answer is -1, or NaN logits."""
-    (answer,) = session.model.program.call(name, *inputs)
-    return bool(answer.isnan().all()) if answer.is_floating_point() else answer.tolist() == [-1]
+    assert program is not None
+    (answer,) = program.call(name, *inputs)
+    return bool(np.isnan(answer).all()) if answer.dtype == np.float32 else answer.tolist() == [-1]
