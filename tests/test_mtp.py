@@ -148,7 +148,7 @@ def test_a_full_drafter_guesses_nothing_and_stays_as_it_is(made: tuple[MtpRefere
     context = Context([], Sampling())
     fed(session, context, (TOKENS * 3)[:39], 7)
     assert proposed(session, context) == []
-    assert [float(each[0]) for name, each in session.state().items() if name.endswith("drafted_length")] == [34.0]
+    assert [each.item() for name, each in session.state().items() if name.endswith("drafted_length")] == [34.0]
 
 
 @pytest.mark.slow

@@ -145,8 +145,10 @@ class Session {
     const bool are_known = std::all_of(following.begin(), following.end(), [this](int64_t token) { return known(token); });
     if (!facts().has_drafter() || limit == 0 || following.empty() || !are_known) return Error::InvalidArgument;
     const size_t width = rows.size() / following.size();
-    if (width == 0 || width != hidden_.width() || rows.size() % following.size() != 0) return Error::InvalidArgument;
-    const Floats read = HiddenStates::at(rows, width, facts().draft_taps, static_cast<size_t>(facts().taps));
+    const auto taps = static_cast<size_t>(facts().taps);
+    const bool is_seen = hidden_.width() > 0;  // a session that has run nothing yet has seen none
+    if (width == 0 || width % taps != 0 || rows.size() % following.size() != 0 || (is_seen && width != hidden_.width())) return Error::InvalidArgument;
+    const Floats read = HiddenStates::at(rows, width, facts().draft_taps, taps);
     const auto call = [this](const std::string& name, std::initializer_list<Array> inputs) { return this->call(name, inputs); };
     return hybridge::draft(facts(), call, read, following, limit, draws);
   }
