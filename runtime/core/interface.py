@@ -58,6 +58,7 @@ OnMask = CFUNCTYPE(None, Tokens, c_size_t, Floats, c_size_t, c_void_p)
 OnForced = CFUNCTYPE(c_size_t, Tokens, c_size_t, Tokens, c_size_t, c_void_p)
 OnFitting = CFUNCTYPE(c_size_t, Tokens, c_size_t, Tokens, c_size_t, c_void_p)
 OnWatch = CFUNCTYPE(None, c_int64, Floats, c_size_t, c_void_p)
+OnSame = CFUNCTYPE(c_int, c_void_p)
 OnRead = CFUNCTYPE(None, c_size_t, c_void_p)
 OnClock = CFUNCTYPE(c_double, c_void_p)
 
@@ -226,6 +227,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "model_open": [c_char_p, POINTER(Handle)],
     "program_open": [POINTER(ProgramTable), POINTER(Handle)],
     "model_close": [Handle],
+    "model_ask": [Handle, OnSame, c_void_p],
     "model_info": [Handle, POINTER(Info)],
     "model_eos_ids": [Handle, Tokens, c_size_t, Count],
     "model_verify_lens": [Handle, Tokens, c_size_t, Count],

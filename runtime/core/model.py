@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Callable
 from ctypes import byref, c_int64, c_size_t
 from typing import Self
 
@@ -15,7 +16,7 @@ from hybridge.runtime.artifacts.plan_check import check_plans
 from hybridge.runtime.artifacts.program_check import check_methods, check_program
 from hybridge.runtime.artifacts.runtime_check import check_runtime, other_version
 from hybridge.runtime.core.failures import failure, run
-from hybridge.runtime.core.interface import Handle, Info, Status
+from hybridge.runtime.core.interface import Handle, Info, OnSame, Status
 from hybridge.runtime.core.library import load, load_operators
 from hybridge.runtime.core.programs import Program, Table
 from hybridge.runtime.native_log import without_native_log
@@ -58,6 +59,7 @@ class Model(Owned):
         """handle: of an opened model, which this closes; ``open`` and ``over`` have one. Raises ArtifactError."""
         super().__init__(handle, "model_close")
         self.manifest, self.artifact, self._table = manifest, artifact, table
+        self._asked = OnSame(self._is_same(artifact))
         self.program = table.program if table is not None else None
         """The program in Python that it is over, if it is one."""
         info = Info()
@@ -81,7 +83,9 @@ class Model(Owned):
         library cannot be built or loaded.
         """
         if artifact.manifest.onnx is None:
-            return cls(_opened(artifact), artifact.manifest, artifact=artifact)
+            model = cls(_opened(artifact), artifact.manifest, artifact=artifact)
+            run("model_ask", model.handle, model._asked, None)
+            return model
         from hybridge.runtime.onnx.program import OnnxProgram  # onnxruntime is an extra
 
         return cls.over(OnnxProgram(artifact), artifact.manifest, artifact)
@@ -109,6 +113,20 @@ class Model(Owned):
         except ArtifactError as changed:
             return changed
         return failure(call, status)
+
+    @staticmethod
+    def _is_same(artifact: Artifact | None) -> Callable[[object], int]:
+        """Return what the core asks where a program's file was touched: it goes on if the bytes are those of the manifest."""
+
+        def is_same(_: object) -> int:
+            try:
+                assert artifact is not None
+                artifact.check_unchanged()
+            except BaseException:  # there is nobody to raise it to; ``reason`` checks again
+                return 0
+            return 1
+
+        return is_same
 
     def _check_manifest(self) -> None:
         """Raises ArtifactError where the program has other sizes than its manifest: those are what callers go by."""

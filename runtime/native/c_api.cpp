@@ -102,6 +102,14 @@ hybridge_status hybridge_model_close(hybridge_model model) {
   return guarded([&] { return handles<OpenModel>().remove(model) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; });
 }
 
+hybridge_status hybridge_model_ask(hybridge_model model, hybridge_is_same is_same, void* user) {
+  if (is_same == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return of(model, [&](OpenModel& it) {
+    it.model->ask([is_same, user] { return is_same(user) != 0; });
+    return HYBRIDGE_OK;
+  });
+}
+
 hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info) {
   if (info == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return guarded([&] {

@@ -8,6 +8,7 @@ FOR_PYTHON = {
     "hybridge_failure",
     "hybridge_model_verify_lens",
     "hybridge_model_cached",
+    "hybridge_model_ask",
     "hybridge_slot_tokens",
     "hybridge_keep_hidden",
     "hybridge_draft",

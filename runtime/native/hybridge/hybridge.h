@@ -182,6 +182,12 @@ size_t hybridge_threads(void);
 // A model may be closed before its sessions, which keep the weights as long as they need them.
 hybridge_status hybridge_model_open(const char* path, hybridge_model* model);
 hybridge_status hybridge_model_close(hybridge_model model);
+
+// Lets the core ask, where a model's file was touched since it was mapped, whether its bytes are still the same: not 0 if they are.
+// Asked in the middle of a call. Without it a file that was touched is HYBRIDGE_INVALID_FILE.
+typedef int (*hybridge_is_same)(void* user);
+hybridge_status hybridge_model_ask(hybridge_model model, hybridge_is_same is_same, void* user);
+
 hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info);
 
 // The tokens behind which a generation ends: their number in `count`, and the first `capacity` of them in `ids`, which is null

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -49,11 +50,17 @@ class MappedFile final : public executorch::runtime::DataLoader {
 
   Result<size_t> size() const override { return size_; }
 
+  // Asked where the file was touched: whether its bytes are the same all the same. Without, they are taken for others.
+  void ask(std::function<bool()> is_same) const { is_same_ = std::move(is_same); }
+
   // Whether nobody has written to the file since: what is mapped changes with it, and ends where it was cut off.
   bool is_unchanged() const {
     const struct stat now = file_.status();
     const timespec time = changed(now), before = changed(opened_);
-    return now.st_size == opened_.st_size && time.tv_sec == before.tv_sec && time.tv_nsec == before.tv_nsec;
+    const bool is_touched = now.st_size != opened_.st_size || time.tv_sec != before.tv_sec || time.tv_nsec != before.tv_nsec;
+    if (is_touched && (is_same_ == nullptr || !is_same_())) return false;
+    opened_ = now;
+    return true;
   }
 
  private:
@@ -72,7 +79,8 @@ class MappedFile final : public executorch::runtime::DataLoader {
   uint8_t* data_;
   size_t size_;
   OpenFile file_;
-  struct stat opened_;
+  mutable struct stat opened_;
+  mutable std::function<bool()> is_same_;
 };
 
 }  // namespace hybridge

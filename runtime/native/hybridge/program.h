@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <numeric>
@@ -140,6 +141,9 @@ class Model {
 
   // Tells this file from others, so that no saved state meets another model's weights.
   uint64_t fingerprint() const { return fingerprint_; }
+
+  // Asked from now on, where the file was touched, whether its bytes are the same; for a model of a file.
+  virtual void ask(std::function<bool()>) const {}
 
   // Methods over a state of their own; the model must outlive them. Fails where one does not load: OperatorMissing,
   // MemoryAllocationFailed.

@@ -206,6 +206,10 @@ class PteModel final : public Model {
   // The same from anywhere.
   static Result<std::shared_ptr<const Model>> load(std::unique_ptr<DataLoader> file) { return load(std::move(file), nullptr); }
 
+  void ask(std::function<bool()> is_same) const override {
+    if (mapped_ != nullptr) mapped_->ask(std::move(is_same));
+  }
+
   Result<std::unique_ptr<Program>> program() const override {
     auto methods = PteMethods::load(file_, this->methods(), prefix_, mapped_);
     if (!methods.ok()) return methods.error();
