@@ -46,7 +46,7 @@ CALL = Fields(index=0, args=1)
 """Of a kernel's and of a delegate's."""
 VALUE = Fields(val_type=0, val=1)
 LIST = Fields(items=0)
-"""Of a list of values, and of a whole number."""
+WHOLE_NUMBER = Fields(int_val=0)
 TENSOR_FIELDS = Fields(scalar_type=0, sizes=2, data_buffer_idx=5, allocation_info=6, extra_tensor_info=9)
 EXTRA_TENSOR_INFO = Fields(fully_qualified_name=1)
 

@@ -6,11 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 from assistant_reference import CLUSTERS, AssistantReference, assistant_config
-from drafter_programs import compare_blocks
+from drafter_programs import compare_blocks, distributions
 from store import exported
 from tiny import lively, save_lively_checkpoint, tiny_config, tiny_model
 from transformers import Gemma4Config
@@ -19,9 +20,10 @@ from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageE
 from hybridge.export.checkpoint.loading import Checkpoint, load_checkpoint
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.pte.state_cache import build_cache
-from hybridge.export.reference.eager import EagerMethods, LoadedDrafter, eager_session
-from hybridge.runtime import Context, ExportOptions, Sampler, Sampling, Session
+from hybridge.export.reference.eager import EagerProgram, LoadedDrafter, eager_session
+from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.core.drafters import BlockDrafter
+from hybridge.runtime.core.session import Draws
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, snapshot_slots=1, draft_blocks=(2, 4, 6))
 VOCAB = {"vocab_size": 132, "vocab_size_per_layer_input": 132}
@@ -80,19 +82,15 @@ def test_a_row_behind_the_window_and_a_length_are_all_it_needs(clustered: Path) 
 def test_what_is_drawn_is_of_the_best_clusters(clustered: Path) -> None:
     session, _ = open_session(clustered, TARGET)
     session.prefill([4, 5, 6, 7])
-    context = Context([*session.tokens, 8], Sampler(Sampling(temperature=1.0)))
-    context.add_hidden(session.hidden)
-    proposal = BlockDrafter(session).propose(context, 5)
-    assert proposal.probabilities is not None
-    for token, q in zip(proposal.tokens, proposal.probabilities, strict=True):
-        assert float(q[token]) > 0
-        assert int((q > 0).sum()) == 3 * 132 // 11
-        assert float(q.sum()) == pytest.approx(1.0)
+    drafted = session.draft(session.hidden, [5, 6, 7, 8], limit=5, draws=Draws([0.1, 0.3, 0.5, 0.7, 0.9], 1.0))
+    for token, q in zip(drafted.tokens, distributions(drafted, 1.0, 132), strict=True):
+        assert q[token] > 0
+        assert (q > 0).sum() == 3 * 132 // 11
 
 
 def test_an_empty_target_gives_nothing_to_look_at(clustered: Path) -> None:
     session, _ = open_session(clustered, TARGET)
-    hidden = torch.zeros(1, TARGET.hidden_size)
+    hidden = np.zeros((1, TARGET.hidden_size), np.float32)
     assert session.draft(hidden, [5]).tokens == []
     session.prefill([1, 2, 3])
     assert len(session.draft(session.hidden, [2, 3, 4], limit=3).tokens) == 3
@@ -102,7 +100,7 @@ def test_a_drafter_that_is_broken_breaks_nothing(clustered: Path) -> None:
     session, _ = open_session(clustered, TARGET)
     plain = list(session.generate([5, 6, 7], max_new_tokens=20, eos_ids=()))
     program = session.model.program
-    assert isinstance(program, EagerMethods)
+    assert isinstance(program, EagerProgram)
     program._methods["draft"].get_submodule("state.drafter.weights.model.norm").weight.fill_(float("nan"))
     session.reset()
     drafted = session.generate([5, 6, 7], max_new_tokens=20, drafter=BlockDrafter(session), block_length=6, eos_ids=())

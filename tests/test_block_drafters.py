@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from drafter_programs import compare_blocks, definition_of, hidden_states
+from drafter_programs import compare_blocks, definition_of, distributions, hidden_states
 from drafter_twins import Twin, dflash2_config, dflash_config, dspark_config, random_tensors, save_drafter
-from hybridge.runtime.generation.noise import Stream
+from numpy.typing import NDArray
 from states import around_a_restore
 from tiny import lively, tiny_config, tiny_model
 from torch import Tensor
@@ -18,9 +19,10 @@ from torch import Tensor
 from hybridge.export.checkpoint.loading import Checkpoint
 from hybridge.export.drafters.drafter import ArtifactDrafter
 from hybridge.export.drafters.plan import plan_drafter
-from hybridge.export.reference.eager import EagerMethods, LoadedDrafter, eager_session
-from hybridge.runtime import Context, ExportOptions, Sampler, Sampling
+from hybridge.export.reference.eager import EagerProgram, LoadedDrafter, eager_session
+from hybridge.runtime import ExportOptions, Sampling, Session
 from hybridge.runtime.core.drafters import BlockDrafter
+from hybridge.runtime.core.session import Draws
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, shorter_verify_lens=(3,), draft_blocks=(2, 4, 6))
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -74,23 +76,18 @@ def test_a_part_of_the_vocabulary_may_be_proposed(tmp_path: Path, kind: str) -> 
     ids = torch.tensor([*range(70), *([subject.model.config.eos_token_id] if subject.model.config.eos_token_id else [])])
     subject.twin.allowed = ids
     assert compare_blocks(subject.session, definition_of(subject.twin, subject.model), seed=0, operations=25) > 10
-    session, context = subject.session, Context([], Sampler(Sampling(temperature=1.0)))
-    session.reset()
-    session.prefill([4, 5, 6])
-    context.add_hidden(session.hidden)
-    context.tokens = [*session.tokens, 8]
-    proposal = BlockDrafter(session).propose(context, 5)
-    assert {*proposal.tokens} <= {*ids.tolist()}
-    assert proposal.probabilities is not None
-    assert all(float(q[ids].sum()) == pytest.approx(1.0) for q in proposal.probabilities)
+    session = subject.session
+    drafted = session.draft(read(session, [4, 5, 6]), [5, 6, 8], limit=5, draws=Draws([0.1, 0.3, 0.5, 0.7, 0.9], 1.0))
+    assert {*drafted.tokens} <= {*ids.tolist()}
+    assert np.allclose(distributions(drafted, 1.0, session.vocab_size)[:, ids].sum(-1), 1.0)
 
 
 def test_rows_are_not_known_after_a_restore(subject: Subject) -> None:
     """A drafter may have read other hidden states than those of the slot."""
     subject.session.reset()
     first, again = around_a_restore(subject.session)
-    assert first.segment.length == 4
-    assert again.segment.parent is None
+    assert first.length == 4
+    assert again.shared_nbytes == 0
 
 
 def test_text_is_plain_decodings(subject: Subject) -> None:
@@ -103,59 +100,52 @@ def test_text_is_plain_decodings(subject: Subject) -> None:
     assert len(texts[0]) == 37, "the context is full within a block"
 
 
+def read(session: Session, tokens: list[int]) -> NDArray[np.float32]:
+    """The hidden states of a text from the start."""
+    session.reset()
+    session.prefill(tokens)
+    return session.hidden
+
+
 def test_drawn_tokens_come_from_the_distribution_that_is_given(subject: Subject) -> None:
-    session, heat = subject.session, 1.7
-    session.reset()
-    sampler = Sampler(Sampling(temperature=heat))
-    drafter, context = BlockDrafter(session), Context([], sampler)
-    session.prefill([4, 5, 6, 7])
-    context.add_hidden(session.hidden)
-    context.tokens = [*session.tokens, 8]
-    proposal = drafter.propose(context, 5)
-    assert proposal.probabilities is not None
-    assert proposal.chances is None, "they may follow from what was drawn"
-    hidden = hidden_states(subject.model, [4, 5, 6, 7])
-    _, scores, _ = subject.twin.guess(subject.twin.taps(hidden), 8, 5, drawn=proposal.tokens)
-    for i, (token, q) in enumerate(zip(proposal.tokens, proposal.probabilities, strict=True)):
-        assert torch.allclose(q, (scores[i].double() / heat).softmax(-1), atol=1e-4)
-        assert float(q[token]) > 0
+    session, heat, noise = subject.session, 1.7, [0.03, 0.3, 0.5, 0.7, 0.97]
+    drafted = session.draft(read(session, [4, 5, 6, 7]), [5, 6, 7, 8], limit=5, draws=Draws(noise, heat))
+    found = distributions(drafted, heat, session.vocab_size)
+    _, scores, _ = subject.twin.guess(subject.twin.taps(hidden_states(subject.model, [4, 5, 6, 7])), 8, 5, drawn=drafted.tokens)
+    for i, (token, q) in enumerate(zip(drafted.tokens, found, strict=True)):
+        assert np.allclose(q, (scores[i].double() / heat).softmax(-1), atol=1e-4)
+        assert q[token] > 0
         if bool(scores[i].isfinite().all()):  # candidates have an order of their own
-            assert float(q[:token].sum()) - 1e-4 <= sampler.noise(5 + i, Stream.DRAFT) <= float(q[: token + 1].sum()) + 1e-4
+            assert q[:token].sum() - 1e-4 <= noise[i] <= q[: token + 1].sum() + 1e-4
 
 
-def test_a_seed_makes_it_propose_its_best(subject: Subject) -> None:
-    session = subject.session
-    session.reset()
-    drafter, context = BlockDrafter(session), Context([], Sampler(Sampling(temperature=1.0, seed=3)))
-    session.prefill([4, 5, 6, 7])
-    context.add_hidden(session.hidden)
-    context.tokens = [*session.tokens, 8]
-    proposal = drafter.propose(context, 3)
-    assert proposal.probabilities is None
-    assert proposal.tokens == subject.definition([4, 5, 6, 7, 8], 3)[0]
+def test_a_seeds_text_is_the_same_with_it(subject: Subject) -> None:
+    session, sampling, texts = subject.session, Sampling(temperature=1.0, seed=3), []
+    for drafter in (None, BlockDrafter(session)):
+        session.reset()
+        texts.append(list(session.generate([4, 5, 6, 7], max_new_tokens=30, drafter=drafter, sampling=sampling, eos_ids=())))
+    assert texts[0] == texts[1]
 
 
 def test_chances_are_the_drafters_own(subject: Subject) -> None:
-    session = subject.session
-    session.reset()
-    session.prefill([4, 5, 6, 7])
-    drafted = session.draft(session.hidden, [5, 6, 7, 8], limit=3)
-    assert torch.allclose(torch.tensor(drafted.chances), subject.definition([4, 5, 6, 7, 8], 3)[2], atol=1e-4)
+    drafted = subject.session.draft(read(subject.session, [4, 5, 6, 7]), [5, 6, 7, 8], limit=3)
+    tokens, _, chances = subject.definition([4, 5, 6, 7, 8], 3)
+    assert drafted.tokens == tokens
+    assert np.allclose(drafted.chances, chances, atol=1e-4)
 
 
 def test_the_prompt_may_be_longer_than_a_call(subject: Subject) -> None:
-    session, rng = subject.session, random.Random(1)
-    session.reset()
+    rng = random.Random(1)
     tokens = [rng.randrange(100) for _ in range(31)]
-    session.prefill(tokens[:-1])
-    assert session.draft(session.hidden, tokens[1:], limit=5).tokens == subject.definition(tokens, 5)[0]
+    hidden = read(subject.session, tokens[:-1])
+    assert subject.session.draft(hidden, tokens[1:], limit=5).tokens == subject.definition(tokens, 5)[0]
 
 
 @pytest.mark.parametrize("kind", ["dflash", "dflash2", "dspark"])
 def test_a_drafter_that_is_broken_breaks_nothing(tmp_path: Path, kind: str) -> None:
     subject = Subject(tmp_path, FAMILIES[0], kind)
     session, program = subject.session, subject.session.model.program
-    assert isinstance(program, EagerMethods)
+    assert isinstance(program, EagerProgram)
     plain = list(session.generate([5, 6, 7], max_new_tokens=20, eos_ids=()))
     drafter = program._methods["draft"].drafter
     assert isinstance(drafter, ArtifactDrafter)

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-import safetensors.torch
-import torch
 from served import session as babbling
 from states import same, seen
 
 from hybridge.cache.errors import OutputError, UsageError
 from hybridge.runtime import Session
 from hybridge.runtime.core.checkpoint import Checkpoint, PrefixCache, bring_to
-from hybridge.runtime.core.checkpoint_folder import CheckpointFolder, name_of
+from hybridge.runtime.core.checkpoint_folder import CheckpointFolder
 
 TEXT = [97 + i % 11 for i in range(70)]
 BUDGET = 1 << 30
@@ -30,7 +29,7 @@ BUDGET = 1 << 30
 @contextmanager
 def opened(top: Path, session: Session, budget: int = BUDGET) -> Iterator[tuple[CheckpointFolder, PrefixCache, int]]:
     """A folder, a cache over it, and how many checkpoints it had."""
-    folder, cache = CheckpointFolder(top, session, budget), PrefixCache(budget)
+    folder, cache = CheckpointFolder(top, session, budget), PrefixCache(session.model, budget)
     count = folder.load_into(cache)
     cache.used = folder.put
     try:
@@ -48,7 +47,7 @@ def fill(top: Path, session: Session, budget: int = BUDGET) -> Path:
     return folder.folder
 
 
-@pytest.mark.parametrize("form", ["babble", "artifact", "own_artifact"])
+@pytest.mark.parametrize("form", ["babble", "artifact", "own_artifact", "exported"])
 def test_another_process_goes_on_bit_for_bit(form: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     path = None if form == "babble" else request.getfixturevalue(form)
 
@@ -57,6 +56,7 @@ def test_another_process_goes_on_bit_for_bit(form: str, tmp_path: Path, request:
 
     first = fresh()
     folder = fill(tmp_path, first)
+    kept = seen(first)
     assert len(list(folder.glob("*.state"))) == 5
     assert not [each for each in folder.iterdir() if each.stat().st_mode & 0o077]
     second = fresh()
@@ -65,12 +65,16 @@ def test_another_process_goes_on_bit_for_bit(form: str, tmp_path: Path, request:
         for tokens, known in ((TEXT[:60], 60), ([*TEXT[:20], 120, 121, 122], 22), ([*TEXT[:10], 100], 10)):
             assert bring_to(second, tokens, cache) == known
             first.reset()
-            bring_to(first, tokens, PrefixCache(0))
+            bring_to(first, tokens, PrefixCache(first.model, 0))
             assert second.tokens == tokens
             if known == len(tokens):
+                found = cache.find(tokens)
+                assert found is not None
                 third = fresh()
-                third.resume(next(each for each in cache._nodes if each.tokens == tokens))
-                assert same(seen(third), seen(second))
+                third.resume(found)
+                third_state = seen(third)
+                assert same(third_state, seen(second))
+                assert same(third_state, kept)
         bring_to(second, TEXT, cache)
     with opened(tmp_path, fresh()) as (_, _, count):
         assert count == 8
@@ -106,64 +110,67 @@ def test_what_is_used_stays_longest(tmp_path: Path) -> None:
         assert used == {".state", ".rows"}
 
 
-Edit = Callable[[dict[str, str], dict[str, Any]], None]
+Edit = Callable[[dict[str, str], bytes], bytes]
+"""Change what a file's first line says, and return another part of a checkpoint for what it has."""
 
 
-def numbers(**changed: Any) -> Edit:
-    def edit(metadata: dict[str, str], buffers: dict[str, Any]) -> None:
-        metadata["numbers"] = json.dumps(json.loads(metadata["numbers"]) | changed)
+def number(place: int, value: int) -> Edit:
+    """Another number at a place among those of a part, 64 bits each."""
 
-    return edit
-
-
-def tensor(name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Edit:
-    def edit(metadata: dict[str, str], buffers: dict[str, Any]) -> None:
-        buffers[name] = make(buffers[name])
+    def edit(line: dict[str, str], part: bytes) -> bytes:
+        start = place % (len(part) // 8) * 8
+        return part[:start] + struct.pack("<q", value) + part[start + 8 :]
 
     return edit
 
 
 def named(**changed: str) -> Edit:
-    return lambda metadata, buffers: metadata.update(changed)
+    def edit(line: dict[str, str], part: bytes) -> bytes:
+        line.update(changed)
+        return part
+
+    return edit
 
 
+KEPT = 10
+"""Tokens of the text that is forged: its rows are their number, the tokens, the rows' number, and the rows."""
 ROWS: dict[str, Edit] = {
-    "a longer text": numbers(length=99),
-    "a negative length": numbers(length=-1),
-    "a length that is no number": numbers(length=True),
-    "more rows than there are": numbers(counts={"rows": 1 << 40}),
-    "rows of another buffer": numbers(counts={"others": 10}),
-    "another number": numbers(more=1),
-    "a token outside the vocabulary": tensor("tokens", lambda tokens: tokens + 1000),
-    "a negative token": tensor("tokens", lambda tokens: tokens - 1000),
-    "tokens of another type": tensor("tokens", lambda tokens: tokens.float()),
-    "no tokens": lambda metadata, buffers: buffers.__delitem__("tokens"),
-    "rows of another shape": tensor("rows.rows", lambda rows: rows[:-1].clone()),
-    "rows of another type": tensor("rows.rows", lambda rows: rows.int()),
-    "one more buffer": lambda metadata, buffers: buffers.update(more=torch.zeros(1)),
+    **{f"a text of {length}": number(0, length) for length in (0, 9, 11, 99, 1 << 40, 1 << 61, -1)},
+    "a token outside the vocabulary": number(3, 260),
+    "a negative token": number(3, -1),
+    **{f"{count} rows": number(1 + KEPT, count) for count in (0, 9, 11, 1 << 40, 1 << 61, -1)},
+    "rows that are missing": lambda line, part: part[:-8],
+    "half a row": lambda line, part: part[:-4],
+    "one more row": lambda line, part: part + bytes(8),
+    "nothing": lambda line, part: b"",
     "another version": named(format="hybridge-checkpoint-9"),
+    "the version of 0.2": named(format="hybridge-checkpoint-1"),
     "another artifact": named(artifact="other"),
-    "a parent of no name": named(parent="../../etc/passwd"),
-    "a parent that is not there": named(parent=f"{'0' * 64}.rows"),
-    "numbers that are none": named(numbers="[" * 100_000),
+    "a parent of no name": named(before="../../etc/passwd"),
+    "a parent that is not there": named(before=f"{'0' * 64}.rows"),
+    "one more field": named(more="1"),
+    "a field that is nested too deep": named(before="[" * 100_000),
 }
 STATES: dict[str, Edit] = {
-    "rows of no name": named(segment="/etc/passwd"),
-    "rows that are a state": named(segment=f"{'0' * 64}.state"),
-    "no rows": named(segment=""),
-    "one more buffer": lambda metadata, buffers: buffers.update(more=torch.zeros(1)),
+    "rows of no name": named(before="/etc/passwd"),
+    "rows that are a state": named(before=f"{'0' * 64}.state"),
+    "no rows": named(before=""),
+    "one more buffer": lambda line, part: part + bytes(8),
 }
+LINES = [b"", b"null", b"[]", b"{}", b"[" * 4000, b"\xff", b'{"format": 1}', b"9" * 3000]
 
 
 def forge(file: Path, edit: Edit) -> Path:
     """A file with a right name and other content."""
-    data = file.read_bytes()
-    buffers = safetensors.torch.load(data)
-    metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
-    edit(metadata, buffers)
-    new = safetensors.torch.save(buffers, metadata)
-    made = file.with_name(name_of(new, file.suffix))
-    made.write_bytes(new)
+    line, _, part = file.read_bytes().partition(b"\n")
+    content = json.loads(line)
+    part = edit(content, part)
+    return put(file, json.dumps(content).encode() + b"\n" + part)
+
+
+def put(file: Path, data: bytes) -> Path:
+    made = file.with_name(hashlib.sha256(data).hexdigest() + file.suffix)
+    made.write_bytes(data)
     return made
 
 
@@ -186,7 +193,7 @@ def ignored(top: Path, caplog: pytest.LogCaptureFixture) -> str:
 def test_forged_rows_are_ignored_and_told(what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     state, rows = kept_once(tmp_path)
     forged = forge(rows, ROWS[what])
-    forge(state, named(segment=forged.name))
+    forge(state, named(before=forged.name))
     state.unlink()
     assert "a checkpoint is ignored" in ignored(tmp_path, caplog)
 
@@ -197,6 +204,38 @@ def test_forged_states_are_ignored_and_told(what: str, tmp_path: Path, caplog: p
     forge(state, STATES[what])
     state.unlink()
     assert "a checkpoint is ignored" in ignored(tmp_path, caplog)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_first_line_that_says_nothing_is_ignored_and_told(
+    line: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    state, _ = kept_once(tmp_path)
+    part = state.read_bytes().partition(b"\n")[2]
+    state.unlink()
+    put(state, line + b"\n" + part)
+    assert "another version or another artifact" in ignored(tmp_path, caplog)
+
+
+def test_rows_that_lead_in_a_circle_cannot_be_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A name is the hash of what names the others; a long chain ends where no text can be longer."""
+    state, rows = kept_once(tmp_path)
+    before, part = rows.name, bytes(16)
+    for _ in range(babbling().max_seq_len + 2):
+        before = forge(rows, lambda line, _, before=before: named(before=before)(line, part)).name  # type: ignore[misc]
+    forge(state, named(before=before))
+    state.unlink()
+    assert "a checkpoint is ignored" in ignored(tmp_path, caplog)
+
+
+def test_files_of_0_2_are_ignored_and_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They were safetensors under the same names."""
+    state, rows = kept_once(tmp_path)
+    for file in (state, rows):
+        file.unlink()
+        put(file, (2).to_bytes(8, "little") + b"{}")
+    assert "another version or another artifact" in ignored(tmp_path, caplog)
+    assert len(list(state.parent.iterdir())) == 2
 
 
 def test_damage_is_ignored_and_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -274,4 +313,4 @@ def test_a_checkpoint_of_the_disk_is_one_of_the_artifact(tmp_path: Path) -> None
         found: Checkpoint | None = cache.find(TEXT[:60])
         assert found is not None
         assert session.resume(found) == 60
-        assert session.checkpoint().segment is found.segment
+        assert session.checkpoint().parts()[:-1] == found.parts()[:-1]

@@ -3,12 +3,11 @@
 import re
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 import scripted
-import torch
 from babbling import BYTES, END, TEMPLATE, again, babble, fresh_session, said, talk
 from hypothesis import given, settings
-from torch import Tensor
 
 from hybridge.cache.errors import CapacityError, UsageError
 from hybridge.export.cli.chat_template import render
@@ -19,7 +18,7 @@ from hybridge.runtime.chat.conversation import Conversation, Message, Settings
 from hybridge.runtime.chat.parts import Apart
 from hybridge.runtime.core.constraint import Constraint
 from hybridge.runtime.core.drafters import Context, Proposal
-from hybridge.runtime.core.programs import TextDescription, TextProgram
+from hybridge.runtime.core.programs import Numbers, TextDescription, TextProgram
 from hybridge.runtime.structured.grammars import Grammars
 from hybridge.runtime.structured.lazy import behind
 
@@ -64,7 +63,7 @@ class Counting(TextProgram):
 
     read = 0
 
-    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def call(self, name: str, *inputs: Numbers) -> tuple[Numbers, ...]:
         before = len(self.text)
         answer = super().call(name, *inputs)
         self.read += max(0, len(self.text) - before) if name in ("prefill", "decode", "commit") else 0
@@ -72,10 +71,8 @@ class Counting(TextProgram):
 
 
 def test_taking_back_reads_nothing_again() -> None:
-    conversation = talk()
-    counting = Counting(babble)
-    conversation.session.model.program = counting
-    conversation.session.reset()
+    counting = Counting(babble, snapshot_slots=2)
+    conversation = talk(program=counting)
     said(conversation, "one")
     said(conversation, "two " * 20)
     counting.read = 0
@@ -173,12 +170,12 @@ def test_what_does_not_fit_changes_nothing() -> None:
 class Tapped(TextProgram):
     """Also puts out a hidden state for each token: its place in the text."""
 
-    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def call(self, name: str, *inputs: Numbers) -> tuple[Numbers, ...]:
         before = len(self.text)
         answer = super().call(name, *inputs)
         if name.split("_")[0] not in ("prefill", "decode", "verify"):
             return answer
-        places = torch.arange(before, before + inputs[0].numel(), dtype=torch.float32)
+        places = np.arange(before, before + inputs[0].size, dtype=np.float32)
         return (*answer, places[None, :, None])
 
 
@@ -197,8 +194,8 @@ class Listener:
 
 def test_a_drafter_gets_the_hidden_states_of_the_whole_prompt() -> None:
     """Also of what is read before a generation begins; what a checkpoint has is not read, and so has none."""
-    listener, options = Listener(), ExportOptions(max_seq_len=600, verify_len=4, snapshot_slots=2)
-    session = Session(Tapped(babble), TextDescription(vocab_size=260, options=options, eos_ids=[]))
+    listener, options = Listener(), ExportOptions(max_seq_len=600, verify_len=4, snapshot_slots=2, tap_layers=(0,))
+    session = Session.over(Tapped(babble, snapshot_slots=2), TextDescription(vocab_size=260, options=options, eos_ids=[]))
     settings = Settings(drafter=listener, max_new_tokens=2)
     conversation = Conversation(session, BYTES, lambda messages: render(TEMPLATE, messages, {}), settings)
     said(conversation, "hello")

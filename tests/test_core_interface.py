@@ -14,6 +14,12 @@ from hybridge.runtime.core import interface, library
 
 HEADER = library.SOURCES / "hybridge/hybridge.h"
 STRUCTURES: dict[str, type[ctypes.Structure]] = {
+    "context": interface.DrafterContext,
+    "proposal": interface.DrafterProposal,
+    "array": interface.ArrayView,
+    "program": interface.ProgramTable,
+    "drafted": interface.Drafted,
+    "part": interface.Part,
     "info": interface.Info,
     "sampling": interface.SamplingOptions,
     "generation": interface.GenerationOptions,
@@ -42,9 +48,11 @@ def test_structures_and_numbers_are_the_headers(tmp_path: Path) -> None:
             size = f"sizeof(((hybridge_{name}*)0)->{field})"
             lines.append(f'printf("{name}.{field} %zu %zu\\n", offsetof(hybridge_{name}, {field}), {size});')
             wanted.append(f"{name}.{field} {place.offset} {place.size}")
-    for each in interface.Status:
-        lines.append(f'printf("{each.name} %d\\n", HYBRIDGE_{each.name});')
-        wanted.append(f"{each.name} {each.value}")
+    lines.append('printf("%d\\n", HYBRIDGE_MOST_DIMENSIONS);')
+    wanted.append(str(interface.MOST_DIMENSIONS))
+    for number in (*interface.Status, *interface.Type):
+        lines.append(f'printf("{number.name} %d\\n", HYBRIDGE_{number.name});')
+        wanted.append(f"{number.name} {number.value}")
     for kind in interface.DrafterKind:
         lines.append(f'printf("{kind.name} %d\\n", HYBRIDGE_{DRAFTERS[kind.name]});')
         wanted.append(f"{kind.name} {kind.value}")
@@ -64,7 +72,8 @@ def test_every_function_and_field_is_bound() -> None:
     for name, structure in STRUCTURES.items():
         body = re.search(rf"typedef struct hybridge_{name} \{{(.*?)\}}", header, re.DOTALL)
         assert body
-        fields = [word for line in body[1].split(";") for word in re.findall(r"(\w+)(?=,|$)", line.strip())]
-        assert fields == [field for field, *_ in structure._fields_]
+        fields = re.findall(r"\(\*(\w+)\)|(\w+)(?:\[\w+\])?(?=,|;)", re.sub(r"\)\([^)]*\)", ")", body[1]))
+        assert [one or other for one, other in fields] == [field for field, *_ in structure._fields_]
+    assert set(STRUCTURES) == set(re.findall(r"typedef struct hybridge_(\w+)", header))
     statuses = re.findall(r"^  HYBRIDGE_(\w+) = \d+", header.partition("hybridge_status;")[0], re.MULTILINE)
     assert statuses == [each.name for each in interface.Status]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from drafter_programs import compare_blocks, definition_of
+from drafter_programs import compare_blocks, definition_of, distributions
 from drafter_twins import EagleTwin, eagle_config, eagle_tensors, save_drafter
 from store import exported
 from tiny import lively, tiny_config, tiny_model
@@ -15,8 +15,9 @@ from hybridge.export.checkpoint.loading import Checkpoint
 from hybridge.export.drafters.eagle_config import read_eagle_config
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.reference.eager import LoadedDrafter, eager_session
-from hybridge.runtime import Context, ExportOptions, Sampler, Sampling, Session
+from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.core.drafters import BlockDrafter
+from hybridge.runtime.core.session import Draws
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, snapshot_slots=1, draft_blocks=(3, 5))
 TARGET = tiny_config("qwen3_5_text")
@@ -52,13 +53,10 @@ def test_guesses_are_those_of_the_definition(tmp_path: Path, form: str) -> None:
 def test_what_is_drawn_is_of_the_drafters_own_tokens(tmp_path: Path) -> None:
     session, twin, _ = made(tmp_path, *FORMS["authors"])
     session.prefill([4, 5, 6, 7])
-    drafter, context = BlockDrafter(session), Context([*session.tokens, 8], Sampler(Sampling(temperature=1.0)))
-    context.add_hidden(session.hidden)
-    proposal = drafter.propose(context, 4)
+    drafted = session.draft(session.hidden, [5, 6, 7, 8], limit=4, draws=Draws([0.2, 0.4, 0.6, 0.8], 1.0))
     own = {i + int(offset) for i, offset in enumerate(twin.tensors["d2t"])}
-    assert {*proposal.tokens} <= own
-    assert proposal.probabilities is not None
-    assert all({*q.nonzero()[:, 0].tolist()} <= own for q in proposal.probabilities)
+    assert {*drafted.tokens} <= own
+    assert {*distributions(drafted, 1.0, session.vocab_size).nonzero()[1].tolist()} <= own
 
 
 @pytest.mark.slow

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
+from numpy.typing import NDArray
 
 from hybridge.export.cli import figures
 
@@ -25,8 +26,8 @@ class NoisySession:
     def __init__(self, clock: Clock) -> None:
         self.clock, self.calls = clock, 0
 
-    def state(self) -> dict[str, torch.Tensor]:
-        return {"keys": torch.ones(1, 60, 2)}
+    def state(self) -> dict[str, NDArray[np.float32]]:
+        return {"keys": np.ones((1, 60, 2), np.float32)}
 
     def reset(self) -> None: ...
 

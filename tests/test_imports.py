@@ -27,7 +27,7 @@ DOCUMENTED = frozenset(
         *("executorch.exir", "safetensors", "safetensors.torch", "tokenizers", "sentencepiece"),
         *("onnx", "onnx_ir", "onnx_ir.passes.common", "onnxruntime", "onnxscript"),
         *("numpy", "numpy.ctypeslib", "numpy.typing"),
-        *("gguf", "huggingface_hub", "huggingface_hub.errors", "peft"),
+        *("gguf", "huggingface_hub", "huggingface_hub.errors", "peft", "regex"),
         *(
             "jinja2",
             "jinja2.ext",

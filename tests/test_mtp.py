@@ -2,28 +2,25 @@
 
 import copy
 import dataclasses
-import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from drafter_programs import compare_blocks
-from interrupts import Interrupt
+from drafter_programs import compare_blocks, draft
 from mtp_reference import MtpReference, published, random_mtp, save_mtp
 from store import exported
 from tiny import lively, save_checkpoint, tiny_config, tiny_model
-from torch import Tensor
 
 from hybridge.cache.errors import CheckpointError, SnapshotError, UnsupportedModelError, UsageError
 from hybridge.export.checkpoint.loading import Checkpoint, load_checkpoint
 from hybridge.export.drafters.mtp_weights import MtpWeights, load_mtp
 from hybridge.export.drafters.plan import MtpPlan, plan_drafter
-from hybridge.export.pte.methods import State, build_methods
 from hybridge.export.pte.state_cache import build_cache
-from hybridge.export.reference.eager import LoadedDrafter, eager_session
-from hybridge.runtime import Context, ExportOptions, Sampler, Sampling, Session
+from hybridge.export.reference.eager import EagerDescription, EagerProgram, LoadedDrafter, eager_session
+from hybridge.runtime import Context, ExportOptions, Sampling, Session
 from hybridge.runtime.artifacts.drafter_description import DrafterDescription
 from hybridge.runtime.core.drafters import BlockDrafter
 
@@ -40,36 +37,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
 """With layers whose last one goes on, and with more than propose; inkling's have windows and convolutions."""
 
 
-class Methods:
-    def __init__(self, model: Any, weights: MtpWeights) -> None:
-        self.cache = build_cache(model.config, OPTIONS)
-        for buffer in self.cache.buffers():
+def program(model: Any, weights: MtpWeights) -> EagerProgram:
+    """The methods over memory that was never written."""
+    cache = build_cache(model.config, OPTIONS)
+    for name, buffer in cache.named_buffers():
+        if name != "operations":  # a count that the core goes by from the start
             buffer.fill_(float("nan") if buffer.is_floating_point() else -(2**40))
-        drafter = MtpPlan(model.config, OPTIONS.draft_len).build(weights, self.cache)
-        state = State(model, self.cache, OPTIONS.tap_layers, drafter)
-        self.methods = {name: method for name, (method, _) in build_methods(state, OPTIONS.shorter_verify_lens).items()}
-
-    @torch.no_grad()
-    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
-        outputs = self.methods[name](*inputs)
-        return tuple(each.clone() for each in (outputs if isinstance(outputs, tuple) else (outputs,)))
-
-    def state(self) -> dict[str, Tensor]:
-        return dict(self.cache.named_buffers())
-
-    def bounded(self) -> dict[str, Tensor]:
-        return self.cache.bounded_buffers()
-
-    def operations(self) -> int:
-        return int(self.cache.operations)
-
-
-class Description:
-    model_type, eos_ids, options, identity = "tiny", [], OPTIONS, None
-    drafter = DrafterDescription(kind="mtp", taps=(-1,), blocks=(4,))
-
-    def __init__(self, vocab_size: int) -> None:
-        self.vocab_size = vocab_size
+    return EagerProgram(model, cache, OPTIONS, MtpPlan(model.config, OPTIONS.draft_len).build(weights, cache))
 
 
 @pytest.fixture(scope="module", params=[*FAMILIES])
@@ -78,13 +52,18 @@ def made(request: pytest.FixtureRequest) -> tuple[MtpReference, Session]:
     weights = random_mtp(model)
     adapted, drafter = copy.deepcopy((model, weights))
     drafter.layers = drafter.layers[: OPTIONS.draft_len]  # as many as propose
-    methods = Methods(adapted, drafter)
-    session = Session(methods, Description(model.config.vocab_size))  # type: ignore[arg-type]
-    return MtpReference(model, weights), session
+    description = EagerDescription(
+        model_type="tiny",
+        vocab_size=model.config.vocab_size,
+        eos_ids=[],
+        options=OPTIONS,
+        drafter=DrafterDescription(kind="mtp", taps=(-1,), blocks=(4,)),
+    )
+    return MtpReference(model, weights), Session.over(program(adapted, drafter), description)
 
 
-def proposed(session: Session, drafter: BlockDrafter, context: Context, limit: int = 3) -> list[int]:
-    return drafter.propose(context, limit).tokens
+def proposed(session: Session, context: Context, limit: int = 3) -> list[int]:
+    return draft(session, context, limit).tokens
 
 
 def fed(session: Session, context: Context, tokens: list[int], last: int) -> None:
@@ -98,52 +77,53 @@ def fed(session: Session, context: Context, tokens: list[int], last: int) -> Non
 def test_guesses_are_those_of_the_chain_without_a_cache(made: tuple[MtpReference, Session], cuts: tuple[int, ...]) -> None:
     reference, session = made
     session.reset()
-    drafter, context = BlockDrafter(session), Context([], Sampler(Sampling()))
+    context = Context([], Sampling())
     start = 0
     for cut in cuts:
         fed(session, context, TOKENS[start:cut], TOKENS[cut] if cut < len(TOKENS) else 0)
         start = cut
-        assert proposed(session, drafter, context) == reference.chain(context.tokens, 3)
-        assert proposed(session, drafter, context) == [], "nothing new was committed since"
+        assert proposed(session, context) == reference.chain(context.tokens, 3)
+        assert proposed(session, context) == [], "nothing new was committed since"
 
 
 def test_a_rejected_block_is_not_what_the_drafter_reads(made: tuple[MtpReference, Session]) -> None:
     reference, session = made
     session.reset()
-    drafter, context = BlockDrafter(session), Context([], Sampler(Sampling()))
+    context = Context([], Sampling())
     fed(session, context, TOKENS[:6], TOKENS[6])
-    proposed(session, drafter, context)
+    proposed(session, context)
     session.verify([TOKENS[6], 99, 98])
     context.add_hidden(session.hidden[:1])
     session.commit(1)
     context.tokens[:] = [*session.tokens, 50]
-    assert proposed(session, drafter, context) == reference.chain([*TOKENS[:7], 50], 3)
+    assert proposed(session, context) == reference.chain([*TOKENS[:7], 50], 3)
 
 
 def test_a_restore_rolls_the_drafter_back_too(made: tuple[MtpReference, Session]) -> None:
     reference, session = made
     session.reset()
-    drafter, context = BlockDrafter(session), Context([], Sampler(Sampling()))
+    context = Context([], Sampling())
     fed(session, context, TOKENS[:6], TOKENS[6])
-    proposed(session, drafter, context)
+    proposed(session, context)
     session.snapshot(1)
     fed(session, context, TOKENS[6:12], 77)
-    proposed(session, drafter, context)
+    proposed(session, context)
     session.restore(1)
     fed(session, context, TOKENS[6:9], TOKENS[9])
-    assert proposed(session, drafter, context) == reference.chain(TOKENS[:10], 3)
+    assert proposed(session, context) == reference.chain(TOKENS[:10], 3)
 
 
 def test_what_stands_behind_the_pairs_is_not_looked_at(made: tuple[MtpReference, Session]) -> None:
     reference, session = made
     session.reset()
     session.prefill(TOKENS[:3])
-    rows = torch.full((1, 5, session.hidden.shape[-1] // 2), float("nan"))
-    rows[0, :3] = session.hidden[:, rows.shape[-1] :]
-    following = torch.tensor([[*TOKENS[1:4], 0, 0]])
-    guesses, chances = session.model.program.call("draft", rows, following, torch.tensor([3]))
-    assert guesses[0].tolist() == reference.chain(TOKENS[:4], 3)
-    assert bool(((chances > 0) & (chances <= 1)).all())
+    hidden = session.hidden[:, session.hidden.shape[-1] // 2 :]
+    rows = np.full((1, 5, hidden.shape[-1]), np.nan, np.float32)
+    rows[0, :3] = hidden
+    assert session.model.program is not None
+    tokens, chances = session.model.program.call("draft", rows, np.array([[*TOKENS[1:4], 0, 0]]), np.array([3]))
+    assert tokens[0].tolist() == reference.chain(TOKENS[:4], 3)
+    assert ((chances > 0) & (chances <= 1)).all()
 
 
 def test_a_slot_is_invalid_once_the_drafter_wrote_below_its_length(made: tuple[MtpReference, Session]) -> None:
@@ -165,10 +145,10 @@ def test_a_slot_is_invalid_once_the_drafter_wrote_below_its_length(made: tuple[M
 def test_a_full_drafter_guesses_nothing_and_stays_as_it_is(made: tuple[MtpReference, Session]) -> None:
     _, session = made
     session.reset()
-    drafter, context = BlockDrafter(session), Context([], Sampler(Sampling()))
+    context = Context([], Sampling())
     fed(session, context, (TOKENS * 3)[:39], 7)
-    assert proposed(session, drafter, context) == []
-    assert [float(each) for name, each in session.state().items() if name.endswith("drafted_length")] == [34.0]
+    assert proposed(session, context) == []
+    assert [float(each[0]) for name, each in session.state().items() if name.endswith("drafted_length")] == [34.0]
 
 
 @pytest.mark.slow
@@ -313,29 +293,25 @@ def test_an_eager_session_has_it_too(tmp_path: Path) -> None:
         eager_session(checkpoint.model, OPTIONS)
 
 
-@pytest.mark.slow
-def test_an_interrupted_draft_happened_or_did_not(tmp_path: Path) -> None:
+def test_a_draft_that_fails_on_its_way_did_not_happen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = save(tmp_path)
     session = eager_session(checkpoint.model, OPTIONS, loaded(checkpoint))
-    logits, rng = session.prefill(TOKENS[:12]), random.Random(0)
+    logits = session.prefill(TOKENS[:12])
     hidden, following = session.hidden, [*TOKENS[1:12], int(logits.argmax())]
     session.snapshot(0)
-
-    def drafted() -> float:
-        return next(float(each) for name, each in session.state().items() if name.endswith("drafted_length"))
-
-    counting = Interrupt(-1)
-    counting.struck(lambda: session.draft(hidden, following))
-    session.restore(0)
     want = session.draft(hidden, following)
-    for _ in range(25):
-        session.restore(0)
-        assert Interrupt(rng.randint(1, counting.places)).struck(lambda: session.draft(hidden, following))
-        Interrupt(rng.randint(1, 60)).struck(lambda: session.tokens)
-        assert session.tokens == TOKENS[:12]
-        assert drafted() in (0, 12)
-        if drafted() == 0:
-            assert session.draft(hidden, following) == want
+    session.restore(0)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.nn.functional, "softmax", interrupted)
+        patched.setattr(torch.Tensor, "softmax", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.draft(hidden, following)
+    assert session.tokens == TOKENS[:12]
+    assert session.draft(hidden, following) == want
 
 
 @pytest.mark.slow

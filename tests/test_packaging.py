@@ -14,7 +14,7 @@ from typing import Any
 from zipfile import ZipFile
 
 import pytest
-from base_install import WITHOUT_EXPORT
+from base_install import WITHOUT_EXECUTORCH, WITHOUT_EXPORT
 
 import hybridge
 from hybridge.runtime.pinned import COPIED, library_folder
@@ -88,7 +88,7 @@ def checkout_files() -> set[str]:
 
 def test_the_wheel_holds_the_package_compiled_libraries_and_nothing_else(wheel: Path) -> None:
     names = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    libraries = map(HERE.library, ("hybridge", "hybridge_kernels", "hybridge_xnnpack", *COPIED))
+    libraries = map(HERE.library, ("hybridge", "hybridge_kernels", *COPIED))
     compiled = {f"hybridge/runtime/kernels/prebuilt/{name}" for name in libraries}
     assert names == checkout_files() | compiled
 
@@ -117,28 +117,11 @@ def test_the_installed_kernels_run_without_a_compiler(installed: Path, own_artif
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
-def test_the_installed_switch_of_xnnpack_needs_no_compiler(installed: Path, tmp_path: Path) -> None:
-    code = """
-import json
-from hybridge.runtime.core.library import executorch_runtime
-from hybridge.runtime.backends.xnnpack_cache import library, share_packed_weights
-
-executorch_runtime()
-print(json.dumps([share_packed_weights(), str(library())]))
-"""
-    shared, library = python(code, PATH="", CXX="", XDG_CACHE_HOME=str(tmp_path), PYTHONPATH=str(installed))
-    assert shared
-    assert Path(library).is_relative_to(installed)
-
-
 GENERATE = """
 import json, sys
-from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.core import Model, Session
+from hybridge.runtime import Session
 
-session = Session(Model(open_artifact(sys.argv[1])))
-generated = session.generate([5, 6, 7], max_new_tokens=3).tokens
+generated = list(Session.load(sys.argv[1]).generate([5, 6, 7], max_new_tokens=3))
 loaded = {line.split()[-1] for line in open("/proc/self/maps") if "libexecutorch" in line or "libhybridge" in line}
 print(json.dumps([generated, sorted(loaded)]))
 """
@@ -149,7 +132,7 @@ print(json.dumps([generated, sorted(loaded)]))
 def test_the_installed_core_runs_on_the_wheels_own_libraries(installed: Path, own_artifact: Path, tmp_path: Path) -> None:
     """Without a compiler, ExecuTorch's wheel and PyTorch."""
     without = {"PATH": "", "CXX": "", "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(installed)}
-    tokens, loaded = python(WITHOUT_EXPORT + GENERATE, own_artifact, **without)
+    tokens, loaded = python(WITHOUT_EXECUTORCH + WITHOUT_EXPORT + GENERATE, own_artifact, **without)
     assert len(tokens) == 3
     assert {Path(path).parent for path in loaded} == {installed / "hybridge" / "runtime" / "kernels" / "prebuilt"}
     assert len(loaded) == 6

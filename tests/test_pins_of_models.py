@@ -27,7 +27,6 @@ from hybridge.export.checkpoint.glm5_next_text import Glm5NextTextForCausalLM
 from hybridge.export.lowering.lower import quiet
 from hybridge.export.pinned import onnx as onnx_pins
 from hybridge.export.pinned import transformers as pinned
-from hybridge.export.pinned.response_templates import response_parser
 from hybridge.export.pinned.transformers_models import Glm5NextConfig, Glm5NextTextConfig, rotate
 from hybridge.export.transformers_api import generation_options
 from hybridge.runtime.onnx.graph import OnnxGraph
@@ -301,23 +300,3 @@ def test_onnxruntimes_messages_come_without_its_codes(tmp_path: Path) -> None:
 
 def test_types_have_torchs_names() -> None:
     assert [onnx_dtype(f"tensor({name})") for name in ("float", "int64", "int8")] == ["float32", "int64", "int8"]
-
-
-def test_answers_are_parsed_in_events() -> None:
-    """Of the fields of a response template; what the prompt has begun is there at the start, and a value that cannot be read
-    raises.
-    """
-    fields = {"a": {"open": "<a>", "close": "</a>"}, "b": {"open": "<b>", "close": "</b>", "content": "json"}, "c": {}}
-    parser = response_parser({"start_anchor": "x:", "fields": fields}, "<b>x:<a>", [])
-    assert parser.initial_events == [{"type": "region_open", "field": "a"}]
-    assert [(each["type"], each["field"]) for each in parser.feed("1</a>2<b>")] == [
-        ("region_chunk", "a"), ("region_close", "a"), ("region_open", "c"), ("region_chunk", "c"), ("region_close", "c"),
-        ("region_open", "b"),
-    ]  # fmt: skip
-    with pytest.raises(ValueError, match="JSON"):
-        parser.feed("{</b>")
-    parser = response_parser({"start_anchor": "x:", "fields": fields}, "", [])
-    assert parser.feed("<b>[1]")[-1] == {"type": "region_chunk", "field": "b", "text": "[1]", "dirty": True}
-    assert parser.finalize()[1] == [{"type": "region_close", "field": "b", "value": [1]}]
-    with pytest.raises(ValueError, match="nonsense"):
-        response_parser({"start_anchor": "x:", "fields": {"a": {"nonsense": 1}}}, "", [])

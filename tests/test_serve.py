@@ -287,7 +287,8 @@ def test_times_are_not_waited_for() -> None:
 @pytest.mark.parametrize("chunk", [1, 3, 4, 64])
 def test_a_prompt_is_read_whole_whatever_a_call_reads_at_most(chunk: int) -> None:
     description = TextDescription(vocab_size=260, options=replace(OPTIONS, prefill_chunk=chunk), eos_ids=[END])
-    session, cache, prompt = Session.over(TextProgram(babble), description), PrefixCache(1 << 20), chat_tokens("Hello")
+    session, prompt = Session.over(TextProgram(babble), description), chat_tokens("Hello")
+    cache = PrefixCache(session.model, 1 << 20)
     events: list[Event] = []
     for _ in range(2):
         job = Job(prompt, BYTES, Sampling(), 20, events.append, time.monotonic() + 60)

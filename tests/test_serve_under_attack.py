@@ -205,7 +205,8 @@ def render(messages, variables):
     print("renders", flush=True)
     while True:
         pass
-server = Server([Place(session(), None)], BYTES, render, PrefixCache(1 << 20), Settings(name="babble"))
+place = Place(session(), None)
+server = Server([place], BYTES, render, PrefixCache(place.session.model, 1 << 20), Settings(name="babble"))
 listening.listen(server.app(), "127.0.0.1", 0, lambda url: print(url, flush=True))
 """
 

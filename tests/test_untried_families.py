@@ -33,10 +33,10 @@ def test_a_session_gives_the_uncached_logits(tmp_path: Path, family: str, varian
     want = uncached(model)(tokens)
     session = eager_session(model, ExportOptions(max_seq_len=64, prefill_chunk=9, verify_len=5))
     atol = 2e-5 * float(want.abs().max())
-    torch.testing.assert_close(session.prefill(tokens[:30]), want[29], rtol=0, atol=atol)
-    torch.testing.assert_close(session.verify(tokens[30:35]), want[30:35], rtol=0, atol=atol)
+    torch.testing.assert_close(torch.from_numpy(session.prefill(tokens[:30])), want[29], rtol=0, atol=atol)
+    torch.testing.assert_close(torch.from_numpy(session.verify(tokens[30:35])), want[30:35], rtol=0, atol=atol)
     session.commit(3)
-    torch.testing.assert_close(session.decode(tokens[33]), want[33], rtol=0, atol=atol)
+    torch.testing.assert_close(torch.from_numpy(session.decode(tokens[33])), want[33], rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("model_type", ["bert", "deepseek_v3", "mpt", "rwkv", "made_up"])

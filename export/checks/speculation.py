@@ -6,15 +6,14 @@ chi-square test of the engine over real models' logits: is sampled text distribu
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from statistics import median
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.core.drafters import Drafter, DraftModel
@@ -164,30 +163,30 @@ def exact(logits: Logits, text: tuple[int, ...], sampling: Sampling) -> dict[tup
     for _ in range(DEPTH):
         longer: dict[tuple[int, ...], float] = {}
         for way, chance in ways.items():
-            p = distribution(torch.from_numpy(logits((*text, *way))), (*text, *way), sampling)
-            longer |= {(*way, token): chance * float(p[token]) for token in p.nonzero()[:, 0].tolist()}
+            p = distribution(logits((*text, *way)), (*text, *way), sampling)
+            longer |= {(*way, token): chance * float(p[token]) for token in np.flatnonzero(p).tolist()}
         ways = longer
     return ways
 
 
-def distribution(logits: Tensor, text: Sequence[int], sampling: Sampling) -> Tensor:
+def distribution(logits: NDArray[np.float32], text: Sequence[int], sampling: Sampling) -> NDArray[np.float64]:
     """Return float64 [V]: what the token after ``text`` should be drawn from, as the definitions say it.
 
     Keskar et al., arXiv:1909.05858 (penalty, as transformers does it); Nguyen et al., arXiv:2407.01082 (min-p).
     """
-    seen = torch.tensor(sorted(set(text)))
-    penalized = torch.where(
-        logits[seen] < 0, logits[seen] * sampling.repetition_penalty, logits[seen] / sampling.repetition_penalty
-    )
-    scores = logits.index_put((seen,), penalized).double() / sampling.temperature
+    penalized, seen, penalty = logits.copy(), sorted(set(text)), np.float32(sampling.repetition_penalty)
+    penalized[seen] = np.where(logits[seen] < 0, logits[seen] * penalty, logits[seen] / penalty)
+    scores = penalized.astype(np.float64) / sampling.temperature
     if 0 < sampling.top_k < len(scores):
-        scores = torch.where(scores < scores.topk(sampling.top_k).values[-1], float("-inf"), scores)
-    p: Tensor = scores.softmax(-1)
+        scores[scores < np.sort(scores)[-sampling.top_k]] = -np.inf
+    p: NDArray[np.float64] = np.exp(scores - scores.max())
+    p /= p.sum()
     if sampling.top_p < 1:
-        ordered, order = p.sort(descending=True, stable=True)
-        p = p.index_put((order,), torch.where(ordered.cumsum(-1) - ordered < sampling.top_p, ordered, 0.0))
-    p = torch.where(p < sampling.min_p * p.max(), 0.0, p)
-    return p / p.sum()
+        order = np.argsort(-p, kind="stable")
+        p[order[np.cumsum(p[order]) - p[order] >= sampling.top_p]] = 0
+    p[p < sampling.min_p * p.max()] = 0
+    p /= p.sum()
+    return p
 
 
 def p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float], draws: int) -> float:
@@ -200,8 +199,23 @@ def p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], fl
     if rest >= FEWEST:
         cells.append((draws - sum(count for count, _ in cells), rest))
     statistic = sum((count - p) ** 2 / p for count, p in cells)
-    halves = torch.tensor([(len(cells) - 1) / 2, statistic / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(halves[0], halves[1]))
+    return chi_square_tail(statistic, len(cells) - 1)
+
+
+def chi_square_tail(statistic: float, degrees: int) -> float:
+    """Return the probability that chi-square of so many degrees of freedom, at least 1, is above ``statistic``.
+
+    It is the regularized upper incomplete gamma function Q(degrees / 2, statistic / 2), by its recurrence
+    Q(a + 1, x) = Q(a, x) + x^a e^-x / Γ(a + 1).
+    """
+    x = statistic / 2
+    if x <= 0:
+        return 1.0
+    a, tail = (0.5, math.erfc(math.sqrt(x))) if degrees % 2 else (1.0, math.exp(-x))
+    while a < degrees / 2:
+        tail += math.exp(a * math.log(x) - x - math.lgamma(a + 1))
+        a += 1
+    return tail
 
 
 def _text_model(logits: Logits, vocab_size: int) -> Model:

@@ -18,8 +18,6 @@ from hybridge.export.cli.speculation_figures import BenchReport, Subject, measur
 from hybridge.export.cli.steps import ConsoleProgress
 from hybridge.export.pages.bench import Roofline, Target, bench_page
 from hybridge.export.pages.page import write_page
-from hybridge.export.profiling.bandwidth import Bandwidth
-from hybridge.export.profiling.device import decode_bytes
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 from hybridge.runtime.core.drafters import BlockDrafter, Drafter, DraftModel, PromptLookup
@@ -59,13 +57,14 @@ def exported(artifact: Path | None, draft: Path | None) -> Iterator[Artifacts]:
 
 def bench_speculation(artifacts: Artifacts, tokens: int, samples: int, html: Path | None, *, json: bool) -> None:
     """Measure and show what speculative decoding brings. Raises ValidationError where it changed the text."""
+    bound = roofline(artifacts.target) if html is not None else None
     subject = load(artifacts)
     gc.freeze()  # what is loaded stays: the collector need not look at it between two tokens
     with ConsoleProgress(err).counted("Measuring") as notify:
         report = measure(subject, tokens, samples, notify)
     if html is not None:
         targets = [Target(**vars(figure)) for figure in report.figures()]
-        write_page(html, bench_page(artifacts.target.resolve().name, report.outcomes, targets, roofline(artifacts.target)))
+        write_page(html, bench_page(artifacts.target.resolve().name, report.outcomes, targets, bound))
     if json:
         print_json(report.to_dict())
     else:
@@ -76,6 +75,9 @@ def bench_speculation(artifacts: Artifacts, tokens: int, samples: int, html: Pat
 
 def roofline(target: Path) -> Roofline | None:
     """Measure what binds a decode of a .pte; none for other formats, whose instructions are not read."""
+    from hybridge.export.profiling.bandwidth import Bandwidth  # they read programs with the exporter's libraries
+    from hybridge.export.profiling.device import decode_bytes
+
     artifact = open_artifact(target)
     if artifact.manifest.options.format != "pte":
         return None

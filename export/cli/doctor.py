@@ -115,8 +115,8 @@ def _loads() -> Iterator[Finding]:
 def _has_torch() -> bool:
     try:
         return find_spec("torch") is not None
-    except ImportError:  # of a finder of its own
-        return True
+    except ImportError as error:  # of a finder that somebody has added
+        return not isinstance(error, ModuleNotFoundError)
 
 
 def _load_torch() -> str:

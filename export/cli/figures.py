@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
-import torch
-
-from hybridge.cache import HybridCache
-from hybridge.export.checks.validation import ValidationReport
 from hybridge.export.cli.common import out, table
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.core.session import Session
+
+if TYPE_CHECKING:  # which needs PyTorch
+    from hybridge.export.checks.validation import ValidationReport
 
 PROMPT = list(range(1, 51))
 QWEN3_5_08B = SimpleNamespace(
@@ -86,6 +86,10 @@ def _rejection(manifest: Manifest, session: Session) -> Figure:
 
 def _rollback_memory(manifest: Manifest) -> list[Figure]:
     """The state that staging adds: here, and for Qwen3.5-0.8B's layers at the default max_seq_len."""
+    import torch
+
+    from hybridge.cache import HybridCache
+
     here = [(layer.state_bytes, layer.rollback_bytes) for layer in manifest.layers]
     with torch.device("meta"):
         cache = HybridCache.from_config(QWEN3_5_08B, max_seq_len=2048)

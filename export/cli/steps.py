@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,9 +19,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from hybridge.export.checks.validation import ValidationReport
-from hybridge.export.cli.validation_table import print_report
 from hybridge.export.output.progress import ExportProgress
+
+if TYPE_CHECKING:  # which needs PyTorch
+    from hybridge.export.checks.validation import ValidationReport
 
 
 class ConsoleProgress(ExportProgress):
@@ -55,5 +57,7 @@ class ConsoleProgress(ExportProgress):
             yield lambda done, total: progress.update(task, completed=done, total=total)
 
     def validated(self, report: ValidationReport) -> None:
-        """The table of the report."""
+        """Print the table of the report."""
+        from hybridge.export.cli.validation_table import print_report
+
         print_report(report, self.console)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TYPE_CHECKING
 
-from hybridge.export.checks.validation import ValidationReport
+if TYPE_CHECKING:  # which needs PyTorch
+    from hybridge.export.checks.validation import ValidationReport
 
 
 class ExportProgress:

@@ -48,12 +48,12 @@ class Delta:
 
 
 class Parser(Protocol):
-    """transformers' ``ResponseParser``. Its events open a field of the message, add text to it, or close it with its value."""
+    """A ``ResponseParser``: its events open a field of the message, add text to it, or close it with its value."""
 
     initial_events: list[dict[str, Any]]
 
     def feed(self, text: str) -> list[dict[str, Any]]: ...
-    def finalize(self) -> tuple[dict[str, Any], list[dict[str, Any]]]: ...
+    def finish(self) -> list[dict[str, Any]]: ...
 
 
 class Answer:
@@ -90,7 +90,7 @@ class Answer:
     def finish(self) -> Iterator[Delta]:
         """Yield what is left once no text will come."""
         if self._parser is not None:
-            yield from self._read(lambda parser: parser.finalize()[1])
+            yield from self._read(lambda parser: parser.finish())
 
     def message(self) -> dict[str, Any]:
         """Return the message as a client sends it back, with its reasoning."""
@@ -229,9 +229,9 @@ class OneCall:
         self._text += text
         return [{"type": "region_chunk", "field": "tool_calls", "text": text}]
 
-    def finalize(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def finish(self) -> list[dict[str, Any]]:
         """Return the call. Raises ValueError for what is none."""
-        return {}, [{"type": "region_close", "field": "tool_calls", "value": json.loads(self._text)}]
+        return [{"type": "region_close", "field": "tool_calls", "value": json.loads(self._text)}]
 
 
 class ShownTokens:

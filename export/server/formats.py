@@ -1,4 +1,4 @@
-"""How families of models write calls and reasoning: transformers' response templates, for tokenizers that have none."""
+"""How families of models write calls and reasoning: response templates for tokenizers that have none."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from hybridge.export.pinned.response_templates import response_parser
 from hybridge.export.server.answers import REASONING, Answer, ShownTokens
+from hybridge.export.server.response_parser import ResponseParser
 from hybridge.runtime.chat.text_stream import Decoder
 
 log = logging.getLogger(__name__)
 
 ResponseTemplate = Mapping[str, Any]
-"""What ``transformers.utils.chat_parsing`` reads: fields of a message, and the texts that open and close them."""
+"""What ``response_parser.py`` reads: fields of a message, and the texts that open and close them."""
 
 CALL = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
 GRANITE = "<|start_of_role|>assistant<|end_of_role|>"
@@ -48,7 +48,7 @@ class Format:
     def answer(self, prompt: str, tools: Sequence[Mapping[str, Any]]) -> Answer:
         """Return what takes an answer to ``prompt`` apart; without tools, what looks like a call is text."""
         template = self.response if tools else without_calls(self.response)
-        return Answer(prompt, lambda before: response_parser(template, before, tools))
+        return Answer(prompt, lambda before: ResponseParser(template, before, tools))
 
     def lead(self, prompt: str, *, call: bool) -> str:
         """Return what stands between ``prompt`` and a call, or content, that comes at once: also the end of its reasoning."""
@@ -58,7 +58,7 @@ class Format:
     def reasoning_end(self, prompt: str) -> str:
         """Return the text that ends the reasoning which ``prompt`` has begun; nothing where it has begun none."""
         thinking = None
-        for event in response_parser(self.response, prompt, []).initial_events:
+        for event in ResponseParser(self.response, prompt, []).initial_events:
             is_open = event["type"] != "region_close" and event["field"] in REASONING
             thinking = self.response["fields"][event["field"]] if is_open else None
         close = thinking.get("close", "") if thinking is not None else ""
@@ -142,7 +142,7 @@ def answer_format(own: Any, chat_template: str, tokenizer: Tokenizer) -> Format 
 
 def _can_be_read(template: ResponseTemplate) -> bool:
     try:
-        response_parser(template, "", [])
+        ResponseParser(template, "", [])
     except (ValueError, TypeError, KeyError) as error:
         log.warning("the tokenizer's response_template cannot be read (%s); the form of its chat template is used", error)
         return False

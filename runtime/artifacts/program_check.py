@@ -14,13 +14,13 @@ from hybridge.runtime.artifacts.options import ExportOptions, shorter_verify
 from hybridge.runtime.pinned import (
     EXTRA_TENSOR_INFO,
     INT,
-    LIST,
     PLAN,
     PROGRAM,
     SCALAR_TYPES,
     TENSOR,
     TENSOR_FIELDS,
     VALUE,
+    WHOLE_NUMBER,
 )
 
 SLOT_METHODS = ("snapshot", "restore")
@@ -168,7 +168,7 @@ def _named(plan: Table) -> Iterator[tuple[str, tuple[str, list[int]]]]:
 def _constants(plan: Table) -> list[int]:
     """Return the whole numbers that a constant method answers with."""
     contents = [(each.number(VALUE.val_type, "B"), each.table(VALUE.val)) for each in _values(plan, PLAN.outputs)]
-    return [number.number(LIST.items, "q") if kind == INT and number else 0 for kind, number in contents]
+    return [number.number(WHOLE_NUMBER.int_val, "q") if kind == INT and number else 0 for kind, number in contents]
 
 
 def expected_constants(manifest: Manifest) -> dict[str, list[int]]:

@@ -50,6 +50,14 @@ REFUSALS: Mapping[tuple[str, Status], tuple[type[HybridgeError], str]] = {
         )
         for call in ("begin", "next", "end")
     },
+    **{
+        (call, Status.INVALID_FILE): (
+            ArtifactError,
+            f"the program failed in {call!r}: its file was changed, it refused what fits, or its state is of another length "
+            "than the session's text. Open the artifact again, or reset the session.",
+        )
+        for call in ("prefill", "decode", "verify", "commit", "snapshot", "restore", "reset", "begin", "next", "end")
+    },
     ("next", Status.INVALID_STATE): (UsageError, "the session's text was changed while the generation waited; begin another."),
 }
 """By the call and the status: the error, and its words."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import itertools
 import signal
+import struct
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from ctypes import POINTER, Array, byref, c_double, c_int, c_int64, c_size_t, c_uint64, cast, pointer
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.ctypeslib import as_array
 from numpy.typing import NDArray
 
+from hybridge.cache.errors import DraftError
+from hybridge.runtime.core import interface
 from hybridge.runtime.core.constraint import Constraint
 from hybridge.runtime.core.drafters import Context, Drafter, DraftModel, Proposer
 from hybridge.runtime.core.failures import failure
@@ -37,7 +40,7 @@ from hybridge.runtime.core.interface import (
 from hybridge.runtime.core.library import load
 from hybridge.runtime.core.model import Model
 from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.core.statistics import COUNTS, PHASES, GenerationStats
+from hybridge.runtime.core.statistics import PHASES, GenerationStats, Phase
 from hybridge.runtime.core.token_ids import token_ids
 
 Until = Callable[[int], bool]
@@ -45,8 +48,25 @@ Until = Callable[[int], bool]
 Watch = Callable[[NDArray[np.float32], int], None]
 """Called with each new token of the text, in order, and with the model's logits [V] for its position, a view for the call."""
 
+NUMBERS = struct.Struct(f"{len(interface.COUNTS)}N{len(interface.SECONDS)}d")
+"""The core's counts and seconds, which are read for each token: a field of a ctypes structure takes longer."""
+_FIELDS = (*interface.COUNTS, *interface.SECONDS)
+COUNTED: Sequence[tuple[int, str, Phase | None]] = [
+    *((_FIELDS.index(name), name, None) for name in (*interface.COUNTS[1:], "new_seconds")),
+    *((_FIELDS.index(f"{phase}_seconds"), f"{phase}_seconds", phase) for phase in PHASES),
+]
+"""Each of them by its place, with its phase if it is the seconds of one, in the order in which phases come."""
+
 _NUMBERS = itertools.count(1)
 _DRAFTERS: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
+
+
+class Owner(Protocol):
+    """A session, of which one generation runs at a time; generations counts those that were begun."""
+
+    handle: int
+    model: Model
+    generations: int
 
 
 @dataclass(kw_only=True)
@@ -74,6 +94,7 @@ class Callbacks:
     """
 
     session: int
+    vocab_size: int
     wishes: Wishes
     error: BaseException | None = None
     _context: Context = field(init=False)
@@ -103,7 +124,7 @@ class Callbacks:
             for place, token in enumerate(tokens):
                 out.tokens[place] = token if -(2**63) <= token < 2**63 else -1
             if proposal.probabilities is not None and tokens:
-                self._proposed = np.ascontiguousarray(np.stack([np.asarray(row) for row in proposal.probabilities]), np.float64)
+                self._proposed = self._rows(proposal.probabilities, len(tokens))
                 out.probabilities = cast(self._proposed.ctypes.data, POINTER(c_double))
             free = () if proposal.chance is None else (proposal.chance,)
             chances = free if drafter.is_free else tuple(proposal.chances or ())[: len(tokens)]
@@ -114,6 +135,15 @@ class Callbacks:
         except BaseException as error:
             self.fail(error)
             return 0
+
+    def _rows(self, probabilities: Sequence[NDArray[np.float64]] | NDArray[np.float64], count: int) -> NDArray[np.float64]:
+        rows = np.ascontiguousarray(np.stack([np.asarray(row, np.float64) for row in probabilities]))
+        if rows.shape[1:] != (self.vocab_size,) or len(rows) < count:
+            raise DraftError(
+                f"a drafter gave probabilities of shape {list(rows.shape)} with {count} tokens; "
+                f"give [{count}, {self.vocab_size}], a distribution for each."
+            )
+        return rows
 
     def watch(self, token: int, logits: Any, size: int, _: object) -> None:
         try:
@@ -191,43 +221,47 @@ class Callbacks:
 
 
 class Generation:
-    """A generation of the session with this handle; its text is to be left alone until ``end``."""
+    """A generation of a session, which lives as long as it; the text is to be left alone until the end."""
 
-    def __init__(self, session: int, model: Model, prompt: Array[c_int64], wishes: Wishes) -> None:
+    def __init__(self, session: Owner, prompt: Array[c_int64], wishes: Wishes) -> None:
         """Read the prompt.
 
         Raises the first error of a function that it called, what a signal's handler raised meanwhile, or what the core refuses.
         """
-        self.session, self.model, self.wishes = session, model, wishes
-        self._calls = Callbacks(session, wishes)
+        self.session, self.wishes = session, wishes
+        self._handle, self._model = session.handle, session.model
+        session.generations += 1
+        self._number = session.generations
+        self._calls = Callbacks(self._handle, self._model.vocab_size, wishes)
         self._options = self._calls.options()
-        self._calls_back = wishes.constraint is not None or wishes.watch is not None or bool(self._options.propose)
-        self._room = (c_int64 * model.verify_len)()
-        self._before = Counted()
+        self._calls_back = self._model.program is not None or any(
+            (wishes.constraint, wishes.watch, wishes.clock, self._options.propose)
+        )
+        self._room = (c_int64 * self._model.verify_len)()
+        self._counted, self._counter, self._verifies = Counted(), c_size_t(), 0
+        self._before = NUMBERS.unpack(self._counted)
         wishes.stats.prompt_tokens += len(prompt)
-        with _signals_wait(self._calls):
-            self._first = self._step("begin", prompt, len(prompt), byref(self._options), None)
+        self._first = self._step("begin", prompt, len(prompt), byref(self._options), None)
 
     def tokens(self) -> Iterator[int]:
         """Yield the tokens. Once it is closed or done, the session's text ends just before the last one."""
-        given, taken, drafted, forced = self._first, 0, 0, False
-        stats = self.wishes.stats
+        given, drafted, forced = self._first, 0, False
+        stats, yielded = self.wishes.stats, 0
         try:
             while given:
-                for token in given:
-                    taken += 1
-                    own = not drafted or taken == len(given)  # a block's last token is the model's own
+                for number, token in enumerate(given, 1):
+                    own = not drafted or number == len(given)  # a block's last token is the model's own
                     stats.origin = "own" if own else "forced" if forced else "draft"
                     stats.new_tokens += 1
+                    yielded += 1
                     last = self._is_last(token)
                     yield token
                     if last:
                         return
-                taken = 0
                 given = self._next()
                 drafted, forced = self._note_block(len(given))
         finally:
-            self._end(taken)
+            self._end(yielded)
 
     def _is_last(self, token: int) -> bool:
         wishes = self.wishes
@@ -235,49 +269,60 @@ class Generation:
 
     def _next(self) -> list[int]:
         """Run a round; returns its tokens, none at the end."""
-        if not self._calls_back:
-            return self._step("next")
-        with _signals_wait(self._calls):
-            return self._step("next")
+        if not self._is_running():
+            raise failure("next", Status.INVALID_STATE)
+        return self._step("next")
+
+    def _is_running(self) -> bool:
+        """Return whether the core's generation is still this one: another of the session ends it."""
+        return self.session.generations == self._number
 
     def _step(self, call: str, *arguments: Any) -> list[int]:
-        count, now = c_size_t(), Counted()
-        status = getattr(load(), f"hybridge_{call}")(self.session, *arguments, self._room, len(self._room), byref(count))
-        if not load().hybridge_progress(self.session, byref(now)):
-            self._count(now)
-        if error := self._calls.error or self.model.raised():
-            raise error
-        if status:
-            raise failure(call, status)
-        return self._room[: count.value]
+        with self._signals_wait(call):
+            count = self._counter
+            status = getattr(load(), f"hybridge_{call}")(self._handle, *arguments, self._room, len(self._room), byref(count))
+            if not load().hybridge_progress(self._handle, byref(self._counted)):
+                self._count()
+            if error := self._calls.error or self._model.raised():
+                raise error
+            if status:
+                raise failure(call, status)
+            return self._room[: count.value]
+
+    def _signals_wait(self, call: str) -> AbstractContextManager[None]:
+        """Return what to call the core in: signals need not wait where it calls no function of Python's."""
+        return signals_wait(self._calls.fail) if self._calls_back or call == "begin" else nullcontext()
 
     def _note_block(self, given: int) -> tuple[int, bool]:
         """Return how many draft tokens were verified for the tokens that came, and whether they were forced."""
-        drafted, count, forced = (c_int64 * len(self._room))(), c_size_t(), c_int()
-        load().hybridge_proposed(self.session, drafted, len(drafted), byref(count), byref(forced))
-        if count.value and given:
-            self.wishes.stats.add_block(self.wishes.stats.new_tokens, drafted[: count.value], given - 1, bool(forced.value))
+        if self._counted.verifies == self._verifies or not given:
+            return 0, False
+        self._verifies = self._counted.verifies
+        drafted, count, forced = (c_int64 * len(self._room))(), self._counter, c_int()
+        load().hybridge_proposed(self._handle, drafted, len(drafted), byref(count), byref(forced))
+        self.wishes.stats.add_block(self.wishes.stats.new_tokens, drafted[: count.value], given - 1, bool(forced.value))
         return count.value, bool(forced.value)
 
-    def _count(self, now: Counted) -> None:
+    def _count(self) -> None:
         """Add to the statistics what was done since they were added to."""
-        stats = self.wishes.stats
-        for name in (*COUNTS, "new_seconds"):
-            setattr(stats, name, getattr(stats, name) + getattr(now, name) - getattr(self._before, name))
-        for phase in PHASES:
-            name = f"{phase}_seconds"
-            if seconds := getattr(now, name) - getattr(self._before, name):
-                stats.add_seconds(phase, seconds)
+        stats, before, now = self.wishes.stats, self._before, NUMBERS.unpack(self._counted)
+        for place, name, phase in COUNTED:
+            if (added := now[place] - before[place]) and phase is not None:
+                stats.add_seconds(phase, added)
+            elif added:
+                setattr(stats, name, getattr(stats, name) + added)
         self._before = now
 
-    def _end(self, taken: int) -> None:
-        """Commit what was taken; does nothing where something else has ended the generation."""
-        now = Counted()
-        status = load().hybridge_end(self.session, taken, byref(now))
-        if status == Status.OK:
-            self._count(now)
-        elif status not in (Status.INVALID_STATE, Status.INVALID_HANDLE):
-            raise self.model.raised() or failure("end", status)
+    def _end(self, yielded: int) -> None:
+        """Commit what was yielded; does nothing where something else has ended the generation."""
+        if not self._is_running() or load().hybridge_progress(self._handle, byref(self._counted)):
+            return
+        with self._signals_wait("end"):
+            status = load().hybridge_end(self._handle, max(yielded - self._counted.tokens, 0), byref(self._counted))
+            if status == Status.OK:
+                self._count()
+            elif status not in (Status.INVALID_STATE, Status.INVALID_HANDLE):
+                raise self._model.raised() or failure("end", status)
 
 
 def _kind(drafter: Drafter | None) -> DrafterKind:
@@ -303,33 +348,36 @@ def _sampling(asked: Sampling) -> SamplingOptions:
 
 
 @contextmanager
-def _signals_wait(calls: Callbacks) -> Iterator[None]:
-    """Let the handlers of Ctrl-C and SIGTERM end a call between two chunks of a prompt or two functions of Python's.
+def signals_wait(fail: Callable[[BaseException], None]) -> Iterator[None]:
+    """Keep what handlers of Ctrl-C and SIGTERM raise until the body is done, and give it to ``fail`` at once.
 
-    Python runs a handler as soon as the core calls back, before the function's first line: what it raised there would be lost.
+    Python runs a handler as soon as the core calls back, before the function's first line: what it raised there would be lost,
+    or end a call of the program in the middle.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # Python runs handlers in the main thread alone
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    running = True
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handled = {number: handler for number, handler in before.items() if callable(handler)}
+    caught: list[BaseException] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
-        handler = before[signal.Signals(number)]
-        assert callable(handler)
         try:
-            handler(number, frame)
+            handled[signal.Signals(number)](number, frame)
         except BaseException as error:
-            if not running:  # another signal's handler raised before this one was put back
-                raise
-            calls.fail(error)
+            caught.append(error)
+            fail(error)
 
-    handled = [number for number, handler in before.items() if callable(handler)]
     try:
         for number in handled:
             signal.signal(number, handle)
         yield
     finally:
-        running = False
-        for number in handled:
-            signal.signal(number, before[number])
+        try:
+            for number in handled:
+                signal.signal(number, handled[number])
+        finally:
+            for number in handled:  # once more, should the first one have been interrupted
+                signal.signal(number, handled[number])
+    if caught:
+        raise caught[0]

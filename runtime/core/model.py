@@ -15,7 +15,7 @@ from hybridge.runtime.artifacts.plan_check import check_plans
 from hybridge.runtime.artifacts.program_check import check_methods, check_program
 from hybridge.runtime.artifacts.runtime_check import check_runtime, other_version
 from hybridge.runtime.core.failures import failure, run
-from hybridge.runtime.core.interface import Handle, Info
+from hybridge.runtime.core.interface import Handle, Info, Status
 from hybridge.runtime.core.library import load, load_operators
 from hybridge.runtime.core.programs import Program, Table
 from hybridge.runtime.native_log import without_native_log
@@ -28,13 +28,16 @@ class Owned:
     """
 
     def __init__(self, handle: int, close: str) -> None:
-        self.handle = handle
+        self.handle, self._closing = handle, close
         self._close = weakref.finalize(self, getattr(load(), f"hybridge_{close}"), handle)
         self._close.atexit = False  # at the end of the process its memory goes anyway, and another thread may still be inside
 
     def close(self) -> None:
-        """Let go of it. Once is enough."""
-        self._close()
+        """Let go of it. Once is enough. Raises UsageError for a session that is in a call."""
+        if self._close.alive:
+            if (status := getattr(load(), f"hybridge_{self._closing}")(self.handle)) == Status.BUSY:
+                raise failure(self._closing, status)
+            self._close.detach()
 
     def __enter__(self) -> Self:
         return self

@@ -20,7 +20,7 @@ from hybridge.runtime.core.checkpoint import Checkpoint
 from hybridge.runtime.core.constraint import Constraint
 from hybridge.runtime.core.drafters import Drafter, DraftModel, check_draft
 from hybridge.runtime.core.failures import failure, run
-from hybridge.runtime.core.generation import Generation, Until, Watch, Wishes
+from hybridge.runtime.core.generation import Generation, Until, Watch, Wishes, signals_wait
 from hybridge.runtime.core.interface import ArrayView, Floats, Handle, Status
 from hybridge.runtime.core.library import load
 from hybridge.runtime.core.model import Model, Owned, integers, not_loaded
@@ -72,7 +72,7 @@ class Session(Owned):
         if status := load().hybridge_session_open(model.handle, byref(handle)):
             raise model.raised() or not_loaded(model, failure("session_open", status))
         super().__init__(handle.value, "session_close")
-        self.model, self.manifest = model, model.manifest
+        self.model, self.manifest, self.generations = model, model.manifest, 0
         self.max_seq_len, self.vocab_size, self.prefill_chunk = model.max_seq_len, model.vocab_size, model.prefill_chunk
         self.verify_len, self.verify_lens, self.snapshot_slots = model.verify_len, model.verify_lens, model.snapshot_slots
 
@@ -283,7 +283,7 @@ class Session(Owned):
             clock=clock,
             noise=noise,
         )
-        return Generation(self.handle, self.model, ids, wishes).tokens()
+        return Generation(self, ids, wishes).tokens()
 
     def keep_hidden(self, wanted: bool) -> None:
         """Keep the hidden states of what is committed from now on, for the drafter of the next generation."""
@@ -353,6 +353,8 @@ class Session(Owned):
         run("cancel", self.handle)
 
     def _become(self, saved: saved_states.SavedState) -> None:
+        if not saved.slots.keys() <= set(range(self.snapshot_slots)):
+            raise StateFileError("this is no state of this artifact: it fills snapshot slots that do not exist.")
         views = (ArrayView * len(saved.buffers))()
         for view, (name, buffer) in zip(views, saved.buffers.items(), strict=True):
             view.name, view.type = name.encode(), NUMBERS[buffer.dtype]
@@ -388,16 +390,24 @@ class Session(Owned):
 
     def _run(self, call: str, *arguments: object) -> None:
         """Call a function of the core on this session. Raises what a program in Python has raised, or the core refuses."""
-        if status := getattr(load(), f"hybridge_{call}")(self.handle, *arguments):
+        if status := self._call(call, *arguments):
             raise self.model.raised() or failure(call, status)
 
     def _extend(self, call: str, ids: Array[c_int64], *arguments: object) -> None:
         """Run tokens. Where the core refuses them, say why in the words of the checks that it made."""
-        status = getattr(load(), f"hybridge_{call}")(self.handle, *arguments)
+        status = self._call(call, *arguments)
         if status in TOKENS_REFUSED:
             fitting(list(ids), self.vocab_size, self.length, self.max_seq_len)
         if status:
             raise self.model.raised() or failure(call, status)
+
+    def _call(self, call: str, *arguments: object) -> int:
+        """Return the status of a call, which Ctrl-C ends in no program: what its handler raises comes behind it."""
+        function: Callable[..., int] = getattr(load(), f"hybridge_{call}")
+        if self.model.program is None:
+            return function(self.handle, *arguments)
+        with signals_wait(lambda error: None):
+            return function(self.handle, *arguments)
 
 
 def _drafted(found: interface.Drafted) -> Drafted:

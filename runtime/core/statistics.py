@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 Origin = Literal["own", "draft", "forced"]
 Phase = Literal["prefill", "draft", "verify", "commit", "decode"]
-COUNTS = ("proposed", "accepted", "verifies", "decodes", "rollbacks", "forced")
 PHASES: tuple[Phase, ...] = ("commit", "prefill", "draft", "verify", "decode")
 """In the order of one step: what was accepted last is committed first."""
 

@@ -35,14 +35,17 @@ def babbler(letters: int, end: int, readiness: float) -> Callable[[tuple[int, ..
 babble = babbler(26, END, 0.6)
 
 
-def fresh_session(slots: int = 2, max_seq_len: int = 600, ends: bool = True) -> Session:
+def fresh_session(slots: int = 2, max_seq_len: int = 600, program: TextProgram | None = None) -> Session:
     options = ExportOptions(max_seq_len=max_seq_len, verify_len=4, snapshot_slots=slots)
-    return Session.over(TextProgram(babble), TextDescription(vocab_size=260, options=options, eos_ids=[END] if ends else []))
+    description = TextDescription(vocab_size=260, options=options, eos_ids=[END])
+    return Session.over(program or TextProgram(babble, snapshot_slots=slots), description)
 
 
-def talk(slots: int = 2, max_seq_len: int = 600, cache_bytes: int = 10**6, **options: Any) -> Conversation:
-    settings, session = Settings(**({"max_new_tokens": 25} | options)), fresh_session(slots, max_seq_len)
-    cache = PrefixCache(cache_bytes)
+def talk(
+    slots: int = 2, max_seq_len: int = 600, cache_bytes: int = 10**6, program: TextProgram | None = None, **options: Any
+) -> Conversation:
+    settings, session = Settings(**({"max_new_tokens": 25} | options)), fresh_session(slots, max_seq_len, program)
+    cache = PrefixCache(session.model, cache_bytes)
     return Conversation(session, BYTES, lambda messages: render(TEMPLATE, messages, {}), settings, checkpoints=cache)
 
 

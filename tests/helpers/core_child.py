@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from hybridge.cache import errors
 from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.core import Model, Sampling, Session
-model = Model(open_artifact({artifact!r}))
+from hybridge.runtime import BlockDrafter, DraftModel, Model, PromptLookup, Proposal, Sampling, Session
+model = Model.open(open_artifact({artifact!r}))
 session = Session(model)
 """
 

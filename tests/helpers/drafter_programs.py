@@ -6,13 +6,15 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from drafter_twins import EagleTwin, Twin
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hybridge.cache.errors import SnapshotError
-from hybridge.runtime import Context, Sampler, Sampling, Session
-from hybridge.runtime.core.drafters import BlockDrafter
+from hybridge.runtime import Context, Sampling, Session
+from hybridge.runtime.core.session import Drafted, Draws
 
 Definition = Callable[[list[int], int], list[int]]
 """So many guesses behind a text, whose last token is not committed."""
@@ -22,6 +24,23 @@ def hidden_states(model: Any, tokens: Sequence[int]) -> tuple[Tensor, ...]:
     """transformers' own, [1, n, H] each, without a cache."""
     with torch.no_grad():
         found: tuple[Tensor, ...] = model(torch.tensor([[*tokens]]), use_cache=False, output_hidden_states=True).hidden_states
+    return found
+
+
+def draft(session: Session, context: Context, limit: int, draws: Draws | None = None) -> Drafted:
+    """What the drafter proposes behind a context once it has read its hidden states; nothing where there are none."""
+    hidden = context.pop_hidden()
+    return session.draft(hidden, context.tokens[-len(hidden) :], limit=limit, draws=draws) if len(hidden) else Drafted([], [])
+
+
+def distributions(drafted: Drafted, temperature: float, vocab_size: int) -> NDArray[np.float64]:
+    """What each token was drawn from, [n, V]."""
+    assert drafted.scores is not None
+    scores = drafted.scores.astype(np.float64) / temperature
+    exponents = np.exp(scores - scores.max(-1, keepdims=True))
+    candidates = np.arange(vocab_size)[None] if drafted.candidates is None else drafted.candidates
+    found = np.zeros((len(scores), vocab_size))
+    np.put_along_axis(found, np.broadcast_to(candidates, scores.shape), exponents / exponents.sum(-1, keepdims=True), -1)
     return found
 
 
@@ -40,14 +59,14 @@ def compare_blocks(session: Session, definition: Definition, seed: int, operatio
     rng, compared, kept = random.Random(seed), 0, dict[int, int]()
     session.reset()
     assert session.manifest.drafter is not None
-    drafter, context, blocks = BlockDrafter(session), Context([], Sampler(Sampling())), session.manifest.drafter.blocks
+    context, blocks = Context([], Sampling()), session.manifest.drafter.blocks
     for _ in range(operations):
         if session.room < 10 or (kept and rng.random() < 0.15):
             go_back(session, context, rng, kept)
             continue
         commit(session, context, rng)
         guesses = rng.choice(blocks) - 1
-        proposal = drafter.propose(context, guesses)
+        proposal = draft(session, context, guesses)
         if not proposal.tokens:  # a chain needs room for itself, and has then not read what was committed
             assert session.manifest.drafter.kind in ("mtp", "eagle3")
             assert session.room < guesses

@@ -1,7 +1,11 @@
-"""Ctrl-C at any place of our own code: between two lines, or between two instructions of one."""
+"""Ctrl-C at any place of our own code: between two lines, or between two instructions of one.
+
+It is a real signal, whose handler runs there: where the code keeps signals waiting, they wait.
+"""
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -14,7 +18,7 @@ import hybridge.export
 import hybridge.runtime
 
 OURS = tuple(str(Path(each.__file__).resolve().parent) for each in (hybridge.cache, hybridge.export, hybridge.runtime))
-BOOKKEEPING = ("session.py", "unfinished.py", "committed_text.py", "one_thread.py")
+BOOKKEEPING = ("session.py", "generation.py")
 
 
 @cache
@@ -25,7 +29,7 @@ def is_ours(file: str, by_instruction: bool) -> bool:
 
 
 class Interrupt:
-    """Runs a call and raises KeyboardInterrupt at its ``strike``-th place; counts the places where it is never reached."""
+    """Runs a call and presses Ctrl-C at its ``strike``-th place; counts the places where it is never reached."""
 
     def __init__(self, strike: int, by_instruction: bool = False) -> None:
         self.strike, self.event, self.by_instruction = strike, "opcode" if by_instruction else "line", by_instruction
@@ -43,6 +47,7 @@ class Interrupt:
             return True
         finally:
             sys.settrace(before)
+        assert self.strike < 0 or self.places < self.strike, "nobody raised what the handler did"
         return False
 
     def _enter(self, frame: FrameType, event: str, argument: Any) -> Any:
@@ -55,5 +60,5 @@ class Interrupt:
         if event == self.event:
             self.places += 1
             if self.places == self.strike:
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)
         return self._step

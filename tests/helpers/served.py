@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from babbling import BYTES, TEMPLATE, babbler
-from torch import Tensor
 
 from hybridge.export.cli.chat_template import render
 from hybridge.export.server.app import Server
@@ -21,7 +20,7 @@ from hybridge.export.server.prompts import Render
 from hybridge.export.server.settings import Settings
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.core.checkpoint import PrefixCache
-from hybridge.runtime.core.programs import TextDescription, TextProgram
+from hybridge.runtime.core.programs import Numbers, TextDescription, TextProgram
 
 END = BYTES.token_to_id("<|im_end|>")
 babble = babbler(12, END, -0.5)
@@ -33,7 +32,7 @@ class Slow(TextProgram):
     seconds = 0.0
     read = 0
 
-    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def call(self, name: str, *inputs: Numbers) -> tuple[Numbers, ...]:
         time.sleep(self.seconds)
         before = len(self.text)
         answer = super().call(name, *inputs)
@@ -108,7 +107,9 @@ def serving(
     places: list[Place], renderer: Render, cache_bytes: int = 1 << 20, form: Format | None = None, **options: Any
 ) -> Iterator[Served]:
     """Serve what computes in ``places``."""
-    server = Server(places, BYTES, renderer, PrefixCache(cache_bytes), Settings(name="babble", **options), form)
+    server = Server(
+        places, BYTES, renderer, PrefixCache(places[0].session.model, cache_bytes), Settings(name="babble", **options), form
+    )
     with bound("127.0.0.1", 0) as opened:
         runner = over(server.app())
         thread = threading.Thread(target=runner.run, kwargs={"sockets": [opened]})

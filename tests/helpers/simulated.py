@@ -5,18 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from unittest import mock
 
-import torch
-from hybridge.runtime.drafters.calibration import Calibration
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from hybridge.runtime import Context, ExportOptions, GenerationStats, Session
-from hybridge.runtime.core.drafters import Proposal
-from hybridge.runtime.core.programs import TextDescription, TextProgram
+from hybridge.runtime import Context, ExportOptions, Proposal, Session
+from hybridge.runtime.core.programs import Numbers, TextDescription, TextProgram
 
 VOCABULARY, PROMPT = 7, 16
-CLOCKS = ("hybridge.runtime.core.generation.perf_counter", "hybridge.runtime.core.statistics.perf_counter")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +61,10 @@ class TimedMethods(TextProgram):
         super().__init__(self.logits_after)
         self.clock, self.script = clock, script
 
-    def logits_after(self, text: tuple[int, ...]) -> Tensor:
-        return torch.nn.functional.one_hot(torch.tensor(self.script[len(text)]), VOCABULARY).float()
+    def logits_after(self, text: tuple[int, ...]) -> NDArray[np.float32]:
+        return np.eye(VOCABULARY, dtype=np.float32)[self.script[len(text)]]
 
-    def call(self, name: str, *inputs: Tensor) -> tuple[Tensor, ...]:
+    def call(self, name: str, *inputs: Numbers) -> tuple[Numbers, ...]:
         self.clock.run(f"verify_{inputs[0].shape[-1]}" if name.startswith("verify") else name)
         return super().call(name, *inputs)
 
@@ -80,25 +76,26 @@ class SimulatedDrafter:
     """
 
     needs_hidden = is_free = False
+    reading = 0.0
+    """Seconds of the first proposal of a text, which reads its prompt; 0 to measure the next one."""
 
     def __init__(
         self, clock: Clock, script: Sequence[int], blocks: Sequence[int], share: float, *, sure: bool, seed: int
     ) -> None:
         self.clock, self.script, self.blocks, self.share, self.sure = clock, script, blocks, share, sure
-        self.random, self.calibration = random.Random(1000 + seed), Calibration()
+        self.random = random.Random(1000 + seed)
 
     def propose(self, context: Context, limit: int) -> Proposal:
         block = next((each for each in self.blocks if each > limit), self.blocks[-1])
+        start, began = len(context.tokens), self.clock.now
         self.clock.run(f"draft_{block}")
-        start = len(context.tokens)
-        self.calibration.learn(context.tokens)
+        self.reading = self.reading or self.clock.now - began
         right = [self.random.random() < self.share for _ in range(min(limit, block - 1))]
         tokens = [token if good else (token + 1) % VOCABULARY for token, good in zip(self.script[start:], right, strict=False)]
         if not self.sure:
             return Proposal(tokens)
         spread = min(self.share, 1 - self.share)
-        estimates = [self.share + spread * (0.5 if good else -0.5) for good in right]
-        return Proposal(tokens, chances=self.calibration.propose(start, tokens, estimates))
+        return Proposal(tokens, chances=[self.share + spread * (0.5 if good else -0.5) for good in right[: len(tokens)]])
 
 
 def times_plain(machine: Machine, share: float, *, sure: bool, texts: int, length: int = 64, seeds: int = 8) -> list[float]:
@@ -118,11 +115,13 @@ def _seconds(machine: Machine, share: float | None, sure: bool, texts: int, leng
     clock, found = Clock(machine, seed), []
     session = Session.over(TimedMethods(clock, script), TextDescription(vocab_size=VOCABULARY, options=options))
     drafter = None if share is None else SimulatedDrafter(clock, script, lengths, share, sure=sure, seed=seed)
-    with mock.patch(CLOCKS[0], clock), mock.patch(CLOCKS[1], clock):
-        for _ in range(texts):
-            stats = GenerationStats()
-            session.reset()
-            new = list(session.generate(script[:PROMPT], max_new_tokens=length, drafter=drafter, stats=stats))
-            assert new == script[PROMPT : PROMPT + length]
-            found.append(stats.new_seconds)
+    for _ in range(texts):
+        session.reset()
+        stream = session.generate(script[:PROMPT], max_new_tokens=length, drafter=drafter, clock=clock)
+        new, began = [next(stream)], clock.now
+        if drafter is not None:
+            drafter.reading = 0.0
+        new += stream
+        assert new == script[PROMPT : PROMPT + length]
+        found.append(clock.now - began - (drafter.reading if drafter is not None else 0.0))  # a prompt pays for one token
     return found

@@ -2,26 +2,65 @@
 
 from __future__ import annotations
 
-import torch
-from hybridge.runtime.sessions.row_buffers import row_buffers
-from torch import Tensor
+from typing import Any
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hybridge.cache.operations.quantized_rows import key_rows, value_rows
 from hybridge.runtime import Session
 from hybridge.runtime.core.checkpoint import Checkpoint
 
-
-def seen(session: Session) -> dict[str, Tensor]:
-    """All of a state that decides what comes: bounded buffers, and the rows that count."""
-    state, bounded = session.model.program.state(), session.model.program.bounded()
-    rows = row_buffers(state, bounded, session.manifest.options)
-    return {name: each.clone() for name, each in bounded.items()} | {
-        name: each.read(0, each.filled(state)) for name, each in rows.items()
-    }
+Arrays = dict[str, NDArray[Any]]
 
 
-def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    bits = [{name: each.contiguous().view(torch.uint8) for name, each in state.items()} for state in (one, other)]
-    return one.keys() == other.keys() and all(torch.equal(bits[0][name], bits[1][name]) for name in one)
+def seen(session: Session) -> Arrays:
+    """All of a state that decides what comes: bounded buffers, and the rows that count. For programs without a drafter."""
+    state = session.state()
+    return {name: _filled(name, state, session) for name in state if not _is_auxiliary(name)}
+
+
+def same(one: Arrays, other: Arrays) -> bool:
+    """Whether they are alike bit for bit."""
+    return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+def _is_auxiliary(name: str) -> bool:
+    own = name.rpartition(".")[2]
+    return (
+        name in ("staged", "slot_length", "operations")
+        or own.startswith("staged_")
+        or own.endswith("_slots")
+        or "slots." in name
+    )
+
+
+def _filled(name: str, state: Arrays, session: Session) -> NDArray[Any]:
+    """The rows of a buffer that have a row for each position, docs/artifact.md has their shapes; all of another one."""
+    array, length, options = state[name], session.length, session.manifest.options
+    prefix, _, own = name.rpartition(".")
+    if f"{prefix}.key_scales" in state:
+        return _quantized(own, array)[:length]
+    if name == "rows":  # of a TextProgram
+        return array[:length]
+    if array.ndim == 4 and options.format == "onnx" and own in ("key", "value"):
+        return array[:, :, :length]
+    if own in ("keys", "values") and array.shape[1] == options.max_seq_len + max(options.prefill_chunk, options.verify_len):
+        return array[:, :length]
+    if own == "keys" and f"{prefix}.values" not in state and f"{prefix}.conv_state" in state:  # pools of several positions
+        return array[:, : length // (state[f"{prefix}.conv_state"].shape[1] + 1)]
+    return array
+
+
+def _quantized(own: str, array: NDArray[Any]) -> NDArray[Any]:
+    """8-bit rows, which lie in blocks, one behind the other."""
+    buffer = torch.from_numpy(array)
+    if own.endswith("_scales"):
+        by_row = buffer.transpose(2, 3)[0].flatten(0, 1)
+    else:
+        by_row = (key_rows(buffer) if own == "keys" else value_rows(buffer))[0].flatten(0, 2)
+    return np.ascontiguousarray(by_row.numpy())
 
 
 def around_a_restore(session: Session) -> tuple[Checkpoint, Checkpoint]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from hybridge.runtime import ExportOptions, Session
+from hybridge.runtime import ExportOptions, Model, Session
 from hybridge.runtime.core.programs import TextDescription, TextProgram
 
 VOCABULARY, END = 7, 6
@@ -27,15 +27,25 @@ class Table:
         return self.rows[text[-2] if len(text) > 1 else 0, text[-1]]
 
 
+def table_model(
+    table: Callable[[tuple[int, ...]], Tensor] | None = None,
+    max_seq_len: int = 60,
+    verify_lens: tuple[int, ...] = (2, 4),
+    vocab_size: int = VOCABULARY,
+) -> Model:
+    """A model over a table, for one session, with END as its end of sequence."""
+    options = ExportOptions(
+        max_seq_len=max_seq_len, prefill_chunk=5, verify_len=verify_lens[-1], shorter_verify_lens=verify_lens[:-1]
+    )
+    description = TextDescription(vocab_size=vocab_size, options=options, eos_ids=[END])
+    return Model.over(TextProgram(table or Table(), max_seq_len, options.snapshot_slots), description)
+
+
 def table_session(
     table: Callable[[tuple[int, ...]], Tensor] | None = None,
     max_seq_len: int = 60,
     verify_lens: tuple[int, ...] = (2, 4),
     vocab_size: int = VOCABULARY,
 ) -> Session:
-    """A real Session over a table, with END as its end of sequence."""
-    options = ExportOptions(
-        max_seq_len=max_seq_len, prefill_chunk=5, verify_len=verify_lens[-1], shorter_verify_lens=verify_lens[:-1]
-    )
-    description = TextDescription(vocab_size=vocab_size, options=options, eos_ids=[END])
-    return Session.over(TextProgram(table or Table()), description)
+    """A session over ``table_model``."""
+    return Session(table_model(table, max_seq_len, verify_lens, vocab_size))

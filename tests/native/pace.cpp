@@ -1,9 +1,10 @@
 // Plays calls of hybridge::Pace, one a line, and prints what each answers.
 //
 //   pace LENGTH ... | fixed BLOCK LENGTH ...        a new one
-//   choose ROOM [CHANCE]     cut CHANCE ...     done LENGTH PROPOSED ACCEPTED SECONDS DRAFTING
-//   shadow SECONDS TOKEN ... compare TOKEN      wants     acceptance
+//   choose ROOM [CHANCE]     cut CHANCE ...     sure COUNT     done LENGTH PROPOSED ACCEPTED SECONDS DRAFTING
+//   shadow SECONDS TOKEN ... compare TOKEN      wants     shadowing     acceptance
 //   judge MODEL LENGTH ...                      accept a token with the pace that a drafter keeps with a model
+#include <hybridge/drafter.h>
 #include <hybridge/pace.h>
 
 #include <iostream>
@@ -26,6 +27,11 @@ T next(std::istream& in) {
   return value;
 }
 
+class Nothing final : public hybridge::Drafter {
+ public:
+  hybridge::Proposal propose(std::span<const int64_t>, size_t, hybridge::Sampler&) override { return {}; }
+};
+
 class Player {
  public:
   void play(const std::string& name, std::istream& in) {
@@ -40,6 +46,7 @@ class Player {
       say(pace_->choose(room, chance.empty() ? std::nullopt : std::optional(chance.front())));
     }
     if (name == "cut") say(pace_->cut(rest<double>(in)));
+    if (name == "sure") say(pace_->sure(next<size_t>(in)));
     if (name == "done") {
       const auto length = next<size_t>(in), proposed = next<size_t>(in), accepted = next<size_t>(in);
       const auto seconds = next<double>(in), drafting = next<double>(in);
@@ -51,6 +58,7 @@ class Player {
     }
     if (name == "compare") pace_->compare(next<int64_t>(in));
     if (name == "wants") say(pace_->wants_shadow());
+    if (name == "shadowing") say(pace_->shadow_length());
     if (name == "acceptance") say(pace_->acceptance());
     if (name == "judge") {
       const auto model = next<size_t>(in);
@@ -68,7 +76,7 @@ class Player {
   }
 
   std::optional<hybridge::Pace> pace_;
-  hybridge::Paced drafter_;
+  Nothing drafter_;
   char models_[2] = {};
 };
 
@@ -80,5 +88,6 @@ int main() {
     std::istringstream in(line);
     const auto name = next<std::string>(in);
     player.play(name, in);
+    std::cout.flush();
   }
 }

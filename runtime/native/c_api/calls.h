@@ -58,7 +58,7 @@ hybridge_status in(hybridge_session handle, Call&& call) {
       std::atomic<bool>& busy;
       ~Release() { busy = false; }
     } release{session->busy};
-    session->cancelled = false;  // a cancel may come while the call waits for its turn
+    if (session->running == nullptr) session->cancelled = false;  // a cancel may come while the call waits for its turn
     if (session->session == nullptr) return HYBRIDGE_INVALID_HANDLE;  // closed between the two lines above
     const auto of = session->of, small = session->small ? session->small : of;  // which the call may let go of
     std::unique_lock turn(*of->turn, std::defer_lock), other(*small->turn, std::defer_lock);

@@ -70,6 +70,7 @@ struct OpenSession {
   // Ends a generation that nobody ended.
   void stop_running() {
     running.reset();
+    cancelled = false;
     if (own) own->listen(false);
   }
 

@@ -375,7 +375,8 @@ hybridge_status hybridge_progress(hybridge_session session, hybridge_generated* 
 hybridge_status hybridge_proposed(hybridge_session session, int64_t* tokens, size_t capacity, size_t* count, int* forced);
 
 // Ends the generation that runs in this session, or waits for another session's: behind its next token, before draft tokens are
-// verified, or between two chunks of its prompt, of which nothing then stays (HYBRIDGE_CANCELLED). Does nothing where none runs.
+// verified, or between two chunks of its prompt, of which nothing then stays (HYBRIDGE_CANCELLED). One that was begun runs until
+// its end: hybridge_next then has no more tokens. Does nothing where none runs.
 // From any thread, and from the generation's callbacks.
 hybridge_status hybridge_cancel(hybridge_session session);
 

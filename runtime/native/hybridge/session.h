@@ -22,7 +22,8 @@
 //                     was cancelled
 //   InvalidExternalData   a saved state that is damaged or of another model; a model.pte that was written to since it was mapped
 //   NotSupported      logits that are NaN or infinite; what one call of the program had committed by then stays committed
-//   InvalidProgram    the program refused tokens that fit by its own account
+//   InvalidProgram    the program refused tokens that fit by its own account, or its state is of another length than the text:
+//                     reset the session, or restore, resume or load a state
 //   AccessFailed      a file that cannot be read or written
 //   Internal          the runtime failed inside a method
 //
@@ -110,7 +111,7 @@ class Session {
   Result<int64_t> commit(int64_t count) {
     if (staged_.empty()) return Error::InvalidState;
     if (count < 0 || count > static_cast<int64_t>(staged_.size())) return Error::InvalidArgument;
-    ET_UNWRAP(move("commit", count));
+    ET_UNWRAP(move("commit", count, length() + count));
     const auto block = std::exchange(staged_, {});
     text_.insert(text_.end(), block.begin(), block.begin() + count);
     hidden_.add(static_cast<size_t>(count));
@@ -153,7 +154,7 @@ class Session {
   // Keeps the committed state; its length.
   Result<int64_t> snapshot(int64_t slot) {
     if (!has(slot)) return Error::InvalidArgument;
-    ET_UNWRAP(move("snapshot", slot));
+    ET_UNWRAP(move("snapshot", slot, length()));
     slots_[static_cast<size_t>(slot)] = text_;
     has_slots_ = true;
     staged_.clear();
@@ -163,7 +164,7 @@ class Session {
   // Goes back to what a slot keeps; the new length. InvalidState also where tokens were written below its length since.
   Result<int64_t> restore(int64_t slot) {
     if (!has(slot)) return Error::InvalidArgument;
-    ET_UNWRAP(move("restore", slot));
+    ET_UNWRAP(move("restore", slot, static_cast<int64_t>(slots_[static_cast<size_t>(slot)].size())));
     text_ = slots_[static_cast<size_t>(slot)];
     // A drafter's rows may be others than those of the slot: which ones it had is known to no one.
     checkpoints_.go_back(facts().has_drafter() ? 0 : text_.size());
@@ -380,7 +381,7 @@ class Session {
   Result<Logits> extend_by_verify(Tokens tokens, bool goes_on) {
     const Logits logits = ET_UNWRAP(stage(tokens, goes_on));
     last_.assign(logits.last().begin(), logits.last().end());  // the commit reuses the runtime's memory
-    ET_UNWRAP(move("commit", static_cast<int64_t>(tokens.size())));
+    ET_UNWRAP(move("commit", static_cast<int64_t>(tokens.size()), length() + static_cast<int64_t>(tokens.size())));
     const auto block = std::exchange(staged_, {});
     text_.insert(text_.end(), block.begin(), block.end());
     hidden_.add_last(tokens.size());
@@ -402,6 +403,7 @@ class Session {
   // A method that answers with float32 logits, of which the first `rows` mean something, and hidden states of `tokens`.
   Result<Logits> run(const std::string& name, size_t rows, size_t tokens, bool goes_on, std::initializer_list<Array> inputs) {
     staged_.clear();
+    if (!holds(length())) return Error::InvalidProgram;
     const int64_t before = operations();
     const auto outputs = ET_UNWRAP(call(name, inputs));
     if (before < 0 || operations() != before + 1) return Error::InvalidProgram;  // NaN is the program's refusal, and no result
@@ -428,13 +430,20 @@ class Session {
     return outputs;
   }
 
-  // A method that answers with a length, or with -1 where it refuses.
-  Result<int64_t> move(const char* name, int64_t argument) {
+  // A method that answers with the length that it leaves, or with -1 where it refuses.
+  Result<int64_t> move(const char* name, int64_t argument, int64_t wanted) {
     const auto outputs = ET_UNWRAP(call(name, {number(argument)}));
     const int64_t* length = outputs.empty() ? nullptr : outputs[0].integer();
     if (length == nullptr) return Error::InvalidProgram;
     if (*length < 0) return Error::InvalidState;
-    return *length;
+    return *length == wanted && holds(wanted) ? Result<int64_t>(wanted) : Error::InvalidProgram;
+  }
+
+  // Whether the program's state is of as many tokens. A caller's that fails in the middle, or answers with something else than it
+  // did, may leave another one: nothing but what puts a whole state in its place goes on there.
+  bool holds(int64_t length) {
+    const int64_t* own = program_->number("length");
+    return own != nullptr && *own == length;
   }
 
   static constexpr Error NOT_FINITE = Error::NotSupported;

@@ -1,0 +1,112 @@
+"""Commands in an environment that has what ``pip install hybridge`` brings, and nothing of the extra ``export``."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+from base_install import WITHOUT_EXPORT
+from store import demo_folder
+
+MAIN = "from hybridge.export.cli import main\nmain()\n"
+RUNS = [
+    "--help", "--version", "doctor --json", "kernels info", "native", "inspect {artifact}", "inspect {artifact} --json",
+    "inspect {artifact} --html {tmp}/page.html", "run {artifact} --prompt ab --max-new-tokens 4 --stats",
+    "run {artifact} --prompt ab --max-new-tokens 4 --json --drafter", "run {artifact} --prompt ab --html {tmp}/page.html",
+    "run {artifact} --prompt ab --draft {artifact}-draft", "run {artifact} --prompt ab --regex [0-9]{{3}}",
+    "run {artifact} --chat --prompt - --no-speculation", "chat {artifact} --no-history --max-new-tokens 4 --json",
+    "bench {artifact} --tokens 3000 --samples 300 --json",
+    *(f"{command} --help" for command in ("run", "chat", "serve", "inspect", "bench", "kernels", "export", "validate")),
+]  # fmt: skip
+"""What has to work: results on stdout and exit code 0."""
+NEEDS_EXPORT = [
+    "export {tmp} -o {tmp}/out", "validate {artifact} --against {tmp}", "evaluate {artifact} --against {tmp}",
+    "demo -o {tmp}/out", "bench", "bench {artifact} --device", "bench {artifact} --profile",
+]  # fmt: skip
+SENTENCE = "Error: hybridge {} needs what makes artifacts: pip install 'hybridge[export]'.\n"
+MODULES = [
+    *("app", "bench", "chat_template", "checkpoints", "continuing", "device", "doctor", "embedded", "figures", "generating"),
+    *("inspect", "lines", "profile", "prompt", "reasoning", "serve", "steps", "structure", "template_args", "terminal"),
+]
+"""Of export/cli: what the commands are made of that run without the extra."""
+
+
+@pytest.fixture(scope="module")
+def demo() -> Path:
+    """The embedded model's artifact, which has a chat template and a drafter; its draft model's is beside it."""
+    return demo_folder() / "hybridge-demo"
+
+
+def python(code: str, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXPORT + code, *words],
+        input="hi\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def command(line: str, artifact: Path, tmp: Path) -> subprocess.CompletedProcess[str]:
+    return python(MAIN, *line.format(artifact=artifact, tmp=tmp).split())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", RUNS)
+def test_the_command_runs(line: str, demo: Path, tmp_path: Path) -> None:
+    done = command(line, demo, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout or "--html" in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("line", NEEDS_EXPORT)
+def test_a_command_that_needs_the_extra_says_how_to_install_it(line: str, demo: Path, tmp_path: Path) -> None:
+    done = command(line, demo, tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(SENTENCE.format(line.split()[0]))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_it_serves(demo: Path) -> None:
+    words = ["serve", str(demo), "--port", "0"]
+    with subprocess.Popen(
+        [sys.executable, "-c", WITHOUT_EXPORT + MAIN, *words], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as server:
+        try:
+            assert server.stderr is not None
+            found = re.search(r"http://\S+", server.stderr.readline())
+            assert found
+            asked = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "logprobs": True, "top_logprobs": 2}
+            request = Request(f"{found[0]}/chat/completions", json.dumps(asked).encode(), {"content-type": "application/json"})
+            with urlopen(request, timeout=60) as answer:
+                assert json.load(answer)["usage"]["completion_tokens"] == 3
+        finally:
+            server.terminate()
+
+
+@pytest.mark.slow
+def test_the_modules_import() -> None:
+    done = python("\n".join(["import hybridge.export.server.app", *(f"import hybridge.export.cli.{name}" for name in MODULES)]))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["export_model", "load", "HybridCache", "eager_session"])
+def test_a_name_that_needs_the_extra_says_how_to_install_it(name: str) -> None:
+    asked = "hybridge.load('OUT')" if name == "load" else f"hybridge.{name}"
+    done = python(f"import hybridge\n{asked}\n")
+    assert f"UsageError: hybridge.{name} needs what makes artifacts: pip install 'hybridge[export]'." in done.stderr
+
+
+@pytest.mark.slow
+def test_another_module_that_is_missing_is_no_matter_of_the_extra() -> None:
+    done = python("from hybridge.cache.deferred import needs_export\nwith needs_export('x'):\n    import no_such_module\n")
+    assert "ModuleNotFoundError: No module named 'no_such_module'" in done.stderr
