@@ -122,7 +122,7 @@ FEATURES = (
         "runtime/native/hybridge/sampling.h",
         "const Distribution rest = excess(p, q);",
         "const Distribution rest = p;",
-        "native_speculative_sampling sampling generate",
+        "sampling generate",
     ),
     Break(
         "structured output: tokens outside the grammar",
@@ -169,16 +169,16 @@ FEATURES = (
     Break(
         "a session's restore",
         "runtime/native/hybridge/session.h",
-        'move("restore", slot)',
-        'move("snapshot", slot)',
-        "core checkpoints drafter_programs",
+        'move("restore", slot,',
+        'move("snapshot", slot,',
+        "session checkpoints drafter_programs",
     ),
     Break(
         "a session's prefill in chunks",
         "runtime/native/hybridge/session.h",
         "i + 1 < pieces.size()",
         "i + 2 < pieces.size()",
-        "core checkpoints drafter_programs",
+        "session checkpoints drafter_programs",
     ),
     Break(
         "the C API's commit",

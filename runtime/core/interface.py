@@ -20,7 +20,7 @@ from ctypes import (
 from enum import IntEnum
 from typing import Any, ClassVar
 
-VERSION = "0.2.0"
+VERSION = "0.3.0"
 """Of the header."""
 
 

@@ -99,7 +99,7 @@ class SaveOver(Writer):
 
     def write_until_killed(self, folder: Path) -> None:
         """Save the old and the new in turns, the new last: one save is over before a kill finds it."""
-        for _ in range(100):
+        for _ in range(20):
             self.before(folder)
             self.write(folder)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hybridge.runtime.core.session import Session
 
 __all__ = ["ExportOptions", "HybridCache", "Session", "eager_session", "errors", "export_model", "load", "set_threads"]
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 _MODULES = {
     "ExportOptions": "hybridge.runtime.artifacts.manifest",

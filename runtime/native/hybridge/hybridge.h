@@ -27,7 +27,7 @@ extern "C" {
 #endif
 
 // Of this header; hybridge_version has that of what is linked or loaded.
-#define HYBRIDGE_VERSION "0.2.0"
+#define HYBRIDGE_VERSION "0.3.0"
 
 typedef uint64_t hybridge_model;
 typedef uint64_t hybridge_session;
@@ -156,7 +156,7 @@ typedef struct hybridge_generated {
 // Called for each token; answers 0 to end the generation behind it.
 typedef int (*hybridge_on_token)(int64_t token, void* user);
 
-// "0.2.0", and a sentence for a status; never null.
+// "0.3.0", and a sentence for a status; never null.
 const char* hybridge_version(void);
 const char* hybridge_status_text(hybridge_status status);
 
