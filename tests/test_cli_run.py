@@ -174,4 +174,4 @@ def test_a_text_goes_on_without_pytorch_as_with_it(cli: Run, own_artifact: Path,
 def test_a_drafter_that_the_artifact_lacks_is_refused(cli: Run, own_artifact: Path) -> None:
     done = cli("run", own_artifact, "--prompt", "abc", "--drafter")
     assert (done.code, done.out) == (2, "")
-    assert "has no drafter of its own; export it with --drafter or --mtp" in done.err
+    assert "has no drafter of its own; export it with --drafter FOLDER" in done.err

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from documents import Document
@@ -49,13 +50,13 @@ def test_a_search_finds_texts_with_the_scores_that_the_model_gives_them(out: str
     for beam in beams:
         session.reset()
         logits = [session.prefill(prompt), *(session.decode(token) for token in beam.tokens[:-1])]
-        scores = torch.stack(logits).log_softmax(-1).gather(-1, torch.tensor(beam.tokens)[:, None])
+        scores = torch.from_numpy(np.stack(logits)).log_softmax(-1).gather(-1, torch.tensor(beam.tokens)[:, None])
         assert float(scores.sum()) == pytest.approx(beam.score, abs=1e-3)
     session.reset()
     greedy = list(session.generate(prompt, max_new_tokens=script["STEPS"], eos_ids=()))
     session.reset()
     logits = [session.prefill(prompt), *(session.decode(token) for token in greedy[:-1])]
-    alone = torch.stack(logits).log_softmax(-1).gather(-1, torch.tensor(greedy)[:, None])
+    alone = torch.from_numpy(np.stack(logits)).log_softmax(-1).gather(-1, torch.tensor(greedy)[:, None])
     assert beams[0].score >= float(alone.sum()) - 1e-3, "a wider search finds nothing worse"
 
 

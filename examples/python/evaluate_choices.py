@@ -11,7 +11,8 @@ import json
 import sys
 from pathlib import Path
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 import hybridge
@@ -26,7 +27,7 @@ class Scorer:
     def __init__(self, out: str) -> None:
         self.session = hybridge.Session.load(out)
         self.tokenizer = Tokenizer.from_file(f"{out}/tokenizer.json")
-        self.cache = PrefixCache(256 << 20)
+        self.cache = PrefixCache(self.session.model, 256 << 20)
         shared = self.tokenizer.encode(EXAMPLES).ids
         bring_to(self.session, shared, self.cache)  # leaves a checkpoint there, which every question goes on from
         self.read = self.asked = len(shared)
@@ -39,8 +40,13 @@ class Scorer:
         expects = [self.session.prefill(before[-1:]), *(self.session.decode(token) for token in tokens[:-1])]
         self.asked += len(before) + len(tokens)
         self.read += len(before) - known + len(tokens)
-        likely = torch.stack(expects).log_softmax(-1)
-        return float(likely.gather(-1, torch.tensor(tokens)[:, None]).mean())
+        return float(np.mean([log_probability(logits, token) for logits, token in zip(expects, tokens, strict=True)]))
+
+
+def log_probability(logits: NDArray[np.float32], token: int) -> float:
+    """Return the logarithm of a token's softmax."""
+    largest = logits.max()
+    return float(logits[token] - largest - np.log(np.exp(logits - largest).sum()))
 
 
 def main(out: str, questions: str) -> float:
