@@ -16,8 +16,8 @@ from hybridge.export.server.formats import answer_format
 from hybridge.runtime import ExportOptions, GenerationStats, Session
 from hybridge.runtime.chat.conversation import Conversation, Message, Settings
 from hybridge.runtime.chat.parts import Apart
-from hybridge.runtime.core.constraint import Constraint
 from hybridge.runtime.core.drafters import Context, Proposal
+from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.core.programs import Numbers, TextDescription, TextProgram
 from hybridge.runtime.structured.grammars import Grammars
 from hybridge.runtime.structured.lazy import behind

@@ -17,7 +17,7 @@ from hybridge.export.pinned import program_format
 from hybridge.export.profiling.program_file import ProgramFile
 from hybridge.runtime import Session, pinned
 from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.artifacts.buffer_names import HEAD_BYTES, plan_bytes
+from hybridge.runtime.artifacts.flatbuffer import HEAD_BYTES, plan_bytes
 from hybridge.runtime.artifacts.manifest import PROGRAM
 from hybridge.runtime.artifacts.plan_check import check_plans
 from hybridge.runtime.artifacts.program_check import STATE, buffer_names

@@ -16,7 +16,7 @@ from hybridge.export.pages.page import write_page
 from hybridge.export.pages.run import run_page
 from hybridge.runtime.chat.parts import Apart, Part, Parts, undivided
 from hybridge.runtime.chat.text_stream import TextStream
-from hybridge.runtime.core.constraint import Constraint
+from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.statistics import GenerationStats, Trace
 

@@ -9,7 +9,7 @@ from hybridge.cache.errors import GrammarError, UsageError
 from hybridge.export.cli.chat_template import answer_format_of
 from hybridge.export.cli.continuing import Constrain
 from hybridge.export.cli.generating import Model
-from hybridge.runtime.core.constraint import Constraint
+from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.files.regular import read_regular
 from hybridge.runtime.structured.grammars import LARGEST, Grammar, Grammars
 from hybridge.runtime.structured.lazy import behind

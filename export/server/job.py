@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from hybridge.export.server.errors import ApiError
 from hybridge.runtime.chat.text_stream import Decoder, TextStream
 from hybridge.runtime.core.checkpoint import PrefixCache, Reading
-from hybridge.runtime.core.constraint import Constraint
 from hybridge.runtime.core.drafters import Drafter
+from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats, Origin

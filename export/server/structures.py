@@ -15,7 +15,7 @@ from hybridge.export.server.errors import invalid
 from hybridge.export.server.formats import Format
 from hybridge.export.server.requests import Function, GenerationRequest
 from hybridge.runtime.artifacts.options import Description
-from hybridge.runtime.core.constraint import Constraint
+from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.structured.grammars import Grammar, Grammars
 from hybridge.runtime.structured.lazy import Lazy, behind, in_full
 

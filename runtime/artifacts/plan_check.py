@@ -12,9 +12,8 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple, TypeVar
 
 from hybridge.cache.errors import ArtifactError
-from hybridge.runtime.artifacts.buffer_names import HEAD_BYTES, plans_of, segment_base
 from hybridge.runtime.artifacts.checked_file import CheckedFile
-from hybridge.runtime.artifacts.flatbuffer import Damaged, Table
+from hybridge.runtime.artifacts.flatbuffer import HEAD_BYTES, Damaged, Table, plans_of, segment_base
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.pinned import (
     CALL,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from hybridge.cache.errors import ArtifactError
-from hybridge.runtime.artifacts.buffer_names import plans_of
 from hybridge.runtime.artifacts.checked_file import CheckedFile
 from hybridge.runtime.artifacts.drafter_description import OF_DRAFTERS, drafter_constants
-from hybridge.runtime.artifacts.flatbuffer import Damaged, Table
+from hybridge.runtime.artifacts.flatbuffer import Damaged, Table, plans_of
 from hybridge.runtime.artifacts.manifest import Manifest, MethodEntry, TensorEntry, shortened
 from hybridge.runtime.artifacts.options import ExportOptions, shorter_verify
 from hybridge.runtime.pinned import (

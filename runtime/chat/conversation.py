@@ -14,8 +14,8 @@ from hybridge.cache.errors import CapacityError, SnapshotError, StateFileError, 
 from hybridge.runtime.chat.parts import Apart, Message, Parts, Render, undivided
 from hybridge.runtime.chat.text_stream import TextStream
 from hybridge.runtime.core.checkpoint import PrefixCache, Reading, go_back, keep
-from hybridge.runtime.core.constraint import Constraint
 from hybridge.runtime.core.drafters import Drafter
+from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats

@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from hybridge.cache.errors import DraftError
 from hybridge.runtime.core import interface
-from hybridge.runtime.core.constraint import Constraint
 from hybridge.runtime.core.drafters import Context, Drafter, DraftModel, Proposer
 from hybridge.runtime.core.failures import failure
 from hybridge.runtime.core.interface import (
@@ -60,6 +59,22 @@ COUNTED: Sequence[tuple[int, str, Phase | None]] = [
 
 _NUMBERS = itertools.count(1)
 _DRAFTERS: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
+
+
+class Constraint(Protocol):
+    """A grammar's view of one text, whose first token is the first new one of a generation."""
+
+    def mask(self, logits: NDArray[np.float32]) -> None:
+        """Make minus infinity of logits [V] for each token that may not come next."""
+
+    def take(self, token: int) -> None:
+        """Go on behind ``token``, which may come next."""
+
+    def forced(self) -> list[int]:
+        """Return the tokens that come next whatever the model says; none where it has a choice."""
+
+    def fitting(self, tokens: Sequence[int]) -> int:
+        """Return how many of ``tokens``, from the first on, may come next."""
 
 
 class Owner(Protocol):

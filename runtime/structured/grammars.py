@@ -97,7 +97,7 @@ class Grammar:
 
 
 class Follower:
-    """See ``hybridge.runtime.core.constraint.Constraint``."""
+    """See ``hybridge.runtime.core.generation.Constraint``."""
 
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher

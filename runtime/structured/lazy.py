@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from hybridge.runtime.core.constraint import Constraint
+from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.structured.grammars import Follower
 
 Decode = Callable[[Sequence[int]], str]
