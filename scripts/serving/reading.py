@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 from hybridge.runtime.core.session import Session
@@ -34,10 +35,9 @@ def bytes_of_a_checkpoint(session: Session, tokens: int) -> Iterator[Row]:
     slots = {name for name in state if name.endswith("_slots")}
     bounded = {name.removesuffix("_slots") for name in slots}
     states = sum(state[name].nbytes for name in bounded)
-    # A drafter has read nothing yet.
-    idle = tuple(name.removesuffix("drafted_length") for name in state if name.endswith(".drafted_length"))
-    kept = [each for name, each in state.items() if name not in bounded | slots and not name.startswith(idle) and each.ndim > 1]
-    rows = sum(each.nbytes // each.shape[1] * session.length for each in kept)
+    own = takewhile(lambda name: not name.endswith("drafted_length"), state)  # a drafter behind them has read nothing
+    by_position = [state[name] for name in own if state[name].ndim > 1 and state[name].shape[1] > session.max_seq_len]
+    rows = sum(each.nbytes // each.shape[1] * session.length for each in by_position)
     what = f"bytes of a checkpoint at {tokens} tokens ÷ bounded states and rows"
     yield what, f"{made.nbytes / (states + rows):.3f}", "≤ 1.02"
 

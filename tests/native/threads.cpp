@@ -42,7 +42,7 @@ Text talk(hybridge_session session, const Text& prompt, const std::string& state
   OK(hybridge_bring_to(session, prompt.data(), prompt.size() - 1, nullptr));
   OK(hybridge_checkpoint_make(session, &kept));
   OK(hybridge_snapshot(session, 0));
-  OK(hybridge_save(session, state.c_str()));
+  OK(hybridge_save(session, state.c_str(), nullptr));
   OK(hybridge_decode(session, prompt.front(), nullptr));
   OK(hybridge_load(session, state.c_str()));
   OK(hybridge_decode(session, prompt.front(), nullptr));
