@@ -111,7 +111,7 @@ def children(artifact: Path, count: int) -> str:
     """Fork ``count`` children of a process whose sessions have computed: both go on where they were, at the same time."""
     session = Session.load(artifact)
     tokens = text(0, session.vocab_size)
-    expected = play(session, tokens).copy(), session.decode(tokens[0]).clone()
+    expected = play(session, tokens).copy(), session.decode(tokens[0]).copy()
     play(session, tokens)
     answers = [_in_a_child(lambda: (session.decode(tokens[0]), play(Session.load(artifact), tokens))) for _ in range(count)]
     _same(session.decode(tokens[0]), expected[1], "the parent")
