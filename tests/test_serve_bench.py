@@ -7,8 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
+from numpy.typing import NDArray
 from store import demo_folder
 from tokenizers import Tokenizer
 
@@ -50,9 +51,9 @@ def test_where_two_texts_part_the_logits_tell_a_tie() -> None:
 
         def reset(self) -> None: ...
 
-        def prefill(self, tokens: list[int]) -> torch.Tensor:
+        def prefill(self, tokens: list[int]) -> NDArray[np.float32]:
             assert bytes(tokens) == b"?a", "the text up to where they part"
-            logits = torch.zeros(700)
+            logits = np.zeros(700, np.float32)
             logits[ord("z")], logits[ord("b")], logits[ord("c")] = 9.0, 4.0, 3.0
             return logits
 

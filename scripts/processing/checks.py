@@ -15,11 +15,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from hybridge.cache.errors import UsageError
-from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.session import Logits, Session
 
 GROWTH = 0.02
 """Memory that a thousand loads may add, of what the process has."""
@@ -37,7 +36,7 @@ def text(number: int, vocab_size: int) -> list[int]:
     return [rng.randrange(vocab_size) for _ in range(TEXT)]
 
 
-def play(session: Session, tokens: Sequence[int]) -> Tensor:
+def play(session: Session, tokens: Sequence[int]) -> Logits:
     """Commit a text by all operations; the logits after it."""
     session.reset()
     session.prefill(tokens[:10])
@@ -75,7 +74,7 @@ def sessions(artifact: Path, count: int) -> str:
     opened = [Session.load(artifact) for _ in range(count)]
     before, turns = resident(), [(number, place) for number in range(count) for place in range(TEXT)]
     order = sorted(range(len(turns)), key=lambda i: (turns[i][1], random.Random(i).random()))
-    last: dict[int, Tensor] = {}
+    last: dict[int, Logits] = {}
     for number, place in (turns[i] for i in order):
         last[number] = opened[number].decode(text(number, opened[0].vocab_size)[place])
     alone = Session.load(artifact)
@@ -90,7 +89,7 @@ def sessions(artifact: Path, count: int) -> str:
 def threads(artifact: Path, count: int) -> str:
     """Run ``count`` threads at once, each with sessions of its own that it loads and drops."""
     alone = Session.load(artifact)
-    expected = [play(alone, text(number, alone.vocab_size)).clone() for number in range(count)]
+    expected = [play(alone, text(number, alone.vocab_size)).copy() for number in range(count)]
     wrong: list[str] = []
 
     def work(number: int) -> None:
@@ -112,7 +111,7 @@ def children(artifact: Path, count: int) -> str:
     """Fork ``count`` children of a process whose sessions have computed: both go on where they were, at the same time."""
     session = Session.load(artifact)
     tokens = text(0, session.vocab_size)
-    expected = play(session, tokens).clone(), session.decode(tokens[0]).clone()
+    expected = play(session, tokens).copy(), session.decode(tokens[0]).copy()
     play(session, tokens)
     answers = [_in_a_child(lambda: (session.decode(tokens[0]), play(Session.load(artifact), tokens))) for _ in range(count)]
     _same(session.decode(tokens[0]), expected[1], "the parent")
@@ -155,7 +154,7 @@ def one_session(artifact: Path, calls: int) -> str:
     if sorted(session.tokens) != sorted(done):
         raise Wrong(f"{len(done)} tokens were committed, and the session has {session.length}")
     expected = Session.load(artifact).prefill([*session.tokens, 3])
-    if not torch.allclose(session.decode(3), expected, rtol=1e-3, atol=1e-4):
+    if not np.allclose(session.decode(3), expected, rtol=1e-3, atol=1e-4):
         raise Wrong("its logits are not those of its tokens")
     return f"{said['done']} done, {said['refused']} refused"
 
@@ -165,9 +164,9 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def _same(got: Tensor, expected: Tensor, where: str) -> None:
-    if not torch.equal(got, expected):
-        raise Wrong(f"{where} gives other logits, by up to {float((got - expected).abs().max()):.1e}")
+def _same(got: Logits, expected: Logits, where: str) -> None:
+    if not np.array_equal(got, expected):
+        raise Wrong(f"{where} gives other logits, by up to {float(np.abs(got - expected).max()):.1e}")
 
 
 def _together(work: Sequence[Callable[[], None]]) -> None:
@@ -178,7 +177,7 @@ def _together(work: Sequence[Callable[[], None]]) -> None:
         each.join()
 
 
-def _in_a_child(work: Callable[[], tuple[Tensor, Tensor]], seconds: float = 60) -> Callable[[], tuple[Tensor, Tensor]]:
+def _in_a_child(work: Callable[[], tuple[Logits, Logits]], seconds: float = 60) -> Callable[[], tuple[Logits, Logits]]:
     """Start ``work`` in a fork; what is returned waits for its answer. A child that says nothing for a minute is wrong."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -186,13 +185,13 @@ def _in_a_child(work: Callable[[], tuple[Tensor, Tensor]], seconds: float = 60) 
         status = 1
         try:
             with os.fdopen(writing, "wb") as file:
-                pickle.dump([each.numpy() for each in work()], file)
+                pickle.dump(work(), file)
             status = 0
         finally:
             os._exit(status)
     os.close(writing)
 
-    def answer() -> tuple[Tensor, Tensor]:
+    def answer() -> tuple[Logits, Logits]:
         end = time.monotonic() + seconds
         while os.waitpid(child, os.WNOHANG) == (0, 0):
             if time.monotonic() > end:
@@ -204,7 +203,7 @@ def _in_a_child(work: Callable[[], tuple[Tensor, Tensor]], seconds: float = 60) 
             data = file.read()
         if not data:
             raise Wrong("a child ended without an answer")
-        one, other = pickle.loads(data)  # our own child's
-        return torch.from_numpy(one), torch.from_numpy(other)
+        found: tuple[Logits, Logits] = pickle.loads(data)  # our own child's
+        return found
 
     return answer

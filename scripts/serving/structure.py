@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from hybridge.export.checks.validation import tolerance
 from hybridge.export.cli.generating import open_models
@@ -34,7 +34,7 @@ FITTING = b'{"identifier": 12, "description": "a bridge", "classification": "bri
 def structured(artifact: Path, rounds: int) -> Iterator[Row]:
     """Yield the row of JSON with speculation and forced tokens, in turns with plain constrained decoding."""
     models = {
-        plain: next(open_models(artifact, 1, draft=None, lookup=False, own=False, plain=plain, threads=None))
+        plain: open_models(artifact, 1, draft=None, lookup=False, own=False, plain=plain, threads=None)[0]
         for plain in (False, True)
     }
     grammar = Grammars.of(models[True].artifact).json_schema(SCHEMA)
@@ -69,15 +69,16 @@ def gap(session: Session, grammar: Grammar, prompt: list[int], plain: Sequence[i
     logits, follower = session.prefill([*prompt, *plain[:parts]]), grammar.follow()
     for token in plain[:parts]:
         follower.take(token)
-    allowed = follower.mask(logits)
-    best, second = allowed.topk(2).values.tolist()
-    return (best - second) / float(allowed[allowed.isfinite()].abs().max())
+    follower.mask(logits)
+    allowed = logits[np.isfinite(logits)]
+    second, best = np.sort(allowed)[-2:].tolist()
+    return (best - second) / float(np.abs(allowed).max())
 
 
 def mask_of_a_row(size: int = VOCABULARY) -> Iterator[Row]:
     """Yield the row of a mask over a made-up vocabulary."""
     grammar = Grammars(made_up_tokenizer(size, random.Random(1)), size, [size - 1]).json_schema(SCHEMA)
-    logits, times = torch.randn(size), []
+    logits, times = np.random.default_rng(0).standard_normal(size, np.float32), []
     for _ in range(5):
         follower = grammar.follow()
         for byte in FITTING:
