@@ -108,14 +108,14 @@ FEATURES = (
         "export/drafters/mtp_drafter.py",
         "h, g = self._carried(i, out, block), at(out, block.count + i - 1)",
         "h, g = self._carried(i, out, block), at(out, block.count + i)",
-        "mtp native_drafters demo",
+        "mtp drafter_programs demo",
     ),
     Break(
         "block drafters (DFlash, DSpark)",
         "export/drafters/block_drafter.py",
         "hidden = hidden[:, block.length - guesses :]",
         "hidden = hidden[:, : guesses]",
-        "block_drafters drafter_programs native_drafters",
+        "block_drafters drafter_programs",
     ),
     Break(
         "sampling: the accepted draft keeps the distribution",

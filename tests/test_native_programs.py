@@ -25,12 +25,12 @@ PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
 @pytest.mark.slow
 def test_a_program_that_is_written_to_is_noticed(artifact: Path, tmp_path: Path) -> None:
     """Cut off under an open session it once was SIGBUS, rewritten in place it silently gave other logits."""
-    for change in (lambda path: os.truncate(path, 100), lambda path: path.write_bytes(path.read_bytes())):
+    for change in (lambda path: os.truncate(path, 100), lambda path: path.write_bytes(path.read_bytes()[::-1])):
         folder = shutil.copytree(artifact, tmp_path / "artifact", dirs_exist_ok=True)
         session = Session.load(folder)
         session.prefill(PROMPT)
         change(folder / "model.pte")
-        with pytest.raises(ArtifactError, match="failed in 'decode': its file was changed"):
+        with pytest.raises(ArtifactError, match=r"model\.pte (has 100 bytes|was altered)"):
             session.decode(1)
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable
 from ctypes import byref, c_int64, c_size_t
-from typing import Self
+from typing import Any, Self
 
 from hybridge.cache.errors import ArtifactError, HybridgeError
 from hybridge.runtime.artifacts.artifact import Artifact
@@ -59,7 +58,8 @@ class Model(Owned):
         """handle: of an opened model, which this closes; ``open`` and ``over`` have one. Raises ArtifactError."""
         super().__init__(handle, "model_close")
         self.manifest, self.artifact, self._table = manifest, artifact, table
-        self._asked = OnSame(self._is_same(artifact))
+        self._asked = _asked(artifact)
+        run("model_ask", handle, self._asked, None)
         self.program = table.program if table is not None else None
         """The program in Python that it is over, if it is one."""
         info = Info()
@@ -83,9 +83,7 @@ class Model(Owned):
         library cannot be built or loaded.
         """
         if artifact.manifest.onnx is None:
-            model = cls(_opened(artifact), artifact.manifest, artifact=artifact)
-            run("model_ask", model.handle, model._asked, None)
-            return model
+            return cls(_opened(artifact), artifact.manifest, artifact=artifact)
         from hybridge.runtime.onnx.program import OnnxProgram  # onnxruntime is an extra
 
         return cls.over(OnnxProgram(artifact), artifact.manifest, artifact)
@@ -114,20 +112,6 @@ class Model(Owned):
             return changed
         return failure(call, status)
 
-    @staticmethod
-    def _is_same(artifact: Artifact | None) -> Callable[[object], int]:
-        """Return what the core asks where a program's file was touched: it goes on if the bytes are those of the manifest."""
-
-        def is_same(_: object) -> int:
-            try:
-                assert artifact is not None
-                artifact.check_unchanged()
-            except BaseException:  # there is nobody to raise it to; ``reason`` checks again
-                return 0
-            return 1
-
-        return is_same
-
     def _check_manifest(self) -> None:
         """Raises ArtifactError where the program has other sizes than its manifest: those are what callers go by."""
         options = self.manifest.options
@@ -143,6 +127,20 @@ class Model(Owned):
             if found != expected:
                 self.close()
                 raise ArtifactError(f"the program's {name} is {found}, but {expected} in its manifest; export the model again.")
+
+
+def _asked(artifact: Artifact | None) -> Any:
+    """Return what the core calls where a program's file was touched: it goes on if the bytes are those of the manifest."""
+
+    def is_same(_: object) -> int:
+        try:
+            assert artifact is not None
+            artifact.check_unchanged()
+        except BaseException:  # there is nobody to raise it to; ``Model.reason`` checks again
+            return 0
+        return 1
+
+    return OnSame(is_same)
 
 
 def _opened(artifact: Artifact) -> int:

@@ -173,7 +173,7 @@ class Session(Owned):
         Runs no forward: it replays only the recurrence. Raises CommitError without a block or for more than it has.
         """
         possible = type(count) is int and 0 <= count <= self.verify_len
-        status = load().hybridge_commit(self.handle, count if possible else -1)
+        status = self._call("commit", count if possible else -1)
         if status == Status.INVALID_ARGUMENT:
             block = self._block
             raise CommitError(f"the verified block has {block} tokens, so commit takes 0 to {block}, not {count!r}.")
