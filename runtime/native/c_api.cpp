@@ -309,14 +309,14 @@ hybridge_status hybridge_checkpoint_make(hybridge_session session, hybridge_chec
 
 hybridge_status hybridge_checkpoint_info(hybridge_checkpoint checkpoint, hybridge_kept* kept) {
   if (kept == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return on(checkpoint, [&](const OpenCheckpoint& it) {
+  return in_turn<OpenCheckpoint>(checkpoint, [&](const OpenCheckpoint& it) {
     *kept = {it.kept->length(), it.kept->bytes(), it.kept->shared_bytes()};
     return HYBRIDGE_OK;
   });
 }
 
 hybridge_status hybridge_checkpoint_close(hybridge_checkpoint checkpoint) {
-  return on(checkpoint, [&](const OpenCheckpoint&) {
+  return in_turn<OpenCheckpoint>(checkpoint, [&](const OpenCheckpoint&) {
     return handles<OpenCheckpoint>().remove(checkpoint) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE;
   });
 }
@@ -331,7 +331,7 @@ hybridge_status hybridge_resume(hybridge_session session, hybridge_checkpoint ch
 
 hybridge_status hybridge_checkpoint_parts(hybridge_checkpoint checkpoint, uint64_t* ids, size_t capacity, size_t* count) {
   if (count == nullptr || (ids == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
-  return on(checkpoint, [&](const OpenCheckpoint& it) {
+  return in_turn<OpenCheckpoint>(checkpoint, [&](const OpenCheckpoint& it) {
     std::vector<uint64_t> all;
     for (const auto& segment : hybridge::chain(it.kept->segment)) all.push_back(segment->id);
     all.push_back(it.kept->id);
@@ -343,7 +343,7 @@ hybridge_status hybridge_checkpoint_parts(hybridge_checkpoint checkpoint, uint64
 
 hybridge_status hybridge_checkpoint_part(hybridge_checkpoint checkpoint, size_t part, uint8_t* bytes, size_t capacity, size_t* size) {
   if (size == nullptr || (bytes == nullptr && capacity > 0)) return HYBRIDGE_INVALID_ARGUMENT;
-  return on(checkpoint, [&](const OpenCheckpoint& it) {
+  return in_turn<OpenCheckpoint>(checkpoint, [&](const OpenCheckpoint& it) {
     const auto segments = hybridge::chain(it.kept->segment);
     if (part > segments.size()) return HYBRIDGE_INVALID_ARGUMENT;
     const auto encoded = part < segments.size() ? hybridge::encode(*segments[part]) : hybridge::encode(*it.kept);
@@ -380,11 +380,11 @@ hybridge_status hybridge_cache_open(hybridge_model model, size_t bytes, hybridge
 }
 
 hybridge_status hybridge_cache_close(hybridge_cache cache) {
-  return in_cache(cache, [&](OpenCache&) { return handles<OpenCache>().remove(cache) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; });
+  return in_turn<OpenCache>(cache, [&](OpenCache&) { return handles<OpenCache>().remove(cache) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; });
 }
 
 hybridge_status hybridge_cache_add(hybridge_cache cache, hybridge_checkpoint checkpoint) {
-  return in_cache(cache, [&](OpenCache& it) {
+  return in_turn<OpenCache>(cache, [&](OpenCache& it) {
     const auto found = handles<OpenCheckpoint>().find(checkpoint);
     if (found == nullptr) return HYBRIDGE_INVALID_HANDLE;
     if (found->of->model->fingerprint() != it.of->model->fingerprint()) return HYBRIDGE_INVALID_ARGUMENT;
@@ -395,7 +395,7 @@ hybridge_status hybridge_cache_add(hybridge_cache cache, hybridge_checkpoint che
 
 hybridge_status hybridge_cache_find(hybridge_cache cache, const int64_t* tokens, size_t count, hybridge_checkpoint* checkpoint) {
   if (checkpoint == nullptr || (tokens == nullptr && count > 0)) return HYBRIDGE_INVALID_ARGUMENT;
-  return in_cache(cache, [&](OpenCache& it) {
+  return in_turn<OpenCache>(cache, [&](OpenCache& it) {
     auto found = it.kept->find(span(tokens, count));
     *checkpoint = found == nullptr ? 0 : handles<OpenCheckpoint>().add(std::make_shared<OpenCheckpoint>(it.of, std::move(found)));
     return HYBRIDGE_OK;
@@ -403,7 +403,7 @@ hybridge_status hybridge_cache_find(hybridge_cache cache, const int64_t* tokens,
 }
 
 hybridge_status hybridge_cache_clear(hybridge_cache cache) {
-  return in_cache(cache, [&](OpenCache& it) {
+  return in_turn<OpenCache>(cache, [&](OpenCache& it) {
     it.kept->clear();
     return HYBRIDGE_OK;
   });
@@ -411,7 +411,7 @@ hybridge_status hybridge_cache_clear(hybridge_cache cache) {
 
 hybridge_status hybridge_cache_info(hybridge_cache cache, hybridge_cached* cached) {
   if (cached == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return in_cache(cache, [&](OpenCache& it) {
+  return in_turn<OpenCache>(cache, [&](OpenCache& it) {
     *cached = {it.kept->size(), it.kept->bytes()};
     return HYBRIDGE_OK;
   });

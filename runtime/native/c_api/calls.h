@@ -87,30 +87,16 @@ hybridge_status of(hybridge_model handle, Call&& call) {
   });
 }
 
-// Runs `call` on the cache in its model's turn, in which it is let go of as well.
-template <typename Call>
-hybridge_status in_cache(hybridge_cache handle, Call&& call) {
+// Runs `call` on a checkpoint or a cache in its model's turn, in which it is let go of as well, should it be closed meanwhile.
+template <typename Kept, typename Call>
+hybridge_status in_turn(uint64_t handle, Call&& call) {
   return guarded([&] {
-    auto cache = handles<OpenCache>().find(handle);
-    if (cache == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    const auto model = cache->of;
-    const std::lock_guard turn(*model->turn);
-    const hybridge_status answer = call(*cache);
-    cache.reset();
-    return answer;
-  });
-}
-
-// Runs `call` on the checkpoint in its model's turn, in which it is let go of as well, should it be closed meanwhile.
-template <typename Call>
-hybridge_status on(hybridge_checkpoint handle, Call&& call) {
-  return guarded([&] {
-    auto checkpoint = handles<OpenCheckpoint>().find(handle);
-    if (checkpoint == nullptr) return HYBRIDGE_INVALID_HANDLE;
-    const auto of = checkpoint->of;
+    auto kept = handles<Kept>().find(handle);
+    if (kept == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    const auto of = kept->of;
     const std::lock_guard turn(*of->turn);
-    const hybridge_status answer = call(*checkpoint);
-    checkpoint.reset();
+    const hybridge_status answer = call(*kept);
+    kept.reset();
     return answer;
   });
 }
