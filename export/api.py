@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from hybridge.cache.errors import UsageError
 from hybridge.cache.families import FAMILIES, text_config
-from hybridge.export.checkpoint.config_file import read_config
-from hybridge.export.checkpoint.loading import load_checkpoint
-from hybridge.export.drafters.draft_vocabulary import DraftVocabulary
-from hybridge.export.drafters.plan import plan_drafter
-from hybridge.export.formats import format_of
-from hybridge.export.output.output_folder import output_folder
-from hybridge.export.output.progress import ExportProgress
-from hybridge.export.quantization.calibration import calibrate as calibrate_on
-from hybridge.export.quantization.choice import costs, resolved
-from hybridge.export.quantization.quantize import check_calibration
-from hybridge.export.reference.validate import validate_session
-from hybridge.export.source.checkpoint_path import find_checkpoint
+from hybridge.export.check.validate import validate_session
+from hybridge.export.drafters.drafter import DraftVocabulary
+from hybridge.export.drafters.plan import DrafterPlan, plan_drafter
+from hybridge.export.pinned.transformers import Reader
+from hybridge.export.progress import ExportProgress
+from hybridge.export.quantize.gptq import Calibrated
+from hybridge.export.quantize.gptq import calibrate as calibrate_on
+from hybridge.export.quantize.quantize import check_calibration, costs, packer, resolved
+from hybridge.export.source.checkpoint import Checkpoint, load_checkpoint
+from hybridge.export.source.config import read_config
 from hybridge.export.source.folder_kinds import ignored_parts
-from hybridge.export.source.named import Named
+from hybridge.export.source.locate import Named, find_checkpoint
+from hybridge.export.write.methods import build_cache
+from hybridge.export.write.output_folder import output_folder
+from hybridge.export.write.pte import export
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.defaults import DEFAULT_PROGRAMS
@@ -59,7 +62,7 @@ def export_model(
     a part of the artifact. draft_vocab: the tokens that it may propose, so many of the first or those of a text. force:
     replace an artifact that is in ``out``. validate: hold it against the eager model before it appears. calibrate: a file of
     text that weights are rounded for, or "self" for texts that the model makes itself. progress: is told of the steps, of
-    warnings and of the validation's report; ``hybridge.export.output.progress.ExportProgress``.
+    warnings and of the validation's report; ``hybridge.export.progress.ExportProgress``.
 
     Raises UsageError for impossible options or an ``out`` that exists, CheckpointError or one of its kinds for what cannot be
     read or is not supported, ExportFailedError, ValidationError, and OutputError where ``out`` cannot be written.
@@ -101,3 +104,36 @@ def export_model(
             steps.validated(report)
             report.check()
     return manifest
+
+
+# The formats of an artifact, and who writes each.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """What writes artifacts.
+
+    build_cache: the state of a config, after checking the options; reader: what works on weights as they are read, if anything
+    does; export: write the artifact of a checkpoint with them.
+    """
+
+    build_cache: Callable[[Any, ExportOptions, DrafterPlan | None], Any]
+    reader: Callable[[ExportOptions], Reader | None]
+    export: Callable[[Checkpoint, Any, Path, ExportOptions, ExportProgress, Calibrated | None, DrafterPlan | None], Manifest]
+
+
+def format_of(options: ExportOptions) -> Format:
+    """Return the writer of what the options ask for. Raises UsageError if its libraries are not installed."""
+    return _onnx() if options.format == "onnx" else Format(build_cache=build_cache, reader=packer, export=export)
+
+
+def _onnx() -> Format:
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise UsageError(f"--format onnx needs {error.name}, which is not installed: pip install 'hybridge[onnx]'.") from None
+    from hybridge.export.write.onnx.exporter import build_cache as build_traced_cache
+    from hybridge.export.write.onnx.exporter import export_onnx
+
+    return Format(build_cache=build_traced_cache, reader=lambda _: None, export=export_onnx)

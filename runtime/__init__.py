@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from hybridge.cache.deferred import deferred
+from hybridge.cache.imports import deferred
 
 if TYPE_CHECKING:
     from hybridge.runtime.artifacts.artifact import Artifact, open_artifact

@@ -19,10 +19,10 @@ from client_check.conversations import NEW, NEW_LATER, Conversation, conversatio
 from client_check.random_operations import print_errors
 from tokenizers import Tokenizer
 
-from hybridge.export.checks.random_program import Oracle
+from hybridge.export.check.oracle import load_oracle
+from hybridge.export.check.random_program import Oracle
 from hybridge.export.cli.embedded import EMBEDDED, TARGET_OPTIONS, code_prompts
 from hybridge.export.cli.export import export_checkpoint
-from hybridge.export.reference.oracle import load_oracle
 from hybridge.runtime import ExportOptions
 from hybridge.runtime.artifacts.artifact import open_artifact
 

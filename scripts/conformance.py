@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from hybridge.runtime.kernels.instruction_sets import instruction_sets
+from hybridge.runtime.kernels.compiling import instruction_sets
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / ".conformance"

@@ -15,13 +15,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "helpers"))
 import torch
 from tiny import count_nodes, save_lively_checkpoint, tiny_config
 
-from hybridge.export.checkpoint.loading import load_checkpoint
-from hybridge.export.checks.validation import OPERATIONS_PER_PROGRAM, validate
-from hybridge.export.output.progress import ExportProgress
-from hybridge.export.pte.exporter import export
-from hybridge.export.pte.methods import State, build_methods
-from hybridge.export.pte.state_cache import build_cache
-from hybridge.export.reference.oracle import load_oracle
+from hybridge.export.check.oracle import load_oracle
+from hybridge.export.check.validate import OPERATIONS_PER_PROGRAM, validate
+from hybridge.export.progress import ExportProgress
+from hybridge.export.source.checkpoint import load_checkpoint
+from hybridge.export.write.methods import State, build_cache, build_methods
+from hybridge.export.write.pte import export
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.core.session import Session

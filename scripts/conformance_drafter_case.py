@@ -32,7 +32,7 @@ from mtp_reference import save_mtp
 from tiny import save_lively_checkpoint, tiny_config
 
 from hybridge.export.api import export_model
-from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.core.drafters import BlockDrafter
 from hybridge.runtime.core.session import Logits, Session

@@ -19,9 +19,9 @@ from soaking.subjects import EXPERTS, FAMILIES, GROUP, WIDER
 from torch import Tensor
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.checkpoint.loading import load_checkpoint
-from hybridge.export.checks.comparison import divergence
-from hybridge.export.reference.oracle import round_as
+from hybridge.export.check.evaluate import divergence
+from hybridge.export.check.oracle import round_as
+from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.runtime.artifacts.options import ExportOptions
 
 FIRST = 1024

@@ -26,8 +26,8 @@ import hybridge
 from hybridge.export.cli.embedded import code_prompts, export_embedded
 from hybridge.runtime import BlockDrafter, DraftModel, Model, PromptLookup, Session, open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
-from hybridge.runtime.core.failures import run
 from hybridge.runtime.core.interface import Counted, DrafterKind, GenerationOptions, OnToken
+from hybridge.runtime.core.library import run
 
 ROOT = Path(__file__).parents[1]
 OLD = "39341d9^"

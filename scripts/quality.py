@@ -18,12 +18,12 @@ import torch
 from real.models import SMOLLM2, gguf_of
 from torch import Tensor
 
-from hybridge.export.checkpoint.loading import Checkpoint, load_checkpoint
-from hybridge.export.checks.comparison import Comparison
-from hybridge.export.output.description import parameter_count, weight_bytes
-from hybridge.export.quantization.bits import with_recipe
-from hybridge.export.quantization.calibration import calibrate
-from hybridge.export.quantization.quantize import quantize
+from hybridge.export.check.evaluate import Comparison
+from hybridge.export.quantize.bits import with_recipe
+from hybridge.export.quantize.gptq import calibrate
+from hybridge.export.quantize.quantize import quantize
+from hybridge.export.source.checkpoint import Checkpoint, load_checkpoint
+from hybridge.export.write.manifest import parameter_count, weight_bytes
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
 

@@ -19,13 +19,13 @@ from hypothesis.database import DirectoryBasedExampleDatabase, MultiplexedDataba
 with warnings.catch_warnings():
     # What the pinned libraries say of themselves while they are imported.
     warnings.simplefilter("ignore")
-    import hybridge.export.pte.exporter  # noqa: F401
+    import hybridge.export.write.pte  # noqa: F401
 
 from command_line import Outcome, Run, exit_code, outcome
 from store import exported as stored
 from tiny import save_checkpoint, save_tokenizer, tiny_config
 
-from hybridge.export.cli import main
+from hybridge.__main__ import main
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.native_log import LOG_LINE
 

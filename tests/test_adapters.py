@@ -16,8 +16,8 @@ from tiny import save_checkpoint, tiny_config
 from transformers import AutoModelForCausalLM
 
 from hybridge.cache.errors import CheckpointError, HybridgeError, UnsupportedModelError, UsageError
-from hybridge.export.checkpoint.loading import load_checkpoint
-from hybridge.export.source.named import Named
+from hybridge.export.source.checkpoint import load_checkpoint
+from hybridge.export.source.locate import Named
 
 LINEARS = ["q_proj", "v_proj", "down_proj"]
 FORMS: dict[str, dict[str, Any]] = {

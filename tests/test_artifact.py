@@ -11,11 +11,11 @@ from refusals import REFUSED, Inputs, refuses
 from torch import Tensor
 
 from hybridge.cache.errors import CapacityError, CommitError, SnapshotError, TokenError, ValidationError
-from hybridge.export.checks.random_program import Oracle, RandomProgram
-from hybridge.export.checks.validation import validate
+from hybridge.export.check.oracle import load_oracle
+from hybridge.export.check.random_program import Oracle, RandomProgram
+from hybridge.export.check.validate import validate
 from hybridge.export.cli.figures import committed_state, rejection
-from hybridge.export.profiling.executorch_program import ExecuTorchProgram
-from hybridge.export.reference.oracle import load_oracle
+from hybridge.export.profile.program import ExecuTorchProgram
 from hybridge.runtime import PromptLookup, Session, open_artifact
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]

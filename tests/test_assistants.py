@@ -17,10 +17,10 @@ from tiny import lively, save_lively_checkpoint, tiny_config, tiny_model
 from transformers import Gemma4Config
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
-from hybridge.export.checkpoint.loading import Checkpoint, load_checkpoint
+from hybridge.export.check.oracle import EagerProgram, LoadedDrafter, eager_session
 from hybridge.export.drafters.plan import plan_drafter
-from hybridge.export.pte.state_cache import build_cache
-from hybridge.export.reference.eager import EagerProgram, LoadedDrafter, eager_session
+from hybridge.export.source.checkpoint import Checkpoint, load_checkpoint
+from hybridge.export.write.methods import build_cache
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.core.drafters import BlockDrafter
 from hybridge.runtime.core.session import Draws

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from hybridge.export.layers.packed_layers import PackedWeight
 from hybridge.export.layers.rounded_weight import Grid, RoundedWeight
-from hybridge.export.operators.panels import weights
-from hybridge.export.quantization.asymmetric import round_in_blocks, round_in_superblocks, superblock_of
-from hybridge.export.quantization.gptq import layer_inputs, round_by_gptq
-from hybridge.export.quantization.scale_search import round_by_search
+from hybridge.export.operators.linear import weights
+from hybridge.export.quantize.gptq import layer_inputs, round_by_gptq
+from hybridge.export.quantize.rounding import round_by_search, round_in_blocks, round_in_superblocks, superblock_of
 
 BLOCKS = {bits: Grid(bits=bits, group=32, signed_scales=True, minima=True) for bits in (4, 5, 6)}
 

@@ -19,9 +19,9 @@ from transformers import AutoConfig, PreTrainedModel
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families import FAMILIES
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.export.checkpoint.config_file import read_config
-from hybridge.export.checkpoint.loading import load_checkpoint
-from hybridge.export.pte.state_cache import build_cache
+from hybridge.export.source.checkpoint import load_checkpoint
+from hybridge.export.source.config import read_config
+from hybridge.export.write.methods import build_cache
 from hybridge.runtime.artifacts.options import ExportOptions
 
 NORM = "model.norm.weight"

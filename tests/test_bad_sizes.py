@@ -18,11 +18,11 @@ from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError, UsageError
 from hybridge.cache.families import FAMILIES, Family, plan
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.cache.layers.full_attention import FullAttentionLayer
+from hybridge.cache.layers.attention import FullAttentionLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.export.cli.export import export_checkpoint
-from hybridge.export.pte.state_cache import build_cache
+from hybridge.export.write.methods import build_cache
 from hybridge.runtime.artifacts.options import ExportOptions
 
 ABSURD = 10**12

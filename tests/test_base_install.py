@@ -13,7 +13,7 @@ import pytest
 from base_install import WITHOUT_EXPORT
 from store import demo_folder
 
-MAIN = "from hybridge.export.cli import main\nmain()\n"
+MAIN = "from hybridge.__main__ import main\nmain()\n"
 RUNS = [
     "--help", "--version", "doctor --json", "kernels info", "native", "inspect {artifact}", "inspect {artifact} --json",
     "inspect {artifact} --html {tmp}/page.html", "run {artifact} --prompt ab --max-new-tokens 4 --stats",
@@ -94,7 +94,9 @@ def test_it_serves(demo: Path) -> None:
 
 @pytest.mark.slow
 def test_the_modules_import() -> None:
-    done = python("\n".join(["import hybridge.export.server.app", *(f"import hybridge.export.cli.{name}" for name in MODULES)]))
+    done = python(
+        "\n".join(["import hybridge.runtime.server.app", *(f"import hybridge.export.cli.{name}" for name in MODULES)])
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -108,5 +110,5 @@ def test_a_name_that_needs_the_extra_says_how_to_install_it(name: str) -> None:
 
 @pytest.mark.slow
 def test_another_module_that_is_missing_is_no_matter_of_the_extra() -> None:
-    done = python("from hybridge.cache.deferred import needs_export\nwith needs_export('x'):\n    import no_such_module\n")
+    done = python("from hybridge.cache.imports import needs_export\nwith needs_export('x'):\n    import no_such_module\n")
     assert "ModuleNotFoundError: No module named 'no_such_module'" in done.stderr

@@ -9,10 +9,9 @@ import pytest
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.layers.packed_layers import PackedLinear
-from hybridge.export.output.description import Weights
-from hybridge.export.quantization.bits import RECIPES, bits_of, parse_bits, with_recipe
-from hybridge.export.quantization.quantizable import rounded_names
-from hybridge.export.quantization.quantize import check_quantization, quantize
+from hybridge.export.quantize.bits import RECIPES, bits_of, parse_bits, rounded_names, with_recipe
+from hybridge.export.quantize.quantize import check_quantization, quantize
+from hybridge.export.write.manifest import Weights
 from hybridge.runtime.artifacts.options import ExportOptions
 from tests.helpers.tiny import tiny_config, tiny_model
 

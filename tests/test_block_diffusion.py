@@ -18,9 +18,9 @@ from drafter_twins import Twin, dflash_config, random_tensors, save_drafter
 from states import Arrays
 from tiny import lively, tiny_config, tiny_model
 
-from hybridge.export.checkpoint.loading import Checkpoint
+from hybridge.export.check.oracle import LoadedDrafter, eager_session
 from hybridge.export.drafters.plan import plan_drafter
-from hybridge.export.reference.eager import LoadedDrafter, eager_session
+from hybridge.export.source.checkpoint import Checkpoint
 from hybridge.runtime import ExportOptions, Session
 
 BLOCK = 6

@@ -16,10 +16,10 @@ from states import around_a_restore
 from tiny import lively, tiny_config, tiny_model
 from torch import Tensor
 
-from hybridge.export.checkpoint.loading import Checkpoint
+from hybridge.export.check.oracle import EagerProgram, LoadedDrafter, eager_session
 from hybridge.export.drafters.drafter import ArtifactDrafter
 from hybridge.export.drafters.plan import plan_drafter
-from hybridge.export.reference.eager import EagerProgram, LoadedDrafter, eager_session
+from hybridge.export.source.checkpoint import Checkpoint
 from hybridge.runtime import ExportOptions, Sampling, Session
 from hybridge.runtime.core.drafters import BlockDrafter
 from hybridge.runtime.core.session import Draws

@@ -13,19 +13,17 @@ from tiny import save_tokenizer, tiny_config
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.api import export_model
-from hybridge.export.checkpoint.loading import load_checkpoint
-from hybridge.export.checks.comparison import divergence
+from hybridge.export.check.evaluate import divergence
+from hybridge.export.check.validate import validate_session
 from hybridge.export.layers.rounded_weight import Grid
-from hybridge.export.operators.panels import weights
-from hybridge.export.output.description import Weights
-from hybridge.export.output.progress import ExportProgress
-from hybridge.export.quantization.bits import with_recipe
-from hybridge.export.quantization.calibration import calibrate, round_on
-from hybridge.export.quantization.calibration_text import LENGTH, WINDOWS, sampled_tokens
-from hybridge.export.quantization.quantizable import untied_linears
-from hybridge.export.quantization.quantize import quantize, rounder_of
-from hybridge.export.quantization.scale_search import round_by_search
-from hybridge.export.reference.validate import validate_session
+from hybridge.export.operators.linear import weights
+from hybridge.export.progress import ExportProgress
+from hybridge.export.quantize.bits import untied_linears, with_recipe
+from hybridge.export.quantize.gptq import LENGTH, WINDOWS, calibrate, round_on, sampled_tokens
+from hybridge.export.quantize.quantize import quantize, rounder_of
+from hybridge.export.quantize.rounding import round_by_search
+from hybridge.export.source.checkpoint import load_checkpoint
+from hybridge.export.write.manifest import Weights
 from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 from tests.helpers.tiny import lively, save_lively_checkpoint, tiny_model

@@ -14,9 +14,8 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedToken
 import hybridge
 from hybridge.cache import HybridCache
 from hybridge.cache.errors import ArtifactError, CapacityError, TokenError, UsageError
-from hybridge.export.transformers_api.causal_lm import CausalLM
-from hybridge.export.transformers_api.generation_options import read_generation_config
 from hybridge.runtime import PromptLookup, Sampling
+from hybridge.runtime.integrations.causal_lm import CausalLM, read_generation_config
 
 PROMPTS = ["def main(", "class Point:\n    def __init__(self", "The first argument is the name of", "i"]
 N = len(PROMPTS[1])

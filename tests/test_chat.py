@@ -22,13 +22,13 @@ from store import exported
 from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
+from hybridge.__main__ import app
 from hybridge.cache.errors import OutputError, StateFileError, UsageError
-from hybridge.export.cli import app
-from hybridge.export.cli.chat_template import load_template, render
 from hybridge.runtime import Session, open_artifact
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.chat.conversation import Conversation, Settings
+from hybridge.runtime.text.chat_template import load_template, render
+from hybridge.runtime.text.conversation import Conversation, Settings
 
 SCRIPT = Path(sys.executable).parent / "hybridge"
 

@@ -17,15 +17,14 @@ from tiny import save_tokenizer
 from tokenizer_folders import added_token, write_json
 from transformers import PreTrainedTokenizerFast
 
+from hybridge.__main__ import main
 from hybridge.cache.errors import UsageError
-from hybridge.export.cli import main, template_process
-from hybridge.export.cli.chat_template import load_template, render
-from hybridge.export.cli.serve import renderer
-from hybridge.export.cli.template_args import OURS, template_variables
-from hybridge.export.cli.template_process import RenderError, TemplateProcess
-from hybridge.export.cli.thinking import thinking_variables
-from hybridge.export.tokenizer.files import read_tokenizer
+from hybridge.export.source.tokenizer import read_tokenizer
 from hybridge.runtime.artifacts.artifact import Artifact, file_entry
+from hybridge.runtime.cli.generating import OURS, template_variables
+from hybridge.runtime.cli.serve import renderer
+from hybridge.runtime.text import chat_template as template_process
+from hybridge.runtime.text.chat_template import RenderError, TemplateProcess, load_template, render, thinking_variables
 
 CONFIG: dict[str, Any] = {
     "add_bos_token": True,

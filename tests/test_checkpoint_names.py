@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hybridge.cache.errors import NotACheckpointError, UsageError
-from hybridge.export.checkpoint.loading import load_checkpoint
-from hybridge.export.source.checkpoint_path import find_checkpoint
-from hybridge.export.source.hub_cache import hub_model
+from hybridge.export.source.checkpoint import load_checkpoint
+from hybridge.export.source.files import hub_model
+from hybridge.export.source.locate import find_checkpoint
 
 ID = "Qwen/Qwen3.5-0.8B"
 

@@ -18,7 +18,7 @@ from table import VOCABULARY, Table, table_session
 from tiny import lively, tiny_config, tiny_model
 
 from hybridge.cache.errors import CommitError, SnapshotError, UsageError
-from hybridge.export.reference.eager import eager_session
+from hybridge.export.check.oracle import eager_session
 from hybridge.runtime import Context, ExportOptions, Model, Proposal, Session, open_artifact
 from hybridge.runtime.core.checkpoint import Checkpoint, PrefixCache, bring_to
 from hybridge.runtime.core.checkpoint import Reading as Prompt

@@ -15,8 +15,8 @@ from command_line import SCRIPT, Run, outcome, run_script
 from tiny import save_checkpoint
 from transformers import AutoConfig
 
-from hybridge.export.cli.common import out
 from hybridge.runtime.artifacts.manifest import read_manifest
+from hybridge.runtime.cli.console import out
 
 
 @pytest.mark.slow
@@ -76,8 +76,8 @@ def test_an_export_that_is_stopped_leaves_nothing(checkpoint: Path, tmp_path: Pa
 STOPPED_IN_A_CALLBACK = """
 import os, signal, sys, time, weakref
 from pathlib import Path
-from hybridge.export.cli import ended
-from hybridge.export.output.output_folder import output_folder
+from hybridge.runtime.cli.process import ended
+from hybridge.export.write.output_folder import output_folder
 
 class Key:
     pass

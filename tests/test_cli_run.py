@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from command_line import Run, outcome
 
-from hybridge.export.cli import prompt
+from hybridge.runtime.cli import generating as prompt
 
 
 def test_run_continues_the_prompt_the_same_way_with_and_without_guessing(cli: Run, artifact: Path) -> None:
@@ -106,7 +106,7 @@ def test_run_guesses_with_a_draft_model(cli: Run, artifact: Path) -> None:
 
 SLOW = """
 import time
-from hybridge.export.cli import main
+from hybridge.__main__ import main
 from hybridge.runtime.core.session import Session
 decode = Session.decode
 Session.decode = lambda self, token: (time.sleep(0.2), decode(self, token))[1]
@@ -152,7 +152,7 @@ def test_run_stops_where_the_context_is_full(cli: Run, artifact: Path) -> None:
 WITHOUT_TORCH = """
 import sys
 sys.modules.update(dict.fromkeys(("torch", "transformers", "executorch.extension")))
-from hybridge.export.cli import main
+from hybridge.__main__ import main
 sys.argv = ["hybridge", *sys.argv[1:]]
 main()
 """

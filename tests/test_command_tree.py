@@ -13,12 +13,12 @@ from command_names import Commands
 from typer.testing import CliRunner
 
 import hybridge
-from hybridge.export.cli.app import COMMANDS, app
+from hybridge.__main__ import COMMANDS, app
 
 SLOW_LIBRARIES = ("torch", "transformers", "executorch", "onnxruntime", "numpy", "tokenizers")
 ASK = """
 import sys
-from hybridge.export.cli import main
+from hybridge.__main__ import main
 try:
     main()
 except SystemExit as exit:
@@ -99,7 +99,7 @@ def test_a_shell_completes_commands_and_options() -> None:
             "COMP_WORDS": typed,
             "COMP_CWORD": str(len(typed.split()) - (not typed.endswith(" "))),
         }
-        script = "import sys; sys.argv[0] = 'hybridge'; from hybridge.export.cli import main; main()"
+        script = "import sys; sys.argv[0] = 'hybridge'; from hybridge.__main__ import main; main()"
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment)
         return done.stdout.split()
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybridge.export.checks.comparison import Comparison, divergence
+from hybridge.export.check.evaluate import Comparison, divergence
 
 
 @given(st.lists(st.integers(2, 300), min_size=1, max_size=4), st.integers(2, 9), st.integers(0, 1 << 16))

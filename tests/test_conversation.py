@@ -10,17 +10,16 @@ from babbling import BYTES, END, TEMPLATE, again, babble, fresh_session, said, t
 from hypothesis import given, settings
 
 from hybridge.cache.errors import CapacityError, UsageError
-from hybridge.export.cli.chat_template import render
-from hybridge.export.cli.terminal import Terminal
-from hybridge.export.server.formats import answer_format
 from hybridge.runtime import ExportOptions, GenerationStats, Session
-from hybridge.runtime.chat.conversation import Conversation, Message, Settings
-from hybridge.runtime.chat.parts import Apart
+from hybridge.runtime.cli.chat import Terminal
 from hybridge.runtime.core.drafters import Context, Proposal
 from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.core.programs import Numbers, TextDescription, TextProgram
-from hybridge.runtime.structured.grammars import Grammars
-from hybridge.runtime.structured.lazy import behind
+from hybridge.runtime.text.answer_formats import answer_format
+from hybridge.runtime.text.chat_template import render
+from hybridge.runtime.text.conversation import Conversation, Message, Settings
+from hybridge.runtime.text.grammars import Grammars, behind
+from hybridge.runtime.text.text_stream import Apart
 
 
 def answer_of(tokens: list[int]) -> str:

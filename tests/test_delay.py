@@ -5,7 +5,7 @@ from tiny import tiny_config
 from hybridge.cache import HybridCache
 from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.errors import CheckpointError
-from hybridge.cache.layers.delay import DelayLayer, delay_naive
+from hybridge.cache.layers.short_conv import DelayLayer, delay_naive
 from hybridge.cache.operations.kernels import CoreKernels
 
 

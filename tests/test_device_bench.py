@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from hybridge.__main__ import app
 from hybridge.cache.errors import UsageError
-from hybridge.export.cli import app
-from hybridge.export.profiling import device, processor
+from hybridge.export.profile import device
+from hybridge.runtime import platforms as processor
 from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.kernels.instruction_sets import instruction_sets
+from hybridge.runtime.kernels.compiling import instruction_sets
 
 REPORT = device.DeviceReport(
     processor="Cortex-X4", cores=8, threads=4, instruction_set="i8mm", instruction_sets=["plain", "dotprod", "i8mm"],

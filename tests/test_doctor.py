@@ -12,10 +12,10 @@ import pytest
 from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
+from hybridge.__main__ import app
 from hybridge.cache.errors import KernelsError
-from hybridge.export.cli import doctor
-from hybridge.export.cli.app import app
-from hybridge.export.cli.requirements import Requirements, _of_description, requirements
+from hybridge.runtime.cli import doctor
+from hybridge.runtime.cli.doctor import Requirements, _of_description, requirements
 from hybridge.runtime.kernels import library
 
 PROJECT = """
@@ -35,7 +35,7 @@ class Absent:
             raise ImportError(f"libgomp.so.1 is missing for {name}")
 
 sys.meta_path.insert(0, Absent())
-from hybridge.export.cli import main
+from hybridge.__main__ import main
 main()
 """
 

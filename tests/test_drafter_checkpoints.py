@@ -11,10 +11,10 @@ from transformers import MuseGlimmerAssistantConfig, MuseGlimmerAssistantModel
 from transformers.cache_utils import DFlashCache
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
-from hybridge.export.checkpoint.loading import Checkpoint
+from hybridge.export.check.oracle import LoadedDrafter, eager_session
 from hybridge.export.drafters.block_config import read_block_config
 from hybridge.export.drafters.plan import plan_drafter
-from hybridge.export.reference.eager import LoadedDrafter, eager_session
+from hybridge.export.source.checkpoint import Checkpoint
 from hybridge.runtime import ExportOptions, Session
 
 OPTIONS = ExportOptions(max_seq_len=40, prefill_chunk=8, verify_len=6)

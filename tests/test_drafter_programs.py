@@ -25,10 +25,10 @@ from tiny import lively, save_lively_checkpoint, tiny_config, tiny_model
 
 from hybridge.cache.errors import DraftError, HybridgeError, TokenError, ValidationError
 from hybridge.export.api import export_model
-from hybridge.export.checkpoint.loading import load_checkpoint
-from hybridge.export.output.progress import ExportProgress
-from hybridge.export.pte import exporter
-from hybridge.export.reference.validate import validate_session
+from hybridge.export.check.validate import validate_session
+from hybridge.export.progress import ExportProgress
+from hybridge.export.source.checkpoint import load_checkpoint
+from hybridge.export.write import pte as exporter
 from hybridge.runtime import ExportOptions, GenerationStats, Sampling, Session
 from hybridge.runtime.core.drafters import BlockDrafter
 

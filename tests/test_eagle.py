@@ -11,10 +11,10 @@ from store import exported
 from tiny import lively, tiny_config, tiny_model
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
-from hybridge.export.checkpoint.loading import Checkpoint
-from hybridge.export.drafters.eagle_config import read_eagle_config
+from hybridge.export.check.oracle import LoadedDrafter, eager_session
+from hybridge.export.drafters.eagle import read_eagle_config
 from hybridge.export.drafters.plan import plan_drafter
-from hybridge.export.reference.eager import LoadedDrafter, eager_session
+from hybridge.export.source.checkpoint import Checkpoint
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.core.drafters import BlockDrafter
 from hybridge.runtime.core.session import Draws

@@ -11,14 +11,14 @@ from store import exported
 from tiny import save_checkpoint, tiny_config
 
 from hybridge.export.api import export_model
-from hybridge.export.checks.validation import validate
-from hybridge.export.cli.chat_template import load_template
-from hybridge.export.reference.oracle import load_oracle
-from hybridge.export.source.named import Named
+from hybridge.export.check.oracle import load_oracle
+from hybridge.export.check.validate import validate
+from hybridge.export.source.locate import Named
 from hybridge.runtime import ExportOptions, GenerationStats, Session, open_artifact
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
-from hybridge.runtime.chat.conversation import Conversation, Settings
+from hybridge.runtime.text.chat_template import load_template
+from hybridge.runtime.text.conversation import Conversation, Settings
 
 pytestmark = pytest.mark.slow
 OPTIONS = ExportOptions(max_seq_len=40, prefill_chunk=5, verify_len=3, snapshot_slots=0, quantize="4w", group_size=8)

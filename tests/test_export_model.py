@@ -20,10 +20,10 @@ from checkpoint_forms import lfs_pointer, save_adapter
 
 import hybridge
 from hybridge.cache.errors import CheckpointError, HybridgeError, UsageError, ValidationError
-from hybridge.export import formats
-from hybridge.export.checks.validation import Divergence, ValidationReport
-from hybridge.export.output.progress import ExportProgress
-from hybridge.export.source.named import Named
+from hybridge.export import api as formats
+from hybridge.export.check.validate import Divergence, ValidationReport
+from hybridge.export.progress import ExportProgress
+from hybridge.export.source.locate import Named
 from hybridge.runtime.artifacts.manifest import Manifest, read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 

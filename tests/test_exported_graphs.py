@@ -12,7 +12,7 @@ from hybridge.cache import HybridCache
 from hybridge.cache.operations.kernels import CoreKernels, Kernels
 from hybridge.export.kernel_sets.hybridge import HybridgeKernels
 from hybridge.export.kernel_sets.llm import LlmKernels
-from hybridge.export.pte.methods import State, build_methods
+from hybridge.export.write.methods import State, build_methods
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ from store import exported
 from tiny import save_checkpoint, save_lively_checkpoint, tiny_config
 from zoo import VARIANTS
 
-from hybridge.export.checks.validation import validate
-from hybridge.export.reference.oracle import load_oracle
+from hybridge.export.check.oracle import load_oracle
+from hybridge.export.check.validate import validate
 from hybridge.runtime import ExportOptions, Session
 
 pytestmark = pytest.mark.slow

@@ -8,12 +8,10 @@ from transformers import PreTrainedModel
 from zoo import VARIANTS
 
 from hybridge.cache.families import FAMILIES
-from hybridge.export.adaptation.families import ADAPTATIONS
-from hybridge.export.checks.validation import validate
-from hybridge.export.pte.methods import State, build_methods
-from hybridge.export.pte.state_cache import build_cache
-from hybridge.export.reference.eager import eager_session
-from hybridge.export.reference.oracle import uncached
+from hybridge.export.check.oracle import eager_session, uncached
+from hybridge.export.check.validate import validate
+from hybridge.export.model.families import ADAPTATIONS
+from hybridge.export.write.methods import State, build_cache, build_methods
 from hybridge.runtime.artifacts.options import ExportOptions
 
 MOST_NODES = 120

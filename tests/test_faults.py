@@ -16,7 +16,7 @@ from faulting import ctrl_c, disks, kills, power
 from faulting.writers import Broken, Compile, SaveOver, Writer
 
 from hybridge.cache.errors import KernelsError, OutputError
-from hybridge.runtime.files.private import hash_path
+from hybridge.runtime.files import hash_path
 from hybridge.runtime.kernels import compiling
 
 pytestmark = pytest.mark.thorough  # of a campaign script

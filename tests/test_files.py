@@ -8,11 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from hybridge.runtime.files import claim, durable
-from hybridge.runtime.files.claim import ClaimedFolder, claim_folder, claimed_file, partial_path, remove_leftover
-from hybridge.runtime.files.durable import exchange, replace_file, sync_tree
-from hybridge.runtime.files.private import distrust, private_folder, write_hash
-from hybridge.runtime.files.regular import open_regular, read_regular
+from hybridge.runtime import files as claim
+from hybridge.runtime import files as durable
+from hybridge.runtime.files import (
+    ClaimedFolder,
+    claim_folder,
+    claimed_file,
+    distrust,
+    exchange,
+    open_regular,
+    partial_path,
+    private_folder,
+    read_regular,
+    remove_leftover,
+    replace_file,
+    sync_tree,
+    write_hash,
+)
 
 
 def test_only_files_of_at_most_so_many_bytes_are_read(tmp_path: Path) -> None:

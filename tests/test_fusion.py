@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from hybridge.export.layers.packed_layers import PackedLinear
-from hybridge.export.lowering.fusion import fuse
-from hybridge.export.lowering.tidy import drop_idle_nodes
+from hybridge.export.lower.fusion import fuse
+from hybridge.export.lower.rewrite import drop_idle_nodes
 from hybridge.export.operators.elementwise import rotate_half, rotate_neighbours
 from tests.helpers.blocks import packed_blocks
 

@@ -16,16 +16,16 @@ from tiny import save_tokenizer
 from torch import Tensor
 
 from hybridge.cache.errors import CheckpointError, HybridgeError, NotACheckpointError, UnsupportedModelError, UsageError
-from hybridge.export.checkpoint.config_file import read_config
-from hybridge.export.checkpoint.gguf.checkpoint import ARCHITECTURES
-from hybridge.export.checkpoint.gguf.header import read_header
-from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.check.oracle import uncached
 from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.layers.packed_layers import PackedLinear
-from hybridge.export.operators.panels import weights
-from hybridge.export.quantization.packing import pack_weights
-from hybridge.export.reference.oracle import uncached
-from hybridge.export.source.named import Named
+from hybridge.export.operators.linear import weights
+from hybridge.export.quantize.quantize import pack_weights
+from hybridge.export.source.checkpoint import load_checkpoint
+from hybridge.export.source.config import read_config
+from hybridge.export.source.gguf.checkpoint import ARCHITECTURES
+from hybridge.export.source.gguf.file import read_header
+from hybridge.export.source.locate import Named
 from hybridge.runtime import Session
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer

@@ -20,17 +20,15 @@ from torch import Tensor, nn
 
 from hybridge.cache.errors import CheckpointError, UsageError
 from hybridge.export.api import export_model
-from hybridge.export.checkpoint.gguf.blocks import FLOATS, KINDS, decode
-from hybridge.export.checkpoint.loading import load_checkpoint
-from hybridge.export.checks.texts import logits_of
+from hybridge.export.check.oracle import round_as, uncached
 from hybridge.export.layers.packed_layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
-from hybridge.export.operators.panels import LANES, weights
-from hybridge.export.output.description import Weights
-from hybridge.export.quantization.choice import costs, resolved
-from hybridge.export.quantization.kept import notes
-from hybridge.export.quantization.quantize import quantize
-from hybridge.export.quantization.while_reading import PackedWhileRead
-from hybridge.export.reference.oracle import round_as, uncached
+from hybridge.export.operators.linear import LANES, weights
+from hybridge.export.quantize.kept import notes
+from hybridge.export.quantize.quantize import PackedWhileRead, costs, quantize, resolved
+from hybridge.export.source.checkpoint import load_checkpoint
+from hybridge.export.source.gguf.blocks import FLOATS, KINDS, decode
+from hybridge.export.texts import logits_of
+from hybridge.export.write.manifest import Weights
 from hybridge.runtime import Session
 from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions

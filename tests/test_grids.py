@@ -8,12 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hybridge.export.layers.grids import grid_scales
 from hybridge.export.layers.packed_layers import PackedWeight
-from hybridge.export.layers.rounded_weight import Grid, Rounder
-from hybridge.export.operators.panels import weights
-from hybridge.export.quantization.rounding import round_to_nearest
-from hybridge.export.quantization.scale_search import round_by_search
+from hybridge.export.layers.rounded_weight import Grid, Rounder, grid_scales
+from hybridge.export.operators.linear import weights
+from hybridge.export.quantize.rounding import round_by_search, round_to_nearest
 
 SEEDS = st.integers(0, 2**31)
 

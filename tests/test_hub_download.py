@@ -12,9 +12,9 @@ from checkpoint_forms import hub_entry
 from huggingface_hub.errors import OfflineModeIsEnabled
 
 from hybridge.cache.errors import CheckpointError, NotACheckpointError
-from hybridge.export.checkpoint.loading import load_checkpoint
-from hybridge.export.source.checkpoint_path import find_checkpoint
-from hybridge.export.source.hub_cache import origin_of
+from hybridge.export.source.checkpoint import load_checkpoint
+from hybridge.export.source.files import origin_of
+from hybridge.export.source.locate import find_checkpoint
 
 ID, COMMIT = "LiquidAI/LFM2-1.2B", "0a1b2c"
 FILES = [

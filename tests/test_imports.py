@@ -94,7 +94,7 @@ def test_a_use_of_the_insides_is_found(code: str) -> None:
     "code",
     [
         "from __future__ import annotations\nimport os\nimport torch.nn.functional as F",
-        "from hybridge.export.lowering.fusion import match",
+        "from hybridge.export.lower.fusion import match",
         "class A:\n    def f(self):\n        self._x = super()._y",
         "import torch\nx = torch.ones(1)\nx.y = torch.relu(x)",
         "getattr(model, 'config').__class__",

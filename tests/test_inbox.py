@@ -8,10 +8,9 @@ import time
 
 import pytest
 
-import hybridge.export.server.inbox as inbox_module
-from hybridge.export.server.inbox import Inbox
-from hybridge.export.server.job import Event, Finished, Piece
+import hybridge.runtime.server.worker as inbox_module
 from hybridge.runtime import GenerationStats
+from hybridge.runtime.server.worker import Event, Finished, Inbox, Piece
 
 END = Finished("stop", 0, GenerationStats())
 COUNT = 5000

@@ -15,7 +15,7 @@ from table import END, VOCABULARY, Table
 from tiny import tiny_config, tiny_model
 
 from hybridge.cache.errors import ArtifactError, CommitError, HybridgeError, SnapshotError
-from hybridge.export.reference.eager import eager_session
+from hybridge.export.check.oracle import eager_session
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.core.programs import Numbers, TextDescription, TextProgram
 

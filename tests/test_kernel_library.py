@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from hybridge.__main__ import app
 from hybridge.cache.errors import KernelsError
-from hybridge.export.cli import app
-from hybridge.runtime.files.private import hash_path
+from hybridge.runtime.files import hash_path
 from hybridge.runtime.kernels import compiling, library
-from hybridge.runtime.kernels.instruction_sets import instruction_sets
+from hybridge.runtime.kernels.compiling import instruction_sets
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_a_processor_without_instruction_sets_gets_the_plain_code() -> None:
 
 def in_another_process(choice: str) -> subprocess.CompletedProcess[str]:
     """``hybridge kernels info`` with that $HYBRIDGE_ISA."""
-    command = [sys.executable, "-c", "from hybridge.export.cli import main; main()", "kernels", "info", "--json"]
+    command = [sys.executable, "-c", "from hybridge.__main__ import main; main()", "kernels", "info", "--json"]
     environment = os.environ | {library.CHOICE: choice}
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.layers.key_pool import KeyPoolLayer
+from hybridge.cache.layers.indexed_attention import KeyPoolLayer
 from hybridge.cache.operations.kernels import CoreKernels
 
 DIM, HEADS, LENGTH = 6, 5, 40

@@ -14,10 +14,9 @@ from scripted import OPENING, TEMPLATE, TOOLS, speaker
 from served import BYTES, END
 
 from hybridge.cache.errors import GrammarError
-from hybridge.export.server.call_grammars import call_schema, json_call, json_calls, xml_calls
-from hybridge.export.server.requests import Function
-from hybridge.runtime.structured.grammars import Grammars
-from hybridge.runtime.structured.lazy import Lazy
+from hybridge.runtime.server.requests import Function
+from hybridge.runtime.server.response_format import call_schema, json_call, json_calls, xml_calls
+from hybridge.runtime.text.grammars import Grammars, Lazy
 
 FUNCTIONS = [Function(**each["function"]) for each in TOOLS]
 NESTED = Function(

@@ -20,7 +20,7 @@ from tiny import save_tokenizer
 from tokenizers import Tokenizer, processors
 from torch import Tensor
 
-from hybridge.export.reference.oracle import load_oracle
+from hybridge.export.check.oracle import load_oracle
 from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 
@@ -146,7 +146,7 @@ def harness(tasks: Path, out: Path, arguments: str) -> subprocess.CompletedProce
 
 
 def test_a_chat_that_begins_with_bos_gets_no_second_one(tmp_path: Path) -> None:
-    from hybridge.export.cli.lm_eval_model import HybridgeLM
+    from hybridge.runtime.integrations.lm_eval import HybridgeLM
 
     save_tokenizer(tmp_path)
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))

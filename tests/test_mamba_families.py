@@ -9,7 +9,7 @@ from tiny import lively, tiny_config, tiny_model
 
 from hybridge.cache import HybridCache
 from hybridge.cache.errors import CheckpointError
-from hybridge.export.pte.methods import State, build_methods
+from hybridge.export.write.methods import State, build_methods
 
 IMPOSSIBLE: list[tuple[str, dict[str, Any], str]] = [
     ("mamba", {"state_size": 0}, "state_size = 0"),

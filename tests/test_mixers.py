@@ -5,7 +5,7 @@ import torch
 from tiny import tiny_config, tiny_model
 
 from hybridge.cache import HybridCache
-from hybridge.export.pte.methods import State, build_methods
+from hybridge.export.write.methods import State, build_methods
 
 
 @pytest.mark.parametrize("hidden_act", ["silu", "gelu_pytorch_tanh"])

@@ -15,13 +15,13 @@ from store import exported
 from tiny import lively, save_checkpoint, tiny_config, tiny_model
 
 from hybridge.cache.errors import CheckpointError, SnapshotError, UnsupportedModelError, UsageError
-from hybridge.export.checkpoint.loading import Checkpoint, load_checkpoint
-from hybridge.export.drafters.mtp_weights import MtpWeights, load_mtp
+from hybridge.export.check.oracle import EagerDescription, EagerProgram, LoadedDrafter, eager_session
+from hybridge.export.drafters.mtp import MtpWeights, load_mtp
 from hybridge.export.drafters.plan import MtpPlan, plan_drafter
-from hybridge.export.pte.state_cache import build_cache
-from hybridge.export.reference.eager import EagerDescription, EagerProgram, LoadedDrafter, eager_session
+from hybridge.export.source.checkpoint import Checkpoint, load_checkpoint
+from hybridge.export.write.methods import build_cache
 from hybridge.runtime import Context, ExportOptions, Sampling, Session
-from hybridge.runtime.artifacts.drafter_description import DrafterDescription
+from hybridge.runtime.artifacts.options import DrafterDescription
 from hybridge.runtime.core.drafters import BlockDrafter
 
 OPTIONS = ExportOptions(

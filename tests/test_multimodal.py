@@ -10,8 +10,8 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from zoo import VARIANTS
 from zoo.sizes import SIZES
 
-from hybridge.export.checkpoint.loading import load_checkpoint
-from hybridge.export.reference.eager import eager_session
+from hybridge.export.check.oracle import eager_session
+from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.runtime.artifacts.options import ExportOptions
 
 VISION: dict[str, Any] = {

@@ -18,7 +18,7 @@ from store import demo_folder
 from typer.testing import CliRunner
 
 import hybridge
-from hybridge.export.cli import app
+from hybridge.__main__ import app
 from hybridge.runtime import Sampling, Session
 from hybridge.runtime.core.library import SOURCES
 from hybridge.runtime.kernels import compiling

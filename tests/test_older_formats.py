@@ -9,7 +9,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from hybridge.export.cli import app
+from hybridge.__main__ import app
 from hybridge.runtime import Session
 
 FORMAT_2 = Path(__file__).parent / "artifacts/format-2"

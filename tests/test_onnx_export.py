@@ -13,13 +13,13 @@ from genai import greedy
 from store import exported as stored
 from tiny import save_lively_checkpoint, tiny_config
 
+from hybridge.__main__ import main
 from hybridge.cache.errors import ExportFailedError, UnsupportedModelError, UsageError
-from hybridge.export.checks.validation import validate
-from hybridge.export.cli import main
+from hybridge.export.api import format_of
+from hybridge.export.check.oracle import load_oracle
+from hybridge.export.check.validate import validate
 from hybridge.export.cli.export import export_checkpoint
-from hybridge.export.formats import format_of
-from hybridge.export.onnx.kernels import padded
-from hybridge.export.reference.oracle import load_oracle
+from hybridge.export.write.onnx.kernels import padded
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.manifest import ONNX_COMMIT, ONNX_PROGRAM, read_manifest

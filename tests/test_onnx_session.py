@@ -16,10 +16,10 @@ from small_onnx import OPTIONS, WEIGHTS, save_small_onnx, uncached
 from states import Arrays, same
 from torch import Tensor
 
+from hybridge.__main__ import main
 from hybridge.cache.errors import ArtifactError, CommitError, SnapshotError
-from hybridge.export.checks.random_program import RandomProgram
-from hybridge.export.checks.validation import validate
-from hybridge.export.cli import main
+from hybridge.export.check.random_program import RandomProgram
+from hybridge.export.check.validate import validate
 from hybridge.runtime import ExportOptions, PromptLookup, Session, open_artifact
 from hybridge.runtime.core.drafters import DraftModel
 from hybridge.runtime.core.model import Model

@@ -16,7 +16,7 @@ from tiny import save_checkpoint, tiny_config
 from typer.testing import CliRunner
 
 import hybridge
-from hybridge.export.cli import app
+from hybridge.__main__ import app
 from hybridge.runtime import Session
 
 SCRIPT = Path(sys.executable).parent / "optimum-cli"

@@ -18,13 +18,13 @@ from forgery import Content, forge
 from tiny import save_tokenizer
 from typer.testing import CliRunner
 
+from hybridge.__main__ import app, main
 from hybridge.cache.errors import ArtifactError
-from hybridge.export.cli import app, main
-from hybridge.export.profiling import executorch_program
-from hybridge.export.profiling.program_file import ProgramFile
+from hybridge.export.profile import program as executorch_program
+from hybridge.export.profile.program import ProgramFile
 from hybridge.runtime import Session, pinned
 from hybridge.runtime.artifacts.artifact import file_entry, open_artifact
-from hybridge.runtime.artifacts.runtime_check import installed
+from hybridge.runtime.artifacts.program_check import installed
 
 CHECKOUT = Path(__file__).parents[1]
 OLDER = CHECKOUT / "tests/artifacts/format-2"

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from hybridge.cache.errors import ExportFailedError, HybridgeError, OutputError, UsageError
-from hybridge.export import formats
+from hybridge.export import api as formats
 from hybridge.export.cli.export import export_checkpoint
-from hybridge.export.output import output_folder as output_folder_module
-from hybridge.export.output.output_folder import output_folder
+from hybridge.export.write import output_folder as output_folder_module
+from hybridge.export.write.output_folder import output_folder
+from hybridge.runtime import files as durable
 from hybridge.runtime.artifacts.manifest import MANIFEST
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.files import durable
 
 REFUSED = {
     errno.EACCES: "no permission to write .*out; choose another -o",
@@ -209,7 +209,7 @@ KILLED_ANYWHERE = """
 import os, sys
 from pathlib import Path
 from hybridge.cache.errors import UsageError
-from hybridge.export.output import output_folder as module
+from hybridge.export.write import output_folder as module
 
 target, steps, every = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 OURS = ("output_folder.py", "claim.py", "durable.py")

@@ -9,7 +9,7 @@ import torch
 
 from hybridge.export.layers.packed_layers import PackedExperts
 from hybridge.export.operators.linear import packed_experts
-from hybridge.export.quantization.packing import pack_weights
+from hybridge.export.quantize.quantize import pack_weights
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.core.library import set_threads
 from tests.helpers.kernel_program import KernelProgram

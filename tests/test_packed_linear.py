@@ -12,10 +12,8 @@ from torch import nn
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.layers.packed_layers import PackedEmbedding, PackedLinear
-from hybridge.export.operators.linear import packed_linear
-from hybridge.export.operators.panels import pack, unpack, weights
-from hybridge.export.quantization.packing import pack_weights
-from hybridge.export.quantization.quantize import check_quantization
+from hybridge.export.operators.linear import pack, packed_linear, unpack, weights
+from hybridge.export.quantize.quantize import check_quantization, pack_weights
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.core.library import set_threads
 from tests.helpers.kernel_program import KernelProgram

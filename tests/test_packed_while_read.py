@@ -15,11 +15,10 @@ from transformers import PreTrainedModel
 from zoo import VARIANTS
 
 from hybridge.cache.errors import CheckpointError, UsageError
-from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.export.layers.packed_layers import PackedLinear
-from hybridge.export.pinned.transformers_loading import read_one_by_one
-from hybridge.export.quantization.quantize import quantize
-from hybridge.export.quantization.while_reading import PackedWhileRead, packer
+from hybridge.export.pinned.transformers import read_one_by_one
+from hybridge.export.quantize.quantize import PackedWhileRead, packer, quantize
+from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.runtime.artifacts.options import ExportOptions
 
 OWN, OWN_8_BITS = ExportOptions(), ExportOptions(quantize="8w", group_size=8, embedding_quantize="8w")

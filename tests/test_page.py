@@ -13,7 +13,7 @@ from pages import BROWSER, HOSTILE
 from scripted import speaker
 from served import alone, chat_tokens, served
 
-from hybridge.export.server.page import PAGE, page_headers
+from hybridge.runtime.server.app import PAGE, page_headers
 
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs a browser: apt-get install chromium")
 SAID = "[...document.querySelectorAll('article .text')].map((each) => each.textContent)"

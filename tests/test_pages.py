@@ -14,12 +14,10 @@ from hypothesis import given, settings
 from pages import BROWSER, HOSTILE, Page, opened
 from served import BABBLE, BYTES, babble
 
+from hybridge.__main__ import main
 from hybridge.cache.errors import OutputError
-from hybridge.export.checks.speculation import Outcome
-from hybridge.export.checks.validation import Divergence, ValidationReport
-from hybridge.export.cli import main
-from hybridge.export.cli.inspect import kinds_of_bits, summary
-from hybridge.export.cli.validation_table import plain_rows
+from hybridge.export.check.validate import Divergence, ValidationReport
+from hybridge.export.cli.validate import plain_rows
 from hybridge.export.pages import bench, run
 from hybridge.export.pages import error_chart as error_chart_module
 from hybridge.export.pages.bench import bench_page
@@ -32,8 +30,10 @@ from hybridge.export.pages.timeline import LONGEST as WIDEST
 from hybridge.export.pages.validate import validate_page
 from hybridge.runtime import Context, GenerationStats, Proposal, Session
 from hybridge.runtime.artifacts.manifest import LayerEntry, Manifest, MethodEntry, TensorEntry, read_manifest
+from hybridge.runtime.cli.inspect import kinds_of_bits, summary
 from hybridge.runtime.core.programs import TextProgram
 from hybridge.runtime.core.statistics import Draft, Phase, Round, Trace
+from hybridge.runtime.measure.speculation import Outcome
 
 OLD = Path(__file__).parent / "artifacts" / "format-2"
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="needs a browser: apt-get install chromium")

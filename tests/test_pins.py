@@ -21,8 +21,9 @@ from torch.fx.traceback import NodeSource
 from traced import traced
 
 from hybridge.cache.pinned import check
-from hybridge.export.lowering.lower import quiet
-from hybridge.export.pinned import executorch_runtime, program_format, stock_operators, torchao
+from hybridge.export.lower.lower import quiet
+from hybridge.export.pinned import executorch as program_format
+from hybridge.export.pinned import executorch_runtime, stock_operators, torchao
 from hybridge.export.pinned.executorch import CLONE, backend_config, constant_input, edge, edge_config
 from hybridge.export.pinned.torch_export import (
     ASSERTIONS,
@@ -34,7 +35,8 @@ from hybridge.export.pinned.torch_export import (
     overload,
     without_history,
 )
-from hybridge.export.profiling import instructions, parts
+from hybridge.export.profile import parts
+from hybridge.export.profile import parts as instructions
 from hybridge.runtime import pinned
 from hybridge.runtime.platforms import HERE
 
@@ -206,7 +208,7 @@ def test_every_scalar_type_has_its_size_and_number() -> None:
 def test_a_file_is_read_and_written_again(program: Path, tmp_path: Path) -> None:
     head = program.read_bytes()[: program_format.HEAD_BYTES]
     header = program_format.read_header(head)
-    assert header is not None, "programs have another header: see export/pinned/program_format.py"
+    assert header is not None, "programs have another header: see export/pinned/executorch.py"
     assert program_format.read_header(b"\0" * program_format.HEAD_BYTES) is None
     read = program_format.read_program(program.read_bytes()[: header.program_size])
     weights = program.read_bytes()[header.segment_base_offset :]

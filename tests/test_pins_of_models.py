@@ -21,14 +21,15 @@ from transformers.cache_utils import Cache
 from hybridge.cache.errors import ArtifactError
 from hybridge.cache.families import FAMILIES
 from hybridge.cache.transformers_api import TransformersCacheApi
-from hybridge.export.adaptation import adapt
-from hybridge.export.adaptation.families.family import ACTIVATION_NAMES
-from hybridge.export.checkpoint.glm5_next_text import Glm5NextTextForCausalLM
-from hybridge.export.lowering.lower import quiet
+from hybridge.export.lower.lower import quiet
+from hybridge.export.model import adapt
+from hybridge.export.model.families.family import ACTIVATION_NAMES
 from hybridge.export.pinned import onnx as onnx_pins
 from hybridge.export.pinned import transformers as pinned
-from hybridge.export.pinned.transformers_models import Glm5NextConfig, Glm5NextTextConfig, rotate
-from hybridge.export.transformers_api import generation_options
+from hybridge.export.pinned.transformers import Glm5NextConfig, Glm5NextTextConfig, rotate
+from hybridge.export.source.text_model import Glm5NextTextForCausalLM
+from hybridge.runtime.integrations import causal_lm as generation_options
+from hybridge.runtime.integrations import pinned as generation_pins
 from hybridge.runtime.onnx.graph import OnnxGraph
 from hybridge.runtime.pinned import ONNX_OPTIONS, onnx_dtype, onnx_message
 
@@ -194,15 +195,15 @@ def test_an_empty_model_takes_no_memory() -> None:
 
 
 def test_generations_defaults_are_complete() -> None:
-    defaults = pinned.generation_defaults()
-    assert set(generation_options.USED) | pinned.ORIGIN <= defaults.keys(), "GenerationConfig has other names"
+    defaults = generation_pins.generation_defaults()
+    assert set(generation_options.USED) | generation_pins.ORIGIN <= defaults.keys(), "GenerationConfig has other names"
     assert {name: defaults[name] for name in ("max_length", "temperature", "top_k", "top_p", "repetition_penalty")} == {
         "max_length": 20, "temperature": 1.0, "top_k": 50, "top_p": 1.0, "repetition_penalty": 1.0,
     }, "transformers' defaults have changed: model.generate gives another text than a script's author has tested"  # fmt: skip
 
 
 def test_a_streamer_is_handed_tokens_and_an_end() -> None:
-    assert all(callable(getattr(pinned.Streamer, name, None)) for name in ("put", "end"))
+    assert all(callable(getattr(generation_pins.Streamer, name, None)) for name in ("put", "end"))
 
 
 def test_activations_have_their_names() -> None:
@@ -270,7 +271,7 @@ OPERATORS: dict[str, tuple[list[str], set[str]]] = {
         {"K", "N", "bits", "block_size", "accuracy_level"},
     ),
 }
-"""Inputs by position and attributes, as export/onnx/kernels.py and quantized.py hand them over."""
+"""Inputs by position and attributes, as export/write/onnx/kernels.py and quantized.py hand them over."""
 
 
 @pytest.mark.parametrize("name", OPERATORS)

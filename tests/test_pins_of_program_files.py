@@ -13,13 +13,12 @@ import pytest
 from forgery import forge
 
 from hybridge.cache.errors import ArtifactError
-from hybridge.export.pinned import program_format
-from hybridge.export.profiling.program_file import ProgramFile
+from hybridge.export.pinned import executorch as program_format
+from hybridge.export.profile.program import ProgramFile
 from hybridge.runtime import Session, pinned
 from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.artifacts.flatbuffer import HEAD_BYTES, plan_bytes
 from hybridge.runtime.artifacts.manifest import PROGRAM
-from hybridge.runtime.artifacts.plan_check import check_plans
+from hybridge.runtime.artifacts.plan_check import HEAD_BYTES, check_plans, plan_bytes
 from hybridge.runtime.artifacts.program_check import STATE, buffer_names
 
 FORMAT_2 = Path(__file__).parent / "artifacts/format-2/model.pte"

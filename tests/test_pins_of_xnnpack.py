@@ -1,4 +1,4 @@
-"""What ``hybridge.export.pinned.xnnpack`` and ``hybridge.export.lowering.partition`` assume of XNNPACK's delegate is still so.
+"""What ``hybridge.export.pinned.xnnpack`` and ``hybridge.export.lower.lower`` assume of XNNPACK's delegate is still so.
 
 A test that fails after an update says what to look at.
 """
@@ -17,8 +17,7 @@ from executorch.exir.backend.canonical_partitioners.config_partitioner import fo
 from torch import Tensor, nn
 from traced import traced
 
-from hybridge.export.lowering.lower import quiet
-from hybridge.export.lowering.partition import OnceStored, UntiedLinear
+from hybridge.export.lower.lower import OnceStored, UntiedLinear, quiet
 from hybridge.export.pinned import executorch_runtime, xnnpack
 from hybridge.runtime import pinned
 from hybridge.runtime.platforms import HERE
@@ -105,7 +104,7 @@ def partitioned() -> Any:
 def test_xnnpack_asks_whether_it_may_take_a_linear_layer(partitioned: Any, tied: bool) -> None:
     graph = partitioned.exported_program("tied" if tied else "untied").graph
     targets = [str(node.target) for node in graph.nodes if node.op == "call_function"]
-    message = "XNNPACK takes or leaves linear layers by another method than check_constraints: see export/lowering/partition.py"
+    message = "XNNPACK takes or leaves linear layers by another method than check_constraints: see export/lower/lower.py"
     assert ("executorch_call_delegate" in targets) == (not tied), message
     assert any("aten.linear" in each for each in targets) == tied, message
 

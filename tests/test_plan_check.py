@@ -31,11 +31,10 @@ from executorch.exir.schema import (
 from forgery import forge
 
 from hybridge.cache.errors import ArtifactError
-from hybridge.export.lowering.lower import quiet
-from hybridge.export.pinned.program_format import HEAD_BYTES, read_header, read_program, write_program
+from hybridge.export.lower.lower import quiet
+from hybridge.export.pinned.executorch import HEAD_BYTES, read_header, read_program, write_program
 from hybridge.runtime import Session
-from hybridge.runtime.artifacts.artifact import file_entry
-from hybridge.runtime.artifacts.checked_file import CheckedFile
+from hybridge.runtime.artifacts.artifact import CheckedFile, file_entry
 from hybridge.runtime.artifacts.manifest import PROGRAM, read_manifest
 from hybridge.runtime.artifacts.plan_check import check_plans
 from hybridge.runtime.kernels import library

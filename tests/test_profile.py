@@ -8,10 +8,8 @@ import pytest
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.operators.define import LIBRARY
-from hybridge.export.profiling.cut import Cut
-from hybridge.export.profiling.parts import POSITIONS, RECURRENT
-from hybridge.export.profiling.profile import Profiler, profile
-from hybridge.export.profiling.program_file import ProgramFile
+from hybridge.export.profile.parts import POSITIONS, RECURRENT, Cut, Profiler, profile
+from hybridge.export.profile.program import ProgramFile
 from hybridge.runtime import Session
 from hybridge.runtime.artifacts.artifact import open_artifact
 
@@ -27,7 +25,7 @@ def test_every_instruction_is_in_one_part(artifact: Path) -> None:
 
 def test_the_operators_of_every_recurrence_are_told_from_others() -> None:
     """What has a commit is a recurrence: its time must not be counted as another operator's."""
-    importlib.import_module("hybridge.export.kernel_sets.recurrences")  # registers the operators
+    importlib.import_module("hybridge.export.kernel_sets.hybridge")  # registers the operators
     committed = {name.removesuffix("_commit") for name in LIBRARY._op_defs if name.endswith("_commit")}
     assert len(committed) >= 4
     assert {name for name in committed if not any(word in name for word in RECURRENT)} == set()

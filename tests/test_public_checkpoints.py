@@ -12,12 +12,12 @@ from store import exported
 from tokenizer_folders import TEXT
 from tokenizers import ByteLevelBPETokenizer
 
-from hybridge.export.checkpoint.config_file import read_config
-from hybridge.export.cli.chat_template import load_template
-from hybridge.export.pte.state_cache import build_cache
+from hybridge.export.source.config import read_config
+from hybridge.export.write.methods import build_cache
 from hybridge.runtime import ExportOptions, Session, open_artifact
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
 from hybridge.runtime.core.drafters import BlockDrafter
+from hybridge.runtime.text.chat_template import load_template
 
 OPTIONS = ExportOptions(
     max_seq_len=192, prefill_chunk=16, verify_len=5, kernels="hybridge", tap_layers=(-1,), mtp=True, draft_len=3

@@ -14,15 +14,13 @@ from torch import Tensor
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import UsageError
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.cache.layers.attention import AttentionLayer
-from hybridge.cache.layers.quantized_attention import QuantizedAttentionLayer
+from hybridge.cache.layers.attention import AttentionLayer, QuantizedAttentionLayer
 from hybridge.cache.operations.kernels import CoreKernels, Kernels, Scoring
 from hybridge.cache.operations.quantized_rows import QuantizedRows
-from hybridge.export.checks.validation import validate
+from hybridge.export.check.oracle import eager_session, round_keys, uncached
+from hybridge.export.check.validate import validate
 from hybridge.export.kernel_sets.hybridge import HybridgeKernels
-from hybridge.export.pte.state_cache import build_cache
-from hybridge.export.reference.eager import eager_session
-from hybridge.export.reference.oracle import round_keys, uncached
+from hybridge.export.write.methods import build_cache
 from hybridge.runtime.artifacts.options import ExportOptions
 
 OPTIONS = ExportOptions(max_seq_len=61, prefill_chunk=17, verify_len=5, kernels="hybridge", kv_cache="int8")

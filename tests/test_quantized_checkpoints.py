@@ -13,10 +13,10 @@ from tiny import save_checkpoint, save_tokenizer, tiny_config
 from torch import Tensor
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
-from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.export.layers.packed_layers import PackedLinear
-from hybridge.export.operators.panels import weights
-from hybridge.export.quantization.packing import pack_weights
+from hybridge.export.operators.linear import weights
+from hybridge.export.quantize.quantize import pack_weights
+from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.runtime.artifacts.options import ExportOptions
 
 FITS_4_BITS = {"gptq sym", "auto-round", "int4"}

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from hybridge.cache import HybridCache
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
-from hybridge.export.reference.eager import eager_session
-from hybridge.export.reference.oracle import uncached
+from hybridge.export.check.oracle import eager_session, uncached
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.core.session import Session
 

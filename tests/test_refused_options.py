@@ -10,10 +10,9 @@ from tiny import lively, tiny_config, tiny_model
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families import plan
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.export.adaptation.rope import hold_rope
-from hybridge.export.pte.methods import State, build_methods
-from hybridge.export.pte.state_cache import build_cache
-from hybridge.export.reference.eager import eager_session
+from hybridge.export.check.oracle import eager_session
+from hybridge.export.model.adapt import hold_rope
+from hybridge.export.write.methods import State, build_cache, build_methods
 from hybridge.runtime.artifacts.options import ExportOptions
 
 DYNAMIC = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 100.0}

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from transformers.utils.chat_parsing import ResponseParser as Reference
 
-from hybridge.export.server.formats import FORMATS, with_general_calls
-from hybridge.export.server.response_parser import FIELD_KEYS, TEMPLATE_KEYS, ResponseParser
+from hybridge.runtime.text.answer_formats import FORMATS, with_general_calls
+from hybridge.runtime.text.response_parser import FIELD_KEYS, TEMPLATE_KEYS, ResponseParser
 
 Template = dict[str, Any]
 Events = list[dict[str, Any]]

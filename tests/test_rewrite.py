@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from hybridge.export.lowering.rewrite import drop_empty_operands, fold_constants, reductions_as_products
+from hybridge.export.lower.rewrite import drop_empty_operands, fold_constants, reductions_as_products
 
 
 class Everything(nn.Module):

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from hybridge.export.layers.rounded_weight import Grid, RoundedWeight
-from hybridge.export.quantization.gptq import layer_inputs, round_by_gptq
-from hybridge.export.quantization.rounding import round_to_nearest
-from hybridge.export.quantization.scale_search import round_by_search
+from hybridge.export.quantize.gptq import layer_inputs, round_by_gptq
+from hybridge.export.quantize.rounding import round_by_search, round_to_nearest
 
 GRIDS = [
     Grid(bits=4, group=32, signed_scales=True),

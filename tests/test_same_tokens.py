@@ -18,15 +18,13 @@ from tokenizers import ByteLevelBPETokenizer, Tokenizer, processors
 from transformers import AutoTokenizer
 
 from hybridge.cache.errors import CheckpointError, ValidationError
-from hybridge.export.checkpoint.gguf.checkpoint import write_folder
-from hybridge.export.checkpoint.gguf.pre_tokenizers import PRE_TOKENIZERS
-from hybridge.export.checkpoint.gguf.tokenizer import read_gguf_tokenizer
-from hybridge.export.checks.texts import before_texts
-from hybridge.export.checks.validation import ValidationReport
-from hybridge.export.cli.prompt import as_message, as_text
-from hybridge.export.reference.texts import compare_tokenizers
-from hybridge.export.tokenizer.files import read_tokenizer
+from hybridge.export.check.validate import ValidationReport, compare_tokenizers
+from hybridge.export.source.gguf.checkpoint import write_folder
+from hybridge.export.source.gguf.tokenizer import PRE_TOKENIZERS, read_gguf_tokenizer
+from hybridge.export.source.tokenizer import read_tokenizer
+from hybridge.export.texts import before_texts
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
+from hybridge.runtime.cli.generating import as_message, as_text
 
 COUNT = 1000
 

@@ -26,7 +26,6 @@ from transformers.generation.logits_process import (
 )
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.checks.speculation import DEPTH, distribution, exact, p_value, remembered
 from hybridge.runtime import (
     BlockDrafter,
     Context,
@@ -42,6 +41,7 @@ from hybridge.runtime import (
 )
 from hybridge.runtime.core.library import SOURCES
 from hybridge.runtime.kernels import compiling
+from hybridge.runtime.measure.speculation import DEPTH, distribution, exact, p_value, remembered
 
 VOCABULARY = 11
 

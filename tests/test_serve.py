@@ -18,11 +18,11 @@ import pytest
 from asking import ask, client, close_clients, user
 from served import BYTES, END, OPTIONS, Served, alone, babble, chat_tokens, served
 
-from hybridge.export.server.guard import Limits
-from hybridge.export.server.job import Event, Finished, Job, Piece, Place
 from hybridge.runtime import Sampling, Session
 from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.core.programs import TextDescription, TextProgram
+from hybridge.runtime.server.connections import Limits
+from hybridge.runtime.server.worker import Event, Finished, Job, Piece, Place
 
 
 @pytest.fixture(autouse=True)

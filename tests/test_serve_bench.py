@@ -20,7 +20,7 @@ from serving.made import made_up_tokenizer
 from serving.running import words
 from serving.structure import gap, mask_of_a_row
 
-from hybridge.runtime.structured.grammars import Grammars
+from hybridge.runtime.text.grammars import Grammars
 
 pytestmark = pytest.mark.thorough  # of a campaign script
 

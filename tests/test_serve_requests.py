@@ -21,8 +21,8 @@ from served import Served, served
 from store import demo_folder
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.cli.serve import api_key
-from hybridge.export.server.guard import Limits
+from hybridge.runtime.cli.serve import api_key
+from hybridge.runtime.server.connections import Limits
 
 SCRIPT = Path(sys.executable).parent / "hybridge"
 

@@ -22,11 +22,11 @@ from asking import ask, client, close_clients, user
 from scripted import TEMPLATE, speaker
 from served import BYTES, Served, chat_tokens, served
 
-from hybridge.export.cli import chat_template
-from hybridge.export.cli.template_process import TemplateProcess
-from hybridge.export.server import connections
-from hybridge.export.server.errors import ApiError
-from hybridge.export.server.prompts import Prompts
+from hybridge.runtime.server import connections
+from hybridge.runtime.server.prompts import Prompts
+from hybridge.runtime.server.requests import ApiError
+from hybridge.runtime.text import chat_template
+from hybridge.runtime.text.chat_template import TemplateProcess
 
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -199,7 +199,7 @@ def test_a_template_that_loops_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> 
 ENDLESS = """
 import sys
 from served import BYTES, Place, PrefixCache, Server, Settings, session
-from hybridge.export.server import connections, listening
+from hybridge.runtime.server import connections, listening
 connections.LAST_SECONDS = 1.0
 def render(messages, variables):
     print("renders", flush=True)

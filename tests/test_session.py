@@ -25,6 +25,7 @@ from saved_state import save_in_full
 from store import exported as stored
 from typer.testing import CliRunner
 
+from hybridge.__main__ import app
 from hybridge.cache.errors import (
     CapacityError,
     CommitError,
@@ -37,10 +38,9 @@ from hybridge.cache.errors import (
     TokenError,
     UsageError,
 )
-from hybridge.export.checks.random_program import RandomProgram
-from hybridge.export.checks.validation import TOLERANCE, ValidationReport, compare
-from hybridge.export.cli import app
-from hybridge.export.reference.oracle import load_oracle
+from hybridge.export.check.oracle import load_oracle
+from hybridge.export.check.random_program import RandomProgram
+from hybridge.export.check.validate import TOLERANCE, ValidationReport, compare
 from hybridge.runtime import ExportOptions, GenerationStats, Model, PromptLookup, Session, open_artifact
 from hybridge.runtime.core import library
 from hybridge.runtime.core.programs import Numbers, TextDescription, TextProgram

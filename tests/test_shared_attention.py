@@ -8,9 +8,7 @@ from tiny import lively, tiny_config, tiny_model
 
 from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.cache.layers.attention import AttentionLayer, SharedAttentionLayer
-from hybridge.cache.layers.full_attention import FullAttentionLayer
-from hybridge.cache.layers.quantized_attention import QuantizedAttentionLayer
+from hybridge.cache.layers.attention import AttentionLayer, FullAttentionLayer, QuantizedAttentionLayer, SharedAttentionLayer
 from hybridge.cache.layers.sliding_attention import SlidingAttentionLayer
 from hybridge.cache.operations.kernels import CoreKernels, Scoring
 

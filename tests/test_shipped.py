@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from hybridge.cache.families import FAMILIES
-from hybridge.export.checkpoint.config_file import read_config
-from hybridge.export.checkpoint.loading import load_checkpoint
 from hybridge.export.layers.packed_layers import PackedLinear
-from hybridge.export.operators.panels import weights
-from hybridge.export.output.description import Weights
-from hybridge.export.quantization.choice import resolved
-from hybridge.export.quantization.quantize import quantize
-from hybridge.export.source.named import Named
+from hybridge.export.operators.linear import weights
+from hybridge.export.quantize.quantize import quantize, resolved
+from hybridge.export.source.checkpoint import load_checkpoint
+from hybridge.export.source.config import read_config
+from hybridge.export.source.locate import Named
+from hybridge.export.write.manifest import Weights
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.options import ExportOptions, check_limits
 from tests.helpers.quantized_folders import FORMS, save_quantized

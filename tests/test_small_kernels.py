@@ -8,8 +8,8 @@ import torch
 from kernel_program import KernelProgram
 from torch import Tensor
 
+from hybridge.export.operators.attention import best_candidates, draw, permute, top_chance, where
 from hybridge.export.operators.elementwise import ACTIVATIONS, activation, gated, layer_norm, rms_norm, rotary
-from hybridge.export.operators.moves import best_candidates, draw, permute, top_chance, where
 from hybridge.runtime.core.library import set_threads
 
 ops = torch.ops.hybridge

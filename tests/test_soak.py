@@ -12,10 +12,10 @@ import torch
 from tiny import tiny_config, tiny_model
 from torch import Tensor
 
-from hybridge.export.checks.random_program import Oracle
+from hybridge.export.check.oracle import load_oracle, uncached
+from hybridge.export.check.random_program import Oracle
 from hybridge.export.layers.packed_layers import WithoutWeight
-from hybridge.export.quantization.quantize import quantize
-from hybridge.export.reference.oracle import load_oracle, uncached
+from hybridge.export.quantize.quantize import quantize
 from hybridge.runtime import ExportOptions, Model, Session, open_artifact
 from hybridge.runtime.core.session import Logits
 

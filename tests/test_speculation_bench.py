@@ -3,9 +3,9 @@
 import pytest
 from table import END, VOCABULARY, Table, table_model, table_session
 
-from hybridge.export.checks.speculation import PLAIN, contest, sampling_p_value
 from hybridge.runtime import Context, DraftModel, ExportOptions, PromptLookup, Proposal, Sampling, Session
 from hybridge.runtime.core.programs import Numbers, TextDescription, TextProgram
+from hybridge.runtime.measure.speculation import PLAIN, contest, sampling_p_value
 
 PROMPTS = [[1, 2], [3, 4], [5, 0]]
 
@@ -82,7 +82,7 @@ def test_the_sampling_check_passes_what_is_right() -> None:
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_the_sampling_check_notices_another_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hybridge.export.checks import speculation
+    from hybridge.runtime.measure import speculation
 
     really = speculation.distribution
     monkeypatch.setattr(speculation, "distribution", lambda logits, text, asked: really(1.1 * logits, text, asked))

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from hybridge.cache.errors import UsageError
 from hybridge.export.layers.rounded_weight import Grid
 from hybridge.export.layers.stock_layers import StockEmbedding, StockLinear, StockWeight
-from hybridge.export.output.description import parameter_count, weight_bytes
-from hybridge.export.quantization.quantize import check_quantization, quantize
-from hybridge.export.quantization.rounding import round_to_nearest
+from hybridge.export.quantize.quantize import check_quantization, quantize
+from hybridge.export.quantize.rounding import round_to_nearest
+from hybridge.export.write.manifest import parameter_count, weight_bytes
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.pinned import operator_libraries
 

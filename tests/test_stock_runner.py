@@ -15,7 +15,7 @@ import pytest
 from stock_runner import answers
 from tokenizers import Tokenizer
 
-from hybridge.export.profiling.program_file import ProgramFile
+from hybridge.export.profile.program import ProgramFile
 from hybridge.runtime import Session
 from hybridge.runtime.pinned import executorch
 

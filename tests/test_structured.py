@@ -28,9 +28,9 @@ from tokenizers import ByteLevelBPETokenizer
 
 import hybridge
 from hybridge.cache.errors import GrammarError, UsageError
-from hybridge.export.transformers_api.causal_lm import CausalLM
 from hybridge.runtime import Context, GenerationStats, PromptLookup, Proposal, Sampling
-from hybridge.runtime.structured.grammars import Grammars
+from hybridge.runtime.integrations.causal_lm import CausalLM
+from hybridge.runtime.text.grammars import Grammars
 
 
 def user(text: str) -> list[Any]:

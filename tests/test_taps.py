@@ -8,9 +8,8 @@ import torch
 from tiny import lively, tiny_config, tiny_model
 
 from hybridge.cache.errors import UnsupportedModelError, UsageError
-from hybridge.export.pte.methods import State, build_methods
-from hybridge.export.pte.state_cache import build_cache
-from hybridge.export.reference.eager import eager_session
+from hybridge.export.check.oracle import eager_session
+from hybridge.export.write.methods import State, build_cache, build_methods
 from hybridge.runtime import ExportOptions
 
 TOKENS = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]

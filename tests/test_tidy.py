@@ -2,7 +2,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hybridge.export.lowering.tidy import drop_idle_nodes, write_out_tanh_gelu
+from hybridge.export.lower.rewrite import drop_idle_nodes, write_out_tanh_gelu
 
 
 def exported(module: nn.Module, *example: Tensor) -> torch.export.ExportedProgram:

@@ -12,7 +12,7 @@ from table import table_session
 
 from hybridge.cache.errors import CommitError, SnapshotError, TokenError
 from hybridge.runtime import Session
-from hybridge.runtime.core.token_ids import token_ids
+from hybridge.runtime.core.sampling import token_ids
 
 NOT_TOKENS: list[Any] = [
     [1.5], [2.0], ["3"], [True], [None], [[1]], [b"1"], [1, 2.0], "12", None, 5, 1.5, [torch.tensor(1.0)], [torch.tensor([1])],

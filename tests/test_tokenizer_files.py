@@ -15,12 +15,12 @@ from tokenizers import Tokenizer
 from transformers import GenerationConfig
 
 from hybridge.cache.errors import ArtifactError, CheckpointError
-from hybridge.export.checkpoint.loading import Checkpoint, load_checkpoint
 from hybridge.export.cli.steps import ConsoleProgress
-from hybridge.export.output.description import write_tokenizer
-from hybridge.export.tokenizer.files import TokenizerFiles, read_tokenizer
-from hybridge.export.transformers_api.generation_options import read_generation_config
+from hybridge.export.source.checkpoint import Checkpoint, load_checkpoint
+from hybridge.export.source.tokenizer import TokenizerFiles, read_tokenizer
+from hybridge.export.write.manifest import write_tokenizer
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
+from hybridge.runtime.integrations.causal_lm import read_generation_config
 
 LONG = "".join(TEXT[:9])
 

@@ -15,15 +15,14 @@ from openai import OpenAI
 from scripted import OPENING, TEMPLATE, TOOLS, speaker
 from served import BYTES, Served
 
-from hybridge.export.server.answering import Question
-from hybridge.export.server.answers import Answer, OneCall
-from hybridge.export.server.formats import FORMATS, answer_format, without_calls
-from hybridge.export.server.inbox import Inbox
-from hybridge.export.server.job import Finished, Job, Piece
-from hybridge.export.server.prompts import Prompt
-from hybridge.export.server.requests import GenerationRequest
-from hybridge.export.server.responses_form import ResponsesForm
 from hybridge.runtime import GenerationStats, Sampling
+from hybridge.runtime.server.answering import Question
+from hybridge.runtime.server.prompts import Prompt
+from hybridge.runtime.server.requests import GenerationRequest
+from hybridge.runtime.server.responses_api import ResponsesForm
+from hybridge.runtime.server.worker import Finished, Inbox, Job, Piece
+from hybridge.runtime.text.answer_formats import FORMATS, answer_format, without_calls
+from hybridge.runtime.text.answers import Answer, OneCall
 
 TWO = [("weather", {"place": 'Å, "here"', "days": 2}), ("clock", {})]
 JSON = '{"name": "weather", "arguments": {"place": "Å, \\"here\\"", "days": 2}}'

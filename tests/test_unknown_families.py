@@ -8,7 +8,7 @@ from transformers import AutoConfig
 
 from hybridge.cache import HybridCache
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
-from hybridge.export.checkpoint.config_file import read_config
+from hybridge.export.source.config import read_config
 
 
 def refusal(folder: Path, model_type: str, **sizes: object) -> str:

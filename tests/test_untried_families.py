@@ -12,13 +12,12 @@ from zoo.untried import UNTRIED
 
 from hybridge.cache.errors import UnsupportedModelError, ValidationError
 from hybridge.export import api
-from hybridge.export.checkpoint.config_file import read_config
-from hybridge.export.checkpoint.loading import load_checkpoint
-from hybridge.export.checks.random_program import Oracle
-from hybridge.export.output.progress import ExportProgress
-from hybridge.export.reference import validate as validation
-from hybridge.export.reference.eager import eager_session
-from hybridge.export.reference.oracle import uncached
+from hybridge.export.check import validate as validation
+from hybridge.export.check.oracle import eager_session, uncached
+from hybridge.export.check.random_program import Oracle
+from hybridge.export.progress import ExportProgress
+from hybridge.export.source.checkpoint import load_checkpoint
+from hybridge.export.source.config import read_config
 from hybridge.runtime.artifacts.options import ExportOptions
 
 SMALL = ExportOptions(max_seq_len=40, prefill_chunk=5, verify_len=3, snapshot_slots=0)

@@ -11,22 +11,19 @@ import torch
 
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
-from hybridge.cache.families import (
-    attention,
-    gated_delta,
-    glm5_next,
-    inkling,
-    kimi_delta,
-    lightning,
-    mamba,
-    mamba2,
-    qwen4_exp,
-    recurrent_gemma,
-    short_conv,
-    zaya,
+from hybridge.cache.families import attention, convolution, delta_rule, state_space
+from hybridge.cache.families.family import (
+    ADVICE,
+    Config,
+    Family,
+    LayerBuilder,
+    check_causal,
+    check_experts,
+    check_rope,
+    check_windows,
+    checked_layer_count,
+    summarize,
 )
-from hybridge.cache.families.checks import ADVICE, check_causal, check_experts, check_rope, check_windows
-from hybridge.cache.families.family import Config, Family, LayerBuilder, checked_layer_count, summarize
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
 
@@ -45,17 +42,9 @@ __all__ = [
 
 FAMILIES: Mapping[str, Family] = {
     **attention.FAMILIES,
-    **gated_delta.FAMILIES,
-    **glm5_next.FAMILIES,
-    **inkling.FAMILIES,
-    **kimi_delta.FAMILIES,
-    **lightning.FAMILIES,
-    **mamba.FAMILIES,
-    **mamba2.FAMILIES,
-    **qwen4_exp.FAMILIES,
-    **recurrent_gemma.FAMILIES,
-    **short_conv.FAMILIES,
-    **zaya.FAMILIES,
+    **convolution.FAMILIES,
+    **delta_rule.FAMILIES,
+    **state_space.FAMILIES,
 }
 """For each ``model_type`` of a text config, what its layers are."""
 

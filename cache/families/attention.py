@@ -9,10 +9,8 @@ import torch
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families.family import Config, Family, LayerBuilder
-from hybridge.cache.layers.attention import AttentionLayer, SharedAttentionLayer
-from hybridge.cache.layers.full_attention import FullAttentionLayer
+from hybridge.cache.layers.attention import AttentionLayer, FullAttentionLayer, QuantizedAttentionLayer, SharedAttentionLayer
 from hybridge.cache.layers.layer import CacheLayer
-from hybridge.cache.layers.quantized_attention import QuantizedAttentionLayer
 from hybridge.cache.layers.sliding_attention import SlidingAttentionLayer
 from hybridge.cache.operations.kernels import Kernels
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hybridge.cache.block import CacheSizes
-from hybridge.cache.errors import CheckpointError
+from hybridge.cache.errors import CheckpointError, UnsupportedModelError
+from hybridge.cache.layers.attention import AttentionLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
 
@@ -42,3 +43,93 @@ def checked_layer_count(config: Config) -> int:
 def summarize(types: Sequence[str]) -> str:
     """Return a summary such as ``3 × linear_attention, 1 × full_attention``."""
     return ", ".join(f"{list(types).count(kind)} × {kind}" for kind in dict.fromkeys(types))
+
+
+# What no model can be, whatever its family, and what keys in a cache cannot follow: refused by name.
+
+
+ADVICE = "Take the config.json that came with the checkpoint."
+CHOSEN = ("num_experts_per_tok", "top_k_experts")
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""What configs call the experts that a token chooses, and those it chooses from."""
+
+
+def check_experts(config: Config) -> None:
+    """Raises CheckpointError where a token would choose more experts than there are, or none of those there are."""
+    chosen, experts = (_first(config, names) for names in (CHOSEN, EXPERTS))
+    if chosen is None or experts is None:
+        return
+    (chosen_name, k), (experts_name, count) = chosen, experts
+    if not 1 <= k <= count:
+        raise CheckpointError(
+            f"config.json says {chosen_name} = {k} of {experts_name} = {count}: a token chooses 1 to {count} experts. "
+            "Correct it to what the weights were trained with."
+        )
+
+
+def check_positive(config: Config, *names: str) -> None:
+    """Raises CheckpointError for a size that is not a number of 1 or more, by its name in the config."""
+    for name in names:
+        size = getattr(config, name)
+        if not isinstance(size, int) or size < 1:
+            raise CheckpointError(f"config.json says {name} = {size}, expected 1 or more. {ADVICE}")
+
+
+def check_windows(config: Config, layers: Sequence[CacheLayer]) -> None:
+    """Raises CheckpointError for a window that not even the model's convolution fits into."""
+    parts = [part for layer in layers for part in layer.leaves()]
+    windows = [part.window for part in parts if isinstance(part, AttentionLayer) and part.window is not None]
+    kernels = [part.get_buffer("conv_state").shape[1] + 1 for part in parts if "conv_state" in part.committed]
+    if windows and min(windows) < max(kernels, default=1):
+        raise CheckpointError(
+            f"config.json gives attention a window of {min(windows)}, less than the {max(kernels, default=1)} positions that "
+            f"the convolutions of this {config.model_type!r} model see. Correct it to what the weights were trained with."
+        )
+
+
+def _first(config: Config, names: Sequence[str]) -> tuple[str, int] | None:
+    """The first of those names that the config has a number other than 0 for."""
+    found = ((name, getattr(config, name, None)) for name in names)
+    return next(((name, value) for name, value in found if isinstance(value, int) and value), None)
+
+
+def check_causal(config: Config) -> None:
+    """Raises UnsupportedModelError where tokens see later ones: what is cached of a token would change with each new one."""
+    for option, acausal in (("is_causal", (False,)), ("use_bidirectional_attention", (True, "all"))):
+        value = getattr(config, option, None)
+        if value in acausal:
+            raise UnsupportedModelError(
+                f"config.json says {option} = {value!r}: tokens of this {config.model_type!r} model see later ones, so it "
+                "cannot be run piece by piece. Take a causal model."
+            )
+
+
+def check_rope(config: Config, sizes: CacheSizes) -> None:
+    """Raises UnsupportedModelError where texts of ``max_seq_len`` tokens outgrow the angles that their first keys were given.
+
+    Dynamic and long rope choose the angles of *all* positions by the length of the text, so a text that grows past the limit
+    needs every key anew, and every layer's hidden states with them. Source: transformers 5.23 ``dynamic_rope_update``.
+    """
+    for rope in _ropes(config):
+        limit = _longest(config, rope)
+        if limit is not None and sizes.max_seq_len > limit:
+            raise UnsupportedModelError(
+                f"rope type {rope['rope_type']!r} changes the angles of all positions once a text is longer than {limit} "
+                f"tokens, and cached keys keep the old ones; max_seq_len is {sizes.max_seq_len}, but must be {limit} at most."
+            )
+
+
+def _ropes(config: Config) -> Iterator[Mapping[str, Any]]:
+    """Rope parameters: of each layer type, or of all layers."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    by_type = [each for each in parameters.values() if isinstance(each, Mapping)]
+    yield from by_type or [parameters]
+
+
+def _longest(config: Config, rope: Mapping[str, Any]) -> int | None:
+    """Up to how many tokens the angles stay the same; None for any number."""
+    kind = rope.get("rope_type") or "default"
+    if kind == "longrope":
+        limit: int = rope["original_max_position_embeddings"]
+        return limit
+    return config.max_position_embeddings if "dynamic" in kind else None

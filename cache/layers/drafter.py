@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.layers.composite import CompositeLayer
-from hybridge.cache.layers.full_attention import FullAttentionLayer
-from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.layers.attention import FullAttentionLayer
+from hybridge.cache.layers.layer import CacheLayer, CompositeLayer
 from hybridge.cache.layers.sliding_attention import SlidingAttentionLayer
 from hybridge.cache.operations.kernels import Kernels, Scoring, Visible
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -9,8 +10,9 @@ from torch import Tensor
 
 from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.errors import UsageError
-from hybridge.cache.layers.full_attention import FullAttentionLayer
+from hybridge.cache.layers.attention import FullAttentionLayer
 from hybridge.cache.layers.latent_attention import LatentAttentionLayer
+from hybridge.cache.layers.short_conv import ShortConvLayer
 from hybridge.cache.operations.kernels import Kernels, Visible
 
 
@@ -60,7 +62,7 @@ class IndexedFullAttentionLayer(FullAttentionLayer):
 def _needs_a_session() -> UsageError:
     return UsageError(
         "what an indexer selects does not reach transformers' own attention: run this model with "
-        "hybridge.export.reference.eager.eager_session(model)."
+        "hybridge.export.check.oracle.eager_session(model)."
     )
 
 
@@ -71,3 +73,86 @@ def provide(selected: Visible, source: int, block: Block) -> None:
 
 def _nothing() -> Visible:
     raise AssertionError("the indexer must run before the attention that it selects for")
+
+
+# A sparse attention's indexer over pools of keys (GLM-5.3-Flash): which pools of P positions a token attends to.
+#
+# A pool's key is the average of its P index keys, weighted in each channel by a softmax of their gates. A token
+# scores the
+# pools that are complete at its position, ``sum over heads of weight relu(scale query key)``, sees the best K of
+# them, and
+# always the positions after the last complete pool.
+#
+# Source: transformers 5.23 ``Glm5NextTextIndexer``; DeepSeek-AI, "DeepSeek-V3.2" (arXiv:2512.02556) for the indexer
+# without
+# pools. Only pooled keys are kept, and the index keys of the last P - 1 positions, from which the next pool is made.
+#
+# Axes: B batch (1 here), T tokens, H index heads, D index head dim, M pools that a block can touch, N pools, R rows
+# of keys.
+
+
+class KeyPoolLayer(ShortConvLayer):
+    """conv_state [B, P - 1, 2 D], index keys and gates of the last positions, and keys [B, N, 1, D], one for each pool.
+
+    A pool's key is written with its last position, in a tentative block too: no token sees it from a shorter length, so rolling
+    back is only that. ``choices`` is K; ``finish``, a mixer's, makes pooled keys [B, M, 1, D] of pools that begin at positions
+    int64 [M] into what is scored.
+    """
+
+    kind: ClassVar[str] = "key_pool"
+
+    keys: Tensor
+    finish: Callable[[Tensor, Tensor], Tensor]
+
+    def __init__(self, sizes: CacheSizes, kernels: Kernels, *, head_dim: int, pool: int, choices: int) -> None:
+        super().__init__(sizes, kernels, channels=2 * head_dim, conv_kernel=pool)
+        self.head_dim, self.pool = head_dim, pool
+        self.pools = sizes.rows // pool + 2  # a block may touch one pool more than its tokens fill
+        self.choices = min(choices, self.pools)
+        self.add_positional("keys", 1, head_dim, dtype=sizes.dtype, rows=self.pools)
+        self.finish = as_it_is
+
+    def select(self, query: Tensor, weight: Tensor, scale: float, block: Block) -> Visible:
+        """Return what each token of the block, which ``pool_keys`` has taken in, attends to.
+
+        query [B, T, H, D], weight [B, T, H] of each head's score.
+        """
+        scores = (query @ self.keys.permute(0, 2, 3, 1) * scale).relu()
+        scores = (weight.unsqueeze(-2) @ scores).squeeze(-2)[0]  # [T, N]
+        complete = torch.arange(self.pools) * self.pool + self.pool - 1 <= block.positions[:, None]
+        best = torch.where(complete, scores, torch.finfo(scores.dtype).min).topk(self.choices, dim=-1).indices
+        chosen = torch.zeros_like(scores).scatter(-1, best, 1.0)
+        return self._visible(complete & (chosen > 0), block.positions[:, None])
+
+    def _visible(self, chosen: Tensor, at: Tensor) -> Visible:
+        """Chosen pools, bool [T, N], as rows of keys, with the tail of each token at position ``at``, int64 [T, 1]."""
+        held = torch.arange(self.sizes.rows)
+        of_pools = chosen.unsqueeze(-1).expand(-1, -1, self.pool).flatten(1)[:, : self.sizes.rows]
+        tail = (held >= (at + 1) // self.pool * self.pool) & (held <= at)
+        return Visible(held=held, mask=of_pools | tail)
+
+    def pool_keys(self, key: Tensor, gate: Tensor, bias: Tensor, block: Block) -> None:
+        """Take the block's index keys and gates in, [B, T, D] each; bias [P, D] is what a place in its pool adds to a gate."""
+        window = self.extend_window(torch.cat([key, gate], dim=-1), block)
+        first = block.start // self.pool
+        touched = first + torch.arange((block.length + self.pool - 2) // self.pool + 1)
+        pooled = self._pooled(window, touched, bias, block.start)
+        # The other rows keep every bit: a pool without its last position is made anew with it.
+        complete = (touched + 1) * self.pool <= block.start + block.count
+        pooled = self.finish(pooled, touched * self.pool)
+        kept = torch.where(complete[:, None, None], pooled, self.keys.index_select(1, touched))
+        self.kernels.write_ring(self.keys, kept, touched)
+
+    def _pooled(self, window: Tensor, touched: Tensor, bias: Tensor, start: Tensor) -> Tensor:
+        """Window [B, P - 1 + T, 2 D] of which row P - 1 is position ``start``, to keys [B, M, 1, D] of the touched pools."""
+        members = touched[:, None] * self.pool + torch.arange(self.pool) - start + self.pool - 1
+        members = members.clamp(max=window.shape[1] - 1).flatten()  # of a pool that is not complete, anything will do
+        places = window.index_select(1, members).unflatten(1, (-1, self.pool))  # [B, M, P, 2 D]
+        share = (places[..., self.head_dim :] + bias).softmax(2)
+        pooled: Tensor = (share * places[..., : self.head_dim]).sum(2, keepdim=True)
+        return pooled
+
+
+def as_it_is(pooled: Tensor, first: Tensor) -> Tensor:
+    """Score the average itself."""
+    return pooled

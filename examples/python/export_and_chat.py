@@ -7,10 +7,10 @@ from pathlib import Path
 
 import hybridge
 from hybridge.cache.errors import HybridgeError
-from hybridge.export.cli.chat_template import load_template
 from hybridge.runtime import GenerationStats, PromptLookup, Session, open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
-from hybridge.runtime.chat.conversation import Conversation, Settings
+from hybridge.runtime.text.chat_template import load_template
+from hybridge.runtime.text.conversation import Conversation, Settings
 
 
 def main(checkpoint: str, out: str) -> None:

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 import hybridge
 from hybridge.runtime import GenerationStats, PromptLookup, open_artifact
-from hybridge.runtime.structured.grammars import Grammars
+from hybridge.runtime.text.grammars import Grammars
 
 SCHEMA = {
     "type": "object",

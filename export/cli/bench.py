@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import gc
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.table import Table
 
 from hybridge.cache.errors import UsageError, ValidationError
-from hybridge.export.checks.speculation import PLAIN, Outcome
-from hybridge.export.cli.common import err, out, print_json, table
 from hybridge.export.cli.embedded import code_prompts, export_embedded
-from hybridge.export.cli.figures import print_figures
-from hybridge.export.cli.speculation_figures import BenchReport, Subject, measure
+from hybridge.export.cli.figures import BenchReport, Subject, measure, print_figures
 from hybridge.export.cli.steps import ConsoleProgress
 from hybridge.export.pages.bench import Roofline, Target, bench_page
 from hybridge.export.pages.page import write_page
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
+from hybridge.runtime.cli.console import err, megabytes, out, print_json, table
 from hybridge.runtime.core.drafters import BlockDrafter, Drafter, DraftModel, PromptLookup
+from hybridge.runtime.core.library import set_threads
 from hybridge.runtime.core.session import Session
+from hybridge.runtime.measure.speculation import PLAIN, Outcome
+
+if TYPE_CHECKING:
+    from hybridge.export.profile.device import DeviceReport
+    from hybridge.export.profile.parts import Profile  # imports ExecuTorch's exporter, which takes seconds
+
 
 PROMPTS = 40
 NAMES = {
@@ -75,8 +84,8 @@ def bench_speculation(artifacts: Artifacts, tokens: int, samples: int, html: Pat
 
 def roofline(target: Path) -> Roofline | None:
     """Measure what binds a decode of a .pte; none for other formats, whose instructions are not read."""
-    from hybridge.export.profiling.bandwidth import Bandwidth  # they read programs with the exporter's libraries
-    from hybridge.export.profiling.device import decode_bytes
+    from hybridge.export.profile.device import decode_bytes
+    from hybridge.export.profile.parts import Bandwidth  # they read programs with the exporter's libraries
 
     artifact = open_artifact(target)
     if artifact.manifest.options.format != "pte":
@@ -137,3 +146,97 @@ def _row(outcome: Outcome, plain: Outcome) -> list[str]:
         f"{total.decodes}",
         *(f"{share:.0%}" for share in shares),
     ]
+
+
+# ``hybridge bench --device``
+
+
+def bench_device(artifact: Path, context: int, *, json: bool) -> None:
+    """Measure and show what this device does with an artifact. Raises what opening and measuring it raise."""
+    from hybridge.export.profile.device import measure_device  # it reads programs with the exporter's libraries
+
+    with err.status("Measuring decode, verify, commit, prefill and memory"):
+        report = measure_device(open_artifact(artifact), context)
+    if json:
+        print_json(report.to_dict())
+        return
+    show_device(report)
+    out.print("\nFor the table in docs/benchmarks.md:", highlight=False)
+    out.print(report.row(), highlight=False, soft_wrap=True, markup=False)
+
+
+def show_device(report: DeviceReport) -> None:
+    """Print what was measured, and on what."""
+    sets = f"{report.instruction_set}, of {', '.join(report.instruction_sets)}" if report.instruction_set else report.kernels
+    grid = table(f"{report.processor}, {report.cores} cores: {sets}; {report.threads} threads", "", "ms", "tokens/s", "decodes")
+    decode = report.decode_milliseconds
+    for name, tokens, milliseconds in (
+        ("decode", 1, decode),
+        (f"verify of {report.verify_len}", report.verify_len, report.verify_milliseconds),
+        (f"commit of {max(1, report.verify_len // 2)}", 0, report.commit_milliseconds),
+    ):
+        speed = f"{1e3 * tokens / milliseconds:.1f}" if tokens else ""
+        grid.add_row(name, f"{milliseconds:.3f}", speed, f"{milliseconds / decode:.2f}")
+    grid.add_row("prefill", "", f"{report.prefill_tokens_per_second:.1f}", "")
+    out.print(grid)
+    out.print(
+        f"A decode after {report.context} tokens moves {report.decode_bytes / 1e6:.1f} MB, {report.share_of_bandwidth:.0%} of "
+        f"what memory gives ({report.bandwidth / 1e9:.1f} GB/s).",
+        highlight=False,
+    )
+
+
+# ``hybridge bench OUT --profile``
+
+
+METHODS = ("decode", "verify", "prefill")
+ROUNDS = 21
+
+
+def profile_parts(artifact: Path, threads: int | None, context: int, *, json: bool) -> None:
+    """Time and show the parts of a decode, a verify and a prefill. Raises what opening the artifact raises."""
+    from hybridge.export.profile.parts import profile
+
+    opened = open_artifact(artifact)
+    if opened.manifest.options.format != "pte":
+        raise UsageError(
+            f"{artifact} is for onnxruntime, and --profile takes ExecuTorch's programs apart; "
+            "profile a .pte of the same model, or use onnxruntime's own profiler."
+        )
+    if threads is not None:
+        set_threads(threads)
+    clock = time.process_time if threads == 1 else time.perf_counter
+    with err.status("Timing the parts of a decode, a verify and a prefill"):
+        profiles = profile(opened, METHODS, context, ROUNDS, clock)
+    if json:
+        print_json([each.to_dict() for each in profiles])
+    else:
+        _show(profiles)
+
+
+def _show(profiles: Sequence[Profile]) -> None:
+    for each in profiles:
+        out.print(_grid(each))
+        out.print(
+            f"The parts add up to {each.sum:.2f} ms, {each.sum / each.milliseconds:.0%} of the whole. "
+            f"Memory reads {each.bandwidth / 1e9:.1f} GB/s here.\n",
+            highlight=False,
+        )
+
+
+def _grid(profile: Profile) -> Table:
+    """A row for each part, the slowest first."""
+    grid = table(
+        f"A {profile.method} after {profile.context} tokens", "", "calls", "ms", "of the time", "moves", "of the limit"
+    )
+    for part in profile.parts:
+        share = part.milliseconds / profile.milliseconds
+        limit = part.share_of_limit(profile.bandwidth)
+        grid.add_row(
+            part.name, f"{part.calls}", f"{part.milliseconds:.3f}", f"{share:.1%}", megabytes(part.bytes), f"{limit:.0%}"
+        )
+    limit = profile.bytes / profile.bandwidth / profile.milliseconds * 1e3
+    grid.add_section()
+    calls = sum(part.calls for part in profile.parts)
+    grid.add_row("the whole", f"{calls}", f"{profile.milliseconds:.3f}", "", megabytes(profile.bytes), f"{limit:.0%}")
+    return grid

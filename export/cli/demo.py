@@ -10,20 +10,19 @@ from rich.text import Text
 from tokenizers import Tokenizer
 
 from hybridge.cache.errors import ValidationError
-from hybridge.export.checks.speculation import contest
+from hybridge.export.check.validate import validate_session
 from hybridge.export.cli.bench import Artifacts, load, print_outcomes
-from hybridge.export.cli.common import err, out
 from hybridge.export.cli.embedded import EMBEDDED, export_embedded
-from hybridge.export.cli.figures import Figure, figures, print_figures
-from hybridge.export.cli.speculation_figures import Subject
+from hybridge.export.cli.figures import Figure, Subject, figures, print_figures
 from hybridge.export.cli.steps import ConsoleProgress
-from hybridge.export.cli.validation_table import print_report
-from hybridge.export.reference.validate import validate_session
+from hybridge.export.cli.validate import print_report
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
+from hybridge.runtime.cli.console import err, out
 from hybridge.runtime.core.drafters import Drafter
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats
+from hybridge.runtime.measure.speculation import contest
 
 NEW_TOKENS, CODE_PROMPTS = 400, 5
 PROMPT = '''class Point:

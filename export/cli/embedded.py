@@ -10,10 +10,10 @@ from typing import Literal
 
 from tokenizers import Tokenizer
 
-from hybridge.export.cli.common import err
 from hybridge.export.cli.export import export_checkpoint
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.cli.console import err
 from hybridge.runtime.kernels import library
 
 EMBEDDED = Path(__file__).parents[1] / "embedded"

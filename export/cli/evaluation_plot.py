@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hybridge.cache.errors import UsageError
 
 if TYPE_CHECKING:
-    from hybridge.export.checks.comparison import ComparisonReport
+    from hybridge.export.check.evaluate import ComparisonReport
 
 KINDS = (".svg", ".png", ".pdf")
 

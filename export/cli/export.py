@@ -8,10 +8,10 @@ from pathlib import Path
 import typer
 from rich.markup import escape
 
-from hybridge.export.cli.common import err, megabytes
 from hybridge.export.cli.steps import ConsoleProgress
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.cli.console import err, megabytes
 
 
 def taps(text: str, mtp: bool) -> tuple[int, ...]:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hybridge.export.cli.common import out, table
 from hybridge.runtime.artifacts.manifest import Manifest
+from hybridge.runtime.cli.console import out, table
+from hybridge.runtime.core.drafters import Drafter, PromptLookup
+from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Session
+from hybridge.runtime.measure.speculation import PLAIN, Outcome, contest, sampling_p_value
 
-if TYPE_CHECKING:  # which needs PyTorch
-    from hybridge.export.checks.validation import ValidationReport
+if TYPE_CHECKING:
+    from hybridge.export.check.validate import ValidationReport
+
 
 PROMPT = list(range(1, 51))
 QWEN3_5_08B = SimpleNamespace(
@@ -150,3 +156,202 @@ def print_figures(results: list[Figure]) -> None:
     for figure in results:
         grid.add_row(figure.what, figure.target, figure.measured, "[green]✓[/]" if figure.reached else "[bold red]✗[/]")
     out.print(grid)
+
+
+# The figures that speculation should reach, measured on one target and all its drafters.
+
+
+CODE, RANDOM, FIXED = "Code, greedy", "Random bytes", "Code, greedy, always the longest block"
+HOT = Sampling(temperature=100.0)
+"""Every token is about as likely as any other: text that no drafter can predict."""
+FEW = Sampling(temperature=1.0, top_k=6)
+"""A small vocabulary, for every cell of the test to get its draws."""
+LONG_TURN, RANDOM_PROMPTS = 1500, 16
+
+Notify = Callable[[int, int], None]
+SURELY_OTHER = 1e-5
+"""A p-value that chance alone does not bring; broken acceptance rules are far below it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """The models measured: a target and all ways to generate from it; draft is the draft model's artifact.
+
+    sessions: of the ways whose drafter is in another artifact of the same target.
+    """
+
+    session: Session
+    ways: Mapping[str, Drafter | None]
+    sessions: Mapping[str, Session]
+    prompts: list[list[int]]
+    draft: Path | None
+
+    @property
+    def room(self) -> int:
+        """Return how many new tokens every prompt leaves room for, at most 1,000."""
+        return min(1000, self.session.max_seq_len - max(len(prompt) for prompt in self.prompts))
+
+
+@dataclass(kw_only=True)
+class BenchReport:
+    """outcomes by text and way; p-values of the sampling by drafter; the median ms of going back a long turn."""
+
+    outcomes: dict[str, dict[str, Outcome]] = field(default_factory=dict)
+    sampling: dict[str, float] = field(default_factory=dict)
+    samples: int = 0
+    undo_ms: float = 0.0
+    undone: int = 0
+
+    @property
+    def lossless(self) -> bool:
+        """Return whether no token or distribution differs, as far as can be told: one of 100 fair samplings has p < 0.01."""
+        return not self._sum("differing") and all(p > SURELY_OTHER for p in self.sampling.values())
+
+    def best(self, text: str) -> tuple[str, float]:
+        """Return the fastest drafter on a text, and how many times faster than plain decoding it is."""
+        return max(self._times(text), key=lambda each: each[1])
+
+    def worst(self, text: str) -> tuple[str, float]:
+        """Return the slowest drafter on a text, likewise."""
+        return min(self._times(text), key=lambda each: each[1])
+
+    def _times(self, text: str) -> list[tuple[str, float]]:
+        outcomes = self.outcomes[text]
+        return [(name, each.times(outcomes[PLAIN])) for name, each in outcomes.items() if name != PLAIN]
+
+    def overhead(self) -> float:
+        """Return the seconds of commits and of all bookkeeping for each second of verifying."""
+        total = self.outcomes[FIXED]["prompt lookup"].total
+        useful = total.draft_seconds + total.decode_seconds + total.verify_seconds
+        return (total.new_seconds - useful) / total.verify_seconds
+
+    def figures(self) -> list[Figure]:
+        best, speed = self.best(CODE)
+        worst, random_speed = self.worst(RANDOM)
+        overhead, p = self.overhead(), min(self.sampling.values())
+        tokens = sum(each.total.new_tokens for name, each in self.outcomes[CODE].items() if name != PLAIN)
+        return [
+            Figure(what=f"code, {best} vs plain", target="≥ 2.5×", measured=f"{speed:.2f}×", reached=speed >= 2.5),
+            Figure(
+                what=f"random bytes, worst drafter ({worst}) vs plain",
+                target="≥ 0.97×", measured=f"{random_speed:.2f}×", reached=random_speed >= 0.97,
+            ),
+            Figure(
+                what="commit + bookkeeping, of a verify", target="≤ 3 %", measured=f"{overhead:.1%}", reached=overhead <= 0.03
+            ),
+            Figure(
+                what=f"tokens other than plain greedy decoding's, of {tokens:,}",
+                target="0", measured=f"{self._sum('differing')} ({self._sum('ties')} ties)", reached=not self._sum("differing"),
+            ),
+            Figure(
+                what=f"sampling, worst p of chi-square over {self.samples:,} tokens each",
+                target="> 0.01", measured=f"{p:.2f}", reached=p > 0.01,
+            ),
+            Figure(
+                what=f"going back a turn of {self.undone:,} tokens",
+                target="≤ 5 ms", measured=f"{self.undo_ms:.2f} ms", reached=self.undo_ms <= 5,
+            ),
+        ]  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything, for JSON."""
+        ways = {
+            text: {name: _measured(each, outcomes[PLAIN]) for name, each in outcomes.items()}
+            for text, outcomes in self.outcomes.items()
+        }
+        figures = [vars(figure) for figure in self.figures()]
+        return {
+            "texts": ways,
+            "sampling": self.sampling,
+            "undo_ms": self.undo_ms,
+            "figures": figures,
+            "lossless": self.lossless,
+        }
+
+    def _sum(self, name: str) -> int:
+        return sum(getattr(each, name) for outcomes in self.outcomes.values() for each in outcomes.values())
+
+
+def _measured(outcome: Outcome, plain: Outcome) -> dict[str, Any]:
+    speed = {"tokens_per_second": outcome.tokens_per_second, "times_plain": outcome.times(plain)}
+    return {**outcome.total.to_dict(), **speed, "differing": outcome.differing, "ties": outcome.ties}
+
+
+def measure(subject: Subject, tokens: int, samples: int, notify: Notify) -> BenchReport:
+    """Generate ``tokens`` tokens of code over all drafters, some random bytes, and draw ``samples`` tokens for each test."""
+    report, session = BenchReport(samples=samples), subject.session
+    drafters = len(subject.ways) - 1
+    new_tokens = min(subject.room, max(2, -(-tokens // (drafters * len(subject.prompts)))))
+    count = min(len(subject.prompts), -(-tokens // (drafters * new_tokens)))
+    steps = ProgressCount(notify, total=count * (drafters + 1) + RANDOM_PROMPTS * (drafters + 1) + 2 * 2 + drafters + 1)
+    report.outcomes[CODE] = contest(
+        session,
+        subject.ways,
+        subject.prompts[:count],
+        new_tokens=new_tokens,
+        sampling=Sampling(),
+        sessions=subject.sessions,
+        notify=steps.done,
+    )
+    report.outcomes[RANDOM] = contest(
+        session,
+        subject.ways,
+        random_prompts(session, RANDOM_PROMPTS, new_tokens),
+        new_tokens=new_tokens,
+        sampling=HOT,
+        sessions=subject.sessions,
+        notify=steps.done,
+    )
+    longest: dict[str, Drafter | None] = {PLAIN: None, "prompt lookup": PromptLookup()}
+    report.outcomes[FIXED] = contest(
+        session, longest, subject.prompts[:2], new_tokens=new_tokens, sampling=Sampling(),
+        block_length=session.verify_len, notify=steps.done,
+    )  # fmt: skip
+    report.sampling = check_sampling(subject, samples, steps.done)
+    report.undone = min(LONG_TURN, session.max_seq_len - 1)
+    report.undo_ms = undo_ms(session, report.undone)
+    return report
+
+
+@dataclass
+class ProgressCount:
+    """Counts what is done for a progress bar."""
+
+    notify: Notify
+    total: int
+    count: int = 0
+
+    def done(self) -> None:
+        self.count += 1
+        self.notify(self.count, self.total)
+
+
+def random_prompts(session: Session, count: int, length: int) -> list[list[int]]:
+    rng = random.Random(0)
+    return [[rng.randrange(min(256, session.vocab_size)) for _ in range(min(64, length))] for _ in range(count)]
+
+
+def check_sampling(subject: Subject, samples: int, done: Callable[[], None]) -> dict[str, float]:
+    """Return p-values without a drafter and with each; for the draft model with the probabilities that it draws from."""
+    text = tuple(subject.prompts[0][:40])
+    drafts = {PLAIN: None, "the target as its own draft model": subject.session}
+    if subject.draft is not None:
+        drafts["draft model"] = Session.load(subject.draft)
+    found = {}
+    for name, draft in drafts.items():
+        found[name] = sampling_p_value(subject.session, draft, text, FEW, samples)[0]
+        done()
+    return found
+
+
+def undo_ms(session: Session, tokens: int) -> float:
+    """Return the median time of going back over a turn of so many tokens by snapshot."""
+    session.reset()
+    session.prefill([1])
+    session.snapshot(0)
+
+    def turn() -> float:
+        session.prefill([1] * (tokens - 1))
+        return milliseconds(lambda: session.restore(0), repeats=1)
+
+    return sorted(turn() for _ in range(5))[2]

@@ -19,10 +19,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from hybridge.export.output.progress import ExportProgress
+from hybridge.export.progress import ExportProgress
 
 if TYPE_CHECKING:  # which needs PyTorch
-    from hybridge.export.checks.validation import ValidationReport
+    from hybridge.export.check.validate import ValidationReport
 
 
 class ConsoleProgress(ExportProgress):
@@ -58,6 +58,6 @@ class ConsoleProgress(ExportProgress):
 
     def validated(self, report: ValidationReport) -> None:
         """Print the table of the report."""
-        from hybridge.export.cli.validation_table import print_report
+        from hybridge.export.cli.validate import print_report
 
         print_report(report, self.console)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hybridge.cache.errors import UnsupportedModelError
-from hybridge.export.drafters.fields import LONGEST_BLOCK, MOST_LAYERS, Fields
+from hybridge.export.drafters.checkpoint import LONGEST_BLOCK, MOST_LAYERS, Fields
 
 BlockKind = Literal["dflash", "dflash2", "dspark"]
 ARCHITECTURES: Mapping[str, BlockKind] = {

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from hybridge.cache.block import Block
+from hybridge.cache.errors import UsageError
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.drafter import DrafterLengthLayer
-from hybridge.export.adaptation.families.family import Unregistered
-from hybridge.runtime.artifacts.drafter_description import DrafterDescription
+from hybridge.export.model.families.family import Unregistered
+from hybridge.export.source.checkpoint import Checkpoint
+from hybridge.runtime.artifacts.options import DrafterDescription
 
 Answers = tuple[Tensor, ...]
 """Draft tokens int64 [1, N], -1 where refused, and their chances float32 [1, N]; of a drafter that samples also the scores
@@ -70,3 +75,45 @@ class ArtifactDrafter(nn.Module):
         length = self.length.close(block)
         cache.count(block.count > 0)
         return length
+
+
+# The tokens that a drafter may propose, where these are not all: its target's output layer is its largest read.
+#
+# Most of a large vocabulary is rare, and what is not among the draft tokens is only never proposed. Source: FR-Spec,
+# arXiv:2502.14856.
+
+
+DraftVocabulary = int | Path
+"""So many of the first tokens, which are the most frequent ones of most tokenizers; or a text, whose tokens they are."""
+
+LARGEST_TEXT = 64 << 20
+"""Bytes: the counts of rarer tokens say nothing that matters."""
+
+
+def draft_ids(checkpoint: Checkpoint, asked: DraftVocabulary) -> Tensor:
+    """Return ids int64 [n] in order, of which the tokens that end a text are always some.
+
+    Raises UsageError where there are none or as many as there are tokens, or where the text cannot be read.
+    """
+    ids = {*range(asked)} if isinstance(asked, int) else _of_text(checkpoint, asked)
+    if not 1 <= len(ids) < checkpoint.vocab_size:
+        raise UsageError(
+            f"--draft-vocab {asked} is {len(ids)} tokens, but should be some of the model's "
+            f"{checkpoint.vocab_size}; leave it out for all of them."
+        )
+    return torch.tensor(sorted({*ids, *checkpoint.eos_ids}))
+
+
+def _of_text(checkpoint: Checkpoint, path: Path) -> set[int]:
+    tokenizer = checkpoint.tokenizer.tokenizer
+    if tokenizer is None:
+        raise UsageError(f"--draft-vocab {path} needs the model's tokenizer, and it has none; give a number of tokens.")
+    try:
+        with path.open("rb") as file:
+            text = file.read(LARGEST_TEXT).decode("utf-8", errors="ignore")
+    except OSError as error:
+        raise UsageError(
+            f"--draft-vocab {path} cannot be read ({error.strerror}); give a text, or a number of tokens."
+        ) from None
+    counts = Counter(token for line in text.splitlines(keepends=True) for token in tokenizer.encode(line).ids)
+    return {token for token in counts if token < checkpoint.vocab_size}

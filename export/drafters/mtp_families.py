@@ -15,8 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
-from hybridge.export.drafters.experts import fused_experts
-from hybridge.export.drafters.fields import MOST_LAYERS
+from hybridge.export.drafters.checkpoint import MOST_LAYERS, fused_experts
 
 Weights = dict[str, Tensor]
 LAYER = re.compile(r"layers\.(\d{1,4})\.")

@@ -24,7 +24,8 @@ from hybridge.cache.recurrences.state_space import LinearAttention, StepSize
 from hybridge.export.operators.define import define
 from hybridge.export.operators.elementwise import ACTIVATIONS
 
-# The gated delta rule. Hk key heads, H value heads, K key dim, V value dim; C = 2 Hk K + H V. Its commit is an update of rank
+# The gated delta rule. Hk key heads, H value heads, K key dim, V value dim; C = 2 Hk K + H V. Its commit is an
+# update of rank
 # ``count``.
 DELTA_ROWS = "Tensor mixed, Tensor decay, Tensor beta, Tensor rate, Tensor bias"
 """mixed [B, T, C] is query, key and value as a convolution leaves them; the gates are ``DeltaGates``'."""
@@ -322,7 +323,8 @@ define(
     lambda state, log_decay, x, count: torch.empty_like(count),
 )
 
-# The short causal convolution with its window. W = kernel - 1, X channels of a wider row; C are read, from ``start`` on.
+# The short causal convolution with its window. W = kernel - 1, X channels of a wider row; C are read, from
+# ``start`` on.
 CONV_ROWS = "Tensor x, Tensor taps, Tensor? bias"
 """x [B, T, X]; taps [W + 1, C], the newest last, and bias [C]. The activation is a name of ``ACTIVATIONS``, or empty."""
 

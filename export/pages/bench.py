@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hybridge.export.checks.speculation import PLAIN, Outcome
 from hybridge.export.pages.page import page
+from hybridge.runtime.measure.speculation import PLAIN, Outcome
 
 ROW, TOP = 24, 28
 LEFT, LONGEST = 200, 280

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 import hybridge
 from hybridge.cache.errors import OutputError
-from hybridge.runtime.files.durable import replace_file
+from hybridge.runtime.files import replace_file
 
 FOLDER = Path(__file__).parent / "templates"
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from hybridge.export.pages.page import page
 from hybridge.export.pages.timeline import timeline
-from hybridge.runtime.chat.text_stream import Decoder, TextStream
 from hybridge.runtime.core.statistics import Draft, Trace
+from hybridge.runtime.text.text_stream import Decoder, TextStream
 
 Piece = tuple[str, str]
 """A style and a text."""

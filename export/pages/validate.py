@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hybridge.export.checks.validation import ValidationReport
+from hybridge.export.check.validate import ValidationReport
 from hybridge.export.pages.error_chart import error_chart
 from hybridge.export.pages.page import page
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 from executorch.backends.transforms.utils import create_constant_placeholder
-from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig
+from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, schema
+from executorch.exir._serialize._cord import FileBackedData
+from executorch.exir._serialize._flatbuffer_program import _flatbuffer_to_program, _program_to_flatbuffer
+from executorch.exir._serialize._program import _ExtendedHeader, _get_extended_header, _insert_flatbuffer_header
+from executorch.exir._serialize.padding import aligned_size, pad_to
 from executorch.exir.dialects._ops import ops
+from executorch.exir.emit import _emit_program, _emitter
 from executorch.exir.passes import MemoryPlanningPass
+from executorch.exir.schema import EValue, TensorDataLocation
+from executorch.exir.tensor import ALIGNMENT, TensorSpec, make_tensor_value
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
@@ -50,3 +62,132 @@ def constant_input(program: ExportedProgram, name: str, value: torch.Tensor) -> 
     with graph.inserting_before(next(iter(graph.nodes))):
         node: Node = create_constant_placeholder(program, graph, name, InputKind.BUFFER, value, persistent_buffer=True)
     return node
+
+
+# ExecuTorch 1.5.1: how a program's constants get from tensors to the file, and a patch that does it without a copy.
+
+
+class StoredTensor(FileBackedData):  # type: ignore[misc]  # untyped upstream
+    """The bytes of a tensor's storage, which stays where it is until it is written.
+
+    Takes the place of ``bytes`` in a program that is put together, as data in a file does: its length is asked for and it is
+    told to write itself.
+    """
+
+    def __init__(self, storage: Any) -> None:
+        self._storage = storage  # which owns the memory
+        array = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
+        self._view = memoryview(array).cast("B")
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    def __deepcopy__(self, memo: Any) -> StoredTensor:
+        return self
+
+    def prefix(self, size: int) -> bytes:
+        return bytes(self._view[:size])
+
+    def sha256(self) -> bytes:
+        return hashlib.sha256(self._view).digest()
+
+    def to_bytes(self) -> bytes:
+        return bytes(self._view)
+
+    def write_to_file(self, outfile: Any) -> None:
+        outfile.write(self._view)
+
+    def close(self) -> None:
+        """Do nothing: there is no file."""
+
+
+@contextmanager
+def constants_in_place() -> Iterator[None]:
+    """Inside, ``to_executorch`` leaves constants where they are and looks at each once, not once for each method.
+
+    Else it makes bytes of every constant of every method, only to find that it has most already. Patches the emitter's
+    ``_tensor_spec_to_evalue``, which does that, for constants that lie in the program's own file.
+    """
+    seen: dict[int, tuple[StoredTensor, str]] = {}  # by address, of memory that is kept so that no other gets it
+
+    class Emitter(_emitter._TopLevelEmitter):  # type: ignore[misc]  # untyped upstream
+        def _tensor_spec_to_evalue(self, spec: TensorSpec, constant_tag: str | None = None) -> EValue:
+            if not _is_constant(spec):
+                return super()._tensor_spec_to_evalue(spec, constant_tag)
+            address = spec.storage.data_ptr()
+            if address not in seen:
+                stored = StoredTensor(spec.storage)
+                seen[address] = stored, stored.sha256().hex()
+            stored, digest = seen[address]
+            assert len(stored) == spec.nbytes(), f"a constant of {spec.nbytes()} bytes in a storage of {len(stored)}"
+            index = self.program_state.cached_spec_hash_values.get(digest, -1)
+            if index == -1:
+                index = self._save_new_const_tensor(spec, stored, digest)
+            return EValue(make_tensor_value(index, None, spec))
+
+    with mock.patch.object(_emit_program, "_TopLevelEmitter", Emitter):
+        yield
+
+
+def _is_constant(spec: TensorSpec) -> bool:
+    """Return whether a tensor is in the program's segment of constants: not empty, no state, in no other file."""
+    planned = spec.mem_id is not None and spec.mem_offset is not None
+    outside = spec.extra_tensor_info is not None and spec.extra_tensor_info.location == TensorDataLocation.EXTERNAL
+    return bool(spec.const and spec.allocated_memory and not planned and not outside)
+
+
+# ExecuTorch 1.5.1: the program file, as its serializer reads and writes it.
+#
+# A file is a flatbuffer with a header behind its first 8 bytes, then segments with the weights: the header says
+# where.
+
+
+Chain, DelegateCall, KernelCall = schema.Chain, schema.DelegateCall, schema.KernelCall
+ScalarType, Tensor, TensorList = schema.ScalarType, schema.Tensor, schema.TensorList
+"""Classes of a program's plans. A tensor has ``allocation_info`` where the runtime allocates it, and is state where it has
+``extra_tensor_info`` too, with its name: that is what ``emit_mutable_buffer_names`` writes."""
+
+HEAD_BYTES: int = _ExtendedHeader.NUM_HEAD_BYTES
+"""So many bytes of a file hold its header, if it has one."""
+
+SEGMENT_ALIGNMENT = 4096
+"""More than any segment asks for."""
+
+MAGIC = r"ET[0-9a-zA-Z][0-9a-zA-Z]"
+"""The flatbuffer's identifier, bytes 4 to 8 of a program."""
+
+CONTROL_FLOW = "executorch_prim::"
+"""Namespace of the runtime's operators on sizes."""
+
+NUMBER_OF_TENSOR = "_local_scalar"
+"""In the name of the operator that makes a number of a tensor."""
+
+
+def read_header(head: bytes) -> Any | None:
+    """Return ``program_size``, ``segment_base_offset`` and ``segment_data_size`` in bytes; None without a valid header."""
+    header = _get_extended_header(head)
+    return header if header is not None and header.is_valid() else None
+
+
+def read_program(flatbuffer: bytes) -> Any:
+    """Return the ``schema.Program`` of the first ``program_size`` bytes of a file; segments are not looked at."""
+    return _flatbuffer_to_program(flatbuffer)
+
+
+def constant_offsets(program: Any, header: Any) -> list[tuple[int, int]]:
+    """Return where in the file each constant begins, and how many bytes there are up to the next one."""
+    segment = program.segments[program.constant_segment.segment_index]
+    starts = sorted(program.constant_segment.offsets[1:])  # the first one stands for no constant
+    base = header.segment_base_offset + segment.offset
+    return [(base + start, end - start) for start, end in zip(starts, [*starts[1:], segment.size], strict=True)]
+
+
+def write_program(program: Any, segment_bytes: int) -> bytes:
+    """Return what stands before the segments, which take ``segment_bytes``: a flatbuffer with its header, padded."""
+    built = _program_to_flatbuffer(program, constant_tensor_alignment=ALIGNMENT)
+    header_bytes: int = aligned_size(_ExtendedHeader.EXPECTED_LENGTH, built.max_alignment)
+    size = header_bytes + len(built.data)
+    base = aligned_size(size, SEGMENT_ALIGNMENT)
+    header = _ExtendedHeader(program_size=size, segment_base_offset=base, segment_data_size=segment_bytes)
+    data = _insert_flatbuffer_header(built.data, MAGIC, pad_to(header.to_bytes(), header_bytes))
+    return bytes(pad_to(data, base))

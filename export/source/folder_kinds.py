@@ -142,3 +142,17 @@ def _error(path: Path, kind: Kind) -> NotACheckpointError:
 
 def _lines(paths: Iterable[Path]) -> str:
     return "\n".join(map(str, paths))
+
+
+# Weights that MLX wrote, which lays some of them out in its own way: refused, with where others come from.
+
+
+ORIGINAL = (
+    "Give the original checkpoint, in float32, float16 or bfloat16. "
+    "hybridge quantizes by itself: export the original with --quantize."
+)
+
+
+def mlx_error(folder: Path) -> NotACheckpointError:
+    """Return what to say of a folder with such weights."""
+    return NotACheckpointError(f"{folder} holds weights that were converted for MLX. {ORIGINAL}")

@@ -14,9 +14,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from hybridge.cache.errors import ArtifactError
-from hybridge.runtime.artifacts.drafter_description import DrafterDescription, check_drafter
-from hybridge.runtime.artifacts.options import ExportOptions, check_limits
-from hybridge.runtime.files.regular import read_regular
+from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions, check_drafter, check_limits
+from hybridge.runtime.files import read_regular
 
 FORMAT_VERSION = 3
 READABLE_VERSIONS = (2, FORMAT_VERSION)

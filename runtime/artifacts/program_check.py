@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 
 from hybridge.cache.errors import ArtifactError
-from hybridge.runtime.artifacts.checked_file import CheckedFile
-from hybridge.runtime.artifacts.drafter_description import OF_DRAFTERS, drafter_constants
-from hybridge.runtime.artifacts.flatbuffer import Damaged, Table, plans_of
+from hybridge.runtime.artifacts.artifact import CheckedFile
 from hybridge.runtime.artifacts.manifest import Manifest, MethodEntry, TensorEntry, shortened
-from hybridge.runtime.artifacts.options import ExportOptions, shorter_verify
+from hybridge.runtime.artifacts.options import OF_DRAFTERS, ExportOptions, drafter_constants, shorter_verify
+from hybridge.runtime.artifacts.plan_check import Damaged, Table, plans_of
 from hybridge.runtime.pinned import (
     EXTRA_TENSOR_INFO,
     INT,
@@ -20,6 +20,7 @@ from hybridge.runtime.pinned import (
     TENSOR_FIELDS,
     VALUE,
     WHOLE_NUMBER,
+    executorch_version,
 )
 
 SLOT_METHODS = ("snapshot", "restore")
@@ -225,3 +226,56 @@ def _same(what: str, actual: object, wanted: object) -> None:
             f"the program is not what the manifest says: {what} {shortened(actual)}, not {shortened(wanted)}. "
             "Export the model again."
         )
+
+
+# Does the runtime that is installed here have what a program was made for? Asked first, so that an error can name it.
+
+
+LIBRARIES = {"pte": "executorch", "onnx": "onnxruntime"}
+"""What runs an artifact, by its format."""
+OURS = "hybridge::"
+NAMED = 8
+"""So many of what is missing are named."""
+
+
+def check_runtime(manifest: Manifest, operators: Collection[str], backends: Collection[str]) -> None:
+    """Raises ArtifactError where the program calls operators, or hands parts to backends, that are not among these."""
+    missing = sorted(manifest.operators - set(operators))
+    if ours := [name for name in missing if name.startswith(OURS)]:
+        raise ArtifactError(
+            f"this hybridge has no operator {_names(ours)}, which the program calls. Export the model again, or use hybridge "
+            f"{manifest.versions.get('hybridge', 'of the version')} that made it."
+        )
+    if missing:
+        raise ArtifactError(
+            f"this ExecuTorch has no operator {_names(missing)}, which the program calls.{other_version(manifest)} "
+            "Export the model again, with --kernels aten if the operator is still missing then."
+        )
+    delegates = {name for method in manifest.methods.values() for name in method.delegates}
+    if absent := sorted(delegates - set(backends)):
+        raise ArtifactError(
+            f"this ExecuTorch has no backend {_names(absent)}, to which the program hands parts.{other_version(manifest)} "
+            "Export the model again, with --backend portable if the backend is still missing then."
+        )
+
+
+def other_version(manifest: Manifest) -> str:
+    """Return a sentence, with a space before it, where another version is installed than made the artifact; else nothing."""
+    library = LIBRARIES[manifest.options.format]
+    made, here = manifest.versions.get(library), installed(library)
+    return "" if made in (None, here) else f" It was made with {library} {made}, and {here} is installed here."
+
+
+def installed(library: str) -> str:
+    """Return the version of a library that is here, ``none`` where it is not installed."""
+    if library == "executorch":
+        return executorch_version() or "none"
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _names(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
 from hybridge.cache.errors import ArtifactError, DraftError
 from hybridge.runtime.artifacts.artifact import LARGEST_SIDE_FILE, Artifact
-from hybridge.runtime.files.regular import read_regular
+from hybridge.runtime.files import read_regular
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
@@ -53,3 +55,37 @@ def check_draft_tokenizer(draft: Artifact, target: Artifact) -> None:
         f"({mine.get(differing[0])} there, {other.get(differing[0])} in the target); use a draft model that was trained with "
         "the target's tokenizer."
     )
+
+
+# The named special tokens of a tokenizer: ``bos_token``, ``eos_token``, ``image_token`` and what else a model has.
+
+
+TOKENIZER_CONFIG = "tokenizer_config.json"
+SPECIAL_TOKENS_MAP = "special_tokens_map.json"
+
+
+def special_tokens(config: Mapping[str, Any], legacy: Mapping[str, Any]) -> dict[str, str]:
+    """Name and text of each, as transformers gives them to a chat template.
+
+    config is tokenizer_config.json; legacy, special_tokens_map.json, counts only beside a config that lists no added tokens.
+    """
+    found: dict[str, str] = {}
+    for source in [config] if "added_tokens_decoder" in config else [config, legacy]:
+        extra = source.get("extra_special_tokens")
+        tokens = {name: token for name, token in source.items() if name.endswith("_token")}
+        tokens |= extra if isinstance(extra, dict) else {}
+        found |= {name: text for name, token in tokens.items() if (text := _text(token)) is not None}
+    return found
+
+
+def _text(token: Any) -> str | None:
+    """The text of a token, which is that or an object with ``content``; None for switches such as ``add_bos_token``."""
+    text = token.get("content") if isinstance(token, dict) else token
+    return text if isinstance(text, str) else None
+
+
+def before_texts(tokenizer: Tokenizer) -> list[int]:
+    """Return the tokens that a tokenizer puts in front of every text; those behind it, such as eos, are none of them."""
+    whole, text = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
+    places = (at for at in range(len(whole) - len(text) + 1) if whole[at : at + len(text)] == text)
+    return [int(token) for token in whole[: next(places, 0)]]

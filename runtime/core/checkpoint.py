@@ -7,8 +7,8 @@ from ctypes import byref, c_int64, c_size_t, c_uint64, create_string_buffer
 from typing import TYPE_CHECKING
 
 from hybridge.cache.errors import UsageError
-from hybridge.runtime.core.failures import run
 from hybridge.runtime.core.interface import CachedSizes, Handle, Kept
+from hybridge.runtime.core.library import run
 from hybridge.runtime.core.model import Owned
 from hybridge.runtime.defaults import DEFAULT_BYTES
 

@@ -21,9 +21,7 @@ from pathlib import Path
 from hybridge.cache.errors import HybridgeError, OutputError, StateFileError, UsageError
 from hybridge.runtime.core.checkpoint import Checkpoint, PrefixCache
 from hybridge.runtime.core.session import Session
-from hybridge.runtime.files.durable import replace_file
-from hybridge.runtime.files.private import private_folder
-from hybridge.runtime.files.regular import read_regular
+from hybridge.runtime.files import private_folder, read_regular, replace_file
 
 log = logging.getLogger(__name__)
 FORMAT = "hybridge-checkpoint-2"

@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 from hybridge.cache.errors import DraftError
 from hybridge.runtime.core import interface
 from hybridge.runtime.core.drafters import Context, Drafter, DraftModel, Proposer
-from hybridge.runtime.core.failures import failure
 from hybridge.runtime.core.interface import (
     Counted,
     DrafterKind,
@@ -37,11 +36,10 @@ from hybridge.runtime.core.interface import (
     SamplingOptions,
     Status,
 )
-from hybridge.runtime.core.library import load
+from hybridge.runtime.core.library import failure, load
 from hybridge.runtime.core.model import Model
-from hybridge.runtime.core.sampling import Sampling
+from hybridge.runtime.core.sampling import Sampling, token_ids
 from hybridge.runtime.core.statistics import PHASES, GenerationStats, Phase
-from hybridge.runtime.core.token_ids import token_ids
 
 Until = Callable[[int], bool]
 """Called with each new token; True makes it the last."""

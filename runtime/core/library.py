@@ -8,12 +8,25 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from hybridge.cache.errors import NativeError, UsageError
+from hybridge.cache.errors import (
+    ArtifactError,
+    CapacityError,
+    CommitError,
+    DraftError,
+    HybridgeError,
+    NativeError,
+    NumericalError,
+    OutputError,
+    SnapshotError,
+    StateFileError,
+    TokenError,
+    UsageError,
+)
 from hybridge.runtime import pinned
-from hybridge.runtime.core.interface import VERSION, declare
+from hybridge.runtime.core.interface import VERSION, Status, declare
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.kernels import library as kernels
 from hybridge.runtime.native_log import without_native_log
@@ -155,3 +168,73 @@ def _compiler() -> str:
             "the native core is compiled at first use, but there is no C++ compiler here: install g++ or clang++, or set CXX."
         )
     return chosen
+
+
+# The core's numbers for what went wrong, as the errors of ``hybridge.errors``.
+
+
+REFUSALS: Mapping[tuple[str, Status], tuple[type[HybridgeError], str]] = {
+    ("commit", Status.INVALID_STATE): (
+        CommitError,
+        "there is no verified block: call verify first, and commit before anything else.",
+    ),
+    ("restore", Status.INVALID_STATE): (
+        SnapshotError,
+        "this slot keeps nothing to restore: it was never filled, or tokens were written below its length since "
+        "(an earlier snapshot was restored and another way taken).",
+    ),
+    ("draft", Status.INVALID_ARGUMENT): (
+        DraftError,
+        "there is no drafter inside this model, or the token is unknown to it.",
+    ),
+    ("resume", Status.INVALID_ARGUMENT): (
+        UsageError,
+        "this checkpoint is of another model; resume it in a session over the one that made it.",
+    ),
+    ("save", Status.FILE_ACCESS): (OutputError, "the state cannot be written."),
+    ("load", Status.FILE_ACCESS): (StateFileError, "the file cannot be read, or is no regular file."),
+    ("load", Status.INVALID_FILE): (StateFileError, "the file is damaged, or no state of this model as the core saves it."),
+    ("become", Status.INVALID_FILE): (StateFileError, "this is no state of this artifact: its numbers do not belong together."),
+    ("checkpoint_read", Status.INVALID_FILE): (StateFileError, "this is no checkpoint of this artifact."),
+    **{
+        (call, Status.INVALID_ARGUMENT): (
+            TokenError,
+            "a draft token is outside the vocabulary, the drafter does not fit this model, or a mask leaves no token.",
+        )
+        for call in ("begin", "next", "end")
+    },
+    **{
+        (call, Status.INVALID_FILE): (
+            ArtifactError,
+            f"the program failed in {call!r}: its file was changed, it refused what fits, or its state is of another length "
+            "than the session's text. Open the artifact again, or reset the session.",
+        )
+        for call in ("prefill", "decode", "verify", "commit", "snapshot", "restore", "reset", "begin", "next", "end")
+    },
+    ("next", Status.INVALID_STATE): (UsageError, "the session's text was changed while the generation waited; begin another."),
+}
+"""By the call and the status: the error, and its words."""
+
+
+def failure(call: str, status: int) -> HybridgeError:
+    """Return the error for a status that a call, named as in ``hybridge.h``, has answered with."""
+    if found := REFUSALS.get((call, Status(status))):
+        return found[0](found[1])
+    text = load().hybridge_status_text(status).decode()
+    logged = load().hybridge_failure().decode(errors="replace")
+    reason = "; ".join([text, *filter(None, map(str.strip, logged.splitlines()))])
+    match status:
+        case Status.NO_ROOM:
+            return CapacityError(f"{call}: {reason}.")
+        case Status.NOT_FINITE:
+            return NumericalError(f"the program gave logits in {call!r} that are NaN or infinite: {reason}.")
+        case Status.BUSY | Status.INVALID_HANDLE | Status.INVALID_ARGUMENT | Status.INVALID_STATE:
+            return UsageError(f"{call}: {reason}.")
+        case _:
+            return ArtifactError(f"the program failed in {call!r}: {reason}.")
+
+
+def run(call: str, *arguments: object) -> None:
+    """Call ``hybridge_<call>``. Raises the error for what it answers, if that is not OK."""
+    if status := getattr(load(), f"hybridge_{call}")(*arguments):
+        raise failure(call, status)

@@ -12,11 +12,9 @@ from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.manifest import PROGRAM
 from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.artifacts.plan_check import check_plans
-from hybridge.runtime.artifacts.program_check import check_methods, check_program
-from hybridge.runtime.artifacts.runtime_check import check_runtime, other_version
-from hybridge.runtime.core.failures import failure, run
+from hybridge.runtime.artifacts.program_check import check_methods, check_program, check_runtime, other_version
 from hybridge.runtime.core.interface import Handle, Info, OnSame, Status
-from hybridge.runtime.core.library import load, load_operators
+from hybridge.runtime.core.library import failure, load, load_operators, run
 from hybridge.runtime.core.programs import Program, Table
 from hybridge.runtime.native_log import without_native_log
 

@@ -15,9 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hybridge.runtime.artifacts.drafter_description import DrafterDescription
-from hybridge.runtime.artifacts.options import Description, ExportOptions
-from hybridge.runtime.core.failures import failure
+from hybridge.runtime.artifacts.options import Description, DrafterDescription, ExportOptions
 from hybridge.runtime.core.interface import (
     MOST_DIMENSIONS,
     ArrayView,
@@ -28,7 +26,7 @@ from hybridge.runtime.core.interface import (
     ProgramTable,
     Type,
 )
-from hybridge.runtime.core.library import load
+from hybridge.runtime.core.library import failure, load
 
 TYPES: Mapping[Type, np.dtype[Any]] = {
     Type.UINT8: np.dtype(np.uint8),

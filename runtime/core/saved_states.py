@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridge.cache.errors import StateFileError
-from hybridge.runtime.files.regular import read_regular
+from hybridge.runtime.files import read_regular
 
 FORMAT, OWN = "hybridge-state-1", b"hybridge-state"
 LARGEST_HEADER = 100_000_000

@@ -18,15 +18,13 @@ from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.core import interface, saved_states
 from hybridge.runtime.core.checkpoint import Checkpoint
 from hybridge.runtime.core.drafters import BlockDrafter, Drafter, DraftModel, check_draft
-from hybridge.runtime.core.failures import failure, run
 from hybridge.runtime.core.generation import Constraint, Generation, Until, Watch, Wishes, signals_wait
 from hybridge.runtime.core.interface import ArrayView, Floats, Handle, Status
-from hybridge.runtime.core.library import load
+from hybridge.runtime.core.library import failure, load, run
 from hybridge.runtime.core.model import Model, Owned, integers, not_loaded
 from hybridge.runtime.core.programs import NUMBERS, Program, seen
-from hybridge.runtime.core.sampling import Sampling
+from hybridge.runtime.core.sampling import Sampling, Tokens, check_block, check_slot, fitting, token_ids
 from hybridge.runtime.core.statistics import GenerationStats
-from hybridge.runtime.core.token_ids import Tokens, check_block, check_slot, fitting, token_ids
 
 Logits = NDArray[np.float32]
 TOKENS_REFUSED = (Status.INVALID_ARGUMENT, Status.NO_ROOM)

@@ -12,12 +12,21 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hybridge.cache.errors import KernelsError
-from hybridge.runtime.files.claim import claim_folder, claimed_file, partial_path, remove_leftover
-from hybridge.runtime.files.durable import sync
-from hybridge.runtime.files.private import distrust, hash_path, private_folder, write_hash
+from hybridge.runtime.files import (
+    claim_folder,
+    claimed_file,
+    distrust,
+    hash_path,
+    partial_path,
+    private_folder,
+    remove_leftover,
+    sync,
+    write_hash,
+)
 from hybridge.runtime.pinned import (
     COPIES,
     EXECUTORCH,
@@ -178,3 +187,26 @@ def _ingredients(files: Sequence[Path], compiler: str, flags: Sequence[str]) -> 
 
 def _banner(compiler: str) -> str:
     return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout if compiler else ""
+
+
+# The instruction sets that the kernels are compiled for, as dispatch/instruction_sets.txt lists them.
+
+
+TABLE = Path(__file__).parent / "dispatch" / "instruction_sets.txt"
+SAME = {"arm64": "aarch64", "amd64": "x86_64"}
+
+
+@dataclass(frozen=True)
+class InstructionSet:
+    """A name and the compiler's flags."""
+
+    name: str
+    flags: tuple[str, ...]
+
+
+def instruction_sets(machine: str | None = None) -> list[InstructionSet]:
+    """Return those of a processor by its name (this one's if left out), a better one behind a worse."""
+    wanted = (machine or platform.machine()).lower()
+    lines = [line.split() for line in TABLE.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    sets = [InstructionSet(name, tuple(flags)) for processor, name, *flags in lines if processor == SAME.get(wanted, wanted)]
+    return sets or [InstructionSet("plain", ())]

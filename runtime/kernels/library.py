@@ -20,7 +20,7 @@ from typing import Any
 
 from hybridge.cache.errors import KernelsError, UsageError
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.kernels.instruction_sets import TABLE, instruction_sets
+from hybridge.runtime.kernels.compiling import TABLE, instruction_sets
 from hybridge.runtime.pinned import MACROS
 from hybridge.runtime.platforms import HERE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hybridge.export.profiling import bandwidth
+from hybridge.export.profile import parts as bandwidth
 
 
 class Bandwidth:

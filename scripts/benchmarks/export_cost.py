@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ("cache", "export", "runtime")
 SPARE = 2 * 2**30
 """Bytes of memory that are left to everything else."""
-COMMAND = "from hybridge.export.cli import main; main()"
+COMMAND = "from hybridge.__main__ import main; main()"
 
 
 class CannotExportError(Exception):

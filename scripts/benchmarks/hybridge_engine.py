@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from benchmarks.engine import VERIFY, tokens
 from hybridge.runtime import Checkpoint, Session, open_artifact
-from hybridge.runtime.core.failures import run
-from hybridge.runtime.core.library import set_threads
+from hybridge.runtime.core.library import run, set_threads
 from hybridge.runtime.core.saved_states import SavedState
 
 KEPT = ("length", "staged", "operations", "_slots")

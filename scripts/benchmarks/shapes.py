@@ -150,7 +150,7 @@ def sizes_of(checkpoint: Path) -> Sizes:
     from safetensors import safe_open
 
     from hybridge.cache import HybridCache
-    from hybridge.export.checkpoint.config_file import read_config
+    from hybridge.export.source.config import read_config
 
     counts: dict[str, tuple[int, ...]] = {}
     for path in checkpoint.glob("*.safetensors"):

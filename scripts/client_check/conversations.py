@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from client_check.client import Client, Ends
-from hybridge.export.checks.random_program import Oracle
+from hybridge.export.check.random_program import Oracle
 
 NEW, NEW_LATER = 100, 20
 """Greedy tokens behind a prompt, and behind a second turn or the same prompt after a reset."""

@@ -11,7 +11,7 @@ import torch
 import hybridge
 from client_check.client import Client, Functions, Row
 from hybridge.cache import HybridCache
-from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.runtime import PromptLookup, Session
 
 WHAT = {

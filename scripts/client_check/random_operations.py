@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from hybridge.export.checks.random_program import Oracle, RandomProgram
-from hybridge.export.checks.validation import OPERATIONS_PER_PROGRAM, TOLERANCE, ValidationReport, compare
+from hybridge.export.check.random_program import Oracle, RandomProgram
+from hybridge.export.check.validate import OPERATIONS_PER_PROGRAM, TOLERANCE, ValidationReport, compare
 from hybridge.runtime import Model, Session, open_artifact
 
 OPERATIONS, INTERLEAVED_OPERATIONS = 2_000, 10_000

@@ -9,7 +9,7 @@ import typer.main
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from documenting.markdown import table
-from hybridge.export.cli import app
+from hybridge.__main__ import app
 
 HEAD = """# Command line
 

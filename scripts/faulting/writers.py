@@ -18,13 +18,13 @@ from tokenizers import Tokenizer
 
 from hybridge.cache.errors import HybridgeError
 from hybridge.export.api import export_model
-from hybridge.export.output.output_folder import output_folder
+from hybridge.export.write.output_folder import output_folder
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.manifest import MANIFEST, PROGRAM
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.chat.conversation import Conversation, Settings
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.kernels import compiling
+from hybridge.runtime.text.conversation import Conversation, Settings
 
 CHECKPOINT = Path(__file__).parents[2] / "export" / "embedded" / "draft"
 OPTIONS = ExportOptions(max_seq_len=256, prefill_chunk=16, verify_len=4, snapshot_slots=1)

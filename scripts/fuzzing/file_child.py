@@ -128,8 +128,8 @@ def of_state(base: Path, name: str = "saved") -> Callable[[Path], None]:
 
 def of_checkpoint(base: Path) -> Callable[[Path], None]:
     """Read a checkpoint and lay out its state, as an export begins."""
-    from hybridge.export.checkpoint.loading import load_checkpoint
-    from hybridge.export.pte.state_cache import build_cache
+    from hybridge.export.source.checkpoint import load_checkpoint
+    from hybridge.export.write.methods import build_cache
     from hybridge.runtime.artifacts.options import ExportOptions
 
     def run(folder: Path) -> None:

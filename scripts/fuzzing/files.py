@@ -96,7 +96,7 @@ def checkpoint() -> Path:
 
 def changed_program(rng: random.Random, data: bytes) -> bytes:
     """Return a .pte with its flatbuffer changed, not its weights: those may be anything."""
-    from hybridge.export.pinned.program_format import HEAD_BYTES, read_header
+    from hybridge.export.pinned.executorch import HEAD_BYTES, read_header
 
     header = read_header(data[:HEAD_BYTES])
     return changed_bytes(rng, data, end=header.program_size if header else len(data))

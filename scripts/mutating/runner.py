@@ -16,7 +16,7 @@ from pathlib import Path
 LISTED = """
 import sys, warnings
 warnings.simplefilter("ignore")
-import hybridge.export.pte.exporter, hypothesis, pytest
+import hybridge.export.write.pte, hypothesis, pytest
 print(*(name for name in sys.modules if not name.startswith(("hybridge", "__"))), sep="\\n")
 """
 FOLDERS = ("cache", "runtime", "export", "src", "tests", "scripts", "examples", "docs")

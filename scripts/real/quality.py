@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybridge.export.checks.comparison import Comparison
-from hybridge.export.checks.texts import logits_of
+from hybridge.export.check.evaluate import Comparison
+from hybridge.export.texts import logits_of
 from hybridge.runtime.core.session import Session
 
 SCRIPTS = Path(__file__).parents[1]

@@ -9,9 +9,8 @@ from pathlib import Path
 
 from serving.running import Running, serving
 
-from hybridge.export.cli.generating import open_model
-from hybridge.export.cli.prompt import as_message
-from hybridge.export.cli.serve import renderer
+from hybridge.runtime.cli.generating import as_message, open_model
+from hybridge.runtime.cli.serve import renderer
 from real.quality import llama_logits, peer
 
 QUESTIONS = ("What is the capital of France?", "Write two sentences about the sea.", "Name three cities in Italy.")

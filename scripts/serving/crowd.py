@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from hybridge.export.cli.generating import open_model
-from hybridge.export.cli.serve import renderer
+from hybridge.runtime.cli.generating import open_model
+from hybridge.runtime.cli.serve import renderer
 from serving.running import Row, Running, serving, words
 
 TALKS = [[{"role": "user", "content": words(20 + 3 * i, i)}] for i in range(16)]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hybridge.export.checks.validation import tolerance
-from hybridge.export.cli.generating import open_models
+from hybridge.export.check.validate import tolerance
+from hybridge.runtime.cli.generating import open_models
 from hybridge.runtime.core.session import Session
-from hybridge.runtime.structured.grammars import Grammar, Grammars
+from hybridge.runtime.text.grammars import Grammar, Grammars
 from serving.made import VOCABULARY, made_up_tokenizer
 from serving.running import Row
 

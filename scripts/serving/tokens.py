@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hybridge.export.cli.chat_template import taken_apart
-from hybridge.export.cli.generating import Model, open_model
-from hybridge.export.cli.serve import renderer
-from hybridge.runtime.chat.text_stream import TextStream
+from hybridge.runtime.cli.generating import Model, open_model
+from hybridge.runtime.cli.serve import renderer
+from hybridge.runtime.text.chat_template import taken_apart
+from hybridge.runtime.text.text_stream import TextStream
 from serving.running import Row, serving, words
 
 

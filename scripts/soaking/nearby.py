@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from hybridge.export.checks.random_program import Oracle
-from hybridge.export.reference.oracle import uncached
+from hybridge.export.check.oracle import uncached
+from hybridge.export.check.random_program import Oracle
 
 CHANGE, TRIES = 1e-6, 32
 

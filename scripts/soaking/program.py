@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hybridge.cache.errors import HybridgeError, ValidationError
-from hybridge.export.checks.random_program import Oracle, RandomProgram
-from hybridge.export.checks.validation import Careless, ValidationReport, compare, is_greedy, tolerance
+from hybridge.export.check.random_program import Oracle, RandomProgram
+from hybridge.export.check.validate import Careless, ValidationReport, compare, is_greedy, tolerance
 from hybridge.runtime import Session
 from soaking.nearby import none_nearby
 

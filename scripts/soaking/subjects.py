@@ -106,10 +106,10 @@ class Subject:
         return checkpoint, artifact
 
     def _export(self, checkpoint: Path, folder: Path) -> None:
-        from hybridge.export.checkpoint.loading import load_checkpoint
-        from hybridge.export.output.progress import ExportProgress
-        from hybridge.export.pte.exporter import export
-        from hybridge.export.pte.state_cache import build_cache
+        from hybridge.export.progress import ExportProgress
+        from hybridge.export.source.checkpoint import load_checkpoint
+        from hybridge.export.write.methods import build_cache
+        from hybridge.export.write.pte import export
         from hybridge.runtime.artifacts.options import ExportOptions
 
         options: dict[str, Any] = {**SIZES, "max_seq_len": self.max_seq_len, "kernels": self.kernels}

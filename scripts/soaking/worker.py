@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 
-from hybridge.export.reference.oracle import load_original, round_as, uncached
+from hybridge.export.check.oracle import load_original, round_as, uncached
 from soaking.nearby import nearby, none_nearby
 from soaking.program import play_round
 from soaking.subjects import EXPERTS, SUBJECTS, opened

@@ -18,11 +18,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import Qwen3_5ForCausalLM
 
-from hybridge.export.drafters.backbone import DrafterLayer
 from hybridge.export.drafters.block_config import BlockDrafterConfig, read_block_config
-from hybridge.export.drafters.block_weights import BlockWeights, load_block_weights
-from hybridge.export.drafters.rope import load_rope
-from hybridge.export.drafters.tails import MarkovTail
+from hybridge.export.drafters.block_drafter import BlockWeights, load_block_weights
+from hybridge.export.drafters.block_layers import DrafterLayer, MarkovTail
+from hybridge.export.drafters.checkpoint import load_rope
 from training import teacher
 from training.corpus import PAD
 from training.delta import fast_delta_rule

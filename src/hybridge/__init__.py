@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from hybridge.cache import errors
     from hybridge.cache.hybrid_cache import HybridCache
     from hybridge.export.api import export_model
-    from hybridge.export.reference.eager import eager_session
-    from hybridge.export.transformers_api.causal_lm import CausalLM
+    from hybridge.export.check.oracle import eager_session
     from hybridge.runtime.artifacts.options import ExportOptions
     from hybridge.runtime.core.drafters import Drafter
     from hybridge.runtime.core.library import set_threads
     from hybridge.runtime.core.session import Session
+    from hybridge.runtime.integrations.causal_lm import CausalLM
 
 __all__ = ["ExportOptions", "HybridCache", "Session", "eager_session", "errors", "export_model", "load", "set_threads"]
 __version__ = "0.3.0"
@@ -28,7 +28,7 @@ _MODULES = {
     "ExportOptions": "hybridge.runtime.artifacts.manifest",
     "HybridCache": "hybridge.cache.hybrid_cache",
     "Session": "hybridge.runtime.core.session",
-    "eager_session": "hybridge.export.reference.eager",
+    "eager_session": "hybridge.export.check.oracle",
     "errors": "hybridge.cache",
     "export_model": "hybridge.export.api",
     "set_threads": "hybridge.runtime.core.library",
@@ -42,10 +42,10 @@ def load(folder: str | Path, *, drafter: Drafter | None = None, cache_dir: str |
     Raises ArtifactError, saying what is wrong with the folder, and UsageError without ``pip install 'hybridge[export]'``: use
     ``hybridge.Session`` there.
     """
-    from hybridge.cache.deferred import needs_export
+    from hybridge.cache.imports import needs_export
 
     with needs_export("hybridge.load"):
-        from hybridge.export.transformers_api.causal_lm import CausalLM
+        from hybridge.runtime.integrations.causal_lm import CausalLM
 
     return CausalLM.from_pretrained(folder, drafter=drafter, cache_dir=cache_dir)
 
@@ -58,8 +58,7 @@ if not TYPE_CHECKING:  # else a type checker would believe in every name
 
         if name not in _MODULES:
             raise AttributeError(f"module 'hybridge' has no attribute {name!r}")
-        from hybridge.cache.deferred import needs_export
-        from hybridge.cache.quiet import quiet
+        from hybridge.cache.imports import needs_export, quiet
 
         with quiet(), needs_export(f"hybridge.{name}"):
             return getattr(import_module(_MODULES[name]), name)

@@ -7,12 +7,12 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from hybridge.export.cli.chat_template import render
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.runtime import ExportOptions, GenerationStats, Session
-from hybridge.runtime.chat.conversation import Conversation, Settings
 from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.core.programs import TextDescription, TextProgram
+from hybridge.runtime.text.chat_template import render
+from hybridge.runtime.text.conversation import Conversation, Settings
 
 BYTES = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
 END = ord(".")

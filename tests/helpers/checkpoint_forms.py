@@ -17,7 +17,7 @@ from tiny import save_checkpoint, tiny_config
 from transformers import PreTrainedModel
 
 from hybridge.cache.errors import CheckpointError, HybridgeError
-from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.source.checkpoint import load_checkpoint
 
 
 def lfs_pointer(path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import typer.main
 from source_names import ROOT
 
-from hybridge.export.cli import app
+from hybridge.__main__ import app
 
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from hybridge.runtime.kernels import compiling, library
-from hybridge.runtime.kernels.instruction_sets import TABLE, instruction_sets
+from hybridge.runtime.kernels.compiling import TABLE, instruction_sets
 
 STUB, PROGRAM = Path(__file__).parents[1] / "cross", "kernels"
 DTYPES = {

@@ -125,8 +125,8 @@ def _watch_work(watch: Stopwatch) -> None:
     import torch
     from executorch.exir import EdgeProgramManager
 
-    from hybridge.export.lowering import lower
-    from hybridge.export.onnx import trace
+    from hybridge.export.lower import lower
+    from hybridge.export.write.onnx import exporter as trace
 
     _wrap(torch.export, "export", watch, lambda *_: "export")
     _wrap(lower, "_to_edge", watch, lambda *_: "export")

@@ -13,7 +13,7 @@ from public_folders import save_qwen3_5
 from quantized_folders import FORMS, save_mxfp4, save_quantized, save_torchao
 from tiny import save_checkpoint, save_tokenizer, tiny_config
 
-from hybridge.export.source.named import Named
+from hybridge.export.source.locate import Named
 
 TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}<end>"
 TOKENS = 262

@@ -11,7 +11,7 @@ from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_
 from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 from torch import Tensor, nn
 
-from hybridge.export.lowering.quick_lowering import quick_lowering
+from hybridge.export.lower.lower import quick_lowering
 from hybridge.runtime.kernels import library
 
 

@@ -15,8 +15,8 @@ from transformers.cache_utils import MtpCache
 from transformers.masking_utils import LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING, create_sliding_window_causal_mask
 from transformers.modeling_layers import MtpModel
 
+from hybridge.export.drafters.mtp import MtpWeights
 from hybridge.export.drafters.mtp_families import mtp_config, mtp_family
-from hybridge.export.drafters.mtp_weights import MtpWeights
 
 WINDOWED = {
     "hybrid_sliding": {

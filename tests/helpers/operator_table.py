@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from hybridge.cache.quiet import quiet
+from hybridge.cache.imports import quiet
 from hybridge.export import operators
 from hybridge.export.pinned.executorch_runtime import extension, operator_names
 from hybridge.runtime.kernels import library
@@ -37,7 +37,7 @@ def table() -> str:
     library.load()
     for module in pkgutil.iter_modules(operators.__path__, f"{operators.__name__}."):  # make ours known to torch
         import_module(module.name)
-    import_module("hybridge.export.pte.exporter")  # and ExecuTorch's exporter some of the stock ones
+    import_module("hybridge.export.write.pte")  # and ExecuTorch's exporter some of the stock ones
     for path in operator_libraries(STOCK_OPERATORS):
         torch.ops.load_library(str(path))
     lines = map(line, sorted({*operator_names(extension()), *OTHER_SCHEMAS}))

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from hybridge.export.layers.packed_layers import PackedWeight
 from hybridge.export.layers.rounded_weight import Grid
-from hybridge.export.quantization.rounding import round_to_nearest
+from hybridge.export.quantize.rounding import round_to_nearest
 
 
 def packed_weight(weight: Tensor, bits: int, group: int) -> PackedWeight:

@@ -13,7 +13,7 @@ from tokenizer_folders import SPECIAL, added_token, save_vocabulary, write_json
 from transformers import AutoConfig, AutoModelForImageTextToText
 from zoo import VARIANTS
 
-from hybridge.export.checkpoint.loading import load_checkpoint
+from hybridge.export.source.checkpoint import load_checkpoint
 
 CHAT_TEMPLATES = Path(__file__).parent / "chat_templates"
 VISION: dict[str, Any] = {

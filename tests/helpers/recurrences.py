@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-import hybridge.export.kernel_sets.recurrences  # noqa: F401  registers the operators
+import hybridge.export.kernel_sets.hybridge  # noqa: F401  registers the operators
 
 ops = torch.ops.hybridge
 

@@ -10,11 +10,11 @@ import torch
 from served import BYTES, END, Served, Slow, serving
 from torch import Tensor
 
-from hybridge.export.cli.chat_template import render
-from hybridge.export.server.formats import answer_format
-from hybridge.export.server.job import Place
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.core.programs import TextDescription
+from hybridge.runtime.server.worker import Place
+from hybridge.runtime.text.answer_formats import answer_format
+from hybridge.runtime.text.chat_template import render
 
 OPENING = "<|im_start|>assistant\n"
 STARTS = BYTES.encode(OPENING).ids

@@ -11,16 +11,14 @@ from typing import Any
 
 from babbling import BYTES, TEMPLATE, babbler
 
-from hybridge.export.cli.chat_template import render
-from hybridge.export.server.app import Server
-from hybridge.export.server.formats import Format
-from hybridge.export.server.job import Place
-from hybridge.export.server.listening import bound, over
-from hybridge.export.server.prompts import Render
-from hybridge.export.server.settings import Settings
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.core.programs import Numbers, TextDescription, TextProgram
+from hybridge.runtime.server.app import Server, bound, over
+from hybridge.runtime.server.prompts import Render
+from hybridge.runtime.server.worker import Place, Settings
+from hybridge.runtime.text.answer_formats import Format
+from hybridge.runtime.text.chat_template import render
 
 END = BYTES.token_to_id("<|im_end|>")
 babble = babbler(12, END, -0.5)

@@ -26,8 +26,8 @@ ROOT = Path(__file__).parents[2]
 FOLDER = Path(os.environ.get("HYBRIDGE_TEST_STORE", Path.home() / ".cache" / "hybridge-tests"))
 GENERATIONS = 4
 """Versions of the code whose artifacts are kept; those of the others go."""
-EXPORTING = ("hybridge.export.formats", "hybridge.export.api")
-NOT_WRITING = ("hybridge.export.reference.validate", "hybridge.export.checks")
+EXPORTING = ("hybridge.export.api", "hybridge.export.api")
+NOT_WRITING = ("hybridge.export.check.validate", "hybridge.export.check")
 """Modules that ``EXPORTING`` imports and that decide nothing of what is written, as ``hybridge`` itself, which names things."""
 
 

@@ -13,8 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from zoo import VARIANTS
 from zoo.untried import UNTRIED
 
-from hybridge.export.lowering.rewrite import fold_constants
-from hybridge.export.lowering.tidy import drop_idle_nodes
+from hybridge.export.lower.rewrite import drop_idle_nodes, fold_constants
 
 
 def tiny_config(model_type: str, variant: int = 0, **overrides: Any) -> PreTrainedConfig:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.cli.commands.options import HtmlOption, JsonOption, ThreadsOption
-from hybridge.export.cli.common import check_writable_file
+from hybridge.runtime.cli.console import check_writable_file
+from hybridge.runtime.cli.options import HtmlOption, JsonOption, ThreadsOption
 
 EXAMPLES = (
     "hybridge bench",
@@ -49,12 +49,11 @@ def bench(
     if artifact is None and draft is not None:
         raise UsageError("--draft needs the target's artifact before it; leave both out for the embedded models.")
     if profiled and artifact is not None:
-        from hybridge.export.cli.profile import profile_parts
+        from hybridge.export.cli.bench import profile_parts
 
         profile_parts(artifact, threads, context, json=json)
         return
-    from hybridge.export.cli.bench import bench_speculation, exported
-    from hybridge.export.cli.device import bench_device
+    from hybridge.export.cli.bench import bench_device, bench_speculation, exported
     from hybridge.runtime.core.library import set_threads
 
     with exported(artifact, draft) as artifacts:

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from hybridge.export.cli.commands.options import AgainstOption, ArtifactArgument, JsonOption, ReportOption
-from hybridge.export.cli.common import check_writable_file, err, out, print_json, write_json
 from hybridge.export.cli.evaluation_plot import check_plot, plot_comparison
+from hybridge.runtime.cli.console import check_writable_file, err, out, print_json, write_json
+from hybridge.runtime.cli.options import AgainstOption, ArtifactArgument, JsonOption, ReportOption
 
 EXAMPLES = (
     "hybridge evaluate OUT --against CHECKPOINT",
@@ -45,10 +45,10 @@ def evaluate(
         check_writable_file(file)
     if plot is not None:
         check_plot(plot)
-    from hybridge.export.cli.evaluation_table import print_comparison, print_costs
+    from hybridge.export.check.evaluate import Texts
+    from hybridge.export.check.evaluate import evaluate as compare
+    from hybridge.export.cli.evaluate import print_comparison, print_costs
     from hybridge.export.cli.steps import ConsoleProgress
-    from hybridge.export.reference.evaluate import Texts
-    from hybridge.export.reference.evaluate import evaluate as compare
 
     texts = Texts(text=text, prompts=prompts, window=window, tokens=tokens, seed=seed)
     result = compare(artifact, against, texts, ConsoleProgress(err), layers=layers)

@@ -9,8 +9,8 @@ import typer
 
 from hybridge.cache.defaults import DEFAULT_MAX_SEQ_LEN
 from hybridge.cache.errors import UsageError
-from hybridge.export.cli.commands.options import JsonOption
-from hybridge.export.cli.common import err, numbers, print_json
+from hybridge.runtime.cli.console import err, numbers, print_json
+from hybridge.runtime.cli.options import JsonOption
 from hybridge.runtime.defaults import LONG_TEXT
 
 EXAMPLES = (
@@ -143,7 +143,7 @@ def export(
 ) -> None:
     """Turn a checkpoint into one ExecuTorch program with all methods over one state, or into a graph for onnxruntime."""
     from hybridge.export.cli.export import export_checkpoint, print_summary, taps
-    from hybridge.export.quantization.bits import parse_bits
+    from hybridge.export.quantize.bits import parse_bits
     from hybridge.runtime.artifacts.options import ExportOptions
     from hybridge.runtime.kernels import library
 

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from hybridge.export.cli.commands.options import AgainstOption, ArtifactArgument, HtmlOption, JsonOption, ReportOption
-from hybridge.export.cli.common import check_writable_file, err, out, print_json, write_json
+from hybridge.runtime.cli.console import check_writable_file, err, out, print_json, write_json
+from hybridge.runtime.cli.options import AgainstOption, ArtifactArgument, HtmlOption, JsonOption, ReportOption
 from hybridge.runtime.defaults import DEFAULT_PROGRAMS
 
 EXAMPLES = (
@@ -37,14 +37,13 @@ def validate(
     """Hold an artifact against the uncached eager model: random programs of all operations, greedy generation, and texts."""
     for file in filter(None, (report, html)):
         check_writable_file(file)
+    from hybridge.export.check.validate import validate_session
     from hybridge.export.cli.steps import ConsoleProgress
-    from hybridge.export.cli.validation_table import plain_rows, print_report
+    from hybridge.export.cli.validate import plain_rows, print_report
     from hybridge.export.pages.page import write_page
     from hybridge.export.pages.validate import validate_page
-    from hybridge.export.reference.validate import validate_session
-    from hybridge.export.source.checkpoint_path import find_checkpoint
     from hybridge.export.source.folder_kinds import ignored_parts
-    from hybridge.export.source.named import Named
+    from hybridge.export.source.locate import Named, find_checkpoint
 
     steps = ConsoleProgress(err)
     if runtime is not None:

@@ -21,7 +21,7 @@ class HybridgeExportCommand(BaseOptimumCLICommand):
 
     def run(self) -> None:
         """Ends the process with hybridge's exit codes."""
-        from hybridge.export.cli.optimum_command import main
+        from hybridge.export.cli.optimum import main
 
         main(self.args.words)
 

@@ -1,0 +1,191 @@
+"""The checkpoint as an oracle: its eager forward without any cache, with the artifact's roundings where it has any."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from hybridge.cache.errors import UsageError
+from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.cache.operations.quantized_rows import quantize_rows
+from hybridge.export.check.random_program import Oracle
+from hybridge.export.drafters.drafter import ArtifactDrafter
+from hybridge.export.drafters.plan import DrafterPlan
+from hybridge.export.layers.rounded_weight import Rounder
+from hybridge.export.pinned.transformers import attention_function, chosen_attention, mask_function
+from hybridge.export.quantize.quantize import is_quantized, quantize
+from hybridge.export.source.checkpoint import Checkpoint, load_checkpoint, logits_width
+from hybridge.export.source.locate import Named
+from hybridge.export.write.methods import State, build_cache, build_methods
+from hybridge.runtime.artifacts.options import Description, DrafterDescription, ExportOptions
+from hybridge.runtime.core.session import Session
+
+ROUNDED = "hybridge_rounded"
+
+
+def load_oracle(checkpoint: str | Path | Named, manifest: Description, rounder: Rounder | None = None) -> Oracle:
+    """Return a function from tokens to logits [T, V]; ``rounder`` has the weights of a calibrated artifact.
+
+    Raises CheckpointError, and UsageError if the model is another.
+    """
+    original = load_original(checkpoint, manifest)
+    round_as(original, manifest.options, rounder)
+    return uncached(original.model)
+
+
+def load_original(checkpoint: str | Path | Named, manifest: Description) -> Checkpoint:
+    """Load the checkpoint in float32, as it is. Raises CheckpointError, and UsageError if the model is another."""
+    loaded = load_checkpoint(checkpoint)
+    config = loaded.config
+    if (config.model_type, loaded.vocab_size) != (manifest.model_type, manifest.vocab_size):
+        raise UsageError(
+            f"{loaded.folder} is a {config.model_type!r} model with {loaded.vocab_size} tokens, but the artifact is of a "
+            f"{manifest.model_type!r} model with {manifest.vocab_size}; give the checkpoint that it was exported from."
+        )
+    return loaded
+
+
+def round_as(checkpoint: Checkpoint, options: ExportOptions, rounder: Rounder | None = None) -> None:
+    """Round weights, keys and values of the model as an export with ``options`` does."""
+    if is_quantized(options):
+        quantize(checkpoint.model, options, rounder)
+    if options.kv_dtype != "float32":
+        round_keys(checkpoint.model, options)
+
+
+def uncached(model: PreTrainedModel) -> Oracle:
+    """Return a function of tokens to float32 logits [T, V]: one forward over all of them, without any cache."""
+
+    @torch.no_grad()
+    def oracle(tokens: Sequence[int]) -> Tensor:
+        logits: Tensor = model(torch.tensor([list(tokens)]), use_cache=False).logits[0]
+        return logits.float()
+
+    return oracle
+
+
+def round_keys(model: PreTrainedModel, options: ExportOptions) -> None:
+    """Let the layers whose keys and values an artifact rounds attend over rounded ones, else as transformers does."""
+    layers = build_cache(model.config, options).cache_layers()
+    for module in model.modules():
+        index = getattr(module, "layer_idx", None)
+        if index is not None:
+            module.keys_rounded_to = next((part.rounded_to for part in layers[index].leaves() if part.rounded_to), None)
+    chosen = chosen_attention(model)
+    AttentionInterface.register(f"{ROUNDED}_{chosen}", functools.partial(_attend_rounded, chosen))
+    AttentionMaskInterface.register(f"{ROUNDED}_{chosen}", mask_function(chosen))
+    model.set_attn_implementation(f"{ROUNDED}_{chosen}")
+
+
+def _attend_rounded(chosen: str, module: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Any:
+    """transformers' attention function ``chosen``, after rounding key and value [B, G, T, D] row by row."""
+    if module.keys_rounded_to == torch.int8:
+        key, value = (steps.unsqueeze(-1) * quanta for quanta, steps in map(quantize_rows, (key, value)))
+    elif module.keys_rounded_to:
+        key, value = (rows.to(module.keys_rounded_to).to(rows.dtype) for rows in (key, value))
+    plain = sys.modules[type(module).__module__]  # what a model's own file calls plain attention knows its caps and sinks
+    attend = attention_function(chosen, getattr(plain, "eager_attention_forward", None))
+    return attend(module, query, key, value, *args, **options)
+
+
+# A Session without an artifact: the adapted model's methods run eagerly.
+#
+# Where transformers' own cached forward is wrong (several tokens at once in Mamba, Jamba, Zamba, RecurrentGemma and
+# MiniMax),
+# this is the cached forward to use; and it shows what an export will compute before anything is exported.
+
+
+@dataclass(frozen=True, kw_only=True)
+class EagerDescription:
+    """What a Session must know of its model; see ``hybridge.runtime.artifacts.options.Description``."""
+
+    model_type: str
+    vocab_size: int
+    eos_ids: list[int]
+    options: ExportOptions
+    drafter: DrafterDescription | None = None
+    identity: str | None = None
+
+
+class EagerProgram:
+    """The methods of an artifact, run in PyTorch; see ``hybridge.runtime.core.programs.Program``."""
+
+    def __init__(
+        self, model: PreTrainedModel, cache: HybridCache, options: ExportOptions, drafter: ArtifactDrafter | None = None
+    ) -> None:
+        self.cache = cache
+        methods = build_methods(State(model, cache, options.tap_layers, drafter), options.shorter_verify_lens)
+        self._methods = {name: module for name, (module, _) in methods.items()}
+        self._buffers = {name: each.numpy() for name, each in cache.named_buffers()}
+        self._positional = cache.positional_names()
+        self.names = [name for name in self._buffers if name == "staged" or not name.rpartition(".")[2].startswith("staged")]
+        self.bounded = list(cache.bounded_buffers())
+
+    def buffer(self, name: str) -> NDArray[Any]:
+        """Return a buffer's memory. Raises KeyError without one."""
+        return self._buffers[name]
+
+    @torch.no_grad()
+    def call(self, name: str, *inputs: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+        """Run a method. What fails on its way, or is interrupted, is taken back: here it is many steps."""
+        before = {name: each.clone() for name, each in self.cache.named_buffers() if name not in self._positional}
+        try:
+            outputs = self._methods[name](*(torch.tensor(each) for each in inputs))
+            return tuple(each.clone().numpy() for each in (outputs if isinstance(outputs, tuple) else (outputs,)))
+        except BaseException:
+            self._undo(before)
+            raise
+
+    def _undo(self, before: Mapping[str, Tensor]) -> None:
+        for name, buffer in self.cache.named_buffers():
+            if name in before:
+                buffer.copy_(before[name])
+        # It may have written rows behind the length, which longer slots count.
+        self.cache.forget_slots(self.cache.slot_length > self.cache.length)
+
+
+@dataclass(frozen=True)
+class LoadedDrafter:
+    """A drafter of ``plan_drafter`` and the weights that its plan loaded."""
+
+    plan: DrafterPlan
+    weights: nn.Module
+
+
+def eager_session(
+    model: PreTrainedModel, options: ExportOptions | None = None, drafter: LoadedDrafter | None = None
+) -> Session:
+    """Return a Session over ``model``, which stays as it is; its weights are shared, not copied.
+
+    drafter: the model's drafter, which ``hybridge.export.drafters.plan.plan_drafter`` made of the same options.
+    Raises UnsupportedModelError for a family or a layer that is not supported, UsageError for impossible sizes.
+    """
+    options = options or ExportOptions()
+    if options.mtp and drafter is None:
+        raise UsageError("options.mtp needs its drafter: eager_session(model, options, LoadedDrafter(plan, weights)).")
+    config: Any = model.config.get_text_config()
+    plan, own = (drafter.plan, drafter.weights) if drafter else (None, None)
+    cache = build_cache(config, options, plan)
+    tensors = (chain(each.parameters(), each.buffers()) for each in (model, own) if each is not None)
+    weights = {id(each): each for each in chain.from_iterable(tensors)}
+    eos = getattr(config, "eos_token_id", None)  # some text configs of multimodal models have none
+    description = EagerDescription(
+        model_type=config.model_type,
+        vocab_size=logits_width(config),
+        eos_ids=[] if eos is None else eos if isinstance(eos, list) else [eos],
+        options=options,
+        drafter=plan.description if plan else None,
+    )
+    model, own = copy.deepcopy((model, own), weights)  # at once, because they may share a config
+    return Session.over(EagerProgram(model, cache, options, plan.build(own, cache) if plan else None), description)

@@ -1,0 +1,407 @@
+"""Check that an artifact computes what its checkpoint computes: random programs of all operations, then whole generations.
+
+The oracle is the *uncached* forward of the eager model over the whole text: a function from tokens to logits [T, V], because
+transformers' own cached forward is itself wrong for some families. It is causal, so that one forward over the longest text of a
+branch answers for every prefix of it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from hybridge.cache.errors import UsageError, ValidationError
+from hybridge.export.check.evaluate import Drift, measure_drift
+from hybridge.export.check.oracle import load_original, round_as, uncached
+from hybridge.export.check.random_program import Oracle, RandomProgram
+from hybridge.export.layers.rounded_weight import Rounder
+from hybridge.export.progress import ExportProgress
+from hybridge.export.quantize.kept import stored_rounder
+from hybridge.export.quantize.quantize import is_lossy
+from hybridge.export.source.checkpoint import Checkpoint
+from hybridge.export.source.locate import Named
+from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
+from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.artifacts.tokenizer import tokenizer_of
+from hybridge.runtime.core.drafters import BlockDrafter, Context, Proposal
+from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.statistics import GenerationStats
+
+Notify = Callable[[int, int], None]
+Drafted = Callable[[list[int], int, GenerationStats], Iterable[int]]
+"""So many tokens behind a prompt, greedily, with the artifact's own drafter; counts what it did."""
+
+OPERATIONS_PER_PROGRAM = 40
+TOLERANCE = 2e-5
+"""Largest error that passes, relative to the largest logit."""
+
+ROUNDED_KEYS_TOLERANCE, ROUNDED_ACTIVATIONS_TOLERANCE = 2e-3, 5e-2
+"""The same where keys and values, or what goes into linear layers, are rounded to 8 bits as they come: a difference in the last
+bit of what is rounded then makes a whole step, now and then in each layer."""
+
+
+def validate(
+    session: Session,
+    oracle: Oracle,
+    *,
+    programs: int,
+    prompts: int,
+    new_tokens: int,
+    seed: int,
+    notify: Notify,
+    drafted: Drafted | None = None,
+) -> ValidationReport:
+    """Run ``programs`` random programs and ``prompts`` greedy generations of ``new_tokens`` against ``oracle``.
+
+    notify(done, total) is called after each. drafted: of an artifact with a drafter of its own.
+    Raises UsageError for counts below 0.
+    """
+    if min(programs, prompts, new_tokens) < 0:
+        raise UsageError("programs, prompts and tokens must be 0 or more.")
+    report = ValidationReport(seed=seed, tolerance=tolerance(session.manifest.options))
+    for i in range(programs):
+        run = RandomProgram(session, random.Random(f"{seed} {i}"))
+        run.play(OPERATIONS_PER_PROGRAM)
+        report.operations.update(name.split()[0] for name in run.log)
+        compare(report, i, run, oracle)
+        notify(i + 1, programs + prompts)
+    for i in range(prompts):
+        _check_generation(report, session, oracle, random.Random(f"{seed} prompt {i}"), new_tokens, drafted)
+        notify(programs + i + 1, programs + prompts)
+    return report
+
+
+def tolerance(options: ExportOptions) -> float:
+    """Return how far an artifact with ``options`` may be from the eager model with the same quantized weights."""
+    if options.rounds_inputs:
+        return ROUNDED_ACTIVATIONS_TOLERANCE
+    return TOLERANCE if options.kv_dtype == "float32" else ROUNDED_KEYS_TOLERANCE
+
+
+def compare(report: ValidationReport, program: int, run: RandomProgram, oracle: Oracle) -> None:
+    """Hold every observation against the oracle, with one forward for each branch of the program's texts."""
+    want: dict[int, Tensor] = {}
+    longest: tuple[int, ...] = ()
+    answers = torch.empty(0)
+    # In reverse order, every text comes after one that it is a prefix of, if there is one.
+    for i in sorted(range(len(run.observations)), key=lambda i: run.observations[i].text, reverse=True):
+        text = run.observations[i].text
+        if longest[: len(text)] != text:
+            longest, answers = text, oracle(text)
+        want[i] = answers[len(text) - 1]
+    report.largest_logit = max([report.largest_logit, *(float(row.abs().max()) for row in want.values())])
+    for i, seen in enumerate(run.observations):
+        error = float((seen.logits - want[i]).abs().nan_to_num(float("inf")).max())
+        operation, same = run.log[seen.operation - 1].split()[0], bool(seen.logits.argmax() == want[i].argmax())
+        report.observe(operation, len(seen.text) - 1, error, same_best=same)
+        if error > report.tolerance * report.largest_logit and report.first_divergence is None:
+            report.first_divergence = Divergence(
+                program=program, operations=run.log[: seen.operation], position=len(seen.text) - 1, error=error
+            )
+
+
+def _check_generation(
+    report: ValidationReport,
+    session: Session,
+    oracle: Oracle,
+    rng: random.Random,
+    new_tokens: int,
+    drafted: Drafted | None,
+) -> None:
+    """Greedy with and without speculation against eager greedy, on a prompt that repeats itself: many draft tokens."""
+    check = report.generation
+    phrase = [rng.randrange(session.vocab_size) for _ in range(rng.randint(4, 12))]
+    prompt = (phrase * 12)[: max(1, min(48, session.max_seq_len - 1))]
+    stats = GenerationStats()
+    session.reset()
+    plain = list(session.generate(prompt, max_new_tokens=new_tokens))
+    session.reset()
+    drafter = Careless(rng, session.vocab_size) if session.verify_len > 1 else None
+    block = session.verify_len if drafter else None  # always propose, however wrong the draft tokens are
+    speculative = list(session.generate(prompt, max_new_tokens=new_tokens, drafter=drafter, block_length=block, stats=stats))
+    check.prompts += 1
+    check.tokens += len(plain)
+    check.plain_matches += is_greedy(report, prompt, plain, oracle)
+    check.speculative_matches += speculative == plain or is_greedy(report, prompt, speculative, oracle)
+    check.accepted += stats.accepted
+    check.rejected += stats.proposed - stats.accepted
+    check.rollbacks += stats.rollbacks
+    if drafted is not None:
+        session.reset()
+        own_stats = GenerationStats()
+        own = list(drafted(prompt, new_tokens, own_stats))
+        check.drafted_prompts += 1
+        check.drafted_matches += own == plain or is_greedy(report, prompt, own, oracle)
+        check.drafted_accepted += own_stats.accepted
+        check.drafted_rejected += own_stats.proposed - own_stats.accepted
+
+
+class Careless:
+    """Proposes what followed the text's last two tokens before, sometimes spoilt: blocks of every length are accepted."""
+
+    needs_hidden = is_free = False
+
+    def __init__(self, rng: random.Random, vocab_size: int) -> None:
+        self.rng, self.vocab_size = rng, vocab_size
+
+    def propose(self, context: Context, limit: int) -> Proposal:
+        """Propose ``limit`` tokens."""
+        tokens = context.tokens
+        place = next((i for i in range(len(tokens) - 3, -1, -1) if tokens[i : i + 2] == tokens[-2:]), None)
+        proposed = [] if place is None else tokens[place + 2 :][:limit]
+        proposed += [self.rng.randrange(self.vocab_size) for _ in range(limit - len(proposed))]
+        if self.rng.random() < 0.5:
+            proposed[self.rng.randrange(limit)] = self.rng.randrange(self.vocab_size)
+        return Proposal(proposed)
+
+
+def is_greedy(report: ValidationReport, prompt: list[int], tokens: list[int], oracle: Oracle) -> bool:
+    """Return whether each token is the eager model's best after what precedes it: the whole is then its greedy output.
+
+    One forward over the text answers for every prefix. A tie counts as agreement, and is counted.
+    """
+    logits = oracle(prompt + tokens[:-1])[len(prompt) - 1 :]
+    best = logits.max(-1).values
+    chosen = logits.gather(-1, torch.tensor(tokens)[:, None])[:, 0]
+    tied = (chosen < best) & (best - chosen <= report.tolerance * float(logits.abs().max()))
+    report.generation.ties += int(tied.sum())
+    return bool(((chosen == best) | tied).all())
+
+
+@dataclass(kw_only=True)
+class Divergence:
+    """The first place where the artifact leaves the eager model, with what led to it."""
+
+    program: int
+    operations: list[str]
+    position: int
+    error: float
+
+
+@dataclass(kw_only=True)
+class GenerationCheck:
+    """Greedy generations compared. A tie is a token whose best two logits are closer than the tolerance.
+
+    drafted: with the artifact's own drafter, if it has one; the others' draft tokens are looked up in the text.
+    """
+
+    prompts: int = 0
+    tokens: int = 0
+    plain_matches: int = 0
+    speculative_matches: int = 0
+    ties: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    rollbacks: int = 0
+    drafted_prompts: int = 0
+    drafted_matches: int = 0
+    drafted_accepted: int = 0
+    drafted_rejected: int = 0
+
+    @property
+    def passed(self) -> bool:
+        own = self.drafted_matches == self.drafted_prompts
+        return own and self.plain_matches == self.speculative_matches == self.prompts
+
+
+@dataclass(kw_only=True)
+class TextCheck:
+    """Texts that the artifact's tokenizer and the checkpoint's were given. difference: the first with other tokens."""
+
+    texts: int = 0
+    equal: int = 0
+    difference: str = ""
+
+
+@dataclass(kw_only=True)
+class ValidationReport:
+    """Counts of what was run, and how far the artifact was off. Errors are absolute, and relative to the largest logit."""
+
+    seed: int
+    tolerance: float
+    operations: Counter[str] = field(default_factory=Counter)
+    compared: int = 0
+    worst: float = 0.0
+    total: float = 0.0
+    largest_logit: float = 0.0
+    top1_matches: int = 0
+    worst_at: dict[tuple[str, int], float] = field(default_factory=dict)
+    """The worst error by operation and position."""
+    first_divergence: Divergence | None = None
+    generation: GenerationCheck = field(default_factory=GenerationCheck)
+    tokenizer: TextCheck = field(default_factory=TextCheck)
+    drift: Drift | None = None
+
+    @property
+    def worst_relative(self) -> float:
+        return self.worst / self.largest_logit if self.largest_logit else 0.0
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.compared if self.compared else 0.0
+
+    @property
+    def mean_relative(self) -> float:
+        return self.mean / self.largest_logit if self.largest_logit else 0.0
+
+    @property
+    def top1_agreement(self) -> float:
+        return self.top1_matches / self.compared if self.compared else 0.0
+
+    @property
+    def passed(self) -> bool:
+        return self.first_divergence is None and self.generation.passed and not self.tokenizer.difference
+
+    def observe(self, operation: str, position: int, error: float, *, same_best: bool) -> None:
+        """Count a vector of logits: the operation that gave it, its position and error, and whether its best token agrees."""
+        self.compared += 1
+        self.worst, self.total = max(self.worst, error), self.total + error
+        self.top1_matches += same_best
+        place = (operation, position)
+        self.worst_at[place] = max(self.worst_at.get(place, 0.0), error)
+
+    def check(self) -> None:
+        """Raises ValidationError where the artifact is not what the checkpoint is."""
+        if self.tokenizer.difference:
+            raise ValidationError(
+                f"the artifact's tokenizer gives other tokens than the checkpoint's: {self.tokenizer.difference}. Export the "
+                "model again, or name the tokenizer that it was exported with by --tokenizer."
+            )
+        if not self.passed:
+            raise ValidationError(
+                f"the artifact disagrees with the eager model: worst error {self.worst_relative:.1e} of the largest logit "
+                f"(tolerance {self.tolerance:.0e}), greedy output equal for {self.generation.speculative_matches} of "
+                f"{self.generation.prompts} prompts{self._drafted()}. Repeat with --seed {self.seed}."
+            )
+
+    def _drafted(self) -> str:
+        """How the artifact's own drafter did, if it has one."""
+        check = self.generation
+        if not check.drafted_prompts:
+            return ""
+        return f", with its own drafter {check.drafted_matches} of {check.drafted_prompts}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but the errors of each position, for JSON."""
+        derived = ("worst_relative", "mean", "mean_relative", "top1_agreement", "passed")
+        names = (*(each.name for each in fields(self) if each.name != "worst_at"), *derived)
+        own = {name: getattr(self, name) for name in names}
+        own |= {"operations": dict(self.operations), "generation": asdict(self.generation)}
+        own["tokenizer"] = asdict(self.tokenizer)
+        own["drift"] = asdict(self.drift) if self.drift else None
+        own["first_divergence"] = asdict(self.first_divergence) if self.first_divergence else None
+        # JSON has no infinity.
+        return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in own.items()}
+
+
+# Hold an artifact against the checkpoint that it was exported from.
+
+
+PROMPTS, NEW_TOKENS = 20, 200
+
+
+def validate_session(
+    artifact: Path, checkpoint: str | Path | Named, steps: ExportProgress, *, programs: int, seed: int
+) -> ValidationReport:
+    """Compare an artifact with the eager model; ``report.check()`` then raises where it failed."""
+    opened = open_artifact(artifact)
+    session = Session.of(opened)
+    oracle, texts = _load(checkpoint, opened)
+    report = _compare(session, oracle, steps, _drafted(session), programs=programs, seed=seed)
+    report.tokenizer = texts
+    if is_lossy(session.manifest.options):
+        original = uncached(load_original(checkpoint, session.manifest).model)
+        report.drift = measure_drift(session, original, oracle, seed=seed)
+    return report
+
+
+def _load(checkpoint: str | Path | Named, artifact: Artifact) -> tuple[Oracle, TextCheck]:
+    """Return the checkpoint with the artifact's roundings, and how their tokenizers compare."""
+    original = load_original(checkpoint, artifact.manifest)
+    round_as(original, artifact.manifest.options, _stored(artifact))
+    return uncached(original.model), compare_texts(artifact, original)
+
+
+def _stored(artifact: Artifact) -> Rounder | None:
+    """The rounded weights of a calibrated artifact, which nothing else has."""
+    calibration = artifact.manifest.calibration
+    return stored_rounder(artifact.program, calibration.stored) if calibration else None
+
+
+def _drafted(session: Session) -> Drafted | None:
+    """Generation with the artifact's own drafter, if it has one, always by the longest block."""
+    if session.manifest.drafter is None:
+        return None
+    drafter = BlockDrafter(session)
+
+    def drafted(prompt: list[int], new_tokens: int, stats: GenerationStats) -> Iterator[int]:
+        return session.generate(
+            prompt, max_new_tokens=new_tokens, drafter=drafter, block_length=session.verify_len, stats=stats
+        )
+
+    return drafted
+
+
+def _compare(
+    session: Session, oracle: Oracle, steps: ExportProgress, drafted: Drafted | None, *, programs: int, seed: int
+) -> ValidationReport:
+    new_tokens = max(1, min(NEW_TOKENS, session.max_seq_len // 2))
+    with steps.counted("Validating against eager") as notify:
+        return validate(
+            session,
+            oracle,
+            programs=programs,
+            prompts=PROMPTS,
+            new_tokens=new_tokens,
+            seed=seed,
+            notify=notify,
+            drafted=drafted,
+        )
+
+
+# Compare the tokens of an artifact's tokenizer with its checkpoint's, on texts that tokenizers differ on.
+
+
+ODD_TEXTS = (
+    "",
+    "a",
+    " a  text\twith   spaces ",
+    "\n\nThe quick brown fox,\r\n  12 of them: 'jumps' over x_y = f(3.5);\n",
+    "I'M they'll WE'VE don't",
+    "1234567890 3.14 1,000,000 ½ ४२",
+    "漢字とかな 한국어 中文,混排",
+    "e\u0301 n\u0303 Ünïcödé ﬁ Å",
+    "👩\u200d👩\u200d👧 🚀🏳\ufe0f\u200d🌈",
+    "شكرا עברית हिन्दी ไทย",
+    "def f(x):\n    return x**2  # <|not a token|>\n",
+    "\u2581 \u00a0 \u3000 \u200b \ufffd \x00 \x7f",
+)
+
+
+def compare_texts(artifact: Artifact, checkpoint: Checkpoint) -> TextCheck:
+    """Return how the artifact's tokens compare with the checkpoint's; no texts where one of them has no tokenizer."""
+    wanted = checkpoint.tokenizer
+    if artifact.tokenizer is None or wanted.tokenizer is None:
+        return TextCheck()
+    return compare_tokenizers(tokenizer_of(artifact), wanted.tokenizer, [*wanted.special.values()])
+
+
+def compare_tokenizers(found: Tokenizer, wanted: Tokenizer, special: Sequence[str]) -> TextCheck:
+    """Return how many texts, some with special tokens in them, become the same tokens, with what is added around them."""
+    check = TextCheck()
+    for text in (*ODD_TEXTS, *(f"a{token} b" for token in special)):
+        got, want = found.encode(text).ids, wanted.encode(text).ids
+        check.texts += 1
+        check.equal += got == want
+        if got != want and not check.difference:
+            check.difference = f"{text!r} is {got}, but should be {want}"
+    return check

@@ -1,1 +1,0 @@
-"""Checkpoints: config, weights, the text model in a multimodal one."""

@@ -1,0 +1,39 @@
+"""Recognize in exported graphs what our kernels do in one pass, whatever model wrote it: one idea a file.
+
+A replacement is made only where the graph says exactly what the operator computes; anything else stays as it is.
+"""
+
+from __future__ import annotations
+
+from torch.export import ExportedProgram
+
+from hybridge.export.lower.fusion.edge_passes import copies_to_views, use_own_operators
+from hybridge.export.lower.fusion.match import make_new_tensors, mark_written, share_equal_nodes
+from hybridge.export.lower.fusion.patterns import (
+    cancel_transposes,
+    drop_idle_scalings,
+    fuse_gates,
+    fuse_norms,
+    fuse_rotary,
+    own_linears,
+    scale_before_widening,
+)
+from hybridge.export.lower.rewrite import fold_constants
+
+EDGE_PASSES = (copies_to_views, use_own_operators)
+"""For the lowering, once views are copies and operators are the runtime's own."""
+
+
+def fuse(program: ExportedProgram) -> None:
+    """Put ``hybridge::`` operators into an exported graph, in place, before it is lowered."""
+    make_new_tensors(program)
+    mark_written(program)
+    drop_idle_scalings(program)
+    scale_before_widening(program)
+    share_equal_nodes(program)
+    fuse_norms(program)
+    fuse_rotary(program)
+    fuse_gates(program)
+    cancel_transposes(program)
+    fold_constants(program)
+    own_linears(program)

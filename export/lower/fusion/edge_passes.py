@@ -1,0 +1,83 @@
+"""Passes over edge programs: copies that move nothing become views, and operators that ours are faster than become ours."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.passes.infra.pass_base import PassResult
+
+import hybridge.export.operators.attention  # noqa: F401  registers the operators
+from hybridge.export.lower.fusion.match import AnyNode
+from hybridge.export.pinned.executorch import CLONE, edge
+
+aten, own = edge.aten, edge.hybridge
+
+RESHAPING = frozenset(
+    {
+        aten.clone.default,
+        aten.expand_copy.default,
+        aten.permute_copy.default,
+        aten.select_copy.int,
+        aten.slice_copy.Tensor,
+        aten.squeeze_copy.dim,
+        aten.squeeze_copy.dims,
+        aten.unsqueeze_copy.default,
+        CLONE,
+    }
+)
+"""What gives as many numbers as it is given either reorders them or leaves them as they are."""
+
+
+def copies_to_views(graph_module: GraphModule) -> PassResult:
+    """Make ``view_copy`` of them, the one copy that the memory planning leaves out. A pass over an edge program."""
+    node: AnyNode
+    for node in graph_module.graph.nodes:
+        if node.target in RESHAPING and _keeps_order(node):
+            node.target, node.args, node.kwargs = aten.view_copy.default, (node.args[0], list(node.meta["val"].shape)), {}
+    graph_module.recompile()
+    return PassResult(graph_module, True)
+
+
+def _keeps_order(node: AnyNode) -> bool:
+    source = node.args[0]
+    # A view of state would show what is written to it later.
+    if not isinstance(source, Node) or _base(source).op == "placeholder":
+        return False
+    before, after = source.meta["val"], node.meta["val"]
+    if not (isinstance(before, Tensor) and isinstance(after, Tensor)) or before.dtype != after.dtype:
+        return False
+    if not all(isinstance(size, int) for size in (*before.shape, *after.shape)) or before.numel() != after.numel():
+        return False
+    return node.target != aten.permute_copy.default or _moves_nothing(before, node.args[1])
+
+
+def _base(node: AnyNode) -> AnyNode:
+    while node.target == aten.view_copy.default:
+        node = node.args[0]
+    return node
+
+
+def _moves_nothing(x: Tensor, dims: object) -> bool:
+    """Return whether only dimensions of size 1 change places."""
+    assert isinstance(dims, list | tuple)
+    kept = [dim % x.dim() for dim in dims if x.shape[dim] != 1]
+    return kept == sorted(kept) or x.numel() == 0
+
+
+FASTER = {aten.permute_copy.default: own.permute.default, aten.where.self: own.where.default}
+
+
+def use_own_operators(graph_module: GraphModule) -> PassResult:
+    """Call ours wherever nothing is converted on the way. A pass over an edge program."""
+    node: AnyNode
+    for node in graph_module.graph.nodes:
+        if node.target in FASTER and _keeps_type(node):
+            node.target = FASTER[node.target]
+    graph_module.recompile()
+    return PassResult(graph_module, True)
+
+
+def _keeps_type(node: AnyNode) -> bool:
+    """Return whether what the output is made of has its type: the condition of a choice may have another one."""
+    operands = node.args[1:] if node.target == aten.where.self else node.args[:1]
+    return all(each.meta["val"].dtype == node.meta["val"].dtype for each in operands)

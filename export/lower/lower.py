@@ -1,0 +1,195 @@
+"""From the methods' modules to one ExecuTorch program: export, rewrite, partition, plan memory."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from executorch.exir import (
+    EdgeProgramManager,
+    ExecutorchProgramManager,
+    to_edge,
+    to_edge_transform_and_lower,
+)
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from hybridge.cache.errors import ExportFailedError, HybridgeError
+from hybridge.cache.imports import quiet
+from hybridge.export.lower.fusion import EDGE_PASSES, fuse
+from hybridge.export.lower.rewrite import (
+    drop_empty_operands,
+    drop_idle_nodes,
+    fold_constants,
+    forget_provenance,
+    reductions_as_products,
+    write_out_tanh_gelu,
+)
+from hybridge.export.pinned.executorch import backend_config, constants_in_place, edge_config
+from hybridge.export.pinned.torch_export import Operator, fewer_decompositions, known_operators, late_code, without_history
+from hybridge.export.pinned.xnnpack import LinearConfig, Partitioner, configs, fewer_passes, quick_merges, weights_held_once
+from hybridge.runtime.artifacts.manifest import program_method
+from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.pinned import SCALAR_TYPES
+
+Methods = Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]
+Step = Callable[[str], AbstractContextManager[None]]
+
+STATE_ONLY = frozenset(map(program_method, ("snapshot", "restore", "reset")))
+"""Methods that only move state: XNNPACK fails on arguments that pass through."""
+
+
+def lower(methods: Methods, *, options: ExportOptions, constants: Mapping[str, Any], step: Step) -> ExecutorchProgramManager:
+    """Lower all ``methods``, which share their state, and ``constants`` as methods of their own, to one program.
+
+    Raises ExportFailedError, naming the step, where PyTorch or ExecuTorch gives up.
+    """
+    own = options.kernels == "hybridge"
+    backend = options.lowered_to
+    with quiet(), torch.no_grad(), quick_lowering():
+        with step(f"Tracing {len(methods)} methods"), explained("torch.export"):
+            programs = {name: _trace(module, example) for name, (module, example) in methods.items()}
+        for name, program in programs.items():
+            forget_provenance(program)
+            drop_idle_nodes(program)
+            fold_constants(program)
+            drop_empty_operands(program)
+            if backend == "xnnpack" and name not in STATE_ONLY:
+                reductions_as_products(program)
+                write_out_tanh_gelu(program)
+            if own:
+                fuse(program)
+        with step(f"Lowering to {backend}"), explained("the lowering"):
+            edge = _to_edge(programs, backend, constants, EDGE_PASSES if own else ())
+        with step("Planning memory"), explained("memory planning"):
+            return edge.to_executorch(backend_config())
+
+
+def calls(program: ExecutorchProgramManager, method: str) -> tuple[list[str], Counter[str]]:
+    """Return the runtime operators of a method, as their kernels are registered, and its delegate calls by backend."""
+    plan = _plan(program, method)
+    operators = sorted({f"{each.name}.{each.overload}" if each.overload else each.name for each in plan.operators})
+    return operators, Counter(each.id for each in plan.delegates)
+
+
+def outputs(program: ExecutorchProgramManager, method: str) -> list[tuple[list[int], str]]:
+    """Return shape and dtype (such as ``float32``) of each output of a method."""
+    plan = _plan(program, method)
+    tensors = (plan.values[index].val for index in plan.outputs)
+    return [(list(each.sizes), SCALAR_TYPES[each.scalar_type]) for each in tensors]
+
+
+def _plan(program: ExecutorchProgramManager, method: str) -> Any:
+    return next(plan for plan in program.executorch_program.execution_plan if plan.name == method)
+
+
+def _trace(module: nn.Module, example: tuple[Tensor, ...]) -> ExportedProgram:
+    return torch.export.export(module, example, strict=False)
+
+
+def _to_edge(
+    programs: Mapping[str, ExportedProgram], backend: str, constants: Mapping[str, Any], passes: Sequence[Any]
+) -> EdgeProgramManager:
+    if backend == "portable":  # decomposes each graph once, which for partitioners must be done twice
+        edge = to_edge(dict(programs), constant_methods=dict(constants), compile_config=edge_config())
+        return edge.transform(passes) if passes else edge
+    partitioners = {name: [] if name in STATE_ONLY else [OnceStored()] for name in programs}
+    return to_edge_transform_and_lower(
+        dict(programs),
+        transform_passes=passes or None,
+        partitioner=partitioners,
+        compile_config=edge_config(),
+        constant_methods=dict(constants),
+    )
+
+
+@contextmanager
+def explained(stage: str) -> Iterator[None]:
+    """Turn what a library raises inside into an ExportFailedError that names the stage; hybridge's own errors stay."""
+    try:
+        yield
+    except (KeyboardInterrupt, MemoryError, HybridgeError):
+        raise
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise ExportFailedError(f"{stage} failed: {type(error).__name__}: {first}") from error
+
+
+# Choose what runs in XNNPACK.
+#
+# It stores its own copy of each weight, so weights that others read too are left to them: every weight lies in the
+# file once.
+
+
+LINEAR = torch.ops.aten.linear.default
+
+
+class OnceStored(Partitioner):  # type: ignore[misc]  # untyped upstream
+    """XNNPACK without tied output layers and products of experts, whose weights gathers read as well."""
+
+    def __init__(self) -> None:
+        super().__init__(configs=configs(UntiedLinear))
+
+    def ops_to_not_decompose(self, ep: ExportedProgram) -> tuple[list[Operator], Callable[[Node], bool] | None]:
+        """Keep a linear layer whole wherever it runs: the runtime's own is many times faster than its parts."""
+        operators, takes = super().ops_to_not_decompose(ep)
+        return operators, lambda node: node.target == LINEAR or takes(node)
+
+
+class UntiedLinear(LinearConfig):  # type: ignore[misc]  # untyped upstream
+    """A linear layer whose weight is not the embedding's."""
+
+    def check_constraints(self, node: Node, ep: ExportedProgram) -> bool:
+        return not _is_tied(node) and bool(super().check_constraints(node, ep))
+
+
+def _is_tied(node: Node) -> bool:
+    weight = node.args[1]
+    return isinstance(weight, Node) and any("embedding" in str(user.target) for user in weight.users)
+
+
+# Make the pinned lowering faster without changing what comes out of it.
+#
+# Measured with the embedded model, 8 methods (docs/benchmarks.md): most of the time goes into walking every graph
+# many times, a
+# sixth of it into copying the history of each node, a third into backend passes that have nothing to do here.
+
+
+NEVER = 1_000_000
+"""Collections of the younger objects before one of all."""
+
+
+@contextmanager
+def quick_lowering() -> Iterator[None]:
+    """Inside, nodes carry no history, graphs have no code, XNNPACK skips what finds nothing here, each weight is held once."""
+    with (
+        without_history(),
+        late_code(),
+        known_operators(),
+        fewer_decompositions(),
+        fewer_passes(),
+        quick_merges(),
+        weights_held_once(),
+        constants_in_place(),
+        _young_garbage_collection(),
+    ):
+        yield
+
+
+@contextmanager
+def _young_garbage_collection() -> Iterator[None]:
+    """Graphs are millions of live objects that the collector would walk again and again: a quarter of the time.
+
+    It walks the new ones alone, a fifth of a million at a time; without that a program for XNNPACK takes a gigabyte more.
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(200_000, 20, NEVER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

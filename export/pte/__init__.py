@@ -1,1 +1,0 @@
-"""ExecuTorch artifacts: the exported methods and the export itself."""

@@ -1,0 +1,313 @@
+"""GPTQ (Frantar, Ashkboos, Hoefler and Alistarh 2022, arXiv:2210.17323): the columns that are left make up for rounded ones.
+
+The error that counts is that of a layer's output over what it is given: tr(E H Eᵀ) for an error E of the weight [N, K] and the
+second moment H = XᵀX of the inputs X [T, K]. Once column j is rounded, the best change of the columns behind it is known in
+closed form from the upper Cholesky factor U of H⁻¹: -(error of column j / U[j, j]) · U[j, j + 1:].
+
+Two things more lower the error by a third. Inputs X of rounded layers differ from the exact model's X̂, so the weight is first
+moved to where its outputs over X are nearest to the exact ones, W (X̂ᵀX + λ) (XᵀX + λ)⁻¹, as in GPTAQ (Li et al. 2025,
+arXiv:2504.02692). And once all whole numbers are chosen, the scales of each row are solved for together, by least squares.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import GenerationConfig, PreTrainedModel
+
+from hybridge.cache.errors import UsageError
+from hybridge.export.layers.packed_layers import one_thread
+from hybridge.export.layers.rounded_weight import Grid, RoundedWeight, Rounder
+from hybridge.export.operators.linear import Factors
+from hybridge.export.quantize.bits import bits_of, check_columns, grid_of, linears, untied_linears
+from hybridge.export.quantize.kept import stored_entries
+from hybridge.export.quantize.rounding import (
+    best_scales,
+    factors_of,
+    fitting_grid,
+    joined,
+    keeping_grids,
+    line_numbers,
+    line_of,
+    round_in_blocks,
+    whole_numbers,
+)
+from hybridge.export.source.checkpoint import Checkpoint
+from hybridge.export.source.text_model import decoder_of
+from hybridge.export.texts import read_text, windows
+from hybridge.runtime.artifacts.manifest import CalibrationEntry
+from hybridge.runtime.artifacts.options import ExportOptions
+
+DAMPING, RIDGE = 0.01, 0.03
+"""Of the mean of H's diagonal, added to it: an input that calibration has not seen may come. RIDGE is λ."""
+
+COLUMNS, ROWS = 128, 1024
+"""Columns whose errors are passed on at once, and rows that are rounded at once."""
+
+LARGEST_MOVE = 2.0
+"""Times that a scale may become larger or smaller once the whole numbers are chosen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerInputs:
+    """What rounding must know of a layer's inputs, all [K, K] float32.
+
+    moment: H, damped; factor: U; transfer: what moves a weight to where it makes up for the error of its inputs.
+    """
+
+    moment: Tensor
+    factor: Tensor
+    transfer: Tensor
+
+
+def layer_inputs(exact: Tensor, given: Tensor) -> LayerInputs:
+    """Describe the inputs that a layer is ``given`` [..., K] by rounded layers, where the exact model has ``exact``."""
+    x, y = (each.detach().flatten(0, -2).float() for each in (given, exact))
+    moment, cross = ((each.T @ x).double() / len(x) for each in (x, y))
+    assert bool(moment.isfinite().all()), "the inputs of a layer are not finite"
+    one = torch.eye(len(moment), dtype=moment.dtype) * moment.diagonal().mean().clamp(min=torch.finfo(torch.float32).tiny)
+    transfer = torch.linalg.solve(moment + RIDGE * one, (cross + RIDGE * one).T).T
+    return LayerInputs(moment=(moment + DAMPING * one).float(), factor=inverse_factor(moment, one), transfer=transfer.float())
+
+
+def inverse_factor(moment: Tensor, one: Tensor) -> Tensor:
+    """Return the float32 U [K, K] of a second moment H, H⁻¹ = Uᵀ U, to which so much of ``one`` is added as it takes."""
+    damping = DAMPING
+    while True:
+        factor, failed = torch.linalg.cholesky_ex(moment + damping * one)
+        if not failed:
+            upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(factor), upper=True)
+            if not failed:
+                found: Tensor = upper.float()
+                return found
+        damping *= 10
+
+
+def round_by_gptq(weight: Tensor, inputs: LayerInputs, grid: Grid) -> RoundedWeight:
+    """Round a weight [N, K] for the inputs of its layer."""
+    if grid.minima:
+        return _round_in_superblocks(weight, inputs, grid)
+    parts = []
+    with one_thread():
+        for rows in weight.split(ROWS):
+            target = rows.detach().float() @ inputs.transfer
+            quanta, scales = _round(target.clone(), inputs.factor, grid)
+            parts.append((quanta.to(torch.int8), _refitted(target, quanta, scales, inputs.moment, grid)))
+    quanta, scales = (torch.cat(each) for each in zip(*parts, strict=True))
+    return RoundedWeight(quanta=quanta, factors=Factors(scales), bits=grid.bits)
+
+
+def _round_in_superblocks(weight: Tensor, inputs: LayerInputs, grid: Grid) -> RoundedWeight:
+    """Round to groups with minima, whose factors are chosen for all groups before the first column: they share superblocks."""
+    diagonal, parts = inputs.factor.diagonal(), []
+    with one_thread():
+        for rows in weight.split(ROWS):
+            left = rows.detach().float() @ inputs.transfer
+            factors = factors_of(left, grid, diagonal.square().reciprocal())
+            scales, minima = (each.squeeze(-1).repeat_interleave(grid.group, dim=1) for each in line_of(factors))
+            quanta = torch.empty_like(left)
+            for start in range(0, left.shape[1], COLUMNS):
+                end, errors = min(start + COLUMNS, left.shape[1]), []
+                for j in range(start, end):
+                    quanta[:, j] = line_numbers(left[:, j], scales[:, j], minima[:, j], grid.bits)
+                    errors.append((left[:, j] - quanta[:, j] * scales[:, j] - minima[:, j]) / diagonal[j])
+                    left[:, j + 1 : end] -= errors[-1][:, None] * inputs.factor[j, j + 1 : end]
+                left[:, end:] -= torch.stack(errors, 1) @ inputs.factor[start:end, end:]
+            parts.append(
+                RoundedWeight(quanta=(quanta - (1 << (grid.bits - 1))).to(torch.int8), factors=factors, bits=grid.bits)
+            )
+    return joined(parts)
+
+
+def _refitted(target: Tensor, quanta: Tensor, scales: Tensor, moment: Tensor, grid: Grid) -> Tensor:
+    """Return the scales [N, K / G] of whole numbers [N, K] that are nearest to ``target`` over inputs with ``moment``."""
+    groups = quanta.unflatten(1, (-1, grid.group))
+    wanted = (target @ moment).unflatten(1, (-1, grid.group)).mul(groups).sum(-1)
+    products = [
+        (groups[:, g] @ moment[g * grid.group : (g + 1) * grid.group]).unflatten(1, (-1, grid.group)).mul(groups).sum(-1)
+        for g in range(groups.shape[1])
+    ]
+    system = torch.stack(products, 1)  # [N, K / G, K / G]
+    size = system.diagonal(dim1=1, dim2=2).mean(-1).clamp(min=torch.finfo(torch.float32).tiny)
+    system += 1e-6 * size[:, None, None] * torch.eye(groups.shape[1])
+    solved = torch.linalg.solve(system, wanted).to(grid.scale).float()
+    ratio = solved / scales
+    return torch.where((ratio > 1 / LARGEST_MOVE) & (ratio < LARGEST_MOVE), solved, scales)
+
+
+def _round(weight: Tensor, factor: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+    """Round rows [N, K], which change; whole numbers [N, K] and scales [N, K / group]."""
+    N, K = weight.shape
+    quanta, scales = torch.empty_like(weight), weight.new_empty(N, K // grid.group)
+    block = max(grid.group, COLUMNS // grid.group * grid.group)
+    for start in range(0, K, block):
+        end = min(start + block, K)
+        errors = weight.new_empty(N, end - start)
+        for j in range(start, end):
+            if j % grid.group == 0:
+                step = _scale(weight[:, j : j + grid.group], factor.diagonal()[j : j + grid.group], grid)
+                scales[:, j // grid.group] = step
+            quanta[:, j] = whole_numbers(weight[:, j], step, grid)
+            error = (weight[:, j] - quanta[:, j] * step) / factor[j, j]
+            weight[:, j + 1 : end] -= error[:, None] * factor[j, j + 1 : end]
+            errors[:, j - start] = error
+        weight[:, end:] -= errors @ factor[start:end, end:]
+    return quanta, scales
+
+
+def _scale(group: Tensor, factor: Tensor, grid: Grid) -> Tensor:
+    """Return scales [N] of a group of columns [N, G]; 1 / U[j, j]² is what an error of column j costs in the end."""
+    if grid.bits == 8:
+        return (group.abs().amax(1) / grid.high).to(grid.scale).float().clamp(min=torch.finfo(grid.scale).smallest_normal)
+    return best_scales(group, grid, factor.square().reciprocal())[:, 0]
+
+
+# Round the weights of a model by what its layers are given: GPTQ, layer after layer in one forward over a
+# calibration text.
+#
+# The batch has each text twice. One half goes through the exact layers. When a linear layer is reached, the other
+# half comes from
+# layers that are rounded already: the layer is rounded for both, and answers that half by its rounded weight, so
+# that the layers
+# behind it make up for its error too. The forward is the model's own, and no family needs code for it.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrated:
+    """A rounder that knows what layers are given, and what it knows it from; names: the weights that it rounded by that."""
+
+    source: Literal["self", "text"]
+    tokens: Tensor
+    names: list[str]
+    rounder: Rounder
+
+    def entry(self, model: nn.Module) -> CalibrationEntry:
+        """Return what the manifest says of it, for ``model`` with the packed weights."""
+        data = self.tokens.to(torch.int64).contiguous().numpy().tobytes()
+        return CalibrationEntry(
+            source=self.source,
+            tokens=self.tokens.numel(),
+            sha256=hashlib.sha256(data).hexdigest(),
+            stored=stored_entries(model, self.names),
+        )
+
+
+def calibrate(checkpoint: Checkpoint, options: ExportOptions, source: str | Path) -> Calibrated:
+    """Round the linear layers of ``checkpoint`` that ``options`` round for texts of ``source``; the model stays as it is.
+
+    Raises what ``calibration_tokens`` raises, and UsageError where the group size does not divide a layer's columns.
+    """
+    tokens = calibration_tokens(checkpoint, source)
+    grids = {}
+    for name, layer in untied_linears(checkpoint.model):
+        if (bits := bits_of(name, options)) < 32:
+            check_columns(name, layer.weight, options.group_size)
+            grids[name] = fitting_grid(layer.weight, grid_of(bits, options))
+    rounded = round_on(checkpoint.model, tokens, grids)
+
+    @keeping_grids
+    def rounder(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
+        return rounded[name] if name in rounded else round_in_blocks(name, weight, grid)
+
+    source_kind: Literal["self", "text"] = "self" if source == "self" else "text"
+    return Calibrated(source=source_kind, tokens=tokens, names=list(rounded), rounder=rounder)
+
+
+@torch.no_grad()
+def round_on(model: PreTrainedModel, tokens: Tensor, grids: Mapping[str, Grid]) -> dict[str, RoundedWeight]:
+    """Return the rounded weights of the linear layers that ``grids`` names, as far as ``tokens`` [B, T] reach them."""
+    calibration = _Calibration(grids, len(tokens))
+    layers = {name: layer for name, layer in linears(model) if name in grids}
+    handles = [layer.register_forward_hook(calibration.hook(name)) for name, layer in layers.items()]
+    try:
+        hidden = decoder_of(model)(input_ids=torch.cat([tokens, tokens]), use_cache=False).last_hidden_state
+    finally:
+        for handle in handles:
+            handle.remove()
+    for name, layer in layers.items():
+        if layer is model.get_output_embeddings():
+            calibration.round(name, layer, hidden)
+    return calibration.rounded
+
+
+class _Calibration:
+    """What was rounded so far, and the inputs that came last: several layers are given the same.
+
+    The first half of a batch goes through exact layers, the second half is the same text through rounded ones.
+    """
+
+    def __init__(self, grids: Mapping[str, Grid], texts: int) -> None:
+        self.grids, self.batch = grids, 2 * texts
+        self.rounded: dict[str, RoundedWeight] = {}
+        self._last: tuple[Tensor, LayerInputs] | None = None
+
+    def hook(self, name: str) -> Any:
+        """Return a forward hook that rounds the layer ``name`` and answers in its place for the second half of the batch."""
+
+        def answer(layer: Any, inputs: tuple[Tensor], output: Tensor) -> Tensor | None:
+            if len(inputs[0]) % self.batch:
+                return None  # some tokens alone, which have no halves
+            if name not in self.rounded:
+                self.round(name, layer, inputs[0])
+            exact, given = _halves(output)[0], _halves(inputs[0])[1]
+            return torch.cat([exact, F.linear(given, self.rounded[name].numbers(), layer.bias)])
+
+        return answer
+
+    def round(self, name: str, layer: Any, inputs: Tensor) -> None:
+        """Round the weight of a layer for its ``inputs`` of both halves."""
+        if self._last is None or self._last[0] is not inputs:
+            self._last = inputs, layer_inputs(*_halves(inputs))
+        self.rounded[name] = round_by_gptq(layer.weight, self._last[1], self.grids[name])
+
+
+def _halves(batch: Tensor) -> tuple[Tensor, Tensor]:
+    """Exact and rounded rows of [2 B, …]; some families fold other dimensions into the first, behind the batch."""
+    middle = len(batch) // 2
+    return batch[:middle], batch[middle:]
+
+
+# Texts to calibrate on: somebody's, cut into windows, or what the model says by itself.
+
+
+WINDOWS, LENGTH = 32, 512
+"""Texts, and tokens of each, of a file; twice as many make the error of the embedded model 2 % less."""
+OWN_LENGTH = 256
+"""Tokens of each text that the model makes itself, one at a time."""
+
+
+def calibration_tokens(checkpoint: Checkpoint, source: str | Path) -> Tensor:
+    """Return the tokens [B, T] to calibrate ``checkpoint`` on: windows of the file ``source``, for "self" what it samples.
+
+    Raises UsageError for a file that cannot be read or is shorter than one window, and for a checkpoint without a tokenizer.
+    """
+    if source == "self":
+        return sampled_tokens(checkpoint)
+    tokenizer = checkpoint.tokenizer.tokenizer
+    if tokenizer is None:
+        raise UsageError(
+            f"--calibrate {source} needs a tokenizer, and {checkpoint.folder} has none; --calibrate self needs none."
+        )
+    text = read_text(Path(source), "--calibrate")
+    return torch.tensor(windows(tokenizer, text, LENGTH, WINDOWS, f"--calibrate {source}"))
+
+
+@torch.no_grad()
+def sampled_tokens(checkpoint: Checkpoint) -> Tensor:
+    """Return tokens that the model samples at temperature 1, each text from another token; the same every time."""
+    options = GenerationConfig(
+        do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=OWN_LENGTH - 1, min_new_tokens=OWN_LENGTH - 1
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        first = torch.randint(0, checkpoint.vocab_size, (WINDOWS, 1))
+        # One token at a time, which transformers' own caches get right for every family.
+        made: Tensor = checkpoint.model.generate(first, generation_config=options, attention_mask=torch.ones_like(first))
+    return made

@@ -1,0 +1,420 @@
+"""Give an artifact's weights fewer bits than its checkpoint's.
+
+``8da4w`` rounds weights to 4 bits and what goes into a linear layer to 8, by the same groups or token by token; ``4w`` and
+``8w`` leave the latter as it is. ``keep`` rounds it too, and has the blocks of a GGUF file as weights. Recurrent state
+and gates stay float32 (docs/decisions.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hybridge.cache.errors import UsageError
+from hybridge.cache.families import text_config
+from hybridge.export.layers.packed_layers import (
+    EXPERTS,
+    PackedEmbedding,
+    PackedExperts,
+    PackedLinear,
+    PackedWeight,
+    WithoutWeight,
+    projections,
+)
+from hybridge.export.layers.rounded_weight import RoundedWeight, Rounder
+from hybridge.export.operators.linear import LANES
+from hybridge.export.pinned.transformers import Reader, choose_experts, initialized, origin_of, tied_weights, with_origin
+from hybridge.export.quantize.bits import (
+    BITS,
+    GROUPS,
+    bits_of,
+    check_columns,
+    check_patterns,
+    embedding_bits,
+    embedding_factor,
+    embedding_names,
+    grid_of,
+    has_minima,
+    has_tied_head,
+    linears,
+    rounded_columns,
+    rounded_names,
+    table_factor,
+    with_recipe,
+)
+from hybridge.export.quantize.kept import keep_blocks
+from hybridge.export.quantize.rounding import round_by_search, round_in_blocks, round_to_nearest
+from hybridge.export.quantize.stock import check_stock_quantization, quantize_for_stock, quantize_linear_for_stock
+from hybridge.export.source.files import read_object
+from hybridge.export.source.forms import quantization_of
+from hybridge.export.source.gguf.checkpoint import is_gguf
+from hybridge.export.source.gguf.file import open_gguf
+from hybridge.export.source.text_model import empty_model, text_decoder
+from hybridge.runtime.artifacts.options import ExportOptions
+
+ROUNDERS: Mapping[str, Rounder] = {"nearest": round_to_nearest, "search": round_by_search, "blocks": round_in_blocks}
+"""By the option ``rounding``."""
+
+
+def rounder_of(options: ExportOptions) -> Rounder:
+    """Return how weights are rounded without data, if they are not kept as they are."""
+    return keep_blocks if options.quantize == "keep" else ROUNDERS[options.rounding]
+
+
+def check_quantization(options: ExportOptions) -> None:
+    """Raises UsageError for options that go together with no kernels."""
+    if options.kv_dtype != "float32" and options.kernels != "hybridge":
+        raise UsageError(f"--kv-cache {options.kv_cache} needs --kernels hybridge, not {options.kernels}.")
+    if not is_quantized(options):
+        return
+    if odd := {5, 6} & {BITS[options.embedding_quantize], *(bits for _, bits in options.bits)}:
+        if not has_minima(options):
+            raise UsageError(
+                f"weights of {min(odd)} bits need --rounding blocks, --format pte and --kernels hybridge; others have 4 or 8."
+            )
+        if options.group_size % 32:
+            raise UsageError(f"weights of {min(odd)} bits are in groups of 32 or a multiple, not of {options.group_size}.")
+    if options.kernels != "hybridge":
+        check_stock_quantization(options)
+    elif options.group_size < 8 or options.group_size % 8:
+        raise UsageError(f"--group-size {options.group_size} is not a multiple of 8; 32, 64 and 128 are usual.")
+
+
+def check_calibration(options: ExportOptions) -> None:
+    """Raises UsageError where there is nothing to calibrate, or no way to read the rounded weights back for a validation."""
+    if not is_quantized(options):
+        raise UsageError("--calibrate is for rounded weights; give --quantize, --recipe or --bits too.")
+    if options.quantize == "keep":
+        raise UsageError("--calibrate is for weights that are rounded, and --quantize keep rounds none; give --quantize 8da4w.")
+    if not options.has_own_kernels:
+        other = "--format onnx" if options.format != "pte" else f"--kernels {options.kernels}"
+        raise UsageError(f"--calibrate needs --format pte and --kernels hybridge, not {other}; leave one of them out.")
+
+
+def is_quantized(options: ExportOptions) -> bool:
+    """Return whether any weight has fewer than 32 bits."""
+    return options.quantize != "none" or options.embedding_quantize != "none" or bool(options.bits)
+
+
+def is_lossy(options: ExportOptions) -> bool:
+    """Return whether an artifact with ``options`` is another model than its checkpoint, if only a little."""
+    return is_quantized(options) or options.kv_dtype != "float32"
+
+
+def is_packed(options: ExportOptions) -> bool:
+    """Return whether a .pte with ``options`` has other layers than its checkpoint, if only in another order."""
+    return options.kernels == "hybridge" or is_quantized(options)
+
+
+def is_own(options: ExportOptions) -> bool:
+    """Return whether layers become hybridge's own; onnxruntime has the same numbers."""
+    return options.kernels == "hybridge" or options.format == "onnx"
+
+
+def quantize(model: PreTrainedModel, options: ExportOptions, rounder: Rounder | None = None) -> None:
+    """Replace layers of ``model`` in place by those that the artifact has; those that were replaced before stay.
+
+    rounder rounds weights, without data where it is left out. Raises UsageError for what layers are not for, and for a pattern
+    of bits that is for no weight.
+    """
+    replaced = (name for name, module in model.named_modules() if isinstance(module, WithoutWeight))
+    check_patterns([*rounded_names(model), *replaced], options)
+    (pack_weights if is_own(options) else quantize_for_stock)(model, options, rounder or rounder_of(options))
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding):  # in the type of its file, should it have waited to be replaced
+            module.weight.data = module.weight.data.float()
+
+
+def quantize_drafter(drafter: nn.Module, options: ExportOptions) -> None:
+    """Replace a drafter's linear layers and tables in place by those that the artifact has. Raises UsageError likewise."""
+    bits = options.quantize if options.draft_quantize == "same" else options.draft_quantize
+    options = replace(options, quantize=bits, recipe="none", bits=())  # which name the target's weights
+    if not is_own(options):
+        if bits == "none":
+            return
+        check_stock_quantization(options)
+    for name, layer in list(linears(drafter)):
+        replace_linear(drafter, name, layer, options)
+    if is_own(options):
+        pack_tables(drafter, options, rounder_of(options))
+
+
+def replace_linear(model: nn.Module, name: str, layer: nn.Linear, options: ExportOptions) -> None:
+    """Replace linear layer ``name`` of ``model``, as ``quantize`` would without data."""
+    (pack_linear if is_own(options) else quantize_linear_for_stock)(model, name, layer, options, rounder_of(options))
+
+
+# What an export does with a checkpoint's weights where its options leave that open, and what the choice costs.
+
+
+RECIPE: Literal["balanced"] = "balanced"
+"""What a float checkpoint gets: the best of those that need no data (docs/quality.md)."""
+
+
+def resolved(options: ExportOptions, place: Path, config: Any, warn: Callable[[str], None]) -> ExportOptions:
+    """Return the options for the checkpoint at ``place`` with ``config``: without ``auto``, and with what their recipe implies.
+
+    auto is what one would ship: a quantized GGUF file keeps its own blocks, a checkpoint that somebody quantized to 8 bits
+    keeps 8, and any other gets ``RECIPE``, unless somebody asks for others; without our kernels everything stays float32.
+    warn: is told where it does for its sizes.
+
+    Raises UsageError for options that do not go together.
+    """
+    if options.quantize == "auto":
+        if not options.has_own_kernels or options.recipe != "none":
+            options = replace(options, quantize="none")
+        elif _quantized_kinds(place) and not _others(options):
+            options = replace(options, quantize="keep")
+        else:
+            own = _own_bits(place) if not _others(options) else None
+            options = _shipped(replace(options, quantize="none"), config, own, warn)
+    if options.quantize == "keep":
+        _check_keep(options, place)
+    return with_recipe(options)
+
+
+def _shipped(options: ExportOptions, config: Any, own_bits: int | None, warn: Callable[[str], None]) -> ExportOptions:
+    """The recipe or the checkpoint's own 8 bits, in groups that divide all weights.
+
+    An embedding that is more than a table (Inkling's has a norm) stays.
+    """
+    model = empty_model(text_config(config))
+    columns = rounded_columns(model)
+    fitting = [size for size in (options.group_size, *GROUPS) if not any(each % size for each in columns)]
+    if not fitting:
+        warn("no group of 8 columns or more divides this model's weights: they stay float32.")
+        return options
+    left_alone = [(name, 32) for name in embedding_names(model) if list(model.get_input_embeddings().children())]
+    if own_bits is not None and own_bits >= 8:
+        bits = (("*", 8), *left_alone)
+        return replace(options, quantize="8da4w", embedding_quantize="8w", group_size=fitting[0], bits=bits)
+    rounding: Literal["blocks", "search"] = "search" if fitting[0] % 32 else "blocks"  # whose 5 bits want groups of 32
+    return replace(options, recipe=RECIPE, rounding=rounding, group_size=fitting[0], bits=(*left_alone, *options.bits))
+
+
+def costs(options: ExportOptions, place: Path) -> Iterator[str]:
+    """Yield a sentence for what an export with ``options`` loses of a quantized file, and how not to."""
+    if options.quantize == "keep" or not (kinds := _quantized_kinds(place)):
+        return
+    own = "--quantize keep" if options.has_own_kernels else "--quantize keep, with --format pte and --kernels hybridge,"
+    if is_quantized(options):
+        how = f"--recipe {options.recipe}" if options.recipe != "none" else f"--quantize {options.quantize}"
+        done = f"{how} rounds them again, but for those that fit as they are, and the model gets worse"
+    else:
+        done = "they become float32, which takes several times the file's bytes"
+    yield f"the weights in {place} are quantized already ({', '.join(kinds)}): {done}. {own} has the file's own bits."
+
+
+def _quantized_kinds(place: Path) -> list[str]:
+    """The types of a GGUF file's tensors that are quantized, by GGML's names; none for any other checkpoint."""
+    tensors = open_gguf(place).tensors.values() if is_gguf(place) else ()
+    return sorted({tensor.kind_name for tensor in tensors if not tensor.is_float})
+
+
+def _own_bits(place: Path) -> int | None:
+    """The bits that somebody gave the weights of a folder; None where nobody did."""
+    config = place / "config.json"
+    found = quantization_of(place, read_object(config)) if config.exists() else None
+    return None if found is None else found.method.bits(found.quantization)
+
+
+def _check_keep(options: ExportOptions, place: Path) -> None:
+    if not is_gguf(place):
+        raise UsageError(
+            f"--quantize keep has the blocks of a GGUF file as they are, and {place} is none; give --quantize 8da4w, or none."
+        )
+    if not options.has_own_kernels:
+        other = "--format onnx" if options.format != "pte" else f"--kernels {options.kernels}"
+        raise UsageError(
+            f"--quantize keep needs --format pte and --kernels hybridge, not {other}, which cannot have the blocks of a GGUF "
+            "file; give --quantize 8da4w, which rounds them again, or none for float32."
+        )
+    if others := _others(options):
+        raise UsageError(f"{' and '.join(others)} round weights, --quantize keep rounds none; leave one of them out.")
+
+
+def _others(options: ExportOptions) -> list[str]:
+    """Other options that ask for weights of fewer bits."""
+    given = {
+        f"--recipe {options.recipe}": options.recipe != "none",
+        f"--embedding-quantize {options.embedding_quantize}": options.embedding_quantize != "none",
+        "--bits": bool(options.bits),
+        "--calibrate": options.calibrate != "none",
+    }
+    return [name for name, is_given in given.items() if is_given]
+
+
+# Weights in panels, as our kernels read them: packed for every method and session at once, in as many bits as asked
+# for.
+
+
+def pack_weights(model: PreTrainedModel, options: ExportOptions, rounder: Rounder = round_to_nearest) -> None:
+    """Replace layers of ``model`` in place, one after the other, so that little is there twice.
+
+    Raises UsageError where the group size does not divide a layer's columns, or an embedding cannot be quantized.
+    """
+    _pack_embedding(model, options, rounder)
+    for name, layer in list(linears(model)):
+        pack_linear(model, name, layer, options, rounder)
+    for name, module in list(model.named_modules()):
+        pack_experts(name, module, options, rounder)
+    choose_experts(model.config, EXPERTS)  # which knows packed ones
+
+
+def pack_linear(model: nn.Module, name: str, layer: nn.Linear, options: ExportOptions, rounder: Rounder) -> None:
+    """Replace linear layer ``name`` of ``model``. Raises UsageError where the group size does not divide its columns."""
+    weight = _packed(name, layer.weight, bits_of(name, options), options, rounder)
+    model.set_submodule(name, PackedLinear(weight, layer.bias, integer=options.rounds_inputs))
+
+
+def pack_experts(name: str, module: nn.Module, options: ExportOptions, rounder: Rounder) -> None:
+    """Replace the weights in ``module``, if it has experts. Raises what ``pack_linear`` does."""
+    for projection in projections(module):
+        _pack_projection(f"{name}.{projection}", module, projection, options, rounder)
+
+
+def pack_tables(model: nn.Module, options: ExportOptions, rounder: Rounder) -> None:
+    """Replace the embeddings of a drafter in place, by 8 bits where its linear layers have fewer than 32.
+
+    Their rows are read one by one, so that 4 bits would save no time.
+    """
+    for name, table in list(model.named_modules()):
+        if options.quantize != "none" and type(table) is nn.Embedding:
+            model.set_submodule(name, PackedEmbedding(_packed(name, table.weight, 8, options, rounder), 1.0))
+
+
+def _pack_embedding(model: PreTrainedModel, options: ExportOptions, rounder: Rounder) -> None:
+    """Pack the embedding and the head that is tied to it; in 32 bits only for such a head, which is why it is done."""
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    names, tied = embedding_names(model), has_tied_head(model)
+    bits = embedding_bits(names, options)
+    factor = table_factor(embedding) if bits == 32 or options.quantize == "keep" else embedding_factor(embedding)
+    if factor is None or (bits == 32 and not tied):
+        return
+    weight = _packed(names[0], embedding.weight, bits, options, rounder)
+    model.set_input_embeddings(PackedEmbedding(weight, factor))
+    if tied:
+        model.set_output_embeddings(PackedLinear(weight, head.bias, integer=options.rounds_inputs))
+
+
+def _pack_projection(name: str, module: Any, projection: str, options: ExportOptions, rounder: Rounder) -> None:
+    parameter = getattr(module, projection)
+    weight = parameter.detach().transpose(1, 2) if module.is_transposed else parameter.detach()  # [E, N, K]
+    experts, rows, _ = weight.shape
+    bits = bits_of(name, options)
+
+    def in_panels(part: Tensor) -> Tensor:
+        """Each expert has panels of its own."""
+        return F.pad(part.unflatten(0, (experts, rows)), (0, 0, 0, -rows % LANES)).flatten(0, 1)
+
+    flat = with_origin(weight.flatten(0, 1), origin_of(parameter))
+    if bits == 32:
+        packed = PackedWeight.exact(in_panels(flat))
+    else:
+        packed = PackedWeight.of(_rounded(name, flat, bits, options, rounder).mapped(in_panels))
+    delattr(module, projection)
+    bias = None
+    if module.has_bias:
+        bias = getattr(module, f"{projection}_bias").detach()
+        delattr(module, f"{projection}_bias")
+    setattr(module, projection, PackedExperts(packed, rows, bias, integer=options.rounds_inputs))
+
+
+def _packed(name: str, weight: Tensor, bits: int, options: ExportOptions, rounder: Rounder) -> PackedWeight:
+    return PackedWeight.exact(weight) if bits == 32 else PackedWeight.of(_rounded(name, weight, bits, options, rounder))
+
+
+def _rounded(name: str, weight: Tensor, bits: int, options: ExportOptions, rounder: Rounder) -> RoundedWeight:
+    if options.quantize != "keep":  # whose groups are the file's
+        check_columns(name, weight, options.group_size)
+    return rounder(name, weight, grid_of(bits, options))
+
+
+# Pack layers while the checkpoint is being read, each as soon as its weights are there, so that few are in memory
+# in full.
+#
+# A checkpoint may be larger than memory then: what stays are the packed weights. Tied weights, and an embedding,
+# wait in the type
+# of their file until everything has been read; ``quantize`` packs those.
+
+
+def packer(options: ExportOptions) -> Reader | None:
+    """Return what packs a model's layers while it is being read, as an artifact with ``options`` has them, if it packs any."""
+    return PackedWhileRead(options) if is_packed(options) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """linears, experts: names of the modules that are packed as they come; kept: names of weights that are packed some time."""
+
+    linears: frozenset[str]
+    experts: frozenset[str]
+    kept: frozenset[str]
+
+
+class PackedWhileRead:
+    """Packs the text layers of the one model that it is told of."""
+
+    def __init__(self, options: ExportOptions) -> None:
+        self.options = options
+        self._layout: Layout | None = None
+
+    def keeps(self, model: PreTrainedModel, name: str) -> bool:
+        """Return whether weight ``name`` is packed, now or later: it need not become float32 before."""
+        return name in self.layout(model).kept
+
+    def loaded(self, model: PreTrainedModel, name: str) -> None:
+        """Pack the layer that weight ``name`` is of, if it was the last one. Raises UsageError as ``quantize`` does."""
+        path, layout = name.rpartition(".")[0], self.layout(model)
+        if path not in layout.linears | layout.experts:
+            return
+        module = model.get_submodule(path)
+        if any(weight.is_meta for weight in module.parameters()):
+            return
+        if path in layout.linears:
+            assert isinstance(module, nn.Linear)
+            replace_linear(model, path, module, self.options)
+        else:
+            pack_experts(path, module, self.options, rounder_of(self.options))
+        packed = model.get_submodule(path)
+        # Its tensors too: a module around it may give them first values (RecurrentGemma's its linear layers' biases).
+        for each in (*packed.modules(), *packed.parameters(), *packed.buffers()):
+            initialized(each)
+
+    def layout(self, model: PreTrainedModel) -> Layout:
+        """Return what of ``model`` is packed and when, as its modules were before any of them was."""
+        if self._layout is None:
+            self._layout = _layout(model, self.options)
+        return self._layout
+
+
+def _layout(model: PreTrainedModel, options: ExportOptions) -> Layout:
+    text = {id(module) for module in (*text_decoder(model).modules(), model.get_output_embeddings())}
+    named = {name: module for name, module in model.named_modules() if id(module) in text}
+    layers = {f"{name}.weight": name for name, _ in linears(model) if name in named}
+    layers = layers if is_own(options) or options.quantize != "none" else {}
+    stacks = {f"{name}.{each}": name for name, module in named.items() for each in projections(module)}
+    stacks = stacks if is_own(options) else {}
+    tied = tied_weights(model)
+    return Layout(
+        linears=frozenset(name for weight, name in layers.items() if weight not in tied),
+        experts=frozenset(name for weight, name in stacks.items() if weight not in tied),
+        kept=frozenset((*layers, *stacks, *_embeddings(model, options))),
+    )
+
+
+def _embeddings(model: PreTrainedModel, options: ExportOptions) -> Iterator[str]:
+    """The weights of the embedding and of what is tied to it, where they are packed and the embedding is a mere table."""
+    table = model.get_input_embeddings()
+    name = next(f"{name}.weight" for name, module in model.named_modules() if module is table)
+    tied = {target for target, source in model.all_tied_weights_keys.items() if source == name}
+    if type(table) is nn.Embedding and (
+        options.embedding_quantize != "none" or (is_own(options) and tied) or options.quantize == "keep"
+    ):
+        yield from (name, *tied)

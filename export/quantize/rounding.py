@@ -1,0 +1,260 @@
+"""Round a float weight to whole numbers with scales."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from hybridge.export.layers.packed_layers import float_rows
+from hybridge.export.layers.rounded_weight import Grid, RoundedWeight, Rounder, grid_scales
+from hybridge.export.operators.linear import Factors
+from hybridge.export.pinned.torchao import quantize, symmetric_scales
+
+SMALLEST_SCALE = 2.0**-24
+"""Of float16 numbers above 0."""
+
+
+def keeping_grids(rounder: Rounder) -> Rounder:
+    """Return ``rounder``, but groups that somebody has quantized to as few bits before keep their numbers exactly.
+
+    With minima, which share superblocks, a weight keeps them as a whole, see ``fitting_grid``.
+    """
+
+    @functools.wraps(rounder)
+    def kept(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
+        grid = fitting_grid(weight, grid)
+        rounded = rounder(name, weight, grid)
+        if grid.minima:
+            return rounded
+        parts = [_on_grids(rows, grid) for rows in float_rows(weight)]
+        if not any(scales.any() for _, scales in parts):
+            return rounded
+        quanta, scales = (torch.cat(each) for each in zip(*parts, strict=True))
+        on_grid = scales != 0
+        spread = on_grid.repeat_interleave(grid.group, dim=1)
+        return replace(
+            rounded,
+            quanta=torch.where(spread, quanta, rounded.quanta),
+            factors=Factors(torch.where(on_grid, scales, rounded.scales)),
+        )
+
+    return kept
+
+
+def fitting_grid(weight: Tensor, grid: Grid) -> Grid:
+    """Return ``grid``, or in place of one with minima that of 4 bits without, where somebody has quantized ``weight`` to it.
+
+    That is so where most of the groups of ``weight`` [N, K] are on it; some may be there for being all zeros.
+    """
+    if not grid.minima:
+        return grid
+    symmetric = replace(grid, bits=4, minima=False)
+    found = [(_on_grids(rows, symmetric)[1] != 0).float().mean(1) for rows in float_rows(weight)]
+    return symmetric if float(torch.cat(found).mean()) > 0.5 else grid
+
+
+def _on_grids(weight: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+    """Whole numbers int8 [N, K] and scales [N, K / group], which are 0 for groups that are on no grid."""
+    scales = grid_scales(weight, grid.group, grid.bits, grid.scale, signed=grid.signed_scales)
+    steps = torch.where(scales == 0, torch.inf, scales).unsqueeze(-1)
+    return (weight.unflatten(1, (-1, grid.group)) / steps).round().flatten(1).to(torch.int8), scales
+
+
+@keeping_grids
+def round_to_nearest(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
+    """Round each number of a weight [N, K] to the nearest multiple of its group's scale, by which the largest just fits.
+
+    This is torchao's recipe for symmetric weights.
+    """
+    parts = [_nearest(rows, grid) for rows in float_rows(weight)]
+    quanta, scales = (torch.cat(each) for each in zip(*parts, strict=True))
+    return RoundedWeight(quanta=quanta, factors=Factors(scales), bits=grid.bits)
+
+
+def _nearest(weight: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+    scales = symmetric_scales(weight, grid.group, grid.low, grid.high).to(grid.scale).clamp(min=SMALLEST_SCALE).float()
+    return quantize(weight, scales, grid.group, grid.low, grid.high), scales.view(weight.shape[0], -1)
+
+
+# Choose the scales of a rounded weight by the error that is left, which needs no data.
+#
+# Rounding to nearest fits a group's largest number and leaves the others what steps that gives. A smaller or larger
+# scale may be
+# nearer to all of them. Each of a few is tried, then moved twice to where it is best for the whole numbers that it
+# gave, in a
+# closed form: the alternation of HQQ (Badri and Shaji 2023) and of llama.cpp's ``make_qx_quants`` (ggml-quants.c).
+
+
+FITS: Mapping[bool, tuple[float, ...]] = {True: (-7.4, -8.0, -9.0), False: (6.9, 7.5, 8.2)}
+"""What a group's largest number becomes at first, by whether a scale may be negative; for 4 bits."""
+
+MOVES = 2
+"""Times that a scale is moved: a third makes the error 0.3 % less."""
+
+
+@keeping_grids
+def round_by_search(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
+    """Round a weight [N, K] so that the squared error of each group is small; in 8 bits to nearest, which is as good."""
+    if grid.bits != 4:
+        return round_to_nearest(name, weight, grid)
+    parts = []
+    for rows in float_rows(weight):
+        groups = rows.unflatten(1, (-1, grid.group))
+        scales = best_scales(groups, grid)
+        parts.append((whole_numbers(groups, scales, grid).flatten(1).to(torch.int8), scales[..., 0]))
+    quanta, scales = (torch.cat(each) for each in zip(*parts, strict=True))
+    return RoundedWeight(quanta=quanta, factors=Factors(scales), bits=grid.bits)
+
+
+def best_scales(groups: Tensor, grid: Grid, importance: Tensor | float = 1.0) -> Tensor:
+    """Return the scales [..., 1] of groups [..., G] for 4 bits with the least squared error found, as the grid can hold them.
+
+    importance [..., G] weighs the squared error of each number.
+    """
+    largest = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
+    if not grid.signed_scales:
+        largest = largest.abs()
+    best, least = torch.ones_like(largest), torch.full_like(largest, torch.inf)
+    for fit in FITS[grid.signed_scales]:
+        scales = _held(largest / fit, grid)
+        for move in range(MOVES + 1):
+            whole = whole_numbers(groups, scales, grid)
+            error = ((groups - whole * scales).square() * importance).sum(-1, keepdim=True)
+            best, least = torch.where(error < least, scales, best), torch.minimum(error, least)
+            if move < MOVES:
+                weighted = whole * importance
+                square = (weighted * whole).sum(-1, keepdim=True)
+                scales = torch.where(square > 0, _held((weighted * groups).sum(-1, keepdim=True) / square, grid), scales)
+    return best
+
+
+def whole_numbers(groups: Tensor, scales: Tensor, grid: Grid) -> Tensor:
+    """Return float whole numbers of groups [..., G] over scales [..., 1], half to even."""
+    return (groups / scales).round().clamp(grid.low, grid.high)
+
+
+def _held(scales: Tensor, grid: Grid) -> Tensor:
+    """Return scales as the grid's type holds them, none 0."""
+    held = scales.to(grid.scale).float()
+    return torch.where(held.abs() < SMALLEST_SCALE, SMALLEST_SCALE, held)
+
+
+# Round weights to groups that have a scale and a minimum, in superblocks: the form of llama.cpp's K-quants.
+#
+# A weight is u * scale + minimum with u of 0..2^bits - 1. Scales and minima are whole numbers of 8 bits, and a
+# superblock has a
+# float16 for all of either. Per group several steps are tried, and for the whole numbers of each the scale and the
+# minimum with
+# the least weighted squared error are known in closed form (``make_qkx2_quants`` in ggml-quants.c).
+
+
+STRETCHES = (-0.6, -0.3, 0.0, 0.3, 0.6, 0.9, 1.2, 1.6)
+"""By how much more steps than there are a group's span is divided; what lies outside is cut off."""
+
+HIGHEST = 127
+"""Of a scale or a minimum in a superblock."""
+
+LARGEST_SUPERBLOCK = 16
+"""Groups; more of them share a factor for fewer bytes and with a larger error."""
+
+
+def superblock_of(groups: int) -> int:
+    """Return how many of a row's groups share a superscale: as many as divide them, up to the most."""
+    return next(size for size in range(min(groups, LARGEST_SUPERBLOCK), 0, -1) if groups % size == 0)
+
+
+def round_in_superblocks(weight: Tensor, grid: Grid) -> RoundedWeight:
+    """Round a weight [N, K] without data."""
+    parts = []
+    for rows in float_rows(weight):
+        factors = factors_of(rows, grid)
+        groups = rows.unflatten(1, (-1, grid.group))
+        quanta = line_numbers(groups, *line_of(factors), grid.bits).flatten(1) - (1 << (grid.bits - 1))
+        parts.append(RoundedWeight(quanta=quanta.to(torch.int8), factors=factors, bits=grid.bits))
+    return joined(parts)
+
+
+def joined(parts: Sequence[RoundedWeight]) -> RoundedWeight:
+    """Return rows of a weight in superblocks, one below the other."""
+    scales, minima, superscales = (torch.cat(list(each)) for each in zip(*(part.factors[:3] for part in parts), strict=True))
+    quanta = torch.cat([part.quanta for part in parts])
+    return RoundedWeight(quanta=quanta, factors=Factors(scales, minima, superscales), bits=parts[0].bits)
+
+
+def factors_of(weight: Tensor, grid: Grid, importance: Tensor | None = None) -> Factors:
+    """Choose the factors of a weight [N, K]; ``importance`` [K] weighs the squared error of each column, if it is known.
+
+    Without it large numbers count more, as they do in llama.cpp.
+    """
+    groups = weight.unflatten(1, (-1, grid.group))
+    if importance is None:
+        weighed = groups.square().mean(-1, keepdim=True).sqrt() + groups.abs()
+    else:
+        weighed = (importance / importance.mean()).clamp(min=1e-6).unflatten(0, (-1, grid.group)).expand_as(groups)
+    return in_superblocks(*best_line(groups, weighed, grid.bits))
+
+
+def best_line(groups: Tensor, weighed: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Return the scales and minima [..., 1] of groups [..., G] with the least squared error found."""
+    high = (1 << bits) - 1
+    lowest, span = groups.amin(-1, keepdim=True), (groups.amax(-1, keepdim=True) - groups.amin(-1, keepdim=True))
+    span = span.clamp(min=torch.finfo(torch.float32).tiny)
+    total, first = weighed.sum(-1, keepdim=True), (weighed * groups).sum(-1, keepdim=True)
+    best_scale, best_low, least = span / high, lowest, torch.full_like(lowest, torch.inf)
+    for stretch in STRETCHES:
+        whole = ((groups - lowest) * ((high + stretch) / span)).round().clamp(0, high)
+        counted = weighed * whole
+        sums, squares = counted.sum(-1, keepdim=True), (counted * whole).sum(-1, keepdim=True)
+        crossed = (counted * groups).sum(-1, keepdim=True)
+        determinant = total * squares - sums * sums
+        sound = determinant > 1e-10 * total * squares
+        scale = torch.where(sound, (total * crossed - first * sums) / determinant, span / high)
+        low = torch.where(sound, (squares * first - sums * crossed) / determinant, lowest)
+        error = ((whole * scale + low - groups).square() * weighed).sum(-1, keepdim=True)
+        better = error < least
+        best_scale, best_low, least = (
+            torch.where(better, new, old) for new, old in ((scale, best_scale), (low, best_low), (error, least))
+        )
+    return best_scale, best_low
+
+
+def in_superblocks(scales: Tensor, minima: Tensor) -> Factors:
+    """Return scales and minima [N, G, 1] as the whole numbers and float16 factors that hold them best."""
+    size = superblock_of(scales.shape[1])
+    pairs, wholes = [], []
+    for values in (scales, minima):
+        blocks = values.squeeze(-1).unflatten(1, (-1, size))
+        step = (blocks.abs().amax(-1, keepdim=True) / HIGHEST).half()
+        step = torch.where(step == 0, torch.finfo(torch.float16).smallest_normal, step)
+        wholes.append((blocks / step.float()).round().clamp(-HIGHEST, HIGHEST).flatten(1).to(torch.int8))
+        pairs.append(step)
+    wholes[0] = wholes[0].clamp(min=1)  # a group of one number has no step of its own, but must not be divided by none
+    return Factors(wholes[0], wholes[1], torch.cat(pairs, dim=-1).flatten(1))
+
+
+def line_of(factors: Factors) -> tuple[Tensor, Tensor]:
+    """Return the scales and minima [N, G, 1] that factors in superblocks stand for."""
+    assert factors.scales is not None
+    assert factors.minima is not None
+    assert factors.superscales is not None
+    steps = factors.superscales.float().unflatten(1, (-1, 1, 2))
+    scales, minima = (
+        (whole.float().unflatten(1, (steps.shape[1], -1)) * steps[..., part]).flatten(1).unsqueeze(-1)
+        for part, whole in enumerate((factors.scales, factors.minima))
+    )
+    return scales, minima
+
+
+def line_numbers(groups: Tensor, scales: Tensor, minima: Tensor, bits: int) -> Tensor:
+    """Return float whole numbers 0..2^bits - 1 of numbers on lines."""
+    return ((groups - minima) / scales).round().clamp(0, (1 << bits) - 1)
+
+
+@keeping_grids
+def round_in_blocks(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
+    """Round a weight [N, K] without data to what its grid asks for."""
+    return round_in_superblocks(weight, grid) if grid.minima else round_by_search(name, weight, grid)

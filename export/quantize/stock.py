@@ -1,0 +1,93 @@
+"""Quantize weights for the stock runtime: what XNNPACK and ExecuTorch's embeddings can run."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hybridge.cache.errors import UsageError
+from hybridge.export.layers.packed_layers import has_experts
+from hybridge.export.layers.rounded_weight import Rounder
+from hybridge.export.layers.stock_layers import GROUPS, StockEmbedding, StockLinear, StockWeight
+from hybridge.export.quantize.bits import (
+    bits_of,
+    check_columns,
+    embedding_bits,
+    embedding_factor,
+    embedding_names,
+    grid_of,
+    has_tied_head,
+    recipe_of,
+    untied_linears,
+)
+from hybridge.export.quantize.rounding import round_to_nearest
+from hybridge.runtime.artifacts.options import ExportOptions
+
+
+def check_stock_quantization(options: ExportOptions) -> None:
+    """Raises UsageError for a quantization that the stock runtime has no kernels for."""
+    if options.quantize not in ("none", "8da4w"):
+        raise UsageError(
+            f"--quantize {options.quantize} needs --kernels hybridge, not {options.kernels}: XNNPACK multiplies 4-bit weights "
+            "with 8-bit activations only, which is --quantize 8da4w."
+        )
+    if options.quantize == "8da4w" and options.backend != "xnnpack":
+        raise UsageError(f"--quantize 8da4w needs --backend xnnpack or --kernels hybridge, not --backend {options.backend}.")
+    if options.embedding_quantize != "none" and options.kernels == "aten":
+        raise UsageError(
+            f"--embedding-quantize {options.embedding_quantize} needs --kernels hybridge or llm: "
+            "core operators (aten) know no embedding of fewer bits."
+        )
+    patterns = (*options.bits, *(recipe_of(options).bits if options.recipe != "none" else ()))
+    if any(bits == 8 for _, bits in patterns):
+        asked = f"--recipe {options.recipe}" if options.recipe != "none" else "--bits with 8"
+        raise UsageError(
+            f"{asked} needs --kernels hybridge, not {options.kernels}: XNNPACK's groups of columns have 4 bits. "
+            "--recipe small, and --bits with 4 and 32, go with these kernels."
+        )
+    if options.group_size < GROUPS or options.group_size % GROUPS:
+        raise UsageError(f"--group-size {options.group_size} is not a multiple of {GROUPS}, as XNNPACK's groups are.")
+
+
+def quantize_for_stock(model: PreTrainedModel, options: ExportOptions, rounder: Rounder = round_to_nearest) -> None:
+    """Replace layers of ``model`` in place.
+
+    Raises UsageError for experts, which would stay float32, for columns that are no whole number of groups, and for a tied head
+    that its embedding's bits are not for.
+    """
+    if has_experts(model):
+        raise UsageError("quantizing a model with experts needs --kernels hybridge; the stock runtime would keep them float32.")
+    if (bits := embedding_bits(embedding_names(model), options)) < 32:
+        _quantize_embedding(model, bits, options, rounder)
+    for name, layer in list(untied_linears(model)):
+        quantize_linear_for_stock(model, name, layer, options, rounder)
+
+
+def quantize_linear_for_stock(model: nn.Module, name: str, layer: nn.Linear, options: ExportOptions, rounder: Rounder) -> None:
+    """Replace linear layer ``name`` of ``model``, unless it keeps 32 bits.
+
+    Raises UsageError where the group size does not divide its columns.
+    """
+    if (bits := bits_of(name, options)) < 32:
+        weight = _weight(name, layer.weight, bits, options, rounder)
+        model.set_submodule(name, StockLinear(weight, layer.bias))
+
+
+def _quantize_embedding(model: PreTrainedModel, bits: int, options: ExportOptions, rounder: Rounder) -> None:
+    """A tied head gets the same numbers, but in an order of its own: XNNPACK and the embedding cannot share one."""
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    tied = has_tied_head(model)
+    if tied and (options.quantize, bits) != ("8da4w", 4):
+        raise UsageError(
+            f"--embedding-quantize {options.embedding_quantize} with --quantize {options.quantize} needs --kernels hybridge: "
+            "this model's output layer is tied to its embedding, and XNNPACK runs it in 4 bits, with 8da4w, alone."
+        )
+    weight = _weight(embedding_names(model)[0], embedding.weight, bits, options, rounder)
+    model.set_input_embeddings(StockEmbedding(weight, embedding_factor(embedding)))
+    if tied:
+        model.set_output_embeddings(StockLinear(weight, head.bias))
+
+
+def _weight(name: str, weight: Tensor, bits: int, options: ExportOptions, rounder: Rounder) -> StockWeight:
+    check_columns(name, weight, options.group_size, GROUPS)
+    return StockWeight(rounder(name, weight, grid_of(bits, options)))

@@ -1,1 +1,0 @@
-"""References to compare with: eager sessions, and the uncached oracle."""

@@ -1,0 +1,303 @@
+"""A GGUF file: what it says of itself, and its tensors, read when they are wanted."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
+from hybridge.export.layers.rounded_weight import RoundedWeight
+from hybridge.export.source.gguf.blocks import FLOATS, KINDS, decode
+
+LARGEST = 1 << 40
+"""Elements of a tensor that anybody has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GgufTensor:
+    """A tensor of a file. kind: GGML's number of its type; begin, size: its bytes."""
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    kind: int
+    begin: int
+    size: int
+
+    def read(self) -> Tensor:
+        """Return its numbers in float32. Q4_0, Q8_0 and the other types of whole numbers and scales are exact."""
+        if self.kind in FLOATS:
+            return torch.from_numpy(np.array(self._data())).view(FLOATS[self.kind]).float().view(self.shape)
+        from hybridge.export.pinned.checkpoints import decoded
+
+        return decoded(np.asarray(self._data()).reshape(self.rows, -1), self.kind).view(self.shape)
+
+    def blocks(self) -> RoundedWeight | None:
+        """Return its rows [N, K] as they are stored; None for a type that our kernels do not have."""
+        data = torch.from_numpy(np.array(self._data())).view(self.rows, -1)
+        return decode(data, self.kind, _block(self.path, self.name, self.kind)[1])
+
+    @property
+    def rows(self) -> int:
+        """Return the number of its rows, of all matrices where it is a stack of them."""
+        return prod(self.shape[:-1])
+
+    @property
+    def is_float(self) -> bool:
+        """Return whether its numbers are floats by themselves."""
+        return self.kind in FLOATS
+
+    @property
+    def has_kernels(self) -> bool:
+        """Return whether our kernels have its type."""
+        return self.is_float or self.kind in KINDS
+
+    @property
+    def kind_name(self) -> str:
+        """Return what GGML calls its type."""
+        from hybridge.export.pinned.checkpoints import name_of
+
+        return name_of(self.kind)
+
+    def _data(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        return np.memmap(self.path, mode="r", offset=self.begin, shape=(self.size,), dtype=np.uint8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GgufFile:
+    """metadata: by its names, arrays of strings as their length; tensors: by name."""
+
+    path: Path
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, GgufTensor]
+
+    @property
+    def architecture(self) -> str:
+        """Return what llama.cpp calls the model's family."""
+        return str(self.metadata["general.architecture"])
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return what the file says of the model by a name without the architecture before it."""
+        return self.metadata.get(f"{self.architecture}.{name}", default)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the same. Raises CheckpointError where the file does not say it."""
+        value = self.get(name)
+        if value is None:
+            raise CheckpointError(f"{self.path} lacks {self.architecture}.{name}; convert it again with llama.cpp of today.")
+        return value
+
+
+def open_gguf(path: Path) -> GgufFile:
+    """Return the file at ``path``.
+
+    Raises CheckpointError where it is damaged or only a part of it is there, UnsupportedModelError for a type of tensors that
+    cannot be read, UsageError where the package for its types is not installed.
+    """
+    header = read_header(path)
+    parts = header.metadata.get("split.count")
+    if isinstance(parts, int) and parts > 1:
+        raise UnsupportedModelError(
+            f"{path} is one of {parts} parts of a model. Make one file of them with llama.cpp's "
+            "'llama-gguf-split --merge', and export that."
+        )
+    size = path.stat().st_size
+    tensors = {entry.name: _tensor(path, entry, begin=header.begin, end=size) for entry in header.tensors}
+    return GgufFile(path=path, metadata=header.metadata, tensors=tensors)
+
+
+def _tensor(path: Path, entry: TensorEntry, *, begin: int, end: int) -> GgufTensor:
+    name, shape, kind = entry.name, entry.shape, entry.kind
+    elements, per_block, block_bytes = prod(shape), *_block(path, name, kind)
+    if not shape or not 0 < elements <= LARGEST:
+        raise CheckpointError(f"{path} cannot be read as GGUF ({name} has shape {list(shape)}); download it again.")
+    if shape[-1] % per_block:
+        raise CheckpointError(
+            f"{path} cannot be read as GGUF ({name} has rows of {shape[-1]:,} numbers, which are no whole number of its blocks "
+            f"of {per_block}); download it again."
+        )
+    size = elements // per_block * block_bytes
+    if begin + entry.offset + size > end:
+        raise CheckpointError(f"{path} is only there in part: {name} ends behind its {end:,} bytes; download it again.")
+    return GgufTensor(path=path, name=name, shape=shape, kind=kind, begin=begin + entry.offset, size=size)
+
+
+def _block(path: Path, name: str, kind: int) -> tuple[int, int]:
+    """Elements and bytes of a block of a type."""
+    if kind in FLOATS:
+        return 1, FLOATS[kind].itemsize
+    try:
+        from hybridge.export.pinned.checkpoints import block_of, name_of
+    except ImportError:
+        raise UsageError(f"{path} needs the package gguf: pip install 'hybridge[checkpoints]'.") from None
+    if block := block_of(kind):
+        return block
+    raise UnsupportedModelError(
+        f"{path} has tensors of GGML's type {name_of(kind)}, such as {name}, which hybridge does not read. "
+        "Take a file of Q4_0, Q8_0, K or IQ types, or the checkpoint that it was made from."
+    )
+
+
+# Read the beginning of a GGUF file: what it says of its model, and the table of its tensors.
+#
+# Every length in it is compared with the rest of the file before anything is read or made by it, so that a damaged
+# or forged file
+# is refused at once. Source: ggml ``docs/gguf.md``, versions 2 and 3.
+
+
+VERSIONS = (2, 3)
+"""The first counted in 32 bits; no file has it any more."""
+NUMBERS: Mapping[int, struct.Struct] = {
+    kind: struct.Struct(f"<{letter}") for kind, letter in zip((0, 1, 7, 2, 3, 4, 5, 6, 10, 11, 12), "Bb?HhIifQqd", strict=True)
+}
+STRING, ARRAY = 8, 9
+COUNT, KIND = NUMBERS[10], NUMBERS[4]
+ALIGNMENT = 32
+"""What tensors begin at multiples of where a file does not say."""
+
+# A large vocabulary has 2^18 tokens and twice as many merges, a large model some thousand tensors and a hundred
+# entries.
+MOST_ITEMS, MOST_TENSORS, MOST_ENTRIES, MOST_DIMENSIONS = 1 << 22, 1 << 20, 1 << 16, 4
+LONGEST_NAME, LONGEST_TEXT = 1 << 10, 1 << 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorEntry:
+    """A line of the table. shape: in torch's order; kind: GGML's number of its type; offset: from the first tensor's byte."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: int
+    offset: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """metadata: by name, other arrays of strings than were asked for as their length; begin: the tensors' first byte."""
+
+    metadata: Mapping[str, Any]
+    tensors: tuple[TensorEntry, ...]
+    begin: int
+
+
+def read_header(path: Path, strings: Collection[str] = ()) -> Header:
+    """Return the header of the file at ``path``, with the arrays of strings that ``strings`` names.
+
+    Raises CheckpointError, saying which length or value is wrong.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _Reader(data, strings).header()
+    except (OSError, ValueError, struct.error) as error:  # a ValueError: an empty file, or text that is no UTF-8, as well
+        raise CheckpointError(f"{path} cannot be read as GGUF ({error}); download it again.") from None
+
+
+class _Reader:
+    """Reads one thing after the other. Raises ValueError for what no file has."""
+
+    def __init__(self, data: mmap.mmap, strings: Collection[str]) -> None:
+        self.data, self.strings, self.place, self.what = data, strings, 0, "its first bytes"
+
+    def header(self) -> Header:
+        if self._bytes(4) != b"GGUF":
+            raise ValueError("it does not begin with the letters GGUF")
+        if (version := self._number(KIND)) not in VERSIONS:
+            raise ValueError(f"it is of version {version}, not 2 or 3")
+        tensors = self._count("the number of its tensors", MOST_TENSORS, 24)
+        entries = self._count("the number of its entries", MOST_ENTRIES, 13)
+        metadata: dict[str, Any] = {}
+        for index in range(entries):
+            name = self._name(f"the name of entry {index}", metadata)
+            self.what = name
+            metadata[name] = self._value(self._number(KIND))
+        if not isinstance(metadata.get("general.architecture"), str):
+            raise ValueError("it does not say its general.architecture")
+        found: dict[str, TensorEntry] = {}
+        for index in range(tensors):
+            name = self._name(f"the name of tensor {index}", found)
+            found[name] = self._tensor(name)
+        alignment = _alignment(metadata)
+        return Header(metadata=metadata, tensors=tuple(found.values()), begin=-(-self.place // alignment) * alignment)
+
+    def _tensor(self, name: str) -> TensorEntry:
+        self.what = f"the shape of {name}"
+        if (count := self._number(KIND)) > MOST_DIMENSIONS:
+            raise ValueError(f"{name} has {count} dimensions, and at most {MOST_DIMENSIONS} are known")
+        shape = [self._number(COUNT) for _ in range(count)]
+        return TensorEntry(name=name, shape=tuple(reversed(shape)), kind=self._number(KIND), offset=self._number(COUNT))
+
+    def _value(self, kind: int) -> Any:
+        if kind in NUMBERS:
+            return self._number(NUMBERS[kind])
+        if kind == STRING:
+            return self._text(LONGEST_TEXT)
+        if kind == ARRAY:
+            return self._array(self._number(KIND))
+        raise ValueError(f"{self.what} is of type {kind}, which no value has")
+
+    def _array(self, kind: int) -> list[Any] | int:
+        if kind == STRING:
+            count = self._count(self.what, MOST_ITEMS, COUNT.size)
+            if self.what in self.strings:
+                return [self._text(LONGEST_TEXT) for _ in range(count)]
+            for _ in range(count):
+                self._skip(self._number(COUNT))
+            return count
+        if kind not in NUMBERS:
+            raise ValueError(f"{self.what} is an array of type {kind}, which is not known")
+        number = NUMBERS[kind]
+        count = self._count(self.what, MOST_ITEMS, number.size)
+        return [value for (value,) in number.iter_unpack(self._bytes(count * number.size))]
+
+    def _count(self, what: str, most: int, size: int) -> int:
+        """A number of things that take ``size`` bytes or more each."""
+        self.what = what
+        count: int = self._number(COUNT)
+        if count > min(most, self._left() // size):
+            raise ValueError(f"{what} should count {count:,}, more than the file has or any model needs")
+        return count
+
+    def _name(self, what: str, others: Mapping[str, Any]) -> str:
+        self.what = what
+        name = self._text(LONGEST_NAME)
+        if name in others:
+            raise ValueError(f"{name} is there twice")
+        return name
+
+    def _text(self, longest: int) -> str:
+        length: int = self._number(COUNT)
+        if length > longest:
+            raise ValueError(f"{self.what} has {length:,} bytes, and at most {longest:,} are read")
+        return self._bytes(length).decode("utf-8")
+
+    def _number(self, kind: struct.Struct) -> Any:
+        return kind.unpack(self._bytes(kind.size))[0]
+
+    def _bytes(self, count: int) -> bytes:
+        begin = self.place
+        self._skip(count)
+        return self.data[begin : self.place]
+
+    def _skip(self, count: int) -> None:
+        if count > self._left():
+            raise ValueError(f"{self.what} takes {count:,} bytes, and the file ends after {self._left():,}")
+        self.place += count
+
+    def _left(self) -> int:
+        return len(self.data) - self.place
+
+
+def _alignment(metadata: Mapping[str, Any]) -> int:
+    alignment = metadata.get("general.alignment", ALIGNMENT)
+    if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
+        raise ValueError(f"general.alignment is {alignment!r}, and should be a power of two")
+    return alignment

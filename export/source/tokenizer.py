@@ -1,0 +1,231 @@
+"""The tokenizer beside a checkpoint's weights, and what an artifact gets of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.utils import logging
+
+from hybridge.cache.errors import CheckpointError
+from hybridge.export.source.files import read_object
+from hybridge.export.source.tokenizer_conversion import convert, source_of
+from hybridge.runtime.artifacts.tokenizer import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens, whole_texts
+
+TOKENIZER = "tokenizer.json"
+PLAIN_CLASS = "PreTrainedTokenizerFast"
+"""transformers' class that changes nothing of a tokenizer.json."""
+COPIED_FILES = (
+    TOKENIZER_CONFIG,
+    SPECIAL_TOKENS_MAP,
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "generation_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+WITHOUT = "the artifact will have no tokenizer.json, so 'run' and 'chat' will refuse it and a Session takes token ids alone"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerFiles:
+    """tokenizer: what encodes, if there is any; special: its named tokens; note: what people should be told of it."""
+
+    folder: Path
+    tokenizer: Tokenizer | None
+    special: dict[str, str] = field(default_factory=dict)
+    note: str = ""
+
+    def write(self, folder: Path) -> None:
+        """Put the tokenizer, and what else a runtime may read, into the artifact ``folder``."""
+        for name in COPIED_FILES:
+            if (self.folder / name).is_file():
+                shutil.copyfile(self.folder / name, folder / name)
+        # An artifact has no folders inside.
+        for path in sorted((self.folder / "additional_chat_templates").glob("*.jinja")):
+            shutil.copyfile(path, folder / f"chat_template.{path.name}")
+        if self.tokenizer is not None:
+            (folder / TOKENIZER).write_text(self._content(self.tokenizer), encoding="utf-8")
+        config = read_object(folder / TOKENIZER_CONFIG) or self.special
+        if self.tokenizer is not None and config:
+            config = _as_written(config)
+        if config:
+            (folder / TOKENIZER_CONFIG).write_text(json.dumps(config, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+    def _content(self, tokenizer: Tokenizer) -> str:
+        """The checkpoint's own file where that is the tokenizer, and neither truncates nor pads."""
+        path = self.folder / TOKENIZER
+        if not path.is_file():
+            return str(tokenizer.to_str())
+        text = path.read_text(encoding="utf-8")
+        own, limits = Tokenizer.from_str(text), json.loads(text)
+        plain = limits.get("truncation") is None and limits.get("padding") is None
+        return text if plain and same_tokenizer(own, tokenizer) else str(tokenizer.to_str())
+
+
+def _as_written(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tokenizer_config.json for which transformers takes the tokenizer.json beside it as it is."""
+    return {name: value for name, value in config.items() if name != "auto_map"} | {"tokenizer_class": PLAIN_CLASS}
+
+
+def read_tokenizer(folder: Path, *, verbatim: bool = False) -> TokenizerFiles:
+    """The tokenizer of the checkpoint in ``folder``, as transformers has it, and converted where there is no tokenizer.json.
+
+    verbatim: a tokenizer.json is the tokenizer, whatever transformers makes of it.
+    Raises CheckpointError where a file of it is damaged.
+    """
+    named = special_tokens(read_object(folder / TOKENIZER_CONFIG), read_object(folder / SPECIAL_TOKENS_MAP))
+    if (folder / TOKENIZER).is_file():
+        own = _read(folder / TOKENIZER)
+        tokenizer = own if verbatim else whole_texts(as_transformers(folder, own))
+        return TokenizerFiles(folder=folder, tokenizer=tokenizer, special=named, note=_unfollowed(folder, tokenizer, named))
+    source = source_of(folder)
+    if source is None:
+        return TokenizerFiles(folder=folder, tokenizer=None, special=named, note=f"{folder} has no tokenizer: {WITHOUT}.")
+    try:
+        made = convert(folder, source)
+    except ValueError as error:
+        note = f"{folder} has no tokenizer.json, and {source} cannot be converted ({error}): {WITHOUT}."
+        return TokenizerFiles(folder=folder, tokenizer=None, special=named, note=note)
+    note = f"{folder} has no tokenizer.json: one was made of {source}."
+    return TokenizerFiles(folder=folder, tokenizer=whole_texts(made.tokenizer), special=made.special | named, note=note)
+
+
+def _read(path: Path) -> Tokenizer:
+    try:
+        return whole_texts(Tokenizer.from_file(str(path)))
+    except Exception as error:  # the library has no error of its own
+        raise CheckpointError(f"{path} cannot be read as a tokenizer ({error}); get the file again.") from None
+
+
+def _unfollowed(folder: Path, tokenizer: Tokenizer, named: dict[str, str]) -> str:
+    """Say where tokenizer_config.json asks for bos, and neither tokenizer.json nor transformers puts it before a text."""
+    asked = read_object(folder / TOKENIZER_CONFIG).get("add_bos_token") is True
+    bos = tokenizer.token_to_id(named.get("bos_token", ""))
+    if not asked or bos is None or bos in tokenizer.encode("").ids:
+        return ""
+    return (
+        f"{folder / TOKENIZER_CONFIG} says add_bos_token, but {TOKENIZER} adds no {named['bos_token']}, and so neither does "
+        "transformers: the artifact's texts begin without it. If the model writes nonsense, begin them with it."
+    )
+
+
+# Which tokens end a text: a checkpoint says so in up to four files, and a chat may end with another token than a
+# document.
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndOfText:
+    """ids: each once, in the order in which the files name them. ignored: what they name that is no token of the model."""
+
+    ids: list[int]
+    ignored: list[str]
+
+
+def end_of_text(named: Iterable[Any], tokenizer: Tokenizer | None, vocab_size: int) -> EndOfText:
+    """The ends among ``named``: ids, texts of tokens, or lists of these."""
+    ids: dict[int, None] = {}
+    ignored: list[str] = []
+    for each in _flat(named):
+        token = tokenizer.token_to_id(each) if tokenizer and isinstance(each, str) else each
+        if isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocab_size:
+            ids[token] = None
+        elif not isinstance(each, str) or tokenizer:
+            ignored.append(repr(each))
+    return EndOfText(ids=list(ids), ignored=ignored)
+
+
+def named_ends(folder: Path, special: dict[str, str]) -> list[Any]:
+    """What a checkpoint's files name: the generation config, the config, its text config and the tokenizer's ``eos_token``.
+
+    The files themselves are read, since a config class fills in an id of its own where a file has none.
+    """
+    config = read_object(folder / "config.json")
+    text = config.get("text_config")
+    sources = (read_object(folder / "generation_config.json"), config, text if isinstance(text, dict) else {})
+    return [*(source.get("eos_token_id") for source in sources), special.get("eos_token")]
+
+
+def _flat(named: Iterable[Any]) -> list[Any]:
+    lists = (each if isinstance(each, list) else [each] for each in named)
+    return [each for one in lists for each in one if each is not None]
+
+
+# What transformers makes of a folder with a tokenizer.json: its AutoTokenizer may build another tokenizer than the
+# file has.
+#
+# The class that tokenizer_config.json or config.json names puts its own pre-tokenizer and normalizer around the
+# file's
+# vocabulary, because files on the hub are known to be wrong. Its users have those tokens, so an artifact gets them,
+# too.
+
+
+PARTS = ("model", "added_tokens", "normalizer", "pre_tokenizer", "decoder")
+"""Of a tokenizer.json: what decides on the tokens of a text, and on its text. What goes around it is compared by its ids."""
+
+SAMPLES = ("a", "\nThe quick brown fox,\n  12 of them: 'jumps' over x_y = f(3.5);\n", "x  \t漢字 é 👩\u200d🚀\r\n")
+"""Composed letters alone, since some classes compose the others, which loses nothing."""
+
+
+def as_transformers(folder: Path, own: Tokenizer) -> Tokenizer:
+    """Return the tokenizer that AutoTokenizer has for ``folder``, or ``own``, its tokenizer.json, where that is the same.
+
+    It is ``own`` as well where transformers cannot load it without code of the folder, or loses text that ``own`` keeps.
+    """
+    loaded = _load(folder)
+    if loaded is not None:
+        loaded = _without_made_up(loaded, folder, own)
+    if loaded is None or same_tokenizer(loaded, own):
+        return own
+    return own if any(_keeps(own, text) and not _keeps(loaded, text) for text in SAMPLES) else loaded
+
+
+def same_tokenizer(one: Tokenizer, other: Tokenizer) -> bool:
+    """Return whether two tokenizers have the same parts and put the same tokens around a text."""
+    around = (each.encode("a").ids for each in (one, other))
+    first, second = (json.loads(each.to_str()) for each in (one, other))
+    return next(around) == next(around) and all(first.get(part) == second.get(part) for part in PARTS)
+
+
+def _without_made_up(loaded: Tokenizer, folder: Path, own: Tokenizer) -> Tokenizer:
+    """Leave out tokens that only transformers' class names, such as <s>: the model has no row for them."""
+    told = read_object(folder / TOKENIZER_CONFIG).get("added_tokens_decoder")
+    entries = told.values() if isinstance(told, dict) else ()
+    known = {*own.get_vocab(), *(entry.get("content") for entry in entries if isinstance(entry, dict))}
+    content = json.loads(loaded.to_str())
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] in known]
+    return Tokenizer.from_str(json.dumps(content))
+
+
+def _load(folder: Path) -> Tokenizer | None:
+    """Return transformers' tokenizer; None where neither the class that it chooses nor the plain one is of this library."""
+    before = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        return _loaded(AutoTokenizer, folder) or _loaded(PreTrainedTokenizerFast, folder)
+    finally:
+        logging.set_verbosity(before)
+
+
+def _loaded(kind: Any, folder: Path) -> Tokenizer | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            loaded = kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            return Tokenizer.from_str(loaded.backend_tokenizer.to_str())
+        except Exception:  # whatever a class that does not fit the file makes transformers run into
+            return None
+
+
+def _keeps(tokenizer: Tokenizer, text: str) -> bool:
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    return str(tokenizer.decode(ids, skip_special_tokens=False)).strip() == text.strip()

@@ -1,0 +1,201 @@
+"""The safetensors of a checkpoint: which of them hold the weights, and whether all are there, whole and readable."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+
+import safetensors
+
+from hybridge.cache.errors import CheckpointError
+from hybridge.export.source.files import check_files, download_again, first_line
+from hybridge.export.source.folder_kinds import ADAPTER, ADAPTER_WEIGHTS, mlx_error
+from hybridge.export.source.forms.form import Method, Quantization, Unread, dequantized
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+CONFIGS = ("config.json", "generation_config.json")
+SHARD = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{1,6})-of-(?P<total>[0-9]{1,6})\.safetensors")
+BESIDE = (ADAPTER_WEIGHTS, "mtp*.safetensors", "consolidated*.safetensors")
+"""Other things than the weights under transformers' names."""
+
+
+@contextmanager
+def loadable(folder: Path) -> Iterator[Path]:
+    """Yield a folder in which transformers finds the weights and no adapter: ``folder`` itself, or one of links to its files.
+
+    Raises CheckpointError where weights are missing, damaged or cannot be told from others; what ``mlx_error`` says of MLX's.
+    """
+    check_files(folder, [path.name for path in folder.glob("*.safetensors")])
+    files = weight_files(folder)
+    names = {path: _names(path) for path in files}
+    known = (folder / WEIGHTS).is_file() or _indexed(folder / INDEX) == files
+    if known and not (folder / ADAPTER).exists():
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="hybridge-links-") as place:
+        links = Path(place)
+        for file in (*files, *(folder / config for config in CONFIGS if (folder / config).is_file())):
+            (links / file.name).symlink_to(file.absolute())
+        index = {"metadata": {}, "weight_map": {name: path.name for path, each in names.items() for name in each}}
+        (links / INDEX).write_text(json.dumps(index), encoding="utf-8")
+        yield links
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files of the weights: those of an index's shards, ``model.safetensors``, shards without an index, or a single one.
+
+    Raises CheckpointError where one is missing, or where several are there and nothing says which belong together.
+    """
+    named = _indexed(folder / INDEX)
+    if (folder / WEIGHTS).is_file():
+        return [folder / WEIGHTS]
+    if named:
+        return _with_left_out(folder, named)
+    others = [path for path in sorted(folder.glob("*.safetensors")) if not any(fnmatch(path.name, each) for each in BESIDE)]
+    if shards := [path for path in others if SHARD.fullmatch(path.name)]:
+        return _shards(folder, shards)
+    if not others:
+        raise CheckpointError(
+            f"{folder} has no *.safetensors with the weights; the checkpoint is incomplete: {download_again(folder)}."
+        )
+    if len(others) > 1:
+        raise CheckpointError(
+            f"{folder} has no {WEIGHTS} and no {INDEX}, and which of its {len(others)} other files hold the weights is not "
+            f"clear: {_listed(others)}. Rename the one with the weights to {WEIGHTS}, or add the index."
+        )
+    return others
+
+
+def _indexed(path: Path) -> list[Path]:
+    """The files that an index of shards names; none without an index.
+
+    An index may only name safetensors that lie beside it: transformers would load a pickle that it names.
+    """
+    if not path.exists():
+        return []
+    try:
+        names = set(json.loads(path.read_text(encoding="utf-8"))["weight_map"].values())
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{path} cannot be read as an index of shards ({first_line(error)}).") from None
+    for name in names:
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".safetensors"):
+            raise CheckpointError(f"{path} names {name!r}, but shards are *.safetensors in the same folder.")
+    if not names:
+        raise CheckpointError(f"{path} names no shards.")
+    files = [path.parent / name for name in sorted(names)]
+    _check_complete(path.parent, files, f"which {path.name} names")
+    return files
+
+
+def _with_left_out(folder: Path, named: list[Path]) -> list[Path]:
+    """The shards that an index names, and those of the same set that it leaves out but that lie beside them."""
+    sets = {(each["stem"], each["total"]) for each in map(SHARD.fullmatch, (path.name for path in named)) if each}
+    beside = [
+        path
+        for path in folder.glob("*.safetensors")
+        if (each := SHARD.fullmatch(path.name)) and each.group("stem", "total") in sets
+    ]
+    return sorted({*named, *beside})
+
+
+def _shards(folder: Path, found: list[Path]) -> list[Path]:
+    """All files of the one set that shards without an index belong to."""
+    sets = {
+        (each["stem"], len(each["number"]), each["total"]) for each in map(SHARD.fullmatch, (p.name for p in found)) if each
+    }
+    if len(sets) > 1:
+        raise CheckpointError(
+            f"{folder} has shards of {len(sets)} sets of weights and no {INDEX}: {_listed(found)}. Remove those of all but one."
+        )
+    ((stem, width, total),) = sets
+    files = [folder / f"{stem}-{number:0{width}}-of-{total}.safetensors" for number in range(1, int(total) + 1)]
+    _check_complete(folder, files, "which their names ask for")
+    return files
+
+
+def _check_complete(folder: Path, files: list[Path], why: str) -> None:
+    if missing := [path for path in files if not path.is_file()]:
+        raise CheckpointError(
+            f"{folder} lacks {_listed(missing)}, {why} ({len(missing)} of {len(files)} shards); "
+            f"the checkpoint is incomplete: {download_again(folder)}."
+        )
+
+
+def _names(path: Path) -> list[str]:
+    """The names of a file's tensors. Raises CheckpointError where it is damaged or MLX wrote it."""
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata, names = file.metadata() or {}, list(file.keys())
+    except (OSError, safetensors.SafetensorError) as error:
+        raise CheckpointError(
+            f"the weights in {path.parent} cannot be read: {path.name} is damaged or only a part of it is there "
+            f"({first_line(error)}); {download_again(path.parent)}."
+        ) from None
+    if metadata.get("format") == "mlx":
+        raise mlx_error(path.parent)
+    return names
+
+
+def _listed(paths: Iterable[Path]) -> str:
+    """The first names, and how many there are beyond them."""
+    names = [path.name for path in paths]
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+# The tensors in a checkpoint's safetensors, by name; read when they are wanted.
+
+
+SCALED = ("F8_E4M3", "F8_E5M2", "I8", "U8", "I32")
+"""Types of weights that are nothing without a scale."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredTensors:
+    """tensors: by name, none read yet; metadata: what the files say of themselves; types: of each, by safetensors' names."""
+
+    tensors: dict[str, Unread]
+    metadata: dict[str, str]
+    types: dict[str, str]
+
+    def dequantized(self, method: Method, quantization: Quantization) -> dict[str, Unread]:
+        """Return the tensors of the unquantized checkpoint. Raises CheckpointError for numbers whose scales are missing."""
+        found = dequantized(self.tensors, method, replace(quantization, metadata=self.metadata))
+        left = [name for name, each in found.items() if self.tensors.get(name) is each and self.types[name] in SCALED]
+        if left:
+            raise CheckpointError(
+                f"{left[0]} is stored as {self.types[left[0]]}, without what {method.name} scales it by "
+                f"({len(left)} in all); the checkpoint is incomplete."
+            )
+        return found
+
+
+@contextmanager
+def stored_tensors(folder: Path) -> Iterator[StoredTensors]:
+    """Yield the tensors of the checkpoint in ``folder`` while its files are open.
+
+    Raises CheckpointError where files are missing, damaged or cannot be told from others.
+    """
+    check_files(folder, [path.name for path in folder.glob("*.safetensors")])
+    tensors: dict[str, Unread] = {}
+    metadata: dict[str, str] = {}
+    types: dict[str, str] = {}
+    with ExitStack() as opened:
+        for path in weight_files(folder):
+            try:
+                file = opened.enter_context(safetensors.safe_open(path, framework="pt"))
+                metadata |= file.metadata() or {}
+                slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  not a dict
+                tensors |= slices
+                types |= {name: each.get_dtype() for name, each in slices.items()}
+            except (OSError, safetensors.SafetensorError) as error:
+                raise CheckpointError(
+                    f"the weights in {folder} cannot be read: {path.name} is damaged or only a part of it is there "
+                    f"({first_line(error)}); {download_again(folder)}."
+                ) from None
+        yield StoredTensors(tensors=tensors, metadata=metadata, types=types)

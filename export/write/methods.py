@@ -1,0 +1,334 @@
+"""The exported methods: each is a module over the one ``State``, because shared buffers are matched by qualified name.
+
+Signatures are those of the artifact (docs/artifact.md). A method that refuses answers -1, or NaN logits, and leaves the state
+as it was; by arithmetic, because lowering drops every assertion.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from hybridge.cache.block import Block, CacheSizes
+from hybridge.cache.errors import UsageError
+from hybridge.cache.families import text_config
+from hybridge.cache.hybrid_cache import HybridCache
+from hybridge.cache.operations.kernels import CoreKernels, Kernels
+from hybridge.export.drafters.drafter import ArtifactDrafter, Target
+from hybridge.export.drafters.plan import DrafterPlan, plan_drafter
+from hybridge.export.kernel_sets.hybridge import HybridgeKernels
+from hybridge.export.kernel_sets.llm import LlmKernels
+from hybridge.export.model.adapt import AdaptedModel, check_taps
+from hybridge.export.quantize.bits import table_factor
+from hybridge.export.quantize.quantize import check_quantization
+from hybridge.runtime.artifacts.options import ExportOptions, check_verify_lens, shorter_verify
+
+Outputs = Tensor | tuple[Tensor, ...]
+
+
+class State(nn.Module):
+    """The model and its cache, the one holder that every method wraps."""
+
+    def __init__(
+        self, model: PreTrainedModel, cache: HybridCache, tap_layers: Sequence[int] = (), drafter: ArtifactDrafter | None = None
+    ) -> None:
+        super().__init__()
+        embedding = model.get_input_embeddings()
+        self.model = AdaptedModel(model, cache, tap_layers)
+        self.cache = cache
+        self.drafter = drafter
+        self._shared = Shared(embedding, model.get_output_embeddings()) if drafter else None
+        self.requires_grad_(False)
+
+    def hidden(self, tokens: Tensor, block: Block) -> Tensor:
+        """Run tokens [1, T] as ``block``; hidden states [1, T, hidden]."""
+        self.cache.block = block
+        hidden = self.model.hidden(tokens)
+        self.cache.close(block)
+        return hidden
+
+    def extend(self, tokens: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+        """Commit the first ``count`` of tokens [1, T]: the last one's logits [1, 1, V], NaN if they do not fit; all hidden."""
+        block = self.cache.extend(tokens.shape[1], count)
+        hidden = self.hidden(tokens, block)
+        last = hidden.index_select(1, (block.count - 1).clamp(min=0))
+        # Before the head and not behind it: the vocabulary is hundreds of times wider.
+        return self.model.logits(torch.where(block.count > 0, last, float("nan"))), hidden
+
+    @property
+    def target(self) -> Target:
+        """Return what the drafter shares with the model."""
+        shared = self._shared
+        assert shared is not None
+        return Target(decoder=self.model.decoder, logits=self.model.logits, embed=shared.embed, head=shared.head)
+
+    def tapped(self, logits: Tensor, hidden: Tensor) -> Outputs:
+        """Return logits, and the tapped hidden states of the run that ended with ``hidden`` if there are taps."""
+        return (logits, self.model.taps.collect(hidden)) if self.model.taps.places else logits
+
+
+class Shared:
+    """The embedding's rows as they are stored, and the head."""
+
+    def __init__(self, embedding: Any, head: Any) -> None:
+        self.embedding, self.head = embedding, head
+        self.factor = getattr(embedding, "factor", None) or table_factor(embedding)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return rows [1, T, H] of tokens [1, T]."""
+        if self.factor is None:  # more than a table (Inkling's norm), which is then never packed
+            return F.embedding(tokens, self.embedding.weight)
+        rows: Tensor = self.embedding(tokens)
+        return rows if self.factor == 1.0 else rows * (1.0 / self.factor)
+
+
+class Method(nn.Module):
+    """A method of the program."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+        self.state = state
+
+
+class Prefill(Method):
+    """tokens [1, C], n [1] -> logits [1, 1, V] of token n; commits the first n."""
+
+    def forward(self, tokens: Tensor, n: Tensor) -> Outputs:
+        return self.state.tapped(*self.state.extend(tokens, n))
+
+
+class Decode(Method):
+    """tokens [1, 1] -> logits [1, 1, V]; commits it."""
+
+    def forward(self, tokens: Tensor) -> Outputs:
+        return self.state.tapped(*self.state.extend(tokens, torch.ones(1, dtype=torch.long)))
+
+
+class Verify(Method):
+    """tokens [1, S] -> logits [1, S, V]; stages them and commits nothing. S is the longest block's or a shorter one's."""
+
+    def forward(self, tokens: Tensor) -> Outputs:
+        hidden = self.state.hidden(tokens, self.state.cache.speculate(tokens.shape[1]))
+        return self.state.tapped(self.state.model.logits(hidden), hidden)
+
+
+class Commit(Method):
+    """n [1] -> length [1]; commits the first n staged tokens."""
+
+    def forward(self, n: Tensor) -> Tensor:
+        return self.state.cache.commit(n)
+
+
+class SnapshotSlot(Method):
+    """slot [1] -> length [1]; keeps the committed state."""
+
+    def forward(self, slot: Tensor) -> Tensor:
+        return self.state.cache.write_slot(slot)
+
+
+class RestoreSlot(Method):
+    """slot [1] -> length [1]; brings the slot's state back."""
+
+    def forward(self, slot: Tensor) -> Tensor:
+        return self.state.cache.read_slot(slot)
+
+
+class Reset(Method):
+    """-> length [1], which is 0."""
+
+    def forward(self) -> Tensor:
+        return self.state.cache.clear(torch.ones(1, dtype=torch.bool))
+
+
+class Forward(Method):
+    """tokens [1, 1], start_pos [1] -> logits [1, 1, V]: what ExecuTorch's stock runners call. 0 starts afresh.
+
+    A position other than 0 or the length is refused with NaN: recurrent state cannot be entered in the middle.
+    """
+
+    def forward(self, tokens: Tensor, start_pos: Tensor) -> Tensor:
+        self.state.cache.clear(start_pos == 0)
+        expected = (start_pos == self.state.cache.length).to(torch.long)
+        return self.state.extend(tokens, expected)[0]
+
+
+class DraftMethod(Method):
+    """A method of the drafter, over pairs of tapped hidden states [1, T, F] and the tokens [1, T] that followed them."""
+
+    @property
+    def drafter(self) -> ArtifactDrafter:
+        assert self.state.drafter is not None
+        return self.state.drafter
+
+
+class Draft(DraftMethod):
+    """hidden [1, S, F], tokens [1, S], n [1] and what decides draws -> draft tokens, chances, scores and candidates.
+
+    Takes in the first n pairs, then proposes ``guesses`` tokens behind the last one; -1 where refused. See ``ArtifactDrafter``.
+    """
+
+    def __init__(self, state: State, guesses: int) -> None:
+        super().__init__(state)
+        self.guesses = guesses
+
+    def forward(self, hidden: Tensor, tokens: Tensor, n: Tensor, *draws: Tensor) -> Outputs:
+        return self.drafter.draft(self.state.target, self.guesses, hidden, tokens, n, *draws)
+
+
+class DraftPrefill(DraftMethod):
+    """hidden [1, C, F], tokens [1, C], n [1] -> the drafter's length [1]; takes in the first n pairs. -1 where refused."""
+
+    def forward(self, hidden: Tensor, tokens: Tensor, n: Tensor) -> Tensor:
+        return self.drafter.read(self.state.target, hidden, tokens, n)
+
+
+def build_methods(state: State, shorter_verify_lens: Sequence[int] = ()) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:
+    """Return each method of the artifact with example inputs of its fixed shapes. Slots only where the cache has any."""
+    sizes = state.cache.sizes
+    one = torch.ones(1, dtype=torch.long)
+    methods: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
+        "prefill": (Prefill(state), (blank_tokens(sizes.prefill_chunk), one)),
+        "decode": (Decode(state), (blank_tokens(1),)),
+        "verify": (Verify(state), (blank_tokens(sizes.verify_len),)),
+        **{shorter_verify(length): (Verify(state), (blank_tokens(length),)) for length in shorter_verify_lens},
+        "forward": (Forward(state), (blank_tokens(1), one)),
+        "commit": (Commit(state), (one,)),
+        "reset": (Reset(state), ()),
+    }
+    if sizes.snapshot_slots:
+        methods |= {"snapshot": (SnapshotSlot(state), (one,)), "restore": (RestoreSlot(state), (one,))}
+    if state.drafter is not None:
+        methods |= draft_methods(state, state.drafter)
+    return methods
+
+
+def draft_methods(state: State, drafter: ArtifactDrafter) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:
+    """Return the methods of the drafter, with example inputs."""
+
+    def pairs(tokens: int) -> tuple[Tensor, ...]:
+        return torch.zeros(1, tokens, drafter.width), blank_tokens(tokens), torch.ones(1, dtype=torch.long)
+
+    sizes = state.cache.sizes
+    proposing = {
+        name: (Draft(state, guesses), (*pairs(sizes.verify_len), *drafter.draws(guesses)))
+        for name, guesses in drafter.description.methods.items()
+    }
+    return {**proposing, "draft_prefill": (DraftPrefill(state), pairs(sizes.prefill_chunk))}
+
+
+def blank_tokens(count: int) -> Tensor:
+    """Return int64 [1, count]."""
+    return torch.zeros(1, count, dtype=torch.long)
+
+
+# The cache that an ExecuTorch export carries, once the options are known to fit the model.
+
+
+KERNELS: Mapping[str, type[Kernels]] = {"llm": LlmKernels, "hybridge": HybridgeKernels, "aten": CoreKernels}
+
+
+def build_cache(config: Any, options: ExportOptions, drafter: DrafterPlan | None = None) -> HybridCache:
+    """The cache that an export with ``options`` of a model, or of its text model, of ``config`` carries.
+
+    drafter: what ``plan_drafter`` made of the same options; one of the model's own weights if it is left out.
+    Raises UsageError for impossible sizes and UnsupportedModelError for layers that there is no state for.
+    """
+    config = text_config(config)
+    drafter = drafter or plan_drafter(config, options)[0]
+    with torch.device("meta"):
+        size = _cache(config, options, drafter).state_bytes()
+    check_verify_lens(options)
+    check_quantization(options)
+    check_taps(options.tap_layers, config.num_hidden_layers)
+    memory = memory_bytes()
+    if size > memory // 2:
+        raise UsageError(
+            f"the state would take {size / 1e9:.1f} GB of the {memory / 1e9:.1f} GB that this process may have; "
+            "lower --max-seq-len or --snapshot-slots."
+        )
+    cache = _cache(config, options, drafter)
+    check_kv_cache(cache, options)
+    return cache
+
+
+def check_kv_cache(cache: HybridCache, options: ExportOptions) -> None:
+    """Raises UsageError where nothing would be kept as it was asked for."""
+    parts = cache.leaves()
+    if options.kv_cache not in ("auto", "float32") and not any(part.rounded_to for part in parts):
+        kinds = ", ".join(sorted({part.kind for part in parts}))
+        raise UsageError(
+            f"--kv-cache {options.kv_cache} is for full attention, and this model has none that it could be for: its layers "
+            f"are {kinds}. Export without it."
+        )
+
+
+def _cache(config: Any, options: ExportOptions, drafter: DrafterPlan | None) -> HybridCache:
+    sizes = CacheSizes(
+        max_seq_len=options.max_seq_len,
+        prefill_chunk=options.prefill_chunk,
+        verify_len=options.verify_len,
+        snapshot_slots=options.snapshot_slots,
+        dtype=getattr(torch, options.dtype),
+        kv_dtype=None if options.kv_dtype == "float32" else getattr(torch, options.kv_dtype),
+        behind_window=drafter.behind_window if drafter else 0,
+    )
+    kernels = KERNELS[options.kernels]()
+    cache = HybridCache.of_sizes(config, sizes, kernels)
+    cache.layers.extend(drafter.layers(sizes, kernels) if drafter else [])
+    return cache
+
+
+# How much memory this process may have: the machine's, or less in a container.
+
+
+VERSION_1, VERSION_2 = "memory.limit_in_bytes", "memory.max"
+
+
+def memory_bytes(root: Path = Path("/")) -> int:
+    """Return the bytes of the machine's memory, or of the lowest limit that a control group sets; ``root`` has proc and sys."""
+    return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_limits(root)])
+
+
+def _limits(root: Path) -> Iterator[int]:
+    for path in _limit_files(root):
+        try:
+            text = path.read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            continue  # a group of the host that the container does not see, or one without a limit
+        if text.isdigit():  # else it is "max"
+            yield int(text)
+
+
+def _limit_files(root: Path) -> Iterator[Path]:
+    """Where limits of this process would be: of its group and of all groups around it.
+
+    A container may see its own group as the mounted one, under whatever path the host has for it: so the mount counts too.
+    """
+    mounts = root / "sys" / "fs" / "cgroup"
+    for controllers, group in _groups(root):
+        if not controllers:
+            folders, name = [mounts, mounts / "unified"], VERSION_2
+        elif "memory" in controllers.split(","):
+            folders, name = [mounts / "memory"], VERSION_1
+        else:
+            continue
+        parts = [part for part in Path(group).parts[1:] if part != ".."]
+        yield from (folder.joinpath(*parts[:depth], name) for folder in folders for depth in range(len(parts) + 1))
+
+
+def _groups(root: Path) -> Iterator[tuple[str, str]]:
+    """Controllers and path of each group of this process; version 2 names no controllers."""
+    try:
+        lines = (root / "proc" / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        return  # not Linux, or without control groups
+    for line in filter(None, lines):
+        _, controllers, group = line.split(":", 2)
+        yield controllers, group

@@ -1,0 +1,108 @@
+"""A folder that appears whole or not at all, and replaces only what hybridge made."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from hybridge.cache.errors import OutputError, UsageError
+from hybridge.runtime.artifacts.manifest import MANIFEST
+from hybridge.runtime.files import claim_folder, exchange, partial_path, remove_leftover, sync, sync_tree, undone_at_signals
+
+
+@contextmanager
+def output_folder(target: Path, *, force: bool) -> Iterator[Path]:
+    """Yield an empty folder beside ``target`` that takes its place once the body is done, and is then on the disk.
+
+    Raises UsageError before the body where ``target`` exists (unless ``force`` and it is an artifact or empty), OutputError
+    where it cannot be written, the disk is full, or another process writes to it. Whatever happens, nothing half-written stays
+    and nothing existing is lost; what a process that was killed left behind is put in order first.
+    """
+    staging = partial_path(target)
+    with _explained(target):
+        _recover(target)
+        check_target(target, force=force)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        claim = claim_folder(staging)
+
+    def clear() -> None:
+        claim.release()
+        remove_leftover(staging)
+
+    def undo() -> None:
+        clear()
+        _recover(target)
+
+    try:
+        with undone_at_signals(undo), _explained(target):
+            yield staging
+            staging.chmod(0o755)
+            sync_tree(staging)
+            _replace(target, staging)
+            sync(target.parent)
+    finally:
+        clear()
+
+
+def check_target(target: Path, *, force: bool) -> None:
+    """Raises UsageError where ``target`` may not be (re)placed."""
+    if not target.exists() and not target.is_symlink():
+        return
+    if not force:
+        raise UsageError(f"{target} exists already; it was kept. Choose another -o, or replace it with --force.")
+    if not target.is_dir() or (any(target.iterdir()) and not (target / MANIFEST).is_file()):
+        raise UsageError(f"{target} is not an artifact (it has no {MANIFEST}), so --force does not replace it.")
+
+
+def _replace(target: Path, staging: Path) -> None:
+    """Put ``staging`` in the place of ``target``, in one step; what was there is then at ``staging``, or nothing."""
+    if not target.exists():
+        staging.rename(target)
+    elif not exchange(staging, target):
+        _replace_in_two_steps(target, staging)
+
+
+def _replace_in_two_steps(target: Path, staging: Path) -> None:
+    """The same where the system cannot do it in one; what was there is back, or beside it, whatever interrupts this."""
+    old = _old(target)
+    try:
+        target.rename(old)
+        staging.rename(target)
+    except BaseException:
+        if old.exists() and not target.exists():
+            old.rename(target)
+        raise
+    remove_leftover(old)
+
+
+def _recover(target: Path) -> None:
+    """Undo what a process that was killed between these two steps did."""
+    old = _old(target)
+    if not (old / MANIFEST).is_file():
+        return  # nothing, or nothing of ours
+    if target.exists() or target.is_symlink():
+        remove_leftover(old)
+    else:
+        old.rename(target)
+
+
+def _old(target: Path) -> Path:
+    return target.with_name(f".{target.name}.replaced")
+
+
+@contextmanager
+def _explained(target: Path) -> Iterator[None]:
+    try:
+        yield
+    except BlockingIOError as error:
+        raise OutputError(f"another process is writing {target}; wait for it, or choose another -o.") from error
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise OutputError(
+                f"the disk of {target} is full; nothing was written. Free some space or choose another -o."
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise OutputError(f"no permission to write {target}; choose another -o.") from error
+        raise OutputError(f"{target} cannot be written: {error.strerror or error}.") from error

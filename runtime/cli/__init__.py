@@ -1,0 +1,1 @@
+"""The commands that need an artifact and no PyTorch, and what all commands share."""

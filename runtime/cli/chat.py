@@ -1,0 +1,238 @@
+"""``hybridge chat``: lines from a terminal as messages and commands."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+
+from rich.markup import escape
+
+from hybridge.cache.errors import HybridgeError, UsageError
+from hybridge.runtime.cli.console import ShownReasoning, err, print_json
+from hybridge.runtime.cli.generating import stats_table
+from hybridge.runtime.core.statistics import GenerationStats
+from hybridge.runtime.files import private_folder
+from hybridge.runtime.text.conversation import Conversation
+from hybridge.runtime.text.text_stream import Message
+
+HELP = """/undo         take the last message and its answer back
+/retry        another answer to the last message
+/save FILE    keep the conversation and the model's state
+/load FILE    go on with a saved one
+/reset        start anew
+/stats        what the last answer took
+/help         this
+/exit         leave (also Ctrl-D); Ctrl-C stops an answer"""
+
+
+def talk(conversation: Conversation, opening: list[Message], *, json: bool, remember: bool) -> None:
+    """Read messages from stdin and answer them until there are no more; ``opening`` stands before every conversation.
+
+    remember: what is typed at a terminal comes back in the next chat.
+    """
+    gc.freeze()
+    with lines([line.split()[0] for line in HELP.splitlines()], remember=remember) as read:
+        Terminal(conversation, opening, json).loop(read)
+
+
+@dataclass
+class Terminal:
+    """Reads messages and commands until there are no more."""
+
+    conversation: Conversation
+    opening: list[Message]
+    json: bool
+    stats: GenerationStats = field(default_factory=GenerationStats)
+    ended: bool = False
+    reasoning: ShownReasoning = field(default_factory=ShownReasoning)
+
+    def __post_init__(self) -> None:
+        if not self.json:
+            self.conversation.think = self.reasoning.show
+
+    def loop(self, lines: Lines) -> None:
+        """Read one line after the other; what cannot be done is printed and changes nothing."""
+        err.print("[dim]/help lists the commands[/]")
+        while not self.ended:
+            try:
+                line = lines.read()
+            except EOFError:
+                return
+            try:
+                self._do(line.strip())
+            except HybridgeError as error:
+                err.print("[bold red]Error:[/]", escape(str(error)), highlight=False, soft_wrap=True)
+
+    def _do(self, line: str) -> None:
+        if not line.startswith("/"):
+            if line:
+                self._answer(self.conversation.say, line)
+            return
+        name, _, argument = line.partition(" ")
+        commands: dict[str, Callable[[str], None]] = {
+            "/undo": self._undo, "/retry": self._retry, "/save": self._save, "/load": self._load, "/reset": self._reset,
+            "/stats": self._stats, "/help": self._help, "/exit": self._exit,
+        }  # fmt: skip
+        if name not in commands:
+            raise UsageError(f"there is no command {name}; /help lists them. A message cannot begin with a slash.")
+        commands[name](argument.strip())
+
+    def _answer(self, ask: Callable[..., Iterator[str]], *words: str) -> None:
+        """Write an answer as it comes; Ctrl-C stops it, and its text so far stays."""
+        self.stats = GenerationStats()
+        pieces = ask(*words, self.stats)
+        try:
+            for piece in filter(None, pieces):
+                self._write(piece)
+        except KeyboardInterrupt:
+            pieces.close()  # type: ignore[attr-defined]  # commits what was written, no more
+            err.print(" [dim](stopped)[/]", end="")
+        self._finish()
+
+    def _finish(self) -> None:
+        if self.json:
+            print_json({**self.conversation.messages[-1], "stats": self.stats.to_dict()})
+        else:
+            self._write("\n")
+        if self.conversation.read_again:
+            err.print(f"[dim]{self.conversation.read_again} tokens were read again: no checkpoint was left to go back to[/]")
+        if self.conversation.session.room == 0:
+            err.print("[yellow]The context is full:[/] /undo, /reset, or export with a larger --max-seq-len.")
+
+    def _write(self, piece: str) -> None:
+        if not self.json:
+            self.reasoning.end()
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+
+    def _undo(self, _: str) -> None:
+        self.conversation.undo()
+        err.print(f"[dim]{len(self.conversation.turns)} exchanges left[/]")
+
+    def _retry(self, _: str) -> None:
+        if self.conversation.settings.sampling.temperature == 0:
+            err.print("[dim]with --temperature 0 the answer stays the same; 0.7 would make others[/]")
+        self._answer(self.conversation.retry)
+
+    def _save(self, argument: str) -> None:
+        self.conversation.save(_file(argument, "/save"))
+        err.print(f"[dim]saved; go on with /load {escape(argument)}[/]")
+
+    def _load(self, argument: str) -> None:
+        self.conversation.load(_file(argument, "/load"))
+        err.print(f"[dim]{len(self.conversation.turns)} exchanges, {self.conversation.session.length} tokens[/]")
+
+    def _reset(self, _: str) -> None:
+        old = self.conversation
+        old.session.reset()
+        self.conversation = Conversation(old.session, old.tokenizer, old.render, old.settings, self.opening, old.checkpoints)
+
+    def _stats(self, _: str) -> None:
+        err.print(stats_table(self.stats, None))
+
+    def _help(self, _: str) -> None:
+        err.print(HELP, highlight=False)
+
+    def _exit(self, _: str) -> None:
+        self.ended = True
+
+
+def _file(argument: str, command: str) -> Path:
+    if not argument:
+        raise UsageError(f"{command} needs the name of a file, such as {command} talk.state.")
+    return Path(argument).expanduser()
+
+
+# Lines that a person types: edited and remembered where there is a terminal, and read as they are where there is
+# none.
+
+
+PROMPT = "> "
+MOST_LINES = 1000
+
+
+class Lines:
+    """Reads one line after the other. editor: Python's readline, which ``input`` uses from then on; none without a terminal."""
+
+    def __init__(self, editor: ModuleType | None = None) -> None:
+        self.editor = editor
+        self.read_lines = 0
+
+    def read(self) -> str:
+        """Return the next line. Raises EOFError where there is none."""
+        if self.editor is None:
+            err.print(f"[bold]{PROMPT}[/]", end="")
+            return input()
+        line = input(PROMPT)  # readline must know the prompt, to move the cursor behind it
+        self.read_lines += bool(line)
+        return line
+
+
+@contextmanager
+def lines(words: Sequence[str], *, remember: bool) -> Iterator[Lines]:
+    """Yield the lines of stdin. On a terminal Tab completes ``words``, and earlier lines come back if they are remembered."""
+    editor = _editor() if sys.stdin.isatty() and sys.stdout.isatty() else None
+    read = Lines(editor)
+    if editor is None:
+        yield read
+        return
+    _complete(editor, words)
+    if remember:
+        _load(editor)
+    try:
+        yield read
+    finally:
+        if remember:
+            _save(editor, read.read_lines)
+
+
+def history_file() -> Path:
+    """Return where lines are remembered: in ``hybridge`` of the user's folder for the state of programs."""
+    root = os.environ.get("XDG_STATE_HOME")
+    return (Path(root) if root else Path.home() / ".local" / "state") / "hybridge" / "chat-history"
+
+
+def _editor() -> ModuleType | None:
+    """Some builds of Python have none: then lines are read without editing."""
+    try:
+        import readline
+    except ImportError:
+        return None
+    return readline
+
+
+def _complete(editor: ModuleType, words: Sequence[str]) -> None:
+    def completed(beginning: str, number: int) -> str | None:
+        found = [word for word in words if beginning.startswith("/") and word.startswith(beginning)]
+        return found[number] if number < len(found) else None
+
+    editor.set_completer_delims(" \t\n")  # the slash is a part of a command
+    editor.set_completer(completed)
+    # macOS has editline in its place, with settings of its own.
+    editor.parse_and_bind("bind ^I rl_complete" if "libedit" in (editor.__doc__ or "") else "tab: complete")
+
+
+def _load(editor: ModuleType) -> None:
+    editor.set_auto_history(True)
+    try:
+        editor.read_history_file(history_file())
+    except OSError:
+        return  # the first chat, or a file that is somebody else's
+
+
+def _save(editor: ModuleType, new: int) -> None:
+    """Append the new lines, for its owner alone: another chat may have written its own meanwhile."""
+    file = history_file()
+    try:
+        private_folder(file.parent, file.parent)
+        os.close(os.open(file, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        editor.set_history_length(MOST_LINES)
+        editor.append_history_file(new, file)
+    except OSError as error:
+        err.print(f"[dim]What was typed is not remembered: {escape(str(file))}: {error.strerror}.[/]", soft_wrap=True)

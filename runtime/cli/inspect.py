@@ -1,0 +1,142 @@
+"""``hybridge inspect``: a manifest as tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from rich.markup import escape
+
+from hybridge.runtime.artifacts.artifact import Artifact
+from hybridge.runtime.artifacts.manifest import Manifest, OnnxEntry, TensorEntry
+from hybridge.runtime.artifacts.options import DrafterDescription
+from hybridge.runtime.artifacts.program_check import other_version
+from hybridge.runtime.cli.console import megabytes, out, table
+
+
+def show(artifact: Artifact) -> None:
+    """Print all that the manifest says, as tables."""
+    manifest = artifact.manifest
+    _print_summary(artifact)
+    _print_layers(manifest)
+    _print_bits(manifest)
+    _print_methods(manifest)
+    _print_operators(manifest)
+    if manifest.onnx is not None:
+        _print_onnx(manifest.onnx)
+
+
+def _print_summary(artifact: Artifact) -> None:
+    manifest = artifact.manifest
+    grid = table(escape(str(artifact.folder)), "", "")
+    for name, value in summary(manifest):
+        grid.add_row(escape(name), escape(value))
+    out.print(grid)
+    if note := other_version(manifest):
+        out.print(f"{escape(note.strip())} Loading it checks that this one has all of its operators and backends.")
+    if manifest.format_version < 3 and manifest.onnx is None:
+        out.print(
+            f"Format version {manifest.format_version}: the stock runners of ExecuTorch 1.5 give wrong text with it. "
+            "Export the model again for them."
+        )
+
+
+def summary(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield names and values of what an artifact is as a whole."""
+    yield "format version", f"{manifest.format_version}"
+    yield "model type", manifest.model_type
+    if manifest.source is not None:
+        yield "made of", manifest.source
+    yield "vocabulary", f"{manifest.vocab_size} tokens, bos {manifest.bos_id}, eos {manifest.eos_ids}"
+    for name, value in _options(manifest).items():
+        yield name, _shown(value)
+    for name, file in manifest.files.items():
+        yield name, f"{megabytes(file.size)}  sha256 {file.sha256[:16]}…"
+    yield "weights", megabytes(manifest.weight_bytes)
+    if manifest.parameters and manifest.bits_per_weight:
+        yield "bits a weight", f"{manifest.bits_per_weight:.2f}, of the whole file for {manifest.parameters / 1e6:.1f} million"
+    if manifest.drafter is not None:
+        yield "drafter", _drafter(manifest.drafter)
+    yield "made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
+
+
+def _shown(value: object) -> str:
+    """Return an option's value as its command line has it."""
+    if not isinstance(value, tuple):
+        return str(value)
+    return ", ".join("=".join(map(str, each)) if isinstance(each, tuple) else str(each) for each in value) or "none"
+
+
+def _options(manifest: Manifest) -> dict[str, object]:
+    """Return the options by name, as far as they mean something for this format."""
+    pte_only = ("backend", "kernels") if manifest.onnx else ()
+    return {name: value for name, value in vars(manifest.options).items() if name not in pte_only}
+
+
+def _drafter(drafter: DrafterDescription) -> str:
+    """Return what kind it is, what it reads and how much it proposes."""
+    blocks, taps = ("/".join(map(str, each)) for each in (drafter.blocks, drafter.taps))
+    drawn = "best or drawn" if drafter.samples else "best"
+    return f"{drafter.kind}: {drawn} tokens in blocks of {blocks}, from the hidden states {taps}"
+
+
+def _print_layers(manifest: Manifest) -> None:
+    grid = table("Layers", "layer", "kind", "state", "state bytes", "+ rollback", "+ slots")
+    for i, layer in enumerate(manifest.layers):
+        hidden = ("staged_", "_slots")
+        state = [f"{name} {_shape(t)}" for name, t in layer.buffers.items() if not any(mark in name for mark in hidden)]
+        sizes = (layer.state_bytes, layer.rollback_bytes, layer.slot_bytes)
+        grid.add_row(f"{i}", layer.kind, "\n".join(state), *(f"{size:,}" for size in sizes))
+    state_bytes = sum(layer.state_bytes for layer in manifest.layers)
+    rollback, slots = (sum(getattr(layer, name) for layer in manifest.layers) for name in ("rollback_bytes", "slot_bytes"))
+    grid.add_section()
+    grid.add_row("all", "", "", f"{state_bytes:,}", f"{rollback:,} ({rollback / state_bytes:.1%})", f"{slots:,}")
+    out.print(grid)
+
+
+def _print_bits(manifest: Manifest) -> None:
+    """How many weights of each kind have how many bits; kinds are names without the numbers of layers."""
+    if not manifest.bits:
+        return
+    grid = table("Weights of fewer bits; all others are float32", "weight", "bits", "layers")
+    for kind, bits, count in kinds_of_bits(manifest):
+        grid.add_row(escape(kind), f"{bits}", f"{count}")
+    out.print(grid)
+
+
+def kinds_of_bits(manifest: Manifest) -> list[tuple[str, int, int]]:
+    """Return the kinds of rounded weights, their bits and how many there are."""
+    kinds = Counter(
+        (".".join(part for part in name.split(".") if not part.isdigit()), bits) for name, bits in manifest.bits.items()
+    )
+    return [(kind, bits, count) for (kind, bits), count in sorted(kinds.items())]
+
+
+def _print_methods(manifest: Manifest) -> None:
+    grid = table("Methods", "method", "inputs", "output", "operators", "delegates")
+    for name, method in manifest.methods.items():
+        delegates = ", ".join(f"{count} × {backend}" for backend, count in method.delegates.items()) or "none"
+        inputs, outputs = (" ".join(_shape(entry) for entry in entries) for entries in (method.inputs, method.outputs))
+        grid.add_row(manifest.program_method(name), inputs or "none", outputs, f"{len(method.operators)}", delegates)
+    out.print(grid)
+
+
+def _print_operators(manifest: Manifest) -> None:
+    operators = sorted({name for method in manifest.methods.values() for name in method.operators})
+    out.print(f"[bold]Operators that the runtime must have ({len(operators)})[/]")
+    out.print(", ".join(operators), highlight=False)
+
+
+def _print_onnx(entry: OnnxEntry) -> None:
+    grid = table(f"ONNX, opset {entry.opset}", "tensor", "use", "shape")
+    for state in entry.states:
+        grid.add_row(state.name, f"{state.kind} state", _shape(state))
+    for staged in entry.staged:
+        grid.add_row(staged.name, "staged for a commit", _shape(staged))
+    out.print(grid)
+    out.print(f"[bold]Fused operators that onnxruntime must have ({len(entry.contrib_operators)})[/]")
+    out.print(", ".join(entry.contrib_operators) or "none", highlight=False)
+
+
+def _shape(entry: TensorEntry) -> str:
+    return f"{entry.dtype}{entry.shape}"

@@ -1,1 +1,0 @@
-"""Files: read without trust, written so that they last, kept where nobody else may write."""

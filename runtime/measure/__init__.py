@@ -1,0 +1,1 @@
+"""Measure what speculation brings and what a device does with an artifact."""

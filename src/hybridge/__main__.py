@@ -1,0 +1,94 @@
+"""The ``hybridge`` command: one entry to which both halves add their commands, in the order in which they are used.
+
+Results go to stdout, everything for people to stderr.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+import hybridge
+from hybridge.export.cli.commands import bench, demo, evaluate, export, validate
+from hybridge.runtime.cli.commands import chat, doctor, inspect, kernels, lm_eval, native, run, serve
+from hybridge.runtime.cli.process import ended
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command, the examples in its help, and what the parser is to do otherwise for it."""
+
+    run: Callable[..., None]
+    examples: Sequence[str]
+    settings: dict[str, Any] | None = None
+
+
+COMMANDS = {
+    "Begin": [Command(doctor.doctor, doctor.EXAMPLES), Command(demo.demo, demo.EXAMPLES)],
+    "Export and check": [
+        Command(export.export, export.EXAMPLES),
+        Command(inspect.inspect, inspect.EXAMPLES),
+        Command(validate.validate, validate.EXAMPLES),
+        Command(evaluate.evaluate, evaluate.EXAMPLES),
+        Command(lm_eval.lm_eval, lm_eval.EXAMPLES, lm_eval.PASSED_ON),
+    ],
+    "Generate": [
+        Command(run.run, run.EXAMPLES),
+        Command(chat.chat, chat.EXAMPLES),
+        Command(serve.serve, serve.EXAMPLES),
+    ],
+    "Measure and build": [Command(bench.bench, bench.EXAMPLES), Command(native.native, native.EXAMPLES)],
+}
+"""The commands by the title that they stand under."""
+
+
+def version(asked: bool) -> None:
+    """Print the version and leave."""
+    if asked:
+        typer.echo(f"hybridge {hybridge.__version__}")
+        raise typer.Exit
+
+
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", callback=version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Export hybrid language models to one ExecuTorch program and run it with speculative rollback."""
+
+
+def examples(commands: Sequence[str]) -> str:
+    """Return what stands below a command's options."""
+    return "\n".join(["[bold]Examples[/]", *(f"  [dim]$[/] {escape(command)}" for command in commands)])
+
+
+def tree() -> typer.Typer:
+    """Return the command line with all its commands."""
+    app = typer.Typer(
+        name="hybridge",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+    app.callback()(options)
+    for title, commands in COMMANDS.items():
+        for each in commands:
+            app.command(epilog=examples(each.examples), rich_help_panel=title, context_settings=each.settings)(each.run)
+    app.add_typer(kernels.app, name="kernels", rich_help_panel=title)
+    return app
+
+
+app = tree()
+
+
+def main() -> None:
+    """Run the command line."""
+    ended(app)
+
+
+if __name__ == "__main__":
+    main()
