@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from documents import Document
-from source_names import ROOT
+from documents import ROOT, Document
 from store import demo_folder
 from tokenizers import Tokenizer
 

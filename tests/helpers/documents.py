@@ -1,64 +1,96 @@
-"""Markdown files as the parts that can be checked: links, headings, inline code, prose and fenced blocks."""
+"""Markdown files, and the check that files, commands, options and dotted names that they mention exist."""
 
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import typer.main
 from markdown_it import MarkdownIt
-from markdown_it.token import Token
 
+from hybridge.__main__ import app
 
-@dataclass(frozen=True)
-class Fence:
-    """A fenced block: the first word behind the fence, and what is inside."""
-
-    language: str
-    content: str
+ROOT = Path(__file__).parents[2]
+TOP = ("cache", "export", "runtime", "docs", "tests", "scripts", "src", "examples", ".ci")
+PATH = re.compile(rf"(?<![\w./<-])(?:{'|'.join(map(re.escape, TOP))})/[\w./*-]*")
+OPTION = re.compile(r"--[a-z][a-z0-9-]*(?==|$)")
+NAME = re.compile(r"([A-Za-z_]\w*(?:(?:\.|::)[A-Za-z_]\w*)+)(\(.*\))?(\.\w+\(.*\))?")
+NOT_OURS = {"llama.cpp", "llama_eagle3.py", "qwen3_5_mtp.py"}
+SHELL = ("sh", "console", "")
 
 
 @dataclass
 class Document:
-    """The parts of one Markdown text; ``path`` is the file that its links are relative to."""
+    """The inline code and the fenced blocks (language, content) of a Markdown file."""
 
-    path: Path
-    links: list[str] = field(default_factory=list)
-    headings: list[str] = field(default_factory=list)
     codes: list[str] = field(default_factory=list)
-    prose: list[str] = field(default_factory=list)
-    fences: list[Fence] = field(default_factory=list)
+    fences: list[tuple[str, str]] = field(default_factory=list)
 
     @classmethod
     def read(cls, path: Path) -> Document:
-        return cls.parse(path, path.read_text(encoding="utf-8"))
+        return cls.parse(path.read_text(encoding="utf-8"))
 
     @classmethod
-    def parse(cls, path: Path, text: str) -> Document:
-        document = cls(path)
+    def parse(cls, text: str) -> Document:
         tokens = MarkdownIt().enable("table").parse(text)
-        for before, token in zip([None, *tokens], tokens, strict=False):
-            if token.type == "fence":
-                document.fences.append(Fence((token.info.split() or [""])[0], token.content))
-            for child in token.children or []:
-                document._take(child)
-            if before is not None and before.type == "heading_open":
-                document.headings.append("".join(child.content for child in token.children or []))
-        return document
-
-    @property
-    def anchors(self) -> set[str]:
-        """The headings as GitHub makes them the ends of links."""
-        return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in self.headings}
+        codes = [child.content for token in tokens for child in token.children or [] if child.type == "code_inline"]
+        return cls(codes, [(token.info.strip(), token.content) for token in tokens if token.type == "fence"])
 
     def blocks(self, *languages: str) -> list[str]:
-        """The fenced blocks of these languages, in order."""
-        return [fence.content for fence in self.fences if fence.language in languages]
+        """Return the contents of the fenced blocks in these languages."""
+        return [content for language, content in self.fences if language in languages]
 
-    def _take(self, token: Token) -> None:
-        if token.type == "code_inline":
-            self.codes.append(token.content)
-        elif token.type == "text":
-            self.prose.append(token.content)
-        elif token.type in ("link_open", "image"):
-            self.links.append(str(token.attrGet("href") or token.attrGet("src")))
+    def faults(self) -> list[str]:
+        """Return what the document mentions and does not exist."""
+        texts, examples = [*self.codes, *self.blocks(*SHELL)], "".join(self.blocks("cpp", "python"))
+        paths = {match[0].rstrip(".,") for text in texts for match in PATH.finditer(text)}
+        lines = [line for text in texts for line in text.splitlines()]
+        return sorted(
+            {f"no file {path}" for path in paths if not any(ROOT.glob(path))}
+            | {fault for line in lines for fault in command_faults(line)}
+            | {f"no name {code}" for code in self.codes if (match := NAME.fullmatch(code)) and not _exists(match[1], examples)}
+        )
+
+
+def command_faults(line: str) -> Iterator[str]:
+    """Yield what a command line names and does not exist: a command or an option; other programs are skipped."""
+    try:
+        words = shlex.split(line.removeprefix("$ "), comments=True)
+    except ValueError:  # a quotation mark that is no shell's
+        words = line.split()
+    options = [match[0] for word in words if (match := OPTION.match(word))]
+    if words[:1] == ["hybridge"]:
+        command: Any = typer.main.get_command(app)
+        for word in words[1:]:
+            if hasattr(command, "commands") and not word.startswith("-"):
+                if word not in command.commands:
+                    yield f"no command {line}"
+                    return
+                command = command.commands[word]
+        known = {"--help", *(name for each in command.params for name in (*each.opts, *each.secondary_opts))}
+        if command.name != "lm-eval":  # whose options are another program's
+            yield from (f"no option {name}: {line}" for name in options if name not in known)
+    elif words and words[0].startswith(("scripts/", "--")):
+        yield from (f"no option {name}: {line}" for name in options if name[2:].replace("-", "_") not in words_of_sources())
+
+
+def _exists(name: str, examples: str) -> bool:
+    """Return whether a dotted name is a file's, or each of its parts occurs in the sources or in the document's examples."""
+    parts = re.split(r"\.|::", name)
+    return name in NOT_OURS | words_of_sources() or all(part in words_of_sources() or part in examples for part in parts)
+
+
+@cache
+def words_of_sources() -> frozenset[str]:
+    """Return all words of the sources, with `_` for `-`, and the names of files."""
+    files = [path for top in TOP if top not in ("docs", "tests") for path in (ROOT / top).rglob("*") if path.is_file()]
+    texts = (
+        path.read_text(encoding="utf-8", errors="ignore").replace("-", "_") for path in files if path.suffix != ".safetensors"
+    )
+    words = {part for text in texts for word in re.findall(r"\w+", text) for part in (word, word.strip("_"))}
+    return frozenset(words | {path.name for path in files} | {path.stem for path in files} | {"hybridge"})

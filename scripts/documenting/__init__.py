@@ -1,1 +1,0 @@
-"""The parts of the documentation's site that are made from the sources."""
