@@ -12,13 +12,12 @@ from hybridge.export.cli.common import err, print_json
 from hybridge.export.cli.generating import Model, plain_seconds, speed_up, stats_rows, stats_table
 from hybridge.export.cli.prompt import RunPrompt
 from hybridge.export.cli.reasoning import ShownReasoning
-from hybridge.export.pages.page import write_page
-from hybridge.export.pages.run import run_page
 from hybridge.runtime.chat.parts import Apart, Part, Parts, undivided
 from hybridge.runtime.chat.text_stream import TextStream
 from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.statistics import GenerationStats, Trace
+from hybridge.runtime.html_report import run_sections, write_page
 
 Constrain = Callable[[str], Constraint]
 """Makes what the answer to a prompt follows, by the text of the prompt."""
@@ -38,7 +37,7 @@ def continue_text(
     measured = plain_seconds(model) if stats or json or html is not None else None
     if html is not None and isinstance(done, Trace):
         rows = list(stats_rows(done, measured))
-        write_page(html, run_page(model.artifact.folder.name, prompt.text, new, done, model.tokenizer, rows))
+        write_page(html, model.artifact.folder.name, list(run_sections(prompt.text, new, done, model.tokenizer, rows)))
     if json:
         speed = {"plain_seconds_per_token": measured, "speed_up": speed_up(done, measured)}
         said = {name: value for name, value in parts.message().items() if name not in ("role", "content")}

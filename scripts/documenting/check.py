@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from browser import Browser, browser
-from pages import BROWSER
+from browser import BROWSER, Browser, browser
 
 SEARCH = """(() => {
   const field = document.querySelector('[data-md-component=search-query]')

@@ -9,7 +9,6 @@ import typer
 
 from hybridge.export.cli.commands.options import AgainstOption, ArtifactArgument, JsonOption, ReportOption
 from hybridge.export.cli.common import check_writable_file, err, out, print_json, write_json
-from hybridge.export.cli.evaluation_plot import check_plot, plot_comparison
 
 EXAMPLES = (
     "hybridge evaluate OUT --against CHECKPOINT",
@@ -44,6 +43,8 @@ def evaluate(
     for file in filter(None, (report, plot)):
         check_writable_file(file)
     if plot is not None:
+        from hybridge.runtime.html_report import check_plot, plot_divergence
+
         check_plot(plot)
     from hybridge.export.cli.evaluation_table import print_comparison, print_costs
     from hybridge.export.cli.steps import ConsoleProgress
@@ -53,7 +54,7 @@ def evaluate(
     texts = Texts(text=text, prompts=prompts, window=window, tokens=tokens, seed=seed)
     result = compare(artifact, against, texts, ConsoleProgress(err), layers=layers)
     if plot is not None:
-        plot_comparison(result.comparison, plot)
+        plot_divergence([vars(each) for each in result.comparison.ranges if each.positions], plot)
     if report is not None:
         write_json(report, result.to_dict())
     if json:

@@ -77,7 +77,10 @@ def run(
 ) -> None:
     """Continue a text by speculative decoding; greedy output is the same with every drafter and without."""
     if html is not None:
+        from hybridge.runtime.html_report import check_matplotlib
+
         check_writable_file(html)
+        check_matplotlib("--html")
     from hybridge.export.cli.continuing import continue_text
     from hybridge.export.cli.generating import open_model
     from hybridge.export.cli.prompt import as_message, as_text, read_prompt
