@@ -10,7 +10,7 @@ import math
 import re
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -73,7 +73,7 @@ def check_matplotlib(option: str) -> None:
         raise UsageError(f"{option} needs matplotlib: pip install 'hybridge[html]'")
 
 
-def write_page(path: Path, title: str, sections: Sequence[Section]) -> None:
+def write_page(path: Path, title: str, sections: Iterable[Section]) -> None:
     """Write a page, whole or not at all; its texts are escaped, for manifests and tokens are hostile. Raises OutputError."""
     folder = FileSystemLoader(Path(__file__).parent)
     environment = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)

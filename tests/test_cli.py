@@ -147,8 +147,10 @@ def test_a_validation_that_fails_ends_with_1_and_names_the_first_divergence_and_
 ) -> None:
     other = tmp_path / "other"
     save_checkpoint(other, AutoConfig.from_pretrained(checkpoint), seed=1)
-    done = cli("validate", artifact, "--against", other, "--programs", 1, "--seed", 7)
+    page = tmp_path / "page.html"
+    done = cli("validate", artifact, "--against", other, "--programs", 1, "--seed", 7, "--html", page)
     assert done.code == 1
+    assert "program 0 of seed 7, at position" in page.read_text()
     assert "FAILED" in done.out
     assert "First divergence: program 0 of seed 7, at position" in done.out
     assert "Error: the artifact disagrees with the eager model" in done.err

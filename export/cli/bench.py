@@ -67,7 +67,7 @@ def bench_speculation(artifacts: Artifacts, tokens: int, samples: int, html: Pat
             for text, ways in report.outcomes.items()
         }
         rows = [(figure.what, figure.target, figure.measured, figure.reached) for figure in report.figures()]
-        write_page(html, artifacts.target.resolve().name, list(speed_sections(speeds, rows, memory)))
+        write_page(html, artifacts.target.resolve().name, speed_sections(speeds, rows, memory))
     if json:
         print_json(report.to_dict())
     else:

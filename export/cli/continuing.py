@@ -37,7 +37,7 @@ def continue_text(
     measured = plain_seconds(model) if stats or json or html is not None else None
     if html is not None and isinstance(done, Trace):
         rows = list(stats_rows(done, measured))
-        write_page(html, model.artifact.folder.name, list(run_sections(prompt.text, new, done, model.tokenizer, rows)))
+        write_page(html, model.artifact.folder.name, run_sections(prompt.text, new, done, model.tokenizer, rows))
     if json:
         speed = {"plain_seconds_per_token": measured, "speed_up": speed_up(done, measured)}
         said = {name: value for name, value in parts.message().items() if name not in ("role", "content")}

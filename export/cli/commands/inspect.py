@@ -23,7 +23,7 @@ def inspect(artifact: ArtifactArgument, html: HtmlOption = None, json: JsonOptio
     manifest = opened.manifest
     if html is not None:
         sections = artifact_sections(manifest, list(summary(manifest)), kinds_of_bits(manifest))
-        write_page(html, opened.folder.name, list(sections))
+        write_page(html, opened.folder.name, sections)
     if json:
         print_json(manifest.model_dump(mode="json"))
     elif html is None:

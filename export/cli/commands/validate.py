@@ -63,7 +63,7 @@ def validate(
             place = f"program {first.program} of seed {result.seed}, at position {first.position}, after: "
             shown.append(("first divergence", place + " · ".join(first.operations)))
         sections = validation_sections(result.worst_at, result.largest_logit, result.tolerance, result.passed, shown)
-        write_page(html, artifact.resolve().name, list(sections))
+        write_page(html, artifact.resolve().name, sections)
     if json:
         print_json(result.to_dict())
     else:
