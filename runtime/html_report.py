@@ -249,8 +249,9 @@ def _svg(label: str, height: float, draw: Callable[[Any], None]) -> str:
         warnings.simplefilter("ignore")  # the font that measures texts lacks some characters; the browser's may have them
         figure, svg, legend = Figure(figsize=(9.6, height + 0.6), layout="constrained"), StringIO(), dict[str, Any]()
         draw(figure)
-        for handles, labels in (axes.get_legend_handles_labels() for axes in figure.axes):
-            legend |= {label: handle for label, handle in zip(labels, handles, strict=True) if label not in legend}
+        for axes in figure.axes:
+            for handle, key in zip(*axes.get_legend_handles_labels(), strict=True):
+                legend.setdefault(key, handle)
         columns = max(1, 110 // (max(map(len, legend), default=0) + 6))
         figure.legend(legend.values(), legend.keys(), loc="outside upper left", ncols=columns, frameon=False)
         figure.savefig(svg, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
@@ -268,13 +269,17 @@ def _with_variables(tag: re.Match[str]) -> str:
 def _draw_bars(axes: Any, bars: Sequence[Bar], longest: float = 0) -> None:
     """Draw ``bars`` from top to bottom; the parts beyond ``longest``, if it is given, are cut off."""
     longest = longest or max((sum(part[0] for part in parts) for _, parts, _ in bars), default=0) or 1.0
+    rectangles = []
     for number, (_, parts, end) in enumerate(bars):
         x = 0.0
-        for length, colour, key, tip in parts:
+        for length, *looks in parts:
             width = min(max(length, longest / 400 if length else 0), longest - x)  # the smallest parts stay visible
-            axes.barh(number, width, 0.75, x, color=colour, label=key, gid=f"tip:{tip}")
+            rectangles.append((number, width, x, *looks))
             x += width
         axes.text(x + longest / 60, number, end, color=DIM, verticalalignment="center")
+    rows, widths, lefts, colours, keys, tips = zip(*rectangles, strict=True) if rectangles else [()] * 6
+    for rectangle, tip in zip(axes.barh(rows, widths, 0.75, lefts, color=colours, label=keys), tips, strict=True):
+        rectangle.set_gid(f"tip:{tip}")
     axes.set_yticks(range(len(bars)), [label for label, *_ in bars])
     axes.set_xticks([])
     axes.tick_params(length=0)
