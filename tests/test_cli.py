@@ -133,7 +133,7 @@ def test_a_validation_that_passes_reports_and_ends_with_0(cli: Run, artifact: Pa
     done = cli("validate", artifact, "--against", checkpoint, "--programs", 2, "--report", report, "--html", page, "--json")
     assert done.code == 0
     assert "Passed" in page.read_text()
-    assert "<circle" in page.read_text()
+    assert "verify, positions" in page.read_text()
     content = json.loads(done.raw)
     assert content == json.loads(report.read_text())
     assert content["passed"]
@@ -147,8 +147,10 @@ def test_a_validation_that_fails_ends_with_1_and_names_the_first_divergence_and_
 ) -> None:
     other = tmp_path / "other"
     save_checkpoint(other, AutoConfig.from_pretrained(checkpoint), seed=1)
-    done = cli("validate", artifact, "--against", other, "--programs", 1, "--seed", 7)
+    page = tmp_path / "page.html"
+    done = cli("validate", artifact, "--against", other, "--programs", 1, "--seed", 7, "--html", page)
     assert done.code == 1
+    assert "program 0 of seed 7, at position" in page.read_text()
     assert "FAILED" in done.out
     assert "First divergence: program 0 of seed 7, at position" in done.out
     assert "Error: the artifact disagrees with the eager model" in done.err

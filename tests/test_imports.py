@@ -42,7 +42,7 @@ DOCUMENTED = frozenset(
         ),
         *("llguidance", "uvicorn", "starlette.applications", "starlette.exceptions", "starlette.middleware"),
         *("starlette.middleware.cors", "starlette.requests", "starlette.responses", "starlette.routing", "starlette.types"),
-        *("lm_eval.__main__", "lm_eval.api.model", "lm_eval.api.registry", "lm_eval.utils", "matplotlib.figure"),
+        *("lm_eval.__main__", "lm_eval.api.model", "lm_eval.api.registry", "lm_eval.utils", "matplotlib", "matplotlib.figure"),
         *("rich.console", "rich.markup", "rich.progress", "rich.table", "rich.text"),
         *("optimum.commands.base", "optimum.commands.export.base"),
     }

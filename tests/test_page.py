@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import pytest
-from browser import Browser, browser
-from pages import BROWSER, HOSTILE
+from browser import BROWSER, HOSTILE, Browser, browser
 from scripted import speaker
 from served import alone, chat_tokens, served
 

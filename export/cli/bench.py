@@ -17,14 +17,13 @@ from hybridge.cache.errors import UsageError, ValidationError
 from hybridge.export.cli.embedded import code_prompts, export_embedded
 from hybridge.export.cli.figures import BenchReport, Subject, measure, print_figures
 from hybridge.export.cli.steps import ConsoleProgress
-from hybridge.export.pages.bench import Roofline, Target, bench_page
-from hybridge.export.pages.page import write_page
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 from hybridge.runtime.cli.console import err, megabytes, out, print_json, table
 from hybridge.runtime.core.drafters import BlockDrafter, Drafter, DraftModel, PromptLookup
 from hybridge.runtime.core.library import set_threads
 from hybridge.runtime.core.session import Session
+from hybridge.runtime.html_report import Speed, speed_sections, write_page
 from hybridge.runtime.measure.speculation import PLAIN, Outcome
 
 if TYPE_CHECKING:
@@ -66,14 +65,18 @@ def exported(artifact: Path | None, draft: Path | None) -> Iterator[Artifacts]:
 
 def bench_speculation(artifacts: Artifacts, tokens: int, samples: int, html: Path | None, *, json: bool) -> None:
     """Measure and show what speculative decoding brings. Raises ValidationError where it changed the text."""
-    bound = roofline(artifacts.target) if html is not None else None
+    memory = memory_use(artifacts.target) if html is not None else None
     subject = load(artifacts)
     gc.freeze()  # what is loaded stays: the collector need not look at it between two tokens
     with ConsoleProgress(err).counted("Measuring") as notify:
         report = measure(subject, tokens, samples, notify)
     if html is not None:
-        targets = [Target(**vars(figure)) for figure in report.figures()]
-        write_page(html, bench_page(artifacts.target.resolve().name, report.outcomes, targets, bound))
+        speeds = {
+            text: {name: Speed(way.tokens_per_second, way.times(ways[PLAIN]), way.total) for name, way in ways.items()}
+            for text, ways in report.outcomes.items()
+        }
+        rows = [(figure.what, figure.target, figure.measured, figure.reached) for figure in report.figures()]
+        write_page(html, artifacts.target.resolve().name, speed_sections(speeds, rows, memory))
     if json:
         print_json(report.to_dict())
     else:
@@ -82,15 +85,15 @@ def bench_speculation(artifacts: Artifacts, tokens: int, samples: int, html: Pat
         raise ValidationError("speculation changed the text; see the figures above.")
 
 
-def roofline(target: Path) -> Roofline | None:
-    """Measure what binds a decode of a .pte; none for other formats, whose instructions are not read."""
+def memory_use(target: Path) -> tuple[float, float] | None:
+    """Return the bytes that a decode of a .pte moves, and the bytes that memory moves in a second; None for other formats."""
     from hybridge.export.profile.device import decode_bytes
     from hybridge.export.profile.parts import Bandwidth  # they read programs with the exporter's libraries
 
     artifact = open_artifact(target)
     if artifact.manifest.options.format != "pte":
         return None
-    return Roofline(decode_bytes(artifact, context=0), Bandwidth().measure(times=5))
+    return decode_bytes(artifact, context=0), Bandwidth().measure(times=5)
 
 
 def load(artifacts: Artifacts) -> Subject:

@@ -31,6 +31,7 @@ BRINGS = {
     "checkpoints": "GGUF files and LoRA adapters",
     "eval": "hybridge lm-eval, hybridge evaluate --plot",
     "export": "hybridge export, validate, evaluate and demo; hybridge.load",
+    "html": "--html of hybridge bench, inspect, run and validate",
     "onnx": "--format onnx",
     "optimum": "optimum-cli export hybridge",
 }

@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from hybridge.export.pages.page import write_page
-from hybridge.export.pages.run import run_page
 from hybridge.runtime.cli.console import ShownReasoning, err, print_json
 from hybridge.runtime.cli.generating import Model, RunPrompt, plain_seconds, speed_up, stats_rows, stats_table
 from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.statistics import GenerationStats, Trace
+from hybridge.runtime.html_report import run_sections, write_page
 from hybridge.runtime.text.text_stream import Apart, Part, Parts, TextStream, undivided
 
 Constrain = Callable[[str], Constraint]
@@ -35,7 +34,7 @@ def continue_text(
     measured = plain_seconds(model) if stats or json or html is not None else None
     if html is not None and isinstance(done, Trace):
         rows = list(stats_rows(done, measured))
-        write_page(html, run_page(model.artifact.folder.name, prompt.text, new, done, model.tokenizer, rows))
+        write_page(html, model.artifact.folder.name, run_sections(prompt.text, new, done, model.tokenizer, rows))
     if json:
         speed = {"plain_seconds_per_token": measured, "speed_up": speed_up(done, measured)}
         said = {name: value for name, value in parts.message().items() if name not in ("role", "content")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -12,7 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from pages import BROWSER
+BROWSER = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+HOSTILE = """<script>alert(1)</script>"><img src=http://a.example onerror=alert(2)>'{{ 7 * 7 }}</style></svg>&amp;\u202e\0"""
+"""A text that tries to become a part of the page that shows it."""
 
 
 class Browser:

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from hybridge.export.cli.evaluation_plot import check_plot, plot_comparison
 from hybridge.runtime.cli.console import check_writable_file, err, out, print_json, write_json
 from hybridge.runtime.cli.options import AgainstOption, ArtifactArgument, JsonOption, ReportOption
 
@@ -44,6 +43,8 @@ def evaluate(
     for file in filter(None, (report, plot)):
         check_writable_file(file)
     if plot is not None:
+        from hybridge.runtime.html_report import check_plot, plot_divergence
+
         check_plot(plot)
     from hybridge.export.check.evaluate import Texts
     from hybridge.export.check.evaluate import evaluate as compare
@@ -53,7 +54,7 @@ def evaluate(
     texts = Texts(text=text, prompts=prompts, window=window, tokens=tokens, seed=seed)
     result = compare(artifact, against, texts, ConsoleProgress(err), layers=layers)
     if plot is not None:
-        plot_comparison(result.comparison, plot)
+        plot_divergence([vars(each) for each in result.comparison.ranges if each.positions], plot)
     if report is not None:
         write_json(report, result.to_dict())
     if json:

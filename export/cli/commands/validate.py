@@ -37,11 +37,13 @@ def validate(
     """Hold an artifact against the uncached eager model: random programs of all operations, greedy generation, and texts."""
     for file in filter(None, (report, html)):
         check_writable_file(file)
+    if html is not None:
+        from hybridge.runtime.html_report import check_matplotlib, validation_sections, write_page
+
+        check_matplotlib("--html")
     from hybridge.export.check.validate import validate_session
     from hybridge.export.cli.steps import ConsoleProgress
     from hybridge.export.cli.validate import plain_rows, print_report
-    from hybridge.export.pages.page import write_page
-    from hybridge.export.pages.validate import validate_page
     from hybridge.export.source.folder_kinds import ignored_parts
     from hybridge.export.source.locate import Named, find_checkpoint
 
@@ -55,7 +57,12 @@ def validate(
     if report is not None:
         write_json(report, result.to_dict())
     if html is not None:
-        write_page(html, validate_page(artifact.resolve().name, result, plain_rows(result)))
+        shown = plain_rows(result)
+        if (first := result.first_divergence) is not None:
+            place = f"program {first.program} of seed {result.seed}, at position {first.position}, after: "
+            shown.append(("first divergence", place + " · ".join(first.operations)))
+        sections = validation_sections(result.worst_at, result.largest_logit, result.tolerance, result.passed, shown)
+        write_page(html, artifact.resolve().name, sections)
     if json:
         print_json(result.to_dict())
     else:

@@ -11,16 +11,19 @@ EXAMPLES = ("hybridge inspect OUT", "hybridge inspect OUT --html plan.html", "hy
 def inspect(artifact: ArtifactArgument, html: HtmlOption = None, json: JsonOption = False) -> None:
     """Show an artifact's layers, state, methods, operators, backends and sizes, after checking its hashes."""
     if html is not None:
+        from hybridge.runtime.html_report import check_matplotlib
+
         check_writable_file(html)
-    from hybridge.export.pages.inspect import inspect_page
-    from hybridge.export.pages.page import write_page
+        check_matplotlib("--html")
     from hybridge.runtime.artifacts.artifact import open_artifact
     from hybridge.runtime.cli.inspect import kinds_of_bits, show, summary
+    from hybridge.runtime.html_report import artifact_sections, write_page
 
     opened = open_artifact(artifact)
     manifest = opened.manifest
     if html is not None:
-        write_page(html, inspect_page(manifest, opened.folder.name, list(summary(manifest)), kinds_of_bits(manifest)))
+        sections = artifact_sections(manifest, list(summary(manifest)), kinds_of_bits(manifest))
+        write_page(html, opened.folder.name, sections)
     if json:
         print_json(manifest.model_dump(mode="json"))
     elif html is None:

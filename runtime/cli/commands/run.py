@@ -77,7 +77,10 @@ def run(
 ) -> None:
     """Continue a text by speculative decoding; greedy output is the same with every drafter and without."""
     if html is not None:
+        from hybridge.runtime.html_report import check_matplotlib
+
         check_writable_file(html)
+        check_matplotlib("--html")
     from hybridge.runtime.cli.generating import as_message, as_text, open_model, read_prompt, template_variables
     from hybridge.runtime.cli.run import continue_text
     from hybridge.runtime.core.sampling import Sampling
