@@ -16,9 +16,9 @@ from browser import BROWSER, HOSTILE, browser
 from served import BABBLE, BYTES, babble
 from typer.testing import CliRunner
 
+from hybridge.__main__ import app
 from hybridge.cache.errors import OutputError, UsageError
 from hybridge.export.check.validate import Careless, ValidationReport
-from hybridge.export.cli import app
 from hybridge.runtime import GenerationStats, Session, html_report
 from hybridge.runtime.artifacts.manifest import LayerEntry, Manifest, MethodEntry, TensorEntry, read_manifest
 from hybridge.runtime.cli.inspect import kinds_of_bits, summary
