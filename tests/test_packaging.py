@@ -83,7 +83,7 @@ def checkout_files() -> set[str]:
     """All that belongs to the package, as it is named once installed."""
     files = [path for package in PACKAGES for path in (CHECKOUT / package).rglob("*") if path.is_file()]
     names = {f"hybridge/{path.relative_to(CHECKOUT)}" for path in files if "__pycache__" not in path.parts}
-    return names | {"hybridge/__init__.py", "hybridge/py.typed", REGISTRATION}
+    return names | {"hybridge/__init__.py", "hybridge/__main__.py", "hybridge/py.typed", REGISTRATION}
 
 
 def test_the_wheel_holds_the_package_compiled_libraries_and_nothing_else(wheel: Path) -> None:
@@ -173,7 +173,7 @@ def imported(installed: Path) -> dict[str, Any]:
 
 @pytest.mark.thorough
 def test_every_module_imports_from_the_installed_wheel(installed: Path, imported: dict[str, Any]) -> None:
-    expected = {name for name in checkout_files() if name.endswith(".py")} - {"hybridge/__init__.py", REGISTRATION}
+    expected = {name for name in checkout_files() if name.endswith(".py")} - {"hybridge/__init__.py", "hybridge/__main__.py", REGISTRATION}
     assert {f"{Path(place).relative_to(installed)}" for place in imported["places"].values()} == expected
 
 
