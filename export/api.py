@@ -17,12 +17,12 @@ from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.gptq import Calibrated
 from hybridge.export.quantize.gptq import calibrate as calibrate_on
 from hybridge.export.quantize.quantize import check_calibration, costs, packer, resolved
-from hybridge.export.source.checkpoint import Checkpoint, load_checkpoint
+from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint
 from hybridge.export.source.config import read_config
-from hybridge.export.source.folder_kinds import ignored_parts
+from hybridge.export.source.files import ignored_parts
 from hybridge.export.source.locate import Named, find_checkpoint
+from hybridge.export.write.folder import output_folder
 from hybridge.export.write.methods import build_cache
-from hybridge.export.write.output_folder import output_folder
 from hybridge.export.write.pte import export
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.artifacts.options import ExportOptions
@@ -119,7 +119,7 @@ class Format:
 
     build_cache: Callable[[Any, ExportOptions, DrafterPlan | None], Any]
     reader: Callable[[ExportOptions], Reader | None]
-    export: Callable[[Checkpoint, Any, Path, ExportOptions, ExportProgress, Calibrated | None, DrafterPlan | None], Manifest]
+    export: Callable[[LoadedModel, Any, Path, ExportOptions, ExportProgress, Calibrated | None, DrafterPlan | None], Manifest]
 
 
 def format_of(options: ExportOptions) -> Format:
@@ -133,7 +133,7 @@ def _onnx() -> Format:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise UsageError(f"--format onnx needs {error.name}, which is not installed: pip install 'hybridge[onnx]'.") from None
-    from hybridge.export.write.onnx.exporter import build_cache as build_traced_cache
-    from hybridge.export.write.onnx.exporter import export_onnx
+    from hybridge.export.write.onnx import build_cache as build_traced_cache
+    from hybridge.export.write.onnx import export_onnx
 
     return Format(build_cache=build_traced_cache, reader=lambda _: None, export=export_onnx)

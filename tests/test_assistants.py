@@ -19,7 +19,7 @@ from transformers import Gemma4Config
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.check.oracle import EagerProgram, LoadedDrafter, eager_session
 from hybridge.export.drafters.plan import plan_drafter
-from hybridge.export.source.checkpoint import Checkpoint, load_checkpoint
+from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint
 from hybridge.export.write.methods import build_cache
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.core.drafters import BlockDrafter
@@ -40,7 +40,7 @@ def open_session(folder: Path, target: Any, options: ExportOptions = OPTIONS) ->
     model = lively(tiny_model(target))
     plan, options = plan_drafter(target, options, folder)
     assert plan is not None
-    return eager_session(model, options, LoadedDrafter(plan, plan.load(Checkpoint(folder=folder, model=model)))), model
+    return eager_session(model, options, LoadedDrafter(plan, plan.load(LoadedModel(folder=folder, model=model)))), model
 
 
 @pytest.mark.parametrize("form", FORMS)

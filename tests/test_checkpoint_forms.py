@@ -31,7 +31,7 @@ from transformers.utils import is_peft_available
 from hybridge.cache.errors import NotACheckpointError
 from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.export.source.config import read_config
-from hybridge.export.source.folder_kinds import ignored_parts
+from hybridge.export.source.files import ignored_parts
 
 ID = "Qwen/Qwen3.5-0.8B"
 

@@ -14,7 +14,7 @@ from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageE
 from hybridge.export.check.oracle import LoadedDrafter, eager_session
 from hybridge.export.drafters.eagle import read_eagle_config
 from hybridge.export.drafters.plan import plan_drafter
-from hybridge.export.source.checkpoint import Checkpoint
+from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.core.drafters import BlockDrafter
 from hybridge.runtime.core.session import Draws
@@ -35,7 +35,7 @@ def made(folder: Path, changes: dict[str, Any], own: bool) -> tuple[Session, Eag
     model = lively(tiny_model(TARGET))
     plan, options = plan_drafter(TARGET, OPTIONS, save_drafter(folder, config, tensors))
     assert plan is not None
-    session = eager_session(model, options, LoadedDrafter(plan, plan.load(Checkpoint(folder=folder, model=model))))
+    session = eager_session(model, options, LoadedDrafter(plan, plan.load(LoadedModel(folder=folder, model=model))))
     return session, EagleTwin(config, tensors, model.get_input_embeddings().weight.detach()), model
 
 
@@ -86,7 +86,7 @@ def test_a_speculators_config_has_its_layer_inside() -> None:
 def load(folder: Path) -> None:
     plan, _ = plan_drafter(TARGET, OPTIONS, folder)
     assert plan is not None
-    plan.load(Checkpoint(folder=folder, model=tiny_model(TARGET)))
+    plan.load(LoadedModel(folder=folder, model=tiny_model(TARGET)))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from torch import Tensor
 from hybridge.cache.errors import CheckpointError, HybridgeError, NotACheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.check.oracle import uncached
 from hybridge.export.cli.export import export_checkpoint
-from hybridge.export.layers.packed_layers import PackedLinear
+from hybridge.export.layers import PackedLinear
 from hybridge.export.operators.linear import weights
 from hybridge.export.quantize.quantize import pack_weights
 from hybridge.export.source.checkpoint import load_checkpoint

@@ -21,14 +21,14 @@ from torch import Tensor, nn
 from hybridge.cache.errors import CheckpointError, UsageError
 from hybridge.export.api import export_model
 from hybridge.export.check.oracle import round_as, uncached
-from hybridge.export.layers.packed_layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
+from hybridge.export.layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
 from hybridge.export.operators.linear import LANES, weights
 from hybridge.export.quantize.kept import notes
 from hybridge.export.quantize.quantize import PackedWhileRead, costs, quantize, resolved
 from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.export.source.gguf.blocks import FLOATS, KINDS, decode
+from hybridge.export.source.gguf.file import FLOATS, KINDS, decode
 from hybridge.export.texts import logits_of
-from hybridge.export.write.manifest import Weights
+from hybridge.export.write.folder import WeightFigures
 from hybridge.runtime import Session
 from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions
@@ -166,7 +166,7 @@ def test_bits_are_those_of_the_file(tmp_path: Path) -> None:
         "attn_output": TYPES.F32,
     }
     model = kept_model(tmp_path / "model.gguf", lambda name: next((kinds[each] for each in kinds if each in name), TYPES.Q4_1))
-    bits = Weights.of(model).bits
+    bits = WeightFigures.of(model).bits
     named = {name.rpartition(".")[2]: bits.get(name) for name in (*bits, "model.layers.0.self_attn.o_proj")}
     assert (named["q_proj"], named["k_proj"], named["v_proj"], named["o_proj"]) == (5, 16, 16, None)
     assert (named["embed_tokens"], named["up_proj"]) == (8, 4)
@@ -192,7 +192,7 @@ def test_blocks_that_do_not_go_together_are_rounded_and_named(tmp_path: Path) ->
 def test_blocks_of_more_bits_take_those_of_fewer(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     model = kept_model(path, lambda name: TYPES.Q5_K if "gate" in name else TYPES.Q4_K, "granitehybrid", **GRANITE)
-    assert Weights.of(model).bits["model.layers.0.shared_mlp.input_linear"] == 5
+    assert WeightFigures.of(model).bits["model.layers.0.shared_mlp.input_linear"] == 5
     assert count_equal(path, model) > 5
     assert [*notes(model)] == []
 

@@ -19,7 +19,7 @@ from hybridge.export.api import format_of
 from hybridge.export.check.oracle import load_oracle
 from hybridge.export.check.validate import validate
 from hybridge.export.cli.export import export_checkpoint
-from hybridge.export.write.onnx.kernels import padded
+from hybridge.export.write.onnx_kernels import padded
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.manifest import ONNX_COMMIT, ONNX_PROGRAM, read_manifest

@@ -14,8 +14,8 @@ import pytest
 from hybridge.cache.errors import ExportFailedError, HybridgeError, OutputError, UsageError
 from hybridge.export import api as formats
 from hybridge.export.cli.export import export_checkpoint
-from hybridge.export.write import output_folder as output_folder_module
-from hybridge.export.write.output_folder import output_folder
+from hybridge.export.write import folder as output_folder_module
+from hybridge.export.write.folder import output_folder
 from hybridge.runtime import files as durable
 from hybridge.runtime.artifacts.manifest import MANIFEST
 from hybridge.runtime.artifacts.options import ExportOptions

@@ -19,8 +19,7 @@ from transformers import AutoTokenizer
 
 from hybridge.cache.errors import CheckpointError, ValidationError
 from hybridge.export.check.validate import ValidationReport, compare_tokenizers
-from hybridge.export.source.gguf.checkpoint import write_folder
-from hybridge.export.source.gguf.tokenizer import PRE_TOKENIZERS, read_gguf_tokenizer
+from hybridge.export.source.gguf.checkpoint import PRE_TOKENIZERS, read_gguf_tokenizer, write_folder
 from hybridge.export.source.tokenizer import read_tokenizer
 from hybridge.export.texts import before_texts
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from hybridge.cache.families import FAMILIES
-from hybridge.export.layers.packed_layers import PackedLinear
+from hybridge.export.layers import PackedLinear
 from hybridge.export.operators.linear import weights
 from hybridge.export.quantize.quantize import quantize, resolved
 from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.export.source.config import read_config
 from hybridge.export.source.locate import Named
-from hybridge.export.write.manifest import Weights
+from hybridge.export.write.folder import WeightFigures
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.options import ExportOptions, check_limits
 from tests.helpers.quantized_folders import FORMS, save_quantized
@@ -37,7 +37,7 @@ def test_every_family_gets_bits_or_a_warning(family: str) -> None:
     options = options_for(family, warned)
     model = tiny_model(tiny_config(family))
     quantize(model, options)
-    bits = Weights.of(model).bits
+    bits = WeightFigures.of(model).bits
     assert (bits and not warned) or (warned == ALL_FLOAT and not bits)
 
 

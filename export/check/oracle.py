@@ -22,10 +22,10 @@ from hybridge.cache.operations.quantized_rows import quantize_rows
 from hybridge.export.check.random_program import Oracle
 from hybridge.export.drafters.drafter import ArtifactDrafter
 from hybridge.export.drafters.plan import DrafterPlan
-from hybridge.export.layers.rounded_weight import Rounder
+from hybridge.export.layers import Rounder
 from hybridge.export.pinned.transformers import attention_function, chosen_attention, mask_function
 from hybridge.export.quantize.quantize import is_quantized, quantize
-from hybridge.export.source.checkpoint import Checkpoint, load_checkpoint, logits_width
+from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint, logits_width
 from hybridge.export.source.locate import Named
 from hybridge.export.write.methods import State, build_cache, build_methods
 from hybridge.runtime.artifacts.options import Description, DrafterDescription, ExportOptions
@@ -44,7 +44,7 @@ def load_oracle(checkpoint: str | Path | Named, manifest: Description, rounder: 
     return uncached(original.model)
 
 
-def load_original(checkpoint: str | Path | Named, manifest: Description) -> Checkpoint:
+def load_original(checkpoint: str | Path | Named, manifest: Description) -> LoadedModel:
     """Load the checkpoint in float32, as it is. Raises CheckpointError, and UsageError if the model is another."""
     loaded = load_checkpoint(checkpoint)
     config = loaded.config
@@ -56,7 +56,7 @@ def load_original(checkpoint: str | Path | Named, manifest: Description) -> Chec
     return loaded
 
 
-def round_as(checkpoint: Checkpoint, options: ExportOptions, rounder: Rounder | None = None) -> None:
+def round_as(checkpoint: LoadedModel, options: ExportOptions, rounder: Rounder | None = None) -> None:
     """Round weights, keys and values of the model as an export with ``options`` does."""
     if is_quantized(options):
         quantize(checkpoint.model, options, rounder)

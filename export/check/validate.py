@@ -23,11 +23,11 @@ from hybridge.cache.errors import UsageError, ValidationError
 from hybridge.export.check.evaluate import Drift, measure_drift
 from hybridge.export.check.oracle import load_original, round_as, uncached
 from hybridge.export.check.random_program import Oracle, RandomProgram
-from hybridge.export.layers.rounded_weight import Rounder
+from hybridge.export.layers import Rounder
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.kept import stored_rounder
 from hybridge.export.quantize.quantize import is_lossy
-from hybridge.export.source.checkpoint import Checkpoint
+from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.export.source.locate import Named
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.options import ExportOptions
@@ -37,7 +37,7 @@ from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats
 
 Notify = Callable[[int, int], None]
-Drafted = Callable[[list[int], int, GenerationStats], Iterable[int]]
+GenerateDrafted = Callable[[list[int], int, GenerationStats], Iterable[int]]
 """So many tokens behind a prompt, greedily, with the artifact's own drafter; counts what it did."""
 
 OPERATIONS_PER_PROGRAM = 40
@@ -58,7 +58,7 @@ def validate(
     new_tokens: int,
     seed: int,
     notify: Notify,
-    drafted: Drafted | None = None,
+    drafted: GenerateDrafted | None = None,
 ) -> ValidationReport:
     """Run ``programs`` random programs and ``prompts`` greedy generations of ``new_tokens`` against ``oracle``.
 
@@ -115,7 +115,7 @@ def _check_generation(
     oracle: Oracle,
     rng: random.Random,
     new_tokens: int,
-    drafted: Drafted | None,
+    drafted: GenerateDrafted | None,
 ) -> None:
     """Greedy with and without speculation against eager greedy, on a prompt that repeats itself: many draft tokens."""
     check = report.generation
@@ -337,7 +337,7 @@ def _stored(artifact: Artifact) -> Rounder | None:
     return stored_rounder(artifact.program, calibration.stored) if calibration else None
 
 
-def _drafted(session: Session) -> Drafted | None:
+def _drafted(session: Session) -> GenerateDrafted | None:
     """Generation with the artifact's own drafter, if it has one, always by the longest block."""
     if session.manifest.drafter is None:
         return None
@@ -352,7 +352,7 @@ def _drafted(session: Session) -> Drafted | None:
 
 
 def _compare(
-    session: Session, oracle: Oracle, steps: ExportProgress, drafted: Drafted | None, *, programs: int, seed: int
+    session: Session, oracle: Oracle, steps: ExportProgress, drafted: GenerateDrafted | None, *, programs: int, seed: int
 ) -> ValidationReport:
     new_tokens = max(1, min(NEW_TOKENS, session.max_seq_len // 2))
     with steps.counted("Validating against eager") as notify:
@@ -387,7 +387,7 @@ ODD_TEXTS = (
 )
 
 
-def compare_texts(artifact: Artifact, checkpoint: Checkpoint) -> TextCheck:
+def compare_texts(artifact: Artifact, checkpoint: LoadedModel) -> TextCheck:
     """Return how the artifact's tokens compare with the checkpoint's; no texts where one of them has no tokenizer."""
     wanted = checkpoint.tokenizer
     if artifact.tokenizer is None or wanted.tokenizer is None:

@@ -28,8 +28,8 @@ from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, Target
 from hybridge.export.drafters.mtp_families import LAYER, MtpFamily, mtp_config, mtp_family
 from hybridge.export.model.adapt import adapt_layer
 from hybridge.export.model.families.family import Unregistered
-from hybridge.export.source.checkpoint import Checkpoint
-from hybridge.export.source.text_model import decoder_of
+from hybridge.export.source.checkpoint import LoadedModel
+from hybridge.export.source.config import decoder_of
 from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions
 
 
@@ -185,7 +185,7 @@ class MtpWeights(nn.Module):
         return normed
 
 
-def load_mtp(checkpoint: Checkpoint, count: int | None = None) -> MtpWeights:
+def load_mtp(checkpoint: LoadedModel, count: int | None = None) -> MtpWeights:
     """Read the first ``count`` layers, all if it is left out, beside a loaded checkpoint, in float32.
 
     Raises what ``mtp_family`` does, UnsupportedModelError for more layers than the family's are known with, and CheckpointError
@@ -216,7 +216,7 @@ UNKNOWN = "?"
 """Before a name that no weight of ours has."""
 
 
-def _check_layers(checkpoint: Checkpoint, family: MtpFamily, stored: dict[str, Tensor], layers: int) -> None:
+def _check_layers(checkpoint: LoadedModel, family: MtpFamily, stored: dict[str, Tensor], layers: int) -> None:
     if not stored:
         place = family.outside("layers.0.*" if family.behind else "*", checkpoint.config)
         raise CheckpointError(f"{checkpoint.folder} has no {place} weights to make a drafter of; export it without --mtp.")

@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.layers.packed_layers import one_thread
-from hybridge.export.layers.rounded_weight import Grid, RoundedWeight, Rounder
+from hybridge.export.layers import Grid, RoundedWeight, Rounder, one_thread
 from hybridge.export.operators.linear import Factors
 from hybridge.export.quantize.bits import bits_of, check_columns, grid_of, linears, untied_linears
 from hybridge.export.quantize.kept import stored_entries
@@ -39,8 +38,8 @@ from hybridge.export.quantize.rounding import (
     round_in_blocks,
     whole_numbers,
 )
-from hybridge.export.source.checkpoint import Checkpoint
-from hybridge.export.source.text_model import decoder_of
+from hybridge.export.source.checkpoint import LoadedModel
+from hybridge.export.source.config import decoder_of
 from hybridge.export.texts import read_text, windows
 from hybridge.runtime.artifacts.manifest import CalibrationEntry
 from hybridge.runtime.artifacts.options import ExportOptions
@@ -199,7 +198,7 @@ class Calibrated:
         )
 
 
-def calibrate(checkpoint: Checkpoint, options: ExportOptions, source: str | Path) -> Calibrated:
+def calibrate(checkpoint: LoadedModel, options: ExportOptions, source: str | Path) -> Calibrated:
     """Round the linear layers of ``checkpoint`` that ``options`` round for texts of ``source``; the model stays as it is.
 
     Raises what ``calibration_tokens`` raises, and UsageError where the group size does not divide a layer's columns.
@@ -283,7 +282,7 @@ OWN_LENGTH = 256
 """Tokens of each text that the model makes itself, one at a time."""
 
 
-def calibration_tokens(checkpoint: Checkpoint, source: str | Path) -> Tensor:
+def calibration_tokens(checkpoint: LoadedModel, source: str | Path) -> Tensor:
     """Return the tokens [B, T] to calibrate ``checkpoint`` on: windows of the file ``source``, for "self" what it samples.
 
     Raises UsageError for a file that cannot be read or is shorter than one window, and for a checkpoint without a tokenizer.
@@ -300,7 +299,7 @@ def calibration_tokens(checkpoint: Checkpoint, source: str | Path) -> Tensor:
 
 
 @torch.no_grad()
-def sampled_tokens(checkpoint: Checkpoint) -> Tensor:
+def sampled_tokens(checkpoint: LoadedModel) -> Tensor:
     """Return tokens that the model samples at temperature 1, each text from another token; the same every time."""
     options = GenerationConfig(
         do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=OWN_LENGTH - 1, min_new_tokens=OWN_LENGTH - 1

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridge.cache.errors import ArtifactError
-from hybridge.export.layers.packed_layers import CHUNK, PackedExperts, PackedLinear, WithoutWeight
-from hybridge.export.layers.rounded_weight import Grid, RoundedWeight, Rounder
+from hybridge.export.layers import CHUNK, Grid, PackedExperts, PackedLinear, RoundedWeight, Rounder, WithoutWeight
 from hybridge.export.operators.linear import LANES, PANEL_BYTES, Factors, unpack
 from hybridge.export.pinned.executorch import HEAD_BYTES, constant_offsets, read_header, read_program
 from hybridge.export.pinned.transformers import origin_of

@@ -18,16 +18,17 @@ from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
 from hybridge.cache.families import text_config
-from hybridge.export.layers.packed_layers import (
+from hybridge.export.layers import (
     EXPERTS,
     PackedEmbedding,
     PackedExperts,
     PackedLinear,
     PackedWeight,
+    RoundedWeight,
+    Rounder,
     WithoutWeight,
     projections,
 )
-from hybridge.export.layers.rounded_weight import RoundedWeight, Rounder
 from hybridge.export.operators.linear import LANES
 from hybridge.export.pinned.transformers import Reader, choose_experts, initialized, origin_of, tied_weights, with_origin
 from hybridge.export.quantize.bits import (
@@ -51,11 +52,11 @@ from hybridge.export.quantize.bits import (
 from hybridge.export.quantize.kept import keep_blocks
 from hybridge.export.quantize.rounding import round_by_search, round_in_blocks, round_to_nearest
 from hybridge.export.quantize.stock import check_stock_quantization, quantize_for_stock, quantize_linear_for_stock
+from hybridge.export.source.config import empty_model, text_decoder
 from hybridge.export.source.files import read_object
-from hybridge.export.source.forms import quantization_of
 from hybridge.export.source.gguf.checkpoint import is_gguf
 from hybridge.export.source.gguf.file import open_gguf
-from hybridge.export.source.text_model import empty_model, text_decoder
+from hybridge.export.source.quantization_methods import quantization_of
 from hybridge.runtime.artifacts.options import ExportOptions
 
 ROUNDERS: Mapping[str, Rounder] = {"nearest": round_to_nearest, "search": round_by_search, "blocks": round_in_blocks}
@@ -350,7 +351,7 @@ def packer(options: ExportOptions) -> Reader | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class PackedNames:
     """linears, experts: names of the modules that are packed as they come; kept: names of weights that are packed some time."""
 
     linears: frozenset[str]
@@ -363,7 +364,7 @@ class PackedWhileRead:
 
     def __init__(self, options: ExportOptions) -> None:
         self.options = options
-        self._layout: Layout | None = None
+        self._layout: PackedNames | None = None
 
     def keeps(self, model: PreTrainedModel, name: str) -> bool:
         """Return whether weight ``name`` is packed, now or later: it need not become float32 before."""
@@ -387,14 +388,14 @@ class PackedWhileRead:
         for each in (*packed.modules(), *packed.parameters(), *packed.buffers()):
             initialized(each)
 
-    def layout(self, model: PreTrainedModel) -> Layout:
+    def layout(self, model: PreTrainedModel) -> PackedNames:
         """Return what of ``model`` is packed and when, as its modules were before any of them was."""
         if self._layout is None:
             self._layout = _layout(model, self.options)
         return self._layout
 
 
-def _layout(model: PreTrainedModel, options: ExportOptions) -> Layout:
+def _layout(model: PreTrainedModel, options: ExportOptions) -> PackedNames:
     text = {id(module) for module in (*text_decoder(model).modules(), model.get_output_embeddings())}
     named = {name: module for name, module in model.named_modules() if id(module) in text}
     layers = {f"{name}.weight": name for name, _ in linears(model) if name in named}
@@ -402,7 +403,7 @@ def _layout(model: PreTrainedModel, options: ExportOptions) -> Layout:
     stacks = {f"{name}.{each}": name for name, module in named.items() for each in projections(module)}
     stacks = stacks if is_own(options) else {}
     tied = tied_weights(model)
-    return Layout(
+    return PackedNames(
         linears=frozenset(name for weight, name in layers.items() if weight not in tied),
         experts=frozenset(name for weight, name in stacks.items() if weight not in tied),
         kept=frozenset((*layers, *stacks, *_embeddings(model, options))),

@@ -9,8 +9,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from hybridge.export.layers.packed_layers import float_rows
-from hybridge.export.layers.rounded_weight import Grid, RoundedWeight, Rounder, grid_scales
+from hybridge.export.layers import Grid, RoundedWeight, Rounder, float_rows, grid_scales
 from hybridge.export.operators.linear import Factors
 from hybridge.export.pinned.torchao import quantize, symmetric_scales
 

@@ -15,8 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
-from hybridge.export.source.files import check_files, first_line, read_object
-from hybridge.export.source.folder_kinds import ADAPTER, base_model
+from hybridge.export.source.files import ADAPTER, base_model, check_files, first_line, read_object
 
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."

@@ -23,7 +23,7 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-import hybridge.export.source.text_model  # noqa: F401  lets transformers load a text model that it has no class for
+import hybridge.export.source.config  # noqa: F401  lets transformers load a text model that it has no class for
 from hybridge.cache.errors import CheckpointError, HybridgeError, UsageError
 from hybridge.cache.families import text_config
 from hybridge.cache.families.family import ADVICE
@@ -37,13 +37,12 @@ from hybridge.export.pinned.transformers import (
     weight_of,
 )
 from hybridge.export.source.adapters import check_adapters, merge_adapters
-from hybridge.export.source.config import config_in
+from hybridge.export.source.config import config_in, text_model
 from hybridge.export.source.files import check_files, download_again, first_line, origin_of, read_object
-from hybridge.export.source.forms import quantization_of
 from hybridge.export.source.gguf.checkpoint import is_gguf, weights_of, write_folder
 from hybridge.export.source.gguf.file import open_gguf
 from hybridge.export.source.locate import Named, find_checkpoint, named
-from hybridge.export.source.text_model import text_model
+from hybridge.export.source.quantization_methods import quantization_of
 from hybridge.export.source.tokenizer import (
     COPIED_FILES,
     TOKENIZER,
@@ -57,7 +56,7 @@ from hybridge.export.source.weight_files import loadable, stored_tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
+class LoadedModel:
     """A loaded text model in float32, ready to run uncached, and the folder it came from.
 
     own_tokenizer: a folder whose tokenizer is taken instead; note: what people should be told of the tokenizer; source: model
@@ -125,7 +124,7 @@ def logits_width(config: Any) -> int:
     return width
 
 
-def load_checkpoint(checkpoint: str | Path | Named, reader: Reader | None = None) -> Checkpoint:
+def load_checkpoint(checkpoint: str | Path | Named, reader: Reader | None = None) -> LoadedModel:
     """Config and weights of what ``checkpoint`` names, with its adapters merged.
 
     In float32 but for what ``reader`` made of them as they were read; adapters are merged into whole weights, so that a reader
@@ -150,7 +149,7 @@ def load_checkpoint(checkpoint: str | Path | Named, reader: Reader | None = None
         _check_finite(place, checked.broken if checked else broken_weights(model))
         text = merge_adapters(text_model(model).eval().requires_grad_(False), wanted.adapters)
         weakref.finalize(text, unless_loaded.pop_all().close)
-    return Checkpoint(
+    return LoadedModel(
         folder=folder, model=text, own_tokenizer=wanted.tokenizer, note=note, source=origin_of(place), of_gguf=is_gguf(place)
     )
 

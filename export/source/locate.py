@@ -11,17 +11,21 @@ from typing import Any
 
 from hybridge.cache.errors import CheckpointError, NotACheckpointError, UsageError
 from hybridge.export.source.files import (
+    EXPECTED,
+    GGUF,
     MAIN,
     HubModel,
     cached_entry,
     cached_revision,
+    check_file,
+    check_folder,
     first_line,
+    has_weights,
     hub_cache,
     hub_model,
     is_entry,
     snapshot_of,
 )
-from hybridge.export.source.folder_kinds import EXPECTED, GGUF, check_file, check_folder, has_weights
 
 
 def find_checkpoint(named: str | Path) -> Path:

@@ -14,9 +14,8 @@ from pathlib import Path
 import safetensors
 
 from hybridge.cache.errors import CheckpointError
-from hybridge.export.source.files import check_files, download_again, first_line
-from hybridge.export.source.folder_kinds import ADAPTER, ADAPTER_WEIGHTS, mlx_error
-from hybridge.export.source.forms.form import Method, Quantization, Unread, dequantized
+from hybridge.export.source.files import ADAPTER, ADAPTER_WEIGHTS, check_files, download_again, first_line, mlx_error
+from hybridge.export.source.quantization import LazyTensor, Quantization, QuantizationMethod, dequantized
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 CONFIGS = ("config.json", "generation_config.json")
@@ -159,11 +158,11 @@ SCALED = ("F8_E4M3", "F8_E5M2", "I8", "U8", "I32")
 class StoredTensors:
     """tensors: by name, none read yet; metadata: what the files say of themselves; types: of each, by safetensors' names."""
 
-    tensors: dict[str, Unread]
+    tensors: dict[str, LazyTensor]
     metadata: dict[str, str]
     types: dict[str, str]
 
-    def dequantized(self, method: Method, quantization: Quantization) -> dict[str, Unread]:
+    def dequantized(self, method: QuantizationMethod, quantization: Quantization) -> dict[str, LazyTensor]:
         """Return the tensors of the unquantized checkpoint. Raises CheckpointError for numbers whose scales are missing."""
         found = dequantized(self.tensors, method, replace(quantization, metadata=self.metadata))
         left = [name for name, each in found.items() if self.tensors.get(name) is each and self.types[name] in SCALED]
@@ -182,7 +181,7 @@ def stored_tensors(folder: Path) -> Iterator[StoredTensors]:
     Raises CheckpointError where files are missing, damaged or cannot be told from others.
     """
     check_files(folder, [path.name for path in folder.glob("*.safetensors")])
-    tensors: dict[str, Unread] = {}
+    tensors: dict[str, LazyTensor] = {}
     metadata: dict[str, str] = {}
     types: dict[str, str] = {}
     with ExitStack() as opened:

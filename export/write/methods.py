@@ -89,7 +89,7 @@ class Shared:
         return rows if self.factor == 1.0 else rows * (1.0 / self.factor)
 
 
-class Method(nn.Module):
+class ProgramMethod(nn.Module):
     """A method of the program."""
 
     def __init__(self, state: State) -> None:
@@ -97,21 +97,21 @@ class Method(nn.Module):
         self.state = state
 
 
-class Prefill(Method):
+class Prefill(ProgramMethod):
     """tokens [1, C], n [1] -> logits [1, 1, V] of token n; commits the first n."""
 
     def forward(self, tokens: Tensor, n: Tensor) -> Outputs:
         return self.state.tapped(*self.state.extend(tokens, n))
 
 
-class Decode(Method):
+class Decode(ProgramMethod):
     """tokens [1, 1] -> logits [1, 1, V]; commits it."""
 
     def forward(self, tokens: Tensor) -> Outputs:
         return self.state.tapped(*self.state.extend(tokens, torch.ones(1, dtype=torch.long)))
 
 
-class Verify(Method):
+class Verify(ProgramMethod):
     """tokens [1, S] -> logits [1, S, V]; stages them and commits nothing. S is the longest block's or a shorter one's."""
 
     def forward(self, tokens: Tensor) -> Outputs:
@@ -119,35 +119,35 @@ class Verify(Method):
         return self.state.tapped(self.state.model.logits(hidden), hidden)
 
 
-class Commit(Method):
+class Commit(ProgramMethod):
     """n [1] -> length [1]; commits the first n staged tokens."""
 
     def forward(self, n: Tensor) -> Tensor:
         return self.state.cache.commit(n)
 
 
-class SnapshotSlot(Method):
+class SnapshotSlot(ProgramMethod):
     """slot [1] -> length [1]; keeps the committed state."""
 
     def forward(self, slot: Tensor) -> Tensor:
         return self.state.cache.write_slot(slot)
 
 
-class RestoreSlot(Method):
+class RestoreSlot(ProgramMethod):
     """slot [1] -> length [1]; brings the slot's state back."""
 
     def forward(self, slot: Tensor) -> Tensor:
         return self.state.cache.read_slot(slot)
 
 
-class Reset(Method):
+class Reset(ProgramMethod):
     """-> length [1], which is 0."""
 
     def forward(self) -> Tensor:
         return self.state.cache.clear(torch.ones(1, dtype=torch.bool))
 
 
-class Forward(Method):
+class Forward(ProgramMethod):
     """tokens [1, 1], start_pos [1] -> logits [1, 1, V]: what ExecuTorch's stock runners call. 0 starts afresh.
 
     A position other than 0 or the length is refused with NaN: recurrent state cannot be entered in the middle.
@@ -159,7 +159,7 @@ class Forward(Method):
         return self.state.extend(tokens, expected)[0]
 
 
-class DraftMethod(Method):
+class DrafterMethod(ProgramMethod):
     """A method of the drafter, over pairs of tapped hidden states [1, T, F] and the tokens [1, T] that followed them."""
 
     @property
@@ -168,7 +168,7 @@ class DraftMethod(Method):
         return self.state.drafter
 
 
-class Draft(DraftMethod):
+class DraftTokens(DrafterMethod):
     """hidden [1, S, F], tokens [1, S], n [1] and what decides draws -> draft tokens, chances, scores and candidates.
 
     Takes in the first n pairs, then proposes ``guesses`` tokens behind the last one; -1 where refused. See ``ArtifactDrafter``.
@@ -182,7 +182,7 @@ class Draft(DraftMethod):
         return self.drafter.draft(self.state.target, self.guesses, hidden, tokens, n, *draws)
 
 
-class DraftPrefill(DraftMethod):
+class DraftPrefill(DrafterMethod):
     """hidden [1, C, F], tokens [1, C], n [1] -> the drafter's length [1]; takes in the first n pairs. -1 where refused."""
 
     def forward(self, hidden: Tensor, tokens: Tensor, n: Tensor) -> Tensor:
@@ -217,7 +217,7 @@ def draft_methods(state: State, drafter: ArtifactDrafter) -> Mapping[str, tuple[
 
     sizes = state.cache.sizes
     proposing = {
-        name: (Draft(state, guesses), (*pairs(sizes.verify_len), *drafter.draws(guesses)))
+        name: (DraftTokens(state, guesses), (*pairs(sizes.verify_len), *drafter.draws(guesses)))
         for name, guesses in drafter.description.methods.items()
     }
     return {**proposing, "draft_prefill": (DraftPrefill(state), pairs(sizes.prefill_chunk))}

@@ -19,8 +19,8 @@ from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.gptq import Calibrated
 from hybridge.export.quantize.kept import notes
 from hybridge.export.quantize.quantize import is_packed, quantize, quantize_drafter
-from hybridge.export.source.checkpoint import Checkpoint
-from hybridge.export.write.manifest import Weights, manifest_of, write_tokenizer
+from hybridge.export.source.checkpoint import LoadedModel
+from hybridge.export.write.folder import WeightFigures, manifest_of, write_tokenizer
 from hybridge.export.write.methods import State, build_methods
 from hybridge.runtime.artifacts.manifest import (
     FORMAT_VERSION,
@@ -40,7 +40,7 @@ from hybridge.runtime.artifacts.program_check import BOUNDED
 
 
 def export(
-    checkpoint: Checkpoint,
+    checkpoint: LoadedModel,
     cache: HybridCache,
     folder: Path,
     options: ExportOptions,
@@ -63,7 +63,7 @@ def export(
     if drafter_weights is not None:
         quantize_drafter(drafter_weights, options)
     drafter = plan.build(drafter_weights, cache) if plan else None
-    weights = Weights.of(checkpoint.model, *([drafter] if drafter else []))
+    weights = WeightFigures.of(checkpoint.model, *([drafter] if drafter else []))
     calibration = calibrated.entry(checkpoint.model) if calibrated else None
     state = State(checkpoint.model, cache, options.tap_layers, drafter)
     methods = build_methods(state, options.shorter_verify_lens)
@@ -88,7 +88,7 @@ def export(
 
 
 def constant_methods(
-    checkpoint: Checkpoint, cache: HybridCache, options: ExportOptions, drafter: ArtifactDrafter | None
+    checkpoint: LoadedModel, cache: HybridCache, options: ExportOptions, drafter: ArtifactDrafter | None
 ) -> dict[str, Any]:
     """Return the program's constants: the stock runner's names, and ours for a harness that reads no manifest."""
     bounded = cache.bounded_buffers()
@@ -114,12 +114,12 @@ def constant_methods(
 
 
 def build_manifest(
-    checkpoint: Checkpoint,
+    checkpoint: LoadedModel,
     cache: HybridCache,
     options: ExportOptions,
     program: ExecutorchProgramManager,
     folder: Path,
-    weights: Weights,
+    weights: WeightFigures,
     calibration: CalibrationEntry | None,
     inputs: Mapping[str, tuple[Tensor, ...]],
     drafter: ArtifactDrafter | None = None,

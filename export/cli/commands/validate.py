@@ -42,7 +42,7 @@ def validate(
     from hybridge.export.cli.validate import plain_rows, print_report
     from hybridge.export.pages.page import write_page
     from hybridge.export.pages.validate import validate_page
-    from hybridge.export.source.folder_kinds import ignored_parts
+    from hybridge.export.source.files import ignored_parts
     from hybridge.export.source.locate import Named, find_checkpoint
 
     steps = ConsoleProgress(err)

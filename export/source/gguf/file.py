@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
-from hybridge.export.layers.rounded_weight import RoundedWeight
-from hybridge.export.source.gguf.blocks import FLOATS, KINDS, decode
+from hybridge.export.layers import RoundedWeight
+from hybridge.export.operators.linear import Factors
 
 LARGEST = 1 << 40
 """Elements of a tensor that anybody has."""
@@ -115,7 +115,7 @@ def open_gguf(path: Path) -> GgufFile:
     return GgufFile(path=path, metadata=header.metadata, tensors=tensors)
 
 
-def _tensor(path: Path, entry: TensorEntry, *, begin: int, end: int) -> GgufTensor:
+def _tensor(path: Path, entry: TensorInfo, *, begin: int, end: int) -> GgufTensor:
     name, shape, kind = entry.name, entry.shape, entry.kind
     elements, per_block, block_bytes = prod(shape), *_block(path, name, kind)
     if not shape or not 0 < elements <= LARGEST:
@@ -171,7 +171,7 @@ LONGEST_NAME, LONGEST_TEXT = 1 << 10, 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorEntry:
+class TensorInfo:
     """A line of the table. shape: in torch's order; kind: GGML's number of its type; offset: from the first tensor's byte."""
 
     name: str
@@ -181,15 +181,15 @@ class TensorEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Header:
+class GgufHeader:
     """metadata: by name, other arrays of strings than were asked for as their length; begin: the tensors' first byte."""
 
     metadata: Mapping[str, Any]
-    tensors: tuple[TensorEntry, ...]
+    tensors: tuple[TensorInfo, ...]
     begin: int
 
 
-def read_header(path: Path, strings: Collection[str] = ()) -> Header:
+def read_header(path: Path, strings: Collection[str] = ()) -> GgufHeader:
     """Return the header of the file at ``path``, with the arrays of strings that ``strings`` names.
 
     Raises CheckpointError, saying which length or value is wrong.
@@ -207,7 +207,7 @@ class _Reader:
     def __init__(self, data: mmap.mmap, strings: Collection[str]) -> None:
         self.data, self.strings, self.place, self.what = data, strings, 0, "its first bytes"
 
-    def header(self) -> Header:
+    def header(self) -> GgufHeader:
         if self._bytes(4) != b"GGUF":
             raise ValueError("it does not begin with the letters GGUF")
         if (version := self._number(KIND)) not in VERSIONS:
@@ -221,19 +221,19 @@ class _Reader:
             metadata[name] = self._value(self._number(KIND))
         if not isinstance(metadata.get("general.architecture"), str):
             raise ValueError("it does not say its general.architecture")
-        found: dict[str, TensorEntry] = {}
+        found: dict[str, TensorInfo] = {}
         for index in range(tensors):
             name = self._name(f"the name of tensor {index}", found)
             found[name] = self._tensor(name)
         alignment = _alignment(metadata)
-        return Header(metadata=metadata, tensors=tuple(found.values()), begin=-(-self.place // alignment) * alignment)
+        return GgufHeader(metadata=metadata, tensors=tuple(found.values()), begin=-(-self.place // alignment) * alignment)
 
-    def _tensor(self, name: str) -> TensorEntry:
+    def _tensor(self, name: str) -> TensorInfo:
         self.what = f"the shape of {name}"
         if (count := self._number(KIND)) > MOST_DIMENSIONS:
             raise ValueError(f"{name} has {count} dimensions, and at most {MOST_DIMENSIONS} are known")
         shape = [self._number(COUNT) for _ in range(count)]
-        return TensorEntry(name=name, shape=tuple(reversed(shape)), kind=self._number(KIND), offset=self._number(COUNT))
+        return TensorInfo(name=name, shape=tuple(reversed(shape)), kind=self._number(KIND), offset=self._number(COUNT))
 
     def _value(self, kind: int) -> Any:
         if kind in NUMBERS:
@@ -301,3 +301,125 @@ def _alignment(metadata: Mapping[str, Any]) -> int:
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         raise ValueError(f"general.alignment is {alignment!r}, and should be a power of two")
     return alignment
+
+
+# The blocks of a GGUF tensor as whole numbers and factors: the same bits, in the order that our kernels know.
+#
+# Source: ggml's ``ggml-common.h`` and ``ggml-quants.c``; gguf's ``quants.py`` says which number each block stands for.
+#
+# Axes: N rows, B blocks of a row; behind them the bytes of a block, or its numbers.
+
+
+FLOATS: Mapping[int, torch.dtype] = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
+"""The types whose numbers need no decoding, by GGML's numbers of them."""
+
+IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+
+
+def decode(data: Tensor, kind: int, block_bytes: int) -> RoundedWeight | None:
+    """Return the weight of uint8 ``data`` [N, bytes of a row] of GGML's type ``kind``; None for a type without kernels."""
+    if kind in FLOATS:
+        dtype = FLOATS[kind]
+        return RoundedWeight(quanta=data.view(dtype), factors=Factors(), bits=8 * dtype.itemsize)
+    if kind not in KINDS:
+        return None
+    bits, parts = KINDS[kind]
+    codes, factors = parts(data.unflatten(1, (-1, block_bytes)))
+    quanta = codes.view(torch.int8) if bits == 8 else codes.to(torch.int8) - (1 << (bits - 1))
+    return RoundedWeight(quanta=quanta.flatten(1), factors=factors, bits=bits)
+
+
+CodesAndFactors = tuple[Tensor, Factors]
+
+
+def _spread(data: Tensor, run: int, bits: int) -> Tensor:
+    """Bytes of several numbers of ``bits`` to one byte each: the lowest bits of ``run`` bytes come first, then the next."""
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8).view(-1, 1)
+    spread: Tensor = (data.unflatten(-1, (-1, 1, run)) >> shifts) & ((1 << bits) - 1)
+    return spread.flatten(-3)
+
+
+def _halves(data: Tensor) -> Tensor:
+    """Float16 numbers of their bytes, in rows [N, …]."""
+    return data.contiguous().view(torch.float16).flatten(1)
+
+
+def _q4_0(blocks: Tensor) -> CodesAndFactors:
+    return _spread(blocks[..., 2:], 16, 4), Factors(_halves(blocks[..., :2]))
+
+
+def _q4_1(blocks: Tensor) -> CodesAndFactors:
+    return _spread(blocks[..., 4:], 16, 4), Factors(_halves(blocks[..., :2]), _halves(blocks[..., 2:4]))
+
+
+def _fives(blocks: Tensor) -> Tensor:
+    """32 numbers of 4 bytes of fifth bits and 16 of the others."""
+    return _spread(blocks[..., 4:], 16, 4) | (_spread(blocks[..., :4], 1, 1) << 4)
+
+
+def _q5_0(blocks: Tensor) -> CodesAndFactors:
+    return _fives(blocks[..., 2:]), Factors(_halves(blocks[..., :2]))
+
+
+def _q5_1(blocks: Tensor) -> CodesAndFactors:
+    return _fives(blocks[..., 4:]), Factors(_halves(blocks[..., :2]), _halves(blocks[..., 2:4]))
+
+
+def _q8_0(blocks: Tensor) -> CodesAndFactors:
+    return blocks[..., 2:], Factors(_halves(blocks[..., :2]))
+
+
+def _superblock(head: Tensor) -> Factors:
+    """The first 16 bytes of Q4_K and Q5_K: two float16 numbers, and eight scales and eight minima of 6 bits."""
+    scales, minima, upper = head[..., 4:].unflatten(-1, (3, 4)).unbind(-2)
+    low = torch.cat([scales & 63, (upper & 15) | ((scales >> 2) & 48)], dim=-1)
+    subtracted = torch.cat([minima & 63, (upper >> 4) | ((minima >> 2) & 48)], dim=-1)
+    pairs = _halves(head[..., :4]) * torch.tensor([1.0, -1.0], dtype=torch.float16).repeat(head.shape[1])
+    return Factors(low.view(torch.int8).flatten(1), subtracted.view(torch.int8).flatten(1), pairs)
+
+
+def _q4_k(blocks: Tensor) -> CodesAndFactors:
+    return _spread(blocks[..., 16:], 32, 4), _superblock(blocks[..., :16])
+
+
+def _q5_k(blocks: Tensor) -> CodesAndFactors:
+    return _spread(blocks[..., 48:], 32, 4) | (_spread(blocks[..., 16:48], 32, 1) << 4), _superblock(blocks[..., :16])
+
+
+def _q6_k(blocks: Tensor) -> CodesAndFactors:
+    codes = _spread(blocks[..., :128], 64, 4) | (_spread(blocks[..., 128:192], 32, 2) << 4)
+    scales = blocks[..., 192:208].contiguous().view(torch.int8).flatten(1)
+    return codes, Factors(scales, superscales=_halves(blocks[..., 208:]))
+
+
+def _iq4_nl(blocks: Tensor) -> CodesAndFactors:
+    return _spread(blocks[..., 2:], 16, 4), Factors(_halves(blocks[..., :2]), table=torch.tensor(IQ4, dtype=torch.int8))
+
+
+def _iq4_xs(blocks: Tensor) -> CodesAndFactors:
+    scales = _spread(blocks[..., 4:8], 1, 4) | (_spread(blocks[..., 2:4], 1, 2) << 4)
+    table = torch.tensor(IQ4, dtype=torch.int8)
+    factors = Factors(scales.to(torch.int8).flatten(1) - 32, superscales=_halves(blocks[..., :2]), table=table)
+    return _spread(blocks[..., 8:], 16, 4), factors
+
+
+def _mxfp4(blocks: Tensor) -> CodesAndFactors:
+    exponents = blocks[..., 0].contiguous()
+    return _spread(blocks[..., 1:], 16, 4), Factors(exponents, table=torch.tensor(MXFP4, dtype=torch.int8))
+
+
+KINDS: Mapping[int, tuple[int, Callable[[Tensor], CodesAndFactors]]] = {
+    2: (4, _q4_0),
+    3: (4, _q4_1),
+    6: (5, _q5_0),
+    7: (5, _q5_1),
+    8: (8, _q8_0),
+    12: (4, _q4_k),
+    13: (5, _q5_k),
+    14: (6, _q6_k),
+    20: (4, _iq4_nl),
+    23: (4, _iq4_xs),
+    39: (4, _mxfp4),
+}
+"""Bits of a number, and what takes blocks apart, by GGML's numbers of its types."""

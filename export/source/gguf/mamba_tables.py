@@ -5,11 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from hybridge.cache.errors import UnsupportedModelError
-from hybridge.export.source.gguf import sizes
+from hybridge.export.source.gguf import architecture as sizes
+from hybridge.export.source.gguf.architecture import (
+    Architecture,
+    Weight,
+    beside,
+    conv,
+    decay,
+    decay_of_channels,
+    flat,
+    one,
+    same,
+    unpaired,
+)
+from hybridge.export.source.gguf.attention_tables import MODEL, NORMS, PAIRED, QUERY_AND_KEY, VALUE_AND_OUT
 from hybridge.export.source.gguf.file import GgufFile
-from hybridge.export.source.gguf.sizes import Architecture
-from hybridge.export.source.gguf.transformer_tables import MODEL, NORMS, PAIRED, QUERY_AND_KEY, VALUE_AND_OUT
-from hybridge.export.source.gguf.weights import Weight, beside, conv, decay, decay_of_channels, flat, one, same, unpaired
 
 
 def _mamba2_mixer(place: str) -> tuple[Weight, ...]:
