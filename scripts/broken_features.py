@@ -91,7 +91,7 @@ FEATURES = (
     ),
     Break(
         "LoRA adapters",
-        "export/source/adapters.py",
+        "export/source/text_model.py",
         "merge_and_unload(safe_merge=True)",
         "unload()",
         "adapters every_form",

@@ -13,7 +13,7 @@ from hybridge.cache import HybridCache
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.check.oracle import eager_session, uncached
 from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.export.source.config import Glm5NextTextForCausalLM
+from hybridge.export.source.text_model import Glm5NextTextForCausalLM
 from hybridge.runtime.artifacts.options import ExportOptions
 
 VISION = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 40, "out_hidden_size": 48}

@@ -27,7 +27,7 @@ from hybridge.export.model.families.family import ACTIVATION_NAMES
 from hybridge.export.pinned import onnx as onnx_pins
 from hybridge.export.pinned import transformers as pinned
 from hybridge.export.pinned.transformers import Glm5NextConfig, Glm5NextTextConfig, rotate
-from hybridge.export.source.config import Glm5NextTextForCausalLM
+from hybridge.export.source.text_model import Glm5NextTextForCausalLM
 from hybridge.runtime.integrations import causal_lm as generation_options
 from hybridge.runtime.integrations import pinned as generation_pins
 from hybridge.runtime.onnx.graph import OnnxGraph

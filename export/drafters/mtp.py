@@ -29,7 +29,7 @@ from hybridge.export.drafters.mtp_families import LAYER, MtpFamily, mtp_config, 
 from hybridge.export.model.adapt import adapt_layer
 from hybridge.export.model.families.family import Unregistered
 from hybridge.export.source.checkpoint import LoadedModel
-from hybridge.export.source.config import decoder_of
+from hybridge.export.source.text_model import decoder_of
 from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions
 
 

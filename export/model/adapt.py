@@ -22,7 +22,7 @@ from hybridge.export.layers import EXPERTS
 from hybridge.export.model.families import ADAPTATIONS
 from hybridge.export.model.families.family import Adaptation, Unregistered
 from hybridge.export.pinned.transformers import choose_attention, choose_experts, keep_first_angles, rope_types
-from hybridge.export.source.config import decoder_of
+from hybridge.export.source.text_model import decoder_of
 
 ATTENTION = "hybridge"
 

@@ -39,7 +39,7 @@ from hybridge.export.quantize.rounding import (
     whole_numbers,
 )
 from hybridge.export.source.checkpoint import LoadedModel
-from hybridge.export.source.config import decoder_of
+from hybridge.export.source.text_model import decoder_of
 from hybridge.export.texts import read_text, windows
 from hybridge.runtime.artifacts.manifest import CalibrationEntry
 from hybridge.runtime.artifacts.options import ExportOptions

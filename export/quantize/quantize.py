@@ -52,7 +52,7 @@ from hybridge.export.quantize.bits import (
 from hybridge.export.quantize.kept import keep_blocks
 from hybridge.export.quantize.rounding import round_by_search, round_in_blocks, round_to_nearest
 from hybridge.export.quantize.stock import check_stock_quantization, quantize_for_stock, quantize_linear_for_stock
-from hybridge.export.source.config import empty_model, text_decoder
+from hybridge.export.source.text_model import empty_model, text_decoder
 from hybridge.export.source.files import read_object
 from hybridge.export.source.gguf.checkpoint import is_gguf
 from hybridge.export.source.gguf.file import open_gguf

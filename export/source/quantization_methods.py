@@ -1,11 +1,13 @@
-"""The forms of weights that others quantized, by the ``quant_method`` of config.json."""
+"""Recognize the quantization of a checkpoint by the ``quant_method`` of its config.json, and decode the weights of each method.
+
+Axes: N rows (outputs), K columns (inputs), G groups of columns, E experts.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +17,27 @@ from torch import Tensor
 from hybridge.cache.errors import UnsupportedModelError
 from hybridge.export.pinned.torchao import dequantize_stored
 from hybridge.export.source.files import mlx_error, read_object
-from hybridge.export.source.quantization import ORIGINAL, Quantization, QuantizationMethod, WeightEncoding, WeightParts
+from hybridge.export.source.quantization import (
+    ORIGINAL,
+    Quantization,
+    QuantizationMethod,
+    WeightEncoding,
+    WeightParts,
+    e8m0,
+    fp4,
+    grouped,
+    scaled,
+    unpack_nibbles,
+    unpack_words,
+)
 
-# Weights in floating-point numbers of 8 and 4 bits: FP8, MXFP4, and what NVIDIA's ModelOpt writes.
-
+# Floating-point numbers of 8 and 4 bits: FP8, MXFP4, NVIDIA's ModelOpt
 
 OF_ACTIVATIONS = ("*.input_scale", "*.activation_scale", "*.k_scale", "*.v_scale", "*.input_scale_ub", "*.input_global_scale")
 
 
 def _fp8(parts: WeightParts, quantization: Quantization) -> Tensor:
-    """Blocks of weight_block_size, usually 128 by 128, or the whole weight share a scale; also of stacked experts [E, N, K]."""
+    """Decode a weight, or stacked experts [E, N, K], with a scale for all or for each block, usually of 128 by 128."""
     block = quantization.config.get("weight_block_size")
     scale = parts["_scale_inv"]
     scale = e8m0(scale) if scale.dtype in (torch.uint8, torch.float8_e8m0fnu) else scale
@@ -34,7 +47,7 @@ def _fp8(parts: WeightParts, quantization: Quantization) -> Tensor:
 
 
 def _mxfp4(parts: WeightParts, quantization: Quantization) -> Tensor:
-    """Stacked experts, [E, N, G, 16] bytes and [E, N, G] scales to [E, K, N], as gpt-oss multiplies from the left.
+    """Decode experts of [E, N, G, 16] bytes and [E, N, G] scales to [E, K, N], because gpt-oss multiplies from the left.
 
     Source: transformers 5.23 integrations/mxfp4.py ``convert_moe_packed_tensors``.
     """
@@ -47,7 +60,7 @@ def _scaled_weight(parts: WeightParts, quantization: Quantization) -> Tensor:
 
 
 def _nvfp4(parts: WeightParts, quantization: Quantization) -> Tensor:
-    """Float4 in groups of 16 with an FP8 scale each, and a float32 scale for all. Source: ModelOpt's NVFP4QTensor."""
+    """Decode float4 in groups of 16 with an FP8 scale each, and a float32 scale for all. Source: ModelOpt's NVFP4QTensor."""
     weight, scale = parts[".weight"], parts[".weight_scale"].float() * parts[".weight_scale_2"].float()
     return scaled(fp4(weight), scale)
 
@@ -63,7 +76,7 @@ def _algorithm(quantization: Quantization) -> str:
 
 
 def _check_modelopt(quantization: Quantization) -> None:
-    """Raises UnsupportedModelError for algorithms of ModelOpt that change more than the weights' numbers."""
+    """Raise UnsupportedModelError for algorithms of ModelOpt that change more than the weights' numbers."""
     algorithm = _algorithm(quantization)
     if algorithm not in ("FP8", "NVFP4"):
         raise UnsupportedModelError(
@@ -73,22 +86,22 @@ def _check_modelopt(quantization: Quantization) -> None:
 
 FP8 = QuantizationMethod(
     name="FP8",
-    forms=(WeightEncoding(marker="_scale_inv", parts=("",), weight="", decode=_fp8),),
+    encodings=(WeightEncoding(marker="_scale_inv", parts=("",), weight="", decode=_fp8),),
     beside=OF_ACTIVATIONS,
     bits=lambda quantization: 8,
 )
 FBGEMM_FP8 = QuantizationMethod(
     name="FP8 (FBGEMM)",
-    forms=(WeightEncoding(marker=".weight_scale", parts=(".weight",), weight=".weight", decode=_scaled_weight),),
+    encodings=(WeightEncoding(marker=".weight_scale", parts=(".weight",), weight=".weight", decode=_scaled_weight),),
     beside=OF_ACTIVATIONS,
     bits=lambda quantization: 8,
 )
 MXFP4 = QuantizationMethod(
-    name="MXFP4", forms=(WeightEncoding(marker="_blocks", parts=("_scales",), weight="", decode=_mxfp4),)
+    name="MXFP4", encodings=(WeightEncoding(marker="_blocks", parts=("_scales",), weight="", decode=_mxfp4),)
 )
 MODELOPT = QuantizationMethod(
     name="NVIDIA ModelOpt",
-    forms=(
+    encodings=(
         WeightEncoding(
             marker=".weight_scale",
             parts=(".weight", ".weight_scale_2"),
@@ -102,11 +115,8 @@ MODELOPT = QuantizationMethod(
 )
 
 
-# compressed-tensors, which llm-compressor and vLLM write: whole numbers in 32-bit words, or int8, FP8 and float4 as
-# they are.
-#
+# compressed-tensors, written by llm-compressor and vLLM: integers in 32-bit words, or int8, FP8 and float4 as they are.
 # Source: compressed-tensors 0.20, ``compressors``.
-
 
 FORMATS = (
     "pack-quantized",
@@ -137,7 +147,7 @@ def _compressed_packed(parts: WeightParts, quantization: Quantization) -> Tensor
 
 
 def _packed_floats(packed: Tensor, scale: Tensor, parts: WeightParts) -> Tensor:
-    """Float4: NVIDIA's with groups of 16 and a global scale to divide by, MX with powers of two for groups of 32."""
+    """Decode float4: NVIDIA's in groups of 16 with a global scale to divide by, MX in groups of 32 with powers of two."""
     if scale.dtype == torch.uint8:
         return scaled(fp4(packed), e8m0(scale))
     return scaled(fp4(packed), scale.float() / parts[".weight_global_scale"].float())
@@ -152,14 +162,14 @@ def _compressed_plain(parts: WeightParts, quantization: Quantization) -> Tensor:
 
 
 def _compressed_block(quantization: Quantization) -> list[int] | None:
-    """Rows and columns that share a scale, of the first group of layers that says so."""
+    """Return the rows and columns that share a scale, of the first group of layers that has blocks."""
     groups = quantization.config.get("config_groups") or {}
     blocks = ((group.get("weights") or {}).get("block_structure") for group in groups.values())
     return next((block for block in blocks if isinstance(block, list) and len(block) == 2), None)
 
 
 def _check_compressed(quantization: Quantization) -> None:
-    """Raises UnsupportedModelError for formats with sparse weights, and for rotated ones, which need a rotated model."""
+    """Raise UnsupportedModelError for sparse weights, and for rotated ones, which need a rotated model."""
     config = quantization.config
     groups = config.get("config_groups") or {}
     sparsity = (config.get("sparsity_config") or {}).get("format") or "dense"
@@ -183,7 +193,7 @@ def _compressed_bits(quantization: Quantization) -> int:
 
 COMPRESSED_TENSORS = QuantizationMethod(
     name="compressed-tensors",
-    forms=(
+    encodings=(
         WeightEncoding(
             marker=".weight_packed",
             parts=(".weight_scale", ".weight_shape", ".weight_zero_point", ".weight_g_idx", ".weight_global_scale"),
@@ -204,17 +214,15 @@ COMPRESSED_TENSORS = QuantizationMethod(
 )
 
 
-# GPTQ, AutoRound and AWQ: weights [K, N] of whole numbers with zero points, several in a 32-bit word.
-#
+# GPTQ, AutoRound and AWQ: integers [K, N] with zero points, several in a 32-bit word.
 # Sources: AutoGPTQ's ``qlinear``, AutoAWQ's ``awq/utils/packing_utils.py``.
 
-
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Where the eight columns of a word are in it: they are stored in the order 0, 2, 4, 6, 1, 3, 5, 7."""
+"""Position of each of a word's eight columns, which are stored in the order 0, 2, 4, 6, 1, 3, 5, 7."""
 
 
 def _gptq(parts: WeightParts, quantization: Quantization) -> Tensor:
-    """qweight [K / 8, N], qzeros [G, N / 8], scales [G, N], g_idx [K]. All but version 2 store zero points less one."""
+    """Decode qweight [K / 8, N], qzeros [G, N / 8], scales [G, N], g_idx [K]. All but version 2 store zero points minus one."""
     bits = quantization.number("bits", 4)
     numbers, zeros = unpack_words(parts[".qweight"], bits, 0), unpack_words(parts[".qzeros"], bits, 1)
     if quantization.config.get("checkpoint_format") != "gptq_v2":
@@ -223,7 +231,7 @@ def _gptq(parts: WeightParts, quantization: Quantization) -> Tensor:
 
 
 def _check_gptq(quantization: Quantization) -> None:
-    """Raises UnsupportedModelError for numbers that cross the words' borders."""
+    """Raise UnsupportedModelError for bits of which a number may cross the border of two words."""
     if (bits := quantization.number("bits", 4)) not in (2, 4, 8):
         raise UnsupportedModelError(
             f"the weights are quantized by GPTQ in {bits} bits, of which hybridge reads 2, 4 and 8. {ORIGINAL}"
@@ -231,7 +239,7 @@ def _check_gptq(quantization: Quantization) -> None:
 
 
 def _awq(parts: WeightParts, quantization: Quantization) -> Tensor:
-    """qweight [K, N / 8], qzeros [G, N / 8], scales [G, N]."""
+    """Decode qweight [K, N / 8], qzeros [G, N / 8], scales [G, N]."""
     numbers, zeros = (_in_order(unpack_words(parts[name], 4, 1)) for name in (".qweight", ".qzeros"))
     return grouped(numbers.T, parts[".scales"].T, zeros.T, None)
 
@@ -242,7 +250,7 @@ def _in_order(numbers: Tensor) -> Tensor:
 
 
 def _check_awq(quantization: Quantization) -> None:
-    """Raises UnsupportedModelError for the layouts that other kernels have, and for other bits."""
+    """Raise UnsupportedModelError for layouts of other kernels than GEMM's, and for other bits than 4."""
     version, bits = str(quantization.config.get("version") or "gemm").lower(), quantization.number("bits", 4)
     if version != "gemm" or bits != 4:
         raise UnsupportedModelError(
@@ -263,22 +271,21 @@ def _packs_as_awq(quantization: Quantization) -> bool:
     return "awq" in str(quantization.config.get("packing_format"))
 
 
-def _method(
+def _integers(
     name: str, decode: Callable[[WeightParts, Quantization], Tensor], check: Callable[[Quantization], None]
 ) -> QuantizationMethod:
-    form = WeightEncoding(
+    encoding = WeightEncoding(
         marker=".qweight", parts=(".qzeros", ".scales", ".g_idx"), weight=".weight", decode=decode, check=check
     )
-    return QuantizationMethod(name=name, forms=(form,), bits=lambda quantization: quantization.number("bits", 4))
+    return QuantizationMethod(name=name, encodings=(encoding,), bits=lambda quantization: quantization.number("bits", 4))
 
 
-GPTQ = _method("GPTQ", _gptq, _check_gptq)
-AWQ = _method("AWQ", _awq, _check_awq)
-AUTO_ROUND = _method("AutoRound", _auto_round, _check_auto_round)
+GPTQ = _integers("GPTQ", _gptq, _check_gptq)
+AWQ = _integers("AWQ", _awq, _check_awq)
+AUTO_ROUND = _integers("AutoRound", _auto_round, _check_auto_round)
 
 
-# bitsandbytes: 4 bits as places in a table of 16 numbers, 8 bits with a scale for each row.
-#
+# bitsandbytes: 4 bits as indices into a table of 16 numbers, 8 bits with a scale for each row.
 # Source: bitsandbytes 0.48 ``functional.py``, ``QuantState.from_dict`` and ``dequantize_4bit``.
 
 
@@ -287,7 +294,7 @@ def _state_of(kind: str) -> str:
 
 
 def _four_bits(kind: str) -> WeightEncoding:
-    """NF4 or FP4, by the name of the part that has the weight's shape as JSON."""
+    """Return the encoding of NF4 or FP4, which has a tensor of that name with the weight's shape as JSON."""
 
     def decode(parts: WeightParts, quantization: Quantization) -> Tensor:
         state: dict[str, Any] = json.loads(bytes(parts[_state_of(kind)].tolist()))
@@ -300,7 +307,7 @@ def _four_bits(kind: str) -> WeightEncoding:
 
 
 def _largest(parts: WeightParts, state: dict[str, Any]) -> Tensor:
-    """The largest absolute value of each block, which may be stored in 8 bits itself, in blocks of its own."""
+    """Return the largest absolute value of each block; it may be quantized to 8 bits itself, in blocks of its own."""
     largest = parts[".absmax"]
     if "nested_blocksize" not in state:
         return largest.float()
@@ -309,7 +316,7 @@ def _largest(parts: WeightParts, state: dict[str, Any]) -> Tensor:
 
 
 def _eight_bits(parts: WeightParts, quantization: Quantization) -> Tensor:
-    """Rows whose largest absolute value, SCB [N], is 127."""
+    """Decode rows whose largest absolute value, SCB [N], is stored as 127."""
     return parts[".weight"].float() * (parts[".SCB"].float() / 127).unsqueeze(1)
 
 
@@ -317,102 +324,35 @@ EIGHT_BITS = WeightEncoding(marker=".SCB", parts=(".weight",), weight=".weight",
 
 BITSANDBYTES = QuantizationMethod(
     name="bitsandbytes",
-    forms=(_four_bits("nf4"), _four_bits("fp4"), EIGHT_BITS),
+    encodings=(_four_bits("nf4"), _four_bits("fp4"), EIGHT_BITS),
     beside=("*.weight_format",),
     bits=lambda quantization: 8 if quantization.config.get("load_in_8bit") else 4,
 )
 
 
-# torchao: tensors in parts, whose kinds and sizes are in the metadata of the safetensors.
-
+# torchao: several tensors for a weight, whose types and shapes are in the metadata of the safetensors.
 
 MARKER = "._weight_qdata"
 BESIDE_IT = ("._weight_scale", "._weight_zero_point", "._weight_act_pre_scale", "._weight_act_quant_scale")
 
 
-def _decode(parts: WeightParts, quantization: Quantization) -> Tensor:
+def _torchao(parts: WeightParts, quantization: Quantization) -> Tensor:
     return dequantize_stored(
         quantization.metadata[quantization.name], {end.removeprefix("._weight_"): part for end, part in parts.items()}
     )
 
 
-def _bits(quantization: Quantization) -> int:
-    """By the names of torchao's configs, such as Int8WeightOnlyConfig."""
+def _torchao_bits(quantization: Quantization) -> int:
+    """Guess the bits by the name of torchao's config, such as Int8WeightOnlyConfig."""
     names = json.dumps(quantization.config.get("quant_type"))
     return 4 if re.search("int4|uint4", names, re.IGNORECASE) else 8
 
 
 TORCHAO = QuantizationMethod(
-    name="torchao", forms=(WeightEncoding(marker=MARKER, parts=BESIDE_IT, weight=".weight", decode=_decode),), bits=_bits
+    name="torchao",
+    encodings=(WeightEncoding(marker=MARKER, parts=BESIDE_IT, weight=".weight", decode=_torchao),),
+    bits=_torchao_bits,
 )
-
-
-# Numbers of few bits in larger words, and scales that several numbers share.
-#
-# Axes: N rows (outputs), K columns (inputs), G groups of columns.
-
-
-FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
-"""float4 e2m1 by its four bits (Open Compute Project, Microscaling Formats 1.0, section 5.3.3)."""
-
-E8M0_BIAS = 127
-"""Of a scale that is a power of two."""
-
-
-def unpack_words(words: Tensor, bits: int, dim: int) -> Tensor:
-    """Unpack the numbers in the 32-bit words along ``dim``, lowest bits first, to int32 of 0 to 2^bits - 1."""
-    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
-    dim %= words.dim()
-    spread = words.unsqueeze(dim + 1) >> shifts.view(-1, *[1] * (words.dim() - dim - 1))
-    return (spread & ((1 << bits) - 1)).flatten(dim, dim + 1)
-
-
-def unpack_nibbles(packed: Tensor, *, low_first: bool = True) -> Tensor:
-    """Unpack uint8 [..., K / 2] to int64 [..., K], indices into a table of 16."""
-    halves = (packed & 15, packed >> 4) if low_first else (packed >> 4, packed & 15)
-    return torch.stack(halves, -1).flatten(-2).long()
-
-
-def fp4(packed: Tensor) -> Tensor:
-    """Return float32 [..., K] of float4 numbers, two in a byte of uint8 [..., K / 2], the first in its lower half."""
-    return torch.tensor(FP4)[unpack_nibbles(packed)]
-
-
-def e8m0(scales: Tensor) -> Tensor:
-    """Return the powers of two that uint8 scales stand for, float32."""
-    return torch.exp2(scales.view(torch.uint8).float() - E8M0_BIAS)
-
-
-def scaled(numbers: Tensor, scales: Tensor, block: Sequence[int] | None = None) -> Tensor:
-    """Multiply numbers [..., N, K] with the scale of their block: scales [..., n, k], [N] (a row each), or one for all.
-
-    block: rows and columns of one; where it is left out, blocks divide rows and columns evenly. float32.
-    """
-    numbers, scales = numbers.float(), scales.float()
-    if scales.numel() == 1:
-        return numbers * scales.reshape(())
-    if scales.dim() < numbers.dim():
-        scales = scales.unsqueeze(-1)
-    for dim, size in ((-2, block[0] if block else None), (-1, block[1] if block else None)):
-        repeats = size or numbers.shape[dim] // scales.shape[dim]
-        scales = scales.repeat_interleave(repeats, dim).narrow(dim, 0, numbers.shape[dim])
-    return numbers * scales
-
-
-def grouped(numbers: Tensor, scales: Tensor, zeros: Tensor | None, groups: Tensor | None) -> Tensor:
-    """Return (numbers - zeros) * scales as float32 [N, K], where scales and zeros [N, G] hold for groups of columns.
-
-    groups: the group of each column, int [K], where it is not the one that the column's place says.
-    """
-    for each in (scales, scales if zeros is None else zeros):
-        if each.dim() != 2 or each.shape != scales.shape or each.shape[0] != numbers.shape[0]:
-            raise ValueError(f"scales and zero points of {list(each.shape)} for a weight of {list(numbers.shape)}")
-    if groups is None:
-        groups = torch.arange(numbers.shape[1]) // -(-numbers.shape[1] // scales.shape[1])
-    columns = groups.long()
-    if zeros is not None:
-        numbers = numbers - zeros[:, columns]
-    return numbers.float() * scales.float()[:, columns]
 
 
 METHODS: Mapping[str, QuantizationMethod] = {
@@ -428,51 +368,35 @@ METHODS: Mapping[str, QuantizationMethod] = {
     "torchao": TORCHAO,
 }
 
-
-# Which form the weights of a checkpoint's folder have, by its config.json.
-
-
 CONFIG_OF_MODELOPT = "hf_quant_config.json"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recognized:
-    """A method, and what the checkpoint says of it."""
+def quantization_of(folder: Path, content: dict[str, Any]) -> Quantization | None:
+    """Return the quantization of the weights in ``folder``, whose config.json has ``content``; None if they have none.
 
-    method: QuantizationMethod
-    quantization: Quantization
-
-
-def quantization_of(folder: Path, content: dict[str, Any]) -> Recognized | None:
-    """Return how the weights in ``folder``, whose config.json has ``content``, are quantized; None where they are not.
-
-    Raises NotACheckpointError for MLX, which has a format of its own; UnsupportedModelError for a method that hybridge does not
-    read, by its name.
+    Raises:
+        NotACheckpointError: MLX wrote the weights, in a format of its own.
+        UnsupportedModelError: hybridge does not read this method.
     """
     config = _quantization_config(folder, content)
     if not config:
         return None
-    name = _method_name(config)
+    old_bitsandbytes = config.get("load_in_4bit") or config.get("load_in_8bit")
+    name = str(config.get("quant_method") or ("bitsandbytes" if old_bitsandbytes else "a method without a name"))
     if name not in METHODS:
         raise UnsupportedModelError(
             f"the weights in {folder} are quantized already, by {name}, which hybridge does not read "
             f"(it reads {', '.join(sorted(METHODS))}). {ORIGINAL}"
         )
-    return Recognized(method=METHODS[name], quantization=Quantization(config=config))
+    return Quantization(method=METHODS[name], config=config)
 
 
 def _quantization_config(folder: Path, content: dict[str, Any]) -> dict[str, Any]:
-    """Raises NotACheckpointError for MLX's."""
     text = content.get("text_config")
     for part in (content, text if isinstance(text, dict) else {}):
         if part.get("quantization"):
             raise mlx_error(folder)
         if config := part.get("quantization_config") or part.get("compression_config"):
             return config if isinstance(config, dict) else {"quant_method": None}
-    modelopt = read_object(folder / CONFIG_OF_MODELOPT)  # which older versions write beside a config that says nothing
+    modelopt = read_object(folder / CONFIG_OF_MODELOPT)  # older versions write it beside a config.json without any
     return {**modelopt, "quant_method": "modelopt"} if modelopt.get("quantization") else {}
-
-
-def _method_name(config: dict[str, Any]) -> str:
-    old_bitsandbytes = config.get("load_in_4bit") or config.get("load_in_8bit")
-    return str(config.get("quant_method") or ("bitsandbytes" if old_bitsandbytes else "a method without a name"))

@@ -178,7 +178,8 @@ SAMPLES = ("a", "\nThe quick brown fox,\n  12 of them: 'jumps' over x_y = f(3.5)
 def as_transformers(folder: Path, own: Tokenizer) -> Tokenizer:
     """Return the tokenizer that AutoTokenizer has for ``folder``, or ``own``, its tokenizer.json, where that is the same.
 
-    It is ``own`` as well where transformers cannot load it without code of the folder, or loses text that ``own`` keeps.
+    It is ``own`` as well where transformers cannot load it without code of the folder, or loses text that ``own``
+    keeps.
     """
     loaded = _load(folder)
     if loaded is not None:
@@ -230,10 +231,11 @@ def _keeps(tokenizer: Tokenizer, text: str) -> bool:
     return str(tokenizer.decode(ids, skip_special_tokens=False)).strip() == text.strip()
 
 
-# Make a tokenizer.json of what older checkpoints have: sentencepiece's or tiktoken's model, or vocab.json and merges.txt.
+# Make a tokenizer.json of what older checkpoints have: sentencepiece's or tiktoken's model, or vocab.json and
+# merges.txt.
 #
-# transformers converts; each conversion is then held against the original, since it takes the tokenizer's class from config.json
-# and some classes make a nearly empty tokenizer, or other tokens, of a file that they do not know.
+# transformers converts; each conversion is then held against the original, since it takes the tokenizer's class from
+# config.json and some classes make a nearly empty tokenizer, or other tokens, of a file that they do not know.
 
 
 SOURCES = ("tokenizer.model", "tiktoken.model", "tekken.json", "vocab.json")

@@ -13,7 +13,7 @@ from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.attention import AttentionLayer
 from hybridge.cache.operations.kernels import Scoring
 from hybridge.export.model.families.family import Adaptation, StatefulMixer
-from hybridge.export.source.config import decoder_of
+from hybridge.export.source.text_model import decoder_of
 
 PLAIN = (
     "cohere2", "exaone4", "gemma2", "gemma3_text", "gemma4_text", "gpt_oss", "llama", "ministral", "mistral", "olmo3", "phi3",

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-import hybridge.export.source.config  # noqa: F401  transformers has no class for the text model with its head
+import hybridge.export.source.text_model  # noqa: F401  transformers has no class for the text model with its head
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.attention import AttentionLayer
 from hybridge.cache.layers.gated_delta_net import GatedDeltaNetLayer, KimiDeltaAttentionLayer
@@ -22,7 +22,7 @@ from hybridge.cache.operations.kernels import Scoring
 from hybridge.cache.recurrences.delta_gates import DeltaGates
 from hybridge.export.model.families.family import Adaptation, Mixer, StatefulMixer, UngroupedRouter, short_convolution
 from hybridge.export.pinned.transformers import replace_method, rotate
-from hybridge.export.source.config import decoder_of
+from hybridge.export.source.text_model import decoder_of
 
 
 class GatedDeltaNet(StatefulMixer):

@@ -21,7 +21,7 @@ from hybridge.cache.layers.rg_lru import RgLruLayer
 from hybridge.cache.operations.conv_window import swapped
 from hybridge.cache.recurrences.state_space import LinearAttention, Selected, StepSize
 from hybridge.export.model.families.family import Adaptation, StatefulMixer, short_convolution
-from hybridge.export.source.config import decoder_of
+from hybridge.export.source.text_model import decoder_of
 
 # Mamba-2 mixers.
 #

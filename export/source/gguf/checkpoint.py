@@ -1,4 +1,4 @@
-"""A GGUF file as the checkpoint that it was made from: a folder with config.json and the tokenizer, and weights by name."""
+"""Read a GGUF file as the transformers checkpoint that it was made from: its config.json, weights by name, and tokenizer."""
 
 from __future__ import annotations
 
@@ -13,55 +13,34 @@ from tokenizers.models import BPE
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.export.source.files import first_line
-from hybridge.export.source.gguf import attention_tables as hybrid_tables
-from hybridge.export.source.gguf import attention_tables as transformer_tables
-from hybridge.export.source.gguf import mamba_tables
+from hybridge.export.source.gguf import attention_tables, mamba_tables
 from hybridge.export.source.gguf.architecture import Architecture, layers, made
-from hybridge.export.source.gguf.file import GgufFile, open_gguf, read_header
+from hybridge.export.source.gguf.file import GgufFile, read_header
 from hybridge.export.source.quantization import LazyTensor
 
-ARCHITECTURES: Mapping[str, Architecture] = {**hybrid_tables.TABLE, **mamba_tables.TABLE, **transformer_tables.TABLE}
+ARCHITECTURES: Mapping[str, Architecture] = {**attention_tables.TABLE, **mamba_tables.TABLE}
 NOT_WEIGHTS = ("rope_freqs.weight",)
 
 
-def is_gguf(path: Path) -> bool:
-    """Whether ``path`` names a GGUF file."""
-    return path.suffix.lower() == ".gguf"
-
-
-def architecture_of(file: GgufFile) -> Architecture:
-    """Raises UnsupportedModelError, naming it, for an architecture without an entry."""
-    if file.architecture not in ARCHITECTURES:
-        raise UnsupportedModelError(
-            f"{file.path} is of llama.cpp's architecture {file.architecture!r}, which hybridge does not read. "
-            f"It reads {', '.join(sorted(ARCHITECTURES))}. Take the checkpoint that the file was made from."
-        )
-    return ARCHITECTURES[file.architecture]
-
-
-def config_of(file: GgufFile) -> dict[str, Any]:
-    """Return the entries of the config.json that the file stands for. Raises CheckpointError, UnsupportedModelError."""
-    _check_vocabulary(file)
-    try:
-        return architecture_of(file).config(file)
-    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
-        raise CheckpointError(
-            f"{file.path} cannot be read as GGUF (its sizes make no sense: {first_line(error)}); download it again."
-        ) from error
-
-
-def _check_vocabulary(file: GgufFile) -> None:
+def gguf_config(file: GgufFile) -> dict[str, Any]:
+    """Return the config.json that the file stands for. Raises CheckpointError, UnsupportedModelError."""
     tokens, table = file.metadata.get("tokenizer.ggml.tokens"), file.tensors.get("token_embd.weight")
     if isinstance(tokens, int) and table is not None and tokens != table.shape[0]:
         raise CheckpointError(
             f"{file.path} cannot be read as GGUF (its tokenizer has {tokens:,} tokens, but token_embd.weight "
             f"{table.shape[0]:,} rows, one for each); download it again."
         )
+    try:
+        return _architecture(file).config(file)
+    except (TypeError, ValueError, ArithmeticError, LookupError) as error:
+        raise CheckpointError(
+            f"{file.path} cannot be read as GGUF (its sizes make no sense: {first_line(error)}); download it again."
+        ) from error
 
 
-def weights_of(file: GgufFile) -> dict[str, LazyTensor]:
-    """Return the weights by their names in a checkpoint. Raises UnsupportedModelError where a tensor is part of none."""
-    architecture, config = architecture_of(file), config_of(file)
+def gguf_weights(file: GgufFile) -> dict[str, LazyTensor]:
+    """Return the weights by their names in a transformers checkpoint. Raises UnsupportedModelError for an unknown tensor."""
+    architecture, config = _architecture(file), gguf_config(file)
     count = layers(file)
     places = [("", "", architecture.model)]
     places += [(f"blk.{i}.", f"{architecture.prefix}.{i}.", architecture.layer) for i in range(count)]
@@ -80,17 +59,11 @@ def weights_of(file: GgufFile) -> dict[str, LazyTensor]:
     return found
 
 
-def write_folder(path: Path, folder: Path, *, tokenizer: bool) -> str:
-    """Put config.json, and the tokenizer where asked for, of the file at ``path`` into ``folder``.
+def write_tokenizer_files(file: GgufFile, folder: Path) -> str:
+    """Write the file's tokenizer and chat template into ``folder`` and return a warning, empty if nothing is amiss.
 
-    Return a sentence on what is missing of the tokenizer, or nothing. Raises what ``open_gguf`` and ``config_of`` do.
+    The warning says what is missing; this raises nothing, because an artifact may do without a tokenizer.
     """
-    file = open_gguf(path)
-    (folder / "config.json").write_text(json.dumps(config_of(file)), encoding="utf-8")
-    return _write_tokenizer(file, folder) if tokenizer else ""
-
-
-def _write_tokenizer(file: GgufFile, folder: Path) -> str:
     if "tokenizer.ggml.tokens" not in file.metadata:
         return f"{file.path} has no tokenizer: give one with --tokenizer FOLDER."
     try:
@@ -105,22 +78,28 @@ def _write_tokenizer(file: GgufFile, folder: Path) -> str:
     return f"{file.path}: {made.note}" if made.note else ""
 
 
+def _architecture(file: GgufFile) -> Architecture:
+    if file.architecture not in ARCHITECTURES:
+        raise UnsupportedModelError(
+            f"{file.path} is of llama.cpp's architecture {file.architecture!r}, which hybridge does not read. "
+            f"It reads {', '.join(sorted(ARCHITECTURES))}. Take the checkpoint that the file was made from."
+        )
+    return ARCHITECTURES[file.architecture]
+
+
 def _with_bos(template: str, config: dict[str, Any]) -> str:
-    """Return a chat template that writes bos where the file adds it to every text: llama.cpp adds it to a chat, too."""
+    """Let a chat template write bos if the file adds it to every text, because llama.cpp adds it to a chat, too."""
     bos = config.get("bos_token")
     written = bos is None or bos in template or "bos_token" in template
     return template if written or not config["add_bos_token"] else "{{ bos_token }}" + template
 
 
-# The tokenizer in a GGUF file as a tokenizer.json that gives llama.cpp's ids, in a text and around it.
-#
-# llama.cpp's rules are not a tokenizer.json's: bos and eos are switches with a default for each kind, tokens of some names are
-# special whatever the file says, and a space goes before a text and behind each special token where the file asks for it.
-# Source: llama.cpp ``src/llama-vocab.cpp``.
-
+# The tokenizer, as a tokenizer.json that gives llama.cpp's ids. llama.cpp's rules differ: bos and eos are switches with
+# a default for each kind, tokens of some names are special whatever the file says, and a space goes before a text and
+# behind each special token if the file asks for it. Source: llama.cpp ``src/llama-vocab.cpp``.
 
 UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
-"""Types of tokens that a text is searched for before it is cut into words."""
+"""Types of tokens that are matched in a text before it is split into words."""
 
 ALWAYS_CONTROL = frozenset(
     """<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> </s> <|eom_id|> <EOT>
@@ -130,22 +109,22 @@ ALWAYS_CONTROL = frozenset(
     <|fim_middle|> <fim-middle> <fim_middle> <｜fim▁end｜> <MID> ▁<MID> <|code_middle|> <|middle|>
     <|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> <|file_sep|>""".split()  # noqa: SIM905  # a line for each token would be longer than the rest
 )
-"""Special by their text, as in files whose converter did not say so."""
+"""Tokens that are special whatever type the file gives them."""
 
 ALWAYS_USER_DEFINED = frozenset(("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"))
 SPACE = "\u2581"
 MOST_HALVES = 1 << 30
-"""Characters of all halves of all tokens, which are looked up once; Gemma's 262,144 tokens have 20 million."""
+"""Most characters of all halves of all tokens, each looked up once; Gemma's 262,144 tokens have 20 million."""
 NAMES = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-"""What a tokenizer_config.json and a GGUF file call the named tokens."""
+"""Names of the special tokens in a tokenizer_config.json and in a GGUF file."""
 
 DEFAULT_IDS = {"gpt2": {"bos_token": 11, "eos_token": 11}, "llama": {"bos_token": 1, "eos_token": 2}}
-"""Of a file that asks for a token around its texts and does not say which."""
+"""Defaults for a file that asks for a token around its texts and does not say which."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GgufTokenizer:
-    """tokenizer: with its post-processor; config: entries of a tokenizer_config.json; note: what people should be told."""
+    """A converted tokenizer. config: entries of its tokenizer_config.json; note: a warning for the user, or empty."""
 
     tokenizer: Tokenizer
     config: dict[str, Any]
@@ -153,9 +132,9 @@ class GgufTokenizer:
 
 
 def read_gguf_tokenizer(metadata: Mapping[str, Any]) -> GgufTokenizer:
-    """Return the tokenizer that a file's metadata describe, arrays of strings being lists.
+    """Return the tokenizer that a file's metadata describe; its arrays of strings must have been read.
 
-    Raises CheckpointError, naming it, for a kind that is not read, a token that is there twice, or one that is missing.
+    Raises CheckpointError for a kind that hybridge does not read, a duplicate token, or a missing one.
     """
     model = metadata.get("tokenizer.ggml.model")
     if model not in DEFAULT_IDS:
@@ -197,20 +176,20 @@ def _list(metadata: Mapping[str, Any], name: str, length: int = 0) -> list[Any]:
 
 
 def _pre_tokenizer(kind: Any) -> PreTokenizer:
-    """Raises CheckpointError for a kind without an entry: another one's words would be other tokens, and nobody would see."""
+    """Raise CheckpointError for an unknown kind, because a guess would give other tokens that nobody would notice."""
     if kind and kind not in PRE_TOKENIZERS:
         raise CheckpointError(f"its tokenizer.ggml.pre {kind!r} is not known, so how it cuts texts is not either")
     return PRE_TOKENIZERS[kind or DEFAULT]
 
 
 def _id(metadata: Mapping[str, Any], name: str, count: int, default: Mapping[str, int]) -> int | None:
-    """Return a named token's id; one that is no token counts as none."""
+    """Return a named token's id, or None if it is missing or outside the vocabulary."""
     places = (metadata.get(f"tokenizer.ggml.{NAMES[name]}_token_id"), default.get(name))
     return next((place for place in places if isinstance(place, int) and 0 <= place < count), None)
 
 
 def _byte_level(tokens: Sequence[str], merges: Sequence[str], pre: PreTokenizer) -> Tokenizer:
-    """Return a tokenizer of GPT-2's kind. A merge is two tokens with a space between, which the first may begin with."""
+    """Return a tokenizer of GPT-2's kind. A merge is two tokens with a space between; the first may begin with one, too."""
     vocabulary = {text: i for i, text in enumerate(tokens)}
     pairs = [(each[:at], each[at + 1 :]) for each in merges if (at := each.find(" ", 1)) > 0]
     pairs = [pair for pair in pairs if {*pair, "".join(pair)} <= vocabulary.keys()]
@@ -226,7 +205,7 @@ def _byte_level(tokens: Sequence[str], merges: Sequence[str], pre: PreTokenizer)
 def _sentencepiece(tokens: Sequence[str], scores: Sequence[float], *, space: bool) -> Tokenizer:
     """Return a tokenizer of Llama's kind, which merges to the token with the best score first.
 
-    space: one is put before a text and behind each special token, even where there is one already. Raises CheckpointError.
+    space: put one before a text and behind each special token, even if there is one already. Raises CheckpointError.
     """
     if sum(len(text) ** 2 for text in tokens) > MOST_HALVES:
         raise CheckpointError("the texts in tokenizer.ggml.tokens are too long to be tokens")
@@ -243,7 +222,7 @@ def _sentencepiece(tokens: Sequence[str], scores: Sequence[float], *, space: boo
 
 
 def _add_special(tokenizer: Tokenizer, tokens: Sequence[str], kinds: Sequence[int]) -> None:
-    """Let the tokens that a text is searched for be found whole: special ones, and those of the user's."""
+    """Add the tokens that are matched whole: special and user-defined ones."""
     found = [(text, _kind(text, kinds[i] if i < len(kinds) else 1)) for i, text in enumerate(tokens)]
     for wanted, special in (((UNKNOWN, CONTROL), True), ((USER_DEFINED,), False)):
         each = [AddedToken(text, normalized=False, special=special) for text, kind in found if kind in wanted]
@@ -258,23 +237,17 @@ def _kind(text: str, said: int) -> int:
 
 
 def _around(added: Mapping[str, tuple[str, int | None]]) -> processors.TemplateProcessing:
-    """Return what puts the tokens named bos and eos around a text."""
+    """Return a post-processor that puts bos and eos around a text, as far as they are in ``added``."""
     before, after = ([added[name][0]] if name in added else [] for name in ("bos_token", "eos_token"))
     single, other = [*before, "$A:0", *after], [*before, "$B:1", *after]
     return processors.TemplateProcessing(single=single, pair=[*single, *other], special_tokens=[*{*added.values()}])
 
 
-# The kinds of ``tokenizer.ggml.pre``: the expressions that llama.cpp cuts a text with before its merges, one after
-# the other.
-#
-# Each expression cuts the pieces of the one before; what it does not match stays a piece. Here each matches all of
-# a text, by an
-# alternative for the rest, because ExecuTorch's tokenizer drops what is not matched. They are written as llama.cpp
-# reads them,
-# which is not always as the model's own tokenizer.json has them: upper and lower case are ASCII's in ``tekken`` and
-# ``gpt-4o``,
-# and contractions have ASCII's letters only. Source: llama.cpp ``src/llama-vocab.cpp``, ``src/unicode.cpp``.
-
+# The kinds of ``tokenizer.ggml.pre``: expressions that llama.cpp splits a text with before its merges. Each splits the
+# pieces of the one before; unmatched text stays a piece. Here each matches all of a text, by an alternative for the
+# rest, because ExecuTorch's tokenizer drops unmatched text. They are written as llama.cpp reads them, which is not
+# always as in the model's own tokenizer.json: upper and lower case are ASCII's in ``tekken`` and ``gpt-4o``, and
+# contractions have ASCII letters only. Source: llama.cpp ``src/llama-vocab.cpp``, ``src/unicode.cpp``.
 
 CONTRACTIONS = "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
 LINES_AND_SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -311,18 +284,18 @@ NOT_PUNCTUATED = r" ?[^(\s|.,!?…。，、।۔،)]+"
 
 
 def _runs(characters: str) -> str:
-    """Return what matches runs of some characters, and runs of all others."""
+    """Return an expression for runs of some characters, and runs of all others."""
     return f"[{characters}]+|[^{characters}]+"
 
 
 def _or_rest(expression: str) -> str:
-    """Return what matches ``expression``, and all that stands before the next match of it."""
+    """Return an expression for ``expression``, and for all text before the next match of it."""
     return rf"{expression}|(?:(?!{expression})[\s\S])+"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PreTokenizer:
-    """expressions: in their order; whole_words: a word that is a token is one, whatever its merges; adds_bos: unless told."""
+    """A way to split texts. whole_words: take a word that is a token whole, whatever its merges; adds_bos: the default."""
 
     expressions: tuple[str, ...]
     whole_words: bool = False

@@ -100,8 +100,8 @@ class GgufFile:
 def open_gguf(path: Path) -> GgufFile:
     """Return the file at ``path``.
 
-    Raises CheckpointError where it is damaged or only a part of it is there, UnsupportedModelError for a type of tensors that
-    cannot be read, UsageError where the package for its types is not installed.
+    Raises CheckpointError where it is damaged or only a part of it is there, UnsupportedModelError for a type of
+    tensors that cannot be read, UsageError where the package for its types is not installed.
     """
     header = read_header(path)
     parts = header.metadata.get("split.count")

@@ -1,6 +1,6 @@
 """GLM-5.3-Flash."""
 
-import hybridge.export.source.config  # noqa: F401  lets transformers make the text model with its head
+import hybridge.export.source.text_model  # noqa: F401  lets transformers make the text model with its head
 from zoo.sizes import SIZES, Sizes
 
 INDEXED, LINEAR = "indexed_attention", "linear_attention"
