@@ -108,7 +108,7 @@ def rounded(checkpoint: LoadedModel, choices: dict[str, Any], source: str) -> Lo
 def tokens_of(checkpoint: LoadedModel) -> list[int]:
     """Return the tokens of the prose."""
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint.tokenizer.write(Path(folder))
+        checkpoint.source.tokenizer.write(Path(folder))
         tokens: list[int] = load_tokenizer(Path(folder) / "tokenizer.json").encode(PROSE.read_text(encoding="utf-8")).ids
     return tokens
 

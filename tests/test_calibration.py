@@ -22,7 +22,7 @@ from hybridge.export.quantize.bits import untied_linears, with_recipe
 from hybridge.export.quantize.gptq import LENGTH, WINDOWS, calibrate, round_on, sampled_tokens
 from hybridge.export.quantize.quantize import quantize, rounder_of
 from hybridge.export.quantize.rounding import round_by_search
-from hybridge.export.source.checkpoint import load_checkpoint
+from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.export.write.folder import WeightFigures
 from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions
@@ -121,7 +121,7 @@ def test_an_artifact_validates_against_the_weights_that_it_holds(checkpoint: Pat
     assert manifest.options.calibrate == "text"
     assert manifest.calibration is not None
     assert set(manifest.calibration.stored) == set(manifest.bits) - {"model.embed_tokens"}
-    report = validate_session(artifact, checkpoint, ExportProgress(), programs=4, seed=0)
+    report = validate_session(artifact, resolve_checkpoint(checkpoint), ExportProgress(), programs=4, seed=0)
     report.check()
     assert report.worst_relative < 2e-5
 

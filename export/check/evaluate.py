@@ -20,6 +20,7 @@ from hybridge.export.check.random_program import Oracle
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.bits import grid_of
 from hybridge.export.quantize.quantize import rounder_of
+from hybridge.export.source.checkpoint import CheckpointSource
 from hybridge.export.texts import continued, logits_of, read_text, sampled, windows
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.manifest import Manifest
@@ -55,22 +56,22 @@ class Evaluation:
 
 
 def evaluate(
-    artifact: Path, checkpoint: str | Path, texts: Texts, steps: ExportProgress, *, layers: bool = False
+    artifact: Path, source: CheckpointSource, texts: Texts, steps: ExportProgress, *, layers: bool = False
 ) -> Evaluation:
-    """Compare ``artifact`` with ``checkpoint`` on ``texts``; ``layers`` also measures each weight.
+    """Compare ``artifact`` with its checkpoint on ``texts``; ``layers`` also measures each weight by itself.
 
     Raises UsageError for texts that are too short or too long for the artifact, and for a checkpoint of another model.
     """
     opened = open_artifact(artifact)
     session = Session.of(opened)
     chosen = list(token_texts(opened, session, texts, steps))
-    original = uncached(load_original(checkpoint, opened.manifest).model)
+    original = uncached(load_original(source, opened.manifest).model)
     comparison = Comparison()
     with steps.counted("Comparing with the checkpoint") as notify:
         for done, text in enumerate(chosen):
             comparison.add(text, original(text), logits_of(session, text))
             notify(done + 1, len(chosen))
-    costs = layer_costs(opened.manifest, checkpoint, chosen, steps) if layers else None
+    costs = layer_costs(opened.manifest, source, chosen, steps) if layers else None
     return Evaluation(comparison=comparison.report(), layers=costs)
 
 
@@ -245,7 +246,7 @@ class LayerCost:
 
 
 def layer_costs(
-    manifest: Manifest, checkpoint: str | Path, texts: Sequence[list[int]], steps: ExportProgress
+    manifest: Manifest, source: CheckpointSource, texts: Sequence[list[int]], steps: ExportProgress
 ) -> list[LayerCost]:
     """Measure each weight that the artifact has in fewer bits, on ``texts``; a forward over all texts for each weight.
 
@@ -254,7 +255,7 @@ def layer_costs(
     """
     if manifest.options.quantize == "keep":
         raise UsageError("--layers measures what rounding costs, and this artifact has the bits of its file; leave it out.")
-    model = load_original(checkpoint, manifest).model
+    model = load_original(source, manifest).model
     oracle, costs = uncached(model), []
     originals = [oracle(text) for text in texts]
     with steps.counted("Rounding one weight at a time") as notify:

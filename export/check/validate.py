@@ -23,12 +23,10 @@ from hybridge.cache.errors import UsageError, ValidationError
 from hybridge.export.check.evaluate import Drift, measure_drift
 from hybridge.export.check.oracle import load_original, round_as, uncached
 from hybridge.export.check.random_program import Oracle, RandomProgram
-from hybridge.export.layers import Rounder
 from hybridge.export.progress import ExportProgress
-from hybridge.export.quantize.kept import stored_rounder
+from hybridge.export.quantize.gptq import stored_rounder
 from hybridge.export.quantize.quantize import is_lossy
-from hybridge.export.source.checkpoint import LoadedModel
-from hybridge.export.source.locate import Named
+from hybridge.export.source.checkpoint import CheckpointSource, LoadedModel
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
@@ -310,31 +308,31 @@ PROMPTS, NEW_TOKENS = 20, 200
 
 
 def validate_session(
-    artifact: Path, checkpoint: str | Path | Named, steps: ExportProgress, *, programs: int, seed: int
+    artifact: Path, source: CheckpointSource, steps: ExportProgress, *, programs: int, seed: int
 ) -> ValidationReport:
-    """Compare an artifact with the eager model; ``report.check()`` then raises where it failed."""
+    """Compare an artifact with the eager model of its checkpoint; ``report.check()`` raises if it failed."""
     opened = open_artifact(artifact)
     session = Session.of(opened)
-    oracle, texts = _load(checkpoint, opened)
-    report = _compare(session, oracle, steps, _drafted(session), programs=programs, seed=seed)
+    options, calibration = opened.manifest.options, opened.manifest.calibration
+    rounded = load_original(source, opened.manifest)
+    round_as(rounded, options, stored_rounder(opened.program, calibration.stored) if calibration else None)
+    oracle, texts = uncached(rounded.model), compare_texts(opened, rounded)
+    with steps.counted("Validating against eager") as notify:
+        report = validate(
+            session,
+            oracle,
+            programs=programs,
+            prompts=PROMPTS,
+            new_tokens=max(1, min(NEW_TOKENS, session.max_seq_len // 2)),
+            seed=seed,
+            notify=notify,
+            drafted=_drafted(session),
+        )
     report.tokenizer = texts
-    if is_lossy(session.manifest.options):
-        original = uncached(load_original(checkpoint, session.manifest).model)
+    if is_lossy(options):
+        original = uncached(load_original(source, opened.manifest).model)
         report.drift = measure_drift(session, original, oracle, seed=seed)
     return report
-
-
-def _load(checkpoint: str | Path | Named, artifact: Artifact) -> tuple[Oracle, TextCheck]:
-    """Return the checkpoint with the artifact's roundings, and how their tokenizers compare."""
-    original = load_original(checkpoint, artifact.manifest)
-    round_as(original, artifact.manifest.options, _stored(artifact))
-    return uncached(original.model), compare_texts(artifact, original)
-
-
-def _stored(artifact: Artifact) -> Rounder | None:
-    """The rounded weights of a calibrated artifact, which nothing else has."""
-    calibration = artifact.manifest.calibration
-    return stored_rounder(artifact.program, calibration.stored) if calibration else None
 
 
 def _drafted(session: Session) -> GenerateDrafted | None:
@@ -349,23 +347,6 @@ def _drafted(session: Session) -> GenerateDrafted | None:
         )
 
     return drafted
-
-
-def _compare(
-    session: Session, oracle: Oracle, steps: ExportProgress, drafted: GenerateDrafted | None, *, programs: int, seed: int
-) -> ValidationReport:
-    new_tokens = max(1, min(NEW_TOKENS, session.max_seq_len // 2))
-    with steps.counted("Validating against eager") as notify:
-        return validate(
-            session,
-            oracle,
-            programs=programs,
-            prompts=PROMPTS,
-            new_tokens=new_tokens,
-            seed=seed,
-            notify=notify,
-            drafted=drafted,
-        )
 
 
 # Compare the tokens of an artifact's tokenizer with its checkpoint's, on texts that tokenizers differ on.
@@ -387,9 +368,9 @@ ODD_TEXTS = (
 )
 
 
-def compare_texts(artifact: Artifact, checkpoint: LoadedModel) -> TextCheck:
+def compare_texts(artifact: Artifact, loaded: LoadedModel) -> TextCheck:
     """Return how the artifact's tokens compare with the checkpoint's; no texts where one of them has no tokenizer."""
-    wanted = checkpoint.tokenizer
+    wanted = loaded.source.tokenizer
     if artifact.tokenizer is None or wanted.tokenizer is None:
         return TextCheck()
     return compare_tokenizers(tokenizer_of(artifact), wanted.tokenizer, [*wanted.special.values()])

@@ -105,7 +105,7 @@ def draft_ids(checkpoint: LoadedModel, asked: DraftVocabulary) -> Tensor:
 
 
 def _of_text(checkpoint: LoadedModel, path: Path) -> set[int]:
-    tokenizer = checkpoint.tokenizer.tokenizer
+    tokenizer = checkpoint.source.tokenizer.tokenizer
     if tokenizer is None:
         raise UsageError(f"--draft-vocab {path} needs the model's tokenizer, and it has none; give a number of tokens.")
     try:

@@ -12,7 +12,7 @@ arXiv:2504.02692). And once all whole numbers are chosen, the scales of each row
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -22,11 +22,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import GenerationConfig, PreTrainedModel
 
-from hybridge.cache.errors import UsageError
-from hybridge.export.layers import Grid, RoundedWeight, Rounder, one_thread
-from hybridge.export.operators.linear import Factors
+from hybridge.cache.errors import ArtifactError, UsageError
+from hybridge.export.layers import Grid, PackedExperts, PackedLinear, RoundedWeight, Rounder, one_thread
+from hybridge.export.operators.linear import LANES, PANEL_BYTES, Factors, unpack
+from hybridge.export.pinned.executorch import HEAD_BYTES, constant_offsets, read_header, read_program
 from hybridge.export.quantize.bits import bits_of, check_columns, grid_of, linears, untied_linears
-from hybridge.export.quantize.kept import stored_entries
 from hybridge.export.quantize.rounding import (
     best_scales,
     factors_of,
@@ -41,24 +41,24 @@ from hybridge.export.quantize.rounding import (
 from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.export.source.text_model import decoder_of
 from hybridge.export.texts import read_text, windows
-from hybridge.runtime.artifacts.manifest import CalibrationEntry
+from hybridge.runtime.artifacts.manifest import CalibrationEntry, FileEntry, StoredEntry
 from hybridge.runtime.artifacts.options import ExportOptions
 
 DAMPING, RIDGE = 0.01, 0.03
-"""Of the mean of H's diagonal, added to it: an input that calibration has not seen may come. RIDGE is λ."""
+"""Shares of the mean of H's diagonal that are added to it, for inputs that calibration has not seen. RIDGE is λ."""
 
 COLUMNS, ROWS = 128, 1024
-"""Columns whose errors are passed on at once, and rows that are rounded at once."""
+"""Columns whose errors are passed on together, and rows that are rounded together."""
 
 LARGEST_MOVE = 2.0
-"""Times that a scale may become larger or smaller once the whole numbers are chosen."""
+"""Factor by which a scale may change once the whole numbers are chosen."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayerInputs:
-    """What rounding must know of a layer's inputs, all [K, K] float32.
+    """Statistics of a layer's inputs that rounding needs, all [K, K] float32.
 
-    moment: H, damped; factor: U; transfer: what moves a weight to where it makes up for the error of its inputs.
+    moment: H, damped; factor: U; transfer: moves a weight to where it makes up for the error of the inputs.
     """
 
     moment: Tensor
@@ -77,7 +77,7 @@ def layer_inputs(exact: Tensor, given: Tensor) -> LayerInputs:
 
 
 def inverse_factor(moment: Tensor, one: Tensor) -> Tensor:
-    """Return the float32 U [K, K] of a second moment H, H⁻¹ = Uᵀ U, to which so much of ``one`` is added as it takes."""
+    """Return the float32 U [K, K] of H⁻¹ = Uᵀ U, with as much of ``one`` added to the second moment H as it takes."""
     damping = DAMPING
     while True:
         factor, failed = torch.linalg.cholesky_ex(moment + damping * one)
@@ -198,18 +198,18 @@ class Calibrated:
         )
 
 
-def calibrate(checkpoint: LoadedModel, options: ExportOptions, source: str | Path) -> Calibrated:
-    """Round the linear layers of ``checkpoint`` that ``options`` round for texts of ``source``; the model stays as it is.
+def calibrate(loaded: LoadedModel, options: ExportOptions, source: str | Path) -> Calibrated:
+    """Round the linear layers of ``loaded`` that ``options`` round for texts of ``source``; the model stays as it is.
 
     Raises what ``calibration_tokens`` raises, and UsageError where the group size does not divide a layer's columns.
     """
-    tokens = calibration_tokens(checkpoint, source)
+    tokens = calibration_tokens(loaded, source)
     grids = {}
-    for name, layer in untied_linears(checkpoint.model):
+    for name, layer in untied_linears(loaded.model):
         if (bits := bits_of(name, options)) < 32:
             check_columns(name, layer.weight, options.group_size)
             grids[name] = fitting_grid(layer.weight, grid_of(bits, options))
-    rounded = round_on(checkpoint.model, tokens, grids)
+    rounded = round_on(loaded.model, tokens, grids)
 
     @keeping_grids
     def rounder(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
@@ -282,31 +282,121 @@ OWN_LENGTH = 256
 """Tokens of each text that the model makes itself, one at a time."""
 
 
-def calibration_tokens(checkpoint: LoadedModel, source: str | Path) -> Tensor:
-    """Return the tokens [B, T] to calibrate ``checkpoint`` on: windows of the file ``source``, for "self" what it samples.
+def calibration_tokens(loaded: LoadedModel, source: str | Path) -> Tensor:
+    """Return the tokens [B, T] to calibrate ``loaded`` on: windows of the file ``source``, for "self" what it samples.
 
     Raises UsageError for a file that cannot be read or is shorter than one window, and for a checkpoint without a tokenizer.
     """
     if source == "self":
-        return sampled_tokens(checkpoint)
-    tokenizer = checkpoint.tokenizer.tokenizer
+        return sampled_tokens(loaded)
+    tokenizer = loaded.source.tokenizer.tokenizer
     if tokenizer is None:
         raise UsageError(
-            f"--calibrate {source} needs a tokenizer, and {checkpoint.folder} has none; --calibrate self needs none."
+            f"--calibrate {source} needs a tokenizer, and {loaded.source.folder} has none; --calibrate self needs none."
         )
     text = read_text(Path(source), "--calibrate")
     return torch.tensor(windows(tokenizer, text, LENGTH, WINDOWS, f"--calibrate {source}"))
 
 
 @torch.no_grad()
-def sampled_tokens(checkpoint: LoadedModel) -> Tensor:
+def sampled_tokens(loaded: LoadedModel) -> Tensor:
     """Return tokens that the model samples at temperature 1, each text from another token; the same every time."""
     options = GenerationConfig(
         do_sample=True, temperature=1.0, top_k=0, top_p=1.0, max_new_tokens=OWN_LENGTH - 1, min_new_tokens=OWN_LENGTH - 1
     )
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        first = torch.randint(0, checkpoint.vocab_size, (WINDOWS, 1))
+        first = torch.randint(0, loaded.vocab_size, (WINDOWS, 1))
         # One token at a time, which transformers' own caches get right for every family.
-        made: Tensor = checkpoint.model.generate(first, generation_config=options, attention_mask=torch.ones_like(first))
+        made: Tensor = loaded.model.generate(first, generation_config=options, attention_mask=torch.ones_like(first))
     return made
+
+
+# Read the rounded weights of a calibrated artifact back from its program. GPTQ's sums depend on the processor, so no other
+# machine makes the same numbers again, and a validation must compare the artifact with the eager model of the same numbers.
+
+Chunks = Mapping[str, bytes]
+
+
+def stored_entries(model: nn.Module, names: Iterable[str]) -> dict[str, StoredEntry]:
+    """Return the hashes by which the packed weights ``names`` of ``model`` are found again in the program."""
+    return {name: _entry(model.get_submodule(name)) for name in names}
+
+
+def stored_rounder(program: Path, stored: Mapping[str, StoredEntry]) -> Rounder:
+    """Return a rounder that reads ``stored`` weights from ``program`` and rounds all others without data.
+
+    Raises ArtifactError if the program lacks one of them.
+    """
+    wanted = [part for entry in stored.values() for part in _parts(entry) if part is not None]
+    chunks = _find(program, wanted)
+
+    def rounder(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
+        if name not in stored:
+            return round_in_blocks(name, weight, grid)
+        parts = [None if part is None else chunks[part.sha256] for part in _parts(stored[name])]
+        return _unpacked(parts, len(weight), fitting_grid(weight, grid))
+
+    return rounder
+
+
+def _entry(layer: nn.Module) -> StoredEntry:
+    assert isinstance(layer, PackedLinear | PackedExperts)
+    scales, minima, superscales = (None if part is None else _hashed(part) for part in layer.factors[:3])
+    assert scales is not None
+    return StoredEntry(numbers=_hashed(layer.packed), scales=scales, minima=minima, superscales=superscales)
+
+
+def _parts(entry: StoredEntry) -> tuple[FileEntry | None, ...]:
+    return entry.numbers, entry.scales, entry.minima, entry.superscales
+
+
+def _hashed(values: Tensor) -> FileEntry:
+    data = values.detach().contiguous().view(torch.uint8).numpy().tobytes()
+    return FileEntry(sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+
+
+def _find(program: Path, wanted: list[FileEntry]) -> Chunks:
+    """Return the bytes of the wanted constants of a program, by their hashes."""
+    sizes: dict[int, set[str]] = {}
+    for each in wanted:
+        sizes.setdefault(each.size, set()).add(each.sha256)
+    found = {}
+    with program.open("rb") as file:
+        header = read_header(file.read(HEAD_BYTES))
+        if header is None:
+            raise ArtifactError(f"{program} has no header of segments; export the model again.")
+        file.seek(0)
+        offsets = constant_offsets(read_program(file.read(header.program_size)), header)
+        for start, room in offsets:
+            for size, hashes in sizes.items():
+                if size <= room < size + LARGEST_PADDING:
+                    file.seek(start)
+                    data = file.read(size)
+                    if (sha256 := hashlib.sha256(data).hexdigest()) in hashes:
+                        found[sha256] = data
+    if missing := {each.sha256 for each in wanted} - set(found):
+        raise ArtifactError(f"{program} lacks {len(missing)} of the rounded weights that its manifest names; export it again.")
+    return found
+
+
+LARGEST_PADDING = 4096
+"""Most bytes of padding between a constant and the next one."""
+
+
+def _unpacked(parts: Sequence[bytes | None], rows: int, grid: Grid) -> RoundedWeight:
+    """Unpack the panels of a weight with ``rows``: its numbers, scales, minima and superscales."""
+    numbers, *factors = parts
+    assert numbers is not None
+    whole = torch.float16 if factors[1] is None else torch.int8
+    panels = [
+        None if data is None else _tensor(data, kind, rows, LANES)
+        for data, kind in zip(factors, (whole, whole, torch.float16), strict=True)
+    ]
+    packed = _tensor(numbers, torch.int8 if grid.bits == 8 else torch.uint8, rows, PANEL_BYTES[grid.bits])
+    return RoundedWeight(quanta=unpack(packed, rows), factors=Factors(*panels).in_rows(rows), bits=grid.bits)
+
+
+def _tensor(data: bytes, kind: torch.dtype, rows: int, last: int) -> Tensor:
+    """Return panels [N / 16, ..., last]."""
+    return torch.frombuffer(bytearray(data), dtype=kind).view(-(-rows // LANES), -1, last)

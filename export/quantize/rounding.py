@@ -1,20 +1,26 @@
-"""Round a float weight to whole numbers with scales."""
+"""Round a float weight to whole numbers with scales, or keep the whole numbers that its file has.
+
+The rounders here need no data; ``gptq.py`` has the one that does.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from hybridge.export.layers import Grid, RoundedWeight, Rounder, float_rows, grid_scales
+from hybridge.export.layers import CHUNK, Grid, RoundedWeight, Rounder, WithoutWeight, float_rows, grid_scales
 from hybridge.export.operators.linear import Factors
 from hybridge.export.pinned.torchao import quantize, symmetric_scales
+from hybridge.export.pinned.transformers import origin_of
+from hybridge.export.quantize.bits import GROUPS
 
 SMALLEST_SCALE = 2.0**-24
-"""Of float16 numbers above 0."""
+"""The smallest float16 number above 0."""
 
 
 def keeping_grids(rounder: Rounder) -> Rounder:
@@ -257,3 +263,57 @@ def line_numbers(groups: Tensor, scales: Tensor, minima: Tensor, bits: int) -> T
 def round_in_blocks(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
     """Round a weight [N, K] without data to what its grid asks for."""
     return round_in_superblocks(weight, grid) if grid.minima else round_by_search(name, weight, grid)
+
+
+# Keep the blocks of a GGUF file, bit for bit
+
+
+def keep_blocks(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
+    """Keep a weight [N, K] in the blocks of its GGUF file; round it to 8 bits if that cannot be, with a note of the reason.
+
+    The blocks must stand for the very numbers of ``weight``, because an adapter may have changed those.
+    """
+    origin = origin_of(weight)
+    if origin is None:
+        return _rounded_to_8(name, weight, "no tensors of the file stand for it alone")
+    stored: RoundedWeight | None = origin.blocks()
+    if stored is None:
+        kinds = " and ".join(origin.without_kernels())
+        reason = f"there are no kernels for {kinds}" if kinds else "its rows lie otherwise in the file"
+        return _rounded_to_8(name, weight, reason)
+    if not _stands_for(stored, weight):
+        return _rounded_to_8(name, weight, "its numbers are no longer those of the file")
+    if stored.bits == 8 and bool((stored.quanta == -128).any()):  # -128 has no positive counterpart, which products need
+        return _exact(weight)
+    return stored
+
+
+def notes_of_rounding(model: nn.Module) -> Iterator[str]:
+    """Yield a sentence for each reason why weights of ``model`` were rounded in spite of ``--quantize keep``."""
+    names: dict[str, list[str]] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, WithoutWeight) and module.note:
+            names.setdefault(module.note, []).append(name)
+    for note, found in names.items():
+        more = f" and {len(found) - 1} other weights" if len(found) > 1 else ""
+        yield f"--quantize keep rounds {found[0]}{more} to 8 bits: {note}."
+
+
+def _stands_for(stored: RoundedWeight, weight: Tensor) -> bool:
+    if stored.quanta.shape != weight.shape:
+        return False
+    step = max(1, CHUNK // weight.shape[1])
+    spans = (slice(first, first + step) for first in range(0, len(weight), step))
+    return all(stored.mapped(itemgetter(span)).numbers().equal(weight[span].float()) for span in spans)
+
+
+def _rounded_to_8(name: str, weight: Tensor, note: str) -> RoundedWeight:
+    group = next((each for each in GROUPS if weight.shape[1] % each == 0), None)
+    if group is None:
+        return _exact(weight)
+    rounded = round_to_nearest(name, weight, Grid(bits=8, group=group, signed_scales=True))
+    return RoundedWeight(quanta=rounded.quanta, factors=rounded.factors, bits=8, note=note)
+
+
+def _exact(weight: Tensor) -> RoundedWeight:
+    return RoundedWeight(quanta=weight.detach().float(), factors=Factors(), bits=32)

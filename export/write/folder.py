@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all, and replaces only what hybridge made."""
+"""Write an artifact's folder, which appears whole or not at all and replaces only an artifact, and describe its contents."""
 
 from __future__ import annotations
 
@@ -35,11 +35,14 @@ from hybridge.runtime.files import claim_folder, exchange, partial_path, remove_
 
 @contextmanager
 def output_folder(target: Path, *, force: bool) -> Iterator[Path]:
-    """Yield an empty folder beside ``target`` that takes its place once the body is done, and is then on the disk.
+    """Yield an empty folder beside ``target`` that takes its place, synced to disk, once the body is done.
 
-    Raises UsageError before the body where ``target`` exists (unless ``force`` and it is an artifact or empty), OutputError
-    where it cannot be written, the disk is full, or another process writes to it. Whatever happens, nothing half-written stays
-    and nothing existing is lost; what a process that was killed left behind is put in order first.
+    Whatever happens, nothing half-written stays and nothing existing is lost. Leftovers of a killed process are cleaned up
+    first.
+
+    Raises:
+        UsageError: ``target`` exists, unless ``force`` is given and it is an artifact or empty.
+        OutputError: ``target`` cannot be written, the disk is full, or another process is writing it.
     """
     staging = partial_path(target)
     with _explained(target):
@@ -68,7 +71,7 @@ def output_folder(target: Path, *, force: bool) -> Iterator[Path]:
 
 
 def check_target(target: Path, *, force: bool) -> None:
-    """Raises UsageError where ``target`` may not be (re)placed."""
+    """Raise UsageError if ``target`` may not be written or replaced."""
     if not target.exists() and not target.is_symlink():
         return
     if not force:
@@ -78,7 +81,7 @@ def check_target(target: Path, *, force: bool) -> None:
 
 
 def _replace(target: Path, staging: Path) -> None:
-    """Put ``staging`` in the place of ``target``, in one step; what was there is then at ``staging``, or nothing."""
+    """Move ``staging`` to ``target`` in one step. An old folder is then at ``staging``."""
     if not target.exists():
         staging.rename(target)
     elif not exchange(staging, target):
@@ -86,7 +89,7 @@ def _replace(target: Path, staging: Path) -> None:
 
 
 def _replace_in_two_steps(target: Path, staging: Path) -> None:
-    """The same where the system cannot do it in one; what was there is back, or beside it, whatever interrupts this."""
+    """Fall back to two renames. If interrupted, the old folder is restored or left beside the target."""
     old = _old(target)
     try:
         target.rename(old)
@@ -99,7 +102,7 @@ def _replace_in_two_steps(target: Path, staging: Path) -> None:
 
 
 def _recover(target: Path) -> None:
-    """Undo what a process that was killed between these two steps did."""
+    """Clean up after a process that was killed between the two renames."""
     old = _old(target)
     if not (old / MANIFEST).is_file():
         return  # nothing, or nothing of ours
@@ -129,25 +132,29 @@ def _explained(target: Path) -> Iterator[None]:
         raise OutputError(f"{target} cannot be written: {error.strerror or error}.") from error
 
 
-# Describe an artifact: its tokenizer files, the bytes of its weights, and its manifest, whatever its format.
+# Contents that do not depend on the format: tokenizer, figures of the weights, manifest
 
 
-def write_tokenizer(checkpoint: LoadedModel, folder: Path, steps: ExportProgress) -> None:
-    """Put the checkpoint's tokenizer into ``folder``, and say what was made or is missing. Raises CheckpointError, OSError."""
-    checkpoint.tokenizer.write(folder)
-    if checkpoint.tokenizer.note:
-        steps.warn(checkpoint.tokenizer.note)
-    if ignored := checkpoint.end_of_text.ignored:
-        ends = f"Texts end with {checkpoint.eos_ids}." if checkpoint.eos_ids else "No token ends a text: stop it by --stop."
+def write_tokenizer(loaded: LoadedModel, folder: Path, steps: ExportProgress) -> None:
+    """Write the tokenizer's files into ``folder``, and warn of what is missing or was converted.
+
+    Raises CheckpointError and OSError.
+    """
+    tokenizer = loaded.source.tokenizer
+    tokenizer.write(folder)
+    if tokenizer.note:
+        steps.warn(tokenizer.note)
+    if ignored := loaded.end_of_text.ignored:
+        ends = f"Texts end with {loaded.eos_ids}." if loaded.eos_ids else "No token ends a text: stop it by --stop."
         steps.warn(
-            f"{', '.join(ignored)} should end a text, say {checkpoint.folder}'s files, but the model has no such token among "
-            f"its {checkpoint.vocab_size}: ignored. {ends}"
+            f"{', '.join(ignored)} should end a text, say {loaded.source.folder}'s files, but the model has no such token "
+            f"among its {loaded.vocab_size}: ignored. {ends}"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class WeightFigures:
-    """What the manifest says of weights; size: bytes; bits: of the model's with fewer than 32, by the name of their layer."""
+    """Figures of the weights for the manifest. size: bytes; bits: of those layers of the model that have fewer than 32."""
 
     size: int
     parameters: int
@@ -155,7 +162,7 @@ class WeightFigures:
 
     @classmethod
     def of(cls, model: nn.Module, *drafters: nn.Module) -> WeightFigures:
-        """Look at a model and what drafts for it, before the adaptation takes the model apart."""
+        """Measure a model and its drafters."""
         layers = ((name, module) for name, module in model.named_modules() if isinstance(module, WithoutWeight))
         return cls(
             size=weight_bytes(model, *drafters),
@@ -165,7 +172,7 @@ class WeightFigures:
 
 
 def weight_bytes(*models: nn.Module) -> int:
-    """Return the bytes of all weights as a program has them, those that are used twice counted once."""
+    """Return the bytes of all weights in a program, shared ones counted once."""
     stored: dict[int, int] = {}
     for module in chain.from_iterable(model.modules() for model in models):
         bytes_of = getattr(module, "stored_bytes", lambda weight: weight.nbytes)
@@ -174,7 +181,7 @@ def weight_bytes(*models: nn.Module) -> int:
 
 
 def parameter_count(*models: nn.Module) -> int:
-    """Return how many numbers all weights are, whatever they are kept as, those that are used twice counted once."""
+    """Return the number of parameters, packed or not, shared ones counted once."""
     counts: dict[int, int] = {}
     for module in chain.from_iterable(model.modules() for model in models):
         own = list(module.parameters(recurse=False))
@@ -186,7 +193,7 @@ def parameter_count(*models: nn.Module) -> int:
 
 
 def manifest_of(
-    checkpoint: LoadedModel,
+    loaded: LoadedModel,
     options: ExportOptions,
     folder: Path,
     *,
@@ -198,13 +205,13 @@ def manifest_of(
     onnx: OnnxEntry | None = None,
     drafter: DrafterDescription | None = None,
 ) -> Manifest:
-    """Return the manifest of the files in ``folder``, whatever their format, with the installed versions of ``libraries``."""
+    """Return the manifest of the files in ``folder``, with the installed versions of ``libraries``."""
     return Manifest(
         format_version=FORMAT_VERSION,
-        model_type=checkpoint.config.model_type,
-        vocab_size=checkpoint.vocab_size,
-        bos_id=checkpoint.bos_id,
-        eos_ids=checkpoint.eos_ids,
+        model_type=loaded.config.model_type,
+        vocab_size=loaded.vocab_size,
+        bos_id=loaded.bos_id,
+        eos_ids=loaded.eos_ids,
         weight_bytes=weights.size,
         parameters=weights.parameters,
         options=options,
@@ -215,6 +222,6 @@ def manifest_of(
         bits=weights.bits,
         calibration=calibration,
         onnx=onnx,
-        source=checkpoint.source,
+        source=loaded.source.origin,
         drafter=drafter,
     )
