@@ -1,4 +1,8 @@
-"""Linear layers and embeddings over weights in panels, as our kernels read them (``runtime/kernels/panels.h``)."""
+"""Weights in few bits, and layers over them as our kernels read them, in panels (``runtime/kernels/panels.h``).
+
+``RoundedWeight`` is whole numbers with their factors, ``PackedWeight`` the same in panels, and ``PackedLinear``,
+``PackedExperts`` and ``PackedEmbedding`` are the layers. Importing this module registers the operators and our experts.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +19,75 @@ from hybridge.export.operators.linear import LANES, Factors, numbers, pack
 from hybridge.export.pinned.transformers import gated, gather_experts, initialized, is_experts, register_experts
 
 CHUNK = 1 << 18
-"""Elements that are worked on at once: they stay in the processor's cache, which makes it ten times faster."""
+"""Elements that are processed at once. They stay in the processor's cache, which makes it ten times faster."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """The numbers to round to: integers of ``bits``, with one scale of type ``scale`` for ``group`` columns.
+
+    minima: each group has a minimum, too, and both are integers in superblocks; without minima, bits are 4 or 8.
+    signed_scales: kernels take negative scales, so that -8, which has no positive counterpart, may stand for either
+    sign.
+    """
+
+    bits: int
+    group: int
+    scale: torch.dtype = torch.float16
+    signed_scales: bool = False
+    minima: bool = False
+
+    @property
+    def high(self) -> int:
+        """Return the highest integer."""
+        return (1 << (self.bits - 1)) - 1
+
+    @property
+    def low(self) -> int:
+        """Return the lowest integer, -127 for 8 bits because some processors' products need a positive counterpart."""
+        return -8 if self.bits == 4 else -self.high
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundedWeight:
+    """A weight [N, K] as int8 ``quanta`` [N, K] of ``bits`` bits and their ``factors`` by rows.
+
+    Or as floats ``quanta`` of 16 or 32 bits without factors. note: the reason why it was rounded in spite of ``keep``.
+    """
+
+    quanta: Tensor
+    factors: Factors
+    bits: int
+    note: str = ""
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> RoundedWeight:
+        """Apply ``change`` to each tensor that has a row for each row of the weight."""
+        return replace(self, quanta=change(self.quanta), factors=self.factors.mapped(change))
+
+    @property
+    def scales(self) -> Tensor:
+        """Return the scales [N, K / group] of a weight without other factors."""
+        assert self.factors.scales is not None
+        assert self.factors.is_plain
+        return self.factors.scales
+
+    @property
+    def group(self) -> int:
+        """Return the number of columns that share a scale."""
+        assert self.factors.scales is not None
+        return self.quanta.shape[1] // self.factors.scales.shape[1]
+
+    def numbers(self) -> Tensor:
+        """Return the weight [N, K] in float32."""
+        return numbers(self.quanta, self.bits, self.factors)
+
+
+Rounder = Callable[[str, Tensor, Grid], RoundedWeight]
+"""Rounds the float weight [N, K] of a name to a grid; it may use statistics of the inputs of the layer of that name."""
 
 
 class PackedWeight:
-    """A weight [N, K] of ``bits`` bits in panels, with the factors that make numbers of it; note: as of a RoundedWeight."""
+    """A weight [N, K] of ``bits`` bits and its factors, in panels. note: as of a RoundedWeight."""
 
     def __init__(self, packed: Tensor, factors: Factors, shape: tuple[int, int], bits: int, note: str = "") -> None:
         self.rows, self.columns = shape
@@ -29,13 +97,13 @@ class PackedWeight:
 
     @classmethod
     def exact(cls, weight: Tensor) -> PackedWeight:
-        """Pack numbers as they are, in float32."""
+        """Pack numbers in float32."""
         rows, columns = weight.shape
         return cls(torch.cat([pack(part, 32) for part in float_rows(weight)]), Factors(), (rows, columns), 32)
 
     @classmethod
     def of(cls, weight: RoundedWeight) -> PackedWeight:
-        """Pack whole numbers and their factors, of which scales become float16."""
+        """Pack whole numbers and their factors; scales become float16."""
         rows, columns = weight.quanta.shape
         with one_thread():
             packed = torch.cat([pack(part, weight.bits) for part in _chunks(weight.quanta)])
@@ -43,7 +111,7 @@ class PackedWeight:
 
 
 class WithoutWeight(nn.Module):
-    """A layer that keeps the ``count`` numbers of its weight otherwise, in ``bits`` bits; note: as of a RoundedWeight."""
+    """A layer that stores the ``count`` numbers of its weight in ``bits`` bits. note: as of a RoundedWeight."""
 
     bits: int
     count: int
@@ -51,15 +119,15 @@ class WithoutWeight(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """Return an empty tensor of the type that is computed in: some models ask a layer's weight for its type or device.
+        """Return an empty tensor of the type to compute in, because some models ask a layer's weight for its type or device.
 
-        Others initialize it once they are read, unless it is marked.
+        It is marked as initialized, because others initialize it once they are read.
         """
         return initialized(torch.empty(0))
 
 
 class _Packed(WithoutWeight):
-    """Layers over a packed weight, whose tensors are theirs."""
+    """A layer over a packed weight, whose tensors are the layer's parameters."""
 
     def __init__(self, weight: PackedWeight) -> None:
         super().__init__()
@@ -73,7 +141,7 @@ class _Packed(WithoutWeight):
         return Factors(self.scales, self.minima, self.superscales, self.table)
 
     def call(self, name: str, inputs: Sequence[Tensor], rest: Sequence[object]) -> Tensor:
-        """Call operator ``name`` for plain scales, or the one for all that panels can have; ``rest`` is behind the weight."""
+        """Call operator ``name`` for plain scales, or the one for all factors; ``rest`` are the arguments behind the weight."""
         if self.factors.is_plain:
             out: Tensor = getattr(torch.ops.hybridge, f"packed_{name}")(*inputs, self.packed, self.scales, *rest)
         else:
@@ -82,7 +150,7 @@ class _Packed(WithoutWeight):
 
 
 class PackedLinear(_Packed):
-    """A linear layer; ``integer`` rounds what goes in to 8 bits, by the groups of the weight, where that has any."""
+    """A linear layer. integer: round inputs to 8 bits, by the groups of the weight if it has any."""
 
     def __init__(self, weight: PackedWeight, bias: Tensor | None, *, integer: bool) -> None:
         super().__init__(weight)
@@ -94,15 +162,15 @@ class PackedLinear(_Packed):
 
 
 class PackedExperts(_Packed):
-    """The weights [E, N, K] and biases [E, N] of one projection of all experts; each row goes through one of them.
+    """One projection of all experts, of weights [E, N, K] and biases [E, N]; each row goes through one expert.
 
-    rows: N; ``integer`` as of a linear layer.
+    rows: N; integer: as of a linear layer.
     """
 
     def __init__(self, weight: PackedWeight, rows: int, bias: Tensor | None, *, integer: bool) -> None:
         super().__init__(weight)
         self.out_features, self.integer = rows, integer and weight.bits < 16
-        panels = -(-rows // LANES)  # of each expert, of which the last is filled up
+        panels = -(-rows // LANES)  # of each expert; the last one is padded
         self.count = weight.rows // (panels * LANES) * rows * weight.columns
         self.bias = None if bias is None else constant(bias)
 
@@ -112,7 +180,7 @@ class PackedExperts(_Packed):
 
 
 class PackedEmbedding(_Packed):
-    """An embedding, whose weight a tied head may share; ``factor`` is what its family multiplies it with."""
+    """An embedding, whose weight a tied head may share. factor: multiplies its rows, as some families do."""
 
     def __init__(self, weight: PackedWeight, factor: float) -> None:
         super().__init__(weight)
@@ -124,7 +192,7 @@ class PackedEmbedding(_Packed):
 
 
 def float_rows(weight: Tensor) -> Iterator[Tensor]:
-    """Yield a weight [N, K] in float32, some rows at a time: whole panels, but for the last ones."""
+    """Yield a weight [N, K] in float32, whole panels at a time but for the last rows."""
     with one_thread():
         for rows in _chunks(weight.detach()):
             yield rows.float()
@@ -136,13 +204,13 @@ def _chunks(weight: Tensor) -> Sequence[Tensor]:
 
 
 def constant(values: Tensor) -> nn.Parameter:
-    """Return numbers that a program stores: buffers would be state."""
+    """Return a parameter, which a program stores as a constant; a buffer would be state."""
     return nn.Parameter(values, requires_grad=False)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Threads that wait for each other at every chunk cost far more than they bring."""
+    """Run the body with one thread, because threads that wait for each other at every chunk cost far more than they save."""
     count = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -151,16 +219,10 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(count)
 
 
-# Mixture of experts with static shapes: no loop over the experts that were hit, no data-dependent sizes.
-#
-# Packed weights have an operator that reads what was chosen, once. With others, few tokens gather the weights of
-# the experts they
-# chose; many tokens run every expert once over all of them, which reads each weight once instead of once for each
-# choice. Both
-# read the same stored weights.
-#
-# Axes: T tokens, E experts, H hidden, I intermediate of an expert, N choices of a token.
-
+# Experts with static shapes: no loop over the experts that were chosen, no data-dependent sizes. Packed weights have an
+# operator that reads the chosen ones, once. With others, few tokens gather the weights of the experts that they chose,
+# and many tokens run every expert over all of them, which reads each weight once instead of once for each choice. Axes:
+# T tokens, E experts, H hidden, I intermediate of an expert, N choices of a token.
 
 EXPERTS = "hybridge"
 
@@ -219,116 +281,41 @@ def _normed(module: Any, out: Tensor) -> Tensor:
 
 
 def _project(module: Any, name: str, x: Tensor) -> Tensor:
-    """x [E, T, in] through the experts' weights of that name, as they are stored; [E, T, out]."""
+    """Map x [E, T, in] through the experts' weights of that name, as they are stored, to [E, T, out]."""
     weight = getattr(module, name)
     out: Tensor = x @ weight if module.is_transposed else (weight @ x.transpose(1, 2)).transpose(1, 2)
     return out + getattr(module, f"{name}_bias").unsqueeze(1) if module.has_bias else out
 
 
-register_experts(EXPERTS, run_experts)
-
-
-# A weight as whole numbers and their factors: what rounding makes, and what layers of fewer bits are made of.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Grid:
-    """Whole numbers of ``bits``, with one scale for ``group`` columns, which the type ``scale`` holds exactly.
-
-    minima: whether each group has a minimum too, and both are whole numbers in superblocks, as ``asymmetric`` rounds them;
-    without, there are 4 or 8 bits. signed_scales: whether kernels take scales below 0 too, which let -8, that has no positive
-    twin, stand for either sign.
-    """
-
-    bits: int
-    group: int
-    scale: torch.dtype = torch.float16
-    signed_scales: bool = False
-    minima: bool = False
-
-    @property
-    def high(self) -> int:
-        """The highest whole number."""
-        return (1 << (self.bits - 1)) - 1
-
-    @property
-    def low(self) -> int:
-        """The lowest: -128 has no positive twin, which some processors' products need."""
-        return -8 if self.bits == 4 else -self.high
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundedWeight:
-    """A weight [N, K] as int8 ``quanta`` [N, K] of ``bits`` bits, which ``factors`` by rows make numbers of.
-
-    Or as floats ``quanta`` of 16 or 32 bits, without factors. note: why it was rounded where it should have kept its bits.
-    """
-
-    quanta: Tensor
-    factors: Factors
-    bits: int
-    note: str = ""
-
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> RoundedWeight:
-        """Return this with ``change`` made of each tensor that has a row for each row of the weight."""
-        return replace(self, quanta=change(self.quanta), factors=self.factors.mapped(change))
-
-    @property
-    def scales(self) -> Tensor:
-        """Return the scales [N, K / group] of a weight that has nothing but those."""
-        assert self.factors.scales is not None
-        assert self.factors.is_plain
-        return self.factors.scales
-
-    @property
-    def group(self) -> int:
-        """Return how many columns share a scale."""
-        assert self.factors.scales is not None
-        return self.quanta.shape[1] // self.factors.scales.shape[1]
-
-    def numbers(self) -> Tensor:
-        """Return the float32 weight [N, K] that this stands for."""
-        return numbers(self.quanta, self.bits, self.factors)
-
-
-Rounder = Callable[[str, Tensor, Grid], RoundedWeight]
-"""Rounds the float weight [N, K] of a name to a grid; a rounder may know more of what a name's layer is given."""
-
-
-# Weights whose numbers already lie on a grid of few bits, because someone quantized them: found, so that no bit is
-# lost.
-#
-# A group of columns lies on a grid where one scale makes all of its numbers small whole ones. The scale is not
-# asked of whoever
-# quantized it: it is looked for in the numbers, after any permutation, fusion or renaming that kept the groups
-# together.
-
+# Find weights whose numbers already lie on a grid of few bits, because someone quantized them. A group of columns lies
+# on a grid if one scale makes all of its numbers small integers. The scale is searched in the numbers themselves, so it
+# is found after any permutation, fusion or renaming that kept the groups together.
 
 LARGEST = {4: (-8, *range(7, 0, -1)), 8: (127, *range(15, 0, -1))}
-"""What the number of the largest absolute value may be on a grid, by bits.
+"""Integers that the largest absolute value may be on a grid, by bits.
 
--8 is GGUF's Q4_0 (under a scale of either sign) and most others' int4; 127 is Q8_0; 15 and below fit 4 bits with zero points
-and MXFP4 into 8 bits.
+-8 is GGUF's Q4_0 (with a scale of either sign) and most other int4; 127 is Q8_0; 15 and below are 4 bits with zero
+points and MXFP4 in 8 bits.
 """
 
 
 def grid_scales(weight: Tensor, group: int, bits: int, dtype: torch.dtype, *, signed: bool = True) -> Tensor:
-    """Return float32 scales [N, K / group] of a weight [N, K]: 0 for groups that are on no grid of ``bits``.
+    """Return float32 scales [N, K / group] of a weight [N, K], 0 for groups that are on no grid of ``bits``.
 
-    ``dtype`` holds each scale exactly, and scale times whole number is the weight's own number in float32. signed: scales may
-    be negative.
+    ``dtype`` holds each scale exactly, and scale times integer is the weight's number in float32.
+    signed: allow negative scales.
     """
     groups: Tensor = weight.float().unflatten(1, (-1, group))
     scales = groups.new_zeros(groups.shape[:2])
     scales[:, 0] = _fitting(groups[:, 0], bits, dtype, signed)
-    rows = scales[:, 0].nonzero().flatten()  # one group says of almost every other row that it is on no grid
+    rows = scales[:, 0].nonzero().flatten()  # the first group already excludes almost every other row
     rest = groups[rows, 1:]
     scales[rows, 1:] = _fitting(rest.flatten(0, 1), bits, dtype, signed).view(rest.shape[:2])
     return scales
 
 
 def _fitting(groups: Tensor, bits: int, dtype: torch.dtype, signed: bool) -> Tensor:
-    """Scales [M] of groups [M, group], 0 where none fits; any is one for a group of zeros."""
+    """Return scales [M] of groups [M, group], 0 if none fits; any scale fits a group of zeros."""
     at = groups.abs().argmax(1, keepdim=True)
     largest = groups.gather(1, at).squeeze(1)
     scales = (largest == 0).float()
@@ -346,6 +333,9 @@ def _fitting(groups: Tensor, bits: int, dtype: torch.dtype, signed: bool) -> Ten
 
 
 def _is_on_grid(groups: Tensor, scale: Tensor, highest: int) -> Tensor:
-    """Whether each group [M, group] is its scale [M, 1] times whole numbers, none above ``highest``."""
+    """Return whether each group [M, group] is its scale [M, 1] times integers, none above ``highest``."""
     whole = (groups / scale).round()
     return ((whole * scale == groups) & (whole <= highest)).all(1)
+
+
+register_experts(EXPERTS, run_experts)

@@ -98,8 +98,9 @@ def _attend_rounded(chosen: str, module: Any, query: Tensor, key: Tensor, value:
     return attend(module, query, key, value, *args, **options)
 
 
-# A Session without an artifact: the adapted model's methods run eagerly. It shows what an export will compute, and replaces
-# transformers' cached forward if that is wrong (several tokens at once in Mamba, Jamba, Zamba, RecurrentGemma and MiniMax).
+# A Session without an artifact: the adapted model's methods run eagerly. It shows what an export will compute, and
+# replaces transformers' cached forward if that is wrong (several tokens at once in Mamba, Jamba, Zamba, RecurrentGemma
+# and MiniMax).
 
 
 @dataclass(frozen=True, kw_only=True)

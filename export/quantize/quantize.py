@@ -1,8 +1,8 @@
 """Give an artifact's weights fewer bits than its checkpoint's: resolve the options, and replace a model's layers.
 
-``8da4w`` rounds weights to 4 bits and the inputs of linear layers to 8, by the same groups or token by token; ``4w`` and
-``8w`` leave the inputs alone. ``keep`` rounds them too, and takes the blocks of a GGUF file as weights. Recurrent state and
-gates stay float32 (docs/decisions.md).
+``8da4w`` rounds weights to 4 bits and the inputs of linear layers to 8, by the same groups or token by token; ``4w``
+and ``8w`` leave the inputs alone. ``keep`` rounds them too, and takes the blocks of a GGUF file as weights. Recurrent
+state and gates stay float32 (docs/decisions.md).
 """
 
 from __future__ import annotations
@@ -158,8 +158,9 @@ RECIPE: Literal["balanced"] = "balanced"
 def resolve_quantization(options: ExportOptions, source: CheckpointSource, warn: Callable[[str], None]) -> ExportOptions:
     """Return the options without ``auto``, and with what their recipe implies, for this checkpoint.
 
-    ``auto`` means what one would ship: a quantized GGUF file keeps its own blocks, a checkpoint that was quantized to 8 bits
-    keeps 8, and any other gets ``RECIPE``, unless other options ask for something else. Without our kernels all stays float32.
+    ``auto`` means what one would ship: a quantized GGUF file keeps its own blocks, a checkpoint that was quantized to 8
+    bits keeps 8, and any other gets ``RECIPE``, unless other options ask for something else. Without our kernels all
+    stays float32.
 
     Args:
         warn: is told if weights stay float32 because of their sizes, or if the weights of a quantized file get worse.
@@ -349,8 +350,8 @@ class PackedNames:
 class PackedWhileRead:
     """Packs the text layers of one model while its checkpoint is being read, each as soon as its weights are there.
 
-    So a checkpoint may be larger than memory: only packed weights stay. Tied weights and an embedding wait in the type of their
-    file until everything has been read; ``quantize`` packs those.
+    So a checkpoint may be larger than memory: only packed weights stay. Tied weights and an embedding wait in the type
+    of their file until everything has been read; ``quantize`` packs those.
     """
 
     def __init__(self, options: ExportOptions) -> None:

@@ -1,4 +1,4 @@
-"""Quantize weights for the stock runtime: what XNNPACK and ExecuTorch's embeddings can run."""
+"""Quantize weights for the stock runtime, in the forms that XNNPACK and ExecuTorch's embeddings can run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from hybridge.runtime.artifacts.options import ExportOptions
 
 
 def check_stock_quantization(options: ExportOptions) -> None:
-    """Raises UsageError for a quantization that the stock runtime has no kernels for."""
+    """Raise UsageError for a quantization that the stock runtime has no kernels for."""
     if options.quantize not in ("none", "8da4w"):
         raise UsageError(
             f"--quantize {options.quantize} needs --kernels hybridge, not {options.kernels}: XNNPACK multiplies 4-bit weights "
@@ -55,8 +55,8 @@ def check_stock_quantization(options: ExportOptions) -> None:
 def quantize_for_stock(model: PreTrainedModel, options: ExportOptions, rounder: Rounder = round_to_nearest) -> None:
     """Replace layers of ``model`` in place.
 
-    Raises UsageError for experts, which would stay float32, for columns that are no whole number of groups, and for a tied head
-    that its embedding's bits are not for.
+    Raises UsageError for experts, which would stay float32, for columns that groups do not divide, and for a tied head
+    that cannot have the bits of its embedding.
     """
     if has_experts(model):
         raise UsageError("quantizing a model with experts needs --kernels hybridge; the stock runtime would keep them float32.")
@@ -69,7 +69,7 @@ def quantize_for_stock(model: PreTrainedModel, options: ExportOptions, rounder: 
 def quantize_linear_for_stock(model: nn.Module, name: str, layer: nn.Linear, options: ExportOptions, rounder: Rounder) -> None:
     """Replace linear layer ``name`` of ``model``, unless it keeps 32 bits.
 
-    Raises UsageError where the group size does not divide its columns.
+    Raises UsageError if the group size does not divide its columns.
     """
     if (bits := bits_of(name, options)) < 32:
         weight = _weight(name, layer.weight, bits, options, rounder)
@@ -77,7 +77,7 @@ def quantize_linear_for_stock(model: nn.Module, name: str, layer: nn.Linear, opt
 
 
 def _quantize_embedding(model: PreTrainedModel, bits: int, options: ExportOptions, rounder: Rounder) -> None:
-    """A tied head gets the same numbers, but in an order of its own: XNNPACK and the embedding cannot share one."""
+    """Quantize the embedding; a tied head gets the same numbers in another order, because XNNPACK cannot share them."""
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     tied = has_tied_head(model)
     if tied and (options.quantize, bits) != ("8da4w", 4):
@@ -96,14 +96,12 @@ def _weight(name: str, weight: Tensor, bits: int, options: ExportOptions, rounde
     return StockWeight(rounder(name, weight, grid_of(bits, options)))
 
 
-# Linear layers and embeddings of fewer bits that the stock runtime has kernels for.
-#
-# XNNPACK takes a linear layer of 4 bits, with a bfloat16 scale for each group of columns, over activations that are rounded to 8
-# bits, token by token: written out here as the operators that it knows it by. Embeddings are ExecuTorch's quantized operators.
-
+# The layers. XNNPACK takes a linear layer of 4 bits, with a bfloat16 scale for each group of columns, over inputs that
+# are rounded to 8 bits token by token: written out here as the operators that it recognizes. Embeddings are
+# ExecuTorch's own.
 
 GROUPS = 32
-"""XNNPACK's groups are multiples of so many columns."""
+"""Columns of which XNNPACK's groups are multiples."""
 
 INT8 = (-128, 127, torch.int8)
 INT4 = (-8, 7, torch.int8)
@@ -118,7 +116,7 @@ class StockWeight:
 
 
 class StockLinear(WithoutWeight):
-    """A linear layer of 4 bits over activations of 8."""
+    """A linear layer of 4 bits over inputs of 8."""
 
     def __init__(self, weight: StockWeight, bias: Tensor | None) -> None:
         super().__init__()
@@ -135,14 +133,14 @@ class StockLinear(WithoutWeight):
         return F.linear(x, weight, self.bias)
 
     def stored_bytes(self, parameter: Tensor) -> int:
-        """Return a program's bytes of a parameter: two weights in a byte, scales in bfloat16, no zero points."""
+        """Return the bytes of a parameter in a program: two weights in a byte, scales in bfloat16, no zero points."""
         if parameter is self.bias:
             return parameter.nbytes
         return 0 if parameter is self.zeros else parameter.nbytes // 2
 
 
 class StockEmbedding(WithoutWeight):
-    """An embedding of 4 or 8 bits; ``factor`` is what its family multiplies it with."""
+    """An embedding of 4 or 8 bits. factor: multiplies its rows, as some families do."""
 
     def __init__(self, weight: StockWeight, factor: float) -> None:
         super().__init__()
@@ -157,6 +155,6 @@ class StockEmbedding(WithoutWeight):
 
 
 def _halves(quanta: Tensor) -> Tensor:
-    """int8 [V, K] of 4 bits to uint8 [V, K / 2]: the first of two in the higher half of a byte, 8 for 0."""
+    """Pack int8 [V, K] of 4 bits to uint8 [V, K / 2]: the first of two in the higher half of a byte, 8 for 0."""
     values = (quanta + 8).to(torch.uint8)
     return values[:, ::2] << 4 | values[:, 1::2]

@@ -37,8 +37,8 @@ from hybridge.runtime.files import claim_folder, exchange, partial_path, remove_
 def output_folder(target: Path, *, force: bool) -> Iterator[Path]:
     """Yield an empty folder beside ``target`` that takes its place, synced to disk, once the body is done.
 
-    Whatever happens, nothing half-written stays and nothing existing is lost. Leftovers of a killed process are cleaned up
-    first.
+    Whatever happens, nothing half-written stays and nothing existing is lost. Leftovers of a killed process are cleaned
+    up first.
 
     Raises:
         UsageError: ``target`` exists, unless ``force`` is given and it is an artifact or empty.

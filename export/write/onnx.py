@@ -58,8 +58,8 @@ class OnnxWriter:
     def __init__(self, config: Any, options: ExportOptions, drafter: object = None) -> None:
         """Check the options and lay out the state.
 
-        Raises UsageError for options that only a .pte has, UnsupportedModelError for layers that onnxruntime has no operators
-        for.
+        Raises UsageError for options that only a .pte has, UnsupportedModelError for layers that onnxruntime has no
+        operators for.
         """
         check_options(options)
         check_verify_lens(options)
@@ -236,8 +236,8 @@ def _from(hidden: Tensor, first: Tensor) -> Tensor:
     return hidden[:, number:]
 
 
-# ``genai_config.json``, from which onnxruntime-genai runs the graph. Source: the model builder of onnxruntime-genai 0.18
-# (``models/builders/base.py``, ``make_genai_config``), which writes the same.
+# ``genai_config.json``, from which onnxruntime-genai runs the graph. Source: the model builder of onnxruntime-genai
+# 0.18 (``models/builders/base.py``, ``make_genai_config``), which writes the same.
 
 GENAI_CONFIG = "genai_config.json"
 

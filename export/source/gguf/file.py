@@ -1,4 +1,4 @@
-"""A GGUF file: what it says of itself, and its tensors, read when they are wanted."""
+"""Read a GGUF file: its header, and its tensors as numbers or as quantized blocks when they are wanted."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hybridge.export.layers import RoundedWeight
 from hybridge.export.operators.linear import Factors
 
 LARGEST = 1 << 40
-"""Elements of a tensor that anybody has."""
+"""Most elements of a tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GgufTensor:
-    """A tensor of a file. kind: GGML's number of its type; begin, size: its bytes."""
+    """A tensor of a file. kind: GGML's number of its type; begin, size: position and number of its bytes."""
 
     path: Path
     name: str
@@ -34,7 +34,7 @@ class GgufTensor:
     size: int
 
     def read(self) -> Tensor:
-        """Return its numbers in float32. Q4_0, Q8_0 and the other types of whole numbers and scales are exact."""
+        """Return its numbers in float32, exactly for Q4_0, Q8_0 and the other types of whole numbers and scales."""
         if self.kind in FLOATS:
             return torch.from_numpy(np.array(self._data())).view(FLOATS[self.kind]).float().view(self.shape)
         from hybridge.export.pinned.checkpoints import decoded
@@ -42,28 +42,28 @@ class GgufTensor:
         return decoded(np.asarray(self._data()).reshape(self.rows, -1), self.kind).view(self.shape)
 
     def blocks(self) -> RoundedWeight | None:
-        """Return its rows [N, K] as they are stored; None for a type that our kernels do not have."""
+        """Return its rows [N, K] in their stored blocks, or None for a type without kernels."""
         data = torch.from_numpy(np.array(self._data())).view(self.rows, -1)
         return decode(data, self.kind, _block(self.path, self.name, self.kind)[1])
 
     @property
     def rows(self) -> int:
-        """Return the number of its rows, of all matrices where it is a stack of them."""
+        """Return the number of its rows, of all matrices if it is a stack."""
         return prod(self.shape[:-1])
 
     @property
     def is_float(self) -> bool:
-        """Return whether its numbers are floats by themselves."""
+        """Return whether it is stored as plain floats."""
         return self.kind in FLOATS
 
     @property
     def has_kernels(self) -> bool:
-        """Return whether our kernels have its type."""
+        """Return whether our kernels support its type."""
         return self.is_float or self.kind in KINDS
 
     @property
     def kind_name(self) -> str:
-        """Return what GGML calls its type."""
+        """Return GGML's name of its type."""
         from hybridge.export.pinned.checkpoints import name_of
 
         return name_of(self.kind)
@@ -74,7 +74,7 @@ class GgufTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class GgufFile:
-    """metadata: by its names, arrays of strings as their length; tensors: by name."""
+    """An opened file. metadata: by name, arrays of strings as their length; tensors: by name, none read yet."""
 
     path: Path
     metadata: Mapping[str, Any]
@@ -82,15 +82,15 @@ class GgufFile:
 
     @property
     def architecture(self) -> str:
-        """Return what llama.cpp calls the model's family."""
+        """Return llama.cpp's name of the model's family."""
         return str(self.metadata["general.architecture"])
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return what the file says of the model by a name without the architecture before it."""
+        """Return a value of the model's metadata by its name without the architecture before it."""
         return self.metadata.get(f"{self.architecture}.{name}", default)
 
     def __getitem__(self, name: str) -> Any:
-        """Return the same. Raises CheckpointError where the file does not say it."""
+        """Return the same value. Raises CheckpointError if the file lacks it."""
         value = self.get(name)
         if value is None:
             raise CheckpointError(f"{self.path} lacks {self.architecture}.{name}; convert it again with llama.cpp of today.")
@@ -98,10 +98,12 @@ class GgufFile:
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """Return the file at ``path``.
+    """Open the file at ``path`` and check that all its tensors are there.
 
-    Raises CheckpointError where it is damaged or only a part of it is there, UnsupportedModelError for a type of
-    tensors that cannot be read, UsageError where the package for its types is not installed.
+    Raises:
+        CheckpointError: it is damaged or incomplete.
+        UnsupportedModelError: a type of tensors cannot be read.
+        UsageError: the package for its types is not installed.
     """
     header = read_header(path)
     parts = header.metadata.get("split.count")
@@ -132,7 +134,7 @@ def _tensor(path: Path, entry: TensorInfo, *, begin: int, end: int) -> GgufTenso
 
 
 def _block(path: Path, name: str, kind: int) -> tuple[int, int]:
-    """Elements and bytes of a block of a type."""
+    """Return the number of elements and bytes in a block of a type."""
     if kind in FLOATS:
         return 1, FLOATS[kind].itemsize
     try:
@@ -147,22 +149,20 @@ def _block(path: Path, name: str, kind: int) -> tuple[int, int]:
     )
 
 
-# Read the beginning of a GGUF file: what it says of its model, and the table of its tensors.
-#
-# Every length in it is compared with the rest of the file before anything is read or made by it, so that a damaged
-# or forged file
-# is refused at once. Source: ggml ``docs/gguf.md``, versions 2 and 3.
+# The header: metadata and the table of tensors. Every length is compared with the rest of the file before anything is
+# read or allocated by it, so that a damaged or forged file is refused at once. Source: ggml ``docs/gguf.md``, versions
+# 2 and 3.
 
 
 VERSIONS = (2, 3)
-"""The first counted in 32 bits; no file has it any more."""
+"""Supported versions; version 1 counted in 32 bits and is gone."""
 NUMBERS: Mapping[int, struct.Struct] = {
     kind: struct.Struct(f"<{letter}") for kind, letter in zip((0, 1, 7, 2, 3, 4, 5, 6, 10, 11, 12), "Bb?HhIifQqd", strict=True)
 }
 STRING, ARRAY = 8, 9
 COUNT, KIND = NUMBERS[10], NUMBERS[4]
 ALIGNMENT = 32
-"""What tensors begin at multiples of where a file does not say."""
+"""The alignment of tensors in a file that does not set it."""
 
 # A large vocabulary has 2^18 tokens and twice as many merges, a large model some thousand tensors and a hundred
 # entries.
@@ -172,7 +172,7 @@ LONGEST_NAME, LONGEST_TEXT = 1 << 10, 1 << 24
 
 @dataclass(frozen=True, kw_only=True)
 class TensorInfo:
-    """A line of the table. shape: in torch's order; kind: GGML's number of its type; offset: from the first tensor's byte."""
+    """An entry of the table. shape: in torch's order; kind: GGML's number of its type; offset: from the first tensor's byte."""
 
     name: str
     shape: tuple[int, ...]
@@ -182,7 +182,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class GgufHeader:
-    """metadata: by name, other arrays of strings than were asked for as their length; begin: the tensors' first byte."""
+    """A header. metadata: by name, arrays of strings as their length unless asked for; begin: position of the tensors."""
 
     metadata: Mapping[str, Any]
     tensors: tuple[TensorInfo, ...]
@@ -190,19 +190,19 @@ class GgufHeader:
 
 
 def read_header(path: Path, strings: Collection[str] = ()) -> GgufHeader:
-    """Return the header of the file at ``path``, with the arrays of strings that ``strings`` names.
+    """Read the header of the file at ``path``, with the arrays of strings that ``strings`` names.
 
-    Raises CheckpointError, saying which length or value is wrong.
+    Raises CheckpointError, which says which length or value is wrong.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Reader(data, strings).header()
-    except (OSError, ValueError, struct.error) as error:  # a ValueError: an empty file, or text that is no UTF-8, as well
+    except (OSError, ValueError, struct.error) as error:  # ValueError: also an empty file, or text that is not UTF-8
         raise CheckpointError(f"{path} cannot be read as GGUF ({error}); download it again.") from None
 
 
 class _Reader:
-    """Reads one thing after the other. Raises ValueError for what no file has."""
+    """Reads a header value by value. Raises ValueError for impossible ones."""
 
     def __init__(self, data: mmap.mmap, strings: Collection[str]) -> None:
         self.data, self.strings, self.place, self.what = data, strings, 0, "its first bytes"
@@ -259,7 +259,7 @@ class _Reader:
         return [value for (value,) in number.iter_unpack(self._bytes(count * number.size))]
 
     def _count(self, what: str, most: int, size: int) -> int:
-        """A number of things that take ``size`` bytes or more each."""
+        """Read a number of things that take ``size`` bytes or more each."""
         self.what = what
         count: int = self._number(COUNT)
         if count > min(most, self._left() // size):
@@ -303,22 +303,20 @@ def _alignment(metadata: Mapping[str, Any]) -> int:
     return alignment
 
 
-# The blocks of a GGUF tensor as whole numbers and factors: the same bits, in the order that our kernels know.
-#
-# Source: ggml's ``ggml-common.h`` and ``ggml-quants.c``; gguf's ``quants.py`` says which number each block stands for.
-#
-# Axes: N rows, B blocks of a row; behind them the bytes of a block, or its numbers.
+# Quantized blocks as whole numbers and factors: the same bits in the order of our kernels. Source: ggml's
+# ``ggml-common.h`` and ``ggml-quants.c``; gguf's ``quants.py`` has the numbers that each block stands for. Axes: N
+# rows, B blocks of a row; behind them the bytes of a block, or its numbers.
 
 
 FLOATS: Mapping[int, torch.dtype] = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
-"""The types whose numbers need no decoding, by GGML's numbers of them."""
+"""Types that are plain floats, by GGML's number."""
 
 IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 
 
 def decode(data: Tensor, kind: int, block_bytes: int) -> RoundedWeight | None:
-    """Return the weight of uint8 ``data`` [N, bytes of a row] of GGML's type ``kind``; None for a type without kernels."""
+    """Decode uint8 ``data`` [N, bytes of a row] of GGML's type ``kind``; None for a type without kernels."""
     if kind in FLOATS:
         dtype = FLOATS[kind]
         return RoundedWeight(quanta=data.view(dtype), factors=Factors(), bits=8 * dtype.itemsize)
@@ -334,14 +332,14 @@ CodesAndFactors = tuple[Tensor, Factors]
 
 
 def _spread(data: Tensor, run: int, bits: int) -> Tensor:
-    """Bytes of several numbers of ``bits`` to one byte each: the lowest bits of ``run`` bytes come first, then the next."""
+    """Unpack numbers of ``bits`` to a byte each: first the lowest bits of ``run`` bytes, then the next ones."""
     shifts = torch.arange(0, 8, bits, dtype=torch.uint8).view(-1, 1)
     spread: Tensor = (data.unflatten(-1, (-1, 1, run)) >> shifts) & ((1 << bits) - 1)
     return spread.flatten(-3)
 
 
 def _halves(data: Tensor) -> Tensor:
-    """Float16 numbers of their bytes, in rows [N, …]."""
+    """Return the float16 numbers [N, …] in bytes."""
     return data.contiguous().view(torch.float16).flatten(1)
 
 
@@ -354,7 +352,7 @@ def _q4_1(blocks: Tensor) -> CodesAndFactors:
 
 
 def _fives(blocks: Tensor) -> Tensor:
-    """32 numbers of 4 bytes of fifth bits and 16 of the others."""
+    """Return 32 numbers of 4 bytes with their fifth bits and 16 bytes with the others."""
     return _spread(blocks[..., 4:], 16, 4) | (_spread(blocks[..., :4], 1, 1) << 4)
 
 
@@ -371,7 +369,7 @@ def _q8_0(blocks: Tensor) -> CodesAndFactors:
 
 
 def _superblock(head: Tensor) -> Factors:
-    """The first 16 bytes of Q4_K and Q5_K: two float16 numbers, and eight scales and eight minima of 6 bits."""
+    """Decode the first 16 bytes of Q4_K and Q5_K: two float16 numbers, and eight scales and eight minima of 6 bits."""
     scales, minima, upper = head[..., 4:].unflatten(-1, (3, 4)).unbind(-2)
     low = torch.cat([scales & 63, (upper & 15) | ((scales >> 2) & 48)], dim=-1)
     subtracted = torch.cat([minima & 63, (upper >> 4) | ((minima >> 2) & 48)], dim=-1)
@@ -422,4 +420,4 @@ KINDS: Mapping[int, tuple[int, Callable[[Tensor], CodesAndFactors]]] = {
     23: (4, _iq4_xs),
     39: (4, _mxfp4),
 }
-"""Bits of a number, and what takes blocks apart, by GGML's numbers of its types."""
+"""Bits of a number and decoder of the blocks, by GGML's number of a type."""
