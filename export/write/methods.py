@@ -56,7 +56,7 @@ class State(nn.Module):
         return hidden
 
     def extend(self, tokens: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """Commit the first ``count`` of tokens [1, T]; return the last one's logits, NaN if they do not fit, and hidden states."""
+        """Commit the first ``count`` of tokens [1, T]; return the last one's logits, NaN if they do not fit, and all hidden."""
         block = self.cache.extend(tokens.shape[1], count)
         hidden = self.hidden(tokens, block)
         last = hidden.index_select(1, (block.count - 1).clamp(min=0))
