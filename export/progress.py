@@ -1,4 +1,4 @@
-"""What a long piece of work tells of itself while it runs."""
+"""Report the progress of long work: steps, counts and warnings, for a console or another program."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:  # which needs PyTorch
 
 
 class ExportProgress:
-    """Shows nothing. Derive from it and override what you want to show; a method that raises ends the work."""
+    """Shows nothing. Derive a class and override the methods to show; an exception in one of them ends the work."""
 
     def step(self, what: str) -> AbstractContextManager[None]:
-        """Return a context in which ``what`` is being done."""
+        """Return a context for the step ``what``."""
         return nullcontext()
 
     def warn(self, text: str) -> None:
-        """Take a sentence that the user should read; the work goes on."""
+        """Show a sentence that the user should read; the work continues."""
 
     @contextmanager
     def counted(self, what: str) -> Iterator[Callable[[int, int], None]]:
-        """Return a context in which ``what`` is being done, whose function takes how much is done and how much there is."""
+        """Return a context for the step ``what``, with a function that takes the number done and the total."""
         yield lambda done, total: None
 
     def validated(self, report: ValidationReport) -> None:
-        """Take the report of a validation, passed or not."""
+        """Show the report of a validation, passed or not."""

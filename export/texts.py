@@ -1,6 +1,6 @@
-"""Texts to measure on, and a session's logits after each of their tokens.
+"""Make texts to calibrate or measure on, and compute a session's logits after each of their tokens.
 
-A text is a window of a file, a prompt with what a model says to it, or what the model says by itself.
+A text is a window of a file, a prompt that a model continues, or a text that it samples by itself.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from hybridge.runtime.core.session import Session
 from hybridge.runtime.files import read_regular
 
 LARGEST_TEXT = 1 << 30
-"""Bytes of a file of text."""
+"""Most bytes of a file of text."""
 
 
 def read_text(path: Path, option: str) -> str:
-    """Return the text of a file that ``option`` names. Raises UsageError where it is no file of UTF-8 text."""
+    """Return the text of a file that ``option`` names. Raises UsageError if it is not a file of UTF-8 text."""
     try:
         return read_regular(path, LARGEST_TEXT).decode("utf-8")
     except OSError as error:
@@ -35,8 +35,8 @@ def read_text(path: Path, option: str) -> str:
 def windows(tokenizer: Tokenizer, text: str, length: int, most: int, option: str, hint: str = "") -> list[list[int]]:
     """Cut a text into at most ``most`` windows of ``length`` tokens each, evenly spread over it.
 
-    Each begins with the tokens that the tokenizer puts in front of every text, such as bos. Raises UsageError where the text
-    is shorter than one window.
+    Each begins with the tokens that the tokenizer puts before every text, such as bos. Raises UsageError if the text is
+    shorter than one window.
     """
     start = before_texts(tokenizer)
     ids = tokenizer.encode(text, add_special_tokens=False).ids
@@ -50,7 +50,7 @@ def windows(tokenizer: Tokenizer, text: str, length: int, most: int, option: str
 def continued(session: Session, tokenizer: Tokenizer, text: str, length: int, option: str, seed: int) -> Iterator[list[int]]:
     """Yield each line of ``text``, a prompt, continued by the session at temperature 1 up to ``length`` tokens in all.
 
-    Raises UsageError where there is no prompt, or one does not leave room for an answer.
+    Raises UsageError if there is no prompt, or one leaves no room for an answer.
     """
     prompts = [line for line in text.splitlines() if line.strip()]
     if not prompts:
@@ -69,13 +69,13 @@ def sampled(session: Session, length: int, count: int, seed: int) -> Iterator[li
 
 
 def _sampled(session: Session, start: list[int], length: int, seed: int) -> list[int]:
-    """``start`` and what follows; an end of text does not end it, because each text should be as long as the others."""
+    """Sample behind ``start``, past ends of text, because all texts should have the same length."""
     session.reset()
     return start + list(session.generate(start, max_new_tokens=length - len(start), temperature=1.0, seed=seed, eos_ids=()))
 
 
 def logits_of(session: Session, tokens: Sequence[int]) -> Tensor:
-    """Return the logits [T, V] after each of T tokens, from an empty state. Raises what ``verify`` and ``commit`` raise."""
+    """Return the logits [T, V] after each of T tokens, from an empty state. Raises what the session raises."""
     session.reset()
     rows = []
     for start in range(0, len(tokens), session.verify_len):

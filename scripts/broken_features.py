@@ -84,14 +84,14 @@ FEATURES = (
     ),
     Break(
         "GGUF weights that llama.cpp permuted",
-        "export/source/gguf/weights.py",
+        "export/source/gguf/architecture.py",
         "tensor.unflatten(0, (config[heads], -1, 2))",
         "tensor.unflatten(0, (config[heads], 2, -1))",
         "gguf every_form",
     ),
     Break(
         "LoRA adapters",
-        "export/source/adapters.py",
+        "export/source/text_model.py",
         "merge_and_unload(safe_merge=True)",
         "unload()",
         "adapters every_form",
@@ -196,14 +196,14 @@ FEATURES = (
     ),
     Break(
         "windows in ONNX graphs",
-        "export/write/onnx/kernels.py",
+        "export/write/onnx_kernels.py",
         '"local_window_size": ring.window if ring else -1',
         '"local_window_size": ring.window + 1 if ring else -1',
         "onnx_export onnx_session",
     ),
     Break(
         "tokenizers that are converted encode the same",
-        "export/source/tokenizer_conversion.py",
+        "export/source/tokenizer.py",
         "if _passes(same, one.tokenizer):",
         "if True:",
         "tokenizer_files",

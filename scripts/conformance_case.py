@@ -20,7 +20,7 @@ from hybridge.export.check.validate import OPERATIONS_PER_PROGRAM, validate
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.export.write.methods import State, build_cache, build_methods
-from hybridge.export.write.pte import export
+from hybridge.export.write.pte import PteWriter
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.core.session import Session
@@ -59,7 +59,7 @@ def main(family: str, variant: int, kernels: str, operations: int) -> dict[str, 
 
 def export_once(checkpoint: Path, artifact: Path, options: ExportOptions) -> Manifest:
     loaded = load_checkpoint(checkpoint)
-    return export(loaded, build_cache(loaded.config, options), artifact, options, ExportProgress())
+    return PteWriter(loaded.config, options).write(loaded, artifact, ExportProgress())
 
 
 def nodes_of_decode(checkpoint: Path, options: ExportOptions) -> int:

@@ -22,8 +22,8 @@ from hybridge.export.check.evaluate import Comparison
 from hybridge.export.quantize.bits import with_recipe
 from hybridge.export.quantize.gptq import calibrate
 from hybridge.export.quantize.quantize import quantize
-from hybridge.export.source.checkpoint import Checkpoint, load_checkpoint
-from hybridge.export.write.manifest import parameter_count, weight_bytes
+from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint
+from hybridge.export.write.folder import parameter_count, weight_bytes
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
 
@@ -58,7 +58,7 @@ def main() -> int:
     return 0
 
 
-def row(name: str, other: Checkpoint, tokens: list[int], want: Tensor) -> str:
+def row(name: str, other: LoadedModel, tokens: list[int], want: Tensor) -> str:
     """Return a row for a model that was rounded."""
     comparison = Comparison()
     comparison.add(tokens, want, logits(other, tokens))
@@ -69,7 +69,7 @@ def row(name: str, other: Checkpoint, tokens: list[int], want: Tensor) -> str:
 
 
 @torch.no_grad()
-def off_its_grid(gguf: Path) -> Checkpoint:
+def off_its_grid(gguf: Path) -> LoadedModel:
     """Return the model with other weights that compute the same; its embedding stays."""
     loaded = load_checkpoint(gguf)
     model: Any = loaded.model
@@ -97,7 +97,7 @@ def off_its_grid(gguf: Path) -> Checkpoint:
     return loaded
 
 
-def rounded(checkpoint: Checkpoint, choices: dict[str, Any], source: str) -> Checkpoint:
+def rounded(checkpoint: LoadedModel, choices: dict[str, Any], source: str) -> LoadedModel:
     """Round the weights of a checkpoint in place, as an export with the options ``choices`` does."""
     options = with_recipe(ExportOptions(**choices))
     rounder = calibrate(checkpoint, options, source).rounder if source else None
@@ -105,16 +105,16 @@ def rounded(checkpoint: Checkpoint, choices: dict[str, Any], source: str) -> Che
     return checkpoint
 
 
-def tokens_of(checkpoint: Checkpoint) -> list[int]:
+def tokens_of(checkpoint: LoadedModel) -> list[int]:
     """Return the tokens of the prose."""
     with tempfile.TemporaryDirectory() as folder:
-        checkpoint.tokenizer.write(Path(folder))
+        checkpoint.source.tokenizer.write(Path(folder))
         tokens: list[int] = load_tokenizer(Path(folder) / "tokenizer.json").encode(PROSE.read_text(encoding="utf-8")).ids
     return tokens
 
 
 @torch.no_grad()
-def logits(checkpoint: Checkpoint, tokens: list[int]) -> Tensor:
+def logits(checkpoint: LoadedModel, tokens: list[int]) -> Tensor:
     """Return the logits [T, V] after each token."""
     found: Tensor = checkpoint.model(torch.tensor([tokens]), use_cache=False).logits[0].float()
     return found

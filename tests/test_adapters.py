@@ -16,8 +16,7 @@ from tiny import save_checkpoint, tiny_config
 from transformers import AutoModelForCausalLM
 
 from hybridge.cache.errors import CheckpointError, HybridgeError, UnsupportedModelError, UsageError
-from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.export.source.locate import Named
+from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 
 LINEARS = ["q_proj", "v_proj", "down_proj"]
 FORMS: dict[str, dict[str, Any]] = {
@@ -57,7 +56,7 @@ def save_adapter(base: Path, folder: Path, seed: int = 0, **options: Any) -> dic
 @pytest.mark.parametrize("form", FORMS)
 def test_an_adapter_is_merged_as_peft_does(base: Path, tmp_path: Path, form: str) -> None:
     want = save_adapter(base, tmp_path, **FORMS[form])
-    got = load_checkpoint(Named(checkpoint=base, adapters=(tmp_path,))).model.state_dict()
+    got = load_checkpoint(resolve_checkpoint(base, (tmp_path,))).model.state_dict()
     before = load_checkpoint(base).model.state_dict()
     assert got.keys() == want.keys()
     for name, weight in want.items():
@@ -69,7 +68,7 @@ def test_several_are_merged_one_after_the_other(base: Path, tmp_path: Path) -> N
     first = save_adapter(base, tmp_path / "a", 0, **FORMS["plain"])
     second = save_adapter(base, tmp_path / "b", 1, **FORMS["plain"])
     before = load_checkpoint(base).model.state_dict()
-    both = load_checkpoint(Named(checkpoint=base, adapters=(tmp_path / "a", tmp_path / "b"))).model.state_dict()
+    both = load_checkpoint(resolve_checkpoint(base, (tmp_path / "a", tmp_path / "b"))).model.state_dict()
     for name, weight in before.items():
         torch.testing.assert_close(both[name], first[name] + second[name] - weight, rtol=1e-4, atol=1e-5)
 
@@ -80,7 +79,7 @@ def test_names_of_a_whole_model_are_those_of_its_text_model(base: Path, tmp_path
     renamed = {name.replace("model.layers", "model.language_model.layers"): each for name, each in load_file(path).items()}
     save_file(renamed, path)
     change(tmp_path, target_modules=r".*language_model.*\.(q_proj|v_proj|down_proj)")
-    got = load_checkpoint(Named(checkpoint=base, adapters=(tmp_path,))).model.state_dict()
+    got = load_checkpoint(resolve_checkpoint(base, (tmp_path,))).model.state_dict()
     torch.testing.assert_close(got["model.layers.1.mlp.down_proj.weight"], want["model.layers.1.mlp.down_proj.weight"])
 
 
@@ -94,7 +93,7 @@ def change(folder: Path, **fields: Any) -> None:
 
 def refusal(base: Path, folder: Path, kind: type[HybridgeError] = CheckpointError) -> str:
     with pytest.raises(kind) as refused:
-        load_checkpoint(Named(checkpoint=base, adapters=(folder,)))
+        load_checkpoint(resolve_checkpoint(base, (folder,)))
     assert refused.type is kind
     return str(refused.value)
 

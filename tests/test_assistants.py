@@ -19,11 +19,12 @@ from transformers import Gemma4Config
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.check.oracle import EagerProgram, LoadedDrafter, eager_session
 from hybridge.export.drafters.plan import plan_drafter
-from hybridge.export.source.checkpoint import Checkpoint, load_checkpoint
+from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.export.write.methods import build_cache
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.core.drafters import BlockDrafter
 from hybridge.runtime.core.session import Draws
+from tests.helpers.loaded_model import loaded_model
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, snapshot_slots=1, draft_blocks=(2, 4, 6))
 VOCAB = {"vocab_size": 132, "vocab_size_per_layer_input": 132}
@@ -40,7 +41,7 @@ def open_session(folder: Path, target: Any, options: ExportOptions = OPTIONS) ->
     model = lively(tiny_model(target))
     plan, options = plan_drafter(target, options, folder)
     assert plan is not None
-    return eager_session(model, options, LoadedDrafter(plan, plan.load(Checkpoint(folder=folder, model=model)))), model
+    return eager_session(model, options, LoadedDrafter(plan, plan.load(loaded_model(folder, model)))), model
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hybridge.export.layers.packed_layers import PackedWeight
-from hybridge.export.layers.rounded_weight import Grid, RoundedWeight
+from hybridge.export.layers import Grid, PackedWeight, RoundedWeight
 from hybridge.export.operators.linear import weights
 from hybridge.export.quantize.gptq import layer_inputs, round_by_gptq
 from hybridge.export.quantize.rounding import round_by_search, round_in_blocks, round_in_superblocks, superblock_of

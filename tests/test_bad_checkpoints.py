@@ -19,8 +19,7 @@ from transformers import AutoConfig, PreTrainedModel
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families import FAMILIES
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.export.source.config import read_config
+from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.export.write.methods import build_cache
 from hybridge.runtime.artifacts.options import ExportOptions
 
@@ -68,31 +67,31 @@ class Bomb:
 
 def test_no_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"nowhere is not a folder\. Give a local checkpoint"):
-        read_config(tmp_path / "nowhere")
+        resolve_checkpoint(tmp_path / "nowhere")
 
 
 def test_a_name_on_a_hub_is_refused() -> None:
     with pytest.raises(CheckpointError, match="is not a folder"):
-        read_config(Path("someone/some-model"))
+        resolve_checkpoint(Path("someone/some-model"))
 
 
 def test_no_config_is_refused(folder: Path) -> None:
     (folder / "config.json").unlink()
     with pytest.raises(CheckpointError, match=r"has no config\.json"):
-        read_config(folder)
+        resolve_checkpoint(folder)
 
 
 @pytest.mark.parametrize("text", ["", "{", "nonsense", "[]", "[1]", "3", "null", "{}", '{"hidden_size": 48}'])
 def test_a_config_that_is_none_is_refused(folder: Path, text: str) -> None:
     (folder / "config.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"config\.json cannot be read as a transformers config"):
-        read_config(folder)
+        resolve_checkpoint(folder)
 
 
 def test_a_config_that_is_not_text_is_refused(folder: Path) -> None:
     (folder / "config.json").write_bytes(b"\xff\xfe{}")
     with pytest.raises(CheckpointError, match=r"config\.json cannot be read as a transformers config"):
-        read_config(folder)
+        resolve_checkpoint(folder)
 
 
 CANNOT_BUILD = r"config\.json describes a model that transformers cannot build \({}.*Take the config\.json that came with"
@@ -125,14 +124,14 @@ NOT_VALID = r"config\.json is not a valid 'qwen3_5_text' config: .*{}"
 def test_a_config_of_an_impossible_model_is_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
     edit_json(folder / "config.json", **changes)
     with pytest.raises(CheckpointError, match=message):
-        build_cache(read_config(folder), ExportOptions(max_seq_len=96)), load_checkpoint(folder)
+        build_cache(resolve_checkpoint(folder).config, ExportOptions(max_seq_len=96)), load_checkpoint(folder)
 
 
 @pytest.mark.parametrize("model_type", ["bert", "rwkv", "deepseek_v3"])
 def test_an_unsupported_model_is_named_beside_the_supported_ones(tmp_path: Path, model_type: str) -> None:
     AutoConfig.for_model(model_type).save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModelError) as refusal:
-        read_config(tmp_path)
+        resolve_checkpoint(tmp_path)
     message = str(refusal.value)
     assert f"model type {model_type!r} is not supported" in message
     assert all(name.removesuffix("_text") in message for name in FAMILIES)
@@ -141,7 +140,7 @@ def test_an_unsupported_model_is_named_beside_the_supported_ones(tmp_path: Path,
 def test_an_unknown_model_is_named_with_its_layers(folder: Path) -> None:
     edit_json(folder / "config.json", model_type="made_up", layer_types=["mystery", "mystery", "full_attention"])
     with pytest.raises(UnsupportedModelError, match=r"'made_up' is not supported.*2 × mystery, 1 × full_attention"):
-        read_config(folder)
+        resolve_checkpoint(folder)
 
 
 @pytest.mark.parametrize("model_type", ["bert", "made_up"])
@@ -158,7 +157,7 @@ def test_the_layers_that_are_the_obstacle_are_named(tmp_path: Path) -> None:
     types = ["linear_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"]
     tiny_config("qwen3_next", layer_types=types, num_hidden_layers=5).save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModelError, match=r"'qwen3_next' .* 2 × sliding_attention of 5") as refusal:
-        HybridCache.from_config(read_config(tmp_path), max_seq_len=8)
+        HybridCache.from_config(resolve_checkpoint(tmp_path).config, max_seq_len=8)
     assert "Supported for 'qwen3_next': full_attention, linear_attention." in str(refusal.value)
 
 
@@ -288,7 +287,7 @@ def test_an_index_that_is_none_is_refused(tmp_path: Path, text: str, message: st
 
 def assert_loads_as(folder: Path, saved: torch.nn.Module) -> None:
     """The loaded model's uncached logits are those of the saved one's weights, taken as float32."""
-    expected = tiny_model(read_config(folder))
+    expected = tiny_model(resolve_checkpoint(folder).config)
     expected.load_state_dict(saved.state_dict())
     loaded = load_checkpoint(folder).model
     assert {weight.dtype for weight in loaded.parameters()} == {torch.float32}

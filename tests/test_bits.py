@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.layers.packed_layers import PackedLinear
+from hybridge.export.layers import PackedLinear
 from hybridge.export.quantize.bits import RECIPES, bits_of, parse_bits, rounded_names, with_recipe
 from hybridge.export.quantize.quantize import check_quantization, quantize
-from hybridge.export.write.manifest import Weights
+from hybridge.export.write.folder import WeightFigures
 from hybridge.runtime.artifacts.options import ExportOptions
 from tests.helpers.tiny import tiny_config, tiny_model
 
@@ -21,7 +21,7 @@ FLOAT = {"in_proj_a", "in_proj_b", "in_proj_ba", "b_proj", "f_a_proj", "f_b_proj
 def bits(family: str, **choices: Any) -> dict[str, int]:
     model = tiny_model(tiny_config(family))
     quantize(model, with_recipe(ExportOptions(group_size=8, **choices)))
-    return dict(Weights.of(model).bits)
+    return dict(WeightFigures.of(model).bits)
 
 
 @pytest.mark.parametrize("choices", [{}, {"quantize": "8da4w", "embedding_quantize": "8w"}])
@@ -31,7 +31,7 @@ def test_weights_are_counted_whatever_they_are_kept_as(family: str, choices: dic
     model.tie_weights()
     numbers = sum(weight.numel() for weight in {id(weight): weight for weight in model.parameters()}.values())
     quantize(model, ExportOptions(group_size=8, **choices))
-    assert Weights.of(model).parameters == numbers
+    assert WeightFigures.of(model).parameters == numbers
 
 
 def test_the_last_pattern_decides() -> None:

@@ -20,8 +20,8 @@ from tiny import lively, tiny_config, tiny_model
 
 from hybridge.export.check.oracle import LoadedDrafter, eager_session
 from hybridge.export.drafters.plan import plan_drafter
-from hybridge.export.source.checkpoint import Checkpoint
 from hybridge.runtime import ExportOptions, Session
+from tests.helpers.loaded_model import loaded_model
 
 BLOCK = 6
 PLAIN = ExportOptions(max_seq_len=64, prefill_chunk=7, verify_len=BLOCK)
@@ -87,7 +87,7 @@ def pipeline(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     tensors = random_tensors(drafter)
     plan, options = plan_drafter(config, OPTIONS, save_drafter(tmp_path_factory.mktemp("dflash"), drafter, tensors))
     assert plan is not None
-    loaded = LoadedDrafter(plan, plan.load(Checkpoint(folder=Path(), model=copy.deepcopy(model))))
+    loaded = LoadedDrafter(plan, plan.load(loaded_model(Path(), copy.deepcopy(model))))
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     twin = Twin(drafter, tensors, embedding.weight.detach(), head.weight.detach())
     session, fresh = eager_session(model, options, loaded), eager_session(model, PLAIN)

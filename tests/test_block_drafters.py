@@ -19,10 +19,10 @@ from torch import Tensor
 from hybridge.export.check.oracle import EagerProgram, LoadedDrafter, eager_session
 from hybridge.export.drafters.drafter import ArtifactDrafter
 from hybridge.export.drafters.plan import plan_drafter
-from hybridge.export.source.checkpoint import Checkpoint
 from hybridge.runtime import ExportOptions, Sampling, Session
 from hybridge.runtime.core.drafters import BlockDrafter
 from hybridge.runtime.core.session import Draws
+from tests.helpers.loaded_model import loaded_model
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, shorter_verify_lens=(3,), draft_blocks=(2, 4, 6))
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -49,7 +49,7 @@ class Subject:
         self.twin = Twin(drafter, tensors, embedding.weight.detach(), head.weight.detach())
         plan, self.options = plan_drafter(config, OPTIONS, save_drafter(folder, drafter, tensors), vocabulary)
         assert plan is not None
-        loaded = LoadedDrafter(plan, plan.load(Checkpoint(folder=folder, model=copy.deepcopy(self.model))))
+        loaded = LoadedDrafter(plan, plan.load(loaded_model(folder, copy.deepcopy(self.model))))
         self.session = eager_session(self.model, self.options, loaded)
 
     def definition(self, tokens: list[int], count: int) -> tuple[list[int], Tensor, Tensor]:

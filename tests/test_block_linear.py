@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import hybridge.export.operators.linear  # noqa: F401  registers the operator
-from hybridge.export.layers.packed_layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
+from hybridge.export.layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
 from hybridge.export.operators.linear import Factors, pack, unpack, weights
 from hybridge.runtime.core.library import set_threads
 from tests.helpers.blocks import HALVES, KINDS, block_weight, packed_blocks

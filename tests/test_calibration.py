@@ -15,15 +15,15 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.api import export_model
 from hybridge.export.check.evaluate import divergence
 from hybridge.export.check.validate import validate_session
-from hybridge.export.layers.rounded_weight import Grid
+from hybridge.export.layers import Grid
 from hybridge.export.operators.linear import weights
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.bits import untied_linears, with_recipe
 from hybridge.export.quantize.gptq import LENGTH, WINDOWS, calibrate, round_on, sampled_tokens
 from hybridge.export.quantize.quantize import quantize, rounder_of
 from hybridge.export.quantize.rounding import round_by_search
-from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.export.write.manifest import Weights
+from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
+from hybridge.export.write.folder import WeightFigures
 from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 from tests.helpers.tiny import lively, save_lively_checkpoint, tiny_model
@@ -99,7 +99,7 @@ def test_groups_with_minima_are_calibrated_too(checkpoint: Path) -> None:
         quantize(model, options, rounder)
         kept = model.get_submodule(name)
         assert weights(kept.packed, kept.factors, kept.out_features).equal(numbers)
-        bits = Weights.of(model).bits
+        bits = WeightFigures.of(model).bits
         assert (bits[name], bits["model.embed_tokens"], bits["model.layers.1.self_attn.v_proj"]) == (4, 5, 6)
         found.append(float(divergence(want, model(tokens, use_cache=False).logits).mean()))
     assert found[0] < 0.9 * found[1], found
@@ -121,7 +121,7 @@ def test_an_artifact_validates_against_the_weights_that_it_holds(checkpoint: Pat
     assert manifest.options.calibrate == "text"
     assert manifest.calibration is not None
     assert set(manifest.calibration.stored) == set(manifest.bits) - {"model.embed_tokens"}
-    report = validate_session(artifact, checkpoint, ExportProgress(), programs=4, seed=0)
+    report = validate_session(artifact, resolve_checkpoint(checkpoint), ExportProgress(), programs=4, seed=0)
     report.check()
     assert report.worst_relative < 2e-5
 

@@ -29,9 +29,8 @@ from tiny import save_checkpoint, tiny_config
 from transformers.utils import is_peft_available
 
 from hybridge.cache.errors import NotACheckpointError
-from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.export.source.config import read_config
-from hybridge.export.source.folder_kinds import ignored_parts
+from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
+from hybridge.export.source.files import ignored_parts
 
 ID = "Qwen/Qwen3.5-0.8B"
 
@@ -94,7 +93,7 @@ def test_a_name_that_is_too_long_is_refused() -> None:
 def test_a_single_file_of_another_name_is_read(folder: Path, checkpoint: Path, name: str) -> None:
     (folder / "model.safetensors").rename(folder / name)
     loaded = load_checkpoint(folder)
-    assert loaded.folder == folder
+    assert loaded.source.folder == folder
     assert_same_weights(loaded.model, checkpoint)
 
 
@@ -307,9 +306,9 @@ def test_a_config_in_another_publishers_form_is_told(folder: Path) -> None:
 
 @pytest.mark.parametrize("nothing", [None, {}])
 def test_an_empty_quantization_config_says_nothing(folder: Path, nothing: object) -> None:
-    plain = read_config(folder)
+    plain = resolve_checkpoint(folder).config
     add_to_config(folder, quantization_config=nothing)
-    assert read_config(folder).model_type == plain.model_type
+    assert resolve_checkpoint(folder).config.model_type == plain.model_type
 
 
 def test_quantized_mlx_weights_are_told(folder: Path) -> None:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from hybridge.cache.errors import NotACheckpointError, UsageError
 from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.export.source.files import hub_model
-from hybridge.export.source.locate import find_checkpoint
+from hybridge.export.source.locate import find_checkpoint, hub_model
 
 ID = "Qwen/Qwen3.5-0.8B"
 
@@ -101,7 +100,7 @@ def test_an_id_is_known_by_its_form(publisher: str, name: str) -> None:
 
 def test_an_entry_of_the_hubs_cache_means_the_snapshot_of_main(checkpoint: Path, tmp_path: Path) -> None:
     entry = hub_entry(tmp_path, ID, {"0a1b": checkpoint, "2c3d": checkpoint}, main="2c3d")
-    assert load_checkpoint(entry).folder == entry / "snapshots" / "2c3d"
+    assert load_checkpoint(entry).source.folder == entry / "snapshots" / "2c3d"
 
 
 @pytest.mark.parametrize("main", [None, "gone"])

@@ -77,7 +77,7 @@ STOPPED_IN_A_CALLBACK = """
 import os, signal, sys, time, weakref
 from pathlib import Path
 from hybridge.runtime.cli.process import ended
-from hybridge.export.write.output_folder import output_folder
+from hybridge.export.write.folder import output_folder
 
 class Key:
     pass

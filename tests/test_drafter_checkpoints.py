@@ -14,8 +14,8 @@ from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageE
 from hybridge.export.check.oracle import LoadedDrafter, eager_session
 from hybridge.export.drafters.block_config import read_block_config
 from hybridge.export.drafters.plan import plan_drafter
-from hybridge.export.source.checkpoint import Checkpoint
 from hybridge.runtime import ExportOptions, Session
+from tests.helpers.loaded_model import loaded_model
 
 OPTIONS = ExportOptions(max_seq_len=40, prefill_chunk=8, verify_len=6)
 TARGET = tiny_config("qwen3_5_text")
@@ -59,7 +59,7 @@ def load(folder: Path, config: dict[str, Any], tensors: dict[str, torch.Tensor],
     model = lively(tiny_model(TARGET))
     plan, options = plan_drafter(model.config, options, save_drafter(folder, config, tensors))
     assert plan is not None
-    return eager_session(model, options, LoadedDrafter(plan, plan.load(Checkpoint(folder=folder, model=model))))
+    return eager_session(model, options, LoadedDrafter(plan, plan.load(loaded_model(folder, model))))
 
 
 def test_a_published_config_is_read() -> None:
@@ -115,7 +115,7 @@ def test_it_drafts_as_transformers_own_model_does(tmp_path: Path) -> None:
     model = lively(tiny_model(TARGET))
     plan, options = plan_drafter(model.config, OPTIONS, tmp_path / "drafter")
     assert plan is not None
-    session = eager_session(model, options, LoadedDrafter(plan, plan.load(Checkpoint(folder=tmp_path, model=model))))
+    session = eager_session(model, options, LoadedDrafter(plan, plan.load(loaded_model(tmp_path, model))))
     tokens = torch.randint(0, 100, (23,), generator=torch.Generator().manual_seed(0)).tolist()
     for start, cut in ((0, 2), (2, 9), (9, 10), (10, 22)):
         session.prefill(tokens[start:cut])

@@ -27,7 +27,7 @@ from hybridge.cache.errors import DraftError, HybridgeError, TokenError, Validat
 from hybridge.export.api import export_model
 from hybridge.export.check.validate import validate_session
 from hybridge.export.progress import ExportProgress
-from hybridge.export.source.checkpoint import load_checkpoint
+from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.export.write import pte as exporter
 from hybridge.runtime import ExportOptions, GenerationStats, Sampling, Session
 from hybridge.runtime.core.drafters import BlockDrafter
@@ -223,7 +223,7 @@ def test_the_same_noise_gives_the_same_draws(session: Session) -> None:
 
 @pytest.mark.slow
 def test_a_validation_generates_with_the_drafter(drafted: Path) -> None:
-    report = validate_session(drafted, drafted.with_name("target"), ExportProgress(), programs=1, seed=0)
+    report = validate_session(drafted, resolve_checkpoint(drafted.with_name("target")), ExportProgress(), programs=1, seed=0)
     check = report.generation
     assert report.passed
     assert check.drafted_matches == check.drafted_prompts == check.prompts

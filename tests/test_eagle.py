@@ -14,10 +14,10 @@ from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageE
 from hybridge.export.check.oracle import LoadedDrafter, eager_session
 from hybridge.export.drafters.eagle import read_eagle_config
 from hybridge.export.drafters.plan import plan_drafter
-from hybridge.export.source.checkpoint import Checkpoint
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.core.drafters import BlockDrafter
 from hybridge.runtime.core.session import Draws
+from tests.helpers.loaded_model import loaded_model
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, snapshot_slots=1, draft_blocks=(3, 5))
 TARGET = tiny_config("qwen3_5_text")
@@ -35,7 +35,7 @@ def made(folder: Path, changes: dict[str, Any], own: bool) -> tuple[Session, Eag
     model = lively(tiny_model(TARGET))
     plan, options = plan_drafter(TARGET, OPTIONS, save_drafter(folder, config, tensors))
     assert plan is not None
-    session = eager_session(model, options, LoadedDrafter(plan, plan.load(Checkpoint(folder=folder, model=model))))
+    session = eager_session(model, options, LoadedDrafter(plan, plan.load(loaded_model(folder, model))))
     return session, EagleTwin(config, tensors, model.get_input_embeddings().weight.detach()), model
 
 
@@ -86,7 +86,7 @@ def test_a_speculators_config_has_its_layer_inside() -> None:
 def load(folder: Path) -> None:
     plan, _ = plan_drafter(TARGET, OPTIONS, folder)
     assert plan is not None
-    plan.load(Checkpoint(folder=folder, model=tiny_model(TARGET)))
+    plan.load(loaded_model(folder, tiny_model(TARGET)))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from tiny import save_checkpoint, tiny_config
 from hybridge.export.api import export_model
 from hybridge.export.check.oracle import load_oracle
 from hybridge.export.check.validate import validate
-from hybridge.export.source.locate import Named
+from hybridge.export.source.checkpoint import CheckpointSource, resolve_checkpoint
 from hybridge.runtime import ExportOptions, GenerationStats, Session, open_artifact
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
@@ -32,20 +32,19 @@ FEW = ("bfloat16", "shards", "adapter", "multimodal", "mxfp4", "gguf qwen35")
 def test_a_form_exports_validates_and_chats(tmp_path: Path, form: str) -> None:
     (tmp_path / "checkpoint").mkdir()
     source = EVERY_FORM[form](tmp_path / "checkpoint")
-    assert_is_the_model(source, exported(source.checkpoint, OPTIONS, adapters=source.adapters))
+    assert_is_the_model(source, exported(source.path, OPTIONS, adapters=source.adapters))
 
 
 def test_a_model_of_the_hub_does_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_checkpoint(tmp_path / "saved", tiny_config("qwen3"))
-    hub_entry(tmp_path / "hub", "somebody/a-model", {"0a1b": with_template(tmp_path / "saved").checkpoint}, main="0a1b")
+    hub_entry(tmp_path / "hub", "somebody/a-model", {"0a1b": with_template(tmp_path / "saved").path}, main="0a1b")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    source = Named(checkpoint="somebody/a-model")
-    export_model(source.checkpoint, tmp_path / "artifact", OPTIONS)
-    assert_is_the_model(source, tmp_path / "artifact")
+    export_model("somebody/a-model", tmp_path / "artifact", OPTIONS)
+    assert_is_the_model(resolve_checkpoint("somebody/a-model"), tmp_path / "artifact")
     assert open_artifact(tmp_path / "artifact").manifest.source == "somebody/a-model@0a1b"
 
 
-def assert_is_the_model(source: Named, folder: Path) -> None:
+def assert_is_the_model(source: CheckpointSource, folder: Path) -> None:
     artifact = open_artifact(folder)
     session = Session.of(artifact)
     oracle = load_oracle(source, artifact.manifest)

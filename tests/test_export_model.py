@@ -20,10 +20,10 @@ from checkpoint_forms import lfs_pointer, save_adapter
 
 import hybridge
 from hybridge.cache.errors import CheckpointError, HybridgeError, UsageError, ValidationError
-from hybridge.export import api as formats
 from hybridge.export.check.validate import Divergence, ValidationReport
 from hybridge.export.progress import ExportProgress
-from hybridge.export.source.locate import Named
+from hybridge.export.source.checkpoint import CheckpointSource
+from hybridge.export.write.pte import PteWriter
 from hybridge.runtime.artifacts.manifest import Manifest, read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 
@@ -134,15 +134,7 @@ def test_what_cannot_be_raises_our_errors(
 def copying(artifact: Path, *new: str) -> Callable[..., Manifest]:
     """An exporter that copies ``artifact``, and puts empty files beside it."""
 
-    def copied(
-        loaded: object,
-        cache: object,
-        folder: Path,
-        options: ExportOptions,
-        steps: ExportProgress,
-        calibrated: object,
-        plan: object,
-    ) -> Manifest:
+    def copied(writer: object, loaded: object, folder: Path, steps: ExportProgress, calibrated: object) -> Manifest:
         shutil.copytree(artifact, folder, dirs_exist_ok=True)
         for name in new:
             (folder / name).touch()
@@ -158,7 +150,7 @@ def test_what_exists_is_kept_unless_it_is_to_be_replaced(
     with pytest.raises(UsageError, match="exists already; it was kept"):
         hybridge.export_model(checkpoint, out, OPTIONS)
 
-    monkeypatch.setattr(formats, "export", copying(artifact, "new"))
+    monkeypatch.setattr(PteWriter, "write", copying(artifact, "new"))
     hybridge.export_model(checkpoint, out, OPTIONS, force=True)
     assert (out / "new").exists()
 
@@ -175,12 +167,12 @@ def test_a_validation_comes_before_the_folder_appears(
     divergence = Divergence(program=0, operations=["decode"], position=0, error=1.0)
     report = ValidationReport(seed=0, tolerance=1e-5, first_divergence=divergence if spoilt else None)
 
-    def validated(folder: Path, source: Named, steps: ExportProgress, **options: Any) -> ValidationReport:
+    def validated(folder: Path, source: CheckpointSource, steps: ExportProgress, **options: Any) -> ValidationReport:
         assert not (tmp_path / "out").exists()
-        assert source.checkpoint == checkpoint
+        assert source.path == checkpoint
         return report
 
-    monkeypatch.setattr(formats, "export", copying(artifact))
+    monkeypatch.setattr(PteWriter, "write", copying(artifact))
     monkeypatch.setattr("hybridge.export.api.validate_session", validated)
     steps = Recorded()
     if spoilt:

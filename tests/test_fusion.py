@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from hybridge.export.layers.packed_layers import PackedLinear
+from hybridge.export.layers import PackedLinear
 from hybridge.export.lower.fusion import fuse
 from hybridge.export.lower.rewrite import drop_idle_nodes
 from hybridge.export.operators.elementwise import rotate_half, rotate_neighbours

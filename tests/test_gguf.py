@@ -18,14 +18,12 @@ from torch import Tensor
 from hybridge.cache.errors import CheckpointError, HybridgeError, NotACheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.check.oracle import uncached
 from hybridge.export.cli.export import export_checkpoint
-from hybridge.export.layers.packed_layers import PackedLinear
+from hybridge.export.layers import PackedLinear
 from hybridge.export.operators.linear import weights
 from hybridge.export.quantize.quantize import pack_weights
-from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.export.source.config import read_config
+from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.export.source.gguf.checkpoint import ARCHITECTURES
 from hybridge.export.source.gguf.file import read_header
-from hybridge.export.source.locate import Named
 from hybridge.runtime import Session
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
@@ -103,13 +101,13 @@ def test_a_tokenizer_of_ones_own_is_taken(tmp_path: Path) -> None:
     save_gguf(tmp_path / "model.gguf", "qwen3", random_model("qwen3"))
     (tmp_path / "own").mkdir()
     save_tokenizer(tmp_path / "own")
-    loaded = load_checkpoint(Named(checkpoint=tmp_path / "model.gguf", tokenizer=tmp_path / "own"))
-    assert loaded.tokenizer.folder == tmp_path / "own"
+    loaded = load_checkpoint(resolve_checkpoint(tmp_path / "model.gguf", tokenizer=tmp_path / "own"))
+    assert loaded.source.tokenizer.folder == tmp_path / "own"
     tokens = random_model("qwen3", vocab_size=99)
     save_gguf(tmp_path / "small.gguf", "qwen3", tokens)
-    small = load_checkpoint(Named(checkpoint=tmp_path / "small.gguf", tokenizer=tmp_path / "own"))
+    small = load_checkpoint(resolve_checkpoint(tmp_path / "small.gguf", tokenizer=tmp_path / "own"))
     with pytest.raises(UsageError, match=r"has 131 tokens, but the model 99: it is another model's"):
-        _ = small.tokenizer
+        _ = small.source.tokenizer
 
 
 # Bad input
@@ -258,8 +256,8 @@ def test_nothing_is_left_behind(file: Path, tmp_path: Path, monkeypatch: pytest.
 
     (tmp_path / "views").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "views"))
-    read_config(file)
+    resolve_checkpoint(file)
     loaded = load_checkpoint(file)
-    assert list((tmp_path / "views").iterdir()) == [loaded.folder]
+    assert list((tmp_path / "views").iterdir()) == [loaded.source.folder]
     del loaded
     assert list((tmp_path / "views").iterdir()) == []

@@ -21,14 +21,14 @@ from torch import Tensor, nn
 from hybridge.cache.errors import CheckpointError, UsageError
 from hybridge.export.api import export_model
 from hybridge.export.check.oracle import round_as, uncached
-from hybridge.export.layers.packed_layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
+from hybridge.export.layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
 from hybridge.export.operators.linear import LANES, weights
-from hybridge.export.quantize.kept import notes
-from hybridge.export.quantize.quantize import PackedWhileRead, costs, quantize, resolved
-from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.export.source.gguf.blocks import FLOATS, KINDS, decode
+from hybridge.export.quantize.quantize import PackedWhileRead, quantize, resolve_quantization
+from hybridge.export.quantize.rounding import notes_of_rounding
+from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
+from hybridge.export.source.gguf.file import FLOATS, KINDS, decode
 from hybridge.export.texts import logits_of
-from hybridge.export.write.manifest import Weights
+from hybridge.export.write.folder import WeightFigures
 from hybridge.runtime import Session
 from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions
@@ -139,7 +139,7 @@ def test_a_model_has_the_bits_of_its_file(
     model = load_checkpoint(path, PackedWhileRead(KEEP)).model
     quantize(model, KEEP)
     assert count_equal(path, model) > 5
-    assert list(notes(model)) == []
+    assert list(notes_of_rounding(model)) == []
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +166,7 @@ def test_bits_are_those_of_the_file(tmp_path: Path) -> None:
         "attn_output": TYPES.F32,
     }
     model = kept_model(tmp_path / "model.gguf", lambda name: next((kinds[each] for each in kinds if each in name), TYPES.Q4_1))
-    bits = Weights.of(model).bits
+    bits = WeightFigures.of(model).bits
     named = {name.rpartition(".")[2]: bits.get(name) for name in (*bits, "model.layers.0.self_attn.o_proj")}
     assert (named["q_proj"], named["k_proj"], named["v_proj"], named["o_proj"]) == (5, 16, 16, None)
     assert (named["embed_tokens"], named["up_proj"]) == (8, 4)
@@ -174,7 +174,7 @@ def test_bits_are_those_of_the_file(tmp_path: Path) -> None:
 
 def test_types_without_kernels_are_rounded_and_named(tmp_path: Path) -> None:
     model = kept_model(tmp_path / "model.gguf", lambda name: TYPES.Q3_K if "ffn_down" in name else TYPES.Q4_K, **WIDE)
-    assert [*notes(model)] == [
+    assert [*notes_of_rounding(model)] == [
         "--quantize keep rounds model.layers.0.mlp.down_proj and 1 other weights to 8 bits: there are no kernels for Q3_K."
     ]
     want = load_checkpoint(tmp_path / "model.gguf").model.model.layers[0].mlp.down_proj.weight
@@ -185,16 +185,16 @@ def test_types_without_kernels_are_rounded_and_named(tmp_path: Path) -> None:
 def test_blocks_that_do_not_go_together_are_rounded_and_named(tmp_path: Path) -> None:
     """Gates and what they gate are one weight, which has one kind of blocks."""
     model = kept_model(tmp_path / "model.gguf", lambda name: TYPES.Q4_1 if "ffn_gate_exps" in name else TYPES.Q8_0, "qwen3moe")
-    (note,) = notes(model)
+    (note,) = notes_of_rounding(model)
     assert "experts.gate_up_proj and 1 other weights to 8 bits: its rows lie otherwise in the file." in note
 
 
 def test_blocks_of_more_bits_take_those_of_fewer(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     model = kept_model(path, lambda name: TYPES.Q5_K if "gate" in name else TYPES.Q4_K, "granitehybrid", **GRANITE)
-    assert Weights.of(model).bits["model.layers.0.shared_mlp.input_linear"] == 5
+    assert WeightFigures.of(model).bits["model.layers.0.shared_mlp.input_linear"] == 5
     assert count_equal(path, model) > 5
-    assert [*notes(model)] == []
+    assert [*notes_of_rounding(model)] == []
 
 
 def test_a_number_without_a_positive_twin_is_kept_in_float32(tmp_path: Path) -> None:
@@ -216,7 +216,7 @@ def test_weights_that_were_changed_are_not_those_of_the_file(file: Path) -> None
     with torch.no_grad():
         model.model.layers[0].mlp.up_proj.weight[3, 5] += 1
     quantize(model, KEEP)
-    (note,) = notes(model)
+    (note,) = notes_of_rounding(model)
     assert note.endswith("layers.0.mlp.up_proj to 8 bits: its numbers are no longer those of the file.")
 
 
@@ -258,7 +258,7 @@ def test_what_is_not_said_follows_the_checkpoint(file: Path, tmp_path: Path) -> 
     save_checkpoint(tmp_path, tiny_config("qwen3"))
 
     def chosen(place: Path, **given: Any) -> str:
-        return resolved(ExportOptions(quantize="auto", **given), place, tiny_config("llama"), lambda _: None).quantize
+        return resolve_quantization(ExportOptions(quantize="auto", **given), resolve_checkpoint(place), lambda _: None).quantize
 
     assert chosen(file) == "keep"
     assert chosen(tmp_path) == "8da4w"  # of the recipe
@@ -269,7 +269,9 @@ def test_what_is_not_said_follows_the_checkpoint(file: Path, tmp_path: Path) -> 
 
 def test_other_choices_say_what_they_cost(file: Path) -> None:
     def said(**given: Any) -> str:
-        return " ".join(costs(ExportOptions(**given), file))
+        warned: list[str] = []
+        resolve_quantization(ExportOptions(**given), resolve_checkpoint(file), warned.append)
+        return " ".join(warned)
 
     assert "are quantized already (Q4_0): --quantize 8da4w rounds them again" in said(quantize="8da4w")
     assert "--recipe small rounds them again" in said(quantize="8da4w", recipe="small")

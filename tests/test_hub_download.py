@@ -13,8 +13,7 @@ from huggingface_hub.errors import OfflineModeIsEnabled
 
 from hybridge.cache.errors import CheckpointError, NotACheckpointError
 from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.export.source.files import origin_of
-from hybridge.export.source.locate import find_checkpoint
+from hybridge.export.source.locate import find_checkpoint, origin_of
 
 ID, COMMIT = "LiquidAI/LFM2-1.2B", "0a1b2c"
 FILES = [
@@ -90,7 +89,7 @@ def test_what_is_in_the_cache_needs_no_network(hub: Hub) -> None:
 
 
 def test_the_commit_is_recorded(hub: Hub) -> None:
-    assert load_checkpoint(ID).source == f"{ID}@{COMMIT}"
+    assert load_checkpoint(ID).source.origin == f"{ID}@{COMMIT}"
     assert origin_of(hub.checkpoint) is None
 
 

@@ -18,7 +18,7 @@ from hybridge.cache.errors import CheckpointError, SnapshotError, UnsupportedMod
 from hybridge.export.check.oracle import EagerDescription, EagerProgram, LoadedDrafter, eager_session
 from hybridge.export.drafters.mtp import MtpWeights, load_mtp
 from hybridge.export.drafters.plan import MtpPlan, plan_drafter
-from hybridge.export.source.checkpoint import Checkpoint, load_checkpoint
+from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint
 from hybridge.export.write.methods import build_cache
 from hybridge.runtime import Context, ExportOptions, Sampling, Session
 from hybridge.runtime.artifacts.options import DrafterDescription
@@ -165,7 +165,7 @@ def test_greedy_text_is_the_same_with_it(made: tuple[MtpReference, Session], blo
 # From a checkpoint
 
 
-def save(folder: Path, family: str = "qwen3_5_text", sizes: dict[str, Any] | None = None, **changes: Any) -> Checkpoint:
+def save(folder: Path, family: str = "qwen3_5_text", sizes: dict[str, Any] | None = None, **changes: Any) -> LoadedModel:
     model = save_checkpoint(folder, tiny_config(family, **(sizes or {})))
     weights = published(model, random_mtp(model))
     kept = {name: each for name, each in (weights | changes).items() if each is not None}
@@ -276,7 +276,7 @@ def test_experts_that_are_stored_one_by_one_are_stacked(tmp_path: Path) -> None:
         load_mtp(load_checkpoint(tmp_path))
 
 
-def loaded(checkpoint: Checkpoint) -> LoadedDrafter:
+def loaded(checkpoint: LoadedModel) -> LoadedDrafter:
     plan, _ = plan_drafter(checkpoint.config, OPTIONS)
     assert plan is not None
     return LoadedDrafter(plan, plan.load(checkpoint))

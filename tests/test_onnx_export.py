@@ -15,11 +15,11 @@ from tiny import save_lively_checkpoint, tiny_config
 
 from hybridge.__main__ import main
 from hybridge.cache.errors import ExportFailedError, UnsupportedModelError, UsageError
-from hybridge.export.api import format_of
+from hybridge.export.api import writer_of
 from hybridge.export.check.oracle import load_oracle
 from hybridge.export.check.validate import validate
 from hybridge.export.cli.export import export_checkpoint
-from hybridge.export.write.onnx.kernels import padded
+from hybridge.export.write.onnx_kernels import padded
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.manifest import ONNX_COMMIT, ONNX_PROGRAM, read_manifest
@@ -105,7 +105,7 @@ def test_a_row_is_widened_to_what_the_operator_takes() -> None:
 def test_layers_without_operators_are_named(family: str, kind: str) -> None:
     options = ExportOptions(format="onnx", max_seq_len=67)
     with pytest.raises(UnsupportedModelError, match=f"{kind}.*--format pte"):
-        format_of(options).build_cache(tiny_config(family), options)
+        writer_of(options)(tiny_config(family), options)
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,13 @@ def test_layers_without_operators_are_named(family: str, kind: str) -> None:
 def test_options_of_a_pte_are_refused(option: str, value: Any, says: str) -> None:
     options = ExportOptions(**({"format": "onnx", "max_seq_len": 67} | {option: value}))
     with pytest.raises(UsageError, match=says):
-        format_of(options).build_cache(tiny_config("qwen3"), options)
+        writer_of(options)(tiny_config("qwen3"), options)
 
 
 def test_groups_that_onnxruntime_has_not_are_refused() -> None:
     options = ExportOptions(format="onnx", quantize="4w", group_size=24)
     with pytest.raises(UsageError, match="--group-size 24 is not one of onnxruntime's"):
-        format_of(options).build_cache(tiny_config("qwen3"), options)
+        writer_of(options)(tiny_config("qwen3"), options)
 
 
 def test_experts_are_not_quantized(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_the_libraries_are_an_extra(library: str, monkeypatch: pytest.MonkeyPatc
     missing: Any = None
     monkeypatch.setitem(sys.modules, library, missing)
     with pytest.raises(UsageError, match=rf"{library}.*pip install 'hybridge\[onnx\]'"):
-        format_of(ExportOptions(format="onnx"))
+        writer_of(ExportOptions(format="onnx"))
 
 
 def test_what_stops_an_export_leaves_nothing(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import hybridge.export.operators.elementwise  # noqa: F401  registers the operator
-from hybridge.export.layers.packed_layers import PackedLinear, PackedWeight
+from hybridge.export.layers import PackedLinear, PackedWeight
 from hybridge.export.operators.linear import packed_linear, weights
 from tests.helpers.blocks import HALVES, KINDS, packed_blocks
 from tests.helpers.cross_compiled import CrossCompiled, Target, arm, cross_compile, emulator, has_zig, x86

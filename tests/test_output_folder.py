@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from hybridge.cache.errors import ExportFailedError, HybridgeError, OutputError, UsageError
-from hybridge.export import api as formats
 from hybridge.export.cli.export import export_checkpoint
-from hybridge.export.write import output_folder as output_folder_module
-from hybridge.export.write.output_folder import output_folder
+from hybridge.export.write import folder as output_folder_module
+from hybridge.export.write.folder import output_folder
+from hybridge.export.write.pte import PteWriter
 from hybridge.runtime import files as durable
 from hybridge.runtime.artifacts.manifest import MANIFEST
 from hybridge.runtime.artifacts.options import ExportOptions
@@ -101,7 +101,7 @@ def test_an_interrupted_export_leaves_nothing(
     def interrupted(*args: object) -> None:
         raise error
 
-    monkeypatch.setattr(formats, "export", interrupted)
+    monkeypatch.setattr(PteWriter, "write", interrupted)
     with pytest.raises(type(error)):
         export_checkpoint(checkpoint, tmp_path / "out", ExportOptions(max_seq_len=32), force=False, validate=False)
     assert tree(tmp_path) == {}

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from hybridge.export.layers.packed_layers import PackedExperts
+from hybridge.export.layers import PackedExperts
 from hybridge.export.operators.linear import packed_experts
 from hybridge.export.quantize.quantize import pack_weights
 from hybridge.runtime.artifacts.options import ExportOptions

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.layers.packed_layers import PackedEmbedding, PackedLinear
+from hybridge.export.layers import PackedEmbedding, PackedLinear
 from hybridge.export.operators.linear import pack, packed_linear, unpack, weights
 from hybridge.export.quantize.quantize import check_quantization, pack_weights
 from hybridge.runtime.artifacts.options import ExportOptions

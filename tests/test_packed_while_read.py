@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from zoo import VARIANTS
 
 from hybridge.cache.errors import CheckpointError, UsageError
-from hybridge.export.layers.packed_layers import PackedLinear
+from hybridge.export.layers import PackedLinear
 from hybridge.export.pinned.transformers import read_one_by_one
 from hybridge.export.quantize.quantize import PackedWhileRead, packer, quantize
 from hybridge.export.source.checkpoint import load_checkpoint

@@ -271,7 +271,7 @@ OPERATORS: dict[str, tuple[list[str], set[str]]] = {
         {"K", "N", "bits", "block_size", "accuracy_level"},
     ),
 }
-"""Inputs by position and attributes, as export/write/onnx/kernels.py and quantized.py hand them over."""
+"""Inputs by position and attributes, as export/write/onnx_kernels.py and quantized.py hand them over."""
 
 
 @pytest.mark.parametrize("name", OPERATORS)

@@ -12,7 +12,7 @@ from store import exported
 from tokenizer_folders import TEXT
 from tokenizers import ByteLevelBPETokenizer
 
-from hybridge.export.source.config import read_config
+from hybridge.export.source.checkpoint import resolve_checkpoint
 from hybridge.export.write.methods import build_cache
 from hybridge.runtime import ExportOptions, Session, open_artifact
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
@@ -48,7 +48,7 @@ def test_the_folder_is_as_they_are_published(qwen: Path) -> None:
 
 
 def test_the_state_of_a_drafter_is_that_of_the_text_model(qwen: Path) -> None:
-    whole = read_config(qwen)
+    whole = resolve_checkpoint(qwen).config
     caches = [build_cache(config, OPTIONS) for config in (whole, whole.get_text_config())]
     shapes = [{name: each.shape for name, each in cache.named_buffers()} for cache in caches]
     assert shapes[0] == shapes[1]

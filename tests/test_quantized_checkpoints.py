@@ -13,7 +13,7 @@ from tiny import save_checkpoint, save_tokenizer, tiny_config
 from torch import Tensor
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
-from hybridge.export.layers.packed_layers import PackedLinear
+from hybridge.export.layers import PackedLinear
 from hybridge.export.operators.linear import weights
 from hybridge.export.quantize.quantize import pack_weights
 from hybridge.export.source.checkpoint import load_checkpoint

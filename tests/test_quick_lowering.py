@@ -18,12 +18,12 @@ from executorch.exir.pass_base import ExportPass
 from torch import Tensor, nn
 
 from hybridge.cache.imports import quiet
-from hybridge.export.layers.rounded_weight import Grid
-from hybridge.export.layers.stock_layers import StockLinear, StockWeight
+from hybridge.export.layers import Grid
 from hybridge.export.lower.lower import OnceStored, quick_lowering
 from hybridge.export.pinned.executorch import StoredTensor, backend_config, edge_config
 from hybridge.export.pinned.torch_export import without_history
 from hybridge.export.quantize.rounding import round_to_nearest
+from hybridge.export.quantize.stock import StockLinear, StockWeight
 
 COUNTED: dict[str, Any] = {
     "_decompose_exported_program": torch.export.exported_program,

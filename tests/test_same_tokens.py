@@ -19,8 +19,8 @@ from transformers import AutoTokenizer
 
 from hybridge.cache.errors import CheckpointError, ValidationError
 from hybridge.export.check.validate import ValidationReport, compare_tokenizers
-from hybridge.export.source.gguf.checkpoint import write_folder
-from hybridge.export.source.gguf.tokenizer import PRE_TOKENIZERS, read_gguf_tokenizer
+from hybridge.export.source.gguf.checkpoint import PRE_TOKENIZERS, read_gguf_tokenizer, write_tokenizer_files
+from hybridge.export.source.gguf.file import open_gguf
 from hybridge.export.source.tokenizer import read_tokenizer
 from hybridge.export.texts import before_texts
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
@@ -189,7 +189,7 @@ def write_vocabulary(path: Path, metadata: dict[str, Any], template: str = "") -
 def test_a_files_tokens_are_those_of_llama_cpp(tmp_path: Path, form: str) -> None:
     metadata = FILES[form]()
     write_vocabulary(tmp_path / "model.gguf", metadata)
-    assert write_folder(tmp_path / "model.gguf", tmp_path, tokenizer=True) == ""
+    assert write_tokenizer_files(open_gguf(tmp_path / "model.gguf"), tmp_path) == ""
     (tmp_path / "artifact").mkdir()
     read_tokenizer(tmp_path, verbatim=True).write(tmp_path / "artifact")
     found = load_tokenizer(tmp_path / "artifact" / "tokenizer.json")
@@ -252,7 +252,7 @@ def test_a_kind_that_is_not_said_is_llama_cpps_default_and_told() -> None:
 
 def test_a_kind_that_nobody_knows_leaves_an_artifact_without_a_tokenizer(tmp_path: Path) -> None:
     write_vocabulary(tmp_path / "model.gguf", byte_level("made-up"))
-    said = write_folder(tmp_path / "model.gguf", tmp_path, tokenizer=True)
+    said = write_tokenizer_files(open_gguf(tmp_path / "model.gguf"), tmp_path)
     assert "'made-up' is not known" in said
     assert "give one with --tokenizer FOLDER" in said
     assert not (tmp_path / "tokenizer.json").exists()
@@ -264,7 +264,7 @@ def test_a_kind_that_nobody_knows_leaves_an_artifact_without_a_tokenizer(tmp_pat
 )
 def test_a_chat_begins_with_one_bos_where_llama_cpp_puts_one(tmp_path: Path, template: str, adds: bool, written: str) -> None:
     write_vocabulary(tmp_path / "model.gguf", byte_level("smollm", add_bos_token=adds), template)
-    write_folder(tmp_path / "model.gguf", tmp_path, tokenizer=True)
+    write_tokenizer_files(open_gguf(tmp_path / "model.gguf"), tmp_path)
     assert (tmp_path / "chat_template.jinja").read_text() == (written or template)
 
 

@@ -8,13 +8,11 @@ from typing import Any
 import pytest
 
 from hybridge.cache.families import FAMILIES
-from hybridge.export.layers.packed_layers import PackedLinear
+from hybridge.export.layers import PackedLinear
 from hybridge.export.operators.linear import weights
-from hybridge.export.quantize.quantize import quantize, resolved
-from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.export.source.config import read_config
-from hybridge.export.source.locate import Named
-from hybridge.export.write.manifest import Weights
+from hybridge.export.quantize.quantize import quantize, resolve_quantization
+from hybridge.export.source.checkpoint import CheckpointSource, load_checkpoint, resolve_checkpoint
+from hybridge.export.write.folder import WeightFigures
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.options import ExportOptions, check_limits
 from tests.helpers.quantized_folders import FORMS, save_quantized
@@ -22,13 +20,16 @@ from tests.helpers.store import exported
 from tests.helpers.tiny import tiny_config, tiny_model
 
 AUTO = ExportOptions(quantize="auto")
-NO_FILE = Path("a folder")
 HAVE_8_BITS = {"int8", "compressed fp8", "fp8", "fp8 per tensor", "fbgemm", "modelopt fp8", "llm.int8"}
 ALL_FLOAT = ["no group of 8 columns or more divides this model's weights: they stay float32."]
 
 
+def source_of(config: Any) -> CheckpointSource:
+    return CheckpointSource(path=Path("a folder"), folder=Path("a folder"), config=config)
+
+
 def options_for(family: str, warned: list[str], **choices: Any) -> ExportOptions:
-    return resolved(ExportOptions(quantize="auto", **choices), NO_FILE, tiny_config(family), warned.append)
+    return resolve_quantization(ExportOptions(quantize="auto", **choices), source_of(tiny_config(family)), warned.append)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -37,7 +38,7 @@ def test_every_family_gets_bits_or_a_warning(family: str) -> None:
     options = options_for(family, warned)
     model = tiny_model(tiny_config(family))
     quantize(model, options)
-    bits = Weights.of(model).bits
+    bits = WeightFigures.of(model).bits
     assert (bits and not warned) or (warned == ALL_FLOAT and not bits)
 
 
@@ -50,15 +51,15 @@ def test_large_groups_come_first() -> None:
     config = tiny_config(
         "llama", hidden_size=64, intermediate_size=96, num_attention_heads=2, num_key_value_heads=2, head_dim=32
     )
-    assert resolved(AUTO, NO_FILE, config, [].append).group_size == 32
+    assert resolve_quantization(AUTO, source_of(config), [].append).group_size == 32
     config.intermediate_size = 80
-    assert resolved(AUTO, NO_FILE, config, [].append).group_size == 16
+    assert resolve_quantization(AUTO, source_of(config), [].append).group_size == 16
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_checkpoint_of_8_bits_keeps_8(tmp_path: Path, form: str) -> None:
     numbers = save_quantized(tmp_path, form)
-    options = resolved(AUTO, tmp_path, read_config(Named(checkpoint=tmp_path)), [].append)
+    options = resolve_quantization(AUTO, resolve_checkpoint(tmp_path), [].append)
     assert (options.recipe == "none") == (form in HAVE_8_BITS), options
     model = load_checkpoint(tmp_path).model
     quantize(model, options)
@@ -81,7 +82,7 @@ def test_what_was_asked_for_stays() -> None:
     assert options_for("llama", [], bits=(("q_proj", 32),)).bits[-1] == ("q_proj", 32)
     assert options_for("llama", [], embedding_quantize="4w").embedding_quantize == "4w"
     asked = ExportOptions(quantize="none")
-    assert resolved(asked, NO_FILE, tiny_config("llama"), [].append) is asked
+    assert resolve_quantization(asked, source_of(tiny_config("llama")), [].append) is asked
 
 
 def test_no_artifact_says_auto() -> None:

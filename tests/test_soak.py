@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hybridge.export.check.oracle import load_oracle, uncached
 from hybridge.export.check.random_program import Oracle
-from hybridge.export.layers.packed_layers import WithoutWeight
+from hybridge.export.layers import WithoutWeight
 from hybridge.export.quantize.quantize import quantize
 from hybridge.runtime import ExportOptions, Model, Session, open_artifact
 from hybridge.runtime.core.session import Logits

@@ -12,11 +12,11 @@ from tiny import tiny_config, tiny_model
 from torch import Tensor, nn
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.layers.rounded_weight import Grid
-from hybridge.export.layers.stock_layers import StockEmbedding, StockLinear, StockWeight
+from hybridge.export.layers import Grid
 from hybridge.export.quantize.quantize import check_quantization, quantize
 from hybridge.export.quantize.rounding import round_to_nearest
-from hybridge.export.write.manifest import parameter_count, weight_bytes
+from hybridge.export.quantize.stock import StockEmbedding, StockLinear, StockWeight
+from hybridge.export.write.folder import parameter_count, weight_bytes
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.pinned import operator_libraries
 

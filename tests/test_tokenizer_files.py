@@ -16,16 +16,16 @@ from transformers import GenerationConfig
 
 from hybridge.cache.errors import ArtifactError, CheckpointError
 from hybridge.export.cli.steps import ConsoleProgress
-from hybridge.export.source.checkpoint import Checkpoint, load_checkpoint
+from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint
 from hybridge.export.source.tokenizer import TokenizerFiles, read_tokenizer
-from hybridge.export.write.manifest import write_tokenizer
+from hybridge.export.write.folder import write_tokenizer
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
 from hybridge.runtime.integrations.causal_lm import read_generation_config
 
 LONG = "".join(TEXT[:9])
 
 
-def said(checkpoint: Checkpoint, folder: Path) -> str:
+def said(checkpoint: LoadedModel, folder: Path) -> str:
     """What an export into ``folder`` tells of the tokenizer."""
     folder.mkdir()
     console = Console(file=io.StringIO(), width=10_000)
@@ -201,7 +201,7 @@ def ends(
     tokenizer: dict[str, Any] | None = None,
     legacy: dict[str, Any] | None = None,
     **overrides: Any,
-) -> Checkpoint:
+) -> LoadedModel:
     """A checkpoint whose files name these ends; None leaves a file or its entry out."""
     save_checkpoint(folder, tiny_config("qwen3", **overrides))
     path = folder / "config.json"

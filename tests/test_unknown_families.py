@@ -8,13 +8,13 @@ from transformers import AutoConfig
 
 from hybridge.cache import HybridCache
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
-from hybridge.export.source.config import read_config
+from hybridge.export.source.checkpoint import resolve_checkpoint
 
 
 def refusal(folder: Path, model_type: str, **sizes: object) -> str:
     AutoConfig.for_model(model_type, **sizes).save_pretrained(folder)
     with pytest.raises(UnsupportedModelError) as refused:
-        read_config(folder)
+        resolve_checkpoint(folder)
     return str(refused.value)
 
 

@@ -16,8 +16,7 @@ from hybridge.export.check import validate as validation
 from hybridge.export.check.oracle import eager_session, uncached
 from hybridge.export.check.random_program import Oracle
 from hybridge.export.progress import ExportProgress
-from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.export.source.config import read_config
+from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.runtime.artifacts.options import ExportOptions
 
 SMALL = ExportOptions(max_seq_len=40, prefill_chunk=5, verify_len=3, snapshot_slots=0)
@@ -43,7 +42,7 @@ def test_what_is_more_than_attention_is_refused(tmp_path: Path, model_type: str)
     (tmp_path / "config.json").write_text(f'{{"model_type": "{model_type}", "num_hidden_layers": 2}}')
     (tmp_path / "model.safetensors").touch()
     with pytest.raises(UnsupportedModelError, match="is not supported"):
-        read_config(tmp_path)
+        resolve_checkpoint(tmp_path)
 
 
 class Warned(ExportProgress):

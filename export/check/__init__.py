@@ -1,6 +1,5 @@
-"""Checks of an artifact against an oracle: random programs, validation, comparison by texts, and of what speculation does."""
+"""Check an artifact against its checkpoint: validate that it computes the same, evaluate the loss by rounding.
 
-from __future__ import annotations
-
-
-# References to compare with: eager sessions, and the uncached oracle.
+``oracle.py`` runs the checkpoint eagerly, ``random_program.py`` a session, ``validate.py`` and ``evaluate.py`` compare
+them. May import every room of the export but cli and pages, and the runtime; knows nothing of commands and consoles.
+"""

@@ -1,4 +1,4 @@
-"""Measure what rounding costs an artifact: its own logits beside those of the checkpoint in float32."""
+"""Measure the loss by rounding: an artifact's logits compared with those of its checkpoint in float32."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from hybridge.export.check.random_program import Oracle
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.bits import grid_of
 from hybridge.export.quantize.quantize import rounder_of
+from hybridge.export.source.checkpoint import CheckpointSource
 from hybridge.export.texts import continued, logits_of, read_text, sampled, windows
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.manifest import Manifest
@@ -31,7 +32,7 @@ from hybridge.runtime.core.session import Session
 class Texts:
     """The texts of an evaluation: windows of the file ``text``, or the prompts of the file ``prompts`` with answers.
 
-    Without either, texts that the artifact samples from one token. window: the tokens of a text; tokens: of all together.
+    Without either, texts that the artifact samples from one token. window: tokens of a text; tokens: of all texts.
     """
 
     text: Path | None = None
@@ -43,7 +44,7 @@ class Texts:
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """The comparison of an artifact with its checkpoint; layers: what each weight costs by itself, where that was asked."""
+    """The comparison of an artifact with its checkpoint. layers: the cost of each weight by itself, if asked for."""
 
     comparison: ComparisonReport
     layers: list[LayerCost] | None = None
@@ -55,22 +56,22 @@ class Evaluation:
 
 
 def evaluate(
-    artifact: Path, checkpoint: str | Path, texts: Texts, steps: ExportProgress, *, layers: bool = False
+    artifact: Path, source: CheckpointSource, texts: Texts, steps: ExportProgress, *, layers: bool = False
 ) -> Evaluation:
-    """Compare ``artifact`` with ``checkpoint`` on ``texts``; ``layers`` also measures each weight.
+    """Compare ``artifact`` with its checkpoint on ``texts``; ``layers`` also measures each weight by itself.
 
     Raises UsageError for texts that are too short or too long for the artifact, and for a checkpoint of another model.
     """
     opened = open_artifact(artifact)
     session = Session.of(opened)
     chosen = list(token_texts(opened, session, texts, steps))
-    original = uncached(load_original(checkpoint, opened.manifest).model)
+    original = uncached(load_original(source, opened.manifest).model)
     comparison = Comparison()
     with steps.counted("Comparing with the checkpoint") as notify:
         for done, text in enumerate(chosen):
             comparison.add(text, original(text), logits_of(session, text))
             notify(done + 1, len(chosen))
-    costs = layer_costs(opened.manifest, checkpoint, chosen, steps) if layers else None
+    costs = layer_costs(opened.manifest, source, chosen, steps) if layers else None
     return Evaluation(comparison=comparison.report(), layers=costs)
 
 
@@ -93,24 +94,20 @@ def token_texts(artifact: Artifact, session: Session, texts: Texts, steps: Expor
         return list(sampled(session, length, count, texts.seed))
 
 
-# Compare two models by what they expect after each token of some texts: divergence, agreement, perplexity, by
-# position.
-#
-# ``measure_drift`` does so on texts that an artifact samples itself: not to check the artifact, but to say what
-# rounding costs.
+# Compare the logits of two models after each token of some texts: divergence, agreement and perplexity by position
 
 
 FIRST_RANGE = 64
-"""Positions of the first row; each further row ends at twice the position of the one before it."""
+"""Positions of the first range; each further one ends at twice the position of the one before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Figures:
     """Figures over ``positions`` tokens at the positions ``first`` to ``last`` of their texts.
 
-    kl: the mean Kullback-Leibler divergence of the model from the original, in nats; kl_error: its standard error; kl_99: what
-    99 % of the positions stay below. top1_agreement: the share of positions with the same best token. Perplexities are of the
-    texts' own next tokens; None where no text goes on after a position.
+    kl: the mean Kullback-Leibler divergence of the model from the original, in nats; kl_error: its standard error;
+    kl_99: what 99 % of the positions stay below. top1_agreement: the share of positions with the same best token.
+    Perplexities are of the texts' own next tokens; None where no text goes on after a position.
     """
 
     first: int
@@ -139,17 +136,17 @@ class ComparisonReport:
 
 
 class Comparison:
-    """Collects what two models expect."""
+    """Collects the logits of two models."""
 
     def __init__(self) -> None:
         self._rows: list[Tensor] = []
 
     def add(self, tokens: list[int], original: Tensor, model: Tensor) -> None:
-        """Take logits [T, V] of both models after each of the T tokens of one text."""
+        """Add logits [T, V] of both models after each of the T tokens of one text."""
         self._rows.append(_rows(torch.tensor(tokens), original, model))
 
     def report(self) -> ComparisonReport:
-        """Return the figures of what was added; at least one text."""
+        """Return the figures of the added texts, of which there must be one."""
         rows = torch.cat(self._rows)
         longest = int(rows[:, 0].max()) + 1
         ends = [min(FIRST_RANGE << i, longest) for i in range(max(1, math.ceil(math.log2(longest / FIRST_RANGE)) + 1))]
@@ -160,12 +157,12 @@ class Comparison:
 def divergence(original: Tensor, model: Tensor) -> Tensor:
     """Return the KL divergence [T] in nats of logits [T, V] from the original's, never below 0."""
     want, got = original.log_softmax(-1), model.log_softmax(-1)
-    total: Tensor = (want.exp() * (want - got)).sum(-1).clamp(min=0)  # rounding may make it a hair less than 0
+    total: Tensor = (want.exp() * (want - got)).sum(-1).clamp(min=0)  # rounding errors may make it slightly less than 0
     return total
 
 
 def _rows(tokens: Tensor, original: Tensor, model: Tensor) -> Tensor:
-    """A row a position: itself, KL, same best token, log probability of the next token by the model and by the original."""
+    """Return a row for each position: itself, KL, same best token, log-probability of the next token by model and original."""
     following = torch.cat([tokens[1:], tokens[:1]])[:, None]  # the last one has none, and is marked by NaN
     logs = [each.log_softmax(-1).gather(-1, following)[:, 0] for each in (model, original)]
     for each in logs:
@@ -203,7 +200,7 @@ DRIFT_TEXTS, DRIFT_TOKENS = 8, 64
 
 @dataclass(frozen=True, kw_only=True)
 class Drift:
-    """Over ``positions`` of sampled texts: mean KL divergence in nats, original to rounded, and equal best tokens."""
+    """Mean KL divergence in nats, original to rounded, and share of equal best tokens over ``positions`` of sampled texts."""
 
     positions: int
     kl: float
@@ -211,7 +208,7 @@ class Drift:
 
 
 def measure_drift(session: Session, original: Oracle, rounded: Oracle, *, seed: int) -> Drift:
-    """Compare the two models on texts that the artifact samples at temperature 1, each from a token of its own."""
+    """Compare two models on texts that the artifact samples at temperature 1, each from a token of its own."""
     kl, agree, positions = 0.0, 0, 0
     for i in range(DRIFT_TEXTS):
         session.reset()
@@ -225,8 +222,7 @@ def measure_drift(session: Session, original: Oracle, rounded: Oracle, *, seed: 
     return Drift(positions=positions, kl=kl / positions, top1_agreement=agree / positions)
 
 
-# Measure what the rounding of each weight costs by itself: the checkpoint with one weight rounded, beside it in
-# float32.
+# Measure the cost of each weight by itself: the checkpoint with one weight rounded, compared with it in float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,16 +241,17 @@ class LayerCost:
 
 
 def layer_costs(
-    manifest: Manifest, checkpoint: str | Path, texts: Sequence[list[int]], steps: ExportProgress
+    manifest: Manifest, source: CheckpointSource, texts: Sequence[list[int]], steps: ExportProgress
 ) -> list[LayerCost]:
     """Measure each weight that the artifact has in fewer bits, on ``texts``; a forward over all texts for each weight.
 
-    Weights are rounded as the artifact's options say without data, even where it was calibrated. What rounding activations
-    costs is not part of it. Raises UsageError where the checkpoint is of another model, and for weights that were not rounded.
+    Weights are rounded as the artifact's options say without data, even where it was calibrated. What rounding
+    activations costs is not part of it. Raises UsageError where the checkpoint is of another model, and for weights
+    that were not rounded.
     """
     if manifest.options.quantize == "keep":
         raise UsageError("--layers measures what rounding costs, and this artifact has the bits of its file; leave it out.")
-    model = load_original(checkpoint, manifest).model
+    model = load_original(source, manifest).model
     oracle, costs = uncached(model), []
     originals = [oracle(text) for text in texts]
     with steps.counted("Rounding one weight at a time") as notify:
@@ -271,7 +268,7 @@ def layer_costs(
 
 @contextmanager
 def rounded_alone(model: PreTrainedModel, name: str, bits: int, manifest: Manifest) -> Iterator[int]:
-    """Inside, the weight ``name`` is rounded; yields how many numbers it has, 0 for a head that is its embedding."""
+    """Round the weight ``name`` inside the body; yield the number of its elements, 0 for a head that is its embedding."""
     stored, as_rows, back = _weight(model, name)
     if name != _first_name(model, stored):
         yield 0
@@ -287,7 +284,7 @@ def rounded_alone(model: PreTrainedModel, name: str, bits: int, manifest: Manife
 
 
 def _weight(model: PreTrainedModel, name: str) -> tuple[Tensor, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
-    """A weight as the model has it, and functions from that to rows [N, K] and back."""
+    """Return a weight as the model has it, and functions from that to rows [N, K] and back."""
     parent, _, last = name.rpartition(".")
     owner: Any = model.get_submodule(parent)
     held = getattr(owner, last)
@@ -300,6 +297,6 @@ def _weight(model: PreTrainedModel, name: str) -> tuple[Tensor, Callable[[Tensor
 
 
 def _first_name(model: PreTrainedModel, stored: Tensor) -> str:
-    """The first name, of a layer or of experts' weights, that ``stored`` has in the model."""
+    """Return the first name, of a layer or of experts' weights, that ``stored`` has in the model."""
     found: str = next(name for name, each in model.named_parameters() if each is stored)
     return found.removesuffix(".weight")

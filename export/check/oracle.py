@@ -1,4 +1,4 @@
-"""The checkpoint as an oracle: its eager forward without any cache, with the artifact's roundings where it has any."""
+"""Run a checkpoint eagerly: its uncached forward as an oracle, with an artifact's roundings, or its methods as a Session."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ from hybridge.cache.operations.quantized_rows import quantize_rows
 from hybridge.export.check.random_program import Oracle
 from hybridge.export.drafters.drafter import ArtifactDrafter
 from hybridge.export.drafters.plan import DrafterPlan
-from hybridge.export.layers.rounded_weight import Rounder
+from hybridge.export.layers import Rounder
 from hybridge.export.pinned.transformers import attention_function, chosen_attention, mask_function
 from hybridge.export.quantize.quantize import is_quantized, quantize
-from hybridge.export.source.checkpoint import Checkpoint, load_checkpoint, logits_width
-from hybridge.export.source.locate import Named
+from hybridge.export.source.checkpoint import CheckpointSource, LoadedModel, load_checkpoint, logits_width
 from hybridge.export.write.methods import State, build_cache, build_methods
 from hybridge.runtime.artifacts.options import Description, DrafterDescription, ExportOptions
 from hybridge.runtime.core.session import Session
@@ -34,38 +33,38 @@ from hybridge.runtime.core.session import Session
 ROUNDED = "hybridge_rounded"
 
 
-def load_oracle(checkpoint: str | Path | Named, manifest: Description, rounder: Rounder | None = None) -> Oracle:
-    """Return a function from tokens to logits [T, V]; ``rounder`` has the weights of a calibrated artifact.
+def load_oracle(checkpoint: CheckpointSource | str | Path, manifest: Description, rounder: Rounder | None = None) -> Oracle:
+    """Load the checkpoint with the artifact's roundings, and return its uncached forward: tokens to logits [T, V].
 
-    Raises CheckpointError, and UsageError if the model is another.
+    rounder: the weights of a calibrated artifact. Raises CheckpointError, and UsageError if it is another model.
     """
     original = load_original(checkpoint, manifest)
     round_as(original, manifest.options, rounder)
     return uncached(original.model)
 
 
-def load_original(checkpoint: str | Path | Named, manifest: Description) -> Checkpoint:
-    """Load the checkpoint in float32, as it is. Raises CheckpointError, and UsageError if the model is another."""
+def load_original(checkpoint: CheckpointSource | str | Path, manifest: Description) -> LoadedModel:
+    """Load the checkpoint in float32, as it is. Raises CheckpointError, and UsageError if it is another model."""
     loaded = load_checkpoint(checkpoint)
     config = loaded.config
     if (config.model_type, loaded.vocab_size) != (manifest.model_type, manifest.vocab_size):
         raise UsageError(
-            f"{loaded.folder} is a {config.model_type!r} model with {loaded.vocab_size} tokens, but the artifact is of a "
-            f"{manifest.model_type!r} model with {manifest.vocab_size}; give the checkpoint that it was exported from."
+            f"{loaded.source.folder} is a {config.model_type!r} model with {loaded.vocab_size} tokens, but the artifact is of "
+            f"a {manifest.model_type!r} model with {manifest.vocab_size}; give the checkpoint that it was exported from."
         )
     return loaded
 
 
-def round_as(checkpoint: Checkpoint, options: ExportOptions, rounder: Rounder | None = None) -> None:
-    """Round weights, keys and values of the model as an export with ``options`` does."""
+def round_as(loaded: LoadedModel, options: ExportOptions, rounder: Rounder | None = None) -> None:
+    """Round the model's weights, keys and values in place, as an export with ``options`` does."""
     if is_quantized(options):
-        quantize(checkpoint.model, options, rounder)
+        quantize(loaded.model, options, rounder)
     if options.kv_dtype != "float32":
-        round_keys(checkpoint.model, options)
+        round_keys(loaded.model, options)
 
 
 def uncached(model: PreTrainedModel) -> Oracle:
-    """Return a function of tokens to float32 logits [T, V]: one forward over all of them, without any cache."""
+    """Return a function from tokens to float32 logits [T, V]: one forward over all of them without a cache."""
 
     @torch.no_grad()
     def oracle(tokens: Sequence[int]) -> Tensor:
@@ -76,7 +75,7 @@ def uncached(model: PreTrainedModel) -> Oracle:
 
 
 def round_keys(model: PreTrainedModel, options: ExportOptions) -> None:
-    """Let the layers whose keys and values an artifact rounds attend over rounded ones, else as transformers does."""
+    """Let layers attend over rounded keys and values if the artifact rounds them; others attend as before."""
     layers = build_cache(model.config, options).cache_layers()
     for module in model.modules():
         index = getattr(module, "layer_idx", None)
@@ -89,26 +88,24 @@ def round_keys(model: PreTrainedModel, options: ExportOptions) -> None:
 
 
 def _attend_rounded(chosen: str, module: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Any:
-    """transformers' attention function ``chosen``, after rounding key and value [B, G, T, D] row by row."""
+    """Round key and value [B, G, T, D] row by row, then call transformers' attention function ``chosen``."""
     if module.keys_rounded_to == torch.int8:
         key, value = (steps.unsqueeze(-1) * quanta for quanta, steps in map(quantize_rows, (key, value)))
     elif module.keys_rounded_to:
         key, value = (rows.to(module.keys_rounded_to).to(rows.dtype) for rows in (key, value))
-    plain = sys.modules[type(module).__module__]  # what a model's own file calls plain attention knows its caps and sinks
+    plain = sys.modules[type(module).__module__]  # the eager attention in the model's own file handles caps and sinks
     attend = attention_function(chosen, getattr(plain, "eager_attention_forward", None))
     return attend(module, query, key, value, *args, **options)
 
 
-# A Session without an artifact: the adapted model's methods run eagerly.
-#
-# Where transformers' own cached forward is wrong (several tokens at once in Mamba, Jamba, Zamba, RecurrentGemma and
-# MiniMax),
-# this is the cached forward to use; and it shows what an export will compute before anything is exported.
+# A Session without an artifact: the adapted model's methods run eagerly. It shows what an export will compute, and
+# replaces transformers' cached forward if that is wrong (several tokens at once in Mamba, Jamba, Zamba, RecurrentGemma
+# and MiniMax).
 
 
 @dataclass(frozen=True, kw_only=True)
 class EagerDescription:
-    """What a Session must know of its model; see ``hybridge.runtime.artifacts.options.Description``."""
+    """The facts that a Session needs of its model; see ``hybridge.runtime.artifacts.options.Description``."""
 
     model_type: str
     vocab_size: int
@@ -138,7 +135,7 @@ class EagerProgram:
 
     @torch.no_grad()
     def call(self, name: str, *inputs: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-        """Run a method. What fails on its way, or is interrupted, is taken back: here it is many steps."""
+        """Run a method. Roll back if it fails or is interrupted, because a method is many steps here."""
         before = {name: each.clone() for name, each in self.cache.named_buffers() if name not in self._positional}
         try:
             outputs = self._methods[name](*(torch.tensor(each) for each in inputs))
@@ -151,7 +148,7 @@ class EagerProgram:
         for name, buffer in self.cache.named_buffers():
             if name in before:
                 buffer.copy_(before[name])
-        # It may have written rows behind the length, which longer slots count.
+        # The call may have written rows behind the length, which belong to longer slots.
         self.cache.forget_slots(self.cache.slot_length > self.cache.length)
 
 
@@ -168,7 +165,7 @@ def eager_session(
 ) -> Session:
     """Return a Session over ``model``, which stays as it is; its weights are shared, not copied.
 
-    drafter: the model's drafter, which ``hybridge.export.drafters.plan.plan_drafter`` made of the same options.
+    drafter: as ``hybridge.export.drafters.plan.plan_drafter`` planned it with the same options.
     Raises UnsupportedModelError for a family or a layer that is not supported, UsageError for impossible sizes.
     """
     options = options or ExportOptions()

@@ -1,4 +1,4 @@
-"""Run random operations on a session beside the plainest model of it: lists of tokens."""
+"""Run random operations on a session and on the simplest model of it, lists of tokens."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hybridge.cache.errors import UsageError, ValidationError
 from hybridge.runtime.core.session import Logits, Session
 
 Oracle = Callable[[Sequence[int]], Tensor]
-"""Tokens to the float32 logits [T, V] that a model should give."""
+"""A function from tokens to the float32 logits [T, V] that a model should compute."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """Logits [V] that the artifact gave after a text, and the operation that asked for them."""
+    """Logits [V] of the artifact after a text, and the number of the operation that returned them."""
 
     text: tuple[int, ...]
     logits: Tensor
@@ -26,9 +26,9 @@ class Observation:
 
 
 class RandomProgram:
-    """Random operations on a session beside the plainest model of it: a list of tokens, and a list for each slot.
+    """Random operations on a session and on its model: a list of tokens, and one for each slot.
 
-    Refusals belong to it: commits without a block, texts that do not fit, slots that do not exist or were overwritten.
+    They include calls to refuse: commits without a block, texts that do not fit, missing or overwritten slots.
     """
 
     def __init__(self, session: Session, rng: random.Random) -> None:
@@ -41,19 +41,19 @@ class RandomProgram:
         session.reset()
 
     def play(self, operations: int) -> None:
-        """Run ``operations`` of them. Raises ValidationError where the session breaks the rules."""
+        """Run ``operations`` operations. Raises ValidationError if the session differs from its model."""
         while len(self.log) < operations:
             self.step()
 
     def step(self) -> None:
-        """Run one operation, often the commit of a verified block. Raises ValidationError likewise."""
+        """Run one operation, often the commit of a verified block. Raises ValidationError as ``play`` does."""
         operation = self._commit if self.block and self.rng.random() < 0.8 else self._choose(self.choices())
         operation()
         if self.session.length != len(self.text):
             raise self._wrong(f"the length is {self.session.length}, expected {len(self.text)}")
 
     def choices(self) -> dict[Callable[[], None], float]:
-        """Return how often each operation is chosen, relative to the others."""
+        """Return the relative frequency of each operation."""
         choices = {
             self._prefill: 4, self._decode: 4, self._verify: 6, self._commit: 5, self._snapshot: 2, self._restore: 2,
             self._reset: 0.3,
@@ -135,7 +135,7 @@ class RandomProgram:
         self.text, self.block, self.slots = [], None, {}
 
     def _overwrite(self) -> None:
-        """Tokens are being written at the current length: what slots keep beyond it is lost."""
+        """Forget slots beyond the current length, whose rows are overwritten by new tokens."""
         self.slots = {slot: text for slot, text in self.slots.items() if len(text) <= len(self.text)}
         self.block = None
 

@@ -1,8 +1,8 @@
-"""Check that an artifact computes what its checkpoint computes: random programs of all operations, then whole generations.
+"""Check that an artifact computes the same as its checkpoint: random programs of all operations, greedy generations, texts.
 
-The oracle is the *uncached* forward of the eager model over the whole text: a function from tokens to logits [T, V], because
-transformers' own cached forward is itself wrong for some families. It is causal, so that one forward over the longest text of a
-branch answers for every prefix of it.
+The oracle is the *uncached* forward of the eager model over the whole text, a function from tokens to logits [T, V],
+because transformers' own cached forward is wrong for some families. It is causal, so one forward over the longest text
+of a branch answers for every prefix.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ from hybridge.cache.errors import UsageError, ValidationError
 from hybridge.export.check.evaluate import Drift, measure_drift
 from hybridge.export.check.oracle import load_original, round_as, uncached
 from hybridge.export.check.random_program import Oracle, RandomProgram
-from hybridge.export.layers.rounded_weight import Rounder
 from hybridge.export.progress import ExportProgress
-from hybridge.export.quantize.kept import stored_rounder
+from hybridge.export.quantize.gptq import stored_rounder
 from hybridge.export.quantize.quantize import is_lossy
-from hybridge.export.source.checkpoint import Checkpoint
-from hybridge.export.source.locate import Named
+from hybridge.export.source.checkpoint import CheckpointSource, LoadedModel
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
@@ -37,16 +35,47 @@ from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats
 
 Notify = Callable[[int, int], None]
-Drafted = Callable[[list[int], int, GenerationStats], Iterable[int]]
-"""So many tokens behind a prompt, greedily, with the artifact's own drafter; counts what it did."""
+GenerateDrafted = Callable[[list[int], int, GenerationStats], Iterable[int]]
+"""Generates a number of tokens behind a prompt, greedily, with the artifact's own drafter, and counts into the stats."""
 
 OPERATIONS_PER_PROGRAM = 40
 TOLERANCE = 2e-5
 """Largest error that passes, relative to the largest logit."""
 
 ROUNDED_KEYS_TOLERANCE, ROUNDED_ACTIVATIONS_TOLERANCE = 2e-3, 5e-2
-"""The same where keys and values, or what goes into linear layers, are rounded to 8 bits as they come: a difference in the last
-bit of what is rounded then makes a whole step, now and then in each layer."""
+"""Tolerances if keys and values, or inputs of linear layers, are rounded to 8 bits at run time: a difference in the last bit
+before rounding sometimes makes a whole step, in each layer."""
+
+PROMPTS, NEW_TOKENS = 20, 200
+"""Prompts of a validation, and most tokens generated for each."""
+
+
+def validate_session(
+    artifact: Path, source: CheckpointSource, steps: ExportProgress, *, programs: int, seed: int
+) -> ValidationReport:
+    """Compare an artifact with the eager model of its checkpoint; ``report.check()`` raises if it failed."""
+    opened = open_artifact(artifact)
+    session = Session.of(opened)
+    options, calibration = opened.manifest.options, opened.manifest.calibration
+    rounded = load_original(source, opened.manifest)
+    round_as(rounded, options, stored_rounder(opened.program, calibration.stored) if calibration else None)
+    oracle, texts = uncached(rounded.model), compare_texts(opened, rounded)
+    with steps.counted("Validating against eager") as notify:
+        report = validate(
+            session,
+            oracle,
+            programs=programs,
+            prompts=PROMPTS,
+            new_tokens=max(1, min(NEW_TOKENS, session.max_seq_len // 2)),
+            seed=seed,
+            notify=notify,
+            drafted=_own_drafter(session),
+        )
+    report.tokenizer = texts
+    if is_lossy(options):
+        original = uncached(load_original(source, opened.manifest).model)
+        report.drift = measure_drift(session, original, oracle, seed=seed)
+    return report
 
 
 def validate(
@@ -58,12 +87,16 @@ def validate(
     new_tokens: int,
     seed: int,
     notify: Notify,
-    drafted: Drafted | None = None,
+    drafted: GenerateDrafted | None = None,
 ) -> ValidationReport:
     """Run ``programs`` random programs and ``prompts`` greedy generations of ``new_tokens`` against ``oracle``.
 
-    notify(done, total) is called after each. drafted: of an artifact with a drafter of its own.
-    Raises UsageError for counts below 0.
+    Args:
+        notify: is called with the number done and the total after each.
+        drafted: generates with the artifact's own drafter, if it has one.
+
+    Raises:
+        UsageError: a count is below 0.
     """
     if min(programs, prompts, new_tokens) < 0:
         raise UsageError("programs, prompts and tokens must be 0 or more.")
@@ -81,18 +114,18 @@ def validate(
 
 
 def tolerance(options: ExportOptions) -> float:
-    """Return how far an artifact with ``options`` may be from the eager model with the same quantized weights."""
+    """Return the largest error, relative to the largest logit, of an artifact with ``options`` that passes."""
     if options.rounds_inputs:
         return ROUNDED_ACTIVATIONS_TOLERANCE
     return TOLERANCE if options.kv_dtype == "float32" else ROUNDED_KEYS_TOLERANCE
 
 
 def compare(report: ValidationReport, program: int, run: RandomProgram, oracle: Oracle) -> None:
-    """Hold every observation against the oracle, with one forward for each branch of the program's texts."""
+    """Compare every observation with the oracle, by one forward for each branch of the program's texts."""
     want: dict[int, Tensor] = {}
     longest: tuple[int, ...] = ()
     answers = torch.empty(0)
-    # In reverse order, every text comes after one that it is a prefix of, if there is one.
+    # In reverse order, a text comes after those that it is a prefix of.
     for i in sorted(range(len(run.observations)), key=lambda i: run.observations[i].text, reverse=True):
         text = run.observations[i].text
         if longest[: len(text)] != text:
@@ -115,9 +148,9 @@ def _check_generation(
     oracle: Oracle,
     rng: random.Random,
     new_tokens: int,
-    drafted: Drafted | None,
+    drafted: GenerateDrafted | None,
 ) -> None:
-    """Greedy with and without speculation against eager greedy, on a prompt that repeats itself: many draft tokens."""
+    """Compare greedy output with and without speculation with eager greedy, on a repetitive prompt with many draft tokens."""
     check = report.generation
     phrase = [rng.randrange(session.vocab_size) for _ in range(rng.randint(4, 12))]
     prompt = (phrase * 12)[: max(1, min(48, session.max_seq_len - 1))]
@@ -125,7 +158,7 @@ def _check_generation(
     session.reset()
     plain = list(session.generate(prompt, max_new_tokens=new_tokens))
     session.reset()
-    drafter = Careless(rng, session.vocab_size) if session.verify_len > 1 else None
+    drafter = CorruptingDrafter(rng, session.vocab_size) if session.verify_len > 1 else None
     block = session.verify_len if drafter else None  # always propose, however wrong the draft tokens are
     speculative = list(session.generate(prompt, max_new_tokens=new_tokens, drafter=drafter, block_length=block, stats=stats))
     check.prompts += 1
@@ -145,8 +178,8 @@ def _check_generation(
         check.drafted_rejected += own_stats.proposed - own_stats.accepted
 
 
-class Careless:
-    """Proposes what followed the text's last two tokens before, sometimes spoilt: blocks of every length are accepted."""
+class CorruptingDrafter:
+    """Proposes what followed the text's last two tokens before, sometimes corrupted, so that every number is accepted."""
 
     needs_hidden = is_free = False
 
@@ -165,9 +198,9 @@ class Careless:
 
 
 def is_greedy(report: ValidationReport, prompt: list[int], tokens: list[int], oracle: Oracle) -> bool:
-    """Return whether each token is the eager model's best after what precedes it: the whole is then its greedy output.
+    """Return whether ``tokens`` are the eager model's greedy output: each is its best after those before it.
 
-    One forward over the text answers for every prefix. A tie counts as agreement, and is counted.
+    One forward over the text answers for every prefix. A tie counts as agreement, and is reported.
     """
     logits = oracle(prompt + tokens[:-1])[len(prompt) - 1 :]
     best = logits.max(-1).values
@@ -179,7 +212,7 @@ def is_greedy(report: ValidationReport, prompt: list[int], tokens: list[int], or
 
 @dataclass(kw_only=True)
 class Divergence:
-    """The first place where the artifact leaves the eager model, with what led to it."""
+    """The first difference from the eager model, with the operations that led to it."""
 
     program: int
     operations: list[str]
@@ -189,9 +222,9 @@ class Divergence:
 
 @dataclass(kw_only=True)
 class GenerationCheck:
-    """Greedy generations compared. A tie is a token whose best two logits are closer than the tolerance.
+    """Counts of compared greedy generations. A tie is a token whose best two logits are closer than the tolerance.
 
-    drafted: with the artifact's own drafter, if it has one; the others' draft tokens are looked up in the text.
+    drafted_*: with the artifact's own drafter, if it has one; the draft tokens of the others are looked up in the text.
     """
 
     prompts: int = 0
@@ -215,7 +248,7 @@ class GenerationCheck:
 
 @dataclass(kw_only=True)
 class TextCheck:
-    """Texts that the artifact's tokenizer and the checkpoint's were given. difference: the first with other tokens."""
+    """Counts of texts for which both tokenizers were compared. difference: the first text with other tokens."""
 
     texts: int = 0
     equal: int = 0
@@ -224,7 +257,7 @@ class TextCheck:
 
 @dataclass(kw_only=True)
 class ValidationReport:
-    """Counts of what was run, and how far the artifact was off. Errors are absolute, and relative to the largest logit."""
+    """The result of a validation: counts and errors, absolute and relative to the largest logit."""
 
     seed: int
     tolerance: float
@@ -262,7 +295,7 @@ class ValidationReport:
         return self.first_divergence is None and self.generation.passed and not self.tokenizer.difference
 
     def observe(self, operation: str, position: int, error: float, *, same_best: bool) -> None:
-        """Count a vector of logits: the operation that gave it, its position and error, and whether its best token agrees."""
+        """Count a vector of logits by the operation that gave it, its position and error, and whether its best token agrees."""
         self.compared += 1
         self.worst, self.total = max(self.worst, error), self.total + error
         self.top1_matches += same_best
@@ -270,7 +303,7 @@ class ValidationReport:
         self.worst_at[place] = max(self.worst_at.get(place, 0.0), error)
 
     def check(self) -> None:
-        """Raises ValidationError where the artifact is not what the checkpoint is."""
+        """Raise ValidationError if the artifact differs from its checkpoint."""
         if self.tokenizer.difference:
             raise ValidationError(
                 f"the artifact's tokenizer gives other tokens than the checkpoint's: {self.tokenizer.difference}. Export the "
@@ -284,7 +317,7 @@ class ValidationReport:
             )
 
     def _drafted(self) -> str:
-        """How the artifact's own drafter did, if it has one."""
+        """Return the words for the artifact's own drafter, if it has one."""
         check = self.generation
         if not check.drafted_prompts:
             return ""
@@ -303,42 +336,8 @@ class ValidationReport:
         return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in own.items()}
 
 
-# Hold an artifact against the checkpoint that it was exported from.
-
-
-PROMPTS, NEW_TOKENS = 20, 200
-
-
-def validate_session(
-    artifact: Path, checkpoint: str | Path | Named, steps: ExportProgress, *, programs: int, seed: int
-) -> ValidationReport:
-    """Compare an artifact with the eager model; ``report.check()`` then raises where it failed."""
-    opened = open_artifact(artifact)
-    session = Session.of(opened)
-    oracle, texts = _load(checkpoint, opened)
-    report = _compare(session, oracle, steps, _drafted(session), programs=programs, seed=seed)
-    report.tokenizer = texts
-    if is_lossy(session.manifest.options):
-        original = uncached(load_original(checkpoint, session.manifest).model)
-        report.drift = measure_drift(session, original, oracle, seed=seed)
-    return report
-
-
-def _load(checkpoint: str | Path | Named, artifact: Artifact) -> tuple[Oracle, TextCheck]:
-    """Return the checkpoint with the artifact's roundings, and how their tokenizers compare."""
-    original = load_original(checkpoint, artifact.manifest)
-    round_as(original, artifact.manifest.options, _stored(artifact))
-    return uncached(original.model), compare_texts(artifact, original)
-
-
-def _stored(artifact: Artifact) -> Rounder | None:
-    """The rounded weights of a calibrated artifact, which nothing else has."""
-    calibration = artifact.manifest.calibration
-    return stored_rounder(artifact.program, calibration.stored) if calibration else None
-
-
-def _drafted(session: Session) -> Drafted | None:
-    """Generation with the artifact's own drafter, if it has one, always by the longest block."""
+def _own_drafter(session: Session) -> GenerateDrafted | None:
+    """Return a function that generates with the artifact's own drafter in the longest blocks; None without a drafter."""
     if session.manifest.drafter is None:
         return None
     drafter = BlockDrafter(session)
@@ -351,24 +350,7 @@ def _drafted(session: Session) -> Drafted | None:
     return drafted
 
 
-def _compare(
-    session: Session, oracle: Oracle, steps: ExportProgress, drafted: Drafted | None, *, programs: int, seed: int
-) -> ValidationReport:
-    new_tokens = max(1, min(NEW_TOKENS, session.max_seq_len // 2))
-    with steps.counted("Validating against eager") as notify:
-        return validate(
-            session,
-            oracle,
-            programs=programs,
-            prompts=PROMPTS,
-            new_tokens=new_tokens,
-            seed=seed,
-            notify=notify,
-            drafted=drafted,
-        )
-
-
-# Compare the tokens of an artifact's tokenizer with its checkpoint's, on texts that tokenizers differ on.
+# Compare tokenizers, on texts that tokenizers differ on
 
 
 ODD_TEXTS = (
@@ -387,16 +369,16 @@ ODD_TEXTS = (
 )
 
 
-def compare_texts(artifact: Artifact, checkpoint: Checkpoint) -> TextCheck:
-    """Return how the artifact's tokens compare with the checkpoint's; no texts where one of them has no tokenizer."""
-    wanted = checkpoint.tokenizer
+def compare_texts(artifact: Artifact, loaded: LoadedModel) -> TextCheck:
+    """Compare the artifact's tokens with the checkpoint's; on no texts if one of them has no tokenizer."""
+    wanted = loaded.source.tokenizer
     if artifact.tokenizer is None or wanted.tokenizer is None:
         return TextCheck()
     return compare_tokenizers(tokenizer_of(artifact), wanted.tokenizer, [*wanted.special.values()])
 
 
 def compare_tokenizers(found: Tokenizer, wanted: Tokenizer, special: Sequence[str]) -> TextCheck:
-    """Return how many texts, some with special tokens in them, become the same tokens, with what is added around them."""
+    """Count the texts, some with special tokens in them, that become the same tokens, those added around them included."""
     check = TextCheck()
     for text in (*ODD_TEXTS, *(f"a{token} b" for token in special)):
         got, want = found.encode(text).ids, wanted.encode(text).ids

@@ -16,6 +16,7 @@ from hybridge.export.cli.embedded import EMBEDDED, export_embedded
 from hybridge.export.cli.figures import Figure, Subject, figures, print_figures
 from hybridge.export.cli.steps import ConsoleProgress
 from hybridge.export.cli.validate import print_report
+from hybridge.export.source.checkpoint import resolve_checkpoint
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
 from hybridge.runtime.cli.console import err, out
 from hybridge.runtime.core.drafters import Drafter
@@ -46,7 +47,7 @@ def demonstrate(output: Path, programs: int) -> None:
     err.print("[bold]1. Export[/] the embedded models")
     manifest = export_embedded(output, draft, dspark)
     err.print("[bold]2. Validate[/] the target against the uncached eager model")
-    report = validate_session(output, EMBEDDED, ConsoleProgress(err), programs=programs, seed=0)
+    report = validate_session(output, resolve_checkpoint(EMBEDDED), ConsoleProgress(err), programs=programs, seed=0)
     print_report(report, out)
     err.print("[bold]3. Generate[/] with and without speculation")
     subject = load(Artifacts(output, draft, dspark))

@@ -29,7 +29,7 @@ from hybridge.cache.operations.kernels import Scoring
 from hybridge.export.drafters.block_layers import Chooser, Draws, Mlp, RmsNorm
 from hybridge.export.drafters.checkpoint import MOST_LAYERS, Angles, Fields, Rope, fill, load_rope, read_tensors, rotate
 from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, Target
-from hybridge.export.layers.packed_layers import constant
+from hybridge.export.layers import constant
 from hybridge.export.model.families.family import Unregistered
 from hybridge.runtime.artifacts.options import DrafterDescription
 

@@ -20,7 +20,7 @@ from hybridge.export.drafters.block_config import BlockDrafterConfig
 from hybridge.export.drafters.block_layers import Backbone, CandidateSelector, Chooser, Draws, EachAlone, Guesses, MarkovTail
 from hybridge.export.drafters.checkpoint import Rope, fill, load_rope, read_tensors
 from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, Target
-from hybridge.export.layers.packed_layers import constant
+from hybridge.export.layers import constant
 from hybridge.export.model.families.family import Unregistered
 from hybridge.runtime.artifacts.options import DrafterDescription
 

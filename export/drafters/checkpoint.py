@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hybridge.cache.errors import CheckpointError
-from hybridge.export.layers.packed_layers import constant
+from hybridge.export.layers import constant
 from hybridge.export.pinned.transformers import rope_frequencies
 from hybridge.export.source.files import first_line
 from hybridge.runtime.artifacts.options import LIMITS

@@ -16,7 +16,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.drafter import DrafterLengthLayer
 from hybridge.export.model.families.family import Unregistered
-from hybridge.export.source.checkpoint import Checkpoint
+from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.runtime.artifacts.options import DrafterDescription
 
 Answers = tuple[Tensor, ...]
@@ -90,7 +90,7 @@ LARGEST_TEXT = 64 << 20
 """Bytes: the counts of rarer tokens say nothing that matters."""
 
 
-def draft_ids(checkpoint: Checkpoint, asked: DraftVocabulary) -> Tensor:
+def draft_ids(checkpoint: LoadedModel, asked: DraftVocabulary) -> Tensor:
     """Return ids int64 [n] in order, of which the tokens that end a text are always some.
 
     Raises UsageError where there are none or as many as there are tokens, or where the text cannot be read.
@@ -104,8 +104,8 @@ def draft_ids(checkpoint: Checkpoint, asked: DraftVocabulary) -> Tensor:
     return torch.tensor(sorted({*ids, *checkpoint.eos_ids}))
 
 
-def _of_text(checkpoint: Checkpoint, path: Path) -> set[int]:
-    tokenizer = checkpoint.tokenizer.tokenizer
+def _of_text(checkpoint: LoadedModel, path: Path) -> set[int]:
+    tokenizer = checkpoint.source.tokenizer.tokenizer
     if tokenizer is None:
         raise UsageError(f"--draft-vocab {path} needs the model's tokenizer, and it has none; give a number of tokens.")
     try:

@@ -23,7 +23,7 @@ from hybridge.cache.operations.kernels import Scoring
 from hybridge.export.drafters.block_layers import Attention, Chooser, Draws, Mlp, RmsNorm
 from hybridge.export.drafters.checkpoint import Fields, Rope, fill, load_rope, read_tensors
 from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, Target
-from hybridge.export.layers.packed_layers import constant
+from hybridge.export.layers import constant
 from hybridge.export.model.families.family import Unregistered
 from hybridge.runtime.artifacts.options import DrafterDescription
 

@@ -28,7 +28,7 @@ from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, Target
 from hybridge.export.drafters.mtp_families import LAYER, MtpFamily, mtp_config, mtp_family
 from hybridge.export.model.adapt import adapt_layer
 from hybridge.export.model.families.family import Unregistered
-from hybridge.export.source.checkpoint import Checkpoint
+from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.export.source.text_model import decoder_of
 from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions
 
@@ -185,7 +185,7 @@ class MtpWeights(nn.Module):
         return normed
 
 
-def load_mtp(checkpoint: Checkpoint, count: int | None = None) -> MtpWeights:
+def load_mtp(checkpoint: LoadedModel, count: int | None = None) -> MtpWeights:
     """Read the first ``count`` layers, all if it is left out, beside a loaded checkpoint, in float32.
 
     Raises what ``mtp_family`` does, UnsupportedModelError for more layers than the family's are known with, and CheckpointError
@@ -195,7 +195,7 @@ def load_mtp(checkpoint: Checkpoint, count: int | None = None) -> MtpWeights:
     family, wanted = mtp_family(config), mtp_config(config)
     with torch.device("meta"):
         drafter = MtpWeights(wanted, decoder_of(checkpoint.model), min(count or MOST, wanted.num_hidden_layers))
-    stored = family.restored(read_tensors(checkpoint.folder, lambda name: family.inside(name, config)))
+    stored = family.restored(read_tensors(checkpoint.source.folder, lambda name: family.inside(name, config)))
     _check_layers(checkpoint, family, stored, wanted.num_hidden_layers)
     unused = {name for name in stored if (layer := LAYER.match(name)) and int(layer[1]) >= len(drafter.layers)}
     stored = {name: each for name, each in stored.items() if name not in unused}
@@ -204,7 +204,7 @@ def load_mtp(checkpoint: Checkpoint, count: int | None = None) -> MtpWeights:
     fill(
         drafter,
         {named.get(name, f"{UNKNOWN}{name}"): each for name, each in stored.items()},
-        checkpoint.folder,
+        checkpoint.source.folder,
         shown=lambda name: shown.get(name) or family.outside(name.removeprefix(UNKNOWN), config),
         advice="its drafter cannot be exported, leave out --mtp.",
     )
@@ -216,10 +216,12 @@ UNKNOWN = "?"
 """Before a name that no weight of ours has."""
 
 
-def _check_layers(checkpoint: Checkpoint, family: MtpFamily, stored: dict[str, Tensor], layers: int) -> None:
+def _check_layers(checkpoint: LoadedModel, family: MtpFamily, stored: dict[str, Tensor], layers: int) -> None:
     if not stored:
         place = family.outside("layers.0.*" if family.behind else "*", checkpoint.config)
-        raise CheckpointError(f"{checkpoint.folder} has no {place} weights to make a drafter of; export it without --mtp.")
+        raise CheckpointError(
+            f"{checkpoint.source.folder} has no {place} weights to make a drafter of; export it without --mtp."
+        )
     found = {int(layer[1]) for name in stored if (layer := LAYER.match(name))}
     if found == {*range(layers)}:
         return
@@ -230,7 +232,7 @@ def _check_layers(checkpoint: Checkpoint, family: MtpFamily, stored: dict[str, T
             f"{checkpoint.config.model_type!r} models; export without --mtp."
         )
     raise CheckpointError(
-        f"{checkpoint.folder} has {len(found)} layers of multi-token prediction, but its config.json says {layers}; "
+        f"{checkpoint.source.folder} has {len(found)} layers of multi-token prediction, but its config.json says {layers}; "
         "take the config.json and the weights of one checkpoint, or export without --mtp."
     )
 

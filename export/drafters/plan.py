@@ -30,7 +30,7 @@ from hybridge.export.drafters.drafter import ArtifactDrafter, DraftVocabulary, d
 from hybridge.export.drafters.eagle import EagleConfig, EagleDrafter, EagleWeights, load_eagle, read_eagle_config
 from hybridge.export.drafters.mtp import MtpDrafter, MtpWeights, check_mtp, load_mtp, mtp_state
 from hybridge.export.drafters.mtp_families import mtp_config
-from hybridge.export.source.checkpoint import Checkpoint, logits_width
+from hybridge.export.source.checkpoint import LoadedModel, logits_width
 from hybridge.export.source.files import check_files, read_object
 from hybridge.export.source.locate import find_checkpoint
 from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions
@@ -54,7 +54,7 @@ class DrafterPlan(Protocol):
     def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
         """Return its state: the layers of the cache behind the target's, its length first."""
 
-    def load(self, checkpoint: Checkpoint) -> nn.Module:
+    def load(self, checkpoint: LoadedModel) -> nn.Module:
         """Read its weights, in float32, for the target in ``checkpoint``. Raises CheckpointError."""
 
     def build(self, weights: Any, cache: HybridCache) -> ArtifactDrafter:
@@ -89,7 +89,7 @@ class MtpPlan:
             )
         return [DrafterLengthLayer(sizes, kernels), *layers]
 
-    def load(self, checkpoint: Checkpoint) -> MtpWeights:
+    def load(self, checkpoint: LoadedModel) -> MtpWeights:
         return load_mtp(checkpoint, self.count)
 
     def build(self, weights: Any, cache: HybridCache) -> ArtifactDrafter:
@@ -193,7 +193,7 @@ class BlockPlan:
                 found.append(layer)
         return found
 
-    def load(self, checkpoint: Checkpoint) -> BlockWeights:
+    def load(self, checkpoint: LoadedModel) -> BlockWeights:
         model = checkpoint.model
         own = (model.get_input_embeddings(), model.get_output_embeddings())
         copies = dict(zip(COPIES, (each.weight for each in own), strict=True))
@@ -237,7 +237,7 @@ class EaglePlan:
         heads, width = self.config.kv_heads, self.config.head_dim
         return [DrafterLengthLayer(sizes, kernels), DrafterAttentionLayer(sizes, kernels, kv_heads=heads, head_dim=width)]
 
-    def load(self, checkpoint: Checkpoint) -> EagleWeights:
+    def load(self, checkpoint: LoadedModel) -> EagleWeights:
         return load_eagle(self.folder, self.config, len(self.taps), checkpoint.model.get_input_embeddings().weight)
 
     def build(self, weights: Any, cache: HybridCache) -> ArtifactDrafter:
@@ -277,7 +277,7 @@ class AssistantPlan:
     def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
         return [DrafterLengthLayer(sizes, kernels)]
 
-    def load(self, checkpoint: Checkpoint) -> AssistantWeights:
+    def load(self, checkpoint: LoadedModel) -> AssistantWeights:
         return load_assistant(self.folder, self.config)
 
     def build(self, weights: Any, cache: HybridCache) -> ArtifactDrafter:

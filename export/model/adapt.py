@@ -18,7 +18,7 @@ from hybridge.cache.errors import UnsupportedModelError, UsageError
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.attention import AttentionLayer
 from hybridge.cache.operations.kernels import Scoring
-from hybridge.export.layers.packed_layers import EXPERTS
+from hybridge.export.layers import EXPERTS
 from hybridge.export.model.families import ADAPTATIONS
 from hybridge.export.model.families.family import Adaptation, Unregistered
 from hybridge.export.pinned.transformers import choose_attention, choose_experts, keep_first_angles, rope_types

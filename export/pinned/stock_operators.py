@@ -52,4 +52,4 @@ SCHEMAS: Mapping[str, str] = {
         "Tensor indices) -> Tensor"
     ),
 }
-"""The schemas that the calls in ``export/kernel_sets/llm.py`` and ``export/layers/stock_layers.py`` are written for."""
+"""The schemas that the calls in ``export/kernel_sets/llm.py`` and ``export/quantize/stock.py`` are written for."""

@@ -1,4 +1,4 @@
-"""What a device does with an artifact, in a form that can be put beside other devices' figures."""
+"""Measure an artifact on a device, in a form that can be compared with other devices' figures."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from hybridge.runtime.pinned import EXECUTORCH
 from hybridge.runtime.platforms import processor_name
 
 SECONDS = 2.0
-"""How long each operation is measured, where the context has room for it."""
+"""Seconds to measure each operation, if the context has room for it."""
 PROMPT = 512
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceReport:
-    """One row. Speeds in tokens per second, times in milliseconds, all medians; bandwidth in bytes per second.
+    """The figures of a device. Times in milliseconds, speeds in tokens per second, all medians; bandwidth in bytes per second.
 
-    instruction_sets: those that the processor has, of our kernels, and the one that runs, both empty with other kernels.
-    decode_bytes: what a decode reads and writes after ``context`` tokens.
+    instruction_set: of our kernels, the one that runs; instruction_sets: those that the processor has; empty with other
+    kernels. decode_bytes: read and written by a decode after ``context`` tokens.
     """
 
     processor: str
@@ -59,7 +59,7 @@ class DeviceReport:
 
     @property
     def share_of_bandwidth(self) -> float:
-        """Return the time of moving a decode's bytes at the measured bandwidth in that of the decode."""
+        """Return the share of a decode's time that moving its bytes at the measured bandwidth would take."""
         return self.decode_bytes / self.bandwidth / (self.decode_milliseconds / 1e3)
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class DeviceReport:
 
 
 def measure_device(artifact: Artifact, context: int) -> DeviceReport:
-    """Measure a .pte after ``context`` tokens. Raises what opening it raises, and UsageError where it has no room for that."""
+    """Measure a .pte after ``context`` tokens. Raises what opening it raises, and UsageError if it has no room for them."""
     options = artifact.manifest.options
     if options.format != "pte":
         raise UsageError(f"{artifact.folder} is for onnxruntime, which --device is not for; export it with --format pte.")
@@ -120,7 +120,7 @@ def measure_device(artifact: Artifact, context: int) -> DeviceReport:
 
 
 def decode_bytes(artifact: Artifact, context: int) -> int:
-    """Return the bytes that a decode after ``context`` tokens reads and writes, as its instructions say."""
+    """Return the bytes that a decode after ``context`` tokens reads and writes, by its instructions."""
     plan = ProgramFile(artifact.program).plans[artifact.manifest.program_method("decode")]
     return sum(bytes_moved(each, context) for each in read_instructions(plan))
 
@@ -131,7 +131,7 @@ def _decodes(session: Session, context: int, room: int) -> list[float]:
 
 
 def _verifies(session: Session, context: int, room: int) -> tuple[list[float], list[float]]:
-    """Seconds of verifies, and of commits of half of their tokens."""
+    """Return the seconds of verifies, and of commits of half of their tokens."""
     _fill(session, context)
     block, accepted = [_token(session, i) for i in range(session.verify_len)], max(1, session.verify_len // 2)
     pairs = [(_timed(session.verify, block), _timed(session.commit, accepted)) for _ in _for_a_while(max(1, room // accepted))]

@@ -1,8 +1,8 @@
 """Time the parts of a method: each as a method of its own, in turn with the others and with the whole.
 
-What the instructions of other parts would have computed is missing, so the numbers that a part computes mean nothing; only its
-time does. The time of the bookkeeping that a part carries along (positions, masks, indices) is taken off again. In turn,
-because a part that ran again and again would find its weights in the processor's caches, where a decode never finds them.
+A part lacks the results of the other parts' instructions, so only its time means something, not its numbers. The time
+of the bookkeeping that it needs (positions, masks, indices) is subtracted. The parts run in turn, because a part that
+ran repeatedly would find its weights in the processor's caches, where a decode never finds them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hybridge.runtime.artifacts.manifest import PROGRAM
 from hybridge.runtime.core.session import Session
 
 READ = 2**26
-"""Numbers of 4 bytes to measure the bandwidth with: far beyond the last cache."""
+"""Numbers of 4 bytes to measure the bandwidth with, far more than the last cache holds."""
 
 
 def profile(
@@ -45,7 +45,7 @@ def profile(
 ) -> list[Profile]:
     """Return a profile of each of ``methods`` (prefill, decode, a verify) after ``context`` tokens.
 
-    Raises ArtifactError, and UsageError where the context leaves no room for a block.
+    Raises ArtifactError, and UsageError if the context leaves no room for a block.
     """
     options = artifact.manifest.options
     room = options.max_seq_len - max(options.prefill_chunk, options.verify_len, 2)  # a decode runs twice in each round
@@ -60,7 +60,7 @@ class Profiler:
     """An artifact's program with a method for each part of ``methods``."""
 
     def __init__(self, artifact: Artifact, methods: Sequence[str], folder: Path) -> None:
-        """``folder`` is for a copy of the program, of about its size. Raises ArtifactError."""
+        """Write a copy of the program, of about its size, into ``folder``, and load it. Raises ArtifactError."""
         file = ProgramFile(artifact.program)
         vocabulary = artifact.manifest.vocab_size
         self._cuts = {name: Cut(name, file.plans[artifact.manifest.program_method(name)], vocabulary) for name in methods}
@@ -79,7 +79,7 @@ class Profiler:
     def run(self, method: str, context: int, rounds: int, clock: Clock = time.perf_counter) -> Profile:
         """Time a method after ``context`` tokens: medians of ``rounds`` rounds, in each of which every part runs once.
 
-        With one thread ``time.process_time`` is the better clock: what else the machine does is not counted.
+        With one thread ``time.process_time`` is the better clock, because it does not count other processes.
         """
         cut = self._cuts[method]
         inputs = self._inputs[method]
@@ -91,7 +91,9 @@ class Profiler:
             self.session.prefill([0] * context)
             self.program.call(cut.method(WHOLE), *inputs)  # the first call after a pause is slower than the others
             for name, measured in times.items():
-                self.program.call(cut.method(POSITIONS), *inputs)  # so that what is taken off costs the same every time
+                self.program.call(
+                    cut.method(POSITIONS), *inputs
+                )  # so that the subtracted bookkeeping takes the same time in each
                 start = clock()
                 self.program.call(cut.method(name), *inputs)
                 measured.append(clock() - start)
@@ -100,13 +102,12 @@ class Profiler:
 
 
 def _inputs(tokens: Sequence[int], *counts: Sequence[int]) -> tuple[torch.Tensor, ...]:
-    """Tokens of that shape, and that all of them count."""
+    """Return tokens of that shape, and their number for each count."""
     count = math.prod(tokens)
     return torch.zeros(*tokens, dtype=torch.long), *(torch.full(tuple(each), count) for each in counts)
 
 
-# Sort instructions into parts of the model, by their operator and by what their block has in it.
-
+# Assign instructions to parts of the model, by their operator and by the mixer of their block
 
 WHOLE = "whole"
 POSITIONS = "positions and masks"
@@ -124,7 +125,7 @@ def part_names(instructions: Sequence[Instruction], vocab_size: int) -> list[str
 
 
 def _blocks(instructions: Sequence[Instruction]) -> Iterator[list[Instruction]]:
-    """A block begins with the norm of what the embedding made."""
+    """Yield blocks, each of which begins with a norm of hidden states."""
     width = next((each.shape[-1:] for each in instructions if "embedding" in each.name), ())
     block: list[Instruction] = []
     for each in instructions:
@@ -136,7 +137,7 @@ def _blocks(instructions: Sequence[Instruction]) -> Iterator[list[Instruction]]:
 
 
 def _mixer(block: Sequence[Instruction]) -> str:
-    """The operators that mix tokens in a block; a block without one is an MLP."""
+    """Return the operators that mix tokens in a block; a block without one is an MLP."""
     attends = any(_is(each, ATTENTION) and not _is(each, RECURRENT) for each in block)
     recurrent = {_short(each): None for each in block if _is(each, RECURRENT)}
     mixers = [name for name in recurrent if len(recurrent) == 1 or ("conv" not in name and "window" not in name)]
@@ -168,12 +169,12 @@ def _is(each: Instruction, words: Sequence[str]) -> bool:
 
 
 def _short(each: Instruction) -> str:
-    """``gated_delta_rule`` of ``hybridge::gated_delta_rule_verify.out``."""
+    """Return ``gated_delta_rule`` of ``hybridge::gated_delta_rule_verify.out``."""
     return each.name.partition("::")[2].partition(".")[0].removesuffix("_verify")
 
 
 def bytes_moved(each: Instruction, context: int) -> int:
-    """Return the bytes that a call reads and writes; of tables and of keys and values by position, the rows it needs."""
+    """Return the bytes that a call reads and writes, counting only the needed rows of tables, keys and values."""
     if "embedding" in each.name:
         return 2 * size(each.tensors[-1])
     rows = context if _is(each, ATTENTION) else None
@@ -188,8 +189,7 @@ def _touched(tensor: object, rows: int | None) -> int:
     return whole * min(rows, sizes[1]) // sizes[1]
 
 
-# The instructions of a plan in words: operators, the tensors that they read and write, and their bytes.
-
+# The instructions of a plan: operators, the tensors that they read and write, and their bytes
 
 SIZES = {
     ScalarType.BYTE: 1, ScalarType.CHAR: 1, ScalarType.BOOL: 1, ScalarType.SHORT: 2, ScalarType.HALF: 2,
@@ -199,7 +199,7 @@ SIZES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """One call: operator ``name`` with its overload, or a backend's; tensors in order, those that it makes apart."""
+    """One call of an operator or a backend. name: with its overload; tensors: in order; made: those that it creates."""
 
     name: str
     tensors: tuple[Any, ...]
@@ -213,12 +213,12 @@ class Instruction:
 
     @property
     def state(self) -> tuple[Any, ...]:
-        """Return the state that it touches, but for single numbers."""
+        """Return the state tensors that it touches, without single numbers."""
         return tuple(each for each in self.tensors if is_state(each) and len(each.sizes) > 1)
 
     @property
     def is_bookkeeping(self) -> bool:
-        """Return whether it makes positions, masks or indices, which others cannot run without."""
+        """Return whether it makes positions, masks or indices, which other instructions need."""
         if self.name.startswith(CONTROL_FLOW) or NUMBER_OF_TENSOR in self.name:
             return True
         writes = self.name.partition(".")[0].endswith("_")
@@ -226,7 +226,7 @@ class Instruction:
 
 
 def read_instructions(plan: Any) -> list[Instruction]:
-    """Return the calls of a plan in order; freeing memory and jumps are none."""
+    """Return the calls of a plan in order, without jumps and the freeing of memory."""
     seen = set(plan.inputs)
     found = []
     for each in (each for chain in plan.chains for each in chain.instructions):
@@ -247,7 +247,7 @@ def read_instructions(plan: Any) -> list[Instruction]:
 
 
 def with_only(plan: Any, kept: Sequence[Any], name: str) -> Any:
-    """Return the plan with only the calls ``kept`` and what they hand to backends, under another name and without outputs."""
+    """Return a plan with only the calls ``kept`` and their delegates, under another name and without outputs."""
     used = sorted({each.instr_args.delegate_index for each in kept if isinstance(each.instr_args, DelegateCall)})
     calls = [_renumbered(each, used) for each in kept]
     chain = Chain(inputs=[], outputs=[], instructions=calls, stacktrace=None)
@@ -292,12 +292,12 @@ def size(tensor: Any) -> int:
     return numbers * SIZES.get(tensor.scalar_type, 4)
 
 
-# A method cut into parts: a plan for each, and a profile of what was measured.
+# A method cut into parts, and its profile
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Part:
-    """Instructions that belong together: how many, their time, the bytes that they move, and their operators with counts."""
+    """Instructions that belong together: their number, time, bytes moved, and operators with counts."""
 
     name: str
     calls: int
@@ -306,7 +306,7 @@ class Part:
     operators: dict[str, int]
 
     def share_of_limit(self, bandwidth: float) -> float:
-        """Return how near it is to reading bytes at ``bandwidth`` bytes per second: 1 is the limit, above it caches help."""
+        """Return the share of ``bandwidth`` (bytes per second) that it uses; above 1, caches help."""
         return self.bytes / bandwidth / (self.milliseconds / 1e3) if self.milliseconds > 0 else 0.0
 
 
@@ -322,7 +322,7 @@ class Profile:
 
     @property
     def sum(self) -> float:
-        """Return the milliseconds of all parts together, to be compared with the whole."""
+        """Return the milliseconds of all parts together, to compare with the whole."""
         return sum(part.milliseconds for part in self.parts)
 
     @property
@@ -355,7 +355,7 @@ class Cut:
         return f"{self._name}: {part}"
 
     def profile(self, seconds: Mapping[str, float], context: int, bandwidth: float) -> Profile:
-        """Return what was measured by name; bookkeeping is in every part's time but counted once."""
+        """Return the profile of measured seconds by name; bookkeeping is in every part's time but counted once."""
         own = {name: max(0.0, seconds[name] - seconds[POSITIONS]) for name in self.names} | {POSITIONS: seconds[POSITIONS]}
         parts = [self._part(name, own[name], context) for name in self.names if name != WHOLE]
         return Profile(
@@ -384,16 +384,15 @@ class Cut:
         return with_only(plan, [each.source for each in self._members(part, POSITIONS)], self.method(part))
 
 
-# How fast this machine reads memory: the limit of a decode, which reads every weight once.
-
+# The bandwidth of reading memory, which limits a decode because it reads every weight once
 
 Clock = Callable[[], float]
 NUMBERS = 2**27
-"""Of 4 bytes: 512 MB, far beyond the last cache."""
+"""Numbers of 4 bytes, 512 MB together, far more than the last cache holds."""
 
 
 class Bandwidth:
-    """Memory to read, again and again, so that every measurement sees the same noise as what is compared with it."""
+    """Measures the bandwidth of reading memory, repeatedly, so that it sees the same noise as the profile does."""
 
     def __init__(self, numbers: int = NUMBERS) -> None:
         self._numbers = torch.ones(numbers, dtype=torch.int32)

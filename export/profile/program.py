@@ -1,4 +1,4 @@
-"""A .pte in ExecuTorch's Python package, for methods that a session does not know: those of a profile's parts."""
+"""Run a .pte in ExecuTorch's Python package, for methods that a session does not know, and rewrite its plans."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ExecuTorchProgram:
     """Loaded methods, called by name; see ``hybridge.runtime.core.programs.Program``. All share one state."""
 
     def __init__(self, artifact: Artifact) -> None:
-        """The artifact is one that a session has checked. Raises ArtifactError where it does not load."""
+        """Load an artifact that a session has checked. Raises ArtifactError if it does not load."""
         manifest = artifact.manifest
         if manifest.needs_kernels:
             library.load()
@@ -53,11 +53,11 @@ class ExecuTorchProgram:
         self.bounded = [self.names[int(place)] for place in self._program.load_method(BOUNDED).call(())]
 
     def load_method(self, name: str) -> None:
-        """Make a method of the program that the manifest does not list callable too."""
+        """Load a method that the manifest does not list."""
         self._methods[name] = self._program.load_method(name)
 
     def call(self, name: str, *inputs: NDArray[Any] | torch.Tensor) -> tuple[NDArray[Any], ...]:
-        """Run a method; the outputs are the caller's own copies, because the runtime reuses its memory."""
+        """Run a method and return copies of its outputs, because the runtime reuses its memory."""
         try:
             outputs = call_method(self._methods[name], tuple(map(torch.as_tensor, inputs)))
         except (RuntimeError, MemoryError) as error:
@@ -70,14 +70,14 @@ class ExecuTorchProgram:
         return buffer
 
 
-# Read the plans of a ``model.pte`` and write the file again with more of them; weights are copied and never parsed.
-
-
 class ProgramFile:
-    """A program file: ``plans`` by name, in the classes of ``executorch.exir.schema``."""
+    """A program file that can be written again with more plans; weights are copied and never parsed.
+
+    plans: by name, in the classes of ``executorch.exir.schema``.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Raises ArtifactError where the file has no segments, as ExecuTorch writes them since 0.3."""
+        """Read the plans. Raises ArtifactError if the file has no segments, which ExecuTorch writes since 0.3."""
         self.path = path
         with path.open("rb") as file:
             header = read_header(file.read(HEAD_BYTES))

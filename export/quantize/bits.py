@@ -1,8 +1,8 @@
-"""Decide how many bits each weight gets: by the kind of quantization, a recipe, and patterns of names.
+"""Choose the weights that get fewer bits, and how many: by the kind of quantization, a recipe, and patterns of names.
 
-A recipe gives more bits to weights whose rounding costs most for each byte, which ``hybridge evaluate --layers`` measures;
-docs/quality.md has the figures that these recipes come from. Gates of recurrences (their decays, steps and betas), convolutions
-and norms stay float32 whatever is asked for: their errors add up over a long text.
+A recipe gives more bits to weights whose rounding costs most for each byte, which ``hybridge evaluate --layers``
+measures; docs/quality.md has the figures behind these recipes. Gates of recurrences (decays, steps and betas),
+convolutions and norms always stay float32, because their errors add up over a long text.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
-from hybridge.export.layers.packed_layers import projections
-from hybridge.export.layers.rounded_weight import Grid
+from hybridge.export.layers import Grid, projections
 from hybridge.runtime.artifacts.options import Bits, ExportOptions
 
 BITS: Mapping[str, int] = {"none": 32, "keep": 8, "8da4w": 4, "4w": 4, "5w": 5, "6w": 6, "8w": 8}
-"""By the kind of quantization; those of ``keep`` are for weights that cannot keep the bits that they have."""
+"""Bits by the kind of quantization; those of ``keep`` are for weights that cannot keep their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """embedding: of the embedding, and a head that is tied to it; bits: of the other weights that have not 4."""
+    """A choice of bits. embedding: of the embedding and a tied head; bits: of other weights, by patterns; the rest gets 4."""
 
     embedding: Literal["4w", "5w", "6w", "8w"]
     bits: Bits = ()
 
 
 OUTPUTS = ("*.out_proj", "*.o_proj")
-"""What attention and recurrent layers write: few numbers, and each is read by every later layer."""
+"""Output projections of attention and recurrent layers: small, and read by every later layer."""
 
 RECIPES: Mapping[str, Recipe] = {
     "small": Recipe(embedding="4w"),
@@ -57,7 +56,7 @@ BLOCK_RECIPES: Mapping[str, Recipe] = {
         bits=(("*", 5), *((pattern, 6) for pattern in (*OUTPUTS, "*.k_proj", "*.v_proj", "*.down_proj", "*.w2"))),
     ),
 }
-"""The same for groups with minima (``--rounding blocks``), whose bits are worth more."""
+"""Recipes for groups with minima (``--rounding blocks``), whose bits are worth more."""
 
 
 def recipe_of(options: ExportOptions) -> Recipe:
@@ -66,12 +65,12 @@ def recipe_of(options: ExportOptions) -> Recipe:
 
 
 def has_minima(options: ExportOptions) -> bool:
-    """Return whether groups are rounded to a scale and a minimum: our own kernels alone have those."""
+    """Return whether groups are rounded to a scale and a minimum, which only our own kernels support."""
     return options.rounding == "blocks" and options.has_own_kernels
 
 
 def with_recipe(options: ExportOptions) -> ExportOptions:
-    """Return the options with what their recipe leaves to no other option. Raises UsageError where the two contradict."""
+    """Return the options with what their recipe implies. Raises UsageError if the two contradict."""
     if options.recipe == "none":
         return options
     if options.quantize == "8w":
@@ -85,26 +84,26 @@ def with_recipe(options: ExportOptions) -> ExportOptions:
 
 
 def bits_of(name: str, options: ExportOptions) -> int:
-    """Return the bits of a linear layer's or of experts' weight."""
+    """Return the bits of the weight of a linear layer or of experts."""
     recipe = recipe_of(options).bits if options.recipe != "none" else ()
     return _by_patterns((name,), (*recipe, *options.bits), BITS[options.quantize])
 
 
 def embedding_bits(names: Iterable[str], options: ExportOptions) -> int:
-    """Return the bits of the embedding, which ``names`` are of: its own, and that of a head that is tied to it."""
+    """Return the bits of the embedding. names: its own, and that of a tied head."""
     kind = "keep" if options.quantize == "keep" else options.embedding_quantize
     return _by_patterns(names, options.bits, BITS[kind])
 
 
 def grid_of(bits: int, options: ExportOptions) -> Grid:
-    """Return the whole numbers and scales that the kernels of an export take: our own, onnxruntime's, or XNNPACK's."""
+    """Return the grid that the kernels of an export take: our own, onnxruntime's, or XNNPACK's."""
     if options.kernels == "hybridge" or options.format == "onnx":
         return Grid(bits=bits, group=options.group_size, signed_scales=True, minima=bits < 8 and has_minima(options))
     return Grid(bits=bits, group=options.group_size, scale=torch.bfloat16)
 
 
 def check_patterns(names: Iterable[str], options: ExportOptions) -> None:
-    """Raises UsageError for a pattern of ``--bits`` that is for none of ``names``, the weights that can have fewer bits."""
+    """Raise UsageError for a pattern of ``--bits`` that matches none of ``names``, the weights that can have fewer bits."""
     known = list(names)
     for pattern, bits in options.bits:
         if not any(_matches(name, pattern) for name in known):
@@ -116,7 +115,7 @@ def check_patterns(names: Iterable[str], options: ExportOptions) -> None:
 
 
 def parse_bits(text: str) -> Bits:
-    """Return the patterns of ``'out_proj=8,self_attn.*=8'``. Raises UsageError for what is none."""
+    """Parse patterns such as ``'out_proj=8,self_attn.*=8'``. Raises UsageError for anything else."""
     found = [re.fullmatch(r"\s*([^=,\s]+)\s*=\s*(4|5|6|8|32)\s*", part) for part in text.split(",")] if text else []
     if not all(found):
         raise UsageError(
@@ -126,34 +125,33 @@ def parse_bits(text: str) -> Bits:
 
 
 def _by_patterns(names: Iterable[str], patterns: Bits, bits: int) -> int:
-    """The last pattern that is for one of the names decides."""
+    """Return the bits of the last pattern that matches one of the names, or the default."""
     every = tuple(names)
     return next((given for pattern, given in reversed(patterns) if any(_matches(name, pattern) for name in every)), bits)
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """A pattern is for a whole name, or for its end behind a dot."""
+    """Match a whole name, or its end behind a dot."""
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")
 
 
-# Choose the weights of a model that can have fewer bits, whoever runs it.
-
+# The weights of a model that can have fewer bits
 
 GATES = frozenset({"in_proj_a", "in_proj_b", "in_proj_ba", "b_proj", "f_a_proj", "f_b_proj", "x_proj"})
-"""Layers that make decays, steps and betas of recurrences, whose errors add up over a text."""
+"""Layers that compute decays, steps and betas of recurrences, whose errors add up over a text."""
 
 READ_DIRECTLY = frozenset({"kv_b_proj", "dt_proj", "router", "gate"})
-"""Layers whose weight is not only multiplied with, or decides between experts, where a rounding error is a wrong choice."""
+"""Layers whose weight is used for more than a product, or chooses experts, so that an error makes a wrong choice."""
 
 NARROW = 16
-"""A layer with so many times fewer outputs than inputs makes gates: little to gain, much to lose."""
+"""Ratio of inputs to outputs from which a layer makes gates: little to gain, much to lose."""
 
 GROUPS = (32, 16, 8)
-"""Columns that may share a scale where nobody says how many, best first."""
+"""Default numbers of columns that share a scale, best first."""
 
 
 def linears(model: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    """Return the linear layers that fewer bits are for, and their names."""
+    """Yield the linear layers that can have fewer bits, by name."""
     for name, module in model.named_modules():
         wide = type(module) is nn.Linear and module.out_features * NARROW > module.in_features
         if wide and name.rpartition(".")[2] not in GATES | READ_DIRECTLY:
@@ -167,13 +165,13 @@ def has_tied_head(model: PreTrainedModel) -> bool:
 
 
 def untied_linears(model: PreTrainedModel) -> Iterator[tuple[str, nn.Linear]]:
-    """Return ``linears`` without an output layer that is tied: its weight is stored once, and a table of 32 bits."""
+    """Return ``linears`` without a tied output layer, whose weight is stored once, as a table of 32 bits."""
     tied = model.get_output_embeddings() if has_tied_head(model) else None
     return ((name, layer) for name, layer in linears(model) if layer is not tied)
 
 
 def embedding_names(model: PreTrainedModel) -> list[str]:
-    """Return the names of the embedding and of a head that is tied to it."""
+    """Return the names of the embedding and of a tied head."""
     tied = [model.get_output_embeddings()] if has_tied_head(model) else []
     shared = [model.get_input_embeddings(), *tied]
     return [name for name, module in model.named_modules() if any(module is each for each in shared)]
@@ -186,7 +184,7 @@ def rounded_names(model: PreTrainedModel) -> list[str]:
 
 
 def rounded_columns(model: PreTrainedModel) -> set[int]:
-    """Return how many columns those weights have, as their layers multiply with them."""
+    """Return the numbers of columns of those weights."""
     found = {layer.in_features for _, layer in linears(model)} | {model.get_input_embeddings().weight.shape[1]}
     for module in model.modules():
         found |= {getattr(module, each).shape[1 if module.is_transposed else 2] for each in projections(module)}
@@ -194,7 +192,7 @@ def rounded_columns(model: PreTrainedModel) -> set[int]:
 
 
 def check_columns(name: str, weight: Tensor, group: int, smallest: int = 8) -> None:
-    """Raises UsageError where the columns of ``weight`` are no whole number of groups, which have ``smallest`` or more."""
+    """Raise UsageError if groups do not divide the columns of ``weight``. smallest: the smallest group of the kernels."""
     if weight.shape[1] % group:
         divisors = [size for size in (128, 64, 32, 16, 8) if size >= smallest and weight.shape[1] % size == 0]
         hint = f"use --group-size {divisors[0]}" if divisors else "these kernels cannot have this model in fewer bits"
@@ -202,7 +200,7 @@ def check_columns(name: str, weight: Tensor, group: int, smallest: int = 8) -> N
 
 
 def embedding_factor(embedding: Any) -> float:
-    """Return the factor of an embedding's rows. Raises UsageError if it does more than multiply with one."""
+    """Return the factor of an embedding's rows. Raises UsageError if it is more than a table with a factor."""
     factor = table_factor(embedding)
     if factor is None:
         raise UsageError(f"a {type(embedding).__name__} is more than a table; export without --embedding-quantize.")
@@ -210,7 +208,7 @@ def embedding_factor(embedding: Any) -> float:
 
 
 def table_factor(embedding: Any) -> float | None:
-    """Return the factor of an embedding's rows, which some families have; None if it does more than multiply with one."""
+    """Return the factor of an embedding's rows, 1 for most families; None if it is more than a table with a factor."""
     tokens = torch.arange(min(8, embedding.weight.shape[0]))
     plain, out = embedding.weight[tokens].detach(), embedding(tokens).detach()
     at = plain.abs().argmax()

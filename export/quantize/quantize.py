@@ -1,15 +1,15 @@
-"""Give an artifact's weights fewer bits than its checkpoint's.
+"""Give an artifact's weights fewer bits than its checkpoint's: resolve the options, and replace a model's layers.
 
-``8da4w`` rounds weights to 4 bits and what goes into a linear layer to 8, by the same groups or token by token; ``4w`` and
-``8w`` leave the latter as it is. ``keep`` rounds it too, and has the blocks of a GGUF file as weights. Recurrent state
-and gates stay float32 (docs/decisions.md).
+``8da4w`` rounds weights to 4 bits and the inputs of linear layers to 8, by the same groups or token by token; ``4w``
+and ``8w`` leave the inputs alone. ``keep`` rounds them too, and takes the blocks of a GGUF file as weights. Recurrent
+state and gates stay float32 (docs/decisions.md).
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch.nn.functional as F
@@ -17,17 +17,17 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.cache.errors import UsageError
-from hybridge.cache.families import text_config
-from hybridge.export.layers.packed_layers import (
+from hybridge.export.layers import (
     EXPERTS,
     PackedEmbedding,
     PackedExperts,
     PackedLinear,
     PackedWeight,
+    RoundedWeight,
+    Rounder,
     WithoutWeight,
     projections,
 )
-from hybridge.export.layers.rounded_weight import RoundedWeight, Rounder
 from hybridge.export.operators.linear import LANES
 from hybridge.export.pinned.transformers import Reader, choose_experts, initialized, origin_of, tied_weights, with_origin
 from hybridge.export.quantize.bits import (
@@ -48,27 +48,23 @@ from hybridge.export.quantize.bits import (
     table_factor,
     with_recipe,
 )
-from hybridge.export.quantize.kept import keep_blocks
-from hybridge.export.quantize.rounding import round_by_search, round_in_blocks, round_to_nearest
+from hybridge.export.quantize.rounding import keep_blocks, round_by_search, round_in_blocks, round_to_nearest
 from hybridge.export.quantize.stock import check_stock_quantization, quantize_for_stock, quantize_linear_for_stock
-from hybridge.export.source.files import read_object
-from hybridge.export.source.forms import quantization_of
-from hybridge.export.source.gguf.checkpoint import is_gguf
-from hybridge.export.source.gguf.file import open_gguf
+from hybridge.export.source.checkpoint import CheckpointSource
 from hybridge.export.source.text_model import empty_model, text_decoder
 from hybridge.runtime.artifacts.options import ExportOptions
 
 ROUNDERS: Mapping[str, Rounder] = {"nearest": round_to_nearest, "search": round_by_search, "blocks": round_in_blocks}
-"""By the option ``rounding``."""
+"""Rounders without data, by the option ``rounding``."""
 
 
 def rounder_of(options: ExportOptions) -> Rounder:
-    """Return how weights are rounded without data, if they are not kept as they are."""
+    """Return the rounder that needs no data: it keeps a GGUF file's blocks, or rounds by the option ``rounding``."""
     return keep_blocks if options.quantize == "keep" else ROUNDERS[options.rounding]
 
 
 def check_quantization(options: ExportOptions) -> None:
-    """Raises UsageError for options that go together with no kernels."""
+    """Raise UsageError for options that no kernels support together."""
     if options.kv_dtype != "float32" and options.kernels != "hybridge":
         raise UsageError(f"--kv-cache {options.kv_cache} needs --kernels hybridge, not {options.kernels}.")
     if not is_quantized(options):
@@ -87,7 +83,7 @@ def check_quantization(options: ExportOptions) -> None:
 
 
 def check_calibration(options: ExportOptions) -> None:
-    """Raises UsageError where there is nothing to calibrate, or no way to read the rounded weights back for a validation."""
+    """Raise UsageError if there is nothing to calibrate, or if a validation could not read the rounded weights back."""
     if not is_quantized(options):
         raise UsageError("--calibrate is for rounded weights; give --quantize, --recipe or --bits too.")
     if options.quantize == "keep":
@@ -103,38 +99,41 @@ def is_quantized(options: ExportOptions) -> bool:
 
 
 def is_lossy(options: ExportOptions) -> bool:
-    """Return whether an artifact with ``options`` is another model than its checkpoint, if only a little."""
+    """Return whether an artifact with ``options`` computes other logits than its checkpoint."""
     return is_quantized(options) or options.kv_dtype != "float32"
 
 
 def is_packed(options: ExportOptions) -> bool:
-    """Return whether a .pte with ``options`` has other layers than its checkpoint, if only in another order."""
+    """Return whether a .pte with ``options`` replaces layers, if only to store their weights in another order."""
     return options.kernels == "hybridge" or is_quantized(options)
 
 
 def is_own(options: ExportOptions) -> bool:
-    """Return whether layers become hybridge's own; onnxruntime has the same numbers."""
+    """Return whether layers become hybridge's own ones; onnxruntime takes the same numbers."""
     return options.kernels == "hybridge" or options.format == "onnx"
 
 
 def quantize(model: PreTrainedModel, options: ExportOptions, rounder: Rounder | None = None) -> None:
-    """Replace layers of ``model`` in place by those that the artifact has; those that were replaced before stay.
+    """Replace layers of ``model`` in place by the artifact's; those that were replaced before stay.
 
-    rounder rounds weights, without data where it is left out. Raises UsageError for what layers are not for, and for a pattern
-    of bits that is for no weight.
+    Args:
+        rounder: rounds weights; without it, they are rounded without data.
+
+    Raises:
+        UsageError: a layer does not support the options, or a pattern of bits matches no weight.
     """
     replaced = (name for name, module in model.named_modules() if isinstance(module, WithoutWeight))
     check_patterns([*rounded_names(model), *replaced], options)
     (pack_weights if is_own(options) else quantize_for_stock)(model, options, rounder or rounder_of(options))
     for module in model.modules():
-        if isinstance(module, nn.Linear | nn.Embedding):  # in the type of its file, should it have waited to be replaced
+        if isinstance(module, nn.Linear | nn.Embedding):  # it may be in the file's type, if it waited to be replaced
             module.weight.data = module.weight.data.float()
 
 
 def quantize_drafter(drafter: nn.Module, options: ExportOptions) -> None:
-    """Replace a drafter's linear layers and tables in place by those that the artifact has. Raises UsageError likewise."""
+    """Replace a drafter's linear layers and tables in place by the artifact's. Raises UsageError as ``quantize`` does."""
     bits = options.quantize if options.draft_quantize == "same" else options.draft_quantize
-    options = replace(options, quantize=bits, recipe="none", bits=())  # which name the target's weights
+    options = replace(options, quantize=bits, recipe="none", bits=())  # those name the target's weights
     if not is_own(options):
         if bits == "none":
             return
@@ -150,41 +149,48 @@ def replace_linear(model: nn.Module, name: str, layer: nn.Linear, options: Expor
     (pack_linear if is_own(options) else quantize_linear_for_stock)(model, name, layer, options, rounder_of(options))
 
 
-# What an export does with a checkpoint's weights where its options leave that open, and what the choice costs.
-
+# Resolve the options that depend on the checkpoint
 
 RECIPE: Literal["balanced"] = "balanced"
-"""What a float checkpoint gets: the best of those that need no data (docs/quality.md)."""
+"""The recipe of a float checkpoint: the best of those that need no data (docs/quality.md)."""
 
 
-def resolved(options: ExportOptions, place: Path, config: Any, warn: Callable[[str], None]) -> ExportOptions:
-    """Return the options for the checkpoint at ``place`` with ``config``: without ``auto``, and with what their recipe implies.
+def resolve_quantization(options: ExportOptions, source: CheckpointSource, warn: Callable[[str], None]) -> ExportOptions:
+    """Return the options without ``auto``, and with what their recipe implies, for this checkpoint.
 
-    auto is what one would ship: a quantized GGUF file keeps its own blocks, a checkpoint that somebody quantized to 8 bits
-    keeps 8, and any other gets ``RECIPE``, unless somebody asks for others; without our kernels everything stays float32.
-    warn: is told where it does for its sizes.
+    ``auto`` means what one would ship: a quantized GGUF file keeps its own blocks, a checkpoint that was quantized to 8
+    bits keeps 8, and any other gets ``RECIPE``, unless other options ask for something else. Without our kernels all
+    stays float32.
 
-    Raises UsageError for options that do not go together.
+    Args:
+        warn: is told if weights stay float32 because of their sizes, or if the weights of a quantized file get worse.
+
+    Raises:
+        UsageError: the options do not go together.
     """
     if options.quantize == "auto":
+        others = _others(options)
         if not options.has_own_kernels or options.recipe != "none":
             options = replace(options, quantize="none")
-        elif _quantized_kinds(place) and not _others(options):
+        elif source.gguf_types and not others:
             options = replace(options, quantize="keep")
         else:
-            own = _own_bits(place) if not _others(options) else None
-            options = _shipped(replace(options, quantize="none"), config, own, warn)
+            own_bits = source.quantization.bits if source.quantization and not others else None
+            options = _shipped(replace(options, quantize="none"), source.text_config, own_bits, warn)
     if options.quantize == "keep":
-        _check_keep(options, place)
-    return with_recipe(options)
+        _check_keep(options, source)
+    options = with_recipe(options)
+    if options.quantize != "keep" and source.gguf_types:
+        warn(_cost(options, source))
+    return options
 
 
 def _shipped(options: ExportOptions, config: Any, own_bits: int | None, warn: Callable[[str], None]) -> ExportOptions:
-    """The recipe or the checkpoint's own 8 bits, in groups that divide all weights.
+    """Take the recipe or the checkpoint's own 8 bits, in groups that divide the columns of all weights.
 
-    An embedding that is more than a table (Inkling's has a norm) stays.
+    An embedding that is more than a table (Inkling's has a norm) stays float32.
     """
-    model = empty_model(text_config(config))
+    model = empty_model(copy.deepcopy(config))  # a model changes its config, which is loaded later
     columns = rounded_columns(model)
     fitting = [size for size in (options.group_size, *GROUPS) if not any(each % size for each in columns)]
     if not fitting:
@@ -198,36 +204,25 @@ def _shipped(options: ExportOptions, config: Any, own_bits: int | None, warn: Ca
     return replace(options, recipe=RECIPE, rounding=rounding, group_size=fitting[0], bits=(*left_alone, *options.bits))
 
 
-def costs(options: ExportOptions, place: Path) -> Iterator[str]:
-    """Yield a sentence for what an export with ``options`` loses of a quantized file, and how not to."""
-    if options.quantize == "keep" or not (kinds := _quantized_kinds(place)):
-        return
+def _cost(options: ExportOptions, source: CheckpointSource) -> str:
+    """Say what an export loses of a quantized GGUF file, and how not to."""
     own = "--quantize keep" if options.has_own_kernels else "--quantize keep, with --format pte and --kernels hybridge,"
     if is_quantized(options):
         how = f"--recipe {options.recipe}" if options.recipe != "none" else f"--quantize {options.quantize}"
         done = f"{how} rounds them again, but for those that fit as they are, and the model gets worse"
     else:
         done = "they become float32, which takes several times the file's bytes"
-    yield f"the weights in {place} are quantized already ({', '.join(kinds)}): {done}. {own} has the file's own bits."
+    return (
+        f"the weights in {source.path} are quantized already ({', '.join(source.gguf_types)}): {done}. "
+        f"{own} has the file's own bits."
+    )
 
 
-def _quantized_kinds(place: Path) -> list[str]:
-    """The types of a GGUF file's tensors that are quantized, by GGML's names; none for any other checkpoint."""
-    tensors = open_gguf(place).tensors.values() if is_gguf(place) else ()
-    return sorted({tensor.kind_name for tensor in tensors if not tensor.is_float})
-
-
-def _own_bits(place: Path) -> int | None:
-    """The bits that somebody gave the weights of a folder; None where nobody did."""
-    config = place / "config.json"
-    found = quantization_of(place, read_object(config)) if config.exists() else None
-    return None if found is None else found.method.bits(found.quantization)
-
-
-def _check_keep(options: ExportOptions, place: Path) -> None:
-    if not is_gguf(place):
+def _check_keep(options: ExportOptions, source: CheckpointSource) -> None:
+    if source.gguf is None:
         raise UsageError(
-            f"--quantize keep has the blocks of a GGUF file as they are, and {place} is none; give --quantize 8da4w, or none."
+            f"--quantize keep has the blocks of a GGUF file as they are, and {source.path} is none; give --quantize 8da4w, "
+            "or none."
         )
     if not options.has_own_kernels:
         other = "--format onnx" if options.format != "pte" else f"--kernels {options.kernels}"
@@ -240,7 +235,7 @@ def _check_keep(options: ExportOptions, place: Path) -> None:
 
 
 def _others(options: ExportOptions) -> list[str]:
-    """Other options that ask for weights of fewer bits."""
+    """Return the other options that ask for weights of fewer bits."""
     given = {
         f"--recipe {options.recipe}": options.recipe != "none",
         f"--embedding-quantize {options.embedding_quantize}": options.embedding_quantize != "none",
@@ -250,39 +245,38 @@ def _others(options: ExportOptions) -> list[str]:
     return [name for name, is_given in given.items() if is_given]
 
 
-# Weights in panels, as our kernels read them: packed for every method and session at once, in as many bits as asked
-# for.
+# Pack weights in panels for our kernels, once for every method and session
 
 
 def pack_weights(model: PreTrainedModel, options: ExportOptions, rounder: Rounder = round_to_nearest) -> None:
-    """Replace layers of ``model`` in place, one after the other, so that little is there twice.
+    """Pack layers of ``model`` in place, one after the other, so that few weights are in memory twice.
 
-    Raises UsageError where the group size does not divide a layer's columns, or an embedding cannot be quantized.
+    Raises UsageError if the group size does not divide a layer's columns, or an embedding cannot be quantized.
     """
     _pack_embedding(model, options, rounder)
     for name, layer in list(linears(model)):
         pack_linear(model, name, layer, options, rounder)
     for name, module in list(model.named_modules()):
         pack_experts(name, module, options, rounder)
-    choose_experts(model.config, EXPERTS)  # which knows packed ones
+    choose_experts(model.config, EXPERTS)  # EXPERTS handles packed ones
 
 
 def pack_linear(model: nn.Module, name: str, layer: nn.Linear, options: ExportOptions, rounder: Rounder) -> None:
-    """Replace linear layer ``name`` of ``model``. Raises UsageError where the group size does not divide its columns."""
+    """Pack linear layer ``name`` of ``model``. Raises UsageError if the group size does not divide its columns."""
     weight = _packed(name, layer.weight, bits_of(name, options), options, rounder)
     model.set_submodule(name, PackedLinear(weight, layer.bias, integer=options.rounds_inputs))
 
 
 def pack_experts(name: str, module: nn.Module, options: ExportOptions, rounder: Rounder) -> None:
-    """Replace the weights in ``module``, if it has experts. Raises what ``pack_linear`` does."""
+    """Pack the weights in ``module``, if it has experts. Raises what ``pack_linear`` raises."""
     for projection in projections(module):
         _pack_projection(f"{name}.{projection}", module, projection, options, rounder)
 
 
 def pack_tables(model: nn.Module, options: ExportOptions, rounder: Rounder) -> None:
-    """Replace the embeddings of a drafter in place, by 8 bits where its linear layers have fewer than 32.
+    """Pack the embeddings of a drafter in 8 bits, if its linear layers have fewer than 32.
 
-    Their rows are read one by one, so that 4 bits would save no time.
+    Their rows are read one by one, so 4 bits would save no time.
     """
     for name, table in list(model.named_modules()):
         if options.quantize != "none" and type(table) is nn.Embedding:
@@ -290,7 +284,7 @@ def pack_tables(model: nn.Module, options: ExportOptions, rounder: Rounder) -> N
 
 
 def _pack_embedding(model: PreTrainedModel, options: ExportOptions, rounder: Rounder) -> None:
-    """Pack the embedding and the head that is tied to it; in 32 bits only for such a head, which is why it is done."""
+    """Pack the embedding, and the head if it is tied to it. An embedding of 32 bits is packed only for a tied head."""
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     names, tied = embedding_names(model), has_tied_head(model)
     bits = embedding_bits(names, options)
@@ -310,7 +304,7 @@ def _pack_projection(name: str, module: Any, projection: str, options: ExportOpt
     bits = bits_of(name, options)
 
     def in_panels(part: Tensor) -> Tensor:
-        """Each expert has panels of its own."""
+        """Pad rows so that each expert has panels of its own."""
         return F.pad(part.unflatten(0, (experts, rows)), (0, 0, 0, -rows % LANES)).flatten(0, 1)
 
     flat = with_origin(weight.flatten(0, 1), origin_of(parameter))
@@ -336,22 +330,17 @@ def _rounded(name: str, weight: Tensor, bits: int, options: ExportOptions, round
     return rounder(name, weight, grid_of(bits, options))
 
 
-# Pack layers while the checkpoint is being read, each as soon as its weights are there, so that few are in memory
-# in full.
-#
-# A checkpoint may be larger than memory then: what stays are the packed weights. Tied weights, and an embedding,
-# wait in the type
-# of their file until everything has been read; ``quantize`` packs those.
+# Pack while reading
 
 
 def packer(options: ExportOptions) -> Reader | None:
-    """Return what packs a model's layers while it is being read, as an artifact with ``options`` has them, if it packs any."""
+    """Return a reader that packs layers as a .pte with ``options`` has them; None if it packs none."""
     return PackedWhileRead(options) if is_packed(options) else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
-    """linears, experts: names of the modules that are packed as they come; kept: names of weights that are packed some time."""
+class PackedNames:
+    """Names in a model. linears, experts: modules to pack as they are read; kept: weights that are packed then or later."""
 
     linears: frozenset[str]
     experts: frozenset[str]
@@ -359,42 +348,46 @@ class Layout:
 
 
 class PackedWhileRead:
-    """Packs the text layers of the one model that it is told of."""
+    """Packs the text layers of one model while its checkpoint is being read, each as soon as its weights are there.
+
+    So a checkpoint may be larger than memory: only packed weights stay. Tied weights and an embedding wait in the type
+    of their file until everything has been read; ``quantize`` packs those.
+    """
 
     def __init__(self, options: ExportOptions) -> None:
         self.options = options
-        self._layout: Layout | None = None
+        self._names: PackedNames | None = None
 
     def keeps(self, model: PreTrainedModel, name: str) -> bool:
-        """Return whether weight ``name`` is packed, now or later: it need not become float32 before."""
-        return name in self.layout(model).kept
+        """Return whether weight ``name`` is packed now or later, and need not become float32 before."""
+        return name in self.names(model).kept
 
     def loaded(self, model: PreTrainedModel, name: str) -> None:
         """Pack the layer that weight ``name`` is of, if it was the last one. Raises UsageError as ``quantize`` does."""
-        path, layout = name.rpartition(".")[0], self.layout(model)
-        if path not in layout.linears | layout.experts:
+        path, names = name.rpartition(".")[0], self.names(model)
+        if path not in names.linears | names.experts:
             return
         module = model.get_submodule(path)
         if any(weight.is_meta for weight in module.parameters()):
             return
-        if path in layout.linears:
+        if path in names.linears:
             assert isinstance(module, nn.Linear)
             replace_linear(model, path, module, self.options)
         else:
             pack_experts(path, module, self.options, rounder_of(self.options))
         packed = model.get_submodule(path)
-        # Its tensors too: a module around it may give them first values (RecurrentGemma's its linear layers' biases).
+        # Mark its tensors too, because a module around it may initialize them (RecurrentGemma does so with biases).
         for each in (*packed.modules(), *packed.parameters(), *packed.buffers()):
             initialized(each)
 
-    def layout(self, model: PreTrainedModel) -> Layout:
-        """Return what of ``model`` is packed and when, as its modules were before any of them was."""
-        if self._layout is None:
-            self._layout = _layout(model, self.options)
-        return self._layout
+    def names(self, model: PreTrainedModel) -> PackedNames:
+        """Return the names to pack in ``model``, found before any layer was packed."""
+        if self._names is None:
+            self._names = _names_to_pack(model, self.options)
+        return self._names
 
 
-def _layout(model: PreTrainedModel, options: ExportOptions) -> Layout:
+def _names_to_pack(model: PreTrainedModel, options: ExportOptions) -> PackedNames:
     text = {id(module) for module in (*text_decoder(model).modules(), model.get_output_embeddings())}
     named = {name: module for name, module in model.named_modules() if id(module) in text}
     layers = {f"{name}.weight": name for name, _ in linears(model) if name in named}
@@ -402,7 +395,7 @@ def _layout(model: PreTrainedModel, options: ExportOptions) -> Layout:
     stacks = {f"{name}.{each}": name for name, module in named.items() for each in projections(module)}
     stacks = stacks if is_own(options) else {}
     tied = tied_weights(model)
-    return Layout(
+    return PackedNames(
         linears=frozenset(name for weight, name in layers.items() if weight not in tied),
         experts=frozenset(name for weight, name in stacks.items() if weight not in tied),
         kept=frozenset((*layers, *stacks, *_embeddings(model, options))),
@@ -410,7 +403,7 @@ def _layout(model: PreTrainedModel, options: ExportOptions) -> Layout:
 
 
 def _embeddings(model: PreTrainedModel, options: ExportOptions) -> Iterator[str]:
-    """The weights of the embedding and of what is tied to it, where they are packed and the embedding is a mere table."""
+    """Yield the weights of the embedding and of what is tied to it, if they are packed and the embedding is a mere table."""
     table = model.get_input_embeddings()
     name = next(f"{name}.weight" for name, module in model.named_modules() if module is table)
     tied = {target for target, source in model.all_tied_weights_keys.items() if source == name}

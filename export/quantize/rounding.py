@@ -1,27 +1,32 @@
-"""Round a float weight to whole numbers with scales."""
+"""Round a float weight to whole numbers with scales, or keep the whole numbers that its file has.
+
+The rounders here need no data; ``gptq.py`` has the one that does.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from hybridge.export.layers.packed_layers import float_rows
-from hybridge.export.layers.rounded_weight import Grid, RoundedWeight, Rounder, grid_scales
+from hybridge.export.layers import CHUNK, Grid, RoundedWeight, Rounder, WithoutWeight, float_rows, grid_scales
 from hybridge.export.operators.linear import Factors
 from hybridge.export.pinned.torchao import quantize, symmetric_scales
+from hybridge.export.pinned.transformers import origin_of
+from hybridge.export.quantize.bits import GROUPS
 
 SMALLEST_SCALE = 2.0**-24
-"""Of float16 numbers above 0."""
+"""The smallest float16 number above 0."""
 
 
 def keeping_grids(rounder: Rounder) -> Rounder:
-    """Return ``rounder``, but groups that somebody has quantized to as few bits before keep their numbers exactly.
+    """Let ``rounder`` keep the exact numbers of groups that were quantized to as few bits before.
 
-    With minima, which share superblocks, a weight keeps them as a whole, see ``fitting_grid``.
+    With minima, whose groups share superblocks, this holds for a whole weight; see ``fitting_grid``.
     """
 
     @functools.wraps(rounder)
@@ -46,9 +51,9 @@ def keeping_grids(rounder: Rounder) -> Rounder:
 
 
 def fitting_grid(weight: Tensor, grid: Grid) -> Grid:
-    """Return ``grid``, or in place of one with minima that of 4 bits without, where somebody has quantized ``weight`` to it.
+    """Return ``grid``, or 4 bits without minima in place of a grid with minima, if ``weight`` [N, K] was quantized to that.
 
-    That is so where most of the groups of ``weight`` [N, K] are on it; some may be there for being all zeros.
+    It was if most of its groups are on that grid; a few may be on it because they are all zeros.
     """
     if not grid.minima:
         return grid
@@ -58,7 +63,7 @@ def fitting_grid(weight: Tensor, grid: Grid) -> Grid:
 
 
 def _on_grids(weight: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
-    """Whole numbers int8 [N, K] and scales [N, K / group], which are 0 for groups that are on no grid."""
+    """Return whole numbers int8 [N, K] and scales [N, K / group], 0 for groups that are on no grid."""
     scales = grid_scales(weight, grid.group, grid.bits, grid.scale, signed=grid.signed_scales)
     steps = torch.where(scales == 0, torch.inf, scales).unsqueeze(-1)
     return (weight.unflatten(1, (-1, grid.group)) / steps).round().flatten(1).to(torch.int8), scales
@@ -66,7 +71,7 @@ def _on_grids(weight: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
 
 @keeping_grids
 def round_to_nearest(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
-    """Round each number of a weight [N, K] to the nearest multiple of its group's scale, by which the largest just fits.
+    """Round each number of a weight [N, K] to the nearest multiple of its group's scale, which just fits the largest.
 
     This is torchao's recipe for symmetric weights.
     """
@@ -80,25 +85,22 @@ def _nearest(weight: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
     return quantize(weight, scales, grid.group, grid.low, grid.high), scales.view(weight.shape[0], -1)
 
 
-# Choose the scales of a rounded weight by the error that is left, which needs no data.
-#
-# Rounding to nearest fits a group's largest number and leaves the others what steps that gives. A smaller or larger
-# scale may be
-# nearer to all of them. Each of a few is tried, then moved twice to where it is best for the whole numbers that it
-# gave, in a
-# closed form: the alternation of HQQ (Badri and Shaji 2023) and of llama.cpp's ``make_qx_quants`` (ggml-quants.c).
+# Choose scales by the remaining error. Rounding to nearest fits a group's largest number, but a smaller or larger scale
+# may be nearer to all of its numbers. A few scales are tried, and each is moved twice to the best one for the whole
+# numbers that it gave, in closed form: the alternation of HQQ (Badri and Shaji 2023) and of llama.cpp's
+# ``make_qx_quants`` (ggml-quants.c).
 
 
 FITS: Mapping[bool, tuple[float, ...]] = {True: (-7.4, -8.0, -9.0), False: (6.9, 7.5, 8.2)}
-"""What a group's largest number becomes at first, by whether a scale may be negative; for 4 bits."""
+"""First values of a group's largest number in 4 bits, by whether scales may be negative."""
 
 MOVES = 2
-"""Times that a scale is moved: a third makes the error 0.3 % less."""
+"""Number of times that a scale is moved; a third would lower the error by 0.3 %."""
 
 
 @keeping_grids
 def round_by_search(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
-    """Round a weight [N, K] so that the squared error of each group is small; in 8 bits to nearest, which is as good."""
+    """Round a weight [N, K] so that the squared error of each group is small; to nearest in 8 bits, which is as good."""
     if grid.bits != 4:
         return round_to_nearest(name, weight, grid)
     parts = []
@@ -111,9 +113,9 @@ def round_by_search(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
 
 
 def best_scales(groups: Tensor, grid: Grid, importance: Tensor | float = 1.0) -> Tensor:
-    """Return the scales [..., 1] of groups [..., G] for 4 bits with the least squared error found, as the grid can hold them.
+    """Return the scales [..., 1] of groups [..., G] with the least squared error found for 4 bits, in the grid's type.
 
-    importance [..., G] weighs the squared error of each number.
+    importance: weights [..., G] of the squared error of each number.
     """
     largest = groups.gather(-1, groups.abs().argmax(-1, keepdim=True))
     if not grid.signed_scales:
@@ -138,32 +140,29 @@ def whole_numbers(groups: Tensor, scales: Tensor, grid: Grid) -> Tensor:
 
 
 def _held(scales: Tensor, grid: Grid) -> Tensor:
-    """Return scales as the grid's type holds them, none 0."""
+    """Return scales rounded to the grid's type, none of them 0."""
     held = scales.to(grid.scale).float()
     return torch.where(held.abs() < SMALLEST_SCALE, SMALLEST_SCALE, held)
 
 
-# Round weights to groups that have a scale and a minimum, in superblocks: the form of llama.cpp's K-quants.
-#
-# A weight is u * scale + minimum with u of 0..2^bits - 1. Scales and minima are whole numbers of 8 bits, and a
-# superblock has a
-# float16 for all of either. Per group several steps are tried, and for the whole numbers of each the scale and the
-# minimum with
-# the least weighted squared error are known in closed form (``make_qkx2_quants`` in ggml-quants.c).
+# Groups with a scale and a minimum, in superblocks: the form of llama.cpp's K-quants. A weight is u * scale + minimum
+# with u of 0..2^bits - 1. Scales and minima are whole numbers of 8 bits, and a superblock has a float16 factor for
+# either. Per group several steps are tried, and for the whole numbers of each the scale and the minimum with the least
+# weighted squared error are known in closed form (``make_qkx2_quants`` in ggml-quants.c).
 
 
 STRETCHES = (-0.6, -0.3, 0.0, 0.3, 0.6, 0.9, 1.2, 1.6)
-"""By how much more steps than there are a group's span is divided; what lies outside is cut off."""
+"""Extra steps that a group's span is divided into; numbers beyond the last step are clamped."""
 
 HIGHEST = 127
-"""Of a scale or a minimum in a superblock."""
+"""Largest whole number of a scale or a minimum in a superblock."""
 
 LARGEST_SUPERBLOCK = 16
-"""Groups; more of them share a factor for fewer bytes and with a larger error."""
+"""Most groups of a superblock; more would take fewer bytes, with a larger error."""
 
 
 def superblock_of(groups: int) -> int:
-    """Return how many of a row's groups share a superscale: as many as divide them, up to the most."""
+    """Return the number of a row's groups in a superblock: the largest divisor up to LARGEST_SUPERBLOCK."""
     return next(size for size in range(min(groups, LARGEST_SUPERBLOCK), 0, -1) if groups % size == 0)
 
 
@@ -179,16 +178,16 @@ def round_in_superblocks(weight: Tensor, grid: Grid) -> RoundedWeight:
 
 
 def joined(parts: Sequence[RoundedWeight]) -> RoundedWeight:
-    """Return rows of a weight in superblocks, one below the other."""
+    """Join rows of a weight in superblocks."""
     scales, minima, superscales = (torch.cat(list(each)) for each in zip(*(part.factors[:3] for part in parts), strict=True))
     quanta = torch.cat([part.quanta for part in parts])
     return RoundedWeight(quanta=quanta, factors=Factors(scales, minima, superscales), bits=parts[0].bits)
 
 
 def factors_of(weight: Tensor, grid: Grid, importance: Tensor | None = None) -> Factors:
-    """Choose the factors of a weight [N, K]; ``importance`` [K] weighs the squared error of each column, if it is known.
+    """Choose the factors of a weight [N, K].
 
-    Without it large numbers count more, as they do in llama.cpp.
+    importance: weights [K] of the squared error of each column; without it large numbers count more, as in llama.cpp.
     """
     groups = weight.unflatten(1, (-1, grid.group))
     if importance is None:
@@ -223,7 +222,7 @@ def best_line(groups: Tensor, weighed: Tensor, bits: int) -> tuple[Tensor, Tenso
 
 
 def in_superblocks(scales: Tensor, minima: Tensor) -> Factors:
-    """Return scales and minima [N, G, 1] as the whole numbers and float16 factors that hold them best."""
+    """Quantize scales and minima [N, G, 1] to whole numbers with float16 factors."""
     size = superblock_of(scales.shape[1])
     pairs, wholes = [], []
     for values in (scales, minima):
@@ -232,12 +231,12 @@ def in_superblocks(scales: Tensor, minima: Tensor) -> Factors:
         step = torch.where(step == 0, torch.finfo(torch.float16).smallest_normal, step)
         wholes.append((blocks / step.float()).round().clamp(-HIGHEST, HIGHEST).flatten(1).to(torch.int8))
         pairs.append(step)
-    wholes[0] = wholes[0].clamp(min=1)  # a group of one number has no step of its own, but must not be divided by none
+    wholes[0] = wholes[0].clamp(min=1)  # a group of equal numbers has no step, but is divided by one
     return Factors(wholes[0], wholes[1], torch.cat(pairs, dim=-1).flatten(1))
 
 
 def line_of(factors: Factors) -> tuple[Tensor, Tensor]:
-    """Return the scales and minima [N, G, 1] that factors in superblocks stand for."""
+    """Return the scales and minima [N, G, 1] of factors in superblocks."""
     assert factors.scales is not None
     assert factors.minima is not None
     assert factors.superscales is not None
@@ -250,11 +249,65 @@ def line_of(factors: Factors) -> tuple[Tensor, Tensor]:
 
 
 def line_numbers(groups: Tensor, scales: Tensor, minima: Tensor, bits: int) -> Tensor:
-    """Return float whole numbers 0..2^bits - 1 of numbers on lines."""
+    """Return float whole numbers 0..2^bits - 1 for groups with these scales and minima."""
     return ((groups - minima) / scales).round().clamp(0, (1 << bits) - 1)
 
 
 @keeping_grids
 def round_in_blocks(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
-    """Round a weight [N, K] without data to what its grid asks for."""
+    """Round a weight [N, K] to superblocks if its grid has minima, else by search."""
     return round_in_superblocks(weight, grid) if grid.minima else round_by_search(name, weight, grid)
+
+
+# Keep the blocks of a GGUF file, bit for bit
+
+
+def keep_blocks(name: str, weight: Tensor, grid: Grid) -> RoundedWeight:
+    """Keep a weight [N, K] in the blocks of its GGUF file; round it to 8 bits if that cannot be, with a note of the reason.
+
+    The blocks must stand for the very numbers of ``weight``, because an adapter may have changed those.
+    """
+    origin = origin_of(weight)
+    if origin is None:
+        return _rounded_to_8(name, weight, "no tensors of the file stand for it alone")
+    stored: RoundedWeight | None = origin.blocks()
+    if stored is None:
+        kinds = " and ".join(origin.without_kernels())
+        reason = f"there are no kernels for {kinds}" if kinds else "its rows lie otherwise in the file"
+        return _rounded_to_8(name, weight, reason)
+    if not _stands_for(stored, weight):
+        return _rounded_to_8(name, weight, "its numbers are no longer those of the file")
+    if stored.bits == 8 and bool((stored.quanta == -128).any()):  # -128 has no positive counterpart, which products need
+        return _exact(weight)
+    return stored
+
+
+def notes_of_rounding(model: nn.Module) -> Iterator[str]:
+    """Yield a sentence for each reason why weights of ``model`` were rounded in spite of ``--quantize keep``."""
+    names: dict[str, list[str]] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, WithoutWeight) and module.note:
+            names.setdefault(module.note, []).append(name)
+    for note, found in names.items():
+        more = f" and {len(found) - 1} other weights" if len(found) > 1 else ""
+        yield f"--quantize keep rounds {found[0]}{more} to 8 bits: {note}."
+
+
+def _stands_for(stored: RoundedWeight, weight: Tensor) -> bool:
+    if stored.quanta.shape != weight.shape:
+        return False
+    step = max(1, CHUNK // weight.shape[1])
+    spans = (slice(first, first + step) for first in range(0, len(weight), step))
+    return all(stored.mapped(itemgetter(span)).numbers().equal(weight[span].float()) for span in spans)
+
+
+def _rounded_to_8(name: str, weight: Tensor, note: str) -> RoundedWeight:
+    group = next((each for each in GROUPS if weight.shape[1] % each == 0), None)
+    if group is None:
+        return _exact(weight)
+    rounded = round_to_nearest(name, weight, Grid(bits=8, group=group, signed_scales=True))
+    return RoundedWeight(quanta=rounded.quanta, factors=rounded.factors, bits=8, note=note)
+
+
+def _exact(weight: Tensor) -> RoundedWeight:
+    return RoundedWeight(quanta=weight.detach().float(), factors=Factors(), bits=32)

@@ -1,11 +1,18 @@
-"""Read a transformers checkpoint from a local folder: config.json and safetensors, never a pickle, never its own code."""
+"""Resolve the checkpoint that a user names into one object, and load its weights.
+
+``resolve_checkpoint`` asks everything there is to ask of the files, once: options, writers and checks read its answer,
+the ``CheckpointSource``. ``load_checkpoint`` reads config and safetensors or GGUF, never a pickle and never a
+checkpoint's own code.
+"""
 
 from __future__ import annotations
 
+import copy
+import json
 import shutil
 import weakref
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,9 +30,8 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
-import hybridge.export.source.text_model  # noqa: F401  lets transformers load a text model that it has no class for
 from hybridge.cache.errors import CheckpointError, HybridgeError, UsageError
-from hybridge.cache.families import text_config
+from hybridge.cache.families import FAMILIES, text_config
 from hybridge.cache.families.family import ADVICE
 from hybridge.export.pinned.transformers import (
     Reader,
@@ -36,14 +42,13 @@ from hybridge.export.pinned.transformers import (
     remember_origins,
     weight_of,
 )
-from hybridge.export.source.adapters import check_adapters, merge_adapters
-from hybridge.export.source.config import config_in
-from hybridge.export.source.files import check_files, download_again, first_line, origin_of, read_object
-from hybridge.export.source.forms import quantization_of
-from hybridge.export.source.gguf.checkpoint import is_gguf, weights_of, write_folder
-from hybridge.export.source.gguf.file import open_gguf
-from hybridge.export.source.locate import Named, find_checkpoint, named
-from hybridge.export.source.text_model import text_model
+from hybridge.export.source.config import read_config
+from hybridge.export.source.files import check_files, download_again, first_line, ignored_parts
+from hybridge.export.source.gguf.checkpoint import gguf_config, gguf_weights, write_tokenizer_files
+from hybridge.export.source.gguf.file import GgufFile, open_gguf
+from hybridge.export.source.locate import find_checkpoint, origin_of
+from hybridge.export.source.quantization import Quantization
+from hybridge.export.source.text_model import check_adapters, merge_adapters, text_model
 from hybridge.export.source.tokenizer import (
     COPIED_FILES,
     TOKENIZER,
@@ -56,20 +61,131 @@ from hybridge.export.source.tokenizer import (
 from hybridge.export.source.weight_files import loadable, stored_tensors
 
 
-@dataclass(frozen=True, kw_only=True)
-class Checkpoint:
-    """A loaded text model in float32, ready to run uncached, and the folder it came from.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CheckpointSource:
+    """A checkpoint that was found, recognized and checked, before any weight is read.
 
-    own_tokenizer: a folder whose tokenizer is taken instead; note: what people should be told of the tokenizer; source: model
-    and commit on the hub; of_gguf: the folder stands for a GGUF file. Such a folder is there as long as the model.
+    path: the folder or the GGUF file that the user means; folder: the folder with config.json and the tokenizer's
+    files, which is ``path`` itself, or a temporary one that stands for a GGUF file as long as this object lives;
+    config: of the whole model, as transformers reads it; quantization: of the weights in a folder; gguf: the opened
+    file; adapters: folders of LoRA adapters, merged in this order; tokenizer_folder: a folder whose tokenizer and chat
+    template replace the checkpoint's own.
     """
 
+    path: Path
     folder: Path
+    config: Any
+    quantization: Quantization | None = None
+    gguf: GgufFile | None = None
+    adapters: tuple[Path, ...] = ()
+    tokenizer_folder: Path | None = None
+
+    @property
+    def text_config(self) -> Any:
+        """Return the config of the text model, which is ``config`` itself for a model of text alone."""
+        return text_config(self.config)
+
+    @property
+    def origin(self) -> str | None:
+        """Return the model and commit on the hub, or None for a checkpoint from elsewhere."""
+        return origin_of(self.path)
+
+    @property
+    def is_untried(self) -> bool:
+        """Return whether the family has no entry and runs by its plain attention alone."""
+        return self.text_config.model_type not in FAMILIES
+
+    @property
+    def gguf_types(self) -> list[str]:
+        """Return GGML's names of the quantized types in a GGUF file; none for a folder."""
+        tensors = self.gguf.tensors.values() if self.gguf else ()
+        return sorted({tensor.kind_name for tensor in tensors if not tensor.is_float})
+
+    @cached_property
+    def tokenizer(self) -> TokenizerFiles:
+        """The tokenizer of the checkpoint, or the one that replaces it.
+
+        Raises:
+            CheckpointError: one of its files is damaged.
+            UsageError: the replacement has a larger vocabulary than the model.
+        """
+        if self.tokenizer_folder:
+            found = read_tokenizer(self.tokenizer_folder)
+            size, vocabulary = found.tokenizer.get_vocab_size() if found.tokenizer else 0, self.text_config.vocab_size
+            if size > vocabulary:
+                raise UsageError(
+                    f"the tokenizer in {self.tokenizer_folder} has {size} tokens, but the model {vocabulary}: it is another "
+                    "model's. Give the one that the model was trained with."
+                )
+            return found
+        if self.gguf is None:
+            return read_tokenizer(self.folder)
+        note = write_tokenizer_files(self.gguf, self.folder)
+        found = read_tokenizer(self.folder, verbatim=True)
+        return replace(found, note=note) if note else found
+
+    def warnings(self) -> Iterator[str]:
+        """Yield a sentence for each part of the checkpoint that an export leaves out or nobody has tried."""
+        yield from ignored_parts(self.path)
+        if self.text_config is not self.config:
+            yield f"{self.path} is a multimodal model: its text model is exported, pictures and sounds are left out."
+        if self.is_untried:
+            yield (
+                f"nobody has tried {self.config.model_type!r} models. This one is of attention alone: the artifact is "
+                "validated, and kept only if it is right."
+            )
+
+
+def resolve_checkpoint(
+    checkpoint: str | Path, adapters: Sequence[str | Path] = (), tokenizer: str | Path | None = None
+) -> CheckpointSource:
+    """Find and check the checkpoint that a user names, with what goes with it; read no weight.
+
+    Args:
+        checkpoint: a folder, a GGUF file, or the id of a model on the hub, which is downloaded if it is not in the
+            cache.
+        adapters: folders of LoRA adapters to merge into it.
+        tokenizer: a folder whose tokenizer and chat template replace the checkpoint's own.
+
+    Raises:
+        UsageError: the name is empty, or an adapter's folder has none.
+        CheckpointError: the checkpoint is not there, damaged, something else (NotACheckpointError), or not supported
+            (UnsupportedModelError).
+    """
+    path = find_checkpoint(checkpoint)
+    merged, own_tokenizer = tuple(map(Path, adapters)), Path(tokenizer) if tokenizer is not None else None
+    gguf = open_gguf(path) if path.is_file() else None
+    folder = path if gguf is None else Path(mkdtemp(prefix="hybridge-gguf-"))
+    try:
+        if gguf is not None:
+            (folder / "config.json").write_text(json.dumps(gguf_config(gguf)), encoding="utf-8")
+        config, quantization = read_config(folder)
+        check_adapters(merged)
+        check_files(own_tokenizer or folder, (TOKENIZER, *COPIED_FILES))
+        source = CheckpointSource(
+            path=path,
+            folder=folder,
+            config=config,
+            quantization=quantization,
+            gguf=gguf,
+            adapters=merged,
+            tokenizer_folder=own_tokenizer,
+        )
+    except BaseException:
+        if gguf is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    if gguf is not None:
+        weakref.finalize(source, shutil.rmtree, folder, ignore_errors=True)
+    return source
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+    """The text model of a checkpoint with its weights, ready to run uncached."""
+
+    source: CheckpointSource
     model: PreTrainedModel
-    own_tokenizer: Path | None = None
-    note: str = ""
-    source: str | None = None
-    of_gguf: bool = False
 
     @property
     def config(self) -> Any:
@@ -78,41 +194,27 @@ class Checkpoint:
 
     @property
     def vocab_size(self) -> int:
-        """Return how many tokens have a logit; some models pad their embedding beyond them."""
+        """Return the number of tokens that have a logit; some models pad their embedding beyond them."""
         return logits_width(self.config)
 
     @property
     def bos_id(self) -> int | None:
+        """Return the token that begins a text, or None if the model has none."""
         bos = self._generation("bos_token_id")
         return int(bos) if isinstance(bos, int) else None
 
-    @cached_property
-    def tokenizer(self) -> TokenizerFiles:
-        """The tokenizer beside the weights, or the one that was given.
-
-        Raises CheckpointError where a file of it is damaged, UsageError where it is of a larger vocabulary.
-        """
-        made = self.of_gguf and self.own_tokenizer is None
-        found = read_tokenizer(self.own_tokenizer or self.folder, verbatim=made)
-        if self.own_tokenizer and found.tokenizer and found.tokenizer.get_vocab_size() > self.config.vocab_size:
-            raise UsageError(
-                f"the tokenizer in {self.own_tokenizer} has {found.tokenizer.get_vocab_size()} tokens, but the model "
-                f"{self.config.vocab_size}: it is another model's. Give the one that the model was trained with."
-            )
-        return replace(found, note=self.note) if self.note else found
+    @property
+    def eos_ids(self) -> list[int]:
+        """Return the tokens that end a text."""
+        return self.end_of_text.ids
 
     @cached_property
     def end_of_text(self) -> EndOfText:
-        """All tokens that the files say end a text, else the model's own default. Raises what ``tokenizer`` does."""
-        files, tokenizer = named_ends(self.folder, self.tokenizer.special), self.tokenizer.tokenizer
-        found = end_of_text(files, tokenizer, self.vocab_size)
-        default = end_of_text([self._generation("eos_token_id")], tokenizer, self.vocab_size)
+        """All tokens that the files name as ends of a text, or the model's own default. Raises what ``tokenizer`` raises."""
+        files = self.source.tokenizer
+        found = end_of_text(named_ends(self.source.folder, files.special), files.tokenizer, self.vocab_size)
+        default = end_of_text([self._generation("eos_token_id")], files.tokenizer, self.vocab_size)
         return found if found.ids else EndOfText(ids=default.ids, ignored=found.ignored)
-
-    @property
-    def eos_ids(self) -> list[int]:
-        """The ids that end a text."""
-        return self.end_of_text.ids
 
     def _generation(self, name: str) -> Any:
         value = getattr(self.model.generation_config, name, None)
@@ -120,67 +222,58 @@ class Checkpoint:
 
 
 def logits_width(config: Any) -> int:
-    """Return how many logits a text model of ``config`` puts out."""
+    """Return the number of logits that a text model of ``config`` puts out."""
     width: int = getattr(config, "unpadded_vocab_size", None) or config.vocab_size
     return width
 
 
-def load_checkpoint(checkpoint: str | Path | Named, reader: Reader | None = None) -> Checkpoint:
-    """Config and weights of what ``checkpoint`` names, with its adapters merged.
+def load_checkpoint(checkpoint: CheckpointSource | str | Path, reader: Reader | None = None) -> LoadedModel:
+    """Load the weights of a checkpoint in float32, with its adapters merged.
 
-    In float32 but for what ``reader`` made of them as they were read; adapters are merged into whole weights, so that a reader
-    is not asked where there are any.
-    Raises CheckpointError where weights are missing, misshapen, damaged or not finite, and what ``read_config``,
-    ``merge_adapters`` and ``reader`` raise.
+    Args:
+        checkpoint: what ``resolve_checkpoint`` returned, or a name for it to resolve.
+        reader: works on each weight as it is read, such as a packer, which then need not be float32. It is not asked if
+            there are adapters, because they are merged into whole weights.
+
+    Raises:
+        CheckpointError: weights are missing, misshapen, damaged or not finite. Also what ``merge_adapters`` and
+            ``reader`` raise.
     """
-    wanted = named(checkpoint)
-    place = find_checkpoint(wanted.checkpoint)
-    check_adapters(wanted.adapters)
-    checked = CheckedReader(reader) if reader and not wanted.adapters else None
-    with ExitStack() as unless_loaded:
-        folder, note = place, ""
-        if is_gguf(place):
-            folder = Path(mkdtemp(prefix="hybridge-gguf-"))
-            unless_loaded.callback(shutil.rmtree, folder, ignore_errors=True)
-            note = write_folder(place, folder, tokenizer=wanted.tokenizer is None)
-        config = config_in(folder)
-        check_files(wanted.tokenizer or folder, (TOKENIZER, *COPIED_FILES))
-        with _weights(place) as where, remember_origins(), read_one_by_one(checked) if checked else nullcontext():
-            model = _load_weights(place, where, config)
-        _check_finite(place, checked.broken if checked else broken_weights(model))
-        text = merge_adapters(text_model(model).eval().requires_grad_(False), wanted.adapters)
-        weakref.finalize(text, unless_loaded.pop_all().close)
-    return Checkpoint(
-        folder=folder, model=text, own_tokenizer=wanted.tokenizer, note=note, source=origin_of(place), of_gguf=is_gguf(place)
-    )
+    source = checkpoint if isinstance(checkpoint, CheckpointSource) else resolve_checkpoint(checkpoint)
+    checked = CheckedReader(reader) if reader and not source.adapters else None
+    with _weights(source) as weights, remember_origins(), read_one_by_one(checked) if checked else nullcontext():
+        model = _load_weights(source, weights)
+    if broken := checked.broken if checked else broken_weights(model):
+        raise CheckpointError(f"{_some(broken)} in {source.path} is not finite (NaN or infinity); the weights are damaged.")
+    text = merge_adapters(text_model(model).eval().requires_grad_(False), source.adapters)
+    return LoadedModel(source=source, model=text)
 
 
 @contextmanager
-def _weights(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield where transformers finds the weights: in a folder, or in tensors that are decoded as it reads them."""
-    if is_gguf(folder):
-        yield {"pretrained_model_name_or_path": None, "state_dict": weights_of(open_gguf(folder))}
-        return
-    quantized = quantization_of(folder, read_object(folder / "config.json"))
-    if quantized is None:
-        with loadable(folder) as place:
+def _weights(source: CheckpointSource) -> Iterator[dict[str, Any]]:
+    """Yield transformers' arguments for the weights: a folder, or tensors that are decoded as it reads them."""
+    if source.gguf is not None:
+        yield {"pretrained_model_name_or_path": None, "state_dict": gguf_weights(source.gguf)}
+    elif source.quantization is None:
+        with loadable(source.folder) as place:
             yield {"pretrained_model_name_or_path": place}
-        return
-    with stored_tensors(folder) as stored:
-        weights = stored.dequantized(quantized.method, quantized.quantization)
-        yield {"pretrained_model_name_or_path": None, "state_dict": weights}
+    else:
+        with stored_tensors(source.folder) as stored:
+            yield {"pretrained_model_name_or_path": None, "state_dict": stored.dequantized(source.quantization)}
 
 
-def _load_weights(folder: Path, where: dict[str, Any], config: Any) -> PreTrainedModel:
-    # Its log tells of reference kernels and of what it loads; what matters of that is an error.
+def _load_weights(source: CheckpointSource, weights: dict[str, Any]) -> PreTrainedModel:
+    # Its log is about reference kernels and what it loads; what matters there is an error.
     transformers_logging.set_verbosity(transformers_logging.CRITICAL)
     transformers_logging.disable_progress_bar()
+    config = copy.deepcopy(source.config)  # loading changes it, and a source may be loaded twice
+    folder = source.path
     model: PreTrainedModel
     try:
         kind, config = model_class(_class_for(config), config)
         with refuse_unfit_weights():
             model, info = kind.from_pretrained(
-                **where,
+                **weights,
                 config=config,
                 dtype=torch.float32,
                 use_safetensors=True,
@@ -189,26 +282,28 @@ def _load_weights(folder: Path, where: dict[str, Any], config: Any) -> PreTraine
                 output_loading_info=True,
             )
     except HybridgeError:
-        raise  # the reader's, or those of a form
+        raise  # the reader's, or a quantization's
     except UnfitWeightsError as unfit:
         raise CheckpointError(_unfit(folder, unfit)) from None
     except Exception as error:  # whatever a damaged file or an impossible size makes transformers run into
         raise CheckpointError(_obstacle(folder, config, error)) from error
     assert not info["missing_keys"], "they are refused before: see refuse_unfit_weights()"
-    if "state_dict" in where and (folder / "generation_config.json").is_file():  # transformers has looked into no folder
-        model.generation_config = _generation_config(folder)
+    generation = folder / "generation_config.json"
+    if "state_dict" in weights and generation.is_file():  # transformers has looked into no folder
+        try:
+            model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+        except Exception as error:  # transformers' config classes raise whatever their checks ran into
+            raise CheckpointError(f"{generation} cannot be read ({first_line(error)}).") from None
     return model
 
 
-def _generation_config(folder: Path) -> GenerationConfig:
-    try:
-        return GenerationConfig.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # transformers' config classes raise whatever their checks ran into
-        raise CheckpointError(f"{folder / 'generation_config.json'} cannot be read ({first_line(error)}).") from None
+def _class_for(config: Any) -> Any:
+    """Return the auto class to load: for a few multimodal models transformers has no class for text alone."""
+    return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
 
 
 def _obstacle(folder: Path, config: Any, error: Exception) -> str:
-    """Say why the weights of ``folder`` could not be read: a model that cannot be built, or the weights themselves."""
+    """Explain why loading failed: the model cannot be built, or its weights cannot be read."""
     reason = f"{type(error).__name__}: {first_line(error)}"
     try:
         with torch.device("meta"):
@@ -218,13 +313,8 @@ def _obstacle(folder: Path, config: Any, error: Exception) -> str:
     return f"the weights in {folder} cannot be read ({reason}); the checkpoint is damaged."
 
 
-def _class_for(config: Any) -> Any:
-    """transformers has a class for text alone for most multimodal models, and for a few only the whole."""
-    return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
-
-
 def _unfit(folder: Path, unfit: UnfitWeightsError) -> str:
-    """Say which weights are missing, or else which have another shape."""
+    """Name the weights that are missing, or else those of another shape."""
     if unfit.missing:
         return f"{folder} lacks {_some(unfit.missing)}; the checkpoint is incomplete: {download_again(folder)}."
     (name, found, expected), *others = unfit.misshapen
@@ -232,35 +322,29 @@ def _unfit(folder: Path, unfit: UnfitWeightsError) -> str:
     return f"{name} in {folder} has shape {list(found)}, but config.json asks for {list(expected)}{more}."
 
 
-def _check_finite(folder: Path, broken: list[str]) -> None:
-    if broken:
-        raise CheckpointError(f"{_some(broken)} in {folder} is not finite (NaN or infinity); the weights are damaged.")
-
-
 def _some(names: list[str]) -> str:
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
-# Whether all weights are numbers: asked of a model that has been read, or of each weight before it is worked on.
-
+# Check that all weights are finite: of a loaded model, or of each weight before a reader works on it
 
 CHUNK = 1 << 20
-"""Elements that are looked at at once: what is found of each takes memory."""
+"""Elements that are checked at once, because the check allocates memory for each."""
 
 
 class CheckedReader:
-    """Tells another reader of weights that are finite. broken: the names of the others."""
+    """Pass finite weights on to another reader. broken: the names of the others."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
         self.broken: list[str] = []
 
     def keeps(self, model: PreTrainedModel, name: str) -> bool:
-        """Ask the other."""
+        """Return whether the other reader wants the weight in the type of its file."""
         return self.reader.keeps(model, name)
 
     def loaded(self, model: PreTrainedModel, name: str) -> None:
-        """Tell the other, unless the weight is broken, or did not fit and is not there."""
+        """Pass a weight on, unless it is broken, or did not fit and is not there."""
         weight = weight_of(model, name)
         if weight.is_meta:
             return

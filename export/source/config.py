@@ -1,10 +1,13 @@
-"""Read a checkpoint's config.json, and refuse what hybridge cannot run before any weight is read."""
+"""Read a checkpoint's config.json, and refuse a model that hybridge cannot run before any weight is read.
+
+A family without an entry of its own is accepted if its layers attend as transformers' own attention does. For any
+other, the error lists the parts of the model that hybridge has a state for, and those that it lacks.
+"""
 
 from __future__ import annotations
 
 import inspect
 import json
-import tempfile
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,30 +27,21 @@ from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families import ATTENTION_ALONE, FAMILIES, family_of, plan, text_config
 from hybridge.cache.families.family import summarize
 from hybridge.export.pinned.transformers import attention_interface
-from hybridge.export.source.files import check_files, download_again, first_line
-from hybridge.export.source.folder_kinds import EXPECTED
-from hybridge.export.source.forms import quantization_of
-from hybridge.export.source.gguf.checkpoint import is_gguf, write_folder
-from hybridge.export.source.locate import Named, find_checkpoint, named
+from hybridge.export.source.files import EXPECTED, check_files, download_again, first_line
+from hybridge.export.source.quantization import Quantization
+from hybridge.export.source.quantization_methods import quantization_of
 from hybridge.export.source.text_model import decoder_of, empty_model
 
 
-def read_config(checkpoint: str | Path | Named) -> Any:
-    """The config of the checkpoint that ``checkpoint`` names, once it is known to be of a supported family.
+def read_config(folder: Path) -> tuple[Any, Quantization | None]:
+    """Return the config in ``folder``, and the quantization of the weights if there is any.
 
-    Raises what ``find_checkpoint`` does, CheckpointError where config.json is damaged, UnsupportedModelError where hybridge
-    cannot run the model.
+    The config has no quantization of its own left, because weights are dequantized before transformers sees them.
+
+    Raises:
+        CheckpointError: config.json is damaged.
+        UnsupportedModelError: hybridge cannot run the model or read its quantization.
     """
-    place = find_checkpoint(named(checkpoint).checkpoint)
-    if not is_gguf(place):
-        return config_in(place)
-    with tempfile.TemporaryDirectory(prefix="hybridge-gguf-") as folder:
-        write_folder(place, Path(folder), tokenizer=False)
-        return config_in(Path(folder))
-
-
-def config_in(folder: Path) -> Any:
-    """The config in ``folder``. Raises what ``read_config`` does."""
     path = folder / "config.json"
     check_files(folder, [path.name])
     content = _read_object(path)
@@ -58,41 +52,28 @@ def config_in(folder: Path) -> Any:
         )
     text = content.get("text_config")
     known = not {model_type, text.get("model_type") if isinstance(text, dict) else None}.isdisjoint(known_model_types())
-    if not known and not _attends_alone(folder):
+    if not known and not _has_plain_attention(folder):
         raise _unsupported(folder, model_type, content)
-    quantization_of(folder, content)
+    quantization = quantization_of(folder, content)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         if not known:
             setattr(text_config(config), ATTENTION_ALONE, True)
         types = plan(text_config(config))
-        _forget_quantization(config)  # its weights are dequantized as they are read, before transformers sees them
+        for part in (config, text_config(config)):
+            for name in ("quantization_config", "compression_config"):
+                vars(part).pop(name, None)
     except CheckpointError:
         raise
     except Exception as error:  # transformers' config classes raise whatever their checks ran into
         raise CheckpointError(f"{path} is not a valid {model_type!r} config: {first_line(error)}") from None
     if family_of(text_config(config)) is None:
         raise _unsupported(folder, model_type, {"layer_types": types})
-    return config
-
-
-def _attends_alone(folder: Path) -> bool:
-    try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception:  # transformers' config classes raise whatever their checks ran into
-        return False
-    loadable = {*MODEL_FOR_CAUSAL_LM_MAPPING, *MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING}
-    return type(config) in loadable and is_plain_attention(text_config(config))
-
-
-def _forget_quantization(config: Any) -> None:
-    for part in (config, text_config(config)):
-        for name in ("quantization_config", "compression_config"):
-            vars(part).pop(name, None)
+    return config, quantization
 
 
 def known_model_types() -> set[str]:
-    """Return top-level model types that a supported text model appears under."""
+    """Return the top-level model types of the families that have an entry, multimodal ones included."""
     return set(FAMILIES) | {name.removesuffix("_text") for name in FAMILIES}
 
 
@@ -111,35 +92,10 @@ def _read_object(path: Path) -> dict[str, Any]:
     return content
 
 
-def _unsupported(folder: Path, model_type: str, content: dict[str, Any]) -> UnsupportedModelError:
-    text = content.get("text_config")
-    types = content.get("layer_types") or (text.get("layer_types") if isinstance(text, dict) else None)
-    layers = f" Its layers: {summarize([str(each) for each in types])}." if isinstance(types, list) else ""
-    missing = _what_is_missing(folder)
-    return UnsupportedModelError(
-        f"model type {model_type!r} is not supported.{layers}\n"
-        + (f"{missing}\n" if missing else "")
-        + f"Supported model types: {', '.join(sorted(name.removesuffix('_text') for name in FAMILIES))}."
-    )
-
-
-def _what_is_missing(folder: Path) -> str | None:
-    """Return what hybridge would need for a model that transformers knows; None for one that transformers does not know."""
-    try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except Exception:  # transformers' config classes raise whatever their checks ran into
-        return None
-    if not {type(config), type(text_config(config))} & set(MODEL_FOR_CAUSAL_LM_MAPPING):
-        return "It has no text model: transformers has no causal language model for it."
-    return what_is_missing(text_config(config))
-
-
-# Families that nobody entered, but whose layers attend as transformers' own attention does: they need no code of
-# their own.
-
+# Families without an entry, but with plain attention
 
 STATES = (nn.Conv1d, nn.Conv2d)
-"""Modules that a token mixer with a state of another kind has."""
+"""Modules of token mixers that keep another state than keys and values."""
 
 UNKNOWN = (
     "attention_chunk_size",
@@ -149,13 +105,13 @@ UNKNOWN = (
     "cross_attention_layers",
     "index_topk",
 )
-"""Options of attention that sees or keeps something else than keys and values by position."""
+"""Options of attention that reads or keeps something else than keys and values by position."""
 
 
 def is_plain_attention(config: Any) -> bool:
-    """Return whether each decoder layer of a text config's model has one attention through the interface, and no other state.
+    """Return whether each decoder layer of a text config's model has one attention through the interface and no other state.
 
-    What this cannot see, a validation does: an artifact of such a model is always held against the uncached one.
+    This cannot see everything, so an artifact of such a model is always validated against the uncached one.
     """
     if type(config) not in MODEL_MAPPING or any(getattr(config, name, None) for name in UNKNOWN):
         return False
@@ -168,6 +124,20 @@ def is_plain_attention(config: Any) -> bool:
     return len(layers) == config.num_hidden_layers and all(map(_attends_once, layers))
 
 
+def _has_plain_attention(folder: Path) -> bool:
+    config = _try_config(folder)
+    loadable = {*MODEL_FOR_CAUSAL_LM_MAPPING, *MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING}
+    return type(config) in loadable and is_plain_attention(text_config(config))
+
+
+def _try_config(folder: Path) -> Any:
+    """Return the config in ``folder``, or None if transformers cannot read it without code of the folder."""
+    try:
+        return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception:  # transformers' config classes raise whatever their checks ran into
+        return None
+
+
 def _attends_once(layer: nn.Module) -> bool:
     mixers = [module for module in layer.modules() if hasattr(module, "layer_idx") and _calls_interface(type(module))]
     return len(mixers) == 1 and not any(isinstance(module, STATES) for module in layer.modules())
@@ -177,10 +147,8 @@ def _calls_interface(kind: type) -> bool:
     return kind.__module__.startswith("transformers.") and attention_interface in inspect.getsource(kind)
 
 
-# Say what a model of an unknown family is made of, so that whoever wants it knows what is missing.
-#
-# Token mixers are told by the names of their parameters and modules, which transformers keeps from family to family.
-
+# Unsupported families: name their parts, so that whoever wants one knows what is missing. A token mixer is recognized
+# by the names of its parameters and modules, which transformers keeps from family to family.
 
 SIGNATURES: tuple[tuple[str, frozenset[str]], ...] = (
     ("Kimi delta attention", frozenset({"A_log", "dt_bias", "conv1d", "f_b_proj"})),
@@ -196,13 +164,13 @@ SIGNATURES: tuple[tuple[str, frozenset[str]], ...] = (
     ("attention", frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})),
     ("attention", frozenset({"qkv_proj", "o_proj"})),
 )
-"""What the modules, parameters and buffers of a token mixer that hybridge has a state for are called, the surest first."""
+"""Names of modules, parameters and buffers by which a mixer that hybridge has a state for is recognized, the surest first."""
 
 
 def what_is_missing(config: Any) -> str | None:
-    """Return a sentence or two on the parts of the model that ``config`` describes; None if it cannot be built.
+    """Return a sentence or two on the parts of the model that ``config`` describes, or None if it cannot be built.
 
-    Builds the model without memory for its weights, and runs nothing of a checkpoint's.
+    Builds the model on the meta device, and runs no code of the checkpoint.
     """
     try:
         with torch.device("meta"):
@@ -218,8 +186,25 @@ def what_is_missing(config: Any) -> str | None:
     return f"{found} What is missing is an entry in the two tables of families: docs/adding-a-family.md shows how."
 
 
+def _unsupported(folder: Path, model_type: str, content: dict[str, Any]) -> UnsupportedModelError:
+    text = content.get("text_config")
+    types = content.get("layer_types") or (text.get("layer_types") if isinstance(text, dict) else None)
+    layers = f" Its layers: {summarize([str(each) for each in types])}." if isinstance(types, list) else ""
+    config = _try_config(folder)
+    missing: str | None = None
+    if config is not None:
+        has_text_model = {type(config), type(text_config(config))} & set(MODEL_FOR_CAUSAL_LM_MAPPING)
+        missing = "It has no text model: transformers has no causal language model for it."
+        missing = what_is_missing(text_config(config)) if has_text_model else missing
+    return UnsupportedModelError(
+        f"model type {model_type!r} is not supported.{layers}\n"
+        + (f"{missing}\n" if missing else "")
+        + f"Supported model types: {', '.join(sorted(name.removesuffix('_text') for name in FAMILIES))}."
+    )
+
+
 def _parts(layers: Iterable[nn.Module]) -> tuple[Counter[str], Counter[str]]:
-    """Return how many of which known mixers there are, and how many layers by class have none."""
+    """Count the known mixers by kind, and the layers without any by class."""
     known: Counter[str] = Counter()
     unknown: Counter[str] = Counter()
     for layer in layers:

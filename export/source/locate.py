@@ -1,8 +1,12 @@
-"""From what a user names to the folder of a checkpoint: a folder, one below ``~``, a model in the hub's cache."""
+"""Find the folder or GGUF file that the user's name for a checkpoint means: a path, one below ``~``, or a model on the hub.
+
+A model that is not in the hub's local cache is downloaded into it: the files that an export reads, and no others.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -11,45 +15,46 @@ from typing import Any
 
 from hybridge.cache.errors import CheckpointError, NotACheckpointError, UsageError
 from hybridge.export.source.files import (
-    MAIN,
-    HubModel,
-    cached_entry,
-    cached_revision,
+    EXPECTED,
+    HUB_PREFIX,
+    check_file,
+    check_folder,
+    download_again,
     first_line,
-    hub_cache,
-    hub_model,
-    is_entry,
-    snapshot_of,
+    has_weights,
 )
-from hybridge.export.source.folder_kinds import EXPECTED, GGUF, check_file, check_folder, has_weights
+
+GGUF = ".gguf"
 
 
-def find_checkpoint(named: str | Path) -> Path:
-    """Return the folder with config.json, or the GGUF file, that ``named`` means.
+def find_checkpoint(name: str | Path) -> Path:
+    """Return the folder with config.json, or the GGUF file, that ``name`` means.
 
-    Raises UsageError for an empty name, NotACheckpointError where something else than a checkpoint is there, CheckpointError
-    where nothing is or it cannot be read.
+    Raises:
+        UsageError: the name is empty.
+        NotACheckpointError: something else than a checkpoint is there.
+        CheckpointError: nothing is there, or it cannot be read.
     """
-    if not str(named).strip():
+    if not str(name).strip():
         raise UsageError(f"the checkpoint's name is empty. {EXPECTED}")
     try:
-        folder = _folder(str(named))
+        folder = _find(str(name))
         if folder.is_file():
             return folder
         os.listdir(folder)  # glob takes a folder that may not be read for an empty one
         check_folder(folder)
     except PermissionError:
-        raise CheckpointError(f"no permission to read {named}; change it, or copy the checkpoint.") from None
+        raise CheckpointError(f"no permission to read {name}; change it, or copy the checkpoint.") from None
     except OSError as error:
-        raise CheckpointError(f"{named} cannot be read ({error.strerror or error}). {EXPECTED}") from None
+        raise CheckpointError(f"{name} cannot be read ({error.strerror or error}). {EXPECTED}") from None
     return folder
 
 
-def _folder(named: str) -> Path:
-    path = _expanded(Path(named))
-    if not path.exists() and (model := hub_model(named)):
+def _find(name: str) -> Path:
+    path = _expanded(Path(name))
+    if not path.exists() and (model := hub_model(name)):
         return _of_hub(model)
-    if not path.exists() and (entry := cached_entry(named)):
+    if not path.exists() and (entry := cached_entry(name)):
         path = entry
     if is_entry(path):
         return snapshot_of(path)
@@ -59,11 +64,102 @@ def _folder(named: str) -> Path:
         return path
     if path.exists():
         check_file(path)
-    raise CheckpointError(f"{named} is not a folder. {EXPECTED}")
+    raise CheckpointError(f"{name} is not a folder. {EXPECTED}")
+
+
+def _expanded(path: Path) -> Path:
+    """Replace ``~`` and ``~user``, unless a file has that very name."""
+    try:
+        return path if path.exists() else path.expanduser()
+    except RuntimeError:
+        raise CheckpointError(f"{path} is not a folder: there is no user {path.parts[0]}. {EXPECTED}") from None
+
+
+# The hub's local cache: ``models--ORG--NAME/snapshots/COMMIT`` holds links to ``blobs``
+
+MAIN = "main"
+NAME = r"[A-Za-z0-9][\w.-]*"
+ID = re.compile(
+    rf"(?:https?:/+[^/]+/)?(?P<id>{NAME}/{NAME})"
+    rf"(?:/(?P<file>(?:{NAME}/)*{NAME}\.gguf)|(?:/tree/(?P<tree>[\w.-]+))?/?)(?:@(?P<revision>[\w./-]+))?"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubModel:
+    """A model on the hub. file: the one of its files to take, or None for all; revision: a branch, tag or commit."""
+
+    id: str
+    file: str | None
+    revision: str
+
+
+def hub_model(name: str) -> HubModel | None:
+    """Parse the id or the web address of a model: ``ORG/NAME``, optionally ``/FILE.gguf`` or ``@REVISION`` behind it."""
+    found = ID.fullmatch(name)
+    if found is None:
+        return None
+    return HubModel(id=found["id"], file=found["file"], revision=found["revision"] or found["tree"] or MAIN)
+
+
+def hub_cache() -> Path:
+    """Return the cache's folder, by the environment variables that the hub's own tools read."""
+    user = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or f"{user}/huggingface"
+    given = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(os.path.expandvars(given or f"{home}/hub")).expanduser()
+
+
+def cached_entry(name: str) -> Path | None:
+    """Return the cache's folder of a model, or None if it was never downloaded."""
+    model = hub_model(name)
+    entry = hub_cache() / f"{HUB_PREFIX}{(model.id if model else name).replace('/', '--')}"
+    return entry if is_entry(entry) else None
+
+
+def cached_revision(entry: Path, revision: str) -> Path | None:
+    """Return the snapshot of a commit, or of a branch or tag that was downloaded by that name; None if there is none."""
+    ref = entry / "refs" / revision
+    commit = ref.read_text(encoding="utf-8", errors="replace").strip() if ref.is_file() else revision
+    found = entry / "snapshots" / Path(commit).name
+    return found if found.is_dir() else None
+
+
+def origin_of(path: Path) -> str | None:
+    """Return ``ORG/NAME@COMMIT`` if ``path`` is a snapshot of the hub's cache or a file in one, else None."""
+    for place in (path.absolute(), *path.absolute().parents):
+        if place.parent.name == "snapshots" and place.parent.parent.name.startswith(HUB_PREFIX):
+            return f"{place.parent.parent.name.removeprefix(HUB_PREFIX).replace('--', '/', 1)}@{place.name}"
+    return None
+
+
+def is_entry(folder: Path) -> bool:
+    """Return whether ``folder`` is a model's folder in the cache, with snapshots below it."""
+    return (folder / "snapshots").is_dir() and not (folder / "config.json").exists()
+
+
+def snapshot_of(entry: Path) -> Path:
+    """Return the snapshot that ``refs/main`` names, or the only one.
+
+    Raises:
+        CheckpointError: there is no snapshot.
+        NotACheckpointError: there are several, and ``refs/main`` names none of them.
+    """
+    snapshots = sorted(path for path in (entry / "snapshots").iterdir() if path.is_dir())
+    ref = entry / "refs" / "main"
+    commit = ref.read_text(encoding="utf-8", errors="replace").strip() if ref.is_file() else None
+    chosen = [path for path in snapshots if path.name == commit] or snapshots
+    if not chosen:
+        raise CheckpointError(f"{entry} has no snapshot: {download_again(entry)}.")
+    if len(chosen) > 1:
+        raise NotACheckpointError(
+            f"{entry} has {len(chosen)} snapshots, and refs/main names none of them. Give one:\n" + "\n".join(map(str, chosen))
+        )
+    return chosen[0]
 
 
 def _of_hub(model: HubModel) -> Path:
-    """The snapshot in the hub's cache, or a file in it; downloaded first where it is not there."""
+    """Return the snapshot in the hub's cache, or the wanted file in it; download it first if it is not there."""
     entry = cached_entry(model.id)
     found = cached_revision(entry, model.revision) if entry else None
     if entry and found is None and model.revision == MAIN:
@@ -73,28 +169,20 @@ def _of_hub(model: HubModel) -> Path:
     return found / model.file if model.file else found
 
 
-def _expanded(path: Path) -> Path:
-    """``path`` with ``~`` and ``~user`` replaced, unless a file has that very name."""
-    try:
-        return path if path.exists() else path.expanduser()
-    except RuntimeError:
-        raise CheckpointError(f"{path} is not a folder: there is no user {path.parts[0]}. {EXPECTED}") from None
-
-
-# Download a model from the hub into its cache: the files that an export reads, and no others.
-
+# Download
 
 WANTED = ("*.safetensors", "*.json", "*.jinja", "*.model", "merges.txt", "additional_chat_templates/*.jinja")
 UNWANTED = ("adapter_*", "consolidated*", "original/*", "*preprocessor_config.json", "training_args*", "trainer_state.json")
 
 
 def download(model: HubModel) -> Path:
-    """Return the snapshot of ``model`` in the hub's cache, downloaded at the commit that its revision is now.
+    """Download a model at the commit that its revision is now, and return its snapshot in the hub's cache.
 
-    Raises CheckpointError where there is no network, no such model or no access to it, NotACheckpointError where the model has
-    no files that can be read.
+    Raises:
+        CheckpointError: there is no network, no such model, or no access to it.
+        NotACheckpointError: the model has no files that hybridge reads.
     """
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import HfApi, snapshot_download  # imported here because most exports download nothing
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
@@ -120,26 +208,26 @@ def download(model: HubModel) -> Path:
     except (HfHubHTTPError, OSError) as error:
         raise _failed(model, f"the hub cannot be reached: {first_line(error)}") from error
     except Exception as error:
-        if type(error).__module__.partition(".")[0].startswith("http"):  # the errors of the library below are not the hub's own
+        if (
+            type(error).__module__.partition(".")[0].startswith("http")
+        ):  # of the HTTP library, which the hub's errors do not cover
             raise _failed(model, f"the hub cannot be reached: {first_line(error)}") from error
         raise
 
 
 def wanted_files(model: HubModel, files: Iterable[str]) -> list[str]:
-    """Return those of a model's files that an export reads: the one that is wanted alone, or weights, config and tokenizer.
+    """Return the files of a model that an export reads: the one that was asked for, or weights, config and tokenizer.
 
-    Raises NotACheckpointError where they are not among them.
+    Raises NotACheckpointError if they are not among ``files``.
     """
     there = sorted(files)
     if model.file:
         if model.file not in there:
-            raise NotACheckpointError(
-                f"{model.id} has no file {model.file}. It has: {', '.join(_ending(there, '.gguf')[:20])}."
-            )
+            raise NotACheckpointError(f"{model.id} has no file {model.file}. It has: {', '.join(_ending(there, GGUF)[:20])}.")
         return [model.file]
     wanted = [name for name in there if _matches(name, WANTED) and not _matches(name, UNWANTED)]
     if not _ending(wanted, ".safetensors"):
-        if others := _ending(there, ".gguf"):
+        if others := _ending(there, GGUF):
             raise NotACheckpointError(
                 f"{model.id} has GGUF files. Give one:\n" + "\n".join(f"{model.id}/{name}" for name in others)
             )
@@ -155,30 +243,9 @@ def _failed(model: HubModel, reason: str) -> CheckpointError:
 
 
 def _matches(name: str, patterns: Iterable[str]) -> bool:
-    """fnmatch, but for ``*``, which stays in a folder."""
+    """Match as fnmatch does, but do not let ``*`` cross a slash."""
     return any(fnmatch(name, pattern) and name.count("/") == pattern.count("/") for pattern in patterns)
 
 
 def _ending(names: Iterable[str], end: str) -> list[str]:
     return [name for name in names if name.endswith(end)]
-
-
-# What a user asks to export: a checkpoint, and what goes with it.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Named:
-    """checkpoint: a folder, a GGUF file, or a model's id.
-
-    adapters: folders of LoRA adapters, merged in this order; tokenizer: a folder whose tokenizer and chat template take the
-    place of the checkpoint's own.
-    """
-
-    checkpoint: str | Path
-    adapters: tuple[Path, ...] = ()
-    tokenizer: Path | None = None
-
-
-def named(checkpoint: str | Path | Named) -> Named:
-    """Return ``checkpoint`` as it is, or alone."""
-    return checkpoint if isinstance(checkpoint, Named) else Named(checkpoint=checkpoint)

@@ -1,15 +1,24 @@
-"""The text model of a multimodal one, as transformers would have loaded it by itself."""
+"""Make the model to export of the one that transformers loaded: take the text model out of a multimodal one, merge adapters.
+
+Importing this module registers GLM-5.3-Flash's text model, which transformers has no class for.
+"""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
+import safetensors
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import MoeCausalLMOutputWithPast
 
-from hybridge.cache.errors import UnsupportedModelError
+from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
 from hybridge.cache.families import FAMILIES, text_config
 from hybridge.export.pinned.transformers import (
     Glm5NextConfig,
@@ -21,13 +30,14 @@ from hybridge.export.pinned.transformers import (
     register_text_model,
     tie_head,
 )
+from hybridge.export.source.files import ADAPTER, base_model, check_files, first_line, read_object
 
 PROBE = (1, 2, 3, 5)
-"""Tokens of a text for which the text model of an untried family has to compute what the whole does."""
+"""Tokens on which the text model of an untried family must compute the same logits as the whole model."""
 
 
 def text_model(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the causal language model in ``model``, with its own weights and without those for pictures and sounds."""
+    """Return the causal language model in ``model``, sharing its weights, without the parts for images and sound."""
     decoder = text_decoder(model)
     if model.config is text_config(model.config):
         return model
@@ -42,7 +52,7 @@ def text_model(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def empty_model(config: Any) -> PreTrainedModel:
-    """Return a causal language model of a text config without memory for its weights."""
+    """Return a causal language model of a text config on the meta device, without memory for its weights."""
     if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING:
         return build_empty(config)
     with torch.device("meta"):
@@ -50,18 +60,24 @@ def empty_model(config: Any) -> PreTrainedModel:
 
 
 def text_decoder(model: PreTrainedModel) -> Any:
-    """Return the decoder over whose config and layers a multimodal model generates text."""
+    """Return the decoder that generates text in a model, which may be multimodal."""
     decoder: Any = model.get_decoder()
     return getattr(decoder, "language_model", decoder)
 
 
+def decoder_of(model: PreTrainedModel) -> Any:
+    """Return the decoder under the head of a causal language model."""
+    decoder: Any = model.get_decoder()
+    return decoder if hasattr(decoder, "layers") else decoder.model  # Llama 4's get_decoder() returns the whole model
+
+
 @torch.no_grad()
 def check_same_text(text: PreTrainedModel, whole: PreTrainedModel) -> None:
-    """Raises UnsupportedModelError where ``whole`` does more to a text than the text model and a plain output layer."""
+    """Raise UnsupportedModelError if ``whole`` computes other logits for a text than its text model alone."""
     tokens = torch.tensor([PROBE])
-    seen = torch.ones_like(tokens)
-    want = whole(input_ids=tokens, attention_mask=seen, use_cache=False).logits
-    got = text(input_ids=tokens, attention_mask=seen, use_cache=False).logits
+    mask = torch.ones_like(tokens)
+    want = whole(input_ids=tokens, attention_mask=mask, use_cache=False).logits
+    got = text(input_ids=tokens, attention_mask=mask, use_cache=False).logits
     if not torch.allclose(got, want, rtol=1e-4, atol=1e-4 * float(want.abs().max())):
         raise UnsupportedModelError(
             f"model type {whole.config.model_type!r} is not supported: its text model by itself computes other logits than the "
@@ -69,23 +85,119 @@ def check_same_text(text: PreTrainedModel, whole: PreTrainedModel) -> None:
         )
 
 
-# The text model under a causal language model's head.
+# LoRA adapters, as peft saves them
+
+ADAPTER_FILE = "adapter_model.safetensors"
+PEFT_PREFIX = "base_model.model."
+PEFT_PARTS = (".lora_", ".modules_to_save.", ".base_layer.", ".token_adapter.")
+"""Separators that peft puts between a module's name and the adapter's own weight in it."""
 
 
-def decoder_of(model: PreTrainedModel) -> Any:
-    """Return the text model under the head."""
-    decoder: Any = model.get_decoder()
-    return decoder if hasattr(decoder, "layers") else decoder.model  # Llama 4 does not know its own
+def merge_adapters(model: PreTrainedModel, folders: Iterable[Path]) -> PreTrainedModel:
+    """Merge the adapters in ``folders`` into ``model`` in place, one after the other, and return it.
+
+    Raises:
+        UsageError: peft is not installed, or a folder has no adapter.
+        UnsupportedModelError: an adapter is of another kind than LoRA.
+        CheckpointError: an adapter is damaged or was trained for another model.
+    """
+    for folder in folders:
+        model = _merged(model, folder)
+    return model.eval().requires_grad_(False)
 
 
-# GLM-5.3-Flash's text model with its head: the class that transformers has for other multimodal models, but not for
-# this one.
-#
-# Importing this module lets ``AutoModelForCausalLM`` load it, from a checkpoint of the whole model too.
+def check_adapters(folders: Iterable[Path]) -> None:
+    """Raise what ``merge_adapters`` raises for folders without a LoRA adapter, before any weight is read."""
+    for folder in folders:
+        _read_config(folder)
+
+
+@torch.no_grad()
+def _merged(model: PreTrainedModel, folder: Path) -> PreTrainedModel:
+    peft = _peft()
+    weights = _read_weights(folder)
+    options = {field.name for field in fields(peft.LoraConfig)} - {"auto_mapping", "inference_mode"}
+    config = {name: value for name, value in _read_config(folder).items() if name in options}
+    _check_names(model, weights, folder)
+    if not config.get("target_parameters"):
+        # Full names in the text model, because the config's may be patterns for a whole multimodal one.
+        modules = {name.partition(".lora_")[0] for name in weights if ".lora_" in name}
+        config |= {"target_modules": sorted(modules), "layers_to_transform": None, "exclude_modules": None}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # peft warns about the options that it was given
+            adapted = peft.PeftModel(model, peft.LoraConfig(**config, inference_mode=True))
+            found = peft.set_peft_model_state_dict(adapted, {f"{PEFT_PREFIX}{name}": each for name, each in weights.items()})
+            unused = [name for name in found.unexpected_keys if "lora" in name or "modules_to_save" in name]
+            if not unused:
+                merged: PreTrainedModel = adapted.merge_and_unload(safe_merge=True)
+    except (ValueError, RuntimeError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(_other_model(folder, model, first_line(error))) from error
+    if unused:
+        raise CheckpointError(_other_model(folder, model, f"nothing takes {unused[0]}"))
+    return merged
+
+
+def _peft() -> Any:
+    try:
+        import peft
+    except ImportError:
+        raise UsageError("--adapter needs the package peft: pip install 'hybridge[checkpoints]'.") from None
+    return peft
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """Return the adapter's config. Raises UsageError without one, UnsupportedModelError for another kind than LoRA."""
+    if not (folder / ADAPTER).is_file():
+        raise UsageError(f"{folder} has no {ADAPTER}, so it is no adapter; give the folder that peft saved.")
+    config = read_object(folder / ADAPTER)
+    if (kind := config.get("peft_type")) != "LORA":
+        raise UnsupportedModelError(
+            f"{folder} is an adapter of the kind {kind!r}; hybridge merges LORA (with DoRA and rsLoRA)."
+        )
+    return config
+
+
+def _read_weights(folder: Path) -> dict[str, Tensor]:
+    """Return the adapter's weights in float32, by their names in the text model."""
+    path = folder / ADAPTER_FILE
+    if not path.exists() and not path.is_symlink():
+        others = [each.name for each in sorted(folder.glob("adapter_model*"))]
+        pickles = f" ({others[0]} is a pickle or a part, which hybridge does not load)" if others else ""
+        raise CheckpointError(f"{folder} has no {ADAPTER_FILE}{pickles}; save the adapter again with peft.")
+    check_files(folder, [ADAPTER_FILE])
+    try:
+        stored = safetensors.torch.load_file(path)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{path} is damaged or only a part of it is there ({first_line(error)}).") from None
+    if broken := [name for name, each in stored.items() if not bool(each.isfinite().all())]:
+        raise CheckpointError(f"{broken[0]} in {path} is not finite (NaN or infinity); the adapter is damaged.")
+    return {name.removeprefix(PEFT_PREFIX).replace(".language_model.", "."): each.float() for name, each in stored.items()}
+
+
+def _check_names(model: PreTrainedModel, weights: Mapping[str, Tensor], folder: Path) -> None:
+    """Raise CheckpointError if the adapter changes a module that the model does not have."""
+    modules = {name for name, _ in model.named_modules()}
+    for name in weights:
+        module = min((name.partition(part)[0] for part in PEFT_PARTS), key=len)
+        module = module if module != name else name.rpartition(".")[0]
+        if module not in modules:
+            raise CheckpointError(_other_model(folder, model, f"it changes {module}, which this model does not have"))
+
+
+def _other_model(folder: Path, model: PreTrainedModel, reason: str) -> str:
+    base = base_model(folder)
+    return (
+        f"{folder} is an adapter for {base or 'another model'}, and cannot be merged into this "
+        f"{model.config.model_type!r} model ({reason}). Give the checkpoint that it was trained on."
+    )
+
+
+# GLM-5.3-Flash
 
 
 class Glm5NextTextForCausalLM(Glm5NextPreTrainedModel, GenerationMixin):  # type: ignore[misc]  # untyped bases
-    """Text model and head of transformers 5.23 ``Glm5NextForConditionalGeneration``, whose forward for text this is."""
+    """Text model and head of transformers 5.23 ``Glm5NextForConditionalGeneration``, with its forward for text."""
 
     config: Glm5NextTextConfig
     config_class = Glm5NextTextConfig
@@ -105,11 +217,11 @@ class Glm5NextTextForCausalLM(Glm5NextPreTrainedModel, GenerationMixin):  # type
         return MoeCausalLMOutputWithPast(logits=logits, past_key_values=outputs.past_key_values)
 
 
-def register() -> None:
-    """Register the class for the text config, the whole model's config, and the weights' names in a checkpoint of that."""
+def _register_glm5_next() -> None:
+    """Let ``AutoModelForCausalLM`` load the class, from a checkpoint of the whole model too."""
     tie_head(Glm5NextTextForCausalLM, {"lm_head.weight": "model.embed_tokens.weight"}, ignored=[r"^model\.visual\."])
     configs = (Glm5NextConfig, Glm5NextTextConfig)
     register_text_model(Glm5NextTextForCausalLM, configs, like="glm5_next", prefix="language_model")
 
 
-register()
+_register_glm5_next()

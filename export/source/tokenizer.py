@@ -1,27 +1,30 @@
-"""The tokenizer beside a checkpoint's weights, and what an artifact gets of it."""
+"""Read the tokenizer beside a checkpoint's weights, convert old formats, and write the files that an artifact gets.
+
+An artifact gets the tokens that transformers makes, which are not always those of tokenizer.json, and all ends of a
+text.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, LlamaTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from hybridge.cache.errors import CheckpointError
 from hybridge.export.source.files import read_object
-from hybridge.export.source.tokenizer_conversion import convert, source_of
 from hybridge.runtime.artifacts.tokenizer import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens, whole_texts
 
 TOKENIZER = "tokenizer.json"
 PLAIN_CLASS = "PreTrainedTokenizerFast"
-"""transformers' class that changes nothing of a tokenizer.json."""
+"""transformers' class that changes nothing in a tokenizer.json."""
 COPIED_FILES = (
     TOKENIZER_CONFIG,
     SPECIAL_TOKENS_MAP,
@@ -38,7 +41,7 @@ WITHOUT = "the artifact will have no tokenizer.json, so 'run' and 'chat' will re
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerFiles:
-    """tokenizer: what encodes, if there is any; special: its named tokens; note: what people should be told of it."""
+    """A tokenizer and the folder of its files. special: its named tokens; note: a warning for the user, or empty."""
 
     folder: Path
     tokenizer: Tokenizer | None
@@ -46,11 +49,11 @@ class TokenizerFiles:
     note: str = ""
 
     def write(self, folder: Path) -> None:
-        """Put the tokenizer, and what else a runtime may read, into the artifact ``folder``."""
+        """Write the tokenizer, and other files that a runtime may read, into the artifact ``folder``."""
         for name in COPIED_FILES:
             if (self.folder / name).is_file():
                 shutil.copyfile(self.folder / name, folder / name)
-        # An artifact has no folders inside.
+        # An artifact has no subfolders.
         for path in sorted((self.folder / "additional_chat_templates").glob("*.jinja")):
             shutil.copyfile(path, folder / f"chat_template.{path.name}")
         if self.tokenizer is not None:
@@ -62,7 +65,7 @@ class TokenizerFiles:
             (folder / TOKENIZER_CONFIG).write_text(json.dumps(config, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
 
     def _content(self, tokenizer: Tokenizer) -> str:
-        """The checkpoint's own file where that is the tokenizer, and neither truncates nor pads."""
+        """Return the checkpoint's own tokenizer.json if it has the same tokens and neither truncates nor pads."""
         path = self.folder / TOKENIZER
         if not path.is_file():
             return str(tokenizer.to_str())
@@ -73,15 +76,15 @@ class TokenizerFiles:
 
 
 def _as_written(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tokenizer_config.json for which transformers takes the tokenizer.json beside it as it is."""
+    """Return a tokenizer_config.json with which transformers takes the tokenizer.json beside it as it is."""
     return {name: value for name, value in config.items() if name != "auto_map"} | {"tokenizer_class": PLAIN_CLASS}
 
 
 def read_tokenizer(folder: Path, *, verbatim: bool = False) -> TokenizerFiles:
-    """The tokenizer of the checkpoint in ``folder``, as transformers has it, and converted where there is no tokenizer.json.
+    """Return the tokenizer in ``folder`` as transformers has it, converted if there is no tokenizer.json.
 
-    verbatim: a tokenizer.json is the tokenizer, whatever transformers makes of it.
-    Raises CheckpointError where a file of it is damaged.
+    verbatim: take tokenizer.json as it is, whatever transformers makes of it. Raises CheckpointError if a file is
+    damaged.
     """
     named = special_tokens(read_object(folder / TOKENIZER_CONFIG), read_object(folder / SPECIAL_TOKENS_MAP))
     if (folder / TOKENIZER).is_file():
@@ -108,7 +111,7 @@ def _read(path: Path) -> Tokenizer:
 
 
 def _unfollowed(folder: Path, tokenizer: Tokenizer, named: dict[str, str]) -> str:
-    """Say where tokenizer_config.json asks for bos, and neither tokenizer.json nor transformers puts it before a text."""
+    """Return a warning if tokenizer_config.json asks for bos, but neither tokenizer.json nor transformers adds it."""
     asked = read_object(folder / TOKENIZER_CONFIG).get("add_bos_token") is True
     bos = tokenizer.token_to_id(named.get("bos_token", ""))
     if not asked or bos is None or bos in tokenizer.encode("").ids:
@@ -119,20 +122,19 @@ def _unfollowed(folder: Path, tokenizer: Tokenizer, named: dict[str, str]) -> st
     )
 
 
-# Which tokens end a text: a checkpoint says so in up to four files, and a chat may end with another token than a
-# document.
+# Ends of a text: a checkpoint names them in up to four files, and a chat may end with another token than a document
 
 
 @dataclass(frozen=True, kw_only=True)
 class EndOfText:
-    """ids: each once, in the order in which the files name them. ignored: what they name that is no token of the model."""
+    """The tokens that end a text. ids: each once, in the files' order; ignored: names that are no tokens of the model."""
 
     ids: list[int]
     ignored: list[str]
 
 
 def end_of_text(named: Iterable[Any], tokenizer: Tokenizer | None, vocab_size: int) -> EndOfText:
-    """The ends among ``named``: ids, texts of tokens, or lists of these."""
+    """Return the ends among ``named``: ids, texts of tokens, or lists of these."""
     ids: dict[int, None] = {}
     ignored: list[str] = []
     for each in _flat(named):
@@ -145,9 +147,9 @@ def end_of_text(named: Iterable[Any], tokenizer: Tokenizer | None, vocab_size: i
 
 
 def named_ends(folder: Path, special: dict[str, str]) -> list[Any]:
-    """What a checkpoint's files name: the generation config, the config, its text config and the tokenizer's ``eos_token``.
+    """Return the ends that the generation config, the config, its text config and the tokenizer's ``eos_token`` name.
 
-    The files themselves are read, since a config class fills in an id of its own where a file has none.
+    Reads the files themselves, because a config class fills in an id of its own if a file has none.
     """
     config = read_object(folder / "config.json")
     text = config.get("text_config")
@@ -160,26 +162,22 @@ def _flat(named: Iterable[Any]) -> list[Any]:
     return [each for one in lists for each in one if each is not None]
 
 
-# What transformers makes of a folder with a tokenizer.json: its AutoTokenizer may build another tokenizer than the
-# file has.
-#
-# The class that tokenizer_config.json or config.json names puts its own pre-tokenizer and normalizer around the
-# file's
-# vocabulary, because files on the hub are known to be wrong. Its users have those tokens, so an artifact gets them,
-# too.
+# transformers' AutoTokenizer may build another tokenizer than tokenizer.json describes: the class that the configs name
+# puts its own pre-tokenizer and normalizer around the file's vocabulary, because files on the hub are known to be
+# wrong. Users of transformers have those tokens, so an artifact gets them, too.
 
 
 PARTS = ("model", "added_tokens", "normalizer", "pre_tokenizer", "decoder")
-"""Of a tokenizer.json: what decides on the tokens of a text, and on its text. What goes around it is compared by its ids."""
+"""Parts of a tokenizer.json that decide on the tokens of a text; the tokens around it are compared by their ids."""
 
 SAMPLES = ("a", "\nThe quick brown fox,\n  12 of them: 'jumps' over x_y = f(3.5);\n", "x  \t漢字 é 👩\u200d🚀\r\n")
-"""Composed letters alone, since some classes compose the others, which loses nothing."""
+"""Texts with composed letters only, because some classes compose the others, which loses nothing."""
 
 
 def as_transformers(folder: Path, own: Tokenizer) -> Tokenizer:
-    """Return the tokenizer that AutoTokenizer has for ``folder``, or ``own``, its tokenizer.json, where that is the same.
+    """Return AutoTokenizer's tokenizer for ``folder``, or ``own``, its tokenizer.json, if both are the same.
 
-    It is ``own`` as well where transformers cannot load it without code of the folder, or loses text that ``own`` keeps.
+    Return ``own`` also if transformers cannot load one without code of the folder, or loses text that ``own`` keeps.
     """
     loaded = _load(folder)
     if loaded is not None:
@@ -197,7 +195,7 @@ def same_tokenizer(one: Tokenizer, other: Tokenizer) -> bool:
 
 
 def _without_made_up(loaded: Tokenizer, folder: Path, own: Tokenizer) -> Tokenizer:
-    """Leave out tokens that only transformers' class names, such as <s>: the model has no row for them."""
+    """Drop tokens that only transformers' class names, such as <s>, because the model has no row for them."""
     told = read_object(folder / TOKENIZER_CONFIG).get("added_tokens_decoder")
     entries = told.values() if isinstance(told, dict) else ()
     known = {*own.get_vocab(), *(entry.get("content") for entry in entries if isinstance(entry, dict))}
@@ -207,7 +205,7 @@ def _without_made_up(loaded: Tokenizer, folder: Path, own: Tokenizer) -> Tokeniz
 
 
 def _load(folder: Path) -> Tokenizer | None:
-    """Return transformers' tokenizer; None where neither the class that it chooses nor the plain one is of this library."""
+    """Return transformers' tokenizer, or None if neither the class that it chooses nor the plain one is of this library."""
     before = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)
     try:
@@ -229,3 +227,130 @@ def _loaded(kind: Any, folder: Path) -> Tokenizer | None:
 def _keeps(tokenizer: Tokenizer, text: str) -> bool:
     ids = tokenizer.encode(text, add_special_tokens=False).ids
     return str(tokenizer.decode(ids, skip_special_tokens=False)).strip() == text.strip()
+
+
+# # Convert the files of older checkpoints: sentencepiece's or tiktoken's model, or vocab.json and merges.txt.
+# transformers converts, and each result is compared with the original, because some of its classes make a nearly empty
+# tokenizer, or other tokens, of a file that they do not know.
+
+
+SOURCES = ("tokenizer.model", "tiktoken.model", "tekken.json", "vocab.json")
+SAMPLE = "\nThe quick brown fox,\n  12 of them: 'jumps' over x_y = f(3.5);\n"
+"""Begins with a line break, so that a space that sentencepiece may put before it does not merge with the first word."""
+
+Check = Callable[[Tokenizer], bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Converted:
+    """A converted tokenizer, and its special tokens by the names that its class gives them."""
+
+    tokenizer: Tokenizer
+    special: dict[str, str]
+
+
+def source_of(folder: Path) -> str | None:
+    """Return the file from which a tokenizer can be converted, or None if the folder has none."""
+    return next((name for name in SOURCES if (folder / name).is_file()), None)
+
+
+def convert(folder: Path, source: str) -> Converted:
+    """Convert the file ``source``. Raises ValueError with the reason if no result encodes as the original."""
+    if source == "vocab.json" and not (folder / "merges.txt").is_file():
+        raise ValueError("vocab.json is there, but the merges.txt that belongs to it is missing")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the libraries that read the old files
+        made, told = _converted(folder, source)
+    for same in _checks(folder / source):
+        for one in made:
+            if _passes(same, one.tokenizer):
+                return one
+    if source == "vocab.json" and not read_object(folder / TOKENIZER_CONFIG).get("tokenizer_class"):
+        told = "no tokenizer_config.json names its tokenizer_class, such as GPT2Tokenizer"
+    raise ValueError(told)
+
+
+def _converted(folder: Path, source: str) -> tuple[list[Converted], str]:
+    """Return transformers' conversions, and the reason if there are none."""
+    made, told = [], "transformers makes other tokens of it"
+    for load in _ways(folder, source):
+        try:
+            loaded = load()
+            made.append(Converted(tokenizer=loaded.backend_tokenizer, special=dict(loaded.special_tokens_map)))
+        except Exception as error:  # whatever a damaged file or a missing library makes transformers run into
+            told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return made, told
+
+
+def _ways(folder: Path, source: str) -> Iterator[Callable[[], Any]]:
+    """Yield loaders: the config's class, the tokenizer config's class, and the usual ones of the file."""
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    if source == "vocab.json":
+        options |= {"vocab": str(folder / source), "merges": str(folder / "merges.txt")}
+    yield lambda: AutoTokenizer.from_pretrained(folder, **options)
+    if kind := _kind(read_object(folder / TOKENIZER_CONFIG).get("tokenizer_class")):
+        yield lambda: AutoTokenizer.from_pretrained(folder, tokenizer_type=kind, **options)
+    if source == "tokenizer.model":
+        yield lambda: LlamaTokenizer.from_pretrained(folder, **options)
+    if source != "vocab.json":
+        yield lambda: PreTrainedTokenizerFast.from_pretrained(folder, **options)
+
+
+def _kind(name: Any) -> str | None:
+    """Return a model type whose tokenizer class has this name."""
+    from hybridge.export.pinned.transformers import tokenizer_classes
+
+    plain = str(name).removesuffix("Fast")
+    return next((kind for kind, each in tokenizer_classes.items() if each and each.removesuffix("Fast") == plain), None)
+
+
+# Compare a conversion with the original
+
+
+def _checks(path: Path) -> list[Check]:
+    """Return the checks for a file, the strictest first."""
+    if path.name == "vocab.json":
+        return [_has_vocabulary(read_object(path))]
+    pieces = _sentencepiece(path) if path.name == "tokenizer.model" else None
+    if pieces is None:
+        return [_keeps_text]
+    wanted = pieces.encode(SAMPLE)
+    return [_encodes_as(wanted), _encodes_as(wanted[1:])]  # the latter without a space before the text
+
+
+def _sentencepiece(path: Path) -> Any:
+    """Return sentencepiece's own model of the file, or None if it is none, such as tiktoken's under the same name.
+
+    Raises ValueError if sentencepiece is not installed.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            from sentencepiece import SentencePieceProcessor
+        except ImportError:
+            raise ValueError(f"{path.name} needs the package sentencepiece: install it, and export again") from None
+        try:
+            return SentencePieceProcessor(model_file=str(path))
+        except (RuntimeError, OSError):
+            return None
+
+
+def _passes(same: Check, tokenizer: Tokenizer) -> bool:
+    try:
+        return same(tokenizer)
+    except Exception:  # the library has no error of its own for a vocabulary that lacks what a text needs
+        return False
+
+
+def _encodes_as(wanted: list[int]) -> Check:
+    """Return a check that the sample becomes these ids."""
+    return lambda tokenizer: tokenizer.encode(SAMPLE, add_special_tokens=False).ids == wanted
+
+
+def _has_vocabulary(wanted: dict[str, int]) -> Check:
+    """Return a check that every token keeps its id and the sample its text."""
+    return lambda tokenizer: wanted.items() <= tokenizer.get_vocab().items() and _keeps_text(tokenizer)
+
+
+def _keeps_text(tokenizer: Tokenizer) -> bool:
+    return str(tokenizer.decode(tokenizer.encode(SAMPLE, add_special_tokens=False).ids)).strip() == SAMPLE.strip()

@@ -1,4 +1,4 @@
-"""The safetensors of a checkpoint: which of them hold the weights, and whether all are there, whole and readable."""
+"""Find the safetensors that hold a checkpoint's weights, check that all are there and readable, and open them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from pathlib import Path
 import safetensors
 
 from hybridge.cache.errors import CheckpointError
-from hybridge.export.source.files import check_files, download_again, first_line
-from hybridge.export.source.folder_kinds import ADAPTER, ADAPTER_WEIGHTS, mlx_error
-from hybridge.export.source.forms.form import Method, Quantization, Unread, dequantized
+from hybridge.export.source.files import ADAPTER, ADAPTER_WEIGHTS, check_files, download_again, first_line, mlx_error
+from hybridge.export.source.quantization import LazyTensor, Quantization, dequantized
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 CONFIGS = ("config.json", "generation_config.json")
 SHARD = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{1,6})-of-(?P<total>[0-9]{1,6})\.safetensors")
 BESIDE = (ADAPTER_WEIGHTS, "mtp*.safetensors", "consolidated*.safetensors")
-"""Other things than the weights under transformers' names."""
+"""Safetensors that are not the weights under transformers' names."""
+NEED_SCALES = ("F8_E4M3", "F8_E5M2", "I8", "U8", "I32")
+"""Types of weights that mean nothing without a scale."""
 
 
 @contextmanager
 def loadable(folder: Path) -> Iterator[Path]:
     """Yield a folder in which transformers finds the weights and no adapter: ``folder`` itself, or one of links to its files.
 
-    Raises CheckpointError where weights are missing, damaged or cannot be told from others; what ``mlx_error`` says of MLX's.
+    Raises:
+        CheckpointError: weights are missing, damaged or ambiguous.
+        NotACheckpointError: MLX wrote the weights.
     """
     check_files(folder, [path.name for path in folder.glob("*.safetensors")])
     files = weight_files(folder)
@@ -48,9 +51,9 @@ def loadable(folder: Path) -> Iterator[Path]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files of the weights: those of an index's shards, ``model.safetensors``, shards without an index, or a single one.
+    """Return the files of the weights: ``model.safetensors``, an index's shards, shards without an index, or a single file.
 
-    Raises CheckpointError where one is missing, or where several are there and nothing says which belong together.
+    Raises CheckpointError if one is missing, or if there are several and nothing says which belong together.
     """
     named = _indexed(folder / INDEX)
     if (folder / WEIGHTS).is_file():
@@ -73,9 +76,9 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def _indexed(path: Path) -> list[Path]:
-    """The files that an index of shards names; none without an index.
+    """Return the files that an index of shards names, none without an index.
 
-    An index may only name safetensors that lie beside it: transformers would load a pickle that it names.
+    An index may only name safetensors beside it, because transformers would load a pickle that it names.
     """
     if not path.exists():
         return []
@@ -94,7 +97,7 @@ def _indexed(path: Path) -> list[Path]:
 
 
 def _with_left_out(folder: Path, named: list[Path]) -> list[Path]:
-    """The shards that an index names, and those of the same set that it leaves out but that lie beside them."""
+    """Add the shards of the same set that an index leaves out but that lie beside those that it names."""
     sets = {(each["stem"], each["total"]) for each in map(SHARD.fullmatch, (path.name for path in named)) if each}
     beside = [
         path
@@ -105,7 +108,7 @@ def _with_left_out(folder: Path, named: list[Path]) -> list[Path]:
 
 
 def _shards(folder: Path, found: list[Path]) -> list[Path]:
-    """All files of the one set that shards without an index belong to."""
+    """Return all files of the one set that shards without an index belong to."""
     sets = {
         (each["stem"], len(each["number"]), each["total"]) for each in map(SHARD.fullmatch, (p.name for p in found)) if each
     }
@@ -128,7 +131,7 @@ def _check_complete(folder: Path, files: list[Path], why: str) -> None:
 
 
 def _names(path: Path) -> list[str]:
-    """The names of a file's tensors. Raises CheckpointError where it is damaged or MLX wrote it."""
+    """Return the names of a file's tensors. Raises CheckpointError if it is damaged, NotACheckpointError if MLX wrote it."""
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata, names = file.metadata() or {}, list(file.keys())
@@ -143,33 +146,29 @@ def _names(path: Path) -> list[str]:
 
 
 def _listed(paths: Iterable[Path]) -> str:
-    """The first names, and how many there are beyond them."""
+    """Return the first names, and the number of the others."""
     names = [path.name for path in paths]
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-# The tensors in a checkpoint's safetensors, by name; read when they are wanted.
-
-
-SCALED = ("F8_E4M3", "F8_E5M2", "I8", "U8", "I32")
-"""Types of weights that are nothing without a scale."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class StoredTensors:
-    """tensors: by name, none read yet; metadata: what the files say of themselves; types: of each, by safetensors' names."""
+    """The tensors in a checkpoint's safetensors, none read yet.
 
-    tensors: dict[str, Unread]
+    metadata: of all files together; types: safetensors' names of the tensors' types.
+    """
+
+    tensors: dict[str, LazyTensor]
     metadata: dict[str, str]
     types: dict[str, str]
 
-    def dequantized(self, method: Method, quantization: Quantization) -> dict[str, Unread]:
-        """Return the tensors of the unquantized checkpoint. Raises CheckpointError for numbers whose scales are missing."""
-        found = dequantized(self.tensors, method, replace(quantization, metadata=self.metadata))
-        left = [name for name, each in found.items() if self.tensors.get(name) is each and self.types[name] in SCALED]
+    def dequantized(self, quantization: Quantization) -> dict[str, LazyTensor]:
+        """Return the tensors of the unquantized checkpoint. Raises CheckpointError if the scales of one are missing."""
+        found = dequantized(self.tensors, replace(quantization, metadata=self.metadata))
+        left = [name for name, each in found.items() if self.tensors.get(name) is each and self.types[name] in NEED_SCALES]
         if left:
             raise CheckpointError(
-                f"{left[0]} is stored as {self.types[left[0]]}, without what {method.name} scales it by "
+                f"{left[0]} is stored as {self.types[left[0]]}, without what {quantization.method.name} scales it by "
                 f"({len(left)} in all); the checkpoint is incomplete."
             )
         return found
@@ -179,10 +178,10 @@ class StoredTensors:
 def stored_tensors(folder: Path) -> Iterator[StoredTensors]:
     """Yield the tensors of the checkpoint in ``folder`` while its files are open.
 
-    Raises CheckpointError where files are missing, damaged or cannot be told from others.
+    Raises CheckpointError if files are missing, damaged or ambiguous.
     """
     check_files(folder, [path.name for path in folder.glob("*.safetensors")])
-    tensors: dict[str, Unread] = {}
+    tensors: dict[str, LazyTensor] = {}
     metadata: dict[str, str] = {}
     types: dict[str, str] = {}
     with ExitStack() as opened:

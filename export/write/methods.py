@@ -1,7 +1,8 @@
-"""The exported methods: each is a module over the one ``State``, because shared buffers are matched by qualified name.
+"""Define the exported methods, each a module over the one ``State``, and build the cache that they share.
 
-Signatures are those of the artifact (docs/artifact.md). A method that refuses answers -1, or NaN logits, and leaves the state
-as it was; by arithmetic, because lowering drops every assertion.
+They share one holder because buffers are matched by qualified name. Signatures are those of the artifact
+(docs/artifact.md). A method refuses by returning -1 or NaN logits and leaves the state as it was; by arithmetic,
+because lowering drops assertions.
 """
 
 from __future__ import annotations
@@ -48,29 +49,29 @@ class State(nn.Module):
         self.requires_grad_(False)
 
     def hidden(self, tokens: Tensor, block: Block) -> Tensor:
-        """Run tokens [1, T] as ``block``; hidden states [1, T, hidden]."""
+        """Run tokens [1, T] as ``block`` and return hidden states [1, T, hidden]."""
         self.cache.block = block
         hidden = self.model.hidden(tokens)
         self.cache.close(block)
         return hidden
 
     def extend(self, tokens: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """Commit the first ``count`` of tokens [1, T]: the last one's logits [1, 1, V], NaN if they do not fit; all hidden."""
+        """Commit the first ``count`` of tokens [1, T]; return the last one's logits, NaN if they do not fit, and all hidden."""
         block = self.cache.extend(tokens.shape[1], count)
         hidden = self.hidden(tokens, block)
         last = hidden.index_select(1, (block.count - 1).clamp(min=0))
-        # Before the head and not behind it: the vocabulary is hundreds of times wider.
+        # Select before the head, because the vocabulary is hundreds of times wider.
         return self.model.logits(torch.where(block.count > 0, last, float("nan"))), hidden
 
     @property
     def target(self) -> Target:
-        """Return what the drafter shares with the model."""
+        """Return the parts of the model that the drafter shares."""
         shared = self._shared
         assert shared is not None
         return Target(decoder=self.model.decoder, logits=self.model.logits, embed=shared.embed, head=shared.head)
 
     def tapped(self, logits: Tensor, hidden: Tensor) -> Outputs:
-        """Return logits, and the tapped hidden states of the run that ended with ``hidden`` if there are taps."""
+        """Return logits, with the tapped hidden states of the run that ended with ``hidden`` if there are taps."""
         return (logits, self.model.taps.collect(hidden)) if self.model.taps.places else logits
 
 
@@ -89,7 +90,7 @@ class Shared:
         return rows if self.factor == 1.0 else rows * (1.0 / self.factor)
 
 
-class Method(nn.Module):
+class ProgramMethod(nn.Module):
     """A method of the program."""
 
     def __init__(self, state: State) -> None:
@@ -97,21 +98,21 @@ class Method(nn.Module):
         self.state = state
 
 
-class Prefill(Method):
+class Prefill(ProgramMethod):
     """tokens [1, C], n [1] -> logits [1, 1, V] of token n; commits the first n."""
 
     def forward(self, tokens: Tensor, n: Tensor) -> Outputs:
         return self.state.tapped(*self.state.extend(tokens, n))
 
 
-class Decode(Method):
+class Decode(ProgramMethod):
     """tokens [1, 1] -> logits [1, 1, V]; commits it."""
 
     def forward(self, tokens: Tensor) -> Outputs:
         return self.state.tapped(*self.state.extend(tokens, torch.ones(1, dtype=torch.long)))
 
 
-class Verify(Method):
+class Verify(ProgramMethod):
     """tokens [1, S] -> logits [1, S, V]; stages them and commits nothing. S is the longest block's or a shorter one's."""
 
     def forward(self, tokens: Tensor) -> Outputs:
@@ -119,38 +120,38 @@ class Verify(Method):
         return self.state.tapped(self.state.model.logits(hidden), hidden)
 
 
-class Commit(Method):
+class Commit(ProgramMethod):
     """n [1] -> length [1]; commits the first n staged tokens."""
 
     def forward(self, n: Tensor) -> Tensor:
         return self.state.cache.commit(n)
 
 
-class SnapshotSlot(Method):
+class SnapshotSlot(ProgramMethod):
     """slot [1] -> length [1]; keeps the committed state."""
 
     def forward(self, slot: Tensor) -> Tensor:
         return self.state.cache.write_slot(slot)
 
 
-class RestoreSlot(Method):
-    """slot [1] -> length [1]; brings the slot's state back."""
+class RestoreSlot(ProgramMethod):
+    """slot [1] -> length [1]; restores the slot's state."""
 
     def forward(self, slot: Tensor) -> Tensor:
         return self.state.cache.read_slot(slot)
 
 
-class Reset(Method):
+class Reset(ProgramMethod):
     """-> length [1], which is 0."""
 
     def forward(self) -> Tensor:
         return self.state.cache.clear(torch.ones(1, dtype=torch.bool))
 
 
-class Forward(Method):
-    """tokens [1, 1], start_pos [1] -> logits [1, 1, V]: what ExecuTorch's stock runners call. 0 starts afresh.
+class Forward(ProgramMethod):
+    """tokens [1, 1], start_pos [1] -> logits [1, 1, V]; ExecuTorch's stock runners call it. Position 0 resets the state.
 
-    A position other than 0 or the length is refused with NaN: recurrent state cannot be entered in the middle.
+    A position other than 0 or the length is refused with NaN, because recurrent state has no earlier positions.
     """
 
     def forward(self, tokens: Tensor, start_pos: Tensor) -> Tensor:
@@ -159,7 +160,7 @@ class Forward(Method):
         return self.state.extend(tokens, expected)[0]
 
 
-class DraftMethod(Method):
+class DrafterMethod(ProgramMethod):
     """A method of the drafter, over pairs of tapped hidden states [1, T, F] and the tokens [1, T] that followed them."""
 
     @property
@@ -168,10 +169,11 @@ class DraftMethod(Method):
         return self.state.drafter
 
 
-class Draft(DraftMethod):
-    """hidden [1, S, F], tokens [1, S], n [1] and what decides draws -> draft tokens, chances, scores and candidates.
+class DraftTokens(DrafterMethod):
+    """hidden [1, S, F], tokens [1, S], n [1] and inputs for sampling -> draft tokens, probabilities, scores and candidates.
 
-    Takes in the first n pairs, then proposes ``guesses`` tokens behind the last one; -1 where refused. See ``ArtifactDrafter``.
+    Reads the first n pairs, then proposes ``guesses`` tokens behind the last one; -1 if refused. See
+    ``ArtifactDrafter``.
     """
 
     def __init__(self, state: State, guesses: int) -> None:
@@ -182,15 +184,15 @@ class Draft(DraftMethod):
         return self.drafter.draft(self.state.target, self.guesses, hidden, tokens, n, *draws)
 
 
-class DraftPrefill(DraftMethod):
-    """hidden [1, C, F], tokens [1, C], n [1] -> the drafter's length [1]; takes in the first n pairs. -1 where refused."""
+class DraftPrefill(DrafterMethod):
+    """hidden [1, C, F], tokens [1, C], n [1] -> the drafter's length [1]; reads the first n pairs. -1 if refused."""
 
     def forward(self, hidden: Tensor, tokens: Tensor, n: Tensor) -> Tensor:
         return self.drafter.read(self.state.target, hidden, tokens, n)
 
 
 def build_methods(state: State, shorter_verify_lens: Sequence[int] = ()) -> Mapping[str, tuple[nn.Module, tuple[Tensor, ...]]]:
-    """Return each method of the artifact with example inputs of its fixed shapes. Slots only where the cache has any."""
+    """Return each method of the artifact with example inputs of its fixed shapes; slots only if the cache has any."""
     sizes = state.cache.sizes
     one = torch.ones(1, dtype=torch.long)
     methods: dict[str, tuple[nn.Module, tuple[Tensor, ...]]] = {
@@ -217,28 +219,27 @@ def draft_methods(state: State, drafter: ArtifactDrafter) -> Mapping[str, tuple[
 
     sizes = state.cache.sizes
     proposing = {
-        name: (Draft(state, guesses), (*pairs(sizes.verify_len), *drafter.draws(guesses)))
+        name: (DraftTokens(state, guesses), (*pairs(sizes.verify_len), *drafter.draws(guesses)))
         for name, guesses in drafter.description.methods.items()
     }
     return {**proposing, "draft_prefill": (DraftPrefill(state), pairs(sizes.prefill_chunk))}
 
 
 def blank_tokens(count: int) -> Tensor:
-    """Return int64 [1, count]."""
+    """Return int64 zeros [1, count]."""
     return torch.zeros(1, count, dtype=torch.long)
 
 
-# The cache that an ExecuTorch export carries, once the options are known to fit the model.
-
+# The cache of an ExecuTorch export
 
 KERNELS: Mapping[str, type[Kernels]] = {"llm": LlmKernels, "hybridge": HybridgeKernels, "aten": CoreKernels}
 
 
 def build_cache(config: Any, options: ExportOptions, drafter: DrafterPlan | None = None) -> HybridCache:
-    """The cache that an export with ``options`` of a model, or of its text model, of ``config`` carries.
+    """Check the options, and return the cache of an export of a model, or of its text model, of ``config``.
 
-    drafter: what ``plan_drafter`` made of the same options; one of the model's own weights if it is left out.
-    Raises UsageError for impossible sizes and UnsupportedModelError for layers that there is no state for.
+    drafter: as ``plan_drafter`` planned it with the same options; if left out, one of the model's own weights if asked
+    for. Raises UsageError for impossible sizes and UnsupportedModelError for layers without a state of ours.
     """
     config = text_config(config)
     drafter = drafter or plan_drafter(config, options)[0]
@@ -259,7 +260,7 @@ def build_cache(config: Any, options: ExportOptions, drafter: DrafterPlan | None
 
 
 def check_kv_cache(cache: HybridCache, options: ExportOptions) -> None:
-    """Raises UsageError where nothing would be kept as it was asked for."""
+    """Raise UsageError if no layer would use the type of keys and values that was asked for."""
     parts = cache.leaves()
     if options.kv_cache not in ("auto", "float32") and not any(part.rounded_to for part in parts):
         kinds = ", ".join(sorted({part.kind for part in parts}))
@@ -285,14 +286,13 @@ def _cache(config: Any, options: ExportOptions, drafter: DrafterPlan | None) -> 
     return cache
 
 
-# How much memory this process may have: the machine's, or less in a container.
-
+# The memory that this process may use: the machine's, or less in a container
 
 VERSION_1, VERSION_2 = "memory.limit_in_bytes", "memory.max"
 
 
 def memory_bytes(root: Path = Path("/")) -> int:
-    """Return the bytes of the machine's memory, or of the lowest limit that a control group sets; ``root`` has proc and sys."""
+    """Return the bytes of the machine's memory, or the lowest limit of a control group. root: the folder with proc and sys."""
     return min([os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_limits(root)])
 
 
@@ -301,15 +301,15 @@ def _limits(root: Path) -> Iterator[int]:
         try:
             text = path.read_text(encoding="ascii").strip()
         except (OSError, ValueError):
-            continue  # a group of the host that the container does not see, or one without a limit
-        if text.isdigit():  # else it is "max"
+            continue  # the container does not see this group of the host, or it has no limit
+        if text.isdigit():  # otherwise it is "max"
             yield int(text)
 
 
 def _limit_files(root: Path) -> Iterator[Path]:
-    """Where limits of this process would be: of its group and of all groups around it.
+    """Yield the files that may hold limits of this process: of its group, of all groups around it, and of the mount.
 
-    A container may see its own group as the mounted one, under whatever path the host has for it: so the mount counts too.
+    A container may see its own group as the mounted one, whatever path the host has for it.
     """
     mounts = root / "sys" / "fs" / "cgroup"
     for controllers, group in _groups(root):
@@ -324,7 +324,7 @@ def _limit_files(root: Path) -> Iterator[Path]:
 
 
 def _groups(root: Path) -> Iterator[tuple[str, str]]:
-    """Controllers and path of each group of this process; version 2 names no controllers."""
+    """Yield controllers and path of each group of this process; version 2 names no controllers."""
     try:
         lines = (root / "proc" / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):

@@ -150,7 +150,7 @@ def sizes_of(checkpoint: Path) -> Sizes:
     from safetensors import safe_open
 
     from hybridge.cache import HybridCache
-    from hybridge.export.source.config import read_config
+    from hybridge.export.source.checkpoint import resolve_checkpoint
 
     counts: dict[str, tuple[int, ...]] = {}
     for path in checkpoint.glob("*.safetensors"):
@@ -159,7 +159,7 @@ def sizes_of(checkpoint: Path) -> Sizes:
     tied = not any(name.startswith("lm_head") for name in counts)
     head = next(shape for name, shape in counts.items() if name.startswith("model.embed_tokens" if tied else "lm_head"))
     inner = {name: shape for name, shape in counts.items() if not name.startswith(("model.embed_tokens", "lm_head"))}
-    cache = HybridCache.from_config(read_config(checkpoint), max_seq_len=1)
+    cache = HybridCache.from_config(resolve_checkpoint(checkpoint).config, max_seq_len=1)
     buffers = dict(cache.named_buffers())
     row = sum(b.shape[-1] * b.shape[-2] for name, b in buffers.items() if name.endswith((".keys", ".values")))
     recurrent = sum(b.numel() for name, b in buffers.items() if name.endswith(("conv_state", "recurrent_state")))

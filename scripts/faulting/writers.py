@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from hybridge.cache.errors import HybridgeError
 from hybridge.export.api import export_model
-from hybridge.export.write.output_folder import output_folder
+from hybridge.export.write.folder import output_folder
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.manifest import MANIFEST, PROGRAM
 from hybridge.runtime.artifacts.options import ExportOptions

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hybridge.cache.errors import HybridgeError, ValidationError
 from hybridge.export.check.random_program import Oracle, RandomProgram
-from hybridge.export.check.validate import Careless, ValidationReport, compare, is_greedy, tolerance
+from hybridge.export.check.validate import CorruptingDrafter, ValidationReport, compare, is_greedy, tolerance
 from hybridge.runtime import Session
 from soaking.nearby import none_nearby
 
@@ -74,7 +74,7 @@ class SoakProgram(RandomProgram):
             self._decode()
             return
         self.log.append(f"generate {len(prompt)} {new}")
-        drafter = Careless(self.rng, self.session.vocab_size) if self.rng.random() < 0.7 else None
+        drafter = CorruptingDrafter(self.rng, self.session.vocab_size) if self.rng.random() < 0.7 else None
         block = self.session.verify_len if drafter else None
         tokens = list(self.session.generate(prompt, max_new_tokens=new, drafter=drafter, block_length=block))
         self._overwrite()

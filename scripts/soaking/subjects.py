@@ -108,8 +108,7 @@ class Subject:
     def _export(self, checkpoint: Path, folder: Path) -> None:
         from hybridge.export.progress import ExportProgress
         from hybridge.export.source.checkpoint import load_checkpoint
-        from hybridge.export.write.methods import build_cache
-        from hybridge.export.write.pte import export
+        from hybridge.export.write.pte import PteWriter
         from hybridge.runtime.artifacts.options import ExportOptions
 
         options: dict[str, Any] = {**SIZES, "max_seq_len": self.max_seq_len, "kernels": self.kernels}
@@ -117,7 +116,7 @@ class Subject:
             options |= {"quantize": self.quantize, "group_size": GROUP}
         asked = ExportOptions(**options)
         loaded = load_checkpoint(checkpoint)
-        export(loaded, build_cache(loaded.config, asked), folder, asked, ExportProgress())
+        PteWriter(loaded.config, asked).write(loaded, folder, ExportProgress())
 
 
 def _subject(family: str, kernels: str, quantize: str) -> Subject:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hybridge.export.layers.packed_layers import PackedWeight
-from hybridge.export.layers.rounded_weight import RoundedWeight
+from hybridge.export.layers import PackedWeight, RoundedWeight
 from hybridge.export.operators.linear import Factors
-from hybridge.export.source.gguf.blocks import IQ4, MXFP4
+from hybridge.export.source.gguf.file import IQ4, MXFP4
 
 TABLES = {name: torch.tensor(numbers, dtype=torch.int8) for name, numbers in (("IQ4", IQ4), ("MXFP4", MXFP4))}
 

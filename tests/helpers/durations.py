@@ -126,7 +126,7 @@ def _watch_work(watch: Stopwatch) -> None:
     from executorch.exir import EdgeProgramManager
 
     from hybridge.export.lower import lower
-    from hybridge.export.write.onnx import exporter as trace
+    from hybridge.export.write import onnx as trace
 
     _wrap(torch.export, "export", watch, lambda *_: "export")
     _wrap(lower, "_to_edge", watch, lambda *_: "export")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from hybridge.export.layers.packed_layers import PackedWeight
-from hybridge.export.layers.rounded_weight import Grid
+from hybridge.export.layers import Grid, PackedWeight
 from hybridge.export.quantize.rounding import round_to_nearest
 
 

@@ -16,7 +16,7 @@ import pytest
 
 SLOW_FIXTURES = {"artifact", "own_artifact", "exported", "exported_qwen", "demo", "built", "kernels"}
 """Each is made by an export, a package build or a compiler, in more than a few seconds."""
-EXPORTERS = ["hybridge.export.lower.lower._to_edge", "hybridge.export.write.onnx.exporter._translate"]
+EXPORTERS = ["hybridge.export.lower.lower._to_edge", "hybridge.export.write.onnx._translate"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

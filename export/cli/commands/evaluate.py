@@ -50,9 +50,10 @@ def evaluate(
     from hybridge.export.check.evaluate import evaluate as compare
     from hybridge.export.cli.evaluate import print_comparison, print_costs
     from hybridge.export.cli.steps import ConsoleProgress
+    from hybridge.export.source.checkpoint import resolve_checkpoint
 
     texts = Texts(text=text, prompts=prompts, window=window, tokens=tokens, seed=seed)
-    result = compare(artifact, against, texts, ConsoleProgress(err), layers=layers)
+    result = compare(artifact, resolve_checkpoint(against), texts, ConsoleProgress(err), layers=layers)
     if plot is not None:
         plot_divergence([vars(each) for each in result.comparison.ranges if each.positions], plot)
     if report is not None:

@@ -44,15 +44,15 @@ def validate(
     from hybridge.export.check.validate import validate_session
     from hybridge.export.cli.steps import ConsoleProgress
     from hybridge.export.cli.validate import plain_rows, print_report
-    from hybridge.export.source.folder_kinds import ignored_parts
-    from hybridge.export.source.locate import Named, find_checkpoint
+    from hybridge.export.source.checkpoint import resolve_checkpoint
+    from hybridge.export.source.files import ignored_parts
 
     steps = ConsoleProgress(err)
     if runtime is not None:
         steps.warn("--runtime does nothing any more, and will be gone: there is one runtime, the native core.")
-    source = Named(checkpoint=against, adapters=tuple(adapter or ()), tokenizer=tokenizer)
+    source = resolve_checkpoint(against, adapter or (), tokenizer)
     result = validate_session(artifact, source, steps, programs=programs, seed=seed)
-    for text in ignored_parts(find_checkpoint(against)):
+    for text in ignored_parts(source.path):
         steps.warn(text)
     if report is not None:
         write_json(report, result.to_dict())

@@ -1,10 +1,10 @@
-"""A GGUF file: what it says of itself, and its tensors, read when they are wanted."""
+"""Read a GGUF file: its header, and its tensors as numbers or as quantized blocks when they are wanted."""
 
 from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
-from hybridge.export.layers.rounded_weight import RoundedWeight
-from hybridge.export.source.gguf.blocks import FLOATS, KINDS, decode
+from hybridge.export.layers import RoundedWeight
+from hybridge.export.operators.linear import Factors
 
 LARGEST = 1 << 40
-"""Elements of a tensor that anybody has."""
+"""Most elements of a tensor."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GgufTensor:
-    """A tensor of a file. kind: GGML's number of its type; begin, size: its bytes."""
+    """A tensor of a file. kind: GGML's number of its type; begin, size: position and number of its bytes."""
 
     path: Path
     name: str
@@ -34,7 +34,7 @@ class GgufTensor:
     size: int
 
     def read(self) -> Tensor:
-        """Return its numbers in float32. Q4_0, Q8_0 and the other types of whole numbers and scales are exact."""
+        """Return its numbers in float32, exactly for Q4_0, Q8_0 and the other types of whole numbers and scales."""
         if self.kind in FLOATS:
             return torch.from_numpy(np.array(self._data())).view(FLOATS[self.kind]).float().view(self.shape)
         from hybridge.export.pinned.checkpoints import decoded
@@ -42,28 +42,28 @@ class GgufTensor:
         return decoded(np.asarray(self._data()).reshape(self.rows, -1), self.kind).view(self.shape)
 
     def blocks(self) -> RoundedWeight | None:
-        """Return its rows [N, K] as they are stored; None for a type that our kernels do not have."""
+        """Return its rows [N, K] in their stored blocks, or None for a type without kernels."""
         data = torch.from_numpy(np.array(self._data())).view(self.rows, -1)
         return decode(data, self.kind, _block(self.path, self.name, self.kind)[1])
 
     @property
     def rows(self) -> int:
-        """Return the number of its rows, of all matrices where it is a stack of them."""
+        """Return the number of its rows, of all matrices if it is a stack."""
         return prod(self.shape[:-1])
 
     @property
     def is_float(self) -> bool:
-        """Return whether its numbers are floats by themselves."""
+        """Return whether it is stored as plain floats."""
         return self.kind in FLOATS
 
     @property
     def has_kernels(self) -> bool:
-        """Return whether our kernels have its type."""
+        """Return whether our kernels support its type."""
         return self.is_float or self.kind in KINDS
 
     @property
     def kind_name(self) -> str:
-        """Return what GGML calls its type."""
+        """Return GGML's name of its type."""
         from hybridge.export.pinned.checkpoints import name_of
 
         return name_of(self.kind)
@@ -74,7 +74,7 @@ class GgufTensor:
 
 @dataclass(frozen=True, kw_only=True)
 class GgufFile:
-    """metadata: by its names, arrays of strings as their length; tensors: by name."""
+    """An opened file. metadata: by name, arrays of strings as their length; tensors: by name, none read yet."""
 
     path: Path
     metadata: Mapping[str, Any]
@@ -82,15 +82,15 @@ class GgufFile:
 
     @property
     def architecture(self) -> str:
-        """Return what llama.cpp calls the model's family."""
+        """Return llama.cpp's name of the model's family."""
         return str(self.metadata["general.architecture"])
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return what the file says of the model by a name without the architecture before it."""
+        """Return a value of the model's metadata by its name without the architecture before it."""
         return self.metadata.get(f"{self.architecture}.{name}", default)
 
     def __getitem__(self, name: str) -> Any:
-        """Return the same. Raises CheckpointError where the file does not say it."""
+        """Return the same value. Raises CheckpointError if the file lacks it."""
         value = self.get(name)
         if value is None:
             raise CheckpointError(f"{self.path} lacks {self.architecture}.{name}; convert it again with llama.cpp of today.")
@@ -98,10 +98,12 @@ class GgufFile:
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """Return the file at ``path``.
+    """Open the file at ``path`` and check that all its tensors are there.
 
-    Raises CheckpointError where it is damaged or only a part of it is there, UnsupportedModelError for a type of tensors that
-    cannot be read, UsageError where the package for its types is not installed.
+    Raises:
+        CheckpointError: it is damaged or incomplete.
+        UnsupportedModelError: a type of tensors cannot be read.
+        UsageError: the package for its types is not installed.
     """
     header = read_header(path)
     parts = header.metadata.get("split.count")
@@ -115,7 +117,7 @@ def open_gguf(path: Path) -> GgufFile:
     return GgufFile(path=path, metadata=header.metadata, tensors=tensors)
 
 
-def _tensor(path: Path, entry: TensorEntry, *, begin: int, end: int) -> GgufTensor:
+def _tensor(path: Path, entry: TensorInfo, *, begin: int, end: int) -> GgufTensor:
     name, shape, kind = entry.name, entry.shape, entry.kind
     elements, per_block, block_bytes = prod(shape), *_block(path, name, kind)
     if not shape or not 0 < elements <= LARGEST:
@@ -132,7 +134,7 @@ def _tensor(path: Path, entry: TensorEntry, *, begin: int, end: int) -> GgufTens
 
 
 def _block(path: Path, name: str, kind: int) -> tuple[int, int]:
-    """Elements and bytes of a block of a type."""
+    """Return the number of elements and bytes in a block of a type."""
     if kind in FLOATS:
         return 1, FLOATS[kind].itemsize
     try:
@@ -147,22 +149,20 @@ def _block(path: Path, name: str, kind: int) -> tuple[int, int]:
     )
 
 
-# Read the beginning of a GGUF file: what it says of its model, and the table of its tensors.
-#
-# Every length in it is compared with the rest of the file before anything is read or made by it, so that a damaged
-# or forged file
-# is refused at once. Source: ggml ``docs/gguf.md``, versions 2 and 3.
+# The header: metadata and the table of tensors. Every length is compared with the rest of the file before anything is
+# read or allocated by it, so that a damaged or forged file is refused at once. Source: ggml ``docs/gguf.md``, versions
+# 2 and 3.
 
 
 VERSIONS = (2, 3)
-"""The first counted in 32 bits; no file has it any more."""
+"""Supported versions; version 1 counted in 32 bits and is gone."""
 NUMBERS: Mapping[int, struct.Struct] = {
     kind: struct.Struct(f"<{letter}") for kind, letter in zip((0, 1, 7, 2, 3, 4, 5, 6, 10, 11, 12), "Bb?HhIifQqd", strict=True)
 }
 STRING, ARRAY = 8, 9
 COUNT, KIND = NUMBERS[10], NUMBERS[4]
 ALIGNMENT = 32
-"""What tensors begin at multiples of where a file does not say."""
+"""The alignment of tensors in a file that does not set it."""
 
 # A large vocabulary has 2^18 tokens and twice as many merges, a large model some thousand tensors and a hundred
 # entries.
@@ -171,8 +171,8 @@ LONGEST_NAME, LONGEST_TEXT = 1 << 10, 1 << 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class TensorEntry:
-    """A line of the table. shape: in torch's order; kind: GGML's number of its type; offset: from the first tensor's byte."""
+class TensorInfo:
+    """An entry of the table. shape: in torch's order; kind: GGML's number of its type; offset: from the first tensor's byte."""
 
     name: str
     shape: tuple[int, ...]
@@ -181,33 +181,33 @@ class TensorEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Header:
-    """metadata: by name, other arrays of strings than were asked for as their length; begin: the tensors' first byte."""
+class GgufHeader:
+    """A header. metadata: by name, arrays of strings as their length unless asked for; begin: position of the tensors."""
 
     metadata: Mapping[str, Any]
-    tensors: tuple[TensorEntry, ...]
+    tensors: tuple[TensorInfo, ...]
     begin: int
 
 
-def read_header(path: Path, strings: Collection[str] = ()) -> Header:
-    """Return the header of the file at ``path``, with the arrays of strings that ``strings`` names.
+def read_header(path: Path, strings: Collection[str] = ()) -> GgufHeader:
+    """Read the header of the file at ``path``, with the arrays of strings that ``strings`` names.
 
-    Raises CheckpointError, saying which length or value is wrong.
+    Raises CheckpointError, which says which length or value is wrong.
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Reader(data, strings).header()
-    except (OSError, ValueError, struct.error) as error:  # a ValueError: an empty file, or text that is no UTF-8, as well
+    except (OSError, ValueError, struct.error) as error:  # ValueError: also an empty file, or text that is not UTF-8
         raise CheckpointError(f"{path} cannot be read as GGUF ({error}); download it again.") from None
 
 
 class _Reader:
-    """Reads one thing after the other. Raises ValueError for what no file has."""
+    """Reads a header value by value. Raises ValueError for impossible ones."""
 
     def __init__(self, data: mmap.mmap, strings: Collection[str]) -> None:
         self.data, self.strings, self.place, self.what = data, strings, 0, "its first bytes"
 
-    def header(self) -> Header:
+    def header(self) -> GgufHeader:
         if self._bytes(4) != b"GGUF":
             raise ValueError("it does not begin with the letters GGUF")
         if (version := self._number(KIND)) not in VERSIONS:
@@ -221,19 +221,19 @@ class _Reader:
             metadata[name] = self._value(self._number(KIND))
         if not isinstance(metadata.get("general.architecture"), str):
             raise ValueError("it does not say its general.architecture")
-        found: dict[str, TensorEntry] = {}
+        found: dict[str, TensorInfo] = {}
         for index in range(tensors):
             name = self._name(f"the name of tensor {index}", found)
             found[name] = self._tensor(name)
         alignment = _alignment(metadata)
-        return Header(metadata=metadata, tensors=tuple(found.values()), begin=-(-self.place // alignment) * alignment)
+        return GgufHeader(metadata=metadata, tensors=tuple(found.values()), begin=-(-self.place // alignment) * alignment)
 
-    def _tensor(self, name: str) -> TensorEntry:
+    def _tensor(self, name: str) -> TensorInfo:
         self.what = f"the shape of {name}"
         if (count := self._number(KIND)) > MOST_DIMENSIONS:
             raise ValueError(f"{name} has {count} dimensions, and at most {MOST_DIMENSIONS} are known")
         shape = [self._number(COUNT) for _ in range(count)]
-        return TensorEntry(name=name, shape=tuple(reversed(shape)), kind=self._number(KIND), offset=self._number(COUNT))
+        return TensorInfo(name=name, shape=tuple(reversed(shape)), kind=self._number(KIND), offset=self._number(COUNT))
 
     def _value(self, kind: int) -> Any:
         if kind in NUMBERS:
@@ -259,7 +259,7 @@ class _Reader:
         return [value for (value,) in number.iter_unpack(self._bytes(count * number.size))]
 
     def _count(self, what: str, most: int, size: int) -> int:
-        """A number of things that take ``size`` bytes or more each."""
+        """Read a number of things that take ``size`` bytes or more each."""
         self.what = what
         count: int = self._number(COUNT)
         if count > min(most, self._left() // size):
@@ -301,3 +301,123 @@ def _alignment(metadata: Mapping[str, Any]) -> int:
     if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
         raise ValueError(f"general.alignment is {alignment!r}, and should be a power of two")
     return alignment
+
+
+# Quantized blocks as whole numbers and factors: the same bits in the order of our kernels. Source: ggml's
+# ``ggml-common.h`` and ``ggml-quants.c``; gguf's ``quants.py`` has the numbers that each block stands for. Axes: N
+# rows, B blocks of a row; behind them the bytes of a block, or its numbers.
+
+
+FLOATS: Mapping[int, torch.dtype] = {0: torch.float32, 1: torch.float16, 30: torch.bfloat16}
+"""Types that are plain floats, by GGML's number."""
+
+IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+MXFP4 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+
+
+def decode(data: Tensor, kind: int, block_bytes: int) -> RoundedWeight | None:
+    """Decode uint8 ``data`` [N, bytes of a row] of GGML's type ``kind``; None for a type without kernels."""
+    if kind in FLOATS:
+        dtype = FLOATS[kind]
+        return RoundedWeight(quanta=data.view(dtype), factors=Factors(), bits=8 * dtype.itemsize)
+    if kind not in KINDS:
+        return None
+    bits, parts = KINDS[kind]
+    codes, factors = parts(data.unflatten(1, (-1, block_bytes)))
+    quanta = codes.view(torch.int8) if bits == 8 else codes.to(torch.int8) - (1 << (bits - 1))
+    return RoundedWeight(quanta=quanta.flatten(1), factors=factors, bits=bits)
+
+
+CodesAndFactors = tuple[Tensor, Factors]
+
+
+def _spread(data: Tensor, run: int, bits: int) -> Tensor:
+    """Unpack numbers of ``bits`` to a byte each: first the lowest bits of ``run`` bytes, then the next ones."""
+    shifts = torch.arange(0, 8, bits, dtype=torch.uint8).view(-1, 1)
+    spread: Tensor = (data.unflatten(-1, (-1, 1, run)) >> shifts) & ((1 << bits) - 1)
+    return spread.flatten(-3)
+
+
+def _halves(data: Tensor) -> Tensor:
+    """Return the float16 numbers [N, …] in bytes."""
+    return data.contiguous().view(torch.float16).flatten(1)
+
+
+def _q4_0(blocks: Tensor) -> CodesAndFactors:
+    return _spread(blocks[..., 2:], 16, 4), Factors(_halves(blocks[..., :2]))
+
+
+def _q4_1(blocks: Tensor) -> CodesAndFactors:
+    return _spread(blocks[..., 4:], 16, 4), Factors(_halves(blocks[..., :2]), _halves(blocks[..., 2:4]))
+
+
+def _fives(blocks: Tensor) -> Tensor:
+    """Return 32 numbers of 4 bytes with their fifth bits and 16 bytes with the others."""
+    return _spread(blocks[..., 4:], 16, 4) | (_spread(blocks[..., :4], 1, 1) << 4)
+
+
+def _q5_0(blocks: Tensor) -> CodesAndFactors:
+    return _fives(blocks[..., 2:]), Factors(_halves(blocks[..., :2]))
+
+
+def _q5_1(blocks: Tensor) -> CodesAndFactors:
+    return _fives(blocks[..., 4:]), Factors(_halves(blocks[..., :2]), _halves(blocks[..., 2:4]))
+
+
+def _q8_0(blocks: Tensor) -> CodesAndFactors:
+    return blocks[..., 2:], Factors(_halves(blocks[..., :2]))
+
+
+def _superblock(head: Tensor) -> Factors:
+    """Decode the first 16 bytes of Q4_K and Q5_K: two float16 numbers, and eight scales and eight minima of 6 bits."""
+    scales, minima, upper = head[..., 4:].unflatten(-1, (3, 4)).unbind(-2)
+    low = torch.cat([scales & 63, (upper & 15) | ((scales >> 2) & 48)], dim=-1)
+    subtracted = torch.cat([minima & 63, (upper >> 4) | ((minima >> 2) & 48)], dim=-1)
+    pairs = _halves(head[..., :4]) * torch.tensor([1.0, -1.0], dtype=torch.float16).repeat(head.shape[1])
+    return Factors(low.view(torch.int8).flatten(1), subtracted.view(torch.int8).flatten(1), pairs)
+
+
+def _q4_k(blocks: Tensor) -> CodesAndFactors:
+    return _spread(blocks[..., 16:], 32, 4), _superblock(blocks[..., :16])
+
+
+def _q5_k(blocks: Tensor) -> CodesAndFactors:
+    return _spread(blocks[..., 48:], 32, 4) | (_spread(blocks[..., 16:48], 32, 1) << 4), _superblock(blocks[..., :16])
+
+
+def _q6_k(blocks: Tensor) -> CodesAndFactors:
+    codes = _spread(blocks[..., :128], 64, 4) | (_spread(blocks[..., 128:192], 32, 2) << 4)
+    scales = blocks[..., 192:208].contiguous().view(torch.int8).flatten(1)
+    return codes, Factors(scales, superscales=_halves(blocks[..., 208:]))
+
+
+def _iq4_nl(blocks: Tensor) -> CodesAndFactors:
+    return _spread(blocks[..., 2:], 16, 4), Factors(_halves(blocks[..., :2]), table=torch.tensor(IQ4, dtype=torch.int8))
+
+
+def _iq4_xs(blocks: Tensor) -> CodesAndFactors:
+    scales = _spread(blocks[..., 4:8], 1, 4) | (_spread(blocks[..., 2:4], 1, 2) << 4)
+    table = torch.tensor(IQ4, dtype=torch.int8)
+    factors = Factors(scales.to(torch.int8).flatten(1) - 32, superscales=_halves(blocks[..., :2]), table=table)
+    return _spread(blocks[..., 8:], 16, 4), factors
+
+
+def _mxfp4(blocks: Tensor) -> CodesAndFactors:
+    exponents = blocks[..., 0].contiguous()
+    return _spread(blocks[..., 1:], 16, 4), Factors(exponents, table=torch.tensor(MXFP4, dtype=torch.int8))
+
+
+KINDS: Mapping[int, tuple[int, Callable[[Tensor], CodesAndFactors]]] = {
+    2: (4, _q4_0),
+    3: (4, _q4_1),
+    6: (5, _q5_0),
+    7: (5, _q5_1),
+    8: (8, _q8_0),
+    12: (4, _q4_k),
+    13: (5, _q5_k),
+    14: (6, _q6_k),
+    20: (4, _iq4_nl),
+    23: (4, _iq4_xs),
+    39: (4, _mxfp4),
+}
+"""Bits of a number and decoder of the blocks, by GGML's number of a type."""

@@ -1,15 +1,31 @@
-"""GGUF's architectures with Mamba or Mamba-2: their config.json, and the names of their weights."""
+"""Map GGUF's architectures with Mamba or Mamba-2 to config.json and names of weights."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from hybridge.cache.errors import UnsupportedModelError
-from hybridge.export.source.gguf import sizes
+from hybridge.export.source.gguf.architecture import (
+    Architecture,
+    Weight,
+    attention,
+    beside,
+    common,
+    conv,
+    decay,
+    decay_of_channels,
+    flat,
+    has,
+    layers,
+    mlp,
+    of_layers,
+    one,
+    rope,
+    same,
+    unpaired,
+)
+from hybridge.export.source.gguf.attention_tables import MODEL, NORMS, PAIRED, QUERY_AND_KEY, VALUE_AND_OUT
 from hybridge.export.source.gguf.file import GgufFile
-from hybridge.export.source.gguf.sizes import Architecture
-from hybridge.export.source.gguf.transformer_tables import MODEL, NORMS, PAIRED, QUERY_AND_KEY, VALUE_AND_OUT
-from hybridge.export.source.gguf.weights import Weight, beside, conv, decay, decay_of_channels, flat, one, same, unpaired
 
 
 def _mamba2_mixer(place: str) -> tuple[Weight, ...]:
@@ -26,22 +42,22 @@ def _mamba2_mixer(place: str) -> tuple[Weight, ...]:
 
 def _mamba2(file: GgufFile) -> dict[str, Any]:
     heads = file["ssm.time_step_rank"]
-    return sizes.common(file, "mamba2") | {
+    return common(file, "mamba2") | {
         "num_heads": heads,
         "head_dim": file["ssm.inner_size"] // heads,
         "state_size": file["ssm.state_size"],
         "n_groups": file["ssm.group_count"],
         "conv_kernel": file["ssm.conv_kernel"],
         "expand": file["ssm.inner_size"] // file["embedding_length"],
-        "use_conv_bias": sizes.has(file, ".ssm_conv1d.bias"),
-        "use_bias": sizes.has(file, ".ssm_in.bias"),
+        "use_conv_bias": has(file, ".ssm_conv1d.bias"),
+        "use_bias": has(file, ".ssm_in.bias"),
         "layer_norm_epsilon": file["attention.layer_norm_rms_epsilon"],
         "chunk_size": 256,
     }
 
 
 def _mamba_sizes(file: GgufFile) -> dict[str, Any]:
-    """Return what models with Mamba-2 between attention layers have, by the names that most of their configs share."""
+    """Return the sizes of Mamba-2 by the names that most configs of hybrid models share."""
     heads, inner = file["ssm.time_step_rank"], file["ssm.inner_size"]
     return {
         "mamba_n_heads": heads,
@@ -50,26 +66,26 @@ def _mamba_sizes(file: GgufFile) -> dict[str, Any]:
         "mamba_n_groups": file["ssm.group_count"],
         "mamba_d_conv": file["ssm.conv_kernel"],
         "mamba_expand": inner // file["embedding_length"],
-        "mamba_conv_bias": sizes.has(file, ".ssm_conv1d.bias"),
-        "mamba_proj_bias": sizes.has(file, ".ssm_in.bias"),
+        "mamba_conv_bias": has(file, ".ssm_conv1d.bias"),
+        "mamba_proj_bias": has(file, ".ssm_in.bias"),
     }
 
 
 def _decoder(file: GgufFile, model_type: str) -> dict[str, Any]:
-    return sizes.common(file, model_type) | sizes.attention(file) | sizes.mlp(file)
+    return common(file, model_type) | attention(file) | mlp(file)
 
 
 def _granite(file: GgufFile) -> dict[str, Any]:
-    """Raises UnsupportedModelError for Bamba's partial angles, which llama.cpp gives the same name."""
+    """Return Granite 4's config. Raises UnsupportedModelError for Bamba, which llama.cpp gives the same name."""
     config = _decoder(file, "granitemoehybrid") | _mamba_sizes(file)
     turns = bool(file.get("rope.scaling.finetuned"))
     if turns and file.get("rope.dimension_count", config["head_dim"]) != config["head_dim"]:
         raise UnsupportedModelError(f"{file.path} is of a Bamba model, which hybridge reads as safetensors only.")
-    kv_heads = sizes.of_layers(file["attention.head_count_kv"], file)
+    kv_heads = of_layers(file["attention.head_count_kv"], file)
     shared = file.get("expert_shared_feed_forward_length") or config["intermediate_size"]
     return (
         config
-        | (sizes.rope(file) if turns else {})
+        | (rope(file) if turns else {})
         | {
             "layer_types": ["attention" if each else "mamba" for each in kv_heads],
             "position_embedding_type": "rope" if turns else None,
@@ -80,13 +96,13 @@ def _granite(file: GgufFile) -> dict[str, Any]:
             "num_local_experts": file.get("expert_count") or 0,
             "num_experts_per_tok": file.get("expert_used_count") or 0,
             "shared_intermediate_size": shared,
-            "attention_bias": sizes.has(file, ".attn_q.bias"),
+            "attention_bias": has(file, ".attn_q.bias"),
         }
     )
 
 
 def _shared(end: str) -> tuple[Weight, ...]:
-    """The dense layers, under the name that they have beside experts or alone."""
+    """Return the dense layers, whose names in the file end with ``end`` if they are beside experts."""
     return (
         Weight(name="shared_mlp.input_linear.weight", of=(f"ffn_gate{end}.weight", f"ffn_up{end}.weight"), make=beside),
         *same({f"ffn_down{end}": "shared_mlp.output_linear"}),
@@ -105,8 +121,8 @@ GRANITE = (
 
 
 def _falcon_h1(file: GgufFile) -> dict[str, Any]:
-    """The model's multipliers are in its weights."""
-    config = _decoder(file, "falcon_h1") | _mamba_sizes(file) | sizes.rope(file)
+    """Return Falcon-H1's config, with multipliers of 1 because llama.cpp multiplies them into the weights."""
+    config = _decoder(file, "falcon_h1") | _mamba_sizes(file) | rope(file)
     names = ("attention_in", "attention_out", "ssm_in", "ssm_out", "key", "lm_head", "embedding")
     ones = {f"{name}_multiplier": 1.0 for name in names}
     return (
@@ -115,7 +131,7 @@ def _falcon_h1(file: GgufFile) -> dict[str, Any]:
         | {
             "mamba_expand": 2,
             "mamba_d_ssm": file["ssm.inner_size"],
-            "mamba_rms_norm": sizes.has(file, ".ssm_norm.weight"),
+            "mamba_rms_norm": has(file, ".ssm_norm.weight"),
             "mlp_multipliers": [1.0, 1.0],
             "ssm_multipliers": [1.0] * 5,
         }
@@ -131,9 +147,9 @@ FALCON_H1 = (
 
 
 def _nemotron_h(file: GgufFile) -> dict[str, Any]:
-    """One mixer a layer: attention where it has key/value heads, a dense layer where it has a width, else Mamba-2."""
-    kv_heads = sizes.of_layers(file["attention.head_count_kv"], file)
-    widths = sizes.of_layers(file["feed_forward_length"], file)
+    """Return Nemotron-H's config: a layer with key/value heads is attention, one with a width is dense, others are Mamba-2."""
+    kv_heads = of_layers(file["attention.head_count_kv"], file)
+    widths = of_layers(file["feed_forward_length"], file)
     wide = "moe" if file.get("expert_count") else "mlp"
     heads = file["ssm.time_step_rank"]
     config = _decoder(file, "nemotron_h")
@@ -150,8 +166,8 @@ def _nemotron_h(file: GgufFile) -> dict[str, Any]:
             "mamba_head_dim": file["ssm.inner_size"] // heads,
             "n_groups": file["ssm.group_count"],
             "conv_kernel": file["ssm.conv_kernel"],
-            "use_conv_bias": sizes.has(file, ".ssm_conv1d.bias"),
-            "mlp_bias": sizes.has(file, ".ffn_up.bias"),
+            "use_conv_bias": has(file, ".ssm_conv1d.bias"),
+            "mlp_bias": has(file, ".ffn_up.bias"),
         }
     )
 
@@ -186,9 +202,9 @@ BACKBONE = same({"token_embd": "backbone.embeddings", "output_norm": "backbone.n
 
 
 def _jamba(file: GgufFile) -> dict[str, Any]:
-    """Layers with key/value heads attend, those with a router have experts: each is said by its period."""
-    count = sizes.layers(file)
-    kv_heads = sizes.of_layers(file["attention.head_count_kv"], file)
+    """Return Jamba's config, which names layers with attention and layers with experts by their period."""
+    count = layers(file)
+    kv_heads = of_layers(file["attention.head_count_kv"], file)
     attends = [i for i in range(count) if kv_heads[i]]
     routed = [i for i in range(count) if f"blk.{i}.ffn_gate_inp.weight" in file.tensors]
     return _decoder(file, "jamba") | {
@@ -202,13 +218,13 @@ def _jamba(file: GgufFile) -> dict[str, Any]:
         "mamba_d_conv": file["ssm.conv_kernel"],
         "mamba_expand": file["ssm.inner_size"] // file["embedding_length"],
         "mamba_dt_rank": file["ssm.time_step_rank"],
-        "mamba_conv_bias": sizes.has(file, ".ssm_conv1d.bias"),
-        "mamba_proj_bias": sizes.has(file, ".ssm_in.bias"),
+        "mamba_conv_bias": has(file, ".ssm_conv1d.bias"),
+        "mamba_proj_bias": has(file, ".ssm_in.bias"),
     }
 
 
 def _period(file: GgufFile, places: list[int], count: int) -> int:
-    """Raises UnsupportedModelError for places that no period gives."""
+    """Return the period of layers at ``places``. Raises UnsupportedModelError if they have none."""
     period = places[1] - places[0] if len(places) > 1 else count + 1
     if places and places != list(range(places[0], count, period)):
         raise UnsupportedModelError(f"{file.path} has layers of one kind at {places}, which a Jamba model cannot have.")

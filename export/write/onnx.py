@@ -1,4 +1,4 @@
-"""Export a checkpoint for onnxruntime: trace, write with the weights beside the graph, check, and describe."""
+"""Write ONNX artifacts: trace the model, write the graph with its weights beside it, check, and describe them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ from hybridge.export.pinned.onnx import fuse_norms
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.gptq import Calibrated
 from hybridge.export.quantize.quantize import is_quantized
-from hybridge.export.source.checkpoint import Checkpoint
-from hybridge.export.write.manifest import Weights, manifest_of, write_tokenizer
-from hybridge.export.write.onnx.kernels import check_quantization, quantize_linears
-from hybridge.export.write.onnx.traced_cache import (
+from hybridge.export.source.checkpoint import LoadedModel
+from hybridge.export.write.folder import WeightFigures, manifest_of, write_tokenizer
+from hybridge.export.write.onnx_cache import (
     MOST_TOKENS,
-    Entry,
+    StateEntry,
     TracedCache,
     layer_entries,
     method_entries,
@@ -39,6 +38,7 @@ from hybridge.export.write.onnx.traced_cache import (
     staged_entries,
     state_entries,
 )
+from hybridge.export.write.onnx_kernels import check_quantization, quantize_linears
 from hybridge.runtime.artifacts.manifest import (
     MANIFEST,
     ONNX_COMMIT,
@@ -46,86 +46,93 @@ from hybridge.runtime.artifacts.manifest import (
     ONNX_WEIGHTS,
     Manifest,
     OnnxEntry,
-    OnnxStaged,
 )
 from hybridge.runtime.artifacts.options import ExportOptions, check_verify_lens
 
 CONTRIB = "com.microsoft"
 
 
-def export_onnx(
-    checkpoint: Checkpoint,
-    cache: TracedCache,
-    folder: Path,
-    options: ExportOptions,
-    steps: ExportProgress,
-    calibrated: Calibrated | None = None,
-    drafter: object = None,
-) -> Manifest:
-    """Write the ONNX artifact of ``checkpoint`` into the existing, empty ``folder``; the model is adapted in place.
+class OnnxWriter:
+    """Writes ``model.onnx`` and its commit for onnxruntime; see ``hybridge.export.api.Writer``."""
 
-    Raises UnsupportedModelError for what onnxruntime has no operators for, ExportFailedError and OSError.
-    """
-    write_tokenizer(checkpoint, folder, steps)
-    if is_quantized(options):
-        with steps.step("Quantizing the weights"):
-            quantize_linears(checkpoint.model, options, calibrated.rounder if calibrated else None)
-    weights = Weights.of(checkpoint.model)
-    with steps.step("Tracing the model"):
-        model = trace_model(checkpoint.model, cache)
-    staged = staged_entries(model, options.verify_len)
-    with steps.step(f"Writing {ONNX_PROGRAM}"):
-        _write(model, folder / ONNX_PROGRAM)
-    if cache.bounded:
-        with steps.step("Tracing the commit"):
-            _write(trace_commit(cache, [entry.shape for entry in staged]), folder / ONNX_COMMIT)
-    write_genai_config(checkpoint, cache, folder, options)
-    manifest = build_manifest(checkpoint, cache, options, model, folder, weights, staged)
-    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
-    return manifest
+    def __init__(self, config: Any, options: ExportOptions, drafter: object = None) -> None:
+        """Check the options and lay out the state.
+
+        Raises UsageError for options that only a .pte has, UnsupportedModelError for layers that onnxruntime has no
+        operators for.
+        """
+        check_options(options)
+        check_verify_lens(options)
+        check_quantization(options)
+        self.options = options
+        self.cache = TracedCache(config, options.max_seq_len)
+
+    def reader(self) -> None:
+        """Return None: weights are quantized once all have been read."""
+        return
+
+    def write(self, loaded: LoadedModel, folder: Path, steps: ExportProgress, calibrated: Calibrated | None = None) -> Manifest:
+        """Write the artifact into ``folder``. Raises UnsupportedModelError, ExportFailedError and OSError."""
+        options, cache = self.options, self.cache
+        write_tokenizer(loaded, folder, steps)
+        if is_quantized(options):
+            with steps.step("Quantizing the weights"):
+                quantize_linears(loaded.model, options, calibrated.rounder if calibrated else None)
+        weights = WeightFigures.of(loaded.model)  # before the adaptation takes the model apart
+        with steps.step("Tracing the model"):
+            model = trace_model(loaded.model, cache)
+        staged = staged_entries(model, options.verify_len)
+        with steps.step(f"Writing {ONNX_PROGRAM}"):
+            _write(model, folder / ONNX_PROGRAM)
+        if cache.bounded:
+            with steps.step("Tracing the commit"):
+                _write(trace_commit(cache, [entry.shape for entry in staged]), folder / ONNX_COMMIT)
+        write_genai_config(loaded, cache, folder, options)
+        operators = sorted({f"{node.domain}::{node.op_type}" for node in model.graph if node.domain == CONTRIB})
+        manifest = manifest_of(
+            loaded,
+            options,
+            folder,
+            weights=weights,
+            layers=layer_entries(cache, staged, options.snapshot_slots),
+            methods=method_entries(options, loaded.vocab_size, operators),
+            libraries=("torch", "transformers", "onnx", "onnxscript", "onnxruntime"),
+            onnx=OnnxEntry(opset=OPSET, contrib_operators=operators, states=state_entries(cache), staged=list(staged)),
+        )
+        (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+        return manifest
 
 
-def build_manifest(
-    checkpoint: Checkpoint,
-    cache: TracedCache,
-    options: ExportOptions,
-    model: onnx_ir.Model,
-    folder: Path,
-    weights: Weights,
-    staged: Sequence[OnnxStaged],
-) -> Manifest:
-    """Return the manifest of what was written to ``folder``."""
-    operators = sorted({f"{node.domain}::{node.op_type}" for node in model.graph if node.domain == CONTRIB})
-    return manifest_of(
-        checkpoint,
-        options,
-        folder,
-        weights=weights,
-        layers=layer_entries(cache, staged, options.snapshot_slots),
-        methods=method_entries(options, checkpoint.vocab_size, operators),
-        libraries=("torch", "transformers", "onnx", "onnxscript", "onnxruntime"),
-        onnx=OnnxEntry(opset=OPSET, contrib_operators=operators, states=state_entries(cache), staged=list(staged)),
-    )
+PTE_ONLY = ("backend", "kernels", "embedding_quantize", "kv_cache", "tap_layers", "mtp", "draft_blocks", "draft_quantize")
+
+
+def check_options(options: ExportOptions) -> None:
+    """Raise UsageError for options that only a .pte has."""
+    usual = ExportOptions()
+    for name in PTE_ONLY:
+        if (value := getattr(options, name)) != getattr(usual, name):
+            option = "--" + name.replace("_", "-")
+            given = option if isinstance(value, bool | tuple) else f"{option} {value}"
+            raise UsageError(f"{given} is for --format pte; an ONNX export has onnxruntime's own operators. Leave it out.")
 
 
 def _write(model: onnx_ir.Model, path: Path) -> None:
-    """Write tensor by tensor, large ones beside the graph, and check what was written."""
-    ClearMetadataAndDocStringPass()(model)  # where in which source file a node came from
+    """Write a graph, its large tensors beside it, and check the written file."""
+    ClearMetadataAndDocStringPass()(model)  # the source lines of each node
     onnx_ir.save(model, path, external_data=ONNX_WEIGHTS if path.name == ONNX_PROGRAM else None)
     onnx.checker.check_model(str(path))
 
 
-# From the graphs' modules to ONNX models: trace with dynamic sizes, translate, name what goes in and comes out.
-
+# Trace with dynamic sizes, translate to ONNX, and name inputs and outputs
 
 OPSET = 24
 
 TOKENS, TOTAL, ROWS = 5, 9, 11
-"""Of the example inputs: sizes that differ, and none of them 1, which torch takes for fixed."""
+"""Sizes of the example inputs: all different, and none 1, which torch takes for fixed."""
 
 
 def trace_model(model: PreTrainedModel, cache: TracedCache) -> onnx_ir.Model:
-    """Trace the graph of ``ModelGraph``; first_logit may be left out and is then 0. The model is adapted in place."""
+    """Trace ``ModelGraph``, whose input first_logit is optional and 0 by default. The model is adapted in place."""
     tokens, total, rows = (Dim(name, min=1, max=MOST_TOKENS) for name in ("T", "total", "rows"))
     past = [_example(entry) for entry in cache.states for _ in entry.names]
     grows = [{2: rows} if entry.positional else None for entry in cache.states for _ in entry.names]
@@ -143,7 +150,7 @@ def trace_model(model: PreTrainedModel, cache: TracedCache) -> onnx_ir.Model:
 
 
 def trace_commit(cache: TracedCache, staged: Sequence[Sequence[int]]) -> onnx_ir.Model:
-    """Trace the graph of ``CommitGraph``; staged are the shapes of what a block stages, whose second axis is of no account."""
+    """Trace ``CommitGraph``. staged: shapes of what a block stages; the second axis, its tokens, is ignored."""
     tokens = Dim("T", min=1, max=MOST_TOKENS)
     past = [_example(entry) for entry in cache.bounded for _ in entry.names]
     rows = [torch.zeros(1, TOKENS, *shape[2:]) for shape in staged]
@@ -155,7 +162,7 @@ def trace_commit(cache: TracedCache, staged: Sequence[Sequence[int]]) -> onnx_ir
     return made
 
 
-def _example(entry: Entry) -> Tensor:
+def _example(entry: StateEntry) -> Tensor:
     shape = list(entry.shape)
     if entry.positional:
         shape[2] = ROWS
@@ -178,22 +185,20 @@ def _name(values: Sequence[onnx_ir.Value], names: Sequence[str]) -> None:
         value.name = name
 
 
-# The two graphs of an ONNX artifact: the model with dynamic T, and the commit of a block's first tokens, without
-# weights.
-#
+# The two graphs: the model with dynamic T, and the commit of a block's first tokens, without weights.
 # Axes: T tokens of the call, P committed ones before them, V vocabulary.
 
 
 class ModelGraph(nn.Module):
     """input_ids int64 [1, T], attention_mask int64 [1, P + T], first_logit int64 [] and past states -> logits, states, staged.
 
-    Logits float32 [1, T - first_logit, V]. Of the mask only the size is looked at.
+    Logits float32 [1, T - first_logit, V]. Only the size of the mask is used.
     """
 
     def __init__(self, model: PreTrainedModel, cache: TracedCache) -> None:
         super().__init__()
         self.model = AdaptedModel(model, cache)
-        self.traced = (cache,)  # in a tuple, for not to own it
+        self.traced = (cache,)  # in a tuple, so that its buffers are not this module's
         self.requires_grad_(False)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, first_logit: Tensor, past: list[Tensor]) -> list[Tensor]:
@@ -212,7 +217,7 @@ class CommitGraph(nn.Module):
 
     def __init__(self, cache: TracedCache) -> None:
         super().__init__()
-        self.traced = (cache,)  # in a tuple, for not to own it
+        self.traced = (cache,)  # in a tuple, so that its buffers are not this module's
 
     def forward(self, count: Tensor, past: list[Tensor], staged: list[Tensor]) -> list[Tensor]:
         (cache,) = self.traced
@@ -224,70 +229,35 @@ class CommitGraph(nn.Module):
 
 
 def _from(hidden: Tensor, first: Tensor) -> Tensor:
-    """hidden [1, T, hidden] from token ``first`` on."""
+    """Return hidden [1, T, hidden] from token ``first`` on."""
     number: int = first.item()  # type: ignore[assignment]  # a symbol while tracing
     check(number >= 0)
     check(number < hidden.shape[1])
     return hidden[:, number:]
 
 
-# Check which options of an export are for onnxruntime too.
-
-
-PTE_ONLY = ("backend", "kernels", "embedding_quantize", "kv_cache", "tap_layers", "mtp", "draft_blocks", "draft_quantize")
-
-
-def build_cache(config: Any, options: ExportOptions, drafter: object = None) -> TracedCache:
-    """Return the cache that stands for the state of an ONNX export.
-
-    Raises UsageError for options that only a .pte has, UnsupportedModelError for layers that onnxruntime has no operators for.
-    """
-    check_options(options)
-    check_verify_lens(options)
-    check_quantization(options)
-    return TracedCache(config, options.max_seq_len)
-
-
-def check_options(options: ExportOptions) -> None:
-    """Raises UsageError for options that only a .pte has."""
-    usual = ExportOptions()
-    for name in PTE_ONLY:
-        if getattr(options, name) != getattr(usual, name):
-            refuse(name, getattr(options, name))
-
-
-def refuse(name: str, value: object) -> None:
-    """Raises UsageError for an option that only a .pte has."""
-    option = "--" + name.replace("_", "-")
-    given = option if isinstance(value, bool | tuple) else f"{option} {value}"
-    raise UsageError(f"{given} is for --format pte; an ONNX export has onnxruntime's own operators. Leave it out.")
-
-
-# ``genai_config.json``: what onnxruntime-genai must know to run the graph.
-#
-# Source: the model builder of onnxruntime-genai 0.18 (``models/builders/base.py``, ``make_genai_config``), which
-# writes the same.
-
+# ``genai_config.json``, from which onnxruntime-genai runs the graph. Source: the model builder of onnxruntime-genai
+# 0.18 (``models/builders/base.py``, ``make_genai_config``), which writes the same.
 
 GENAI_CONFIG = "genai_config.json"
 
 
-def write_genai_config(checkpoint: Checkpoint, cache: TracedCache, folder: Path, options: ExportOptions) -> None:
-    """Write it into ``folder``. Greedy decoding is its default, as it is ours."""
-    content = {"model": _model(checkpoint, cache, options), "search": _search(options)}
+def write_genai_config(loaded: LoadedModel, cache: TracedCache, folder: Path, options: ExportOptions) -> None:
+    """Write genai_config.json into ``folder``, with greedy decoding as the default, as ours is."""
+    content = {"model": _model(loaded, cache, options), "search": _search(options)}
     (folder / GENAI_CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def _model(checkpoint: Checkpoint, cache: TracedCache, options: ExportOptions) -> dict[str, Any]:
-    eos = checkpoint.eos_ids
+def _model(loaded: LoadedModel, cache: TracedCache, options: ExportOptions) -> dict[str, Any]:
+    eos = loaded.eos_ids
     return {
-        "type": checkpoint.config.model_type,
-        "bos_token_id": checkpoint.bos_id if checkpoint.bos_id is not None else 0,
+        "type": loaded.config.model_type,
+        "bos_token_id": loaded.bos_id if loaded.bos_id is not None else 0,
         "eos_token_id": eos[0] if len(eos) == 1 else eos,
         "pad_token_id": eos[0] if eos else 0,
         "context_length": options.max_seq_len,
-        "vocab_size": checkpoint.vocab_size,
-        "decoder": _decoder(checkpoint.config, cache),
+        "vocab_size": loaded.vocab_size,
+        "decoder": _decoder(loaded.config, cache),
     }
 
 

@@ -1,9 +1,8 @@
-"""The operations on state as onnxruntime's fused operators (``com.microsoft``), for tracing an ONNX graph.
+"""Trace operations on state and quantized linear layers as onnxruntime's fused operators (``com.microsoft``).
 
-ONNX knows no memory that is written to, so a buffer of the cache only stands for tensors of the graph: what goes in as a
-graph's input is looked up in ``held``, and what a mutable buffer would hold afterwards takes its place there, to be put out.
-
-Nothing here computes; ``torch.onnx.ops`` puts the operators into the graph, and onnxruntime runs them.
+ONNX has no mutable memory, so a buffer of the cache only stands for tensors of the graph. ``held`` maps it to the
+graph's input, and after an operation to the tensor that a mutable buffer would hold, which becomes an output. Nothing
+here computes: ``torch.onnx.ops`` puts the operators into the graph, and onnxruntime runs them.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from hybridge.cache.operations.kernels import CoreKernels, Scoring, Visible
 from hybridge.cache.pinned import check
 from hybridge.cache.recurrences.delta_gates import DeltaGates, DeltaStaged
 from hybridge.cache.recurrences.state_space import LinearAttention, LinearStaged, StepSize
-from hybridge.export.layers.packed_layers import WithoutWeight, constant, has_experts
-from hybridge.export.layers.rounded_weight import RoundedWeight, Rounder
+from hybridge.export.layers import RoundedWeight, Rounder, WithoutWeight, constant, has_experts
 from hybridge.export.quantize.bits import bits_of, check_columns, check_patterns, grid_of, untied_linears
 from hybridge.export.quantize.quantize import is_quantized, rounder_of
 from hybridge.runtime.artifacts.options import ExportOptions
@@ -33,7 +31,7 @@ Attributes = dict[str, Any]
 
 
 class Held:
-    """Tensors that buffers of the cache stand for in the traced graph; keys and values go by the keys' buffer."""
+    """Maps buffers of the cache to tensors of the traced graph; keys and values are both under the keys' buffer."""
 
     def __init__(self) -> None:
         self._tensors: dict[int, tuple[Tensor, ...]] = {}
@@ -46,13 +44,13 @@ class Held:
 
 
 class OnnxKernels(CoreKernels):
-    """See ``hybridge.cache.operations.kernels.Kernels``.
+    """Puts onnxruntime's operators into the graph; see ``hybridge.cache.operations.kernels.Kernels``.
 
     Axes of states in the graph: keys and values [B, G, R, D]; windows [B, W, C]; matrices [B, H, K, V], those of state
     spaces and lightning attention too.
 
-    What is staged has tokens as its second axis and the rest flat, [B, T, X]; log decays are ready to be used, so that a commit
-    needs no weights.
+    Staged tensors have tokens as their second axis and the rest flat, [B, T, X]; log decays are staged, so that a
+    commit needs no weights.
     """
 
     def __init__(self) -> None:
@@ -103,7 +101,7 @@ class OnnxKernels(CoreKernels):
         out, present = call(
             "CausalConvWithState",
             (x, convolution.weight(), convolution.bias(), past),
-            {"activation": "none", "channels_last": 1},  # its own activation takes longer than one that follows
+            {"activation": "none", "channels_last": 1},  # its own activation is slower than a separate one
             (x.shape, past.shape),
         )
         self.held[window], self.held[staged] = (present,), (x,)
@@ -162,7 +160,7 @@ class OnnxKernels(CoreKernels):
         self._recur("gated", key, key, value, log_decay, state=state, key_heads=heads)
 
     def _recur(self, rule: str, query: Tensor, *inputs: Tensor, state: Tensor, key_heads: int) -> Tensor:
-        """One run of the recurrence, [B, T, H V]; inputs are key, value, log decay and, for delta rules, beta."""
+        """Run the recurrence and return [B, T, H V]; inputs are key, value, log decay and, for delta rules, beta."""
         key, value, *gates = inputs
         (past,) = self.held[state]
         out, present = call(
@@ -175,36 +173,36 @@ class OnnxKernels(CoreKernels):
         return out
 
     def _accepted(self, count: Tensor, *staged: Tensor) -> list[Tensor]:
-        """The first ``count`` tokens of what was staged."""
+        """Return the first ``count`` tokens of staged tensors."""
         return [_first(self.held[buffer][0], count) for buffer in staged]
 
 
 def call(
     name: str, inputs: tuple[Tensor | None, ...], attributes: Attributes, shapes: tuple[torch.Size, ...]
 ) -> tuple[Tensor, ...]:
-    """Return an operator of onnxruntime's own with float32 outputs of these shapes."""
+    """Call an operator of onnxruntime's own with float32 outputs of these shapes."""
     dtypes = [torch.float32] * len(shapes)
     return tuple(symbolic_multi_out(f"com.microsoft::{name}", inputs, attributes, dtypes=dtypes, shapes=shapes, version=1))
 
 
 def padded(width: int) -> int:
-    """Return the next width of a row that the operator of attention takes."""
+    """Return the next width of a row that the attention operator accepts."""
     return -(-width // 8) * 8
 
 
 def _widened(x: Tensor, width: int) -> Tensor:
-    """x [B, T, H, D] with zeros behind each head, which change no score and are cut off again."""
+    """Pad the heads of x [B, T, H, D] with zeros, which change no score and are cut off again."""
     return x if x.shape[3] == width else F.pad(x, (0, width - x.shape[3]))
 
 
 def _lengths(block: Block) -> tuple[Tensor, Tensor]:
-    """int32 [1], the position of the block's last token, and int32 [], the tokens up to it."""
+    """Return int32 [1], the position of the block's last token, and int32 [], the number of tokens up to it."""
     last = (block.start + (block.length - 1)).to(torch.int32)
     return last, (last + 1).squeeze(0)
 
 
 def _activated(gates: DeltaGates) -> tuple[Tensor, ...]:
-    """Log decay [B, T, H], or flat [B, T, H K], and beta [B, T, H]; the usual form is one operator."""
+    """Return log decay [B, T, H], or flat [B, T, H K], and beta [B, T, H]; the usual form is one operator."""
     if gates.floor is None and gates.strength == 1.0 and len(gates.bias) == len(gates.rate):
         shapes = gates.decay.shape, gates.beta.shape
         return call("LinearAttentionGate", (gates.decay, gates.bias, -gates.rate, gates.beta), {}, shapes)
@@ -212,9 +210,9 @@ def _activated(gates: DeltaGates) -> tuple[Tensor, ...]:
 
 
 def _normalized(x: Tensor, scale: float) -> Tensor:
-    """x [B, T, H, K] to its directions [B, T, H K], as ``hybridge.cache.recurrences.delta_gates.l2_normalize``, times scale.
+    """Normalize x [B, T, H, K] to [B, T, H K], as ``hybridge.cache.recurrences.delta_gates.l2_normalize``, times scale.
 
-    As a norm by the root of the mean square, which is one operator:
+    Computed as an RMS norm, which is one operator:
     ``x / sqrt(sum x^2 + e) = x / sqrt(mean x^2 + e / K) / sqrt(K)``.
     """
     K = x.shape[-1]
@@ -227,7 +225,7 @@ def _key_heads(weights: LinearAttention, state: Tensor) -> int:
 
 
 def _split(mixed: Tensor, weights: LinearAttention, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows [B, T, C] to query and key [B, T, G N] and value [B, T, H P]; state is [B, H, P, N]."""
+    """Split rows [B, T, C] into query and key [B, T, G N] and value [B, T, H P]; state is [B, H, P, N]."""
     H, P, N = state.shape[1:]
     if weights.by_head:
         query, key, value = (each.flatten(2) for each in mixed.unflatten(-1, (H, -1)).split([N, N, P], dim=-1))
@@ -243,10 +241,8 @@ def _first(x: Tensor, count: Tensor) -> Tensor:
     return x[:, :n]
 
 
-# Linear layers in 4 and 8 bits by onnxruntime's ``MatMulNBits``, over the very numbers that a .pte has.
-#
-# Weights are whole numbers with a scale for each group of columns; ``8da4w`` lets the operator round what goes in
-# to 8 bits too.
+# Linear layers of 4 and 8 bits by onnxruntime's ``MatMulNBits``, over the same numbers as in a .pte: integers with a
+# scale for each group of columns. With ``8da4w`` the operator rounds its inputs to 8 bits.
 
 
 EXACT_INPUTS, INPUTS_OF_8_BITS = 1, 4
@@ -254,15 +250,15 @@ EXACT_INPUTS, INPUTS_OF_8_BITS = 1, 4
 
 
 def check_quantization(options: ExportOptions) -> None:
-    """Raises UsageError for groups that the operator does not take."""
+    """Raise UsageError for groups that the operator does not accept."""
     if is_quantized(options) and options.group_size not in (16, 32, 64, 128, 256):
         raise UsageError(f"--group-size {options.group_size} is not one of onnxruntime's: 16, 32, 64, 128 or 256.")
 
 
 def quantize_linears(model: PreTrainedModel, options: ExportOptions, rounder: Rounder | None = None) -> None:
-    """Replace the linear layers that a .pte would have in fewer bits too, in place.
+    """Replace in place the linear layers that a .pte would have in fewer bits, too.
 
-    Raises UsageError for experts, which a .pte quantizes and this cannot, and for columns that are no whole number of groups.
+    Raises UsageError for experts, which only a .pte can quantize, and for columns that groups do not divide.
     """
     if has_experts(model):
         raise UsageError(
@@ -281,7 +277,7 @@ def quantize_linears(model: PreTrainedModel, options: ExportOptions, rounder: Ro
 
 
 class QuantizedLinear(WithoutWeight):
-    """A linear layer [N, K] as uint8 [N, K / G, G bits / 8], low bits first, and scales [N, K / G]."""
+    """A linear layer of uint8 [N, K / G, G bits / 8], low bits first, and scales [N, K / G]."""
 
     def __init__(self, weight: RoundedWeight, bias: Tensor | None, *, integer: bool) -> None:
         super().__init__()
@@ -305,6 +301,6 @@ class QuantizedLinear(WithoutWeight):
 
 
 def _packed(quanta: Tensor, bits: int, group: int) -> Tensor:
-    """int8 [N, K] around 0 to bytes around the operator's own zero, 2^(bits - 1)."""
+    """Convert int8 [N, K] around 0 to bytes around the operator's zero, 2^(bits - 1)."""
     values: Tensor = (quanta.to(torch.int16) + (1 << (bits - 1))).to(torch.uint8).unflatten(1, (-1, group))
     return values if bits == 8 else values[..., ::2] | (values[..., 1::2] << 4)

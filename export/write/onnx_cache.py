@@ -1,6 +1,6 @@
-"""The cache of a graph that is being traced: its buffers hold nothing, they stand for inputs and outputs.
+"""Provide the cache of a traced ONNX graph: its buffers hold nothing but stand for the graph's inputs and outputs.
 
-Which tensors those are, what onnxruntime-genai calls them, and which layers there are operators for.
+Also check that onnxruntime has operators for all layers, and describe state and methods for the manifest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hybridge.cache.families import build_layers, text_config
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.layers.sliding_attention import SlidingAttentionLayer
-from hybridge.export.write.onnx.kernels import OnnxKernels, padded
+from hybridge.export.write.onnx_kernels import OnnxKernels, padded
 from hybridge.runtime.artifacts.manifest import LayerEntry, MethodEntry, OnnxStaged, OnnxStateEntry, TensorEntry
 from hybridge.runtime.artifacts.options import ExportOptions, shorter_verify
 
@@ -38,13 +38,13 @@ KINDS = frozenset(
         "stateless",
     }
 )
-"""The layers that onnxruntime has operators for."""
+"""Kinds of layers that onnxruntime has operators for."""
 
 TRANSPOSED = frozenset({"lightning_attention", "mamba2"})
-"""Layers whose matrices lie the other way round in a HybridCache: [H, V, K]."""
+"""Layers whose matrices are transposed in a HybridCache: [H, V, K]."""
 
 MOST_TOKENS = 1 << 20
-"""Of one call, which no context is longer than."""
+"""Most tokens of one call, longer than any context."""
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "keys": ("key", "value"),
@@ -52,15 +52,15 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "conv_state": ("conv_state",),
     "recurrent_state": ("recurrent_state",),
 }
-"""What onnxruntime-genai calls the tensors that a buffer stands for."""
+"""onnxruntime-genai's names of the tensors that a buffer stands for."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class StateEntry:
     """A buffer and the tensors that it stands for, by layer and name, such as ``0.key``.
 
-    shape: of each of them, for a state of ``max_seq_len`` positions; none for what is staged, which the graph decides.
-    positional: a row for each position in axis 2, [1, G, R, D]; else bounded.
+    shape: of each tensor, for a state of ``max_seq_len`` positions; empty for staged ones, whose shapes the graph
+    decides. positional: they have a row for each position in axis 2, [1, G, R, D]; otherwise their size is bounded.
     """
 
     buffer: Tensor
@@ -70,7 +70,7 @@ class Entry:
 
 
 class TracedCache(HybridCache):
-    """A cache over ``OnnxKernels`` for which any number of tokens fits one block.
+    """A cache over ``OnnxKernels`` in which any number of tokens fits one block.
 
     Raises UnsupportedModelError for layers that onnxruntime has no operators for.
     """
@@ -84,24 +84,24 @@ class TracedCache(HybridCache):
         self.held = kernels.held
         self.states = [entry for index, part in self._parts() for entry in _states(index, part, max_seq_len)]
         self.staged_inputs = [
-            Entry(buffer=part.get_buffer(name), names=(f"{index}.{name.removeprefix('staged_')}",))
+            StateEntry(buffer=part.get_buffer(name), names=(f"{index}.{name.removeprefix('staged_')}",))
             for index, part in self._parts()
             for name in part.staged
         ]
 
     @property
-    def bounded(self) -> list[Entry]:
-        """Return the states that a commit moves."""
+    def bounded(self) -> list[StateEntry]:
+        """Return the states that a commit changes."""
         return [entry for entry in self.states if not entry.positional]
 
-    def hold(self, entries: Iterable[Entry], tensors: Iterable[Tensor]) -> None:
-        """Let the buffers stand for these tensors, which are in the order of the entries' names."""
+    def hold(self, entries: Iterable[StateEntry], tensors: Iterable[Tensor]) -> None:
+        """Let the buffers stand for these tensors, given in the order of the entries' names."""
         given = iter(tensors)
         for entry in entries:
             self.held[entry.buffer] = tuple(next(given) for _ in entry.names)
 
-    def now(self, entries: Iterable[Entry]) -> list[Tensor]:
-        """Return what the buffers stand for after a run."""
+    def now(self, entries: Iterable[StateEntry]) -> list[Tensor]:
+        """Return the tensors that the buffers stand for after a run."""
         return [tensor for entry in entries for tensor in self.held[entry.buffer]]
 
     def _parts(self) -> Iterator[tuple[int, CacheLayer]]:
@@ -109,13 +109,13 @@ class TracedCache(HybridCache):
             yield from ((index, part) for part in layer.leaves())
 
 
-def names(entries: Iterable[Entry], prefix: str) -> list[str]:
-    """Return the graph's names of what the entries stand for."""
+def names(entries: Iterable[StateEntry], prefix: str) -> list[str]:
+    """Return the graph's names of the entries' tensors."""
     return [f"{prefix}.{name}" for entry in entries for name in entry.names]
 
 
 def check_layers(layers: Iterable[CacheLayer]) -> None:
-    """Raises UnsupportedModelError, naming the kinds of layers in the way."""
+    """Raise UnsupportedModelError with the kinds of layers that onnxruntime has no operators for."""
     parts = [layer.leaves() for layer in layers]
     obstacles = {_kind(part) for each in parts for part in each} - KINDS
     twice = {kind for each in parts for kind, count in Counter(part.kind for part in each).items() if count > 1}
@@ -131,7 +131,7 @@ def _kind(part: CacheLayer) -> str:
     return "chunked_attention" if chunked else part.kind
 
 
-def _states(index: int, part: CacheLayer, rows: int) -> Iterator[Entry]:
+def _states(index: int, part: CacheLayer, rows: int) -> Iterator[StateEntry]:
     for name in (*part.committed, *part.positional):
         buffer = part.get_buffer(name)
         shape, positional = tuple(buffer.shape), name == "keys"
@@ -141,13 +141,12 @@ def _states(index: int, part: CacheLayer, rows: int) -> Iterator[Entry]:
         elif name == "recurrent_state" and part.kind in TRANSPOSED:
             shape = (*shape[:2], shape[3], shape[2])
         if NAMES[name]:
-            yield Entry(
+            yield StateEntry(
                 buffer=buffer, names=tuple(f"{index}.{each}" for each in NAMES[name]), shape=shape, positional=positional
             )
 
 
-# The manifest entries of an ONNX artifact's state and methods, which a Session sees as those of any other artifact.
-
+# Manifest entries of state and methods
 
 FLOAT: Final = "float32"
 INTEGER: Final = "int64"
@@ -166,7 +165,7 @@ def state_entries(cache: TracedCache) -> list[OnnxStateEntry]:
 
 
 def staged_entries(model: onnx_ir.Model, tokens: int) -> list[OnnxStaged]:
-    """Return what blocks stage, by the graph's outputs; shapes for a block of ``tokens``."""
+    """Return the tensors that blocks stage, by the graph's outputs, with shapes for a block of ``tokens``."""
     staged = [value for value in model.graph.outputs if value.name and value.name.startswith(STAGED)]
     return [OnnxStaged(name=_name(value), shape=_shape(value, tokens), dtype=FLOAT) for value in staged]
 
@@ -174,7 +173,8 @@ def staged_entries(model: onnx_ir.Model, tokens: int) -> list[OnnxStaged]:
 def layer_entries(cache: TracedCache, staged: Sequence[OnnxStaged], slots: int) -> list[LayerEntry]:
     """Return each layer's tensors and bytes.
 
-    Bounded states are there twice, as a call reads one and writes the other; that and what is staged is what a rollback adds.
+    A rollback needs a second copy of bounded states, because a call reads one and writes the other, and the staged
+    tensors.
     """
     return [
         LayerEntry(
@@ -224,7 +224,7 @@ def _shape(value: onnx_ir.Value, tokens: int) -> list[int]:
     return [size if isinstance(size, int) else tokens for size in value.shape]
 
 
-def _of(index: int, entries: Sequence[Entry]) -> list[Entry]:
+def _of(index: int, entries: Sequence[StateEntry]) -> list[StateEntry]:
     return [entry for entry in entries if _index(entry.names[0]) == index]
 
 
@@ -232,13 +232,13 @@ def _index(name: str) -> int:
     return int(name.partition(".")[0])
 
 
-def _buffers(entries: Sequence[Entry]) -> dict[str, TensorEntry]:
+def _buffers(entries: Sequence[StateEntry]) -> dict[str, TensorEntry]:
     return {
         name.partition(".")[2]: TensorEntry(shape=list(entry.shape), dtype=FLOAT) for entry in entries for name in entry.names
     }
 
 
-def _bytes(entries: Sequence[Entry]) -> int:
+def _bytes(entries: Sequence[StateEntry]) -> int:
     return sum(_size(entry.shape) * len(entry.names) for entry in entries)
 
 

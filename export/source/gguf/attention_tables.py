@@ -1,4 +1,4 @@
-"""GGUF's architectures with linear attention or short convolutions: their config.json, and the names of their weights."""
+"""Map GGUF's architectures with attention, linear attention or short convolutions to config.json and names of weights."""
 
 from __future__ import annotations
 
@@ -8,27 +8,134 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybridge.export.source.gguf import sizes
+from hybridge.cache.errors import UnsupportedModelError
+from hybridge.export.source.gguf.architecture import (
+    FULL,
+    LINEAR,
+    SLIDING,
+    Architecture,
+    Config,
+    Weight,
+    as_column,
+    attention,
+    beside,
+    by_period,
+    common,
+    conv,
+    decay,
+    experts,
+    flat,
+    has,
+    layers,
+    minus_one,
+    mlp,
+    most,
+    of_layers,
+    one,
+    rope,
+    same,
+    unpaired,
+)
 from hybridge.export.source.gguf.file import GgufFile
-from hybridge.export.source.gguf.sizes import FULL, LINEAR, Architecture
-from hybridge.export.source.gguf.transformer_tables import EXPERTS, HEAD_NORMS, MLP, MODEL, NORMS, QUERY_AND_KEY, VALUE_AND_OUT
-from hybridge.export.source.gguf.weights import Config, Weight, as_column, beside, conv, decay, flat, minus_one, one, same
+
+QUERY_AND_KEY = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj"}
+VALUE_AND_OUT = {"attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj"}
+HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
+NORMS = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+MLP = {f"ffn_{part}": f"mlp.{part}_proj" for part in ("gate", "up", "down")}
+PAIRED = (
+    *same({"attn_q": "self_attn.q_proj"}, unpaired("num_attention_heads")),
+    *same({"attn_k": "self_attn.k_proj"}, unpaired("num_key_value_heads")),
+)
+"""Queries and keys, whose rows llama.cpp orders in pairs that are rotated together."""
+
+MODEL = same({"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"})
+EXPERTS = (
+    *same({"ffn_gate_inp": "mlp.gate"}),
+    Weight(name="mlp.experts.gate_up_proj", of=("ffn_gate_exps.weight", "ffn_up_exps.weight"), make=beside),
+    one("mlp.experts.down_proj", "ffn_down_exps.weight", lambda config, tensor: tensor),
+)
+
+
+def _decoder(file: GgufFile, model_type: str) -> dict[str, Any]:
+    return common(file, model_type) | attention(file) | mlp(file) | rope(file)
+
+
+def _llama(file: GgufFile) -> dict[str, Any]:
+    if file.get("expert_count"):
+        raise UnsupportedModelError(f"{file.path} is of a llama with experts (Mixtral), which hybridge does not read as GGUF.")
+    return _decoder(file, "llama") | {"attention_bias": has(file, ".attn_q.bias")}
+
+
+def _qwen3_moe(file: GgufFile) -> dict[str, Any]:
+    more = {"norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []}
+    return _decoder(file, "qwen3_moe") | experts(file) | more
+
+
+def _gemma3(file: GgufFile) -> dict[str, Any]:
+    """Return Gemma 3's config: every sixth layer has full attention and its own RoPE, by numbers as in llama.cpp's loader."""
+    config = _decoder(file, "gemma3_text")
+    angles = {FULL: config["rope_parameters"], SLIDING: {"rope_type": "default", "rope_theta": 10000.0}}
+    largest = file["block_count"] == 62  # the 27B model, which scales by another size
+    return config | {
+        "rope_parameters": angles,
+        "sliding_window": file["attention.sliding_window"],
+        "layer_types": [SLIDING if (i + 1) % 6 else FULL for i in range(layers(file))],
+        "query_pre_attn_scalar": config["hidden_size"] // config["num_attention_heads"] if largest else config["head_dim"],
+        "final_logit_softcapping": file.get("final_logit_softcapping"),
+    }
+
+
+def _gpt_oss(file: GgufFile) -> dict[str, Any]:
+    config = _decoder(file, "gpt_oss")
+    config["rope_parameters"] |= {"beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
+    return config | {
+        "num_local_experts": file["expert_count"],
+        "num_experts_per_tok": file["expert_used_count"],
+        "intermediate_size": file["expert_feed_forward_length"],
+        "sliding_window": file["attention.sliding_window"],
+        "layer_types": [FULL if i % 2 else SLIDING for i in range(layers(file))],
+    }
+
+
+def _between(config: Config, gate: Tensor, up: Tensor) -> Tensor:
+    """Interleave rows [E, I, H] of gate and up to [E, H, 2 I], for products from the left; biases [E, I] likewise."""
+    if gate.dim() == 2:
+        return torch.stack([gate, up], dim=2).flatten(1)
+    return torch.stack([gate, up], dim=2).flatten(1, 2).transpose(1, 2)
+
+
+GPT_OSS_EXPERTS = (
+    Weight(name="mlp.experts.gate_up_proj", of=("ffn_gate_exps.weight", "ffn_up_exps.weight"), make=_between),
+    Weight(name="mlp.experts.gate_up_proj_bias", of=("ffn_gate_exps.bias", "ffn_up_exps.bias"), make=_between),
+    one("mlp.experts.down_proj", "ffn_down_exps.weight", lambda config, tensor: tensor.transpose(1, 2)),
+    one("mlp.experts.down_proj_bias", "ffn_down_exps.bias", lambda config, tensor: tensor),
+)
+
+PLAIN = same(QUERY_AND_KEY | VALUE_AND_OUT | HEAD_NORMS | NORMS | MLP)
+GEMMA_NORMS = {
+    "attn_norm": "input_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
+
 
 # Gated delta nets
 
 
 def _gated_delta(file: GgufFile, model_type: str) -> dict[str, Any]:
     value_heads = file["ssm.time_step_rank"]
-    angles = sizes.rope(file, partial=True)
+    angles = rope(file, partial=True)
     if sections := file.get("rope.dimension_sections"):
         angles["rope_parameters"] |= {"mrope_section": sections[:3], "mrope_interleaved": True}
     return (
-        sizes.common(file, model_type)
-        | sizes.attention(file)
-        | sizes.mlp(file)
+        common(file, model_type)
+        | attention(file)
+        | mlp(file)
         | angles
         | {
-            "layer_types": sizes.by_period(file, file.get("full_attention_interval") or 4),
+            "layer_types": by_period(file, file.get("full_attention_interval") or 4),
             "linear_conv_kernel_dim": file["ssm.conv_kernel"],
             "linear_key_head_dim": file["ssm.state_size"],
             "linear_num_key_heads": file["ssm.group_count"],
@@ -46,7 +153,7 @@ def _with_experts(file: GgufFile, model_type: str) -> dict[str, Any]:
         "decoder_sparse_step": 1,
         "mlp_only_layers": [],
     }
-    return _gated_delta(file, model_type) | sizes.experts(file) | more
+    return _gated_delta(file, model_type) | experts(file) | more
 
 
 def _rows(file: GgufFile, end: str) -> int:
@@ -54,10 +161,10 @@ def _rows(file: GgufFile, end: str) -> int:
 
 
 def _grouped(size: str | None, dim: int = 0, *, behind_keys: bool = False) -> Callable[[Config, Tensor], Tensor]:
-    """Value heads, stored so that those of one key head lie far apart, back beside each other.
+    """Return a function that puts the value heads of a key head beside each other, which llama.cpp stores far apart.
 
-    size: how the config names the numbers that a head has along ``dim``, one where it is None; behind_keys: only the rows
-    behind those of queries and keys are of values. Source: llama.cpp's ``_LinearAttentionVReorderBase``.
+    size: the config's name for a head's size along ``dim``, None for 1; behind_keys: the values' rows are behind those
+    of queries and keys. Source: llama.cpp's ``_LinearAttentionVReorderBase``.
     """
 
     def make(config: Config, tensor: Tensor) -> Tensor:
@@ -103,7 +210,7 @@ SHARED_EXPERT = (
 
 
 def _by_key_head(config: Config, qkv: Tensor, gate: Tensor) -> Tensor:
-    """Rows of queries, keys, values and gates, one below the other, to those of each key head in turn."""
+    """Order rows of queries, keys, values and gates by key head."""
     keys, rows = config["linear_num_key_heads"], config["linear_num_key_heads"] * config["linear_key_head_dim"]
     query, key, value = qkv.tensor_split([rows, 2 * rows])
     return torch.cat([each.unflatten(0, (keys, -1)) for each in (query, key, value, gate)], dim=1).flatten(0, 1)
@@ -123,10 +230,10 @@ QWEN3_NEXT = (
 
 
 def _kimi(file: GgufFile) -> dict[str, Any]:
-    """Layers without key/value heads are linear; latent attention is stored as if it had one such head."""
-    config = sizes.common(file, "kimi_linear") | sizes.mlp(file) | sizes.experts(file)
-    full = sizes.of_layers(file["attention.head_count_kv"], file)
-    heads, turned = sizes.most(file["attention.head_count"]), file["rope.dimension_count"]
+    """Return Kimi Linear's config: layers without key/value heads are linear; latent attention counts as one such head."""
+    config = common(file, "kimi_linear") | mlp(file) | experts(file)
+    full = of_layers(file["attention.head_count_kv"], file)
+    heads, turned = most(file["attention.head_count"]), file["rope.dimension_count"]
     dense = file.get("leading_dense_block_count") or 0
     return config | {
         "layer_types": [FULL if each else LINEAR for each in full],
@@ -152,7 +259,7 @@ def _numbers(file: GgufFile, end: str) -> int:
 
 
 def _expanded(config: Config, keys: Tensor, values: Tensor) -> Tensor:
-    """Latents to keys [H, rank, D] and to values [H, D, rank], to what expands both: [H (D + D), rank]."""
+    """Join the expansions of latents to keys [H, rank, D] and to values [H, D, rank]: [H (D + D), rank]."""
     return torch.cat([keys.transpose(1, 2), values], dim=1).flatten(0, 1)
 
 
@@ -176,26 +283,26 @@ KIMI = (
 
 
 def _lfm2(file: GgufFile) -> dict[str, Any]:
-    """Layers without key/value heads are convolutions."""
-    kv_heads = sizes.of_layers(file["attention.head_count_kv"], file)
-    config = sizes.common(file, "lfm2") | sizes.attention(file) | sizes.mlp(file) | sizes.rope(file)
+    """Return LFM2's config: layers without key/value heads are convolutions."""
+    kv_heads = of_layers(file["attention.head_count_kv"], file)
+    config = common(file, "lfm2") | attention(file) | mlp(file) | rope(file)
     return config | {
         "norm_eps": config.pop("rms_norm_eps"),
         "block_auto_adjust_ff_dim": False,
         "layer_types": [FULL if each else "conv" for each in kv_heads],
         "conv_L_cache": file["shortconv.l_cache"],
-        "conv_bias": sizes.has(file, ".shortconv.in_proj.bias"),
+        "conv_bias": has(file, ".shortconv.in_proj.bias"),
     }
 
 
 def _lfm2_moe(file: GgufFile) -> dict[str, Any]:
     return (
         _lfm2(file)
-        | sizes.experts(file)
+        | experts(file)
         | {
             "model_type": "lfm2_moe",
             "num_dense_layers": file["leading_dense_block_count"],
-            "use_expert_bias": sizes.has(file, ".exp_probs_b.bias"),
+            "use_expert_bias": has(file, ".exp_probs_b.bias"),
             "norm_topk_prob": True,
         }
     )
@@ -219,6 +326,30 @@ LFM2_EXPERTS = (
 LFM2_MODEL = same({"token_embd": "model.embed_tokens", "token_embd_norm": "model.embedding_norm", "output": "lm_head"})
 
 TABLE = {
+    "llama": Architecture(config=_llama, layer=(*PAIRED, *same(VALUE_AND_OUT | NORMS | MLP)), model=MODEL),
+    "qwen2": Architecture(config=lambda file: _decoder(file, "qwen2"), layer=PLAIN, model=MODEL),
+    "qwen3": Architecture(config=lambda file: _decoder(file, "qwen3"), layer=PLAIN, model=MODEL),
+    "qwen3moe": Architecture(
+        config=_qwen3_moe, layer=(*same(QUERY_AND_KEY | VALUE_AND_OUT | HEAD_NORMS | NORMS), *EXPERTS), model=MODEL
+    ),
+    "gemma3": Architecture(
+        config=_gemma3,
+        layer=(*same(QUERY_AND_KEY | VALUE_AND_OUT | MLP), *same(HEAD_NORMS | GEMMA_NORMS, minus_one)),
+        model=(
+            *same({"token_embd": "model.embed_tokens", "output": "lm_head"}),
+            *same({"output_norm": "model.norm"}, minus_one),
+        ),
+    ),
+    "gpt-oss": Architecture(
+        config=_gpt_oss,
+        layer=(
+            *same(QUERY_AND_KEY | VALUE_AND_OUT | {"attn_norm": "input_layernorm", "ffn_gate_inp": "mlp.router"}),
+            *same({"post_attention_norm": "post_attention_layernorm"}),
+            one("self_attn.sinks", "attn_sinks.weight", lambda config, tensor: tensor),
+            *GPT_OSS_EXPERTS,
+        ),
+        model=MODEL,
+    ),
     "qwen35": Architecture(config=lambda file: _gated_delta(file, "qwen3_5_text"), layer=QWEN35, model=QWEN_MODEL),
     "qwen35moe": Architecture(
         config=lambda file: _with_experts(file, "qwen3_5_moe_text"), layer=(*QWEN35, *SHARED_EXPERT), model=QWEN_MODEL

@@ -1,1 +1,0 @@
-"""Linear layers, embeddings and experts over quantized or packed weights."""

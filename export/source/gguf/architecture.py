@@ -1,0 +1,379 @@
+"""Describe a GGUF architecture: how its metadata and tensors become a transformers config and weights.
+
+llama.cpp renames, joins and permutes weights; each is undone here, on numbers and on quantized blocks alike.
+Source: llama.cpp's ``conversion/*.py``, ``modify_tensors`` of each architecture.
+
+Axes: H heads, D dimensions of a head, E experts, N rows, K columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from types import EllipsisType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybridge.cache.errors import CheckpointError, UnsupportedModelError
+from hybridge.cache.families.family import MOST_LAYERS
+from hybridge.export.layers import RoundedWeight
+from hybridge.export.operators.linear import Factors
+from hybridge.export.pinned.transformers import with_origin
+from hybridge.export.source.gguf.file import GgufFile, GgufTensor
+from hybridge.export.source.quantization import LazyTensor
+
+Config = Mapping[str, Any]
+"""The entries of a config.json."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """The transformers model that a GGUF architecture stands for.
+
+    config: makes the config.json of a file; layer: the weights of a decoder layer, whose names begin with ``prefix``
+    and the layer's number; model: the other weights.
+    """
+
+    config: Callable[[GgufFile], dict[str, Any]]
+    layer: tuple[Weight, ...]
+    model: tuple[Weight, ...]
+    prefix: str = "model.layers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weight:
+    """A weight of a checkpoint. of: endings of its tensors' names in the file; make: computes it from config and tensors."""
+
+    name: str
+    of: tuple[str, ...]
+    make: Callable[..., Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeTensor:
+    """A weight that is read and made when it is indexed with ``...``. Tensors that it makes refer to it as their origin."""
+
+    sources: tuple[GgufTensor, ...]
+    config: Config
+    make: Callable[..., Tensor]
+
+    def __getitem__(self, index: EllipsisType, /) -> Tensor:
+        made: Tensor = self.make(self.config, *(source.read() for source in self.sources))
+        return with_origin(made.contiguous(), self)
+
+    def blocks(self) -> RoundedWeight | None:
+        """Return the weight in the file's own quantized blocks, or None if it is more than rows of the file."""
+        return selected(partial(self.make, self.config), self.sources)
+
+    def without_kernels(self) -> list[str]:
+        """Return GGML's names of the types of its sources that have no kernels."""
+        return sorted({source.kind_name for source in self.sources if not source.has_kernels})
+
+
+def same(names: Mapping[str, str], make: Callable[..., Tensor] | None = None) -> tuple[Weight, ...]:
+    """Return weights and biases that are one tensor each, by the tensor's name and their own."""
+    return tuple(
+        Weight(name=f"{own}.{part}", of=(f"{name}.{part}",), make=make or (lambda config, tensor: tensor))
+        for name, own in names.items()
+        for part in ("weight", "bias")
+    )
+
+
+def one(name: str, of: str, make: Callable[..., Tensor]) -> Weight:
+    """Return a weight that is made of one tensor."""
+    return Weight(name=name, of=(of,), make=make)
+
+
+def made(
+    weights: tuple[Weight, ...], tensors: Mapping[str, GgufTensor], config: Config, *, block: str = ""
+) -> Iterator[tuple[str, LazyTensor, tuple[str, ...]]]:
+    """Yield name, weight and names of the tensors, which begin with ``block``, of each weight whose tensors are all there."""
+    for weight in weights:
+        sources = tuple(f"{block}{end}" for end in weight.of)
+        if all(source in tensors for source in sources):
+            found = MadeTensor(sources=tuple(map(tensors.__getitem__, sources)), config=config, make=weight.make)
+            yield weight.name, found, sources
+
+
+# Undo llama.cpp's changes to single tensors
+
+
+def minus_one(config: Config, norm: Tensor) -> Tensor:
+    """Subtract the 1 that is added to norms that multiply with 1 + weight."""
+    return norm - 1
+
+
+def decay(config: Config, tensor: Tensor) -> Tensor:
+    """Return A_log [H] of -exp(A_log), which is stored as a column."""
+    return torch.log(-tensor).flatten()
+
+
+def decay_of_channels(config: Config, tensor: Tensor) -> Tensor:
+    """Return A_log [C, N] of -exp(A_log)."""
+    return torch.log(-tensor)
+
+
+def flat(config: Config, tensor: Tensor) -> Tensor:
+    """Flatten columns and groups to one dimension."""
+    return tensor.flatten()
+
+
+def conv(config: Config, tensor: Tensor) -> Tensor:
+    """Return a depthwise convolution [C, 1, kernel] of [C, kernel]."""
+    return tensor.reshape(-1, 1, tensor.shape[-1])
+
+
+def as_column(config: Config, tensor: Tensor) -> Tensor:
+    """Return a row [1, K] that is stored as [K]."""
+    return tensor.reshape(1, -1)
+
+
+def unpaired(heads: str) -> Callable[[Config, Tensor], Tensor]:
+    """Return a function that undoes the pairing of queries' or keys' rows for RoPE. heads: the config's name for H."""
+
+    def make(config: Config, tensor: Tensor) -> Tensor:
+        halves: Tensor = tensor.unflatten(0, (config[heads], -1, 2)).transpose(1, 2).reshape(tensor.shape)
+        return halves
+
+    return make
+
+
+def beside(config: Config, *parts: Tensor) -> Tensor:
+    """Join the rows of several tensors, for each expert if they are stacked [E, N, K]."""
+    return torch.cat(parts, dim=-2)
+
+
+# Entries of config.json that most architectures have in common
+
+FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
+ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+"""Names of the tokens that end a text, a turn and a message."""
+
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+"""Parameters of every Llama 3's RoPE, of which a file has only the resulting factors."""
+
+
+def common(file: GgufFile, model_type: str) -> dict[str, Any]:
+    """Return the entries of every model."""
+    ends = [file.metadata[name] for end in ENDS if (name := f"tokenizer.ggml.{end}") in file.metadata]
+    return {
+        "model_type": model_type,
+        "vocab_size": file.tensors["token_embd.weight"].shape[0] if "token_embd.weight" in file.tensors else 0,
+        "hidden_size": file["embedding_length"],
+        "num_hidden_layers": layers(file),
+        "max_position_embeddings": file["context_length"],
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "bos_token_id": file.metadata.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": list(dict.fromkeys(ends)) or None,
+        "pad_token_id": None,
+    }
+
+
+def layers(file: GgufFile) -> int:
+    """Return the number of decoder layers, without MTP layers. Raises CheckpointError if it is absurd."""
+    count = int(file["block_count"] - (file.get("nextn_predict_layers") or 0))
+    if not 1 <= count <= int(file["block_count"]) <= MOST_LAYERS:
+        raise CheckpointError(
+            f"{file.path} cannot be read as GGUF (it says {count:,} of {file['block_count']:,} layers, expected 1 to "
+            f"{MOST_LAYERS}); download it again."
+        )
+    return count
+
+
+def attention(file: GgufFile) -> dict[str, Any]:
+    """Return the heads, their size, and the epsilon of norms."""
+    heads, kv_heads = most(file["attention.head_count"]), most(file["attention.head_count_kv"])
+    return {
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": file.get("attention.key_length") or file["embedding_length"] // max(heads, 1),
+        "rms_norm_eps": file["attention.layer_norm_rms_epsilon"],
+    }
+
+
+def mlp(file: GgufFile) -> dict[str, Any]:
+    """Return the width of dense layers, nothing if there are none."""
+    width = most(file.get("feed_forward_length") or 0)
+    return {"intermediate_size": width} if width else {}
+
+
+def experts(file: GgufFile) -> dict[str, Any]:
+    """Return the number of experts, how many a token chooses, and their width."""
+    return {
+        "num_experts": file["expert_count"],
+        "num_experts_per_tok": file["expert_used_count"],
+        "moe_intermediate_size": file["expert_feed_forward_length"],
+    }
+
+
+def rope(file: GgufFile, partial: bool = False) -> dict[str, Any]:
+    """Return RoPE's parameters. partial: only the first dimensions of a head are rotated. Raises UnsupportedModelError."""
+    parameters: dict[str, Any] = {"rope_type": "default", "rope_theta": file.get("rope.freq_base", 10000.0)}
+    if partial:
+        parameters["partial_rotary_factor"] = file["rope.dimension_count"] / attention(file)["head_dim"]
+    kind, factor = file.get("rope.scaling.type") or "none", file.get("rope.scaling.factor") or 1.0
+    if "rope_freqs.weight" in file.tensors:
+        parameters |= _llama3(file, parameters["rope_theta"])
+    elif kind not in ("none", "linear", "yarn"):
+        raise UnsupportedModelError(f"{file.path} scales its angles by {kind!r}; hybridge reads linear and yarn.")
+    elif kind == "linear" and factor != 1.0:
+        parameters |= {"rope_type": "linear", "factor": factor}
+    elif kind == "yarn":
+        parameters |= _yarn(file, factor)
+    return {"rope_parameters": parameters}
+
+
+def _yarn(file: GgufFile, factor: float) -> dict[str, Any]:
+    names = {"rope.scaling.yarn_beta_fast": "beta_fast", "rope.scaling.yarn_beta_slow": "beta_slow"}
+    original = file["rope.scaling.original_context_length"]
+    given = {own: file.get(name) for name, own in names.items() if file.get(name) is not None}
+    return {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original, **given}
+
+
+def _llama3(file: GgufFile, theta: float) -> dict[str, Any]:
+    """Return Llama 3's RoPE parameters that give the file's factors. Raises UnsupportedModelError if none do."""
+    stored = file.tensors["rope_freqs.weight"].read()
+    factor = float(stored.max())
+    scaling = {"rope_type": "llama3", "factor": factor, **LLAMA3}
+    if not torch.allclose(_slowed_down(len(stored), theta, factor), stored, rtol=1e-4):
+        raise UnsupportedModelError(f"{file.path} has angles (rope_freqs.weight) that are not scaled as Llama 3's are.")
+    return scaling
+
+
+def _slowed_down(count: int, theta: float, factor: float) -> Tensor:
+    """Return the factor that slows each angle down. Source: transformers 5.23 ``_compute_llama3_parameters``."""
+    low, high, original = LLAMA3.values()
+    turns = original / (2 * math.pi * theta ** (torch.arange(count) / count))
+    share = ((turns - low) / (high - low)).clamp(0, 1)
+    return 1 / ((1 - share) / factor + share)
+
+
+def by_period(file: GgufFile, period: int) -> list[str]:
+    """Return layer types: linear attention, and every ``period``-th layer full attention."""
+    return [LINEAR if (i + 1) % period else FULL for i in range(layers(file))]
+
+
+def of_layers(value: Any, file: GgufFile) -> list[Any]:
+    """Return a list with an entry for each layer of a value that may be one for all."""
+    return list(value)[: layers(file)] if isinstance(value, list) else [value] * layers(file)
+
+
+def most(count: Any) -> int:
+    """Return a count, or the largest of a list with an entry for each layer."""
+    return int(max(count)) if isinstance(count, list) else int(count)
+
+
+def has(file: GgufFile, end: str) -> bool:
+    """Return whether any layer has a tensor whose name ends with ``end``."""
+    return any(name.startswith("blk.") and name.endswith(end) for name in file.tensors)
+
+
+# Move quantized blocks as ``make`` moves numbers. ``make`` is run on the indices of rows and of columns: if it only
+# moves them, its result says how, and quantized numbers and their factors are moved likewise. A weight has no blocks if
+# it is more than moved rows, or if the blocks of its tensors have no form in common.
+
+
+def selected(make: Callable[..., Tensor], sources: Sequence[GgufTensor]) -> RoundedWeight | None:
+    """Return the blocks of the weight that ``make`` makes of ``sources``, as rows [N, K], or None if it has none.
+
+    The rows of several matrices, such as experts', are joined, however the weight stores them.
+    """
+    columns = sources[0].shape[-1]
+    if any(len(each.shape) < 2 or each.shape[-1] != columns for each in sources):
+        return None
+    moved = _moves(make, sources)
+    joined = _joined([each.blocks() for each in sources]) if moved else None
+    if moved is None or joined is None:
+        return None
+    rows, order = moved
+    joined = joined if rows is None else joined.mapped(lambda part: part[rows])
+    return joined if order is None else _with_columns(joined, order)
+
+
+def _moves(make: Callable[..., Tensor], sources: Sequence[GgufTensor]) -> tuple[Tensor | None, Tensor | None] | None:
+    """Return the indices of rows [N] and columns [K] in the weight's order, None for those that stay; None if more happens."""
+    rows, columns, first = [], [], 0
+    for source in sources:
+        each = torch.arange(first, first + source.rows, dtype=torch.int32).view(*source.shape[:-1], 1)
+        rows.append(each.expand(source.shape))
+        columns.append(torch.arange(source.shape[-1], dtype=torch.int32).expand(source.shape))
+        first += source.rows
+    moved_rows = make(*rows)
+    if moved_rows is rows[0]:
+        return None, None
+    moved_columns = make(*columns)
+    if moved_rows.dtype != torch.int32 or moved_rows.dim() < 2:
+        return None
+    if bool((moved_columns[..., 0] == moved_columns[..., -1]).all()):  # the inputs are along the other dimension
+        moved_rows, moved_columns = moved_rows.transpose(-1, -2), moved_columns.transpose(-1, -2)
+    row, column = moved_rows[..., :1], moved_columns.flatten(0, -2)[0]
+    if not bool((moved_rows == row).all()) or not bool((moved_columns == column).all()):
+        return None
+    stays = bool((column == torch.arange(len(column))).all())
+    return row.flatten().long(), None if stays else column.long()
+
+
+def _joined(parts: Sequence[RoundedWeight | None]) -> RoundedWeight | None:
+    """Join the rows of several weights in the most bits of any; None if their factors have different forms."""
+    found = [part for part in parts if part is not None]
+    if len(found) < len(parts):
+        return None
+    if len(found) == 1:
+        return found[0]
+    if any(_form(part) != _form(found[0]) for part in found):
+        return None
+    bits = max(part.bits for part in found)
+    wide = [_widened(part, bits) for part in found]
+    quanta = torch.cat([part.quanta for part in wide])
+    scales, minima, superscales = (
+        None if each[0] is None else torch.cat(each) for each in zip(*(part.factors[:3] for part in wide), strict=True)
+    )
+    factors = Factors(scales, minima, superscales, wide[0].factors.table)
+    return RoundedWeight(quanta=quanta, factors=factors, bits=8 * quanta.element_size() if bits > 8 else bits)
+
+
+def _form(weight: RoundedWeight) -> object:
+    factors = weight.factors
+    table = None if factors.table is None else tuple(factors.table.tolist())
+    return [None if part is None else (part.dtype, part.shape[1]) for part in factors[:3]], table
+
+
+def _widened(weight: RoundedWeight, bits: int) -> RoundedWeight:
+    """Return the same numbers in more bits. With minima they are counted from the lowest, without from the middle."""
+    if bits > 8 or weight.factors.minima is None:
+        return replace(weight, bits=bits)
+    return replace(weight, quanta=weight.quanta + ((1 << weight.bits) - (1 << bits)) // 2, bits=bits)
+
+
+def _with_columns(weight: RoundedWeight, order: Tensor) -> RoundedWeight | None:
+    """Reorder columns; None if columns that share factors come apart.
+
+    Columns of a superblock may come apart, because its factors are repeated for each part.
+    """
+    scales, minima, superscales, table = weight.factors
+    quanta = weight.quanta[:, order]
+    if scales is None:
+        return replace(weight, quanta=quanta)
+    groups = _groups(order, scales.shape[1])
+    if groups is None:
+        return None
+    if superscales is not None:
+        each = 1 if minima is None else 2  # factors of a superblock
+        spread = superscales.unflatten(1, (-1, each))
+        while (blocks := _groups(order, spread.shape[1])) is None:
+            spread = spread.repeat_interleave(2, dim=1)
+        superscales = spread[:, blocks].flatten(1)
+    moved = Factors(scales[:, groups], None if minima is None else minima[:, groups], superscales, table)
+    return replace(weight, quanta=quanta, factors=moved)
+
+
+def _groups(order: Tensor, count: int) -> Tensor | None:
+    """Return the order of ``count`` equal groups of columns, or None if one comes apart."""
+    parts = order.view(count, -1)
+    size = parts.shape[1]
+    whole = parts[:, :1] + torch.arange(size)
+    return parts[:, 0] // size if parts.equal(whole) and not bool((parts[:, 0] % size).any()) else None

@@ -1,1 +1,0 @@
-"""``--format onnx``: a checkpoint as graphs for onnxruntime, over its fused operators."""
