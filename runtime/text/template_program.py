@@ -83,8 +83,9 @@ def _compiled(template: str) -> jinja2.Template:
     )
     environment.filters["tojson"] = _tojson
     environment.globals |= {
-        "raise_exception": _raise, "strftime_now": lambda form: datetime.now().strftime(form),  # noqa: DTZ005  # local time,
-        as transformers "dict": Dict(), "namespace": Namespace,
+        "raise_exception": _raise,
+        "strftime_now": lambda form: datetime.now().strftime(form),  # noqa: DTZ005  # local time, as transformers
+        "dict": Dict(), "namespace": Namespace,
     }  # fmt: skip
     return environment.from_string(template)
 
