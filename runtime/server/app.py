@@ -42,6 +42,7 @@ from hybridge.runtime.server.responses import (
     AnswerChunk,
     CompletionFormat,
     ResponseFormat,
+    ResponsesFormat,
     by_origin,
     streamed,
     whole,
