@@ -25,7 +25,7 @@ from hybridge.runtime.text.answers import AnswerFormat, AnswerSplitter, answer_f
 Message = dict[str, Any]
 Render = Callable[[list[Message]], str]
 """Returns the text of a conversation by its chat template, up to where the assistant is to speak."""
-OURS = frozenset(
+RESERVED = frozenset(
     {
         *("messages", "conversations", "chat_template", "add_generation_prompt"),
         *("continue_final_message", "return_assistant_tokens_mask"),

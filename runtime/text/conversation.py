@@ -53,6 +53,7 @@ class Conversation:
     ) -> None:
         """Begin a conversation behind the messages ``opening``, such as the system's."""
         self.session, self.tokenizer, self.render, self.settings = session, tokenizer, render, settings
+        self.opening = list(opening)
         self.messages: list[Message] = list(opening)
         self.checkpoints = PrefixCache(session.model) if checkpoints is None else checkpoints
         self.turns: list[Turn] = []
@@ -93,6 +94,11 @@ class Conversation:
         self.turns.pop()
         self.tokens = self.tokens[: turn.start]
         go_back(self.session, self.tokens, self.checkpoints)
+
+    def reset(self) -> None:
+        """Begin anew, behind the opening messages."""
+        self.session.reset()
+        self.messages, self.turns, self.tokens, self.read_again = list(self.opening), [], [], 0
 
     def save(self, path: Path) -> None:
         """Write the state and the conversation to one file; raises like ``Session.save``."""
