@@ -13,7 +13,7 @@ import pytest
 
 from hybridge.cache.errors import ExportFailedError, HybridgeError, OutputError, UsageError
 from hybridge.export import api as formats
-from hybridge.export.cli.export import export_checkpoint
+from hybridge.export.api import export_model
 from hybridge.export.write import output_folder as output_folder_module
 from hybridge.export.write.output_folder import output_folder
 from hybridge.runtime import files as durable
@@ -103,7 +103,7 @@ def test_an_interrupted_export_leaves_nothing(
 
     monkeypatch.setattr(formats, "export", interrupted)
     with pytest.raises(type(error)):
-        export_checkpoint(checkpoint, tmp_path / "out", ExportOptions(max_seq_len=32), force=False, validate=False)
+        export_model(checkpoint, tmp_path / "out", ExportOptions(max_seq_len=32), force=False, validate=False)
     assert tree(tmp_path) == {}
 
 

@@ -17,7 +17,7 @@ from served import BABBLE, BYTES, babble
 from hybridge.__main__ import main
 from hybridge.cache.errors import OutputError
 from hybridge.export.check.validate import Divergence, ValidationReport
-from hybridge.export.cli.validate import plain_rows
+from hybridge.export.cli.progress import plain_rows
 from hybridge.export.pages import bench, run
 from hybridge.export.pages import error_chart as error_chart_module
 from hybridge.export.pages.bench import bench_page

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from hybridge.export.pages.page import page
 from hybridge.export.pages.timeline import timeline
 from hybridge.runtime.core.statistics import Draft, Trace
-from hybridge.runtime.text.text_stream import Decoder, TextStream
+from hybridge.runtime.text.answers import TokenDecoder
+from hybridge.runtime.text.generate import TextStream
 
 Piece = tuple[str, str]
 """A style and a text."""
 
 
-def run_page(title: str, prompt: str, tokens: Sequence[int], trace: Trace, decoder: Decoder, rows: Sequence[Piece]) -> str:
+def run_page(title: str, prompt: str, tokens: Sequence[int], trace: Trace, decoder: TokenDecoder, rows: Sequence[Piece]) -> str:
     """Return the page of a generation. tokens: the new ones; rows: names and values of its table."""
     drafts = [each.draft for each in trace.rounds if each.draft is not None]
     return page(
@@ -28,7 +29,7 @@ def run_page(title: str, prompt: str, tokens: Sequence[int], trace: Trace, decod
     )
 
 
-def _pieces(tokens: Sequence[int], drafts: Sequence[Draft], decoder: Decoder) -> Iterator[Piece]:
+def _pieces(tokens: Sequence[int], drafts: Sequence[Draft], decoder: TokenDecoder) -> Iterator[Piece]:
     """Yield the text in order; what was rejected stands before the token that took its place."""
     styles = ["own"] * len(tokens)
     rejected: dict[int, list[int]] = {}

@@ -5,29 +5,22 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
-import subprocess
-import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
-from packaging.requirements import Requirement
 from rich.markup import escape
 
 import hybridge
 from hybridge.cache.errors import HybridgeError, KernelsError
-from hybridge.runtime import pinned
 from hybridge.runtime.cli.console import err, out, print_json, table
 from hybridge.runtime.cli.options import JsonOption
-from hybridge.runtime.kernels import compiling
-from hybridge.runtime.kernels import library as kernels
-from hybridge.runtime.native_log import without_native_log
-from hybridge.runtime.platforms import processor_name
+
+if TYPE_CHECKING:  # these, and the libraries that are checked, are imported when the command runs: help must not wait for them
+    from packaging.requirements import Requirement
 
 BRINGS = {
     "checkpoints": "GGUF files and LoRA adapters",
@@ -114,6 +107,8 @@ def show(report: Diagnosis) -> None:
 
 
 def _system() -> Iterator[Finding]:
+    from hybridge.runtime.platforms import processor_name
+
     yield Finding("hybridge", hybridge.__version__, ok=True)
     yield Finding("Python", f"{platform.python_version()}, {platform.platform()}", ok=True)
     yield Finding("processor", f"{processor_name()}, {platform.machine()}, {os.cpu_count()} cores", ok=True)
@@ -145,6 +140,10 @@ def _load_torch() -> str:
 
 
 def _load_executorch() -> str:
+    from hybridge.runtime import pinned
+    from hybridge.runtime.kernels import compiling
+    from hybridge.runtime.native_log import without_native_log
+
     with without_native_log():
         compiling.load_libraries(*pinned.OPERATORS_AND_BACKENDS)
     return f"{pinned.executorch_version()}, of {'hybridge' if pinned.uses_copies() else 'ExecuTorch'}'s wheel"
@@ -159,12 +158,16 @@ def _tried(name: str, load: Callable[[], str], remedy: str = "") -> Finding:
 
 def _kernels() -> list[Finding]:
     """Return the place of the kernels and, if they are compiled, their instruction sets."""
+    from hybridge.runtime.kernels import library as kernels
+
     remedy = "install g++ or clang++ (or set CXX), or export with --kernels llm"
     place = _tried("kernels", _kernels_place, remedy)
     return [place, _tried("instruction set", _instruction_sets)] if place.ok and kernels.is_built() else [place]
 
 
 def _kernels_place() -> str:
+    from hybridge.runtime.kernels import library as kernels
+
     if kernels.is_built():
         return str(kernels.path())
     if kernels.compiler() is None:
@@ -173,6 +176,8 @@ def _kernels_place() -> str:
 
 
 def _instruction_sets() -> str:
+    from hybridge.runtime.kernels import library as kernels
+
     chosen = kernels.instruction_set()
     others = [name for name in kernels.available_instruction_sets() if name != chosen]
     by = f" by {kernels.CHOICE}" if os.environ.get(kernels.CHOICE) else ""
@@ -181,6 +186,10 @@ def _instruction_sets() -> str:
 
 def _tools() -> Iterator[Finding]:
     """Check the tools that compile kernels and apps."""
+    import shutil
+
+    from hybridge.runtime.kernels import library as kernels
+
     remedy = "install g++ or clang++, or set CXX; kernels and apps are compiled by it"
     yield _tool("C++ compiler", kernels.compiler(), remedy)
     remedy = f"pip install cmake, {'.'.join(map(str, CMAKE))} or newer; apps in C, C++, Kotlin or Swift need it"
@@ -198,6 +207,8 @@ def _tool(name: str, path: str | None, remedy: str, least: tuple[int, ...] = ())
 
 def _banner(path: str) -> str:
     """Return the first line that a program prints for --version."""
+    import subprocess
+
     done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)  # noqa: S603  # the user's own program
     return (done.stdout.splitlines() or ["of unknown version"])[0]
 
@@ -238,6 +249,11 @@ class Requirements:
 
 def requirements(checkout: Path | None = None) -> Requirements:
     """Read the requirements from a checkout's pyproject.toml, or else from the installed metadata, which may be older."""
+    import tomllib
+    from importlib.metadata import requires
+
+    from packaging.requirements import Requirement
+
     folder = Path(hybridge.__file__).parents[2] if checkout is None else checkout
     project = folder / "pyproject.toml"
     if project.is_file():
@@ -246,6 +262,8 @@ def requirements(checkout: Path | None = None) -> Requirements:
 
 
 def _of_project(project: dict[str, object], name: str) -> Requirements:
+    from packaging.requirements import Requirement
+
     needed, extras = project["dependencies"], project["optional-dependencies"]
     assert isinstance(needed, list)
     assert isinstance(extras, dict)
@@ -275,6 +293,8 @@ def _libraries(wanted: Iterable[Requirement]) -> list[Library]:
 
 
 def _library(wanted: Requirement) -> Library:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         found = version(wanted.name)
     except PackageNotFoundError:

@@ -175,7 +175,9 @@ class CacheOptions:
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command with an option for each field of its arguments that are dataclasses; typer reads its signature."""
     signature = inspect.signature(command, eval_str=True)
-    groups = {name: each.annotation for name, each in signature.parameters.items() if is_dataclass(each.annotation)}
+    groups: dict[str, Any] = {
+        name: each.annotation for name, each in signature.parameters.items() if is_dataclass(each.annotation)
+    }
     parameters = []
     for name, each in signature.parameters.items():
         parameters += _parameters(groups[name]) if name in groups else [each]
