@@ -25,7 +25,8 @@ from hybridge.cache.errors import OutputError, UsageError
 from hybridge.runtime.artifacts.manifest import LayerEntry, Manifest
 from hybridge.runtime.core.statistics import GenerationStats, Trace
 from hybridge.runtime.files import replace_file
-from hybridge.runtime.text.text_stream import Decoder, TextStream
+from hybridge.runtime.text.answers import TokenDecoder
+from hybridge.runtime.text.generate import TextStream
 
 SERIES = tuple(f"#00002{i}" for i in range(8))
 INK, DIM, LINE, BAD = "#000010", "#000011", "#000012", "#000013"
@@ -119,7 +120,7 @@ def _bytes(layers: Sequence[LayerEntry]) -> tuple[int, ...]:
 
 
 def run_sections(
-    prompt: str, tokens: Sequence[int], trace: Trace, decoder: Decoder, rows: Sequence[tuple[str, str]]
+    prompt: str, tokens: Sequence[int], trace: Trace, decoder: TokenDecoder, rows: Sequence[tuple[str, str]]
 ) -> Iterator[Section]:
     """Yield the page of ``run``. tokens: the new ones; rows: names and values of a table."""
     bars = list(_round_bars(trace))
@@ -131,7 +132,7 @@ def run_sections(
     yield Section("Rounds", f"{more} more lines are left out." if more > 0 else "", svg=timeline)
 
 
-def _pieces(tokens: Sequence[int], trace: Trace, decoder: Decoder) -> Iterator[tuple[str, str]]:
+def _pieces(tokens: Sequence[int], trace: Trace, decoder: TokenDecoder) -> Iterator[tuple[str, str]]:
     """Yield the text in order with the origin of each piece; rejected tokens come before the one that took their place."""
     styles, rejected, stream = ["own"] * len(tokens), dict[int, list[int]](), TextStream(decoder)
     for draft in (each.draft for each in trace.rounds if each.draft is not None):

@@ -210,7 +210,7 @@ FEATURES = (
     ),
     Break(
         "an answer ends before a stop string",
-        "runtime/text/text_stream.py",
+        "runtime/text/generate.py",
         "end = min(met)[1] if met",
         "end = min(met)[0] if met",
         "text_stream serve chat",
@@ -232,8 +232,8 @@ FEATURES = (
     Break(
         "hybridge run shows every token",
         "runtime/cli/run.py",
-        "                show(parts.feed(text.read()))",
-        "                parts.feed(text.read())",
+        "                    _write(piece.content)",
+        "                    pass",
         "cli_run",
     ),
     Break(

@@ -19,10 +19,10 @@ from client_check.conversations import NEW, NEW_LATER, Conversation, conversatio
 from client_check.random_operations import print_errors
 from tokenizers import Tokenizer
 
+from hybridge.export.api import export_model
 from hybridge.export.check.oracle import load_oracle
 from hybridge.export.check.random_program import Oracle
 from hybridge.export.cli.embedded import EMBEDDED, TARGET_OPTIONS, code_prompts
-from hybridge.export.cli.export import export_checkpoint
 from hybridge.runtime import ExportOptions
 from hybridge.runtime.artifacts.artifact import open_artifact
 
@@ -70,7 +70,7 @@ def export(folder: Path) -> None:
     """Export what is not there yet."""
     for kind, options in ARTIFACTS.items():
         if not (folder / kind).exists():
-            export_checkpoint(EMBEDDED, folder / kind, options, force=False, validate=False)
+            export_model(EMBEDDED, folder / kind, options)
 
 
 def asked(folder: Path, oracle: Oracle) -> list[Conversation]:

@@ -21,7 +21,7 @@ from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.attention import FullAttentionLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
-from hybridge.export.cli.export import export_checkpoint
+from hybridge.export.api import export_model
 from hybridge.export.write.methods import build_cache
 from hybridge.runtime.artifacts.options import ExportOptions
 
@@ -69,7 +69,7 @@ def test_shorter_blocks_must_be_shorter_and_in_order(shorter: tuple[int, ...]) -
 @pytest.mark.parametrize("sizes", IMPOSSIBLE, ids=str)
 def test_an_export_of_impossible_size_writes_nothing(checkpoint: Path, tmp_path: Path, sizes: dict[str, int]) -> None:
     with pytest.raises(UsageError, match=refusal_of(sizes)):
-        export_checkpoint(checkpoint, tmp_path / "out", ExportOptions(**sizes), force=False, validate=False)
+        export_model(checkpoint, tmp_path / "out", ExportOptions(**sizes), force=False, validate=False)
     assert not list(tmp_path.iterdir())
 
 

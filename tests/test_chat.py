@@ -28,7 +28,8 @@ from hybridge.runtime import Session, open_artifact
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.text.chat_template import load_template, render
-from hybridge.runtime.text.conversation import Conversation, Settings
+from hybridge.runtime.text.conversation import Conversation
+from hybridge.runtime.text.generate import GenerationSettings
 
 SCRIPT = Path(sys.executable).parent / "hybridge"
 
@@ -50,7 +51,7 @@ def with_template(artifact: Path, place: Path) -> Path:
 def opened(folder: Path) -> Conversation:
     artifact = open_artifact(folder)
     tokenizer = Tokenizer.from_file(str(artifact.tokenizer))
-    return Conversation(Session.load(folder), tokenizer, load_template(artifact), Settings(max_new_tokens=10))
+    return Conversation(Session.load(folder), tokenizer, load_template(artifact), GenerationSettings(max_new_tokens=10))
 
 
 def test_a_saved_conversation_goes_on_and_can_still_be_undone(talking: Path, tmp_path: Path) -> None:

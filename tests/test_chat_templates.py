@@ -21,10 +21,17 @@ from hybridge.__main__ import main
 from hybridge.cache.errors import UsageError
 from hybridge.export.source.tokenizer import read_tokenizer
 from hybridge.runtime.artifacts.artifact import Artifact, file_entry
-from hybridge.runtime.cli.generating import OURS, template_variables
+from hybridge.runtime.cli.options import template_variables
 from hybridge.runtime.cli.serve import renderer
 from hybridge.runtime.text import chat_template as template_process
-from hybridge.runtime.text.chat_template import RenderError, TemplateProcess, load_template, render, thinking_variables
+from hybridge.runtime.text.chat_template import (
+    RESERVED,
+    RenderError,
+    TemplateProcess,
+    load_template,
+    render,
+    thinking_variables,
+)
 
 CONFIG: dict[str, Any] = {
     "add_bos_token": True,
@@ -243,7 +250,7 @@ def test_malformed_arguments_are_wrong_usage(monkeypatch: pytest.MonkeyPatch, tm
     assert exit_code(monkeypatch, main, "hybridge", "chat", tmp_path, "--template-arg", given) == 2
 
 
-@pytest.mark.parametrize("name", sorted(OURS))
+@pytest.mark.parametrize("name", sorted(RESERVED))
 def test_what_the_conversation_sets_is_not_taken(name: str) -> None:
     with pytest.raises(typer.BadParameter, match="leave it out"):
         template_variables([f"{name}=1"])

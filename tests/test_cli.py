@@ -76,7 +76,7 @@ def test_an_export_that_is_stopped_leaves_nothing(checkpoint: Path, tmp_path: Pa
 STOPPED_IN_A_CALLBACK = """
 import os, signal, sys, time, weakref
 from pathlib import Path
-from hybridge.runtime.cli.process import ended
+from hybridge.runtime.cli.console import run_and_exit
 from hybridge.export.write.folder import output_folder
 
 class Key:
@@ -90,7 +90,7 @@ def write():
         del key
     print("went on")
 
-ended(write)
+run_and_exit(write)
 """
 
 

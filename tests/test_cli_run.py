@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from command_line import Run, outcome
 
-from hybridge.runtime.cli import generating as prompt
+from hybridge.runtime.cli import run as command
 
 
 def test_run_continues_the_prompt_the_same_way_with_and_without_guessing(cli: Run, artifact: Path) -> None:
@@ -52,7 +52,7 @@ def test_run_reads_its_prompt_from_stdin_or_a_file_without_the_end_of_the_last_l
 def test_a_prompt_that_no_artifact_can_read_is_refused_before_it_is_loaded(
     cli: Run, artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prompt, "LARGEST", 1000)
+    monkeypatch.setattr(command, "LARGEST_PROMPT", 1000)
     monkeypatch.setattr(sys, "stdin", Piped(b"x" * 1001))
     done = cli("run", artifact, "--prompt", "-")
     assert done.code == 2

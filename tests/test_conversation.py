@@ -15,11 +15,11 @@ from hybridge.runtime.cli.chat import Terminal
 from hybridge.runtime.core.drafters import Context, Proposal
 from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.core.programs import Numbers, TextDescription, TextProgram
-from hybridge.runtime.text.answer_formats import answer_format
-from hybridge.runtime.text.chat_template import render
-from hybridge.runtime.text.conversation import Conversation, Message, Settings
+from hybridge.runtime.text.answers import AnswerSplitter, answer_format
+from hybridge.runtime.text.chat_template import Message, render
+from hybridge.runtime.text.conversation import Conversation
+from hybridge.runtime.text.generate import GenerationSettings
 from hybridge.runtime.text.grammars import Grammars, behind
-from hybridge.runtime.text.text_stream import Apart
 
 
 def answer_of(tokens: list[int]) -> str:
@@ -142,7 +142,7 @@ def test_messages_of_the_system_stand_before_the_conversation() -> None:
         seen.append([message["role"] for message in messages])
         return render(TEMPLATE, messages, {})
 
-    conversation = Conversation(fresh_session(), BYTES, rendered, Settings(max_new_tokens=5), opening)
+    conversation = Conversation(fresh_session(), BYTES, rendered, GenerationSettings(max_new_tokens=5), opening)
     said(conversation, "one")
     conversation.undo()
     said(conversation, "two")
@@ -195,7 +195,7 @@ def test_a_drafter_gets_the_hidden_states_of_the_whole_prompt() -> None:
     """Also of what is read before a generation begins; what a checkpoint has is not read, and so has none."""
     listener, options = Listener(), ExportOptions(max_seq_len=600, verify_len=4, snapshot_slots=2, tap_layers=(0,))
     session = Session.over(Tapped(babble, snapshot_slots=2), TextDescription(vocab_size=260, options=options, eos_ids=[]))
-    settings = Settings(drafter=listener, max_new_tokens=2)
+    settings = GenerationSettings(drafter=listener, max_new_tokens=2)
     conversation = Conversation(session, BYTES, lambda messages: render(TEMPLATE, messages, {}), settings)
     said(conversation, "hello")
     answer = conversation.turns[0].answer
@@ -232,8 +232,10 @@ def thoughtful(template: str = scripted.TEMPLATE) -> tuple[Conversation, list[st
     session = Session.over(TextProgram(model), TextDescription(vocab_size=260, options=options, eos_ids=[scripted.END]))
     form = answer_format(None, template, BYTES)
     assert form is not None
-    apart = Apart(BYTES, lambda prompt: form.answer(prompt, ()))
-    conversation = Conversation(session, BYTES, lambda messages: render(template, messages, {}), Settings(apart=apart))
+    splitter = AnswerSplitter(BYTES, lambda prompt: form.answer(prompt, ()))
+    conversation = Conversation(
+        session, BYTES, lambda messages: render(template, messages, {}), GenerationSettings(splitter=splitter)
+    )
     thoughts = list[str]()
     conversation.think = thoughts.append
     return conversation, thoughts
@@ -260,7 +262,7 @@ def test_the_template_decides_whether_reasoning_stays(template: str, kept: bool)
 
 def test_the_terminal_shows_reasoning_apart(capsys: pytest.CaptureFixture[str]) -> None:
     conversation, _ = thoughtful()
-    terminal = Terminal(conversation, [], json=False)
+    terminal = Terminal(conversation, json=False)
     terminal._do("hello")
     shown = capsys.readouterr()
     assert (shown.out, shown.err.split()) == ("yes\n", ["hm"])

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from hybridge.__main__ import app
 from hybridge.cache.errors import KernelsError
 from hybridge.runtime.cli import doctor
-from hybridge.runtime.cli.doctor import Requirements, _of_description, requirements
+from hybridge.runtime.cli.doctor import Requirements, _of_metadata, requirements
 from hybridge.runtime.kernels import library
 
 PROJECT = """
@@ -67,7 +67,7 @@ def test_an_extra_that_is_missing_is_no_failure(wanted: Requirements) -> None:
 
 def test_a_wheels_description_says_the_same_as_a_checkout() -> None:
     lines = ["torch>=2", 'tomli; python_version < "3.0"', 'onnxruntime>=1; extra == "onnx"', 'pytest; extra == "dev"']
-    found = _of_description([Requirement(line) for line in lines])
+    found = _of_metadata([Requirement(line) for line in lines])
     assert [each.name for each in found.needed] == ["torch"]
     assert {name: [each.name for each in libraries] for name, libraries in found.extras.items()} == {"onnx": ["onnxruntime"]}
     assert found.install("onnx") == "pip install 'hybridge[onnx]'"

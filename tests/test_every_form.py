@@ -18,7 +18,8 @@ from hybridge.runtime import ExportOptions, GenerationStats, Session, open_artif
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
 from hybridge.runtime.text.chat_template import load_template
-from hybridge.runtime.text.conversation import Conversation, Settings
+from hybridge.runtime.text.conversation import Conversation
+from hybridge.runtime.text.generate import GenerationSettings
 
 pytestmark = pytest.mark.slow
 OPTIONS = ExportOptions(max_seq_len=40, prefill_chunk=5, verify_len=3, snapshot_slots=0, quantize="4w", group_size=8)
@@ -55,7 +56,7 @@ def assert_is_the_model(source: CheckpointSource, folder: Path) -> None:
 
 def assert_chats(artifact: Artifact, session: Session) -> None:
     tokenizer = load_tokenizer(artifact.folder / "tokenizer.json")
-    conversation = Conversation(session, tokenizer, load_template(artifact), Settings(max_new_tokens=4))
+    conversation = Conversation(session, tokenizer, load_template(artifact), GenerationSettings(max_new_tokens=4))
     stats = GenerationStats()
     answer = "".join(conversation.say("ab", stats))
     assert 1 <= stats.new_tokens <= 4

@@ -16,8 +16,8 @@ from tiny import save_tokenizer
 from torch import Tensor
 
 from hybridge.cache.errors import CheckpointError, HybridgeError, NotACheckpointError, UnsupportedModelError, UsageError
+from hybridge.export.api import export_model
 from hybridge.export.check.oracle import uncached
-from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.layers import PackedLinear
 from hybridge.export.operators.linear import weights
 from hybridge.export.quantize.quantize import pack_weights
@@ -90,7 +90,7 @@ def test_a_file_exports_validates_and_has_its_tokenizer(tmp_path: Path) -> None:
     model = random_model("qwen35", vocab_size=262)
     save_gguf(tmp_path / "model.gguf", "qwen35", model, TYPES.Q4_0)
     options = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, quantize="4w", group_size=32)
-    export_checkpoint(tmp_path / "model.gguf", tmp_path / "artifact", options, force=False, validate=True)
+    export_model(tmp_path / "model.gguf", tmp_path / "artifact", options, force=False, validate=True)
     session = Session.load(tmp_path / "artifact")
     assert session.manifest.eos_ids == [257, 258]
     assert load_tokenizer(tmp_path / "artifact" / "tokenizer.json").encode("<|im_end|>").ids == [258]

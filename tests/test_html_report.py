@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from hybridge.__main__ import app
 from hybridge.cache.errors import OutputError, UsageError
-from hybridge.export.check.validate import Careless, ValidationReport
+from hybridge.export.check.validate import CorruptingDrafter, ValidationReport
 from hybridge.runtime import GenerationStats, Session, html_report
 from hybridge.runtime.artifacts.manifest import LayerEntry, Manifest, MethodEntry, TensorEntry, read_manifest
 from hybridge.runtime.cli.inspect import kinds_of_bits, summary
@@ -87,14 +87,14 @@ def hostile_manifest() -> Manifest:
     return manifest.model_copy(update=changed | {"source": HOSTILE, "versions": {HOSTILE: HOSTILE}})
 
 
-def generated(stats: GenerationStats, drafter: Careless | None = None) -> list[int]:
+def generated(stats: GenerationStats, drafter: CorruptingDrafter | None = None) -> list[int]:
     options = {"max_new_tokens": 200, "eos_ids": (), "drafter": drafter, "block_length": 4}
     return list(Session.over(TextProgram(babble), BABBLE).generate([*b"hello"], stats=stats, **options))
 
 
 @pytest.fixture(scope="module")
 def traced() -> Traced:
-    tokens = generated(trace := Trace(), Careless(Random(0), 260))
+    tokens = generated(trace := Trace(), CorruptingDrafter(Random(0), 260))
     return tokens, trace, [each.draft for each in trace.rounds if each.draft is not None]
 
 

@@ -10,7 +10,8 @@ import pytest
 
 import hybridge.runtime.server.worker as inbox_module
 from hybridge.runtime import GenerationStats
-from hybridge.runtime.server.worker import Event, Finished, Inbox, Piece
+from hybridge.runtime.server.worker import Event, Finished, Inbox
+from hybridge.runtime.text.generate import TextPiece
 
 END = Finished("stop", 0, GenerationStats())
 COUNT = 5000
@@ -19,7 +20,7 @@ COUNT = 5000
 def test_fast_tokens_come_in_order_and_together() -> None:
     async def listen() -> list[list[Event]]:
         inbox, batches = Inbox(), list[list[Event]]()
-        events = [*(Piece(str(i), [i], []) for i in range(COUNT)), END]
+        events = [*(TextPiece(str(i), [i], []) for i in range(COUNT)), END]
         thread = threading.Thread(target=lambda: [inbox.put(each) for each in events])
         thread.start()
         while not batches or batches[-1][-1] is not END:
@@ -29,7 +30,7 @@ def test_fast_tokens_come_in_order_and_together() -> None:
 
     batches = asyncio.run(listen())
     events = [each for batch in batches for each in batch]
-    assert [each.text for each in events if isinstance(each, Piece)] == list(map(str, range(COUNT)))
+    assert [each.text for each in events if isinstance(each, TextPiece)] == list(map(str, range(COUNT)))
     assert len(events) == COUNT + 1
     assert len(batches) < COUNT / 10, "a hop for each token is what it is there to avoid"
 
@@ -43,7 +44,7 @@ def test_slow_tokens_come_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
         for i in range(8):
             waiting = asyncio.create_task(inbox.get())
             await asyncio.sleep(0.02 * (i % 2))
-            await asyncio.to_thread(inbox.put, Piece(str(i), [i], []) if i < 7 else END)
+            await asyncio.to_thread(inbox.put, TextPiece(str(i), [i], []) if i < 7 else END)
             batches.append(await asyncio.wait_for(waiting, 60))
         return batches
 
@@ -60,10 +61,10 @@ def test_a_verified_block_comes_with_its_last_token(monkeypatch: pytest.MonkeyPa
         waiting = asyncio.create_task(inbox.get())
         await asyncio.sleep(0)
         for origin in ("draft", "forced", "own"):
-            await asyncio.to_thread(inbox.put, Piece(origin, [1], [], origin))
+            await asyncio.to_thread(inbox.put, TextPiece(origin, [1], [], origin))
         return await asyncio.wait_for(waiting, 60)
 
-    assert [each.text for each in asyncio.run(listen()) if isinstance(each, Piece)] == ["draft", "forced", "own"]
+    assert [each.text for each in asyncio.run(listen()) if isinstance(each, TextPiece)] == ["draft", "forced", "own"]
 
 
 def test_what_computes_goes_on_once_its_events_were_handed_over_or_nobody_does_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,10 +73,10 @@ def test_what_computes_goes_on_once_its_events_were_handed_over_or_nobody_does_s
     order = list[str]()
 
     def compute(inbox: Inbox) -> None:
-        inbox.put(Piece("a", [1], []))
+        inbox.put(TextPiece("a", [1], []))
         order.append("computes")
         for _ in range(20):  # the one who listened has gone: only the first waits for him
-            inbox.put(Piece("b", [1], []))
+            inbox.put(TextPiece("b", [1], []))
 
     async def listen() -> float:
         inbox = Inbox()
@@ -96,7 +97,7 @@ def test_what_computes_goes_on_once_its_events_were_handed_over_or_nobody_does_s
 def test_what_was_there_before_anybody_listened_is_not_lost() -> None:
     async def listen() -> list[Event]:
         inbox = Inbox()
-        inbox.put(Piece("a", [1], []))
+        inbox.put(TextPiece("a", [1], []))
         inbox.put(END)
         return await inbox.get()
 

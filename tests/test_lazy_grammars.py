@@ -15,7 +15,7 @@ from served import BYTES, END
 
 from hybridge.cache.errors import GrammarError
 from hybridge.runtime.server.requests import Function
-from hybridge.runtime.server.response_format import call_schema, json_call, json_calls, xml_calls
+from hybridge.runtime.server.structure import call_schema, json_call, json_calls, xml_calls
 from hybridge.runtime.text.grammars import Grammars, Lazy
 
 FUNCTIONS = [Function(**each["function"]) for each in TOOLS]

@@ -15,10 +15,9 @@ from tiny import save_lively_checkpoint, tiny_config
 
 from hybridge.__main__ import main
 from hybridge.cache.errors import ExportFailedError, UnsupportedModelError, UsageError
-from hybridge.export.api import writer_of
+from hybridge.export.api import export_model, writer_of
 from hybridge.export.check.oracle import load_oracle
 from hybridge.export.check.validate import validate
-from hybridge.export.cli.export import export_checkpoint
 from hybridge.export.write.onnx_kernels import padded
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.artifacts.artifact import file_entry
@@ -137,7 +136,7 @@ def test_experts_are_not_quantized(tmp_path: Path) -> None:
     save_lively_checkpoint(tmp_path / "checkpoint", tiny_config("qwen3_moe"))
     options = ExportOptions(format="onnx", max_seq_len=67, quantize="4w", group_size=16)
     with pytest.raises(UsageError, match=r"experts.*--format pte"):
-        export_checkpoint(tmp_path / "checkpoint", tmp_path / "out", options, force=False, validate=False)
+        export_model(tmp_path / "checkpoint", tmp_path / "out", options, force=False, validate=False)
     assert not (tmp_path / "out").exists()
 
 
@@ -167,7 +166,7 @@ def test_what_stops_an_export_leaves_nothing(checkpoint: Path, tmp_path: Path, m
     monkeypatch.setattr(torch.export, "export", fail)
     options = ExportOptions(format="onnx", max_seq_len=67)
     with pytest.raises(ExportFailedError, match=r"torch\.export failed: RuntimeError: no such operator"):
-        export_checkpoint(checkpoint, tmp_path / "out", options, force=False, validate=False)
+        export_model(checkpoint, tmp_path / "out", options, force=False, validate=False)
     assert not any(tmp_path.iterdir())
 
 

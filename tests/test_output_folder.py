@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hybridge.cache.errors import ExportFailedError, HybridgeError, OutputError, UsageError
-from hybridge.export.cli.export import export_checkpoint
+from hybridge.export.api import export_model
 from hybridge.export.write import folder as output_folder_module
 from hybridge.export.write.folder import output_folder
 from hybridge.export.write.pte import PteWriter
@@ -103,7 +103,7 @@ def test_an_interrupted_export_leaves_nothing(
 
     monkeypatch.setattr(PteWriter, "write", interrupted)
     with pytest.raises(type(error)):
-        export_checkpoint(checkpoint, tmp_path / "out", ExportOptions(max_seq_len=32), force=False, validate=False)
+        export_model(checkpoint, tmp_path / "out", ExportOptions(max_seq_len=32), force=False, validate=False)
     assert tree(tmp_path) == {}
 
 

@@ -7,7 +7,7 @@ import asyncio
 import uvicorn
 from uvicorn.server import ServerState
 
-from hybridge.runtime.server.pinned import H11Protocol, head_so_far
+from hybridge.runtime.server.connections import H11Protocol, head_so_far
 
 
 def test_a_protocol_has_what_connections_look_at() -> None:

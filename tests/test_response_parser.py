@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from transformers.utils.chat_parsing import ResponseParser as Reference
 
-from hybridge.runtime.text.answer_formats import FORMATS, with_general_calls
+from hybridge.runtime.text.answers import FORMATS, with_general_calls
 from hybridge.runtime.text.response_parser import FIELD_KEYS, TEMPLATE_KEYS, ResponseParser
 
 Template = dict[str, Any]

@@ -24,7 +24,7 @@ from hybridge.export.source.gguf.file import open_gguf
 from hybridge.export.source.tokenizer import read_tokenizer
 from hybridge.export.texts import before_texts
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
-from hybridge.runtime.cli.generating import as_message, as_text
+from hybridge.runtime.cli.run import as_message, as_text
 
 COUNT = 1000
 

@@ -22,7 +22,8 @@ from hybridge.runtime import Sampling, Session
 from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.core.programs import TextDescription, TextProgram
 from hybridge.runtime.server.connections import Limits
-from hybridge.runtime.server.worker import Event, Finished, Job, Piece, Place
+from hybridge.runtime.server.worker import Event, Finished, Job, SessionSlot
+from hybridge.runtime.text.generate import TextPiece
 
 
 @pytest.fixture(autouse=True)
@@ -292,8 +293,8 @@ def test_a_prompt_is_read_whole_whatever_a_call_reads_at_most(chunk: int) -> Non
     events: list[Event] = []
     for _ in range(2):
         job = Job(prompt, BYTES, Sampling(), 20, events.append, time.monotonic() + 60)
-        assert list(job.steps(Place(session, None), cache))
+        assert list(job.steps(SessionSlot(session, None), cache))
         assert session.tokens[: len(prompt)] == prompt
-    texts = "".join(each.text for each in events if isinstance(each, Piece))
+    texts = "".join(each.text for each in events if isinstance(each, TextPiece))
     assert texts == 2 * alone(prompt, 20)
     assert isinstance(events[-1], Finished)

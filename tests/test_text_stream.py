@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, decoders, models
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.cli.embedded import EMBEDDED
-from hybridge.runtime.text.text_stream import TextStream
+from hybridge.runtime.text.generate import TextStream
 
 BYTES = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
 

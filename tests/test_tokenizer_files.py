@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from transformers import GenerationConfig
 
 from hybridge.cache.errors import ArtifactError, CheckpointError
-from hybridge.export.cli.steps import ConsoleProgress
+from hybridge.export.cli.progress import ConsoleProgress
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint
 from hybridge.export.source.tokenizer import TokenizerFiles, read_tokenizer
 from hybridge.export.write.folder import write_tokenizer

@@ -16,13 +16,13 @@ from scripted import OPENING, TEMPLATE, TOOLS, speaker
 from served import BYTES, Served
 
 from hybridge.runtime import GenerationStats, Sampling
-from hybridge.runtime.server.answering import Question
+from hybridge.runtime.server.app import Question
 from hybridge.runtime.server.prompts import Prompt
 from hybridge.runtime.server.requests import GenerationRequest
-from hybridge.runtime.server.responses_api import ResponsesForm
-from hybridge.runtime.server.worker import Finished, Inbox, Job, Piece
-from hybridge.runtime.text.answer_formats import FORMATS, answer_format, without_calls
-from hybridge.runtime.text.answers import Answer, OneCall
+from hybridge.runtime.server.responses import ResponsesFormat
+from hybridge.runtime.server.worker import Finished, Inbox, Job
+from hybridge.runtime.text.answers import FORMATS, Answer, OneCall, answer_format, without_calls
+from hybridge.runtime.text.generate import TextPiece
 
 TWO = [("weather", {"place": 'Å, "here"', "days": 2}), ("clock", {})]
 JSON = '{"name": "weather", "arguments": {"place": "Å, \\"here\\"", "days": 2}}'
@@ -319,16 +319,16 @@ def test_pieces_that_come_with_the_end_are_read_before_it(one: Served) -> None:
     """The computing thread may be done before anybody has listened."""
     job = Job(prompt=[1], tokenizer=BYTES, sampling=Sampling(), max_new_tokens=1, emit=print, deadline=0)
     question = Question(
-        asked=GenerationRequest(), prompt=Prompt("", [1]), form=ResponsesForm("babble"), chat=False,
+        asked=GenerationRequest(), prompt=Prompt("", [1]), form=ResponsesFormat("babble"), chat=False,
         answer=Answer(parser=lambda _: OneCall()),
     )  # fmt: skip
 
     async def listen() -> list[Any]:
         inbox = Inbox()
         for text in ('{"name": "clock", "argu', 'ments": {}}'):
-            inbox.put(Piece(text, [], []))
+            inbox.put(TextPiece(text, [], []))
         inbox.put(Finished("stop", 0, GenerationStats()))
-        return [each async for each in one.server.answering.heard(question, job, inbox)]
+        return [each async for each in one.server.stream_events(question, job, inbox)]
 
     said, _ = asyncio.run(listen())
     assert [delta.call.name for delta in said.deltas if delta.call] == ["clock"]

@@ -10,7 +10,8 @@ from hybridge.cache.errors import HybridgeError
 from hybridge.runtime import GenerationStats, PromptLookup, Session, open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 from hybridge.runtime.text.chat_template import load_template
-from hybridge.runtime.text.conversation import Conversation, Settings
+from hybridge.runtime.text.conversation import Conversation
+from hybridge.runtime.text.generate import GenerationSettings
 
 
 def main(checkpoint: str, out: str) -> None:
@@ -22,7 +23,7 @@ def main(checkpoint: str, out: str) -> None:
         Session.of(artifact),
         tokenizer_of(artifact),
         load_template(artifact),
-        Settings(drafter=PromptLookup(), max_new_tokens=64),
+        GenerationSettings(drafter=PromptLookup(), max_new_tokens=64),
     )
     for line in map(str.strip, sys.stdin):
         try:

@@ -1,4 +1,4 @@
-"""``hybridge bench``: what speculative decoding brings."""
+"""``hybridge bench``: measure the gain of speculative decoding, the speed of a device, or the parts of a decode."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.table import Table
 
 from hybridge.cache.errors import UsageError, ValidationError
-from hybridge.export.cli.embedded import code_prompts, export_embedded
-from hybridge.export.cli.figures import BenchReport, Subject, measure, print_figures
-from hybridge.export.cli.steps import ConsoleProgress
-from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.artifacts.tokenizer import tokenizer_of
-from hybridge.runtime.cli.console import err, megabytes, out, print_json, table
-from hybridge.runtime.core.drafters import BlockDrafter, Drafter, DraftModel, PromptLookup
-from hybridge.runtime.core.library import set_threads
-from hybridge.runtime.core.session import Session
-from hybridge.runtime.html_report import Speed, speed_sections, write_page
-from hybridge.runtime.measure.speculation import PLAIN, Outcome
+from hybridge.runtime.cli.console import check_writable_file, err, megabytes, out, print_json, table
+from hybridge.runtime.cli.options import HtmlOption, JsonOption, ThreadsOption
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # numpy and ExecuTorch's exporter take long to start: they are imported when the command runs
+    from hybridge.export.cli.figures import BenchReport, Subject
     from hybridge.export.profile.device import DeviceReport
-    from hybridge.export.profile.parts import Profile  # imports ExecuTorch's exporter, which takes seconds
+    from hybridge.export.profile.parts import Profile
+    from hybridge.runtime.core.drafters import Drafter
+    from hybridge.runtime.core.session import Session
+    from hybridge.runtime.measure.speculation import Outcome
 
-
+EXAMPLES = (
+    "hybridge bench",
+    "hybridge bench OUT --draft OUT2 --html speeds.html",
+    "hybridge bench OUT --profile --threads 1",
+    "hybridge bench OUT --device",
+)
 PROMPTS = 40
-NAMES = {
+"""Texts to continue."""
+DRAFTER_NAMES = {
     "mtp": "multi-token prediction",
     "dflash": "DFlash",
     "dflash2": "DFlash 2",
@@ -40,11 +42,58 @@ NAMES = {
     "eagle3": "EAGLE-3",
     "gemma4_assistant": "Gemma 4's assistant",
 }
+PROFILED = ("decode", "verify", "prefill")
+"""Methods whose parts are timed."""
+ROUNDS = 21
+"""Calls of each method, of which the median counts."""
+
+
+def bench(
+    artifact: Annotated[
+        Path | None, typer.Argument(help="An exported artifact; left out, the embedded models are exported and measured.")
+    ] = None,
+    draft: Annotated[Path | None, typer.Option("--draft", help="The artifact of a draft model.")] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate and compare, over all drafters.")] = 100_000,
+    samples: Annotated[int, typer.Option(min=300, help="Tokens to draw for each test of the sampling.")] = 200_000,
+    threads: ThreadsOption = None,
+    profiled: Annotated[
+        bool, typer.Option("--profile", help="Instead, where a decode, a verify and a prefill spend their time.")
+    ] = False,
+    device: Annotated[
+        bool, typer.Option("--device", help="Instead, how fast this device is, as a row for the table of devices in docs/.")
+    ] = False,
+    context: Annotated[int, typer.Option(min=1, help="Tokens before them, for --profile and --device.")] = 128,
+    html: HtmlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Measure what speculative decoding brings, interleaved with plain decoding, and check that it changes no text."""
+    if profiled and device:
+        raise UsageError("--profile and --device exclude each other; give one of them.")
+    if html is not None and (profiled or device):
+        raise UsageError("--html is for the speeds of generating; leave --profile and --device out.")
+    if html is not None:
+        check_writable_file(html)
+    if profiled and artifact is None:
+        raise UsageError("--profile needs an artifact: hybridge bench OUT --profile.")
+    if artifact is None and draft is not None:
+        raise UsageError("--draft needs the target's artifact before it; leave both out for the embedded models.")
+    if profiled and artifact is not None:
+        profile_parts(artifact, threads, context, json=json)
+        return
+    from hybridge.runtime.core.library import set_threads
+
+    with exported(artifact, draft) as artifacts:
+        if threads is not None:
+            set_threads(threads)
+        if device:
+            bench_device(artifacts.target, context, json=json)
+        else:
+            bench_speculation(artifacts, tokens, samples, html, json=json)
 
 
 @dataclass(frozen=True)
 class Artifacts:
-    """A target, its draft model, and the same target with another drafter inside."""
+    """The artifacts of a target, of its draft model, and of the same target with another drafter inside."""
 
     target: Path
     draft: Path | None = None
@@ -53,7 +102,9 @@ class Artifacts:
 
 @contextmanager
 def exported(artifact: Path | None, draft: Path | None) -> Iterator[Artifacts]:
-    """Yield what is to be measured: the artifacts given or, without any, the embedded models' as long as the body runs."""
+    """Yield the artifacts to measure: the given ones, or those of the embedded models, which are deleted at the end."""
+    from hybridge.export.cli.embedded import export_embedded
+
     if artifact is not None:
         yield Artifacts(artifact, draft)
         return
@@ -64,13 +115,19 @@ def exported(artifact: Path | None, draft: Path | None) -> Iterator[Artifacts]:
 
 
 def bench_speculation(artifacts: Artifacts, tokens: int, samples: int, html: Path | None, *, json: bool) -> None:
-    """Measure and show what speculative decoding brings. Raises ValidationError where it changed the text."""
+    """Measure and show the gain of speculative decoding. Raises ValidationError if it changed the text."""
+    from hybridge.export.cli.figures import measure
+    from hybridge.export.cli.progress import ConsoleProgress
+
     memory = memory_use(artifacts.target) if html is not None else None
     subject = load(artifacts)
-    gc.freeze()  # what is loaded stays: the collector need not look at it between two tokens
+    gc.freeze()  # the collector need not scan what is loaded between two tokens
     with ConsoleProgress(err).counted("Measuring") as notify:
         report = measure(subject, tokens, samples, notify)
     if html is not None:
+        from hybridge.runtime.html_report import Speed, speed_sections, write_page
+        from hybridge.runtime.measure.speculation import PLAIN
+
         speeds = {
             text: {name: Speed(way.tokens_per_second, way.times(ways[PLAIN]), way.total) for name, way in ways.items()}
             for text, ways in report.outcomes.items()
@@ -88,7 +145,8 @@ def bench_speculation(artifacts: Artifacts, tokens: int, samples: int, html: Pat
 def memory_use(target: Path) -> tuple[float, float] | None:
     """Return the bytes that a decode of a .pte moves, and the bytes that memory moves in a second; None for other formats."""
     from hybridge.export.profile.device import decode_bytes
-    from hybridge.export.profile.parts import Bandwidth  # they read programs with the exporter's libraries
+    from hybridge.export.profile.parts import Bandwidth
+    from hybridge.runtime.artifacts.artifact import open_artifact
 
     artifact = open_artifact(target)
     if artifact.manifest.options.format != "pte":
@@ -97,7 +155,15 @@ def memory_use(target: Path) -> tuple[float, float] | None:
 
 
 def load(artifacts: Artifacts) -> Subject:
-    """Open the sessions of a target and of its drafters. Raises what opening them raises."""
+    """Open the sessions of a target and of its drafters."""
+    from hybridge.export.cli.embedded import code_prompts
+    from hybridge.export.cli.figures import Subject
+    from hybridge.runtime.artifacts.artifact import open_artifact
+    from hybridge.runtime.artifacts.tokenizer import tokenizer_of
+    from hybridge.runtime.core.drafters import DraftModel, PromptLookup
+    from hybridge.runtime.core.session import Session
+    from hybridge.runtime.measure.speculation import PLAIN
+
     opened, draft = open_artifact(artifacts.target), artifacts.draft
     if opened.tokenizer is None:
         raise UsageError(
@@ -116,20 +182,26 @@ def load(artifacts: Artifacts) -> Subject:
 
 
 def own_drafter(session: Session) -> dict[str, Drafter]:
-    """Return the drafter inside an artifact, if it has one, by what it is called."""
+    """Return the drafter inside an artifact, if it has one, by its name."""
+    from hybridge.runtime.core.drafters import BlockDrafter
+
     description = session.manifest.drafter
-    return {} if description is None else {NAMES[description.kind]: BlockDrafter(session)}
+    return {} if description is None else {DRAFTER_NAMES[description.kind]: BlockDrafter(session)}
 
 
 def show(report: BenchReport) -> None:
-    """Print the tables: each way of generating, and the figures beside their targets."""
+    """Print a table for each text, and the figures beside their targets."""
+    from hybridge.export.cli.figures import print_figures
+
     for title, outcomes in report.outcomes.items():
         print_outcomes(title, outcomes)
     print_figures(report.figures())
 
 
 def print_outcomes(title: str, outcomes: Mapping[str, Outcome]) -> None:
-    """Print a row for each way of generating; draft, verify and commit are shares of its time."""
+    """Print a row for each drafter; draft, verify and commit are shares of its time."""
+    from hybridge.runtime.measure.speculation import PLAIN
+
     columns = ("tokens/s", "× plain", "accepted", "tokens a block", "rollbacks", "decodes", "draft", "verify", "commit")
     grid = table(title, "", *columns)
     for name, outcome in outcomes.items():
@@ -151,12 +223,13 @@ def _row(outcome: Outcome, plain: Outcome) -> list[str]:
     ]
 
 
-# ``hybridge bench --device``
+# ``hybridge bench OUT --device``
 
 
 def bench_device(artifact: Path, context: int, *, json: bool) -> None:
-    """Measure and show what this device does with an artifact. Raises what opening and measuring it raise."""
-    from hybridge.export.profile.device import measure_device  # it reads programs with the exporter's libraries
+    """Measure and show the speed of this device with an artifact."""
+    from hybridge.export.profile.device import measure_device
+    from hybridge.runtime.artifacts.artifact import open_artifact
 
     with err.status("Measuring decode, verify, commit, prefill and memory"):
         report = measure_device(open_artifact(artifact), context)
@@ -169,7 +242,7 @@ def bench_device(artifact: Path, context: int, *, json: bool) -> None:
 
 
 def show_device(report: DeviceReport) -> None:
-    """Print what was measured, and on what."""
+    """Print the measurements, with the device's processor and kernels."""
     sets = f"{report.instruction_set}, of {', '.join(report.instruction_sets)}" if report.instruction_set else report.kernels
     grid = table(f"{report.processor}, {report.cores} cores: {sets}; {report.threads} threads", "", "ms", "tokens/s", "decodes")
     decode = report.decode_milliseconds
@@ -192,13 +265,11 @@ def show_device(report: DeviceReport) -> None:
 # ``hybridge bench OUT --profile``
 
 
-METHODS = ("decode", "verify", "prefill")
-ROUNDS = 21
-
-
 def profile_parts(artifact: Path, threads: int | None, context: int, *, json: bool) -> None:
-    """Time and show the parts of a decode, a verify and a prefill. Raises what opening the artifact raises."""
+    """Time and show the parts of a decode, a verify and a prefill."""
     from hybridge.export.profile.parts import profile
+    from hybridge.runtime.artifacts.artifact import open_artifact
+    from hybridge.runtime.core.library import set_threads
 
     opened = open_artifact(artifact)
     if opened.manifest.options.format != "pte":
@@ -210,7 +281,7 @@ def profile_parts(artifact: Path, threads: int | None, context: int, *, json: bo
         set_threads(threads)
     clock = time.process_time if threads == 1 else time.perf_counter
     with err.status("Timing the parts of a decode, a verify and a prefill"):
-        profiles = profile(opened, METHODS, context, ROUNDS, clock)
+        profiles = profile(opened, PROFILED, context, ROUNDS, clock)
     if json:
         print_json([each.to_dict() for each in profiles])
     else:
@@ -228,7 +299,7 @@ def _show(profiles: Sequence[Profile]) -> None:
 
 
 def _grid(profile: Profile) -> Table:
-    """A row for each part, the slowest first."""
+    """Return a table with a row for each part, the slowest first."""
     grid = table(
         f"A {profile.method} after {profile.context} tokens", "", "calls", "ms", "of the time", "moves", "of the limit"
     )

@@ -1,30 +1,28 @@
-"""``hybridge demo``: the whole way with the embedded models, and the figures that it should reach."""
+"""``hybridge demo``: export, validate and run the embedded models, and compare the measured figures with their targets."""
 
 from __future__ import annotations
 
 import gc
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.text import Text
-from tokenizers import Tokenizer
 
 from hybridge.cache.errors import ValidationError
-from hybridge.export.check.validate import validate_session
-from hybridge.export.cli.bench import Artifacts, load, print_outcomes
-from hybridge.export.cli.embedded import EMBEDDED, export_embedded
-from hybridge.export.cli.figures import Figure, Subject, figures, print_figures
-from hybridge.export.cli.steps import ConsoleProgress
-from hybridge.export.cli.validate import print_report
-from hybridge.export.source.checkpoint import resolve_checkpoint
-from hybridge.runtime.artifacts.tokenizer import load_tokenizer
 from hybridge.runtime.cli.console import err, out
-from hybridge.runtime.core.drafters import Drafter
-from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.core.session import Session
-from hybridge.runtime.core.statistics import GenerationStats
-from hybridge.runtime.measure.speculation import contest
+from hybridge.runtime.defaults import DEFAULT_PROGRAMS
 
+if TYPE_CHECKING:  # PyTorch and numpy take long to start: they are imported when the command runs
+    from tokenizers import Tokenizer
+
+    from hybridge.export.cli.figures import Subject
+    from hybridge.runtime.core.drafters import Drafter
+    from hybridge.runtime.core.session import Session
+    from hybridge.runtime.core.statistics import GenerationStats
+
+EXAMPLES = ("hybridge demo", "hybridge demo -o somewhere/else")
 NEW_TOKENS, CODE_PROMPTS = 400, 5
 PROMPT = '''class Point:
     """A point in the plane."""
@@ -40,8 +38,21 @@ PROMPT = '''class Point:
 '''
 
 
-def demonstrate(output: Path, programs: int) -> None:
-    """Show the whole way in ``output``. Raises ValidationError where a figure is not reached."""
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the artifact goes; replaced if it is one.")] = Path(
+        "hybridge-demo"
+    ),
+    programs: Annotated[int, typer.Option(min=1, help="Random programs of 40 operations to validate with.")] = DEFAULT_PROGRAMS,
+) -> None:
+    """Export the embedded hybrid model and its drafters, validate it, and generate with and without speculation."""
+    from hybridge.export.check.validate import validate_session
+    from hybridge.export.cli.bench import Artifacts, load
+    from hybridge.export.cli.embedded import EMBEDDED, export_embedded
+    from hybridge.export.cli.figures import Figure, figures, print_figures
+    from hybridge.export.cli.progress import ConsoleProgress, print_report
+    from hybridge.export.source.checkpoint import resolve_checkpoint
+    from hybridge.runtime.artifacts.tokenizer import load_tokenizer
+
     began = time.perf_counter()
     draft, dspark = (output.with_name(f"{output.name}-{name}") for name in ("draft", "dspark"))
     err.print("[bold]1. Export[/] the embedded models")
@@ -71,7 +82,11 @@ def demonstrate(output: Path, programs: int) -> None:
 
 
 def compare_generation(subject: Subject, tokenizer: Tokenizer) -> bool:
-    """Show in colour what one drafter proposed, and generate in every way; whether the tokens are always the same."""
+    """Show draft tokens in colour, and generate with every drafter. Return whether all give the same tokens."""
+    from hybridge.export.cli.bench import print_outcomes
+    from hybridge.runtime.core.sampling import Sampling
+    from hybridge.runtime.measure.speculation import contest
+
     prompt = tokenizer.encode(PROMPT).ids
     tokens, stats = _generate(subject.session, prompt, subject.ways["draft model"])
     out.print(
@@ -89,7 +104,9 @@ def compare_generation(subject: Subject, tokenizer: Tokenizer) -> bool:
 
 
 def _generate(session: Session, prompt: list[int], drafter: Drafter | None) -> tuple[list[int], GenerationStats]:
-    """Always propose, for something to be seen."""
+    """Generate with the shortest blocks all the time, so that there is something to see."""
+    from hybridge.runtime.core.statistics import GenerationStats
+
     stats = GenerationStats()
     session.reset()
     tokens = session.generate(

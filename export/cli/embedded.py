@@ -1,4 +1,4 @@
-"""The embedded models, and texts to try them on."""
+"""Export the models that come with hybridge, and make prompts for them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 from tokenizers import Tokenizer
 
-from hybridge.export.cli.export import export_checkpoint
+from hybridge.export.cli.progress import ConsoleProgress
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.cli.console import err
@@ -24,30 +24,29 @@ TARGET_OPTIONS = ExportOptions(
 DRAFT_OPTIONS = ExportOptions(max_seq_len=2048, snapshot_slots=1)
 DSPARK_OPTIONS = ExportOptions(max_seq_len=2048, verify_len=8, shorter_verify_lens=(4,), draft_blocks=(8,), snapshot_slots=1)
 HELD_OUT = 8
-"""Of 256: modules that scripts/train-tiny keeps out of the training text, by a hash of their names."""
+"""Share, of 256, of the modules that scripts/train-tiny keeps out of the training text, by a hash of their names."""
 
 
 def export_embedded(target: Path, draft: Path | None = None, dspark: Path | None = None) -> Manifest:
-    """Export the embedded model with its own drafter, its draft model, and it once more with a block drafter.
+    """Export the embedded model with its own drafter, its draft model, and the model again with a block drafter.
 
-    Returns the target's manifest.
-
-    With hybridge's kernels, compiled if need be, where there is a compiler.
+    Uses hybridge's kernels if there is a compiler. Returns the target's manifest.
     """
+    from hybridge.export.api import export_model  # needs PyTorch, which prompts do not
+
     kernels: Literal["hybridge", "llm"] = "hybridge" if library.is_available() else "llm"
+    steps = ConsoleProgress(err)
     err.print(
         f"[bold]The target[/], {EMBEDDED.name}: 3 gated delta nets to 1 attention layer, with a multi-token-prediction drafter"
     )
-    manifest = export_checkpoint(
-        EMBEDDED, target, dataclasses.replace(TARGET_OPTIONS, kernels=kernels), force=True, validate=False
-    )
+    manifest = export_model(EMBEDDED, target, dataclasses.replace(TARGET_OPTIONS, kernels=kernels), force=True, progress=steps)
     if draft is not None:
         err.print("[bold]The draft model[/]: 1 gated delta net")
-        export_checkpoint(DRAFT, draft, dataclasses.replace(DRAFT_OPTIONS, kernels=kernels), force=True, validate=False)
+        export_model(DRAFT, draft, dataclasses.replace(DRAFT_OPTIONS, kernels=kernels), force=True, progress=steps)
     if dspark is not None:
         err.print("[bold]The target[/] once more, with a block drafter (DSpark) in place of multi-token prediction")
         options = dataclasses.replace(DSPARK_OPTIONS, kernels=kernels)
-        export_checkpoint(EMBEDDED, dspark, options, force=True, validate=False, drafter=DSPARK)
+        export_model(EMBEDDED, dspark, options, force=True, drafter=DSPARK, progress=steps)
     return manifest
 
 

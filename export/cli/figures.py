@@ -1,4 +1,4 @@
-"""The figures that the main job should reach, measured on an artifact."""
+"""Measure the figures of ``hybridge demo`` and ``bench``, each beside its target."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Figure:
 
 
 def figures(manifest: Manifest, report: ValidationReport, session: Session) -> list[Figure]:
-    """Measure the figures of the main job, here and now."""
+    """Measure the figures of ``hybridge demo``."""
     return [*_correctness(report), _file_size(manifest), _rejection(manifest, session), *_rollback_memory(manifest)]
 
 
@@ -91,7 +91,7 @@ def _rejection(manifest: Manifest, session: Session) -> Figure:
 
 
 def _rollback_memory(manifest: Manifest) -> list[Figure]:
-    """The state that staging adds: here, and for Qwen3.5-0.8B's layers at the default max_seq_len."""
+    """Measure the state that staging adds, for this model and for Qwen3.5-0.8B's layers."""
     import torch
 
     from hybridge.cache import HybridCache
@@ -117,7 +117,7 @@ def _share(model: str, layers: list[tuple[int, int]]) -> Figure:
 
 
 def rejection(session: Session) -> tuple[bool, float, float, float]:
-    """Whether verify and commit(0) leave the committed state as it was, and the median ms of verify, commit(0) and decode."""
+    """Return True if a rejection leaves the state unchanged, and the median ms of verify, commit(0) and decode."""
     session.reset()
     session.prefill(PROMPT)
     before = committed_state(session)
@@ -133,14 +133,14 @@ def rejection(session: Session) -> tuple[bool, float, float, float]:
 
 
 def committed_state(session: Session) -> dict[str, bytes]:
-    """Return the state of the accepted tokens as bytes: attention's rows up to the length, and all the bounded state."""
+    """Return the committed state as bytes: rows of attention up to the length, and all recurrent state."""
     state = {name: array for name, array in session.state().items() if "staged" not in name and name != "operations"}
     rows = {name: array[:, : session.length] for name, array in state.items() if name.endswith((".keys", ".values"))}
     return {name: array.tobytes() for name, array in (state | rows).items()}
 
 
 def milliseconds(call: Callable[[], object], repeats: int = 50, before: Callable[[], object] = lambda: None) -> float:
-    """The median time of a call; ``before`` each is what it needs and is not timed."""
+    """Return the median time of a call. before: runs before each call, and is not timed."""
     times = []
     for _ in range(repeats):
         before()
@@ -158,26 +158,26 @@ def print_figures(results: list[Figure]) -> None:
     out.print(grid)
 
 
-# The figures that speculation should reach, measured on one target and all its drafters.
+# Figures of speculation, measured on one target with all its drafters
 
 
 CODE, RANDOM, FIXED = "Code, greedy", "Random bytes", "Code, greedy, always the longest block"
 HOT = Sampling(temperature=100.0)
-"""Every token is about as likely as any other: text that no drafter can predict."""
+"""All tokens are about equally likely: text that no drafter can predict."""
 FEW = Sampling(temperature=1.0, top_k=6)
-"""A small vocabulary, for every cell of the test to get its draws."""
+"""A small vocabulary, so that every cell of the test gets draws."""
 LONG_TURN, RANDOM_PROMPTS = 1500, 16
 
 Notify = Callable[[int, int], None]
 SURELY_OTHER = 1e-5
-"""A p-value that chance alone does not bring; broken acceptance rules are far below it."""
+"""A p-value below which an acceptance rule is surely broken: chance alone does not reach it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """The models measured: a target and all ways to generate from it; draft is the draft model's artifact.
+    """The models to measure: a target with its drafters by name.
 
-    sessions: of the ways whose drafter is in another artifact of the same target.
+    sessions: those of drafters in another artifact of the same target. draft: the artifact of the draft model.
     """
 
     session: Session
@@ -188,13 +188,13 @@ class Subject:
 
     @property
     def room(self) -> int:
-        """Return how many new tokens every prompt leaves room for, at most 1,000."""
+        """Return the number of new tokens for which every prompt leaves room, at most 1,000."""
         return min(1000, self.session.max_seq_len - max(len(prompt) for prompt in self.prompts))
 
 
 @dataclass(kw_only=True)
 class BenchReport:
-    """outcomes by text and way; p-values of the sampling by drafter; the median ms of going back a long turn."""
+    """Outcomes by text and drafter, p-values of the sampling by drafter, and the median ms of going back a long turn."""
 
     outcomes: dict[str, dict[str, Outcome]] = field(default_factory=dict)
     sampling: dict[str, float] = field(default_factory=dict)
@@ -204,15 +204,15 @@ class BenchReport:
 
     @property
     def lossless(self) -> bool:
-        """Return whether no token or distribution differs, as far as can be told: one of 100 fair samplings has p < 0.01."""
+        """Return whether no token and no distribution differs; one of 100 fair samplings has p < 0.01."""
         return not self._sum("differing") and all(p > SURELY_OTHER for p in self.sampling.values())
 
     def best(self, text: str) -> tuple[str, float]:
-        """Return the fastest drafter on a text, and how many times faster than plain decoding it is."""
+        """Return the fastest drafter on a text, and its speed relative to plain decoding."""
         return max(self._times(text), key=lambda each: each[1])
 
     def worst(self, text: str) -> tuple[str, float]:
-        """Return the slowest drafter on a text, likewise."""
+        """Return the slowest drafter on a text, and its speed relative to plain decoding."""
         return min(self._times(text), key=lambda each: each[1])
 
     def _times(self, text: str) -> list[tuple[str, float]]:
@@ -220,12 +220,13 @@ class BenchReport:
         return [(name, each.times(outcomes[PLAIN])) for name, each in outcomes.items() if name != PLAIN]
 
     def overhead(self) -> float:
-        """Return the seconds of commits and of all bookkeeping for each second of verifying."""
+        """Return the seconds of commits and bookkeeping for each second of verifying."""
         total = self.outcomes[FIXED]["prompt lookup"].total
         useful = total.draft_seconds + total.decode_seconds + total.verify_seconds
         return (total.new_seconds - useful) / total.verify_seconds
 
     def figures(self) -> list[Figure]:
+        """Return the figures beside their targets."""
         best, speed = self.best(CODE)
         worst, random_speed = self.worst(RANDOM)
         overhead, p = self.overhead(), min(self.sampling.values())
@@ -315,24 +316,26 @@ def measure(subject: Subject, tokens: int, samples: int, notify: Notify) -> Benc
 
 @dataclass
 class ProgressCount:
-    """Counts what is done for a progress bar."""
+    """Counts steps for a progress bar."""
 
     notify: Notify
     total: int
     count: int = 0
 
     def done(self) -> None:
+        """Count a step."""
         self.count += 1
         self.notify(self.count, self.total)
 
 
 def random_prompts(session: Session, count: int, length: int) -> list[list[int]]:
+    """Return prompts of random bytes."""
     rng = random.Random(0)
     return [[rng.randrange(min(256, session.vocab_size)) for _ in range(min(64, length))] for _ in range(count)]
 
 
 def check_sampling(subject: Subject, samples: int, done: Callable[[], None]) -> dict[str, float]:
-    """Return p-values without a drafter and with each; for the draft model with the probabilities that it draws from."""
+    """Return p-values of the sampling without a drafter, and with models that draw their draft tokens."""
     text = tuple(subject.prompts[0][:40])
     drafts = {PLAIN: None, "the target as its own draft model": subject.session}
     if subject.draft is not None:
@@ -345,7 +348,7 @@ def check_sampling(subject: Subject, samples: int, done: Callable[[], None]) -> 
 
 
 def undo_ms(session: Session, tokens: int) -> float:
-    """Return the median time of going back over a turn of so many tokens by snapshot."""
+    """Return the median ms of going back over a turn of ``tokens`` by a snapshot."""
     session.reset()
     session.prefill([1])
     session.snapshot(0)

@@ -2,59 +2,106 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin, get_type_hints
 
-from pydantic import ConfigDict
-from pydantic.dataclasses import dataclass
-
+from hybridge.cache.defaults import DEFAULT_MAX_SEQ_LEN
 from hybridge.cache.errors import UsageError
 from hybridge.runtime.defaults import LONG_TEXT
 
-STRICT = ConfigDict(extra="forbid", strict=True)
+STRICT: Any = {"extra": "forbid", "strict": True}
+"""pydantic's configuration of these dataclasses, without pydantic: the command line imports this file, and starts fast."""
 Bits = tuple[tuple[str, int], ...]
 """Patterns of weights' names with the bits that those have."""
 
 
-@dataclass(frozen=True, kw_only=True, config=STRICT)
-class ExportOptions:
-    """Every choice of an export; goes into the manifest unchanged.
+def option(default: Any, text: str, *, least: int | None = None, flag: str | None = None, command: bool = True) -> Any:
+    """Return a field of ``ExportOptions``, from which ``hybridge export`` makes an option, too.
 
-    format says who runs it: ExecuTorch (pte) or onnxruntime; backend and kernels are for the first alone. hybridge's kernels
-    leave no backend anything to compute: see ``lowered_to``.
-    max_seq_len, prefill_chunk and the verify lengths are in tokens. quantize is for linear layers, embedding_quantize for the
-    embedding and a head that is tied to it; group_size columns share a scale. quantize keep has the blocks of a GGUF file as
-    they are, its embedding included; auto, which no manifest has, is what the checkpoint's kind asks for. rounding says how a
-    weight's scales are found without data, calibrate on what texts it was rounded instead: the model's own or somebody's.
-    recipe and bits give weights other bits by their names. kv_cache is for keys and values of full attention, see ``kv_dtype``.
-    shorter_verify_lens, ascending and below verify_len, are further verify methods for shorter blocks. tap_layers are indices
-    into transformers' ``hidden_states`` (0 the embeddings, i after i layers, -1 the last, after the final norm), put out beside
-    the logits. mtp: with the checkpoint's own layers of multi-token prediction, which propose draft_len tokens. draft_blocks:
-    lengths of the blocks that a drafter of its own checkpoint proposes, the text's last token included, ascending.
-    draft_quantize: the drafter's linear layers; as quantize says if it is same.
+    text: help for both. least: lowest value on the command line. flag: the option, if it is named otherwise. command: False
+    leaves it out of the command line.
+    """
+    return field(default=default, metadata={"help": text, "min": least, "flag": flag, "command": command})
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Every choice of an export; goes into the manifest unchanged. Raises UsageError for a value of the wrong kind.
+
+    On the command line, verify_len with shorter_verify_lens, bits, tap_layers and draft_blocks are lists with commas, and
+    quantize is auto by default, which no manifest has.
     """
 
-    max_seq_len: int = 2048
-    prefill_chunk: int = 64
-    verify_len: int = 8
-    snapshot_slots: int = 2
-    format: Literal["pte", "onnx"] = "pte"
-    backend: Literal["xnnpack", "portable"] = "xnnpack"
-    dtype: Literal["float32"] = "float32"
-    kernels: Literal["hybridge", "llm", "aten"] = "hybridge"
-    quantize: Literal["auto", "none", "keep", "8da4w", "4w", "8w"] = "none"
-    group_size: int = 32
-    embedding_quantize: Literal["none", "4w", "5w", "6w", "8w"] = "none"
-    rounding: Literal["nearest", "search", "blocks"] = "search"
-    calibrate: Literal["none", "self", "text"] = "none"
-    recipe: Literal["none", "small", "balanced", "quality"] = "none"
-    bits: Bits = ()
-    kv_cache: Literal["auto", "float32", "float16", "int8"] = "auto"
-    shorter_verify_lens: tuple[int, ...] = ()
-    tap_layers: tuple[int, ...] = ()
-    mtp: bool = False
-    draft_len: int = 4
-    draft_blocks: tuple[int, ...] = ()
-    draft_quantize: Literal["same", "none", "8da4w", "4w", "8w"] = "same"
+    max_seq_len: int = option(2048, f"Tokens that the state can hold; {DEFAULT_MAX_SEQ_LEN} if left out.", least=1)
+    prefill_chunk: int = option(64, "Tokens of one prefill call.", least=1)
+    verify_len: int = option(8, "Most tokens of one verify call; 4,8,16 gives shorter blocks methods of their own.")
+    snapshot_slots: int = option(2, "States that can be kept to come back to.", least=0)
+    format: Literal["pte", "onnx"] = option("pte", "Who runs it: ExecuTorch (pte) or onnxruntime (onnx).")
+    backend: Literal["xnnpack", "portable"] = option(
+        "xnnpack", "Who computes the dense parts of a .pte, unless hybridge's kernels do; xnnpack if left out."
+    )
+    dtype: Literal["float32"] = option("float32", "Of weights and state.")
+    kernels: Literal["hybridge", "llm", "aten"] = option(
+        "hybridge",
+        "hybridge's own (fastest; left out, these), the stock runtime's llama:: ones, or core operators that any build has.",
+    )
+    quantize: Literal["auto", "none", "keep", "8da4w", "4w", "8w"] = option(
+        "none",
+        "Linear layers in 4 or 8 bits; 8da4w also rounds what goes into them to 8 bits; keep has a GGUF file's own bits, its "
+        "embedding's too; none is float32. auto: what one would ship, which with hybridge's kernels is keep for a quantized "
+        "GGUF file and --recipe balanced for all else, with others none.",
+    )
+    group_size: int = option(32, "Columns of a weight that share a scale: 32, 64, 128.")
+    embedding_quantize: Literal["none", "4w", "5w", "6w", "8w"] = option(
+        "none", "The embedding, and the output layer where it is tied to it."
+    )
+    rounding: Literal["nearest", "search", "blocks"] = option(
+        "search",
+        "How weights are rounded: blocks have a scale and a minimum for each group, search a scale by the least error, nearest "
+        "one by the largest number. blocks if left out, where there are kernels for them, else search.",
+    )
+    calibrate: Literal["none", "self", "text"] = option(
+        "none", "Round weights for this file of text, or 'self' for texts that the model makes itself; slower."
+    )
+    recipe: Literal["none", "small", "balanced", "quality"] = option(
+        "none", "Bits by what their rounding costs; implies --quantize 8da4w and bits of the embedding."
+    )
+    bits: tuple[tuple[str, int], ...] = option(
+        (),
+        "Bits (4, 5, 6, 8 or 32) of weights by patterns of their names, such as 'out_proj=8,self_attn.*=8'; the last counts.",
+    )
+    kv_cache: Literal["auto", "float32", "float16", "int8"] = option(
+        "auto",
+        "Keys and values of full attention; fewer bits make long contexts cheap. auto: float16 for quantized weights and more "
+        f"than {LONG_TEXT} tokens, else float32.",
+    )
+    shorter_verify_lens: tuple[int, ...] = option(
+        (), "Further verify methods for shorter blocks, ascending and below verify_len.", command=False
+    )
+    tap_layers: tuple[int, ...] = option(
+        (), "Layers whose hidden states are put out too: 0 the embeddings, 3 after 3 layers, -1 after the last norm."
+    )
+    mtp: bool = option(False, "With the checkpoint's own layers of multi-token prediction.")
+    draft_len: int = option(4, "Tokens that this drafter proposes at once.", least=1)
+    draft_blocks: tuple[int, ...] = option(
+        (),
+        "Tokens of its blocks, the text's last one included; 4,8 gives shorter ones methods of their own. Left out, the "
+        "drafter's own length, as far as a verify takes it.",
+        flag="--draft-block",
+    )
+    draft_quantize: Literal["same", "none", "8da4w", "4w", "8w"] = option(
+        "same", "A drafter's linear layers; same: as --quantize."
+    )
+
+    __pydantic_config__: ClassVar[Any] = STRICT
+
+    def __post_init__(self) -> None:
+        for name, kind in _kinds().items():
+            if not _fits(getattr(self, name), kind):
+                wanted = " or ".join(map(repr, get_args(kind))) if get_origin(kind) is Literal else kind
+                wanted = wanted.__name__ if type(wanted) is type else wanted
+                raise UsageError(f"the option {name} is {getattr(self, name)!r}, but must be {wanted}.")
 
     @property
     def verify_lens(self) -> list[int]:
@@ -88,6 +135,30 @@ class ExportOptions:
     def fixed_shapes(self) -> bool:
         """Return whether a method takes a fixed number of tokens; else a verify takes fewer too."""
         return self.format == "pte"
+
+
+ExportOptions.__doc__ = "\n".join([
+    f"{ExportOptions.__doc__}\n    Attributes:",
+    *(f"        {each.name}: {each.metadata['help']}" for each in fields(ExportOptions)),
+])  # fmt: skip
+
+
+@cache
+def _kinds() -> dict[str, Any]:
+    """Return the type of each option."""
+    hints = get_type_hints(ExportOptions)
+    return {each.name: hints[each.name] for each in fields(ExportOptions)}
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    """Return whether a value has exactly a type, a choice, or a tuple of such."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return value in inner
+    if origin is not tuple:
+        return type(value) is kind
+    inner = inner[:1] * len(value) if isinstance(value, tuple) and inner[-1] is ... else inner
+    return isinstance(value, tuple) and len(value) == len(inner) and all(map(_fits, value, inner))
 
 
 LIMITS = {
@@ -162,7 +233,7 @@ MOST_BLOCKS = 64
 LONGEST_BLOCK = 513
 
 
-@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid", strict=True))
+@dataclass(frozen=True, kw_only=True)
 class DrafterDescription:
     """The drafter of an artifact.
 
@@ -175,6 +246,8 @@ class DrafterDescription:
     taps: tuple[int, ...]
     blocks: tuple[int, ...]
     samples: bool = False
+
+    __pydantic_config__: ClassVar[Any] = STRICT
 
     @property
     def methods(self) -> dict[str, int]:

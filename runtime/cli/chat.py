@@ -1,4 +1,4 @@
-"""``hybridge chat``: lines from a terminal as messages and commands."""
+"""``hybridge chat``: talk with a model, one line a message, with commands that begin with a slash."""
 
 from __future__ import annotations
 
@@ -10,17 +10,39 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.markup import escape
 
 from hybridge.cache.errors import HybridgeError, UsageError
-from hybridge.runtime.cli.console import ShownReasoning, err, print_json
-from hybridge.runtime.cli.generating import stats_table
-from hybridge.runtime.core.statistics import GenerationStats
+from hybridge.runtime.cli.console import ShownReasoning, err, print_json, stats_table
+from hybridge.runtime.cli.options import (
+    ArtifactArgument,
+    CacheOptions,
+    DrafterOptions,
+    GenerationOptions,
+    JsonOption,
+    NewTokensOption,
+    SystemOption,
+    TemplateOptions,
+    ThreadsOption,
+    with_options,
+)
 from hybridge.runtime.files import private_folder
-from hybridge.runtime.text.conversation import Conversation
-from hybridge.runtime.text.text_stream import Message
 
+if TYPE_CHECKING:  # numpy and tokenizers take long to start: they are imported when the command runs
+    from hybridge.runtime.core.statistics import GenerationStats
+    from hybridge.runtime.text.conversation import Conversation
+
+EXAMPLES = (
+    "hybridge chat OUT",
+    "hybridge chat OUT --system 'Answer in one sentence.' --temperature 0.7",
+    "hybridge chat OUT --no-thinking --draft OUT2",
+    "hybridge chat OUT --load talk.state",
+)
+PROMPT = "> "
+MOST_LINES = 1000
 HELP = """/undo         take the last message and its answer back
 /retry        another answer to the last message
 /save FILE    keep the conversation and the model's state
@@ -31,24 +53,52 @@ HELP = """/undo         take the last message and its answer back
 /exit         leave (also Ctrl-D); Ctrl-C stops an answer"""
 
 
-def talk(conversation: Conversation, opening: list[Message], *, json: bool, remember: bool) -> None:
-    """Read messages from stdin and answer them until there are no more; ``opening`` stands before every conversation.
+@with_options
+def chat(
+    artifact: ArtifactArgument,
+    *,
+    system: SystemOption = None,
+    template: TemplateOptions,
+    load: Annotated[Path | None, typer.Option("--load", help="Go on with a saved conversation.")] = None,
+    max_new_tokens: NewTokensOption = 512,
+    drafter: DrafterOptions,
+    generation: GenerationOptions,
+    cache: CacheOptions,
+    threads: ThreadsOption = None,
+    history: Annotated[
+        bool, typer.Option("--history/--no-history", help="Remember what is typed at a terminal for the next chat.")
+    ] = True,
+    json: JsonOption = False,
+) -> None:
+    """Talk with a model: one line is one message; /help lists the commands. Answers go to stdout."""
+    from hybridge.runtime.text.chat_template import load_template, reasoning_parser
+    from hybridge.runtime.text.conversation import Conversation
+    from hybridge.runtime.text.generate import GenerationSettings, kept_checkpoints, open_text_model
 
-    remember: what is typed at a terminal comes back in the next chat.
-    """
-    gc.freeze()
-    with lines([line.split()[0] for line in HELP.splitlines()], remember=remember) as read:
-        Terminal(conversation, opening, json).loop(read)
+    sampling, variables = generation.sampling(), template.variables()
+    model = open_text_model(artifact, threads=threads, **vars(drafter))
+    settings = GenerationSettings(
+        drafter=model.drafter, sampling=sampling, stop=tuple(generation.stop or ()), max_new_tokens=max_new_tokens,
+        constrain=generation.constrain(model), splitter=reasoning_parser(model.artifact, model.tokenizer),
+    )  # fmt: skip
+    opening = [{"role": "system", "content": text} for text in system or ()]
+    render = load_template(model.artifact, variables, template.thinking)
+    with kept_checkpoints(model.session, cache.cache_bytes, cache.cache_dir) as checkpoints:
+        conversation = Conversation(model.session, model.tokenizer, render, settings, opening, checkpoints)
+        if load is not None:
+            conversation.load(load)
+        gc.freeze()
+        with lines([line.split()[0] for line in HELP.splitlines()], remember=history) as read:
+            Terminal(conversation, json).loop(read)
 
 
 @dataclass
 class Terminal:
-    """Reads messages and commands until there are no more."""
+    """Reads messages and commands, and shows answers."""
 
     conversation: Conversation
-    opening: list[Message]
     json: bool
-    stats: GenerationStats = field(default_factory=GenerationStats)
+    stats: GenerationStats | None = None
     ended: bool = False
     reasoning: ShownReasoning = field(default_factory=ShownReasoning)
 
@@ -57,7 +107,7 @@ class Terminal:
             self.conversation.think = self.reasoning.show
 
     def loop(self, lines: Lines) -> None:
-        """Read one line after the other; what cannot be done is printed and changes nothing."""
+        """Read one line after the other. Errors are printed, and change nothing."""
         err.print("[dim]/help lists the commands[/]")
         while not self.ended:
             try:
@@ -84,18 +134,21 @@ class Terminal:
         commands[name](argument.strip())
 
     def _answer(self, ask: Callable[..., Iterator[str]], *words: str) -> None:
-        """Write an answer as it comes; Ctrl-C stops it, and its text so far stays."""
+        """Write an answer as it comes. Ctrl-C stops it; its text so far stays."""
+        from hybridge.runtime.core.statistics import GenerationStats
+
         self.stats = GenerationStats()
         pieces = ask(*words, self.stats)
         try:
             for piece in filter(None, pieces):
                 self._write(piece)
         except KeyboardInterrupt:
-            pieces.close()  # type: ignore[attr-defined]  # commits what was written, no more
+            pieces.close()  # type: ignore[attr-defined]  # commits the text that was written
             err.print(" [dim](stopped)[/]", end="")
         self._finish()
 
     def _finish(self) -> None:
+        assert self.stats is not None
         if self.json:
             print_json({**self.conversation.messages[-1], "stats": self.stats.to_dict()})
         else:
@@ -129,12 +182,12 @@ class Terminal:
         err.print(f"[dim]{len(self.conversation.turns)} exchanges, {self.conversation.session.length} tokens[/]")
 
     def _reset(self, _: str) -> None:
-        old = self.conversation
-        old.session.reset()
-        self.conversation = Conversation(old.session, old.tokenizer, old.render, old.settings, self.opening, old.checkpoints)
+        self.conversation.reset()
 
     def _stats(self, _: str) -> None:
-        err.print(stats_table(self.stats, None))
+        from hybridge.runtime.core.statistics import GenerationStats
+
+        err.print(stats_table(self.stats or GenerationStats(), None))
 
     def _help(self, _: str) -> None:
         err.print(HELP, highlight=False)
@@ -149,34 +202,29 @@ def _file(argument: str, command: str) -> Path:
     return Path(argument).expanduser()
 
 
-# Lines that a person types: edited and remembered where there is a terminal, and read as they are where there is
-# none.
-
-
-PROMPT = "> "
-MOST_LINES = 1000
+# Lines that a person types: edited and remembered at a terminal, or else read as they are
 
 
 class Lines:
-    """Reads one line after the other. editor: Python's readline, which ``input`` uses from then on; none without a terminal."""
+    """Reads lines. editor: Python's readline, which ``input`` uses once it is imported; None without a terminal."""
 
     def __init__(self, editor: ModuleType | None = None) -> None:
         self.editor = editor
         self.read_lines = 0
 
     def read(self) -> str:
-        """Return the next line. Raises EOFError where there is none."""
+        """Return the next line. Raises EOFError at the end."""
         if self.editor is None:
             err.print(f"[bold]{PROMPT}[/]", end="")
             return input()
-        line = input(PROMPT)  # readline must know the prompt, to move the cursor behind it
+        line = input(PROMPT)  # readline must know the prompt to place the cursor
         self.read_lines += bool(line)
         return line
 
 
 @contextmanager
 def lines(words: Sequence[str], *, remember: bool) -> Iterator[Lines]:
-    """Yield the lines of stdin. On a terminal Tab completes ``words``, and earlier lines come back if they are remembered."""
+    """Yield a reader of stdin. At a terminal, Tab completes ``words``, and lines of earlier chats come back if ``remember``."""
     editor = _editor() if sys.stdin.isatty() and sys.stdout.isatty() else None
     read = Lines(editor)
     if editor is None:
@@ -193,13 +241,13 @@ def lines(words: Sequence[str], *, remember: bool) -> Iterator[Lines]:
 
 
 def history_file() -> Path:
-    """Return where lines are remembered: in ``hybridge`` of the user's folder for the state of programs."""
+    """Return the file of remembered lines, in the user's folder for the state of programs."""
     root = os.environ.get("XDG_STATE_HOME")
     return (Path(root) if root else Path.home() / ".local" / "state") / "hybridge" / "chat-history"
 
 
 def _editor() -> ModuleType | None:
-    """Some builds of Python have none: then lines are read without editing."""
+    """Return readline; None for builds of Python without it."""
     try:
         import readline
     except ImportError:
@@ -212,9 +260,9 @@ def _complete(editor: ModuleType, words: Sequence[str]) -> None:
         found = [word for word in words if beginning.startswith("/") and word.startswith(beginning)]
         return found[number] if number < len(found) else None
 
-    editor.set_completer_delims(" \t\n")  # the slash is a part of a command
+    editor.set_completer_delims(" \t\n")  # the slash is part of a command
     editor.set_completer(completed)
-    # macOS has editline in its place, with settings of its own.
+    # macOS has editline instead, with settings of its own.
     editor.parse_and_bind("bind ^I rl_complete" if "libedit" in (editor.__doc__ or "") else "tab: complete")
 
 
@@ -223,11 +271,11 @@ def _load(editor: ModuleType) -> None:
     try:
         editor.read_history_file(history_file())
     except OSError:
-        return  # the first chat, or a file that is somebody else's
+        return  # the first chat, or another user's file
 
 
 def _save(editor: ModuleType, new: int) -> None:
-    """Append the new lines, for its owner alone: another chat may have written its own meanwhile."""
+    """Append the new lines, because another chat may have written its own; only the owner can read the file."""
     file = history_file()
     try:
         private_folder(file.parent, file.parent)

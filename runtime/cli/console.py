@@ -1,32 +1,55 @@
-"""Parts that all commands share: the two consoles, and what is printed on them."""
+"""Print on the two consoles, and end the process: exit codes, signals, and the tables that several commands share."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
+import signal
 import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hybridge.cache.errors import UsageError
+from hybridge.cache.errors import HybridgeError, UsageError
+from hybridge.cache.imports import needs_export
+from hybridge.runtime.files import is_anything_unfinished, undo_unfinished
+
+if TYPE_CHECKING:  # numpy takes long to start
+    from hybridge.runtime.core.statistics import GenerationStats
 
 # A pipe has no width; 80 columns would cut names.
 out = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140)
 err = Console(stderr=True)
 
+SHOW_CURSOR = b"\x1b[?25h"
+INTERRUPTED = b"\nInterrupted.\n"
+PLAIN_STEPS = 16
+"""Most tokens that are decoded to measure plain decoding."""
+LEAST_TOKENS = 32
+"""Fewest new tokens whose speed is compared: in a shorter text a single slow call decides."""
+
 
 def print_json(content: Any) -> None:
-    """Print one JSON document on stdout, whatever the terminal."""
+    """Print a JSON document on stdout, independent of the terminal."""
     sys.stdout.write(json.dumps(content, indent=2) + "\n")
 
 
+def write_json(path: Path, content: Any) -> None:
+    """Write a JSON document to a file. Raises OSError."""
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
 def table(title: str, *columns: str) -> Table:
-    """Return a table whose first column is text and whose others are aligned right."""
+    """Return a table whose first column is aligned left and whose others are aligned right."""
     grid = Table(title=title, title_justify="left", title_style="bold")
     for i, column in enumerate(columns):
         grid.add_column(column, justify="left" if i == 0 else "right")
@@ -39,7 +62,7 @@ def megabytes(size: int) -> str:
 
 
 def numbers(text: str, option: str, example: str, lowest: int) -> list[int]:
-    """Return the different numbers of ``text``, ascending, at least one; wrong usage of ``option`` if it is something else."""
+    """Return the numbers of ``text``, ascending. Raises BadParameter for ``option`` unless they are different and valid."""
     parts = [part.strip() for part in text.split(",")]
     expected = f"expected different numbers of {lowest} or more with commas between them, such as {example}."
     if not all(part.isascii() and part.isdigit() and int(part) >= lowest for part in parts):
@@ -50,32 +73,114 @@ def numbers(text: str, option: str, example: str, lowest: int) -> list[int]:
 
 
 def check_writable_file(path: Path) -> None:
-    """Raises UsageError where ``path`` cannot become a file, before the work that would be lost."""
+    """Raise UsageError if ``path`` cannot become a file, before the work that would be lost."""
     if path.is_dir() or not path.absolute().parent.is_dir():
         raise UsageError(f"{path} cannot be written: it is a folder, or its folder does not exist.")
 
 
-def write_json(path: Path, content: Any) -> None:
-    """Write one JSON document to a file. Raises OSError."""
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-
-# A model's reasoning in the terminal: dim and on stderr, so that answers alone go to stdout.
-
-
 class ShownReasoning:
-    """Shows reasoning as it comes, and where it ends."""
+    """Shows a model's reasoning as it comes: dim and on stderr, so that only answers go to stdout."""
 
     def __init__(self) -> None:
         self._open = False
 
     def show(self, piece: str) -> None:
-        """Show what comes next of it."""
+        """Show the next piece."""
         err.print(escape(piece), style="dim", end="", highlight=False, soft_wrap=True)
         self._open = True
 
     def end(self) -> None:
-        """Begin a new line for the answer, if there was any."""
+        """Begin a new line for the answer if reasoning was shown."""
         if self._open:
             err.print("\n")
         self._open = False
+
+
+# Statistics of a generation
+
+
+def stats_table(stats: GenerationStats, plain: float | None) -> Table:
+    """Return a table of counts, times and speed of a generation. plain: seconds of a token without speculation, if known."""
+    grid = table("Generation", "", "")
+    for name, value in stats_rows(stats, plain):
+        grid.add_row(name, value)
+    return grid
+
+
+def stats_rows(stats: GenerationStats, plain: float | None) -> Iterator[tuple[str, str]]:
+    """Yield the names and values of that table."""
+    yield "prompt", f"{stats.prompt_tokens} tokens in {stats.prefill_seconds:.3f} s"
+    yield "new", f"{stats.new_tokens} tokens, {stats.tokens_per_second:.0f} tokens/s"
+    yield "draft tokens", f"{stats.proposed}, accepted {stats.accepted} ({stats.acceptance_rate:.0%})"
+    yield "mean accepted length", f"{stats.mean_accepted_length:.2f} tokens a block"
+    yield "calls", f"{stats.verifies} verifies, {stats.decodes} decodes, {stats.rollbacks} rollbacks"
+    for phase in ("draft", "verify", "commit", "decode"):
+        seconds = getattr(stats, f"{phase}_seconds")
+        yield phase, f"{seconds:.3f} s, {seconds / stats.new_seconds if stats.new_seconds else 0:.0%}"
+    faster = speed_up(stats, plain)
+    if faster is not None and plain is not None:
+        tokens_per_second = f"{1 / plain:.0f} tokens/s, measured on up to {PLAIN_STEPS} more tokens"
+        yield "speed-up over plain decoding", f"{faster:.2f}× ({tokens_per_second})"
+
+
+def speed_up(stats: GenerationStats, plain: float | None) -> float | None:
+    """Return how many times faster than plain decoding a generation was.
+
+    None if that would be noise: nothing was verified, or there are too few tokens.
+    """
+    if plain is None or not stats.verifies or stats.new_tokens < LEAST_TOKENS:
+        return None
+    return plain * stats.tokens_per_second
+
+
+# The process
+
+
+def run_and_exit(command: Callable[[], object]) -> None:
+    """Run ``command`` and exit: 0 for success, 1 for failed work, 2 for wrong usage, 130 for Ctrl-C, 143 for SIGTERM.
+
+    Call it on the main thread: only this one may handle signals.
+    """
+    # Silence import-time warnings of third-party libraries.
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    name = " ".join(["hybridge", *[word for word in sys.argv[1:] if not word.startswith("-")][:1]])
+    try:
+        with _exiting_at(signal.SIGTERM), _exiting_at(signal.SIGINT), needs_export(name):
+            command()
+    except HybridgeError as error:
+        _fail(str(error), error.exit_code)
+    except OSError as error:
+        _fail(f"{error.filename or 'the system'}: {error.strerror or error}.", 1)
+    except KeyboardInterrupt:
+        err.print("[bold red]Interrupted.[/]")
+        sys.exit(130)
+
+
+def _fail(message: str, exit_code: int) -> None:
+    err.print("[bold red]Error:[/]", escape(message), highlight=False, soft_wrap=True)
+    sys.exit(exit_code)
+
+
+@contextmanager
+def _exiting_at(signal_number: signal.Signals) -> Iterator[None]:
+    """Exit at a signal: by an exception, or directly while a file is being written (see runtime/files.py)."""
+    before = signal.getsignal(signal_number)
+    if before is signal.SIG_IGN:  # as nohup and a shell's background jobs set it
+        yield
+        return
+    signal.signal(signal_number, _exit)
+    try:
+        yield
+    finally:
+        signal.signal(signal_number, before)
+
+
+def _exit(number: int, frame: FrameType | None) -> None:
+    if is_anything_unfinished():
+        undo_unfinished()
+        os.write(2, SHOW_CURSOR * err.is_terminal + INTERRUPTED)  # no stream: this handler may have interrupted one
+        os._exit(128 + number)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(128 + number)

@@ -1,31 +1,26 @@
-"""``hybridge doctor``: what is here to export and run with, what is missing, and how to get it."""
+"""``hybridge doctor``: report what is installed, what is missing, and how to get it."""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
-import shutil
-import subprocess
-import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from packaging.requirements import Requirement
+import typer
 from rich.markup import escape
 
 import hybridge
 from hybridge.cache.errors import HybridgeError, KernelsError
-from hybridge.runtime import pinned
-from hybridge.runtime.cli.console import err, out, table
-from hybridge.runtime.kernels import compiling
-from hybridge.runtime.kernels import library as kernels
-from hybridge.runtime.native_log import without_native_log
-from hybridge.runtime.platforms import processor_name
+from hybridge.runtime.cli.console import err, out, print_json, table
+from hybridge.runtime.cli.options import JsonOption
+
+if TYPE_CHECKING:  # these, and the libraries that are checked, are imported when the command runs: help must not wait for them
+    from packaging.requirements import Requirement
 
 BRINGS = {
     "checkpoints": "GGUF files and LoRA adapters",
@@ -35,15 +30,29 @@ BRINGS = {
     "onnx": "--format onnx",
     "optimum": "optimum-cli export hybridge",
 }
-"""What each extra is for."""
+"""Purposes of the extras."""
 
+DEVELOPMENT = "dev"
+"""The extra for hybridge's own tests."""
+EXAMPLES = ("hybridge doctor", "hybridge doctor --json")
 CMAKE = (3, 28)
 """The oldest version that ExecuTorch's package has targets for."""
 
 
+def doctor(json: JsonOption = False) -> None:
+    """Say what is installed, which kernels run on this processor, what is missing and how to get it; exit code 1 if it must."""
+    report = examine()
+    if json:
+        print_json(report.to_dict())
+    else:
+        show(report)
+    if report.missing:
+        raise typer.Exit(1)
+
+
 @dataclass(frozen=True)
 class Finding:
-    """Something that was looked for: ``found`` says what there is. needed: without it hybridge does not work."""
+    """The result of one check. found: describes what is there. needed: hybridge does not work without it."""
 
     name: str
     found: str
@@ -53,26 +62,26 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Report:
-    """All findings by the part that they are about."""
+class Diagnosis:
+    """All findings, by part."""
 
     parts: dict[str, list[Finding]]
 
     @property
     def missing(self) -> list[Finding]:
-        """Return what is needed and not there."""
+        """Return the findings that are needed and not ok."""
         return [each for part in self.parts.values() for each in part if each.needed and not each.ok]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything for JSON."""
+        """Return everything, for JSON."""
         parts = {name: [asdict(each) for each in findings] for name, findings in self.parts.items()}
         return {"ok": not self.missing, "hybridge": hybridge.__version__, **parts}
 
 
-def examine(wanted: Requirements | None = None) -> Report:
-    """Look at everything. Compiles nothing."""
+def examine(wanted: Requirements | None = None) -> Diagnosis:
+    """Check everything, without compiling anything."""
     wanted = requirements() if wanted is None else wanted
-    return Report({
+    return Diagnosis({
         "system": list(_system()),
         "libraries": [_finding(each, wanted.install()) for each in wanted.needed] + list(_loads()),
         "kernels": _kernels(),
@@ -81,8 +90,8 @@ def examine(wanted: Requirements | None = None) -> Report:
     })  # fmt: skip
 
 
-def show(report: Report) -> None:
-    """Print a table for each part, and below them what to do."""
+def show(report: Diagnosis) -> None:
+    """Print a table for each part, and the remedies below."""
     for title, findings in report.parts.items():
         grid = table(title.capitalize(), "", "", "")
         grid.columns[2].justify = "left"
@@ -99,6 +108,8 @@ def show(report: Report) -> None:
 
 
 def _system() -> Iterator[Finding]:
+    from hybridge.runtime.platforms import processor_name
+
     yield Finding("hybridge", hybridge.__version__, ok=True)
     yield Finding("Python", f"{platform.python_version()}, {platform.platform()}", ok=True)
     yield Finding("processor", f"{processor_name()}, {platform.machine()}, {os.cpu_count()} cores", ok=True)
@@ -110,7 +121,7 @@ def _finding(each: Library, install: str) -> Finding:
 
 
 def _loads() -> Iterator[Finding]:
-    """Load what computes: a library may be there and miss one of the system's."""
+    """Load the libraries: one that is installed may miss a library of the system."""
     yield _tried("ExecuTorch loads", _load_executorch)
     if _has_torch():
         yield _tried("torch loads", _load_torch)
@@ -119,7 +130,7 @@ def _loads() -> Iterator[Finding]:
 def _has_torch() -> bool:
     try:
         return find_spec("torch") is not None
-    except ImportError as error:  # of a finder that somebody has added
+    except ImportError as error:  # raised by a finder that somebody has added
         return not isinstance(error, ModuleNotFoundError)
 
 
@@ -130,6 +141,10 @@ def _load_torch() -> str:
 
 
 def _load_executorch() -> str:
+    from hybridge.runtime import pinned
+    from hybridge.runtime.kernels import compiling
+    from hybridge.runtime.native_log import without_native_log
+
     with without_native_log():
         compiling.load_libraries(*pinned.OPERATORS_AND_BACKENDS)
     return f"{pinned.executorch_version()}, of {'hybridge' if pinned.uses_copies() else 'ExecuTorch'}'s wheel"
@@ -143,13 +158,17 @@ def _tried(name: str, load: Callable[[], str], remedy: str = "") -> Finding:
 
 
 def _kernels() -> list[Finding]:
-    """Where the kernels are, and for which instruction sets: asked of the library, as far as it is compiled."""
+    """Return the place of the kernels and, if they are compiled, their instruction sets."""
+    from hybridge.runtime.kernels import library as kernels
+
     remedy = "install g++ or clang++ (or set CXX), or export with --kernels llm"
     place = _tried("kernels", _kernels_place, remedy)
     return [place, _tried("instruction set", _instruction_sets)] if place.ok and kernels.is_built() else [place]
 
 
 def _kernels_place() -> str:
+    from hybridge.runtime.kernels import library as kernels
+
     if kernels.is_built():
         return str(kernels.path())
     if kernels.compiler() is None:
@@ -158,6 +177,8 @@ def _kernels_place() -> str:
 
 
 def _instruction_sets() -> str:
+    from hybridge.runtime.kernels import library as kernels
+
     chosen = kernels.instruction_set()
     others = [name for name in kernels.available_instruction_sets() if name != chosen]
     by = f" by {kernels.CHOICE}" if os.environ.get(kernels.CHOICE) else ""
@@ -165,7 +186,11 @@ def _instruction_sets() -> str:
 
 
 def _tools() -> Iterator[Finding]:
-    """The compiler and cmake are for kernels of another processor, and for apps."""
+    """Check the tools that compile kernels and apps."""
+    import shutil
+
+    from hybridge.runtime.kernels import library as kernels
+
     remedy = "install g++ or clang++, or set CXX; kernels and apps are compiled by it"
     yield _tool("C++ compiler", kernels.compiler(), remedy)
     remedy = f"pip install cmake, {'.'.join(map(str, CMAKE))} or newer; apps in C, C++, Kotlin or Swift need it"
@@ -173,7 +198,7 @@ def _tools() -> Iterator[Finding]:
 
 
 def _tool(name: str, path: str | None, remedy: str, least: tuple[int, ...] = ()) -> Finding:
-    """least: the oldest version that will do; one that cannot be read does."""
+    """Check a tool. least: the oldest version that will do; a version that cannot be read will do."""
     if path is None:
         return Finding(name, "none found", ok=False, needed=False, remedy=remedy)
     banner = _banner(path)
@@ -182,8 +207,10 @@ def _tool(name: str, path: str | None, remedy: str, least: tuple[int, ...] = ())
 
 
 def _banner(path: str) -> str:
-    """Return the first line of what a program says of its version."""
-    done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)  # noqa: S603  # the user's own
+    """Return the first line that a program prints for --version."""
+    import subprocess
+
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)  # noqa: S603  # the user's own program
     return (done.stdout.splitlines() or ["of unknown version"])[0]
 
 
@@ -195,16 +222,12 @@ def _extra(name: str, libraries: list[Library], install: str) -> Finding:
     return Finding(name, found, ok=not lacking, needed=False, remedy=install)
 
 
-# What hybridge asks for of other libraries, what is installed of it, and how to get the rest.
-
-
-DEVELOPMENT = "dev"
-"""An extra for hybridge's own tests."""
+# Libraries that hybridge needs
 
 
 @dataclass(frozen=True)
 class Library:
-    """A library that is asked for; installed is its version here, if any."""
+    """A required library. installed: its version here, if any."""
 
     name: str
     wanted: str
@@ -214,27 +237,34 @@ class Library:
 
 @dataclass(frozen=True)
 class Requirements:
-    """The libraries that hybridge needs, those of each extra, and what ``pip install`` calls hybridge itself."""
+    """The libraries that hybridge needs, those of each extra, and the name of hybridge for ``pip install``."""
 
     needed: list[Library]
     extras: dict[str, list[Library]]
     name: str
 
     def install(self, extra: str | None = None) -> str:
-        """Return the command that installs what an extra asks for, or what is always needed."""
+        """Return the command that installs the libraries of an extra, or those that are always needed."""
         return f"pip install '{self.name}[{extra}]'" if extra else f"pip install {self.name}"
 
 
 def requirements(checkout: Path | None = None) -> Requirements:
-    """Read them of ``checkout``'s pyproject.toml, whose installed description may be older, or else of that description."""
+    """Read the requirements from a checkout's pyproject.toml, or else from the installed metadata, which may be older."""
+    import tomllib
+    from importlib.metadata import requires
+
+    from packaging.requirements import Requirement
+
     folder = Path(hybridge.__file__).parents[2] if checkout is None else checkout
     project = folder / "pyproject.toml"
     if project.is_file():
         return _of_project(tomllib.loads(project.read_text(encoding="utf-8"))["project"], str(folder))
-    return _of_description([Requirement(text) for text in requires("hybridge") or ()])
+    return _of_metadata([Requirement(text) for text in requires("hybridge") or ()])
 
 
 def _of_project(project: dict[str, object], name: str) -> Requirements:
+    from packaging.requirements import Requirement
+
     needed, extras = project["dependencies"], project["optional-dependencies"]
     assert isinstance(needed, list)
     assert isinstance(extras, dict)
@@ -243,7 +273,7 @@ def _of_project(project: dict[str, object], name: str) -> Requirements:
     }, name)  # fmt: skip
 
 
-def _of_description(wanted: list[Requirement]) -> Requirements:
+def _of_metadata(wanted: list[Requirement]) -> Requirements:
     needed = [each for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})]
     rest = [each for each in wanted if each not in needed]
     names = sorted({value for each in rest for value in _extras_of(each)} - {DEVELOPMENT})
@@ -260,13 +290,15 @@ def _extras_of(requirement: Requirement) -> Iterable[str]:
 
 
 def _libraries(wanted: Iterable[Requirement]) -> list[Library]:
-    return [_library(each) for each in wanted if each.name != hybridge.__name__]  # an extra may ask for another one
+    return [_library(each) for each in wanted if each.name != hybridge.__name__]  # an extra may require another extra
 
 
 def _library(wanted: Requirement) -> Library:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         found = version(wanted.name)
     except PackageNotFoundError:
         return Library(wanted.name, str(wanted.specifier), None, fits=False)
-    # A build for one kind of processor, such as 2.13.0+cpu, is that version.
+    # A build for one kind of processor, such as 2.13.0+cpu, counts as that version.
     return Library(wanted.name, str(wanted.specifier), found, fits=wanted.specifier.contains(found, prereleases=True))

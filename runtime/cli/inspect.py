@@ -1,21 +1,46 @@
-"""``hybridge inspect``: a manifest as tables."""
+"""``hybridge inspect``: show an artifact's manifest as tables."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 
-from hybridge.runtime.artifacts.artifact import Artifact
-from hybridge.runtime.artifacts.manifest import Manifest, OnnxEntry, TensorEntry
-from hybridge.runtime.artifacts.options import DrafterDescription
-from hybridge.runtime.artifacts.program_check import other_version
-from hybridge.runtime.cli.console import megabytes, out, table
+from hybridge.runtime.cli.console import check_writable_file, megabytes, out, print_json, table
+from hybridge.runtime.cli.options import ArtifactArgument, HtmlOption, JsonOption
+
+if TYPE_CHECKING:  # pydantic takes long to start: it is imported when the command runs
+    from hybridge.runtime.artifacts.artifact import Artifact
+    from hybridge.runtime.artifacts.manifest import Manifest, OnnxEntry, TensorEntry
+    from hybridge.runtime.artifacts.options import DrafterDescription
+
+EXAMPLES = ("hybridge inspect OUT", "hybridge inspect OUT --html plan.html", "hybridge inspect OUT --json")
+
+
+def inspect(artifact: ArtifactArgument, html: HtmlOption = None, json: JsonOption = False) -> None:
+    """Show an artifact's layers, state, methods, operators, backends and sizes, after checking its hashes."""
+    if html is not None:
+        from hybridge.runtime.html_report import artifact_sections, check_matplotlib, write_page
+
+        check_writable_file(html)
+        check_matplotlib("--html")
+    from hybridge.runtime.artifacts.artifact import open_artifact
+
+    opened = open_artifact(artifact)
+    manifest = opened.manifest
+    if html is not None:
+        sections = artifact_sections(manifest, list(summary(manifest)), kinds_of_bits(manifest))
+        write_page(html, opened.folder.name, sections)
+    if json:
+        print_json(manifest.model_dump(mode="json"))
+    elif html is None:
+        show(opened)
 
 
 def show(artifact: Artifact) -> None:
-    """Print all that the manifest says, as tables."""
+    """Print the manifest as tables."""
     manifest = artifact.manifest
     _print_summary(artifact)
     _print_layers(manifest)
@@ -27,6 +52,8 @@ def show(artifact: Artifact) -> None:
 
 
 def _print_summary(artifact: Artifact) -> None:
+    from hybridge.runtime.artifacts.program_check import other_version
+
     manifest = artifact.manifest
     grid = table(escape(str(artifact.folder)), "", "")
     for name, value in summary(manifest):
@@ -42,7 +69,7 @@ def _print_summary(artifact: Artifact) -> None:
 
 
 def summary(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    """Yield names and values of what an artifact is as a whole."""
+    """Yield names and values that describe an artifact as a whole."""
     yield "format version", f"{manifest.format_version}"
     yield "model type", manifest.model_type
     if manifest.source is not None:
@@ -61,20 +88,20 @@ def summary(manifest: Manifest) -> Iterator[tuple[str, str]]:
 
 
 def _shown(value: object) -> str:
-    """Return an option's value as its command line has it."""
+    """Return an option's value as on the command line."""
     if not isinstance(value, tuple):
         return str(value)
     return ", ".join("=".join(map(str, each)) if isinstance(each, tuple) else str(each) for each in value) or "none"
 
 
 def _options(manifest: Manifest) -> dict[str, object]:
-    """Return the options by name, as far as they mean something for this format."""
+    """Return the options that have a meaning for the artifact's format, by name."""
     pte_only = ("backend", "kernels") if manifest.onnx else ()
     return {name: value for name, value in vars(manifest.options).items() if name not in pte_only}
 
 
 def _drafter(drafter: DrafterDescription) -> str:
-    """Return what kind it is, what it reads and how much it proposes."""
+    """Return the drafter's kind, blocks and taps."""
     blocks, taps = ("/".join(map(str, each)) for each in (drafter.blocks, drafter.taps))
     drawn = "best or drawn" if drafter.samples else "best"
     return f"{drafter.kind}: {drawn} tokens in blocks of {blocks}, from the hidden states {taps}"
@@ -95,7 +122,7 @@ def _print_layers(manifest: Manifest) -> None:
 
 
 def _print_bits(manifest: Manifest) -> None:
-    """How many weights of each kind have how many bits; kinds are names without the numbers of layers."""
+    """Print the bits of each kind of rounded weight; kinds are names without the numbers of layers."""
     if not manifest.bits:
         return
     grid = table("Weights of fewer bits; all others are float32", "weight", "bits", "layers")
@@ -105,7 +132,7 @@ def _print_bits(manifest: Manifest) -> None:
 
 
 def kinds_of_bits(manifest: Manifest) -> list[tuple[str, int, int]]:
-    """Return the kinds of rounded weights, their bits and how many there are."""
+    """Return the kinds of rounded weights with their bits and their number."""
     kinds = Counter(
         (".".join(part for part in name.split(".") if not part.isdigit()), bits) for name, bits in manifest.bits.items()
     )

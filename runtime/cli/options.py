@@ -1,11 +1,29 @@
-"""Arguments and options that several commands have."""
+"""Options that several commands share, each declared once, and what they stand for.
+
+A command takes a group of options as one argument whose type is a dataclass below; ``with_options`` turns each field into an
+option of the command line.
+"""
 
 from __future__ import annotations
 
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+
+from hybridge.cache.errors import GrammarError, UsageError
+from hybridge.runtime.defaults import DEFAULT_BYTES
+
+if TYPE_CHECKING:  # numpy and tokenizers take long to start: they are imported when a command runs
+    from hybridge.runtime.core.generation import Constraint
+    from hybridge.runtime.core.sampling import Sampling
+    from hybridge.runtime.text.generate import TextModel
+    from hybridge.runtime.text.grammars import Grammar
 
 ArtifactArgument = Annotated[Path, typer.Argument(help="An exported artifact: the folder that 'hybridge export' wrote.")]
 AgainstOption = Annotated[str, typer.Option("--against", help="The checkpoint that it was exported from.")]
@@ -14,66 +32,222 @@ HtmlOption = Annotated[
     Path | None, typer.Option("--html", help="Write the result to this file, as a page for a browser.", show_default=False)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
-
-# Drafters
-
-DraftOption = Annotated[Path | None, typer.Option("--draft", help="Draft with this model, an artifact too.")]
-LookupOption = Annotated[bool, typer.Option("--prompt-lookup", help="Draft from what the text has already (the default).")]
-OwnDrafterOption = Annotated[
-    bool, typer.Option("--drafter", "--mtp", help="Draft with the artifact's own drafter, if it was exported with one.")
-]
-PlainOption = Annotated[bool, typer.Option("--no-speculation", help="Decode plainly, without a drafter.")]
-
-# Generation
-
 NewTokensOption = Annotated[int, typer.Option("--max-new-tokens", min=1, help="Stop after this many tokens.")]
-TemperatureOption = Annotated[float, typer.Option("--temperature", help="0 is greedy.")]
-TopKOption = Annotated[int, typer.Option("--top-k", help="Draw from the k best tokens only; 0 for all.")]
-TopPOption = Annotated[float, typer.Option("--top-p", help="Draw from the fewest tokens that have this probability together.")]
-MinPOption = Annotated[float, typer.Option("--min-p", help="Drop tokens below this share of the best one's probability.")]
-PenaltyOption = Annotated[float, typer.Option("--repetition-penalty", help="Above 1: tokens that were there become rarer.")]
-SeedOption = Annotated[int | None, typer.Option("--seed", help="Of the sampling; drawn if left out.")]
-StopOption = Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be given several times.")]
 ThreadsOption = Annotated[
     int | None, typer.Option("--threads", min=1, help="To compute on; one for each fast core if left out.")
 ]
-JsonSchemaOption = Annotated[
-    Path | None,
-    typer.Option("--json-schema", help="A file with a JSON schema: the text is JSON that fits it, and nothing else."),
-]
-RegexOption = Annotated[str | None, typer.Option("--regex", help="The text matches this regular expression as a whole.")]
-GrammarOption = Annotated[
-    Path | None, typer.Option("--grammar", help="A file with a grammar in llguidance's form of Lark: the text follows it.")
-]
-CacheBytesOption = Annotated[
-    int,
-    typer.Option("--cache-bytes", min=0, help="Memory for checkpoints of what was read, to which going back is instant."),
-]
-
-CacheDirOption = Annotated[
-    Path | None,
-    typer.Option("--cache-dir", help="Keep the checkpoints in this folder too, of the same size, for the next time."),
-]
-
-# The chat template
-
 SystemOption = Annotated[
     list[str] | None,
     typer.Option("--system", help="What the model is told before the conversation; may be given several times."),
 ]
-ThinkingOption = Annotated[
-    bool | None,
-    typer.Option(
-        "--thinking/--no-thinking", help="Switch thinking on or off, where the chat template can; else as it does by itself."
-    ),
-]
 TEMPLATE_ARG = "--template-arg"
-TemplateArgOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        TEMPLATE_ARG,
-        metavar="NAME=VALUE",
-        help="A variable of the chat template, such as enable_thinking=false or tools=[…]; VALUE is JSON, else a text. "
-        "May be given several times.",
-    ),
-]
+LISTS = ("tools", "documents")
+"""Variables of chat templates that are lists of objects."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemplateOptions:
+    """Options of the chat template."""
+
+    template_arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            TEMPLATE_ARG,
+            metavar="NAME=VALUE",
+            help="A variable of the chat template, such as enable_thinking=false or tools=[…]; VALUE is JSON, else a text. "
+            "May be given several times.",
+        ),
+    ] = None
+    thinking: Annotated[
+        bool | None,
+        typer.Option(
+            "--thinking/--no-thinking",
+            help="Switch thinking on or off, where the chat template can; else as it does by itself.",
+        ),
+    ] = None
+
+    def variables(self) -> dict[str, Any]:
+        """Return the variables of the chat template. Raises typer.BadParameter."""
+        return template_variables(self.template_arg or ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterOptions:
+    """Options of ``open_text_model`` that choose a drafter."""
+
+    draft: Annotated[Path | None, typer.Option("--draft", help="Draft with this model, an artifact too.")] = None
+    lookup: Annotated[bool, typer.Option("--prompt-lookup", help="Draft from what the text has already (the default).")] = False
+    own: Annotated[
+        bool, typer.Option("--drafter", "--mtp", help="Draft with the artifact's own drafter, if it was exported with one.")
+    ] = False
+    plain: Annotated[bool, typer.Option("--no-speculation", help="Decode plainly, without a drafter.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingOptions:
+    """Options of sampling that a request to a server may override."""
+
+    temperature: Annotated[float, typer.Option("--temperature", help="0 is greedy.")] = 0.0
+    top_k: Annotated[int, typer.Option("--top-k", help="Draw from the k best tokens only; 0 for all.")] = 0
+    top_p: Annotated[
+        float, typer.Option("--top-p", help="Draw from the fewest tokens that have this probability together.")
+    ] = 1.0
+    min_p: Annotated[float, typer.Option("--min-p", help="Drop tokens below this share of the best one's probability.")] = 0.0
+
+    def sampling(self) -> Sampling:
+        """Return the sampling. Raises UsageError for values that make no distribution."""
+        from hybridge.runtime.core.sampling import Sampling
+
+        return Sampling(
+            **{name: getattr(self, name) for name in (each.name for each in fields(Sampling)) if hasattr(self, name)}
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationOptions(SamplingOptions):
+    """Options of a generated text: how it is sampled, where it ends, and what it must match."""
+
+    repetition_penalty: Annotated[
+        float, typer.Option("--repetition-penalty", help="Above 1: tokens that were there become rarer.")
+    ] = 1.0
+    seed: Annotated[int | None, typer.Option("--seed", help="Of the sampling; drawn if left out.")] = None
+    stop: Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be given several times.")] = None
+    json_schema: Annotated[
+        Path | None,
+        typer.Option("--json-schema", help="A file with a JSON schema: the text is JSON that fits it, and nothing else."),
+    ] = None
+    regex: Annotated[str | None, typer.Option("--regex", help="The text matches this regular expression as a whole.")] = None
+    grammar: Annotated[
+        Path | None,
+        typer.Option("--grammar", help="A file with a grammar in llguidance's form of Lark: the text follows it."),
+    ] = None
+
+    def constrain(self, model: TextModel) -> Callable[[str], Constraint] | None:
+        """Return a function that makes the constraint for the answer to a prompt; None for free text.
+
+        The constraint begins behind the reasoning that the prompt has begun. Raises UsageError and GrammarError.
+        """
+        follows = self._grammar(model)
+        if follows is None:
+            return None
+        from hybridge.runtime.text.chat_template import answer_format_of
+        from hybridge.runtime.text.grammars import behind
+
+        form = answer_format_of(model.artifact, model.tokenizer)
+
+        def constrain(prompt: str) -> Constraint:
+            end = form.reasoning_end(prompt) if form is not None and prompt else ""
+            return behind(end, follows.follow, model.tokenizer, model.session.manifest.eos_ids)
+
+        return constrain
+
+    def _grammar(self, model: TextModel) -> Grammar | None:
+        given = [each for each in (self.json_schema, self.regex, self.grammar) if each is not None]
+        if len(given) > 1:
+            raise UsageError("--json-schema, --regex and --grammar exclude each other; give one of them.")
+        if not given:
+            return None
+        from hybridge.runtime.text.grammars import Grammars
+
+        grammars = Grammars.of(model.artifact)
+        if self.regex is not None:
+            return grammars.regex(self.regex)
+        if self.json_schema is not None:
+            return grammars.json_schema(_read_schema(self.json_schema))
+        assert self.grammar is not None
+        return grammars.lark(_read_text(self.grammar))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheOptions:
+    """Options of the checkpoints that are kept."""
+
+    cache_bytes: Annotated[
+        int,
+        typer.Option("--cache-bytes", min=0, help="Memory for checkpoints of what was read, to which going back is instant."),
+    ] = DEFAULT_BYTES
+    cache_dir: Annotated[
+        Path | None,
+        typer.Option("--cache-dir", help="Keep the checkpoints in this folder too, of the same size, for the next time."),
+    ] = None
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Return a command with an option for each field of its arguments that are dataclasses; typer reads its signature."""
+    signature = inspect.signature(command, eval_str=True)
+    groups: dict[str, Any] = {
+        name: each.annotation for name, each in signature.parameters.items() if is_dataclass(each.annotation)
+    }
+    parameters = []
+    for name, each in signature.parameters.items():
+        parameters += _parameters(groups[name]) if name in groups else [each]
+
+    @wraps(command)
+    def expanded(**given: Any) -> None:
+        made = {name: kind(**{each.name: given.pop(each.name) for each in fields(kind)}) for name, kind in groups.items()}
+        command(**given, **made)
+
+    del expanded.__wrapped__  # its signature is the other one
+    expanded.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {each.name: each.annotation for each in parameters}
+    return expanded
+
+
+def _parameters(kind: type) -> list[inspect.Parameter]:
+    hints = get_type_hints(kind, include_extras=True)
+    return [
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name])
+        for each in fields(kind)
+    ]
+
+
+def template_variables(given: Sequence[str]) -> dict[str, Any]:
+    """Return the variables of ``NAME=VALUE`` texts. Raises typer.BadParameter for a malformed text or a name that is taken."""
+    if not given:
+        return {}
+    from hybridge.runtime.text.chat_template import RESERVED
+
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise _bad_variable(f"{text!r}: expected a name, an equals sign and a value, such as enable_thinking=false.")
+        if name in RESERVED:
+            raise _bad_variable(f"{name} is set by the conversation itself: leave it out.")
+        if name in found:
+            raise _bad_variable(f"{name} is given twice: give it one value.")
+        try:
+            found[name] = json.loads(value)
+        except (ValueError, RecursionError):
+            found[name] = value
+    for name in LISTS:
+        value = found.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            raise _bad_variable(f'{name} must be a JSON list of objects, such as {name}=[{{"name": …}}], but is {value!r}.')
+    return found
+
+
+def _bad_variable(message: str) -> typer.BadParameter:
+    return typer.BadParameter(message, param_hint=f"'{TEMPLATE_ARG}'")
+
+
+def _read_schema(path: Path) -> dict[str, object]:
+    try:
+        schema = json.loads(_read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise GrammarError(f"{path} is no JSON: {error}.") from None
+    if not isinstance(schema, dict):
+        raise GrammarError(f'{path} is no JSON schema, which is an object such as {{"type": "object"}}.')
+    return schema
+
+
+def _read_text(path: Path) -> str:
+    from hybridge.runtime.files import read_regular
+    from hybridge.runtime.text.grammars import LARGEST_GRAMMAR
+
+    try:
+        return read_regular(path, LARGEST_GRAMMAR).decode("utf-8")
+    except OSError as error:
+        raise GrammarError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise GrammarError(f"{path} is no text in UTF-8.") from None

@@ -1,86 +1,240 @@
-"""``hybridge run``: continue a text and show it as it comes."""
+"""``hybridge run``: continue a text, or answer a message, and show it as it comes."""
 
 from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
-from hybridge.runtime.cli.console import ShownReasoning, err, print_json
-from hybridge.runtime.cli.generating import Model, RunPrompt, plain_seconds, speed_up, stats_rows, stats_table
-from hybridge.runtime.core.generation import Constraint
-from hybridge.runtime.core.sampling import Sampling
-from hybridge.runtime.core.statistics import GenerationStats, Trace
-from hybridge.runtime.html_report import run_sections, write_page
-from hybridge.runtime.text.text_stream import Apart, Part, Parts, TextStream, undivided
+import typer
 
-Constrain = Callable[[str], Constraint]
-"""Makes what the answer to a prompt follows, by the text of the prompt."""
+from hybridge.cache.errors import UsageError
+from hybridge.runtime.cli.console import (
+    PLAIN_STEPS,
+    ShownReasoning,
+    check_writable_file,
+    err,
+    print_json,
+    speed_up,
+    stats_rows,
+    stats_table,
+)
+from hybridge.runtime.cli.options import (
+    ArtifactArgument,
+    DrafterOptions,
+    GenerationOptions,
+    HtmlOption,
+    JsonOption,
+    NewTokensOption,
+    SystemOption,
+    TemplateOptions,
+    ThreadsOption,
+    with_options,
+)
+
+if TYPE_CHECKING:  # numpy and tokenizers take long to start: they are imported when the command runs
+    from tokenizers import Tokenizer
+
+    from hybridge.runtime.core.statistics import GenerationStats
+    from hybridge.runtime.text.answers import Answer
+    from hybridge.runtime.text.chat_template import Render
+    from hybridge.runtime.text.generate import GenerationSettings, TextModel
+
+EXAMPLES = (
+    "hybridge run OUT --prompt 'The capital of France is' --stats",
+    "hybridge run OUT --prompt 'def main(' --html rounds.html",
+    "hybridge run OUT --prompt 'def main(' --draft OUT2 --max-new-tokens 256",
+    "hybridge run OUT --prompt 'A point: ' --json-schema point.json",
+    "hybridge run OUT --prompt 'What is 2 + 2?' --system 'Answer in one word.' --no-thinking",
+    "hybridge run OUT --chat --prompt - < question.txt",
+    "hybridge run OUT --prompt 'Once upon a time' --temperature 0.8 --top-p 0.95 --seed 1",
+)
+STDIN = "-"
+LARGEST_PROMPT = 64 << 20
+"""Bytes; far more than any artifact holds tokens."""
+LEAST_PLAIN_STEPS = 8
+"""Fewest tokens by which the speed of plain decoding is measured."""
+
+
+@with_options
+def run(
+    artifact: ArtifactArgument,
+    *,
+    prompt: Annotated[str | None, typer.Option("--prompt", help="Text to continue; - reads it from stdin.")] = None,
+    prompt_file: Annotated[Path | None, typer.Option("--prompt-file", help="A file with the text; - is stdin.")] = None,
+    chat: Annotated[
+        bool,
+        typer.Option("--chat", help="The text is a message: the chat template goes around it. The next three imply it."),
+    ] = False,
+    system: SystemOption = None,
+    template: TemplateOptions,
+    max_new_tokens: NewTokensOption = 128,
+    drafter: DrafterOptions,
+    generation: GenerationOptions,
+    threads: ThreadsOption = None,
+    stats: Annotated[bool, typer.Option("--stats", help="Say on stderr what was accepted and how fast it was.")] = False,
+    html: HtmlOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Continue a text by speculative decoding; greedy output is the same with every drafter and without."""
+    if html is not None:
+        from hybridge.runtime.html_report import check_matplotlib
+
+        check_writable_file(html)
+        check_matplotlib("--html")
+    from hybridge.runtime.text.generate import GenerationSettings, open_text_model
+
+    sampling = generation.sampling()
+    text, variables = read_prompt(prompt, prompt_file), template.variables()
+    model = open_text_model(artifact, threads=threads, **vars(drafter))
+    constrain = generation.constrain(model)
+    splitter = None
+    if chat or system or variables or template.thinking is not None:
+        from hybridge.runtime.text.chat_template import load_template, reasoning_parser
+
+        asked = as_message(model.tokenizer, text, system or (), load_template(model.artifact, variables, template.thinking))
+        splitter = reasoning_parser(model.artifact, model.tokenizer)
+    else:
+        asked = as_text(model.tokenizer, text)
+    settings = GenerationSettings(
+        drafter=model.drafter, sampling=sampling, stop=tuple(generation.stop or ()), max_new_tokens=max_new_tokens,
+        constrain=constrain, splitter=splitter,
+    )  # fmt: skip
+    continue_text(model, asked, settings, stats=stats, html=html, json=json)
 
 
 def continue_text(
-    model: Model, prompt: RunPrompt, most: int, sampling: Sampling, stop: Sequence[str], constrain: Constrain | None, *,
-    stats: bool, html: Path | None, json: bool,
-) -> None:  # fmt: skip
-    """Continue ``prompt`` by at most so many tokens and show what came, and what it took. Raises what generating raises."""
+    model: TextModel, prompt: RunPrompt, settings: GenerationSettings, *, stats: bool, html: Path | None, json: bool
+) -> None:
+    """Continue ``prompt``, and show the text and what it took. Raises like ``generate_text``."""
+    from hybridge.runtime.core.statistics import GenerationStats, Trace
+
     gc.freeze()
-    apart = _taken_apart(model) if prompt.rendered else undivided(model.tokenizer)
-    text, parts = TextStream(apart.decoder, stop), apart.parts(prompt.rendered)
-    done, new = Trace() if html is not None else GenerationStats(), list[int]()
-    constraint = constrain(prompt.rendered) if constrain is not None else None
-    _continue(model, prompt, most, sampling, text, parts, done, constraint, new, silent=json)
+    done: GenerationStats = Trace() if html is not None else GenerationStats()
+    answer, new = _generate(model, prompt, settings, done, silent=json)
     measured = plain_seconds(model) if stats or json or html is not None else None
     if html is not None and isinstance(done, Trace):
+        from hybridge.runtime.html_report import run_sections, write_page
+
         rows = list(stats_rows(done, measured))
         write_page(html, model.artifact.folder.name, run_sections(prompt.text, new, done, model.tokenizer, rows))
     if json:
         speed = {"plain_seconds_per_token": measured, "speed_up": speed_up(done, measured)}
-        said = {name: value for name, value in parts.message().items() if name not in ("role", "content")}
-        print_json({"prompt": prompt.text, "text": parts.message()["content"], **said, **done.to_dict(), **speed})
+        said = {name: value for name, value in answer.message().items() if name not in ("role", "content")}
+        print_json({"prompt": prompt.text, "text": answer.content, **said, **done.to_dict(), **speed})
     elif stats:
         err.print(stats_table(done, measured))
 
 
-def _continue(
-    model: Model, prompt: RunPrompt, most: int, sampling: Sampling, text: TextStream, parts: Parts, done: GenerationStats,
-    constraint: Constraint | None, new: list[int], *, silent: bool,
-) -> None:  # fmt: skip
-    """Generate, writing the text as it comes unless ``silent``; its tokens go into ``new``, and itself into ``parts``."""
-    reasoning = ShownReasoning()
+def _generate(
+    model: TextModel, prompt: RunPrompt, settings: GenerationSettings, stats: GenerationStats, *, silent: bool
+) -> tuple[Answer, list[int]]:
+    """Generate the answer and its tokens, writing the text as it comes unless ``silent``."""
+    from hybridge.runtime.text.answers import unsplit
+    from hybridge.runtime.text.generate import generate_text
 
-    def show(came: Iterable[Part]) -> None:
-        for part in came:
-            if part.reasoning and not silent:
-                reasoning.show(part.reasoning)
-            if part.content and not silent:
-                reasoning.end()
-                _write(part.content)
-
-    tokens = model.session.generate(
-        prompt.ids, max_new_tokens=most, drafter=model.drafter, sampling=sampling, until=text.push, constraint=constraint,
-        stats=done,
+    splitter = settings.splitter or unsplit(model.tokenizer)
+    answer, new, reasoning = splitter.answer(prompt.rendered), list[int](), ShownReasoning()
+    pieces = generate_text(
+        model.session, prompt.ids, splitter.decoder, answer=answer, max_new_tokens=settings.max_new_tokens,
+        drafter=settings.drafter, sampling=settings.sampling, stop=settings.stop, stats=stats,
+        constraint=settings.constrain(prompt.rendered) if settings.constrain is not None else None,
     )  # fmt: skip
     try:
-        with closing(tokens):  # type: ignore[type-var]  # a generator
-            for token in tokens:
-                if not new and not silent:  # not before: a prompt that is refused is not shown
+        with closing(pieces):  # type: ignore[type-var]  # a generator
+            for piece in pieces:
+                if not new and not silent:  # not earlier: a prompt that is refused is not shown
                     _write(prompt.shown)
-                new.append(token)
-                show(parts.feed(text.read()))
-        show((*parts.feed(text.finish()), *parts.finish()))
+                new += piece.tokens
+                if piece.reasoning and not silent:
+                    reasoning.show(piece.reasoning)
+                if piece.content and not silent:
+                    reasoning.end()
+                    _write(piece.content)
     finally:
         if new and not silent:
             _write("\n")
-
-
-def _taken_apart(model: Model) -> Apart:
-    from hybridge.runtime.text.chat_template import taken_apart  # transformers takes half a second to import
-
-    return taken_apart(model.artifact, model.tokenizer)
+    return answer, new
 
 
 def _write(piece: str) -> None:
     sys.stdout.write(piece)
     sys.stdout.flush()
+
+
+def plain_seconds(model: TextModel) -> float | None:
+    """Return the seconds of plain decoding for a token, by decoding a few more; None without room for them.
+
+    Call it last: it changes the session's text.
+    """
+    from hybridge.runtime.core.statistics import GenerationStats
+
+    stats = GenerationStats()
+    steps = min(PLAIN_STEPS, model.session.room - 1)
+    if steps < LEAST_PLAIN_STEPS:
+        return None
+    for _ in model.session.generate([0], max_new_tokens=steps, stats=stats):
+        pass
+    return stats.new_seconds / (stats.new_tokens - 1) if stats.new_tokens > 1 else None
+
+
+# The prompt
+
+
+@dataclass(frozen=True)
+class RunPrompt:
+    """A prompt: the text as given, its tokens, and the text that is shown before the continuation.
+
+    rendered: the prompt as the chat template wrote it; empty for a text to continue.
+    """
+
+    text: str
+    ids: list[int]
+    shown: str
+    rendered: str = ""
+
+
+def as_text(tokenizer: Tokenizer, text: str) -> RunPrompt:
+    """Return the prompt of a text to continue, which is shown with its continuation."""
+    return RunPrompt(text, tokenizer.encode(text).ids, text)
+
+
+def as_message(tokenizer: Tokenizer, text: str, system: Sequence[str], render: Render) -> RunPrompt:
+    """Return the prompt of a message to answer, rendered by the chat template; only the answer is shown."""
+    opening = [{"role": "system", "content": told} for told in system]
+    rendered = render([*opening, {"role": "user", "content": text}])
+    return RunPrompt(text, tokenizer.encode(rendered, add_special_tokens=False).ids, "", rendered)
+
+
+def read_prompt(prompt: str | None, file: Path | None) -> str:
+    """Return the text of the options, which may be in ``file`` or on stdin. Raises UsageError unless there is exactly one."""
+    if prompt is not None and file is not None:
+        raise UsageError("--prompt and --prompt-file exclude each other; give one of them.")
+    if prompt is None and file is None:
+        raise UsageError("there is no text to continue; give --prompt TEXT, --prompt - for stdin, or --prompt-file FILE.")
+    if prompt == STDIN or file == Path(STDIN):
+        return _prompt_text(sys.stdin.buffer, "stdin")
+    if file is None:
+        assert prompt is not None
+        return prompt
+    try:
+        with file.open("rb") as opened:
+            return _prompt_text(opened, str(file))
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read ({error.strerror}); give a text file.") from None
+
+
+def _prompt_text(source: BinaryIO, name: str) -> str:
+    """Read all of a text without its last line break, which belongs to the file."""
+    content = source.read(LARGEST_PROMPT + 1)
+    if len(content) > LARGEST_PROMPT:
+        raise UsageError(f"{name} has more than {LARGEST_PROMPT >> 20} MB, which no artifact can read; give a shorter text.")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{name} is not UTF-8 text ({error.reason} at byte {error.start}); convert it.") from None
+    return text.removesuffix("\n").removesuffix("\r")

@@ -1,34 +1,106 @@
-"""``hybridge serve``: its API key, and how it renders conversations."""
+"""``hybridge serve``: OpenAI's API over one artifact."""
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from hybridge.cache.errors import UsageError
-from hybridge.runtime.artifacts.artifact import Artifact
-from hybridge.runtime.cli.commands.serve import KEY_VARIABLE
-from hybridge.runtime.cli.generating import OURS
-from hybridge.runtime.text.chat_template import ChatTemplates, thinking_of
+from hybridge.runtime.cli.console import err
+from hybridge.runtime.cli.options import (
+    ArtifactArgument,
+    CacheOptions,
+    DrafterOptions,
+    NewTokensOption,
+    SamplingOptions,
+    TemplateOptions,
+    ThreadsOption,
+    with_options,
+)
 
-if TYPE_CHECKING:
-    from hybridge.runtime.server.prompts import Render
+if TYPE_CHECKING:  # numpy and tokenizers take long to start: they are imported when the command runs
+    from hybridge.runtime.artifacts.artifact import Artifact
+    from hybridge.runtime.server.prompts import ChatRenderer
 
+KEY_VARIABLE = "HYBRIDGE_API_KEY"
 LONGEST_KEY = 4096
+EXAMPLES = (
+    "hybridge serve OUT",
+    "hybridge serve OUT --host 0.0.0.0 --port 8000 --api-key-file key.txt --draft OUT2",
+)
 
 
-def renderer(artifact: Artifact, variables: Mapping[str, Any], thinking: bool | None = None) -> Render:
-    """What renders conversations with a request's own variables of the chat template, which come before ``variables``.
+@with_options
+def serve(
+    artifact: ArtifactArgument,
+    *,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on; other machines reach 0.0.0.0.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 for any that is free.")] = 8080,
+    name: Annotated[str | None, typer.Option("--name", help="The model's name for clients; the folder's if left out.")] = None,
+    sessions: Annotated[int, typer.Option("--sessions", min=1, max=64, help="Conversations that take turns.")] = 4,
+    queue: Annotated[int, typer.Option("--queue", min=0, help="Requests that may wait; others are refused with 429.")] = 32,
+    cache: CacheOptions,
+    api_key_file: Annotated[
+        Path | None, typer.Option("--api-key-file", help=f"A file with the API key; else {KEY_VARIABLE} of the environment.")
+    ] = None,
+    origin: Annotated[
+        list[str] | None, typer.Option("--cors-origin", help="A web page's origin that may ask; may be given several times.")
+    ] = None,
+    max_body_bytes: Annotated[int, typer.Option("--max-body-bytes", min=1, help="Largest body of a request.")] = 8 << 20,
+    timeout: Annotated[float, typer.Option("--timeout", min=1, help="Seconds that a request may take.")] = 600.0,
+    template: TemplateOptions,
+    max_new_tokens: NewTokensOption = 512,
+    drafter: DrafterOptions,
+    sampling: SamplingOptions,
+    threads: ThreadsOption = None,
+) -> None:
+    """Answer requests of OpenAI's API over one model; sampling options hold where a request says nothing."""
+    from hybridge.runtime.server.app import Server, ServerSettings
+    from hybridge.runtime.server.connections import Limits, listen
+    from hybridge.runtime.server.worker import SessionSlot
+    from hybridge.runtime.text.chat_template import answer_format_of
+    from hybridge.runtime.text.generate import kept_checkpoints, open_text_models
 
-    thinking: switched on or off where a request does not say. Raises UsageError for a template without such a switch.
+    settings = ServerSettings(
+        name=name or artifact.resolve().name, host=host, key=api_key(api_key_file), origins=origin or (),
+        sampling=sampling.sampling(), queue=queue,
+        limits=Limits(body=max_body_bytes, seconds=timeout, new_tokens=max_new_tokens),
+    )  # fmt: skip
+    variables = template.variables()
+    models = open_text_models(artifact, sessions, threads=threads, **vars(drafter))
+    slots = [SessionSlot(model.session, model.drafter) for model in models]
+    opened, tokenizer = models[0].artifact, models[0].tokenizer
+    render, form = renderer(opened, variables, template.thinking), answer_format_of(opened, tokenizer)
+    with kept_checkpoints(models[0].session, cache.cache_bytes, cache.cache_dir) as checkpoints:
+        server = Server(slots, tokenizer, render, checkpoints, settings, form)
+        gc.freeze()
+        listen(server.app(), host, port, lambda url: err.print(f"{settings.name} answers at {url}/v1", highlight=False))
+
+
+def renderer(artifact: Artifact, variables: Mapping[str, Any], thinking: bool | None = None) -> ChatRenderer:
+    """Return a function that renders conversations with a request's own variables of the chat template.
+
+    Args:
+        artifact: has the chat template.
+        variables: default values of the template's variables.
+        thinking: switches thinking on or off if a request does not.
+
+    Raises:
+        UsageError: the template has no switch for thinking.
     """
-    defaults = {**variables, **thinking_of(artifact, thinking, variables)}
-    templates = ChatTemplates.of(artifact)
+    from hybridge.runtime.text.chat_template import RESERVED, ChatTemplates, thinking_variables
+
+    templates, defaults = ChatTemplates.of(artifact), dict(variables)
+    if thinking is not None:
+        defaults |= thinking_variables(templates.chosen(tools=False), thinking, variables)
 
     def render(messages: list[dict[str, Any]], own: Mapping[str, Any]) -> str:
-        if taken := OURS & own.keys():
+        if taken := RESERVED & own.keys():
             raise UsageError(f"chat_template_kwargs: {min(taken)} is set by the conversation itself; leave it out.")
         return templates.with_variables({**defaults, **own})(messages)
 
@@ -36,7 +108,7 @@ def renderer(artifact: Artifact, variables: Mapping[str, Any], thinking: bool | 
 
 
 def api_key(file: Path | None) -> str | None:
-    """Read the API key from a file or the environment: a process list shows neither. Raises UsageError for none in the file."""
+    """Read the API key from a file or the environment, which no list of processes shows. Raises UsageError for a bad file."""
     if file is None:
         return os.environ.get(KEY_VARIABLE) or None
     try:

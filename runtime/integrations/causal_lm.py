@@ -1,6 +1,7 @@
-"""An artifact behind transformers' interface: ``model.generate(**tokenizer(...))``.
+"""Offer an artifact behind transformers' interface: ``model.generate(**tokenizer(...))``.
 
-It needs transformers and no checkpoint; without transformers there is ``hybridge.runtime.Session``.
+It needs transformers and no checkpoint; without transformers there is ``hybridge.runtime.Session``. Of transformers 5.23 it
+uses one private function, ``GenerationConfig._get_default_generation_params``.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from weakref import finalize
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, MaxTimeCriteria, StoppingCriteriaList, StopStringCriteria
+from transformers.generation import BaseStreamer
 
 from hybridge.cache.errors import TokenError, UsageError
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
@@ -25,16 +27,19 @@ from hybridge.runtime.core.drafters import Drafter
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats
-from hybridge.runtime.integrations.pinned import ORIGIN, Streamer, generation_defaults
+from hybridge.runtime.text.generate import TextPiece, generate_text
 from hybridge.runtime.text.grammars import Grammar, Grammars
 
 
 class CausalLM:
-    """A language model as transformers' scripts know them, over a Session; one sequence at a time.
+    """A language model with the methods that transformers' scripts call, over a Session; one sequence at a time.
 
-    generation_config: what holds where a call says nothing, from the artifact's generation_config.json. drafter: proposes,
-    which changes the time and not the text; may be set at any time. stats: of the last generation. session: for what
-    transformers has no word for. checkpoints: of the texts that were read; ``checkpoints.budget`` is in bytes.
+    Attributes:
+        generation_config: default values of ``generate``, from the artifact's generation_config.json.
+        drafter: proposes draft tokens, which changes the time and not the text; may be set at any time.
+        stats: counts of the last generation.
+        session: the session, for what transformers does not offer.
+        checkpoints: those of the texts that were read; ``checkpoints.budget`` is in bytes.
     """
 
     device = torch.device("cpu")
@@ -55,9 +60,16 @@ class CausalLM:
     def from_pretrained(
         cls, folder: str | Path, *, drafter: Drafter | None = None, cache_dir: str | Path | None = None
     ) -> CausalLM:
-        """Open an artifact. Raises ArtifactError, saying what is wrong with the folder, and OutputError for ``cache_dir``.
+        """Open an artifact.
 
-        cache_dir: a folder in which checkpoints stay for the next time, of ``checkpoints.budget`` bytes for each artifact.
+        Args:
+            folder: the artifact.
+            drafter: proposes draft tokens.
+            cache_dir: a folder that keeps checkpoints for the next time, ``checkpoints.budget`` bytes for each artifact.
+
+        Raises:
+            ArtifactError: the folder is no artifact, or a damaged one.
+            OutputError: ``cache_dir`` cannot be written.
         """
         opened = open_artifact(folder)
         config = read_generation_config(Path(folder), opened.manifest.eos_ids)
@@ -70,9 +82,10 @@ class CausalLM:
 
     @cached_property
     def grammars(self) -> Grammars:
-        """Return what makes grammars of JSON schemas and expressions, for ``generate(..., grammar=...)``.
+        """Return a maker of grammars from JSON schemas and expressions, for ``generate(..., grammar=...)``.
 
-        Raises UsageError without llguidance, without a tokenizer, and where nothing ends a text.
+        Raises:
+            UsageError: there is no tokenizer, or no token ends a text.
         """
         if self._artifact is None:
             raise UsageError("grammars need the artifact's tokenizer: open the artifact with hybridge.load.")
@@ -86,49 +99,68 @@ class CausalLM:
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         stopping_criteria: StoppingCriteriaList | None = None,
-        streamer: Streamer | None = None,
+        streamer: BaseStreamer | None = None,
         tokenizer: Any = None,
         grammar: Grammar | None = None,
         **overrides: Any,
     ) -> Tensor:
-        """Return prompt and new tokens, int64 [1, T + N], of a prompt [1, T] that is given as ``inputs`` or ``input_ids``.
+        """Return prompt and new tokens, int64 [1, T + N].
 
-        overrides are names of GenerationConfig. Of a prompt that begins like an earlier text, only what is new is read. Ends
-        early where the context is full. Stopping criteria get no scores. grammar: what the new tokens follow, of ``grammars``.
-        Raises UsageError for options that are not supported, TokenError for several sequences, padding or no tokens,
-        CapacityError for a prompt that does not fit, GrammarError where a grammar cannot be followed to its end.
+        A prompt that begins like an earlier text is read from there on. The text ends early if the context is full.
+
+        Args:
+            inputs: the prompt [1, T], or ``input_ids``.
+            generation_config: replaces the model's own.
+            input_ids: the prompt [1, T].
+            attention_mask: ones [1, T]; padding is not supported.
+            stopping_criteria: end the text; they get no scores.
+            streamer: gets the prompt, then each new token.
+            tokenizer: needed for ``stop_strings``.
+            grammar: constrains the new tokens; of ``grammars``.
+            overrides: names of GenerationConfig.
+
+        Raises:
+            UsageError: an option is not supported.
+            TokenError: there are several sequences, padding, or no tokens.
+            CapacityError: the prompt does not fit.
+            GrammarError: the grammar cannot be followed to its end.
         """
         prompt = one_sequence(inputs if input_ids is None else input_ids, attention_mask)
         config = resolve(generation_config, self.generation_config, overrides)
         criteria, ids = stopping(config, stopping_criteria, tokenizer), prompt.copy()
         most, drawn = new_tokens(config, len(prompt)), sampling(config)
-        tokens = self.session.generate(
-            self._unread(prompt),
-            max_new_tokens=most,
-            drafter=self.drafter,
-            sampling=drawn,
-            eos_ids=ends(config),
+        pieces = generate_text(
+            self.session, self._unread(prompt), max_new_tokens=most, drafter=self.drafter, sampling=drawn, eos_ids=ends(config),
             until=lambda token: bool(criteria) and bool(criteria(torch.tensor([[*ids, token]]), None).all()),
-            constraint=grammar.follow() if grammar is not None else None,
-            stats=self._new_stats(),
-        )
-        for token in streamed(tokens, prompt, streamer):
+            constraint=grammar.follow() if grammar is not None else None, stats=self._new_stats(),
+        )  # fmt: skip
+        for token in streamed(pieces, prompt, streamer):
             ids.append(token)
         return torch.tensor([ids])
 
     def text_generation(self, tokenizer: Any, prompt: str, echo: bool = True, max_seq_len: int | None = None) -> str:
-        """Return the greedy continuation of ``prompt``, with it where ``echo``, of at most ``max_seq_len`` tokens in all.
+        """Return the greedy continuation of ``prompt``, as optimum's ExecuTorchModelForCausalLM does.
 
-        The interface of optimum's ExecuTorchModelForCausalLM. Raises UsageError where the prompt leaves no room.
+        Args:
+            tokenizer: encodes and decodes.
+            prompt: a text.
+            echo: return the prompt, too.
+            max_seq_len: most tokens in all.
+
+        Raises:
+            UsageError: the prompt leaves no room.
         """
         ids = list(tokenizer.encode(prompt))
         limit = min(max_seq_len or self.session.max_seq_len, self.session.max_seq_len)
         most = room(len(ids), limit, "max_seq_len")
-        new = self.session.generate(self._unread(ids), max_new_tokens=most, drafter=self.drafter, stats=self._new_stats())
+        pieces = generate_text(
+            self.session, self._unread(ids), max_new_tokens=most, drafter=self.drafter, stats=self._new_stats()
+        )
+        new = [token for piece in pieces for token in piece.tokens]
         return str(tokenizer.decode([*(ids if echo else []), *new], skip_special_tokens=True))
 
     def _unread(self, prompt: list[int]) -> list[int]:
-        """Return what the session has not read of ``prompt``, which it goes back for if it holds any other text."""
+        """Return the part of ``prompt`` that the session has not read, after going back to where their texts differ."""
         if self.session.length:
             keep(self.session, self.checkpoints)
         go_back(self.session, prompt[:-1], self.checkpoints)
@@ -153,22 +185,33 @@ def one_sequence(ids: Tensor | None, mask: Tensor | None) -> list[int]:
     return [int(token) for token in ids[0]]
 
 
-def streamed(tokens: Iterator[int], prompt: list[int], streamer: Streamer | None) -> Iterator[int]:
-    """Yield ``tokens``, each shown to the streamer, the prompt first, in transformers' shapes: [1, T], then [1]."""
-    if streamer is None:
-        yield from tokens
-        return
-    with closing(tokens):  # type: ignore[type-var]  # a generator
-        streamer.put(torch.tensor([prompt]))
-        for token in tokens:
-            streamer.put(torch.tensor([token]))
+def streamed(pieces: Iterator[TextPiece], prompt: list[int], streamer: BaseStreamer | None) -> Iterator[int]:
+    """Yield the tokens of pieces. The streamer gets the prompt [1, T] before the first, then each token [1], then the end."""
+    is_first = True
+    with closing(pieces):  # type: ignore[type-var]  # a generator
+        for token in (token for piece in pieces for token in piece.tokens):
+            if streamer is not None:
+                if is_first:
+                    streamer.put(torch.tensor([prompt]))
+                streamer.put(torch.tensor([token]))
+            is_first = False
             yield token
+    if streamer is not None:
         streamer.end()
 
 
-# transformers' GenerationConfig in hybridge's words, and what of it is refused.
+# transformers' GenerationConfig in hybridge's words
 
 
+def generation_defaults() -> dict[str, Any]:
+    """Return transformers' default of every option; a new GenerationConfig has None for most of them."""
+    defaults: dict[str, Any] = GenerationConfig._get_default_generation_params()
+    blank: dict[str, Any] = GenerationConfig().to_dict()
+    return blank | defaults
+
+
+ORIGIN = frozenset({"transformers_version", "_from_model_config"})
+"""Keys of a generation config about itself."""
 USED = (
     "max_new_tokens", "max_length", "max_time", "stop_strings", "eos_token_id",
     "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty",
@@ -182,13 +225,13 @@ NO_MATTER = frozenset(
         *("prompt_lookup_num_tokens", "max_matching_ngram_size", "num_assistant_tokens", "num_assistant_tokens_schedule"),
     }
 )
-"""Changes no text here: one sequence is never padded, the state is in the program, and draft tokens are a drafter's."""
+"""Options that change no text here: one sequence is never padded, the state is in the program, the drafter proposes."""
 
 DEFAULTS = generation_defaults()
 
 
 def read_generation_config(folder: Path, eos_ids: list[int]) -> GenerationConfig:
-    """The folder's ``generation_config.json``, or one that says nothing; ``eos_ids``, if any, are what ends a text."""
+    """Return the folder's ``generation_config.json``, or an empty one, with ``eos_ids`` if there are any."""
     has_one = (folder / "generation_config.json").is_file()
     config = GenerationConfig.from_pretrained(folder) if has_one else GenerationConfig()
     if eos_ids:
@@ -197,10 +240,10 @@ def read_generation_config(folder: Path, eos_ids: list[int]) -> GenerationConfig
 
 
 def resolve(given: GenerationConfig | None, own: GenerationConfig, overrides: dict[str, Any]) -> GenerationConfig:
-    """Return ``overrides``, else what is ``given``, else the model's ``own``, else transformers' defaults.
+    """Return the config of a generation: ``overrides``, then ``given``, the model's ``own``, and transformers' defaults.
 
-    Raises UsageError for what this generation cannot do: names that GenerationConfig has not, and every option that would
-    change the text and is not in ``USED``.
+    Raises:
+        UsageError: an option is unknown, or would change the text and is not in ``USED``.
     """
     config = copy.deepcopy(given) if given else GenerationConfig()
     config.update(**own.to_dict(), defaults_only=True)
@@ -220,9 +263,10 @@ def _is_set(config: GenerationConfig, name: str) -> bool:
 
 
 def sampling(config: GenerationConfig) -> Sampling:
-    """Return greedy without ``do_sample``. The seed comes from torch's generator, so that ``set_seed`` decides.
+    """Return the config's sampling, greedy without ``do_sample``, seeded by torch's generator for ``set_seed`` to decide.
 
-    Raises UsageError for values that make no distribution.
+    Raises:
+        UsageError: the values make no distribution.
     """
     penalty = _value(config, "repetition_penalty")
     if not config.do_sample:
@@ -238,9 +282,10 @@ def sampling(config: GenerationConfig) -> Sampling:
 
 
 def new_tokens(config: GenerationConfig, prompt: int) -> int:
-    """Return how many tokens may follow ``prompt``: ``max_new_tokens``, else what ``max_length`` leaves, else 20.
+    """Return the most new tokens behind ``prompt`` tokens: ``max_new_tokens``, the rest of ``max_length``, or else 20.
 
-    Raises UsageError where that is none.
+    Raises:
+        UsageError: ``max_length`` leaves none.
     """
     if config.max_new_tokens is not None:
         return int(config.max_new_tokens)
@@ -250,7 +295,7 @@ def new_tokens(config: GenerationConfig, prompt: int) -> int:
 
 
 def room(prompt: int, limit: int, name: str) -> int:
-    """Return how many tokens ``limit`` in all leaves. Raises UsageError if the prompt leaves none."""
+    """Return the number of tokens that ``limit`` leaves. Raises UsageError if the prompt leaves none."""
     if prompt >= limit:
         raise UsageError(f"the prompt has {prompt} tokens, which leaves none of {name} = {limit}; give a larger one.")
     return limit - prompt
@@ -269,12 +314,12 @@ def stopping(config: GenerationConfig, criteria: StoppingCriteriaList | None, to
 
 
 def ends(config: GenerationConfig) -> list[int]:
-    """Return the tokens that end a text; none where the config has none."""
+    """Return the tokens that end a text."""
     eos = config.eos_token_id
     return [] if eos is None else list(eos) if isinstance(eos, list) else [eos]
 
 
 def _value(config: GenerationConfig, name: str) -> Any:
-    """Return the config's value, else transformers' default."""
+    """Return the config's value, or else transformers' default."""
     value = getattr(config, name)
     return DEFAULTS[name] if value is None else value

@@ -1,4 +1,4 @@
-"""An artifact as a model of EleutherAI's lm-evaluation-harness (``lm_eval``, 0.4.13)."""
+"""Register an artifact as a model of EleutherAI's lm-evaluation-harness (``lm_eval``, 0.4.13)."""
 
 from __future__ import annotations
 
@@ -12,30 +12,27 @@ import torch
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from rich.console import Console
 from rich.progress import track
 
 from hybridge.cache.errors import CapacityError, UsageError
 from hybridge.runtime.artifacts.tokenizer import before_texts
-from hybridge.runtime.cli.console import err
-from hybridge.runtime.cli.generating import open_model
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Logits
 from hybridge.runtime.text.chat_template import load_template
-from hybridge.runtime.text.text_stream import TextStream
+from hybridge.runtime.text.generate import generate_text, open_text_model
 
 Scored = tuple[tuple[str, str], list[int], list[int]]
 """Context and continuation as text, and the tokens of each."""
 Score = tuple[float, bool]
-"""The log likelihood of a continuation, and whether greedy decoding writes it."""
+"""The log likelihood of a continuation, and True if greedy decoding writes it."""
 
 
 @register_model("hybridge")
 class HybridgeLM(TemplateLM):  # type: ignore[misc]  # untyped upstream
     """``--model hybridge --model_args artifact=OUT``: likelihoods and texts of an artifact, one sequence at a time.
 
-    artifact: the folder; draft: that of a draft model; lookup, own: draft by prompt lookup or by the artifact's own drafter.
-    Greedy texts are the same with each and without. max_gen_toks: new tokens where a task does not say; threads: of the
-    kernels. batch_size and device are what the harness passes to every model, and change nothing.
+    Greedy texts are the same with every drafter and without.
     """
 
     def __init__(
@@ -50,16 +47,29 @@ class HybridgeLM(TemplateLM):  # type: ignore[misc]  # untyped upstream
         max_batch_size: object = None,
         device: object = None,
     ) -> None:
+        """Open an artifact.
+
+        Args:
+            artifact: its folder.
+            draft: the artifact of a draft model.
+            lookup: draft by prompt lookup.
+            own: draft with the artifact's own drafter.
+            max_gen_toks: new tokens if a task does not say how many.
+            threads: of the kernels.
+            batch_size: passed by the harness to every model; changes nothing, as max_batch_size and device.
+            max_batch_size: see batch_size.
+            device: see batch_size.
+        """
         super().__init__()
         plain = not (draft or lookup or own)
         drafts = Path(draft) if draft else None
-        self.model = open_model(Path(artifact), draft=drafts, lookup=lookup, own=own, plain=plain, threads=threads)
+        self.model = open_text_model(Path(artifact), draft=drafts, lookup=lookup, own=own, plain=plain, threads=threads)
         self.session, self.manifest = self.model.session, self.model.artifact.manifest
         self.max_gen_toks, self.max_length = max_gen_toks, self.session.max_seq_len
 
     @property
     def eot_token_id(self) -> int:
-        """The token that ends a text. Raises UsageError where none does and none begins one."""
+        """Return the token that ends a text, or else begins one. Raises UsageError without either."""
         for token in (*self.manifest.eos_ids, self.manifest.bos_id):
             if token is not None:
                 return int(token)
@@ -67,26 +77,26 @@ class HybridgeLM(TemplateLM):  # type: ignore[misc]  # untyped upstream
 
     @property
     def prefix_token_id(self) -> int:
-        """The token in front of a text without context."""
+        """Return the token in front of a text without context."""
         return self.eot_token_id if self.manifest.bos_id is None else int(self.manifest.bos_id)
 
     @property
     def tokenizer_name(self) -> str:
-        """Return what tells the tokenizer and its template apart in the harness's caches."""
+        """Return the key of the tokenizer and its template in the harness's caches."""
         return self.manifest.files["tokenizer.json"].sha256
 
     def chat_template(self, chat_template: bool | str = False) -> str:
-        """Return the text that the harness notes of the template: it is the artifact's own."""
+        """Return the name of the template for the harness's records: it is the artifact's own."""
         return self.tokenizer_name if chat_template else ""
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Return the text of a conversation up to where the assistant speaks. Raises UsageError without a template."""
+        """Return the text of a conversation up to the assistant's turn. Raises UsageError without a template."""
         return load_template(self.model.artifact)([dict(message) for message in chat_history])
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Return the tokens of a text, by default with those that the tokenizer puts around every text.
+        """Return the tokens of a text, by default with those that the tokenizer adds to every text.
 
-        A text that begins with bos already, as a chat template writes it, gets no second one.
+        A text that begins with bos, as a chat template writes it, gets no second one.
         """
         tokenizer, start = self.model.tokenizer, before_texts(self.model.tokenizer)
         plain: list[int] = tokenizer.encode(string, add_special_tokens=False).ids
@@ -94,7 +104,7 @@ class HybridgeLM(TemplateLM):  # type: ignore[misc]  # untyped upstream
         return plain if add_special_tokens is False or written else list(tokenizer.encode(string).ids)
 
     def _loglikelihood_tokens(self, requests: list[Scored], disable_tqdm: bool = False, **_: Any) -> list[Score]:
-        """Score continuations; those of one context read it once."""
+        """Score continuations. A context is read once for all of its continuations."""
         order = sorted(range(len(requests)), key=lambda i: requests[i][1])
         found: dict[int, Score] = {}
         groups = [(context, list(group)) for context, group in groupby(order, key=lambda i: requests[i][1])]
@@ -105,7 +115,7 @@ class HybridgeLM(TemplateLM):  # type: ignore[misc]  # untyped upstream
         return [found[i] for i in range(len(requests))]
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
-        """Return the log likelihood of each whole text, in windows where it is longer than the artifact's context."""
+        """Return the log likelihood of each whole text, in windows if it is longer than the artifact's context."""
         totals = []
         for (text,) in _shown([request.args for request in requests], "Scoring whole texts", hidden=disable_tqdm):
             windows = get_rolling_token_windows(
@@ -120,7 +130,7 @@ class HybridgeLM(TemplateLM):  # type: ignore[misc]  # untyped upstream
         return totals
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
-        """Return what the model writes after each context, up to a stop string or the end of the text."""
+        """Return the text that the model writes after each context, up to a stop string or the end of the text."""
         texts = []
         for context, choices in _shown([request.args for request in requests], "Generating", hidden=disable_tqdm):
             texts.append(self._written(context, dict(choices)))
@@ -128,7 +138,7 @@ class HybridgeLM(TemplateLM):  # type: ignore[misc]  # untyped upstream
         return texts
 
     def _scored(self, context: list[int], continuations: Iterable[tuple[int, list[int]]]) -> Iterator[tuple[int, Score]]:
-        """Yield the score of each numbered continuation; the context is read once, as far as slots allow."""
+        """Yield the score of each numbered continuation. The context is read once if there is a snapshot slot."""
         first: Logits | None = None
         kept = 0
         for i, continuation in continuations:
@@ -146,7 +156,7 @@ class HybridgeLM(TemplateLM):  # type: ignore[misc]  # untyped upstream
             yield i, self._score(first, continuation)
 
     def _score(self, first: Logits, continuation: Sequence[int]) -> Score:
-        """Score what comes after a committed context, whose last logits are ``first``."""
+        """Return the score of a continuation of the committed context, whose last logits are ``first``."""
         rows, size = [first[None]], self.session.verify_len
         for start in range(0, len(continuation) - 1, size):
             block = continuation[start : min(start + size, len(continuation) - 1)]
@@ -158,24 +168,23 @@ class HybridgeLM(TemplateLM):  # type: ignore[misc]  # untyped upstream
 
     def _written(self, context: str, choices: dict[str, Any]) -> str:
         stops = choices.get("until") or []
-        stream = TextStream(self.model.tokenizer, [stops] if isinstance(stops, str) else [stop for stop in stops if stop])
         most = min(int(choices.get("max_gen_toks", self.max_gen_toks)), self.max_length - 1)
         ids = self.tok_encode(context)[-(self.max_length - most) :]
         self.session.reset()
-        tokens = self.session.generate(
-            ids, max_new_tokens=most, drafter=self.model.drafter, sampling=_sampling(choices), until=stream.push
-        )
-        pieces = [stream.read() for _ in tokens]
-        return "".join([*pieces, stream.finish()])
+        pieces = generate_text(
+            self.session, ids, self.model.tokenizer, max_new_tokens=most, drafter=self.model.drafter,
+            sampling=_sampling(choices), stop=[stops] if isinstance(stops, str) else [stop for stop in stops if stop],
+        )  # fmt: skip
+        return "".join(piece.text for piece in pieces)
 
 
 def _shown(items: Sequence[Any], what: str, *, hidden: bool) -> Iterable[Any]:
-    """The items, with a bar on stderr while they are worked on."""
-    return track(items, what, console=err, transient=True, disable=hidden)
+    """Return the items, with a progress bar on stderr."""
+    return track(items, what, console=Console(stderr=True), transient=True, disable=hidden)
 
 
 def _sampling(choices: dict[str, Any]) -> Sampling:
-    """Greedy unless a task asks for samples."""
+    """Return the sampling of a task, greedy unless it asks for samples."""
     if not choices.get("do_sample"):
         return Sampling(temperature=0.0)
     return Sampling(

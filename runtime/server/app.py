@@ -1,4 +1,4 @@
-"""The application: paths, and what each of them is asked."""
+"""The application over one artifact's sessions: paths of OpenAI's API, what each reads of a request, and the chat page."""
 
 from __future__ import annotations
 
@@ -7,50 +7,94 @@ import base64
 import hashlib
 import logging
 import re
-import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import time
+from time import monotonic, time
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 from tokenizers import Tokenizer
 
-from hybridge.cache.errors import HybridgeError, OutputError
+from hybridge.cache.errors import HybridgeError
 from hybridge.runtime.core.checkpoint import PrefixCache
-from hybridge.runtime.server.answering import Answering, Form, Question
-from hybridge.runtime.server.answering import CompletionForm as ChatForm
-from hybridge.runtime.server.connections import Connection, Listener, check_host, check_key, read_body
-from hybridge.runtime.server.prompts import Prompt, Prompts, Render, ignores_tools, with_tools_in_text
+from hybridge.runtime.core.sampling import Sampling
+from hybridge.runtime.server.connections import Limits, check_host, check_key, read_body
+from hybridge.runtime.server.prompts import ChatRenderer, Prompt, Prompts, ignores_tools, with_tools_in_text
 from hybridge.runtime.server.requests import (
     ApiError,
     ChatRequest,
     CompletionRequest,
     GenerationRequest,
+    ResponsesRequest,
     invalid,
     of_hybridge,
     parse,
 )
-from hybridge.runtime.server.response_format import Structures, with_types
-from hybridge.runtime.server.responses_api import ResponsesForm, ResponsesRequest
-from hybridge.runtime.server.worker import Metrics, Place, Settings, Worker
-from hybridge.runtime.text.answer_formats import Format, decoder_of, with_general_calls
-from hybridge.runtime.text.answers import Answer, OneCall
+from hybridge.runtime.server.responses import (
+    AnswerChunk,
+    CompletionFormat,
+    ResponseFormat,
+    ResponsesFormat,
+    by_origin,
+    streamed,
+    whole,
+)
+from hybridge.runtime.server.structure import Constrain, Structures, with_types
+from hybridge.runtime.server.worker import Finished, Inbox, Job, Metrics, SessionSlot, Worker
+from hybridge.runtime.text.answers import Answer, AnswerFormat, OneCall, decoder_of, with_general_calls
+from hybridge.runtime.text.generate import TextPiece
 
 log = logging.getLogger(__name__)
 
 OPEN = ("/", "/health")
-"""Paths that need no key: they say nothing of anybody."""
+"""Paths without a key: they reveal nothing about anybody."""
+SAMPLED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+"""Fields of a request that ``Sampling`` has under the same names."""
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """Settings that hold for all requests.
+
+    name: the model's name. host: the address that the server is bound to. key: the API key, if one is needed. origins: those
+    of web pages that may ask. sampling: default values for requests. queue: number of requests that may wait.
+    """
+
+    name: str
+    host: str = "127.0.0.1"
+    key: str | None = None
+    origins: Sequence[str] = ()
+    sampling: Sampling = field(default_factory=Sampling)
+    queue: int = 32
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A request with its prompt, and the way to answer it.
+
+    form: writes the response. chat: the prompt is a conversation, whose answer is remembered. most: new tokens, if the request
+    says so. logprobs: number of most likely tokens to report with each. constrain: makes a constraint. answer: splits the text.
+    """
+
+    asked: GenerationRequest
+    prompt: Prompt
+    form: ResponseFormat
+    chat: bool
+    most: int | None = None
+    logprobs: int | None = None
+    constrain: Constrain | None = None
+    answer: Answer = field(default_factory=Answer)
 
 
 class Server:
@@ -58,30 +102,36 @@ class Server:
 
     def __init__(
         self,
-        places: Sequence[Place],
+        slots: Sequence[SessionSlot],
         tokenizer: Tokenizer,
-        render: Render,
+        render: ChatRenderer,
         cache: PrefixCache,
-        settings: Settings,
-        form: Format | None = None,
+        settings: ServerSettings,
+        form: AnswerFormat | None = None,
     ) -> None:
-        """form: how the model writes calls and reasoning, if it does."""
+        """Make a server that does not compute before its ``app`` starts.
+
+        Args:
+            slots: sessions that take turns, over one artifact.
+            tokenizer: the artifact's.
+            render: renders conversations.
+            cache: keeps checkpoints of what was read.
+            settings: hold for all requests.
+            form: the model's format of calls and reasoning, if it is known.
+        """
         self.tokenizer, self.settings, self.metrics = tokenizer, settings, Metrics()
-        self.calling = form
+        self.answers = self.calling = form
         if form is None or not form.has_calls or ignores_tools(render):
             self.calling, render = with_general_calls(form), with_tools_in_text(render)
-        self.prompts = Prompts(tokenizer, render, places[0].session.max_seq_len, places[0].session.manifest.eos_ids)
-        self.answers = form
-        self.worker = Worker(places, cache, self.metrics, settings.queue)
-        self.structures = Structures(tokenizer, places[0].session.manifest, self.calling)
-        self.answering = Answering(
-            worker=self.worker, prompts=self.prompts, tokenizer=tokenizer, settings=settings, metrics=self.metrics,
-            shown=decoder_of(self.calling, tokenizer),
-        )  # fmt: skip
+        session = slots[0].session
+        self.prompts = Prompts(tokenizer, render, session.max_seq_len, session.manifest.eos_ids)
+        self.worker = Worker(slots, cache, self.metrics, settings.queue)
+        self.structures = Structures(tokenizer, session.manifest, self.calling)
+        self.decoder = decoder_of(self.calling, tokenizer)
         self._created = int(time())
 
     def app(self) -> Starlette:
-        """Return the application; the worker computes as long as it runs."""
+        """Return the application; the worker runs as long as it does."""
 
         @asynccontextmanager
         async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -135,10 +185,9 @@ class Server:
 
     async def _respond(self, request: Request) -> Response:
         asked = parse(ResponsesRequest, await read_body(request, self.settings.limits.body)).for_chat()
-        return await self._talk(request, asked, ResponsesForm(self.settings.name))
+        return await self._talk(request, asked, ResponsesFormat(self.settings.name))
 
-    async def _talk(self, request: Request, asked: ChatRequest, form: Form) -> Response:
-        """Answer a chat."""
+    async def _talk(self, request: Request, asked: ChatRequest, form: ResponseFormat) -> Response:
         self._check_model(asked.model)
         if asked.top_logprobs is not None and not asked.logprobs:
             raise invalid("top_logprobs needs logprobs to be true.", "top_logprobs")
@@ -146,13 +195,13 @@ class Server:
         prompt, answer, reasoning = await asyncio.to_thread(self._prompt, asked)
         question = Question(
             asked=asked, prompt=prompt, form=form, chat=True, most=asked.max_completion_tokens or asked.max_tokens,
-            chances=(asked.top_logprobs or 0) if asked.logprobs else None,
+            logprobs=(asked.top_logprobs or 0) if asked.logprobs else None,
             constrain=await self.structures.of_request(asked, reasoning), answer=answer,
         )  # fmt: skip
-        return await self.answering.respond(request, question)
+        return await self.respond(request, question)
 
     def _prompt(self, asked: ChatRequest) -> tuple[Prompt, Answer, str]:
-        """Return the prompt of a chat, what takes the answer apart, and what ends the reasoning that may come first."""
+        """Return the prompt of a chat, its empty answer, and the text that ends the reasoning before the answer, or ""."""
         variables = {**(asked.chat_template_kwargs or {}), **({"tools": asked.offered} if asked.offered else {})}
         prompt = self.prompts.of_chat(asked.messages, variables)
         form, reasoning = self.calling if asked.offered else self.answers, ""
@@ -178,12 +227,12 @@ class Server:
             raise invalid("the prompt is empty; give at least one token.", "prompt")
         question = Question(
             asked=asked, prompt=Prompt("", tokens), form=self._form(asked, chat=False), chat=False, most=asked.max_tokens,
-            chances=asked.logprobs, constrain=await self.structures.of_request(asked),
+            logprobs=asked.logprobs, constrain=await self.structures.of_request(asked),
         )  # fmt: skip
-        return await self.answering.respond(request, question)
+        return await self.respond(request, question)
 
-    def _form(self, asked: GenerationRequest, *, chat: bool) -> Form:
-        return ChatForm(chat, self.settings.name, self.tokenizer, asked.includes_usage)
+    def _form(self, asked: GenerationRequest, *, chat: bool) -> ResponseFormat:
+        return CompletionFormat(chat, self.settings.name, self.tokenizer, asked.includes_usage)
 
     def _check_tools(self, asked: ChatRequest) -> None:
         if asked.tool_choice not in (None, "none", "auto") and not asked.required:
@@ -203,7 +252,7 @@ class Server:
             )
 
     def _guarded(self, path: str, answer: Endpoint) -> Endpoint:
-        """Let in who may come, and tell others why not."""
+        """Return ``answer`` behind the checks of host and key, with errors as responses."""
 
         async def guarded(request: Request) -> Response:
             try:
@@ -216,12 +265,94 @@ class Server:
             except HybridgeError as error:
                 response = _error(of_hybridge(error))
             except Exception as error:
-                log.error("%s failed: %s", path, type(error).__name__)  # what the exception says may be a client's text
+                log.error("%s failed: %s", path, type(error).__name__)  # its message may quote a client's text
                 response = _error(ApiError(500, "the request failed.", "server_error"))
             self.metrics.add("requests_total", labels=f'path="{path}",status="{response.status_code}"')
             return response
 
         return guarded
+
+    # Answers
+
+    async def respond(self, request: Request, question: Question) -> Response:
+        """Return the whole answer, or a stream of it. Raises ApiError for errors before the first chunk."""
+        inbox = Inbox()
+        job = self._job(question, inbox)
+        self.worker.submit(job)
+        events = self.stream_events(question, job, inbox)
+        gone = asyncio.create_task(_gone(request, job))
+        try:
+            if not question.asked.stream:
+                return await whole(job, question.form, question.answer, events)
+            first = await anext(events)  # errors before the first chunk still get an HTTP error status
+        finally:
+            gone.cancel()
+        stream = streamed(job, question.form, question.answer, first, events)
+        return StreamingResponse(stream, media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+    def _job(self, question: Question, inbox: Inbox) -> Job:
+        prompt, limits = question.prompt, self.settings.limits
+        self.prompts.check_length(len(prompt.tokens), "messages" if question.chat else "prompt", exact=True)
+        return Job(
+            prompt=prompt.tokens, tokenizer=self.decoder if question.chat else self.tokenizer,
+            sampling=self._sampling(question.asked), max_new_tokens=question.most or limits.new_tokens,
+            deadline=monotonic() + limits.seconds, stop=question.asked.stops, marks=prompt.marks,
+            logprobs=question.logprobs, constrain=question.constrain, emit=inbox.put,
+        )  # fmt: skip
+
+    async def stream_events(self, question: Question, job: Job, inbox: Inbox) -> AsyncGenerator[AnswerChunk | Finished, None]:
+        """Yield the chunks of an answer, then its end. Cancels the job if the consumer stops. Raises ApiError."""
+        answer, origins = question.answer, bool(question.asked.token_origins)
+        texts, tokens = list[str](), list[int]()
+        try:
+            while True:
+                events = await inbox.get()
+                pieces = [each for each in events if isinstance(each, TextPiece)]
+                texts += [each.text for each in pieces]
+                tokens += [token for each in pieces for token in each.tokens]
+                parts = by_origin(pieces) if origins else [(None, "".join(each.text for each in pieces))]
+                deltas = [replace(delta, origin=origin) for origin, text in parts for delta in answer.feed(text)]
+                end = events[-1]
+                if isinstance(end, Finished):
+                    deltas += answer.finish()
+                if pieces or deltas:
+                    yield AnswerChunk(deltas, [each for piece in pieces for each in piece.logprobs])
+                if isinstance(end, ApiError):
+                    raise end
+                if isinstance(end, Finished):
+                    self._count(question, end)
+                    await asyncio.to_thread(self._remember, question, end, "".join(texts), tokens)
+                    yield end
+                    return
+        finally:
+            job.cancelled = True
+
+    def _count(self, question: Question, end: Finished) -> None:
+        counts = {
+            "prompt_tokens_total": len(question.prompt.tokens), "cached_tokens_total": end.cached_tokens,
+            "generated_tokens_total": end.stats.new_tokens, "draft_tokens_total": end.stats.proposed,
+            "accepted_draft_tokens_total": end.stats.accepted,
+        }  # fmt: skip
+        for name, value in counts.items():
+            self.metrics.add(name, value)
+
+    def _remember(self, question: Question, end: Finished, text: str, tokens: list[int]) -> None:
+        """Remember the tokens of a complete answer, unless a stop string cut it or a lead began it, unlike the template."""
+        cut = any(stop in self.decoder.decode(tokens) for stop in question.asked.stops)
+        if question.chat and not question.prompt.lead and not cut:
+            is_end = tokens and end.reason == "stop"
+            self.prompts.remember(question.prompt, question.answer, text, tokens[:-1] if is_end else tokens)
+
+    def _sampling(self, asked: GenerationRequest) -> Sampling:
+        defaults = self.settings.sampling
+        return Sampling(**{name: getattr(defaults if getattr(asked, name) is None else asked, name) for name in SAMPLED})
+
+
+async def _gone(request: Request, job: Job) -> None:
+    """Cancel a job if its client disconnects."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    job.cancelled = True
 
 
 def _error(error: ApiError) -> Response:
@@ -235,14 +366,14 @@ async def _no_such_path(request: Request, error: Exception) -> Response:
     return _error(ApiError(status, f"{words.get(status, 'the request failed')}: see docs/serving.md.", code="not_found"))
 
 
-# The page to talk to the model at: one file, which asks this server and nobody else.
+# The page to talk to the model at: one file, which asks this server alone
 
 
 PAGE = (Path(__file__).parent / "page.html").read_text(encoding="utf-8")
 
 
 def page_headers(page: str) -> dict[str, str]:
-    """Return headers by which a browser runs the page's own script and style, and asks its own server alone."""
+    """Return headers that let a browser run the page's own script and style only, and ask its own server only."""
     script, style = (" ".join(f"'sha256-{each}'" for each in _hashes(page, tag)) for tag in ("script", "style"))
     policy = (
         f"default-src 'none'; script-src {script}; style-src {style}; connect-src 'self'; img-src data:; "
@@ -259,49 +390,3 @@ def page_headers(page: str) -> dict[str, str]:
 def _hashes(page: str, tag: str) -> Iterator[str]:
     for content in re.findall(rf"<{tag}>(.*?)</{tag}>", page, flags=re.DOTALL):
         yield base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-
-
-# Listen on an address, until the process is told to end.
-
-
-WAITING = 64
-"""Connections that the system holds until they are taken."""
-GRACE_SECONDS = 3
-"""That answers may go on for once the process is told to end."""
-
-
-def listen(app: Starlette, host: str, port: int, ready: Callable[[str], None]) -> None:
-    """Serve ``app``; ``ready`` is told the URL once clients can connect. Raises OutputError for an address that is taken."""
-    with bound(host, port) as opened:
-        shown = f"[{host}]" if ":" in host else host
-        ready(f"http://{shown}:{opened.getsockname()[1]}")
-        over(app).run(sockets=[opened])
-
-
-def bound(host: str, port: int) -> socket.socket:
-    """Return a socket that takes connections. Raises OutputError for an address that is taken."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        opened = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            opened.bind(address)
-            opened.listen(WAITING)
-        except OSError:
-            opened.close()
-            raise
-    except OSError as error:
-        said = f"{host}:{port} cannot be listened on: {error.strerror or error}."
-        raise OutputError(f"{said} Give another --host or --port.") from None
-    return opened
-
-
-def over(app: Starlette) -> uvicorn.Server:
-    """Return what runs ``app``. Nothing is logged of requests: paths and addresses are a user's own."""
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, date_header=False, ws="none", http=Connection,
-        loop="asyncio", timeout_graceful_shutdown=GRACE_SECONDS,
-    )  # fmt: skip
-    server = Listener(config)
-    config.app = server.limited(app)
-    return server

@@ -1,48 +1,98 @@
-"""Connections that may not hold the server up: each sends a whole request in time, or makes room for others."""
+"""Accept connections and requests: each must send a whole request in time, from an allowed host, with the key.
+
+``Connection`` builds on uvicorn 0.54's protocol over h11, of which only the name is documented: it reads ``cycle`` (None
+before a head), ``connections``, ``client``, ``loop`` and ``transport``, and overrides asyncio's callbacks and
+``on_response_complete``; tests/test_pins_of_server.py checks these.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import os
+import socket
 import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+import h11
 import uvicorn
+from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from hybridge.runtime.server.pinned import H11Protocol, head_so_far
+from hybridge.cache.errors import OutputError
 from hybridge.runtime.server.requests import ApiError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 
 MOST_CONNECTIONS = 256
 MOST_OF_AN_ADDRESS = 128
 RESERVE = 32
-"""Connections above the most, to which only ``/health`` is answered."""
+"""Connections beyond MOST_CONNECTIONS, which get answers from ``/health`` only."""
 HEAD_SECONDS = 10.0
-"""Within which the head of a request has to be there."""
+"""Longest time until the head of a request is complete."""
 LOOK_SECONDS = 1.0
-"""Between two looks at how long a connection takes."""
+"""Interval of the checks for connections that take too long."""
 LAST_SECONDS = 15.0
-"""After a signal, until the process ends whatever it does."""
+"""Longest time from a signal to the end of the process."""
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+BODY_SECONDS = 30.0
+"""Longest time until the body of a request is complete."""
+WAITING = 64
+"""Connections that the system queues until they are accepted."""
+GRACE_SECONDS = 3
+"""Time for answers to finish after a signal."""
+
+
+def listen(app: Starlette, host: str, port: int, ready: Callable[[str], None]) -> None:
+    """Serve ``app`` until a signal, and call ``ready`` with the URL. Raises OutputError if the address is taken."""
+    with bound(host, port) as opened:
+        shown = f"[{host}]" if ":" in host else host
+        ready(f"http://{shown}:{opened.getsockname()[1]}")
+        over(app).run(sockets=[opened])
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Raises OutputError if the address is taken."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        opened = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            opened.bind(address)
+            opened.listen(WAITING)
+        except OSError:
+            opened.close()
+            raise
+    except OSError as error:
+        said = f"{host}:{port} cannot be listened on: {error.strerror or error}."
+        raise OutputError(f"{said} Give another --host or --port.") from None
+    return opened
+
+
+def over(app: Starlette) -> uvicorn.Server:
+    """Return a server that runs ``app``. Requests are not logged: paths and addresses are private."""
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, date_header=False, ws="none", http=Connection,
+        loop="asyncio", timeout_graceful_shutdown=GRACE_SECONDS,
+    )  # fmt: skip
+    server = Listener(config)
+    config.app = server.limited(app)
+    return server
 
 
 class Connection(H11Protocol):
-    """uvicorn's, which waits for a request without an end, and counts connections that send none like those that do."""
+    """uvicorn's connection, dropped if it sends no request in time, or to make room for others."""
 
     since = 0.0
     _look: asyncio.TimerHandle | None = None
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether a request, or the rest of one, has yet to come."""
+        """Return whether a request, or the rest of one, is still to come."""
         return self._has_no_head or self.cycle.more_body
 
     @property
@@ -50,7 +100,7 @@ class Connection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room for the connection."""
+        """Accept the connection, and drop others if there are too many."""
         super().connection_made(transport)
         self.since = self.loop.time()
         self._look_later()
@@ -62,13 +112,13 @@ class Connection(H11Protocol):
             self.drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Look no more."""
+        """Stop the checks."""
         super().connection_lost(exc)
         if self._look is not None:
             self._look.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Refuse what is no line of HTTP/1 at once: h11 waits for the end of a head, which HTTP/0.9 does not have."""
+        """Refuse a first line that is not HTTP/1 at once: h11 waits for the end of a head, which HTTP/0.9 does not have."""
         super().data_received(data)
         if not self.transport.is_closing() and (begun := head_so_far(self)) is not None:
             line, ended, _ = begun.lstrip(b"\r\n").partition(b"\n")
@@ -76,7 +126,7 @@ class Connection(H11Protocol):
                 self.send_400_response("Invalid HTTP request received.")
 
     def on_response_complete(self) -> None:
-        """Wait for the next request from now on."""
+        """Start the time for the next request."""
         self.since = self.loop.time()
         super().on_response_complete()
 
@@ -89,7 +139,7 @@ class Connection(H11Protocol):
         self._look = self.loop.call_later(LOOK_SECONDS, self._check)
 
     def _check(self) -> None:
-        """Drop a connection that takes too long: a body that is read has its own time, and an answer that says so."""
+        """Drop a connection that takes too long. A body that is being read has a time limit of its own, with an answer."""
         most = HEAD_SECONDS if self._has_no_head else HEAD_SECONDS + BODY_SECONDS
         if self.is_waiting and self.loop.time() - self.since > most:
             self.drop()
@@ -98,24 +148,24 @@ class Connection(H11Protocol):
 
 
 def _make_room(among: Iterable[Connection], new: Connection, most: int) -> None:
-    """Drop those that have waited longest where there are more than ``most``, if any waits."""
+    """Drop the connections that wait longest, as far as there are more than ``most``."""
     waiting = sorted((each for each in among if each.is_waiting and each is not new), key=lambda each: each.since)
     for each in waiting[: max(0, len(list(among)) - most)]:
         each.drop()
 
 
 class Listener(uvicorn.Server):
-    """uvicorn's server; a signal ends the process, if it must be in the middle of what it does."""
+    """uvicorn's server, which a signal ends for certain, if need be in the middle of an answer."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop to listen, and see to it that the process ends."""
+        """Stop listening, and end the process after LAST_SECONDS at the latest."""
         super().handle_exit(sig, frame)
         last = threading.Timer(LAST_SECONDS, os._exit, (128 + sig,))
         last.daemon = True
         last.start()
 
     def limited(self, app: ASGIApp) -> ASGIApp:
-        """Return ``app``, which answers ``/health`` alone where there are too many requests at a time."""
+        """Return ``app`` with a limit: during too many requests only ``/health`` is answered."""
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             busy = max(len(self.server_state.tasks), len(self.server_state.connections)) > MOST_CONNECTIONS
@@ -128,17 +178,17 @@ class Listener(uvicorn.Server):
         return answer
 
 
-# Requests that are not let in: of other hosts and origins, without the key, too large, too slow.
+def head_so_far(protocol: H11Protocol) -> bytes | None:
+    """Return the bytes of a request's head so far; None if h11 does not wait for one."""
+    return bytes(protocol.conn.trailing_data[0]) if protocol.conn.their_state is h11.IDLE else None
 
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
-BODY_SECONDS = 30.0
-"""Within which a body has to be there."""
+# Requests that are refused: of other hosts, without the key, too large, too slow
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """body: most bytes of one; seconds: that a request may take in all; new_tokens: where a request does not say how many."""
+    """Limits of requests. body: bytes. seconds: for all of a request. new_tokens: if a request does not say how many."""
 
     body: int = 8 << 20
     seconds: float = 600.0
@@ -146,7 +196,7 @@ class Limits:
 
 
 def check_host(request: Request, bound: str) -> None:
-    """Raises ApiError on a loopback server for a name that is not this machine's: a web page may have given itself one."""
+    """Raise ApiError on a loopback server if the host is not this machine: a web page may resolve its own name to us."""
     try:
         name = request.url.hostname or ""
     except ValueError:
@@ -158,7 +208,7 @@ def check_host(request: Request, bound: str) -> None:
 
 
 def check_key(request: Request, key: str | None) -> None:
-    """Raises ApiError where there is a key and the request does not bear it. Takes the same time for every wrong one."""
+    """Raise ApiError if there is a key and the request lacks it. Takes the same time for every wrong key."""
     if key is None:
         return
     scheme, _, given = request.headers.get("authorization", "").partition(" ")
@@ -169,9 +219,9 @@ def check_key(request: Request, key: str | None) -> None:
 
 
 async def read_body(request: Request, most: int) -> bytes:
-    """Return the body of a JSON request. Raises ApiError for other kinds, one that is too large, and one that does not come.
+    """Return the body of a JSON request. Raises ApiError for other content types, and for a body that is too large or too slow.
 
-    The kind matters: a web page of anybody may send other kinds to this machine without asking.
+    Browsers let any web page send other content types to this machine without asking.
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise ApiError(415, "the body must be JSON, with 'Content-Type: application/json'.")

@@ -1,4 +1,4 @@
-"""Requests to tokens: an answer that the server gave keeps the tokens that it was made of."""
+"""Turn conversations into tokens; an answer of this server keeps the tokens that it was generated as."""
 
 from __future__ import annotations
 
@@ -15,24 +15,27 @@ from tokenizers import Encoding, Tokenizer
 from hybridge.cache.errors import HybridgeError
 from hybridge.runtime.server.requests import ApiError, ChatMessage, invalid
 from hybridge.runtime.text.answers import Answer
+from hybridge.runtime.text.chat_template import Message
 
-Render = Callable[[list[dict[str, Any]], Mapping[str, Any]], str]
-"""The text of messages by the chat template with further variables, up to where the assistant is to speak."""
+ChatRenderer = Callable[[list[dict[str, Any]], Mapping[str, Any]], str]
+"""Returns the text of messages by the chat template with further variables, up to the assistant's turn."""
 
 MOST_ANSWERS = 512
+"""Answers that are remembered."""
 LATE = 3
-"""So many of a user's last messages can be edited without reading what stands before them; each costs a chunk of reading."""
+"""Latest messages of a user that get a checkpoint before them, for edits; each costs a chunk of reading."""
 BEGINNING = 12
-"""Characters for each token of a context: what is longer is encoded only if its beginning has room."""
+"""Characters for each token of the context beyond which a text is encoded only if its beginning fits."""
 OTHER = "\u2603"
-"""A message that nobody sends."""
+"""A message that nobody sends, to find where the rendered text of a message begins."""
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """text as the template wrote it; its tokens; marks: after how many of them other conversations may go another way.
+    """A prompt: its text as the template wrote it, and its tokens.
 
-    messages and variables: what the template wrote it from. lead: what stands behind that, as if the model had written it.
+    marks: lengths of the tokens at which other conversations may branch off. messages, variables: the template's input. lead:
+    text behind the template's, as if the model had written it.
     """
 
     text: str
@@ -46,14 +49,14 @@ class Prompt:
 class Prompts:
     """Makes prompts of conversations.
 
-    Encoding an answer again may give other tokens than it was made of, whose state would have to be read anew: so the latest
-    answers are remembered by the whole text that they end, as the template writes it. What was reasoned before a call of a tool
-    is remembered by the call, because most clients do not send it back. Both a template and a tokenizer take their time for a
-    long text, so this is for other threads than the loop's.
+    Encoding an answer again may give other tokens than it was generated as, which would have to be read anew: so the latest
+    answers are remembered by the whole text up to their end, as the template writes it. Reasoning before a call of a tool is
+    remembered by the call, because most clients do not send it back. Templates and tokenizers are slow on long texts: call this
+    from other threads than the loop's.
     """
 
-    def __init__(self, tokenizer: Tokenizer, render: Render, longest: int, eos_ids: Sequence[int] = ()) -> None:
-        """longest: tokens of a context; eos_ids: what ends an answer, as templates write it too."""
+    def __init__(self, tokenizer: Tokenizer, render: ChatRenderer, longest: int, eos_ids: Sequence[int] = ()) -> None:
+        """Remember no answers yet. longest: tokens of the context. eos_ids: tokens that end an answer, also in templates."""
         self.tokenizer, self.render, self.longest = tokenizer, render, longest
         self._longest_token = max(map(len, tokenizer.get_vocab()), default=1)
         self._lock = threading.Lock()
@@ -62,7 +65,7 @@ class Prompts:
         self._ends = [text for token in eos_ids if (text := tokenizer.id_to_token(token))]
 
     def of_chat(self, messages: Sequence[ChatMessage], variables: Mapping[str, Any]) -> Prompt:
-        """Return the prompt of a conversation. Raises what rendering it does."""
+        """Return the prompt of a conversation. Raises like the renderer, and ApiError if it is too long."""
         plain = [self._with_reasons(message.for_template()) for message in messages]
         text = self.render(plain, variables)
         with self._lock:
@@ -80,20 +83,21 @@ class Prompts:
         return Prompt(text, tokens, tuple(sorted(marks - {0})), plain, variables)
 
     def of_text(self, text: str) -> list[int]:
-        """Return the tokens of a text that is to be continued, with those that its tokenizer adds. Raises ApiError."""
+        """Return the tokens of a text to continue, with those that the tokenizer adds. Raises ApiError if it is too long."""
         return list(self._encode(text, "prompt", add_special_tokens=True).ids)
 
     def check_length(self, at_least: int, param: str, exact: bool = False) -> None:
-        """Raises ApiError for a prompt of so many tokens, or more, where no context has room for them and an answer."""
+        """Raise ApiError if the context has no room for a prompt of at least so many tokens and an answer."""
         if at_least >= self.longest:
             count = str(at_least) if exact else f"at least {at_least}"
             message = f"the prompt has {count} tokens, and a context of {self.longest} leaves no room for an answer."
             raise invalid(message, param, "context_length_exceeded")
 
     def _encode(self, text: str, param: str, add_special_tokens: bool = False) -> Encoding:
-        """Encode a text, other threads meanwhile going on. Raises ApiError early where it is far too long.
+        """Encode a text, without blocking other threads. Raises ApiError early if it is far too long.
 
-        That is by the longest token there is, and then by half of the tokens of its beginning, less those that the cut made.
+        The lower bounds are its length in longest tokens, and half the tokens of its beginning, less those that the cut may
+        add.
         """
         at_least, size = len(text) // self._longest_token, BEGINNING * self.longest
         while size < len(text) and at_least < self.longest:
@@ -101,7 +105,7 @@ class Prompts:
             at_least = max(at_least, (len(beginning) - self._longest_token) // 2)
             size *= 4
         self.check_length(at_least, param)
-        # Not ``encode``, which keeps Python's lock.
+        # ``encode`` would keep Python's lock.
         encoding: Encoding = self.tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0]
         return encoding
 
@@ -111,7 +115,7 @@ class Prompts:
         return replace(prompt, text=prompt.text + lead, tokens=tokens, lead=lead)
 
     def remember(self, prompt: Prompt, answer: Answer, text: str, tokens: list[int]) -> None:
-        """Remember what a complete answer was made of; text: as it was generated."""
+        """Remember the tokens of a complete answer. text: as it was generated."""
         written = prompt.text + text
         if answer.calls or answer.reasoning:
             written = self._written(prompt, answer) or written
@@ -121,27 +125,27 @@ class Prompts:
                 _put(self._reasons, answer.calls[0].id, answer.reasoning)
 
     def _written(self, prompt: Prompt, answer: Answer) -> str | None:
-        """The conversation up to the answer's end, as the template will write it once the answer is a part of it."""
+        """Return the conversation up to the answer's end as the template writes it; None if it drops the reasoning."""
         said = ChatMessage.model_validate(answer.message()).for_template()
         try:
             text = self.render([*prompt.messages, said], prompt.variables)
         except HybridgeError:
             return None
         end = max((text.rfind(each) for each in self._ends), default=-1)
-        keeps = answer.reasoning in text  # a template that drops the reasoning wants it dropped
+        keeps = answer.reasoning in text
         return text[:end] if end > 0 and keeps else None
 
     def _with_reasons(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The message with what was reasoned before its calls, where the client left it out."""
+        """Return the message with the reasoning before its calls, if the client left it out."""
         first: dict[str, Any] = next(iter(message.get("tool_calls") or ()), {})
         with self._lock:
             reason = self._reasons.get(first.get("id", ""))
         return message if reason is None or message.get("reasoning_content") else {**message, "reasoning_content": reason}
 
     def _branches(self, text: str, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> Iterator[int]:
-        """Yield the characters of ``text`` up to where users say something: behind a system prompt, and of late.
+        """Yield the positions in ``text`` of the user's first and latest messages.
 
-        There a conversation goes another way when a message is edited, or another one begins with the same prompt.
+        A conversation branches there if a message is edited, or if another conversation has the same system prompt.
         """
         users = [i for i, message in enumerate(messages) if message["role"] == "user"]
         for i in sorted({*users[:1], *users[-LATE:]} - {0}):
@@ -151,17 +155,15 @@ class Prompts:
 
 
 def _put(known: OrderedDict[str, Any], key: str, value: Any) -> None:
-    """Put in the newest place; the oldest are forgotten."""
+    """Add as the newest entry, and forget the oldest ones beyond MOST_ANSWERS."""
     known[key] = value
     known.move_to_end(key)
     while len(known) > MOST_ANSWERS:
         known.popitem(last=False)
 
 
-# Tools for models whose chat template has no form for them: functions as JSON in the system turn, calls in tags.
+# Tools for models whose chat template has none: functions as JSON in the system turn, calls in tags
 
-
-Message = dict[str, Any]
 
 TOLD = """You can call these functions, each described by a line of JSON:
 {functions}
@@ -174,16 +176,16 @@ The result comes in <tool_response> tags. Call a function only where it helps; o
 PROBE = {"type": "function", "function": {"name": "hybridge_probe", "description": "None", "parameters": {"type": "object"}}}
 
 
-def ignores_tools(render: Render) -> bool:
-    """Return whether a chat template says nothing of the tools that it is given."""
+def ignores_tools(render: ChatRenderer) -> bool:
+    """Return whether a chat template ignores the tools that it is given."""
     try:
         return "hybridge_probe" not in render([{"role": "user", "content": "Hello"}], {"tools": [PROBE]})
-    except HybridgeError:  # it may want another conversation, and tell a client so
+    except HybridgeError:  # it refuses this conversation, and may render others
         return False
 
 
-def with_tools_in_text(render: Render) -> Render:
-    """Return what renders conversations with tools by a template that knows of none."""
+def with_tools_in_text(render: ChatRenderer) -> ChatRenderer:
+    """Return a function that renders conversations with tools by a template without tools."""
 
     def rendered(messages: list[Message], variables: Mapping[str, Any]) -> str:
         plain = _without_calls(messages)
@@ -197,7 +199,7 @@ def with_tools_in_text(render: Render) -> Render:
             text = render(_told_by_the_system(plain, told), others)
             if functions in text:
                 return text
-        except HybridgeError:  # there is no system turn in some templates; others leave it out
+        except HybridgeError:  # some templates refuse a system turn, others leave it out
             pass
         return render(_told_by_the_user(plain, told), others)
 
@@ -219,7 +221,7 @@ def _told_by_the_user(messages: Sequence[Message], told: str) -> list[Message]:
 
 
 def _without_calls(messages: Sequence[Message]) -> list[Message]:
-    """Return messages with calls as an assistant's text, and results as a user's: those in a row are one message."""
+    """Return messages with calls as the assistant's text, and results as the user's, joined if they are neighbours."""
     plain: list[Message] = []
     results = False
     for message in messages:

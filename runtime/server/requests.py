@@ -1,8 +1,12 @@
-"""The fields of a request that are read, each checked; what would change the text and is not supported is refused by name."""
+"""Validate the bodies of requests: chats, completions and responses of OpenAI's API.
+
+A field that would change the text and is not supported is refused by name.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -10,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hybridge.cache.errors import CapacityError, HybridgeError
 
 LONGEST_STOP = 256
-"""Characters of a stop string."""
+"""Most characters of a stop string."""
 
 Text = Annotated[str, Field(max_length=8 << 20)]
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
@@ -18,17 +22,67 @@ IGNORED = {
     *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"),
     *("parallel_tool_calls", "verbosity"),
 }
-"""Fields that do not change a text here."""
+"""Fields that do not change the text here."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (1,), "best_of": (1,), "echo": (False,), "suffix": ("",), "frequency_penalty": (0,), "presence_penalty": (0,),
     "logit_bias": ({},), "modalities": (["text"],), "functions": ([],),
     "function_call": ("none", "auto"), "web_search_options": (), "audio": (),
     "prediction": (), "truncation": ("disabled",), "include": ([],), "background": (False,), "reasoning": ({},),
 }  # fmt: skip
-"""Fields that would change a text, and are not supported, with the values that leave it as it is; so does null."""
+"""Unsupported fields that would change the text, with the values that do not; null never does."""
+SAME_IN_RESPONSES = (
+    "model",
+    "stream",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "seed",
+    "stop",
+    "chat_template_kwargs",
+)
+"""Fields of responses that a chat has under the same name."""
+
+ELSEWHERE = {"response_format": "text.format", "max_tokens": "max_output_tokens", "token_origins": "not supported"}
+"""Fields of a chat, with their names in responses."""
 
 
-class Part(BaseModel):
+class ApiError(Exception):
+    """An error as OpenAI's clients expect it. kind: such as ``invalid_request_error``. param: the field that is wrong."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        kind: str = "invalid_request_error",
+        *,
+        param: str | None = None,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.kind, self.param, self.code = status, message, kind, param, code
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the body of the response."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """Return the error of an invalid request."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def of_hybridge(error: HybridgeError) -> ApiError:
+    """Return a client's view of an error of hybridge: status 400 for a caller's mistake, or else 500."""
+    if isinstance(error, CapacityError):
+        return invalid(str(error), "messages", "context_length_exceeded")
+    if error.exit_code == 2:
+        return invalid(str(error))
+    return ApiError(500, str(error), "server_error")
+
+
+class ContentPart(BaseModel):
     """A part of a message's content; text is the only kind."""
 
     model_config = ConfigDict(extra="ignore")
@@ -37,7 +91,7 @@ class Part(BaseModel):
 
 
 class CalledFunction(BaseModel):
-    """What was called. arguments: JSON, as it was given out."""
+    """The function of a call. arguments: JSON, as the model wrote it."""
 
     model_config = ConfigDict(extra="ignore")
     name: Annotated[str, Field(min_length=1, max_length=256)]
@@ -53,7 +107,7 @@ class PastCall(BaseModel):
     function: CalledFunction
 
     def for_template(self) -> dict[str, Any]:
-        """Return the call as chat templates expect it: with its arguments as an object, where they are one."""
+        """Return the call as chat templates expect it, with its arguments as an object if they are one."""
         try:
             arguments = json.loads(self.function.arguments or "{}")
         except (ValueError, RecursionError):
@@ -63,15 +117,15 @@ class PastCall(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """A message. Other fields than these go to the model's chat template as they are."""
+    """A message. Further fields go to the model's chat template unchanged."""
 
     model_config = ConfigDict(extra="allow")
     role: Annotated[str, Field(min_length=1, max_length=64)]
-    content: Text | Annotated[list[Part], Field(max_length=1024)] | None = None
+    content: Text | Annotated[list[ContentPart], Field(max_length=1024)] | None = None
     tool_calls: Annotated[list[PastCall], Field(max_length=256)] | None = None
 
     def for_template(self) -> dict[str, Any]:
-        """Return the message as chat templates expect it: its parts as one text."""
+        """Return the message as chat templates expect it, with its parts joined."""
         content = "".join(part.text for part in self.content) if isinstance(self.content, list) else self.content
         role = "system" if self.role == "developer" else self.role
         calls = {"tool_calls": [call.for_template() for call in self.tool_calls]} if self.tool_calls else {}
@@ -79,21 +133,21 @@ class ChatMessage(BaseModel):
 
 
 class StreamOptions(BaseModel):
-    """include_usage: a last chunk says what was counted."""
+    """Options of a stream. include_usage: count tokens in a last chunk."""
 
     model_config = ConfigDict(extra="ignore")
     include_usage: bool = False
 
 
 class NamedSchema(BaseModel):
-    """A JSON schema and what OpenAI's clients say of it; it is always followed, strict or not."""
+    """A JSON schema with the fields of OpenAI's clients; it is always followed, strict or not."""
 
     model_config = ConfigDict(extra="ignore")
     json_schema: Annotated[dict[str, Any], Field(alias="schema")]
 
 
-class ResponseFormat(BaseModel):
-    """What an answer looks like. regex: the pattern that the whole of it matches, which OpenAI has not."""
+class RequestedFormat(BaseModel):
+    """The format of an answer. regex: a pattern for the whole answer, which OpenAI does not have."""
 
     model_config = ConfigDict(extra="forbid")
     type: Literal["text", "json_object", "json_schema", "regex"]
@@ -102,7 +156,7 @@ class ResponseFormat(BaseModel):
 
 
 class Function(BaseModel):
-    """What a tool is. parameters: a JSON schema of its arguments; strict: false takes any where no grammar can say it."""
+    """A function that is a tool. parameters: JSON schema. strict: False allows any arguments if no grammar can express it."""
 
     model_config = ConfigDict(extra="ignore")
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
@@ -139,9 +193,9 @@ class ChosenTool(BaseModel):
 
 
 class GenerationRequest(BaseModel):
-    """Fields that both kinds of requests have. Where one is null or left out, the server's default holds.
+    """Fields that all kinds of requests have; the server's default holds for null.
 
-    token_origins: say in each chunk of a stream where its tokens come from, which OpenAI has not.
+    token_origins: report in each chunk of a stream who proposed its tokens, which OpenAI does not have.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -155,7 +209,7 @@ class GenerationRequest(BaseModel):
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
     seed: int | None = None
-    response_format: ResponseFormat | None = None
+    response_format: RequestedFormat | None = None
     token_origins: bool | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
 
@@ -171,7 +225,7 @@ class GenerationRequest(BaseModel):
 
     @property
     def is_structured(self) -> bool:
-        """Return whether the answer must have a form."""
+        """Return whether the answer must have a format."""
         return self.response_format is not None and self.response_format.type != "text"
 
     @property
@@ -181,7 +235,7 @@ class GenerationRequest(BaseModel):
 
     @property
     def includes_usage(self) -> bool:
-        """Return whether a stream ends with what was counted."""
+        """Return whether a stream ends with counts of tokens."""
         return self.stream_options is not None and self.stream_options.include_usage
 
 
@@ -201,12 +255,12 @@ class ChatRequest(GenerationRequest):
 
     @property
     def offered(self) -> list[dict[str, Any]]:
-        """Return the tools that the model is told of."""
+        """Return the tools that the prompt describes to the model."""
         return [] if self.tool_choice == "none" else [tool.for_template() for tool in self.tools or ()]
 
     @property
     def required(self) -> list[Function]:
-        """Return the tools of which one must be called; none where the model may also say something."""
+        """Return the tools of which one must be called; none if the model may also answer in words."""
         functions = [tool.function for tool in self.tools or ()]
         if isinstance(self.tool_choice, ChosenTool):
             return [each for each in functions if each.name == self.tool_choice.function.name]
@@ -226,11 +280,11 @@ class CompletionRequest(GenerationRequest):
 
 
 def parse(kind: type[Request], body: bytes) -> Request:
-    """Return the request that ``body`` is. Raises ApiError."""
+    """Parse the body of a request. Raises ApiError."""
     try:
         request = kind.model_validate_json(body)
     except ValidationError as error:
-        first = max(error.errors(), key=lambda each: len(each["loc"]))  # of a choice of types the one that came furthest
+        first = max(error.errors(), key=lambda each: len(each["loc"]))  # of alternative types the one that fitted deepest
         where = ".".join(str(part) for part in first["loc"])[:200]
         raise invalid(
             f"{where}: {first['msg']}" if where else f"the body is no JSON object: {first['msg']}", where or None
@@ -241,7 +295,7 @@ def parse(kind: type[Request], body: bytes) -> Request:
 
 
 def check_extra(name: str, value: Any) -> None:
-    """Raises ApiError for a field that is not supported, unless its value changes nothing."""
+    """Raise ApiError for a field that is not supported, unless its value changes nothing."""
     if name in IGNORED or value is None or (name in NEUTRAL and value in NEUTRAL[name]):
         return
     if name in NEUTRAL:
@@ -249,38 +303,158 @@ def check_extra(name: str, value: Any) -> None:
     raise invalid(f"there is no field {name[:64]}; leave it out.", name[:64], "unknown_parameter")
 
 
-# Errors as OpenAI's clients expect them: a status, and JSON that says what was wrong.
+# ``/v1/responses``: the same as a chat, in other words
 
 
-class ApiError(Exception):
-    """A request that cannot be answered. kind: such as ``invalid_request_error``; param: the field that is wrong."""
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        kind: str = "invalid_request_error",
-        *,
-        param: str | None = None,
-        code: str | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.kind, self.param, self.code = status, message, kind, param, code
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the body of the response."""
-        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+class _Item(BaseModel):
+    model_config = ConfigDict(extra="ignore")
 
 
-def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """Return the error of a request that asks for what cannot be."""
-    return ApiError(400, message, param=param, code=code)
+class TextPart(_Item):
+    """A part of a content; text is the only kind."""
+
+    type: Literal["input_text", "output_text", "text", "reasoning_text"]
+    text: Text
 
 
-def of_hybridge(error: HybridgeError) -> ApiError:
-    """Return what a client is told of an error of ours: a caller's mistake, or ours."""
-    if isinstance(error, CapacityError):
-        return invalid(str(error), "messages", "context_length_exceeded")
-    if error.exit_code == 2:
-        return invalid(str(error))
-    return ApiError(500, str(error), "server_error")
+Content = Text | Annotated[list[TextPart], Field(max_length=1024)]
+
+
+class MessageItem(_Item):
+    """A message."""
+
+    type: Literal["message"] = "message"
+    role: Annotated[str, Field(min_length=1, max_length=64)]
+    content: Content
+
+
+class CallItem(_Item):
+    """A call that the model made. arguments: JSON."""
+
+    type: Literal["function_call"]
+    call_id: Annotated[str, Field(max_length=256)]
+    name: str
+    arguments: Text
+
+
+class OutputItem(_Item):
+    """The result of a call."""
+
+    type: Literal["function_call_output"]
+    call_id: Annotated[str, Field(max_length=256)]
+    output: Content
+
+
+class ReasoningItem(_Item):
+    """Reasoning of the model before the items behind it."""
+
+    type: Literal["reasoning"]
+    content: Annotated[list[TextPart], Field(max_length=1024)] | None = None
+
+
+Item = MessageItem | CallItem | OutputItem | ReasoningItem
+
+
+class FunctionTool(_Item):
+    """A tool that the model may call. parameters: a JSON schema."""
+
+    type: Literal["function"]
+    name: str
+    description: Text | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def for_chat(self) -> dict[str, Any]:
+        """Return it in the form of a chat request."""
+        return {"type": "function", "function": self.model_dump(exclude={"type"}, exclude_none=True)}
+
+
+class NamedTool(_Item):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+    name: str
+
+
+class TextFormat(_Item):
+    """The format of an answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+
+    def for_chat(self) -> dict[str, Any]:
+        """Return it in the form of a chat request."""
+        named = {"json_schema": {"name": "answer", "schema": self.json_schema}} if self.json_schema is not None else {}
+        return {"type": self.type, **named}
+
+
+class TextOptions(_Item):
+    """Options of the answer's text."""
+
+    format: TextFormat | None = None
+
+
+class ResponsesRequest(GenerationRequest):
+    """The body of ``/v1/responses``. Nothing is stored: clients send the whole conversation, of which new text is read."""
+
+    input: Text | Annotated[list[Item], Field(min_length=1, max_length=4096)]
+    instructions: Text | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    text: TextOptions | None = None
+    tools: Annotated[list[FunctionTool], Field(max_length=256)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    previous_response_id: str | None = None
+
+    def for_chat(self) -> ChatRequest:
+        """Return the equivalent chat. Raises ApiError."""
+        if self.previous_response_id is not None:
+            raise invalid("responses are not stored here: send the conversation's items again.", "previous_response_id")
+        for name in ("response_format", "max_tokens", "token_origins"):
+            if getattr(self, name) is not None:
+                raise invalid(f"{name} is a field of chats; here it is {ELSEWHERE[name]}.", name, "unknown_parameter")
+        chosen = self.tool_choice
+        body = {
+            **{name: getattr(self, name) for name in SAME_IN_RESPONSES},
+            "messages": list(self._messages()),
+            "max_tokens": self.max_output_tokens,
+            "tools": [tool.for_chat() for tool in self.tools or ()] or None,
+            "tool_choice": {"type": "function", "function": {"name": chosen.name}} if isinstance(chosen, NamedTool) else chosen,
+            "response_format": self.text.format.for_chat() if self.text is not None and self.text.format is not None else None,
+        }
+        return parse(ChatRequest, json.dumps(body).encode())
+
+    def _messages(self) -> Iterator[dict[str, Any]]:
+        """Yield messages: reasoning, text and calls of the model in a row are one message."""
+        if self.instructions is not None:
+            yield {"role": "system", "content": self.instructions}
+        spoken: dict[str, Any] = {}
+        for item in self.input if not isinstance(self.input, str) else [MessageItem(role="user", content=self.input)]:
+            if not _is_models(item) or ("tool_calls" in spoken and not isinstance(item, CallItem)):
+                yield from [spoken] if spoken else []
+                spoken = {}
+            match item:
+                case MessageItem(role="assistant"):
+                    spoken = {**_spoken(spoken), "content": spoken.get("content", "") + _text(item.content)}
+                case MessageItem():
+                    yield {"role": item.role, "content": _text(item.content)}
+                case ReasoningItem():
+                    spoken = {**_spoken(spoken), "reasoning_content": _text(item.content or [])}
+                case CallItem():
+                    call = {"id": item.call_id, "type": "function", "function": item.model_dump(include={"name", "arguments"})}
+                    spoken = {**_spoken(spoken), "tool_calls": [*spoken.get("tool_calls", []), call]}
+                case OutputItem():
+                    yield {"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)}
+        yield from [spoken] if spoken else []
+
+
+def _is_models(item: Item) -> bool:
+    return isinstance(item, CallItem | ReasoningItem) or (isinstance(item, MessageItem) and item.role == "assistant")
+
+
+def _spoken(message: dict[str, Any]) -> dict[str, Any]:
+    return message or {"role": "assistant", "content": ""}
+
+
+def _text(content: str | list[TextPart]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)

@@ -1,4 +1,4 @@
-"""One thread that computes: several generations take turns, a token or a chunk of a prompt each."""
+"""Compute on one thread: generations take turns, a token or a chunk of a prompt each, and send events to the event loop."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf
 from time import monotonic
-
-import numpy as np
-from numpy.typing import NDArray
 
 from hybridge.cache.errors import HybridgeError
 from hybridge.runtime.core.checkpoint import PrefixCache, Reading, keep
@@ -21,49 +18,131 @@ from hybridge.runtime.core.drafters import Drafter
 from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Session
-from hybridge.runtime.core.statistics import GenerationStats, Origin
-from hybridge.runtime.server.connections import Limits
+from hybridge.runtime.core.statistics import GenerationStats
 from hybridge.runtime.server.requests import ApiError, of_hybridge
-from hybridge.runtime.text.text_stream import Decoder, TextStream
+from hybridge.runtime.text.answers import TokenDecoder
+from hybridge.runtime.text.generate import FinishReason, TextPiece, generate_text
 
 log = logging.getLogger(__name__)
 
+INTERVAL = 0.04
+"""Seconds between two deliveries, each of which takes the computing thread half a millisecond: nobody reads faster."""
+PATIENCE = 0.005
+"""Longest time in seconds that the worker's thread waits for the loop to pass on a delivery."""
+
+
+@dataclass(frozen=True)
+class SessionSlot:
+    """A session over the loaded artifact, and its drafter."""
+
+    session: Session
+    drafter: Drafter | None
+
+    def cached_tokens(self, prompt: list[int]) -> int:
+        """Return how many tokens of the prompt the session has read; 0 if its text is not a beginning of the prompt."""
+        tokens = self.session.tokens
+        return len(tokens) if prompt[: len(tokens)] == tokens else 0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The end of a text. cached_tokens: tokens of the prompt that were not read again."""
+
+    reason: FinishReason
+    cached_tokens: int
+    stats: GenerationStats
+
+
+Event = TextPiece | Finished | ApiError
+
+
+@dataclass(eq=False)
+class Job:
+    """A generation that was requested: reads its prompt and emits its text, step by step.
+
+    prompt: tokens. emit: takes each event, on the worker's thread; the last is Finished or an ApiError. deadline: by
+    ``time.monotonic``. marks: lengths of the prompt at which other conversations may branch off. logprobs: number of most
+    likely tokens to report with each token; None for none. constrain: makes a constraint for the text.
+    """
+
+    prompt: list[int]
+    tokenizer: TokenDecoder
+    sampling: Sampling
+    max_new_tokens: int
+    emit: Callable[[Event], None]
+    deadline: float
+    stop: tuple[str, ...] = ()
+    marks: Collection[int] = ()
+    logprobs: int | None = None
+    constrain: Callable[[], Constraint] | None = None
+    cancelled: bool = False
+
+    def given_up(self) -> ApiError | None:
+        """Return the reason why nobody waits for the text any more; None if somebody does."""
+        if self.cancelled:
+            return ApiError(499, "the client went away.", "cancelled")
+        if monotonic() > self.deadline:
+            return ApiError(408, "the request took longer than the server allows.", "timeout_error", code="timeout")
+        return None
+
+    def steps(self, slot: SessionSlot, cache: PrefixCache) -> Generator[None, None, None]:
+        """Read the prompt, then generate: a chunk or a token at each step."""
+        stats, session = GenerationStats(), slot.session
+        # A few more tokens in the generation's first call cost next to nothing; in a call of their own, as much as many tokens.
+        rest = max(0, session.prefill_chunk // 4 - 1)
+        reading = Reading(session, self.prompt[:-1], cache, self.marks, rest=rest, drafter=slot.drafter)
+        for _ in reading.steps():
+            yield
+        pieces = generate_text(
+            session, self.prompt[session.length :], self.tokenizer, max_new_tokens=self.max_new_tokens, drafter=slot.drafter,
+            sampling=self.sampling, stop=self.stop, constraint=self.constrain() if self.constrain is not None else None,
+            logprobs=self.logprobs, stats=stats,
+        )  # fmt: skip
+        with closing(pieces):  # type: ignore[type-var]  # a generator
+            for piece in pieces:
+                if piece.tokens or piece.text:
+                    self.emit(piece)
+                if piece.finish_reason is not None:
+                    self.emit(Finished(piece.finish_reason, reading.known, stats))
+                    return
+                yield
+
 
 @dataclass
-class Running:
-    """A job, the place that it computes in, and what is left to do."""
+class RunningJob:
+    """A job, its slot, and its remaining steps."""
 
     job: Job
-    place: Place
+    slot: SessionSlot
     steps: Generator[None, None, None]
 
 
 class Worker:
-    """Runs jobs over places: as many at a time as there are places, the others wait in the order in which they came."""
+    """Runs as many jobs at a time as there are slots; the others wait in the order in which they came."""
 
-    def __init__(self, places: Sequence[Place], cache: PrefixCache, metrics: Metrics, queue: int) -> None:
-        """places: those that were used least recently come first. queue: how many jobs may wait."""
+    def __init__(self, slots: Sequence[SessionSlot], cache: PrefixCache, metrics: Metrics, queue: int) -> None:
+        """Make a worker that is not started. queue: number of jobs that may wait."""
         self.cache, self.metrics, self.queue = cache, metrics, queue
-        self._free = list(places)
-        self._running: list[Running] = []
+        self._free = list(slots)  # the least recently used first
+        self._running: list[RunningJob] = []
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._ends = False
         self._thread = threading.Thread(target=self._work, name="hybridge-worker", daemon=True)
 
     def start(self) -> None:
-        """Begin to compute."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Fail the jobs that are there, and end once the call that runs is done."""
+        """Fail all jobs, and end the thread once its current call is done."""
         with self._changed:
             self._ends = True
             self._changed.notify()
         self._thread.join()
 
     def submit(self, job: Job) -> None:
-        """Let a job wait for its turn. Raises ApiError where too many do."""
+        """Queue a job. Raises ApiError if the queue is full."""
         with self._changed:
             if self._ends:
                 raise ApiError(503, "the server is stopping.", "server_error")
@@ -82,26 +161,26 @@ class Worker:
         for running in list(self._running):
             self._fail(running, ApiError(503, "the server is stopping.", "server_error"))
         for job in self._waiting:
-            job.fail(ApiError(503, "the server is stopping.", "server_error"))
+            job.emit(ApiError(503, "the server is stopping.", "server_error"))
 
     def _admit(self) -> bool:
-        """Give free places to jobs that wait, once there is something to do; returns False at the end."""
+        """Give free slots to waiting jobs, once there is something to do. Return False at the end."""
         with self._changed:
             while not (self._ends or self._running or self._waiting):
                 self._changed.wait()
             while self._free and self._waiting and not self._ends:
                 job = self._waiting.popleft()
                 if (error := job.given_up()) is not None:
-                    job.fail(error)
+                    job.emit(error)
                     continue
-                place = max(self._free, key=lambda place: place.known(job.prompt))  # the first of equal ones
-                self._free.remove(place)
-                self._running.append(Running(job, place, job.steps(place, self.cache)))
+                slot = max(self._free, key=lambda slot: slot.cached_tokens(job.prompt))  # the first of equal ones
+                self._free.remove(slot)
+                self._running.append(RunningJob(job, slot, job.steps(slot, self.cache)))
                 self._count()
             return not self._ends
 
-    def _step(self, running: Running) -> None:
-        """Let a job have its turn; whatever happens in it is its own affair."""
+    def _step(self, running: RunningJob) -> None:
+        """Run a step of a job; an error in it fails this job alone."""
         if (reason := running.job.given_up()) is not None:
             self._fail(running, reason)
             return
@@ -112,20 +191,20 @@ class Worker:
         except HybridgeError as error:
             self._fail(running, of_hybridge(error))
         except Exception as error:
-            log.error("a generation failed: %s", type(error).__name__)  # what the exception says may be a client's text
+            log.error("a generation failed: %s", type(error).__name__)  # the exception's message may quote a client's text
             self._fail(running, ApiError(500, "the generation failed; the server's log says why.", "server_error"))
 
-    def _fail(self, running: Running, error: ApiError) -> None:
+    def _fail(self, running: RunningJob, error: ApiError) -> None:
         try:
-            running.steps.close()  # commits what was given out
+            running.steps.close()  # commits the tokens that were emitted
         except Exception:
-            running.place.session.reset()
-        running.job.fail(error)
+            running.slot.session.reset()
+        running.job.emit(error)
         self._end(running)
 
-    def _end(self, running: Running) -> None:
-        """Keep the state that a job leaves, and give its place back."""
-        session = running.place.session
+    def _end(self, running: RunningJob) -> None:
+        """Keep the state that a job leaves as a checkpoint, and free its slot."""
+        session = running.slot.session
         try:
             if session.length:
                 keep(session, self.cache)
@@ -133,7 +212,7 @@ class Worker:
             session.reset()
         with self._changed:
             self._running.remove(running)
-            self._free.append(running.place)
+            self._free.append(running.slot)
             self._count()
 
     def _count(self) -> None:
@@ -142,151 +221,16 @@ class Worker:
         self.metrics.set("cache_bytes", self.cache.nbytes)
 
 
-# A generation that was asked for: reads its prompt and hands out its text, step by step.
-
-
-@dataclass(frozen=True)
-class Place:
-    """A session over the loaded artifact, and its drafter."""
-
-    session: Session
-    drafter: Drafter | None
-
-    def known(self, prompt: list[int]) -> int:
-        """Return how many tokens of the prompt its session has read, if it has read nothing else."""
-        tokens = self.session.tokens
-        return len(tokens) if prompt[: len(tokens)] == tokens else 0
-
-
-@dataclass(frozen=True)
-class Chance:
-    """The logarithm of a token's probability, and those of the most likely ones at its place."""
-
-    token: int
-    logprob: float
-    best: list[tuple[int, float]]
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Text that became complete, and the tokens since the last piece; they have chances if the job asked for them.
-
-    origin: where the last of the tokens comes from.
-    """
-
-    text: str
-    tokens: list[int]
-    chances: list[Chance]
-    origin: Origin = "own"
-
-
-@dataclass(frozen=True)
-class Finished:
-    """The end of a text. reason: stop or length; known: tokens of the prompt that were not read again."""
-
-    reason: str
-    known: int
-    stats: GenerationStats
-
-
-Event = Piece | Finished | ApiError
-
-
-@dataclass(eq=False)
-class Job:
-    """prompt: tokens; marks: lengths of the prompt at which others may go another way; chances: how many best tokens to tell.
-
-    emit: takes each event, on the worker's thread; Finished or an ApiError is the last. deadline: by ``time.monotonic``.
-    constrain: makes what the text follows.
-    """
-
-    prompt: list[int]
-    tokenizer: Decoder
-    sampling: Sampling
-    max_new_tokens: int
-    emit: Callable[[Event], None]
-    deadline: float
-    stop: tuple[str, ...] = ()
-    marks: Collection[int] = ()
-    chances: int | None = None
-    constrain: Callable[[], Constraint] | None = None
-    cancelled: bool = False
-    _seen: list[Chance] = field(default_factory=list)
-
-    def given_up(self) -> ApiError | None:
-        """Return why nobody waits for the text any more, if that is so."""
-        if self.cancelled:
-            return ApiError(499, "the client went away.", "cancelled")
-        if monotonic() > self.deadline:
-            return ApiError(408, "the request took longer than the server allows.", "timeout_error", code="timeout")
-        return None
-
-    def fail(self, error: ApiError) -> None:
-        """Tell why there is no more text."""
-        self.emit(error)
-
-    def steps(self, place: Place, cache: PrefixCache) -> Generator[None, None, None]:
-        """Read the prompt, then generate: a chunk or a token at each step."""
-        stats = GenerationStats()
-        session = place.session
-        # A few more tokens cost the generation's first call next to nothing; a call of their own costs as much as many.
-        rest = max(0, session.prefill_chunk // 4 - 1)
-        reading = Reading(session, self.prompt[:-1], cache, self.marks, rest=rest, drafter=place.drafter)
-        for _ in reading.steps():
-            yield
-        text = TextStream(self.tokenizer, self.stop)
-        tokens = session.generate(
-            self.prompt[session.length :], max_new_tokens=self.max_new_tokens, drafter=place.drafter, sampling=self.sampling,
-            until=text.push, watch=self._watch if self.chances is not None else None,
-            constraint=self.constrain() if self.constrain is not None else None,
-            stats=stats,
-        )  # fmt: skip
-        last = -1
-        with closing(tokens):  # type: ignore[type-var]  # a generator
-            for last in tokens:
-                self.emit(Piece(text.read(), [last], self._chances(), stats.origin))
-                yield
-        if ending := text.finish():
-            self.emit(Piece(ending, [], []))
-        ended = text.stopped or last in session.manifest.eos_ids
-        self.emit(Finished("stop" if ended else "length", reading.known, stats))
-
-    def _watch(self, logits: NDArray[np.float32], token: int) -> None:
-        largest = logits.max()
-        chances = logits - (largest + np.log(np.exp(logits - largest).sum()))
-        most = min(self.chances or 0, len(chances))
-        best = np.argsort(-chances, kind="stable")[:most]
-        pairs = [(int(each), float(chances[each])) for each in best]
-        self._seen.append(Chance(token, max(float(chances[token]), -9999.0), pairs))
-
-    def _chances(self) -> list[Chance]:
-        """Those of the token that is handed out now: a block's tokens come at once, and are handed out one by one."""
-        return [self._seen.pop(0)] if self._seen else []
-
-
-# Events from the worker's thread to the loop's: a few hops a second, however fast tokens come, and between two calls.
-#
-# ExecuTorch's calls keep Python's lock. A loop that wakes up in the middle of one waits for its end, asking for the
-# lock every 5
-# milliseconds on a core that computes; and what it is told just before one begins reaches the client after it. So
-# the worker's
-# thread says when to hop, and then lets the loop go first.
-
-
-INTERVAL = 0.04
-"""Seconds between two hops, each of which takes the computing thread half a millisecond: nobody reads faster."""
-PATIENCE = 0.005
-"""Seconds that the worker's thread waits at most until the loop has handed over what it was told."""
-
-
 class Inbox:
-    """The events of one job. The first is handed over at once, later ones together as they came within ``INTERVAL``.
+    """Delivers one job's events from the worker's thread to the loop's: the first at once, later ones once per ``INTERVAL``.
 
-    Tokens of a verified block are handed over with the block's last one, which is the model's own.
+    Tokens of a verified block are delivered with the block's last one, which is the model's own. ExecuTorch's calls keep
+    Python's lock: a loop that wakes up during a call asks for the lock every 5 milliseconds, on a core that computes, and
+    passes on its events after the call. So the worker's thread wakes the loop, and lets it go first between two calls.
     """
 
     def __init__(self) -> None:
-        """Made on the loop's thread."""
+        """Make an inbox; call this on the loop's thread."""
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
         self._wake = asyncio.Event()
@@ -294,20 +238,20 @@ class Inbox:
         self._told = -inf
 
     def put(self, event: Event) -> None:
-        """Take in an event, on any one thread. Nobody listens any more where the loop has ended."""
+        """Add an event, from any one thread; it is dropped if the loop has ended."""
         self._events.append(event)
         now = monotonic()
-        if isinstance(event, Piece) and (event.origin != "own" or now - self._told < INTERVAL):
+        if isinstance(event, TextPiece) and (event.origin != "own" or now - self._told < INTERVAL):
             return
         self._told, listened = now, self._listens.is_set()
         self._listens.clear()
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._wake.set)
-            if listened and isinstance(event, Piece):
+            if listened and isinstance(event, TextPiece):
                 self._listens.wait(PATIENCE)
 
     async def get(self) -> list[Event]:
-        """Return the events since the last call, at least one; to call again says that they were handed over."""
+        """Return the events since the last call, at least one. The next call says that these were passed on."""
         self._listens.set()
         while True:
             await self._wake.wait()
@@ -316,28 +260,7 @@ class Inbox:
                 return [self._events.popleft() for _ in range(len(self._events))]
 
 
-# What the command line decides for all requests.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """name: the model's; host: what the server is bound to; key: the API key, if it wants one; origins: those of web pages
-    that may ask; sampling: where a request says nothing; queue: requests that may wait.
-    """
-
-    name: str
-    host: str = "127.0.0.1"
-    key: str | None = None
-    origins: Sequence[str] = ()
-    sampling: Sampling = field(default_factory=Sampling)
-    queue: int = 32
-    limits: Limits = field(default_factory=Limits)
-
-
-# Counts of what the server did, in Prometheus' text form.
-
-
-NAMES = {
+METRICS = {
     "requests_total": ("counter", "requests by path and status"),
     "prompt_tokens_total": ("counter", "tokens of prompts"),
     "cached_tokens_total": ("counter", "tokens of prompts that were not read again"),
@@ -351,28 +274,28 @@ NAMES = {
 
 
 class Metrics:
-    """Numbers by name and labels; any thread may change them."""
+    """Counters and gauges by name and labels, in Prometheus' text form; any thread may change them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: dict[tuple[str, str], float] = {}
 
     def add(self, name: str, value: float = 1, labels: str = "") -> None:
-        """Count ``value`` more. labels: such as ``status="200"``."""
+        """Add to a counter. labels: such as ``status="200"``."""
         with self._lock:
             self._values[name, labels] = self._values.get((name, labels), 0) + value
 
     def set(self, name: str, value: float) -> None:
-        """Let a gauge show ``value``."""
+        """Set a gauge."""
         with self._lock:
             self._values[name, ""] = value
 
     def render(self) -> str:
-        """Return everything in the text form."""
+        """Return all metrics in the text form."""
         with self._lock:
             values = dict(self._values)
         lines = []
-        for name, (kind, what) in NAMES.items():
+        for name, (kind, what) in METRICS.items():
             lines += [f"# HELP hybridge_{name} {what}", f"# TYPE hybridge_{name} {kind}"]
             found = {labels: value for (known, labels), value in values.items() if known == name} or {"": 0}
             lines += [

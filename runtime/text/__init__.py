@@ -1,1 +1,5 @@
-"""Conversations: turns, templates' text, and streams of decoded tokens."""
+"""Text over an artifact: generation, chat templates, formats of answers, grammars, conversations.
+
+Commands, the server and the integrations import this room; it imports runtime/core and runtime/artifacts, and knows nothing of
+terminals, HTTP, PyTorch or transformers. ``generate.py`` is where tokens become text, ``conversation.py`` keeps turns.
+"""

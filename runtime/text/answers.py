@@ -1,27 +1,39 @@
-"""What a model says, taken apart while it comes: content, reasoning, and calls of tools."""
+"""Split a model's answer into content, reasoning and calls of tools while it comes, by the format of the model's family."""
 
 from __future__ import annotations
 
 import ast
 import json
+import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Protocol
 from uuid import uuid4
 
 from tokenizers import Tokenizer
 
 from hybridge.runtime.core.statistics import Origin
+from hybridge.runtime.text.response_parser import ResponseParser
+
+log = logging.getLogger(__name__)
 
 CONSTANTS = {"true": True, "false": False, "null": None}
-"""Names of JSON in what is otherwise Python."""
+"""JSON's constants, which models write in calls that are otherwise Python."""
 LONGEST_CALL = 1 << 20
 WORDS = re.compile(r"[\w\s.,;:!?'\"()-]+|.", re.DOTALL)
-"""Words and what stands between them, and single characters of which some end a call."""
+"""Words with the space around them, or a single character that may end a call."""
 REASONING = ("reasoning_content", "thinking", "reasoning")
-"""What response templates call it."""
+"""Names of the reasoning field in response templates."""
+
+ResponseTemplate = Mapping[str, Any]
+"""Fields of a message, and the texts that open and close them; see ``response_parser.py``."""
+
+
+class TokenDecoder(Protocol):
+    """The part of ``tokenizers.Tokenizer`` that turns tokens into text."""
+
+    def decode(self, ids: Sequence[int], /) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -33,13 +45,13 @@ class Call:
     id: str = field(default_factory=lambda: f"call_{uuid4().hex[:24]}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it in OpenAI's form."""
+        """Return the call as OpenAI's API writes it."""
         return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
 
 
 @dataclass(frozen=True)
 class Delta:
-    """A piece of an answer: of its content or its reasoning, or a call. origin: where its tokens come from, where asked."""
+    """A piece of an answer: content, reasoning, or a call. origin: who proposed its tokens, if a client asked for that."""
 
     content: str = ""
     reasoning: str = ""
@@ -48,7 +60,7 @@ class Delta:
 
 
 class Parser(Protocol):
-    """A ``ResponseParser``: its events open a field of the message, add text to it, or close it with its value."""
+    """Reads an answer, as ``ResponseParser`` does: events open a field, add text to it, or close it with a value."""
 
     initial_events: list[dict[str, Any]]
 
@@ -57,10 +69,15 @@ class Parser(Protocol):
 
 
 class Answer:
-    """The parts of one answer so far. Without a parser all of it is content."""
+    """The parts of one answer so far: content, reasoning and calls. Without a parser all text is content."""
 
     def __init__(self, prompt: str = "", parser: Callable[[str], Parser] | None = None) -> None:
-        """parser: makes one for the answer to a prompt, which may have begun the answer. Raises what that does."""
+        """Begin the answer to a prompt.
+
+        Args:
+            prompt: rendered text; it may have begun the answer, such as with an opening tag for reasoning.
+            parser: makes a parser from the prompt; what it raises is raised here.
+        """
         self.content, self.reasoning = "", ""
         self.calls: list[Call] = []
         self._make = parser
@@ -76,24 +93,24 @@ class Answer:
         yield from merged(self._deltas(text))
 
     def _deltas(self, text: str) -> Iterator[Delta]:
-        """Feed the parser character by character where a call may end, and words at once elsewhere, which takes far less.
+        """Feed the parser single characters inside a call, and whole words elsewhere, which is far faster.
 
-        So nothing else is lost where a region turns out to be no call.
+        Single characters limit what is lost if a region turns out not to be a call.
         """
         if self._parser is None:
             yield from self._say(text)
             return
         for piece in WORDS.findall(text):
             for part in piece if self._calling else (piece,):
-                yield from self._read(partial(_fed, text=part))
+                yield from self._read(part)
 
     def finish(self) -> Iterator[Delta]:
-        """Yield what is left once no text will come."""
+        """Yield what is left once the text has ended."""
         if self._parser is not None:
-            yield from self._read(lambda parser: parser.finish())
+            yield from self._read(None)
 
     def message(self) -> dict[str, Any]:
-        """Return the message as a client sends it back, with its reasoning."""
+        """Return the message as a client sends it back, reasoning included."""
         message: dict[str, Any] = {"role": "assistant", "content": self.content}
         if self.reasoning:
             message["reasoning_content"] = self.reasoning
@@ -101,12 +118,12 @@ class Answer:
             message["tool_calls"] = [call.to_dict() for call in self.calls]
         return message
 
-    def _read(self, step: Callable[[Parser], list[dict[str, Any]]]) -> Iterator[Delta]:
-        """Yield what a step of the parser adds; a region that cannot be read is content."""
+    def _read(self, text: str | None) -> Iterator[Delta]:
+        """Yield what more text adds, or the end if it is None; a region that cannot be parsed becomes content."""
         assert self._parser is not None
         assert self._make is not None
         try:
-            events = step(self._parser)
+            events = self._parser.finish() if text is None else self._parser.feed(text)
         except (ValueError, KeyError, TypeError, RecursionError):
             self._parser, self._calling = self._make(""), False
             yield from self._unread()
@@ -129,7 +146,7 @@ class Answer:
             yield from self._trimmed(event["text"], self._think if name in REASONING else self._say)
 
     def _trimmed(self, text: str, add: Callable[[str], Iterator[Delta]]) -> Iterator[Delta]:
-        """Leave out the space between one part and the next."""
+        """Drop the whitespace between one part and the next."""
         text = self._spaces + text
         text = text if self._begun else text.lstrip()
         self._spaces = text[len(text.rstrip()) :]
@@ -163,7 +180,7 @@ class Answer:
 
 
 def merged(deltas: Iterable[Delta]) -> Iterator[Delta]:
-    """Yield deltas, those of text in a row as one."""
+    """Yield deltas, joining neighbours of the same kind of text."""
     last: Delta | None = None
     for each in deltas:
         if last is not None and last.call is each.call is None and bool(last.content) == bool(each.content):
@@ -176,8 +193,179 @@ def merged(deltas: Iterable[Delta]) -> Iterator[Delta]:
         yield last
 
 
-def _fed(parser: Parser, text: str) -> list[dict[str, Any]]:
-    return parser.feed(text)
+@dataclass(frozen=True)
+class AnswerFormat:
+    """The format in which a family of models writes calls and reasoning.
+
+    marker: a text by which the family's chat templates or vocabularies are recognized. response: the template that
+    ``ResponseParser`` reads. call, content: texts that precede the JSON of a call, and content.
+    """
+
+    name: str
+    marker: str
+    response: ResponseTemplate
+    call: str = ""
+    content: str = ""
+
+    @property
+    def has_calls(self) -> bool:
+        """Return whether calls can be distinguished from text."""
+        return "tool_calls" in self.response["fields"]
+
+    def answer(self, prompt: str, tools: Sequence[Mapping[str, Any]]) -> Answer:
+        """Return an empty answer to ``prompt``, ready to be fed. Without tools, text that looks like a call is content."""
+        template = self.response if tools else without_calls(self.response)
+        return Answer(prompt, lambda before: ResponseParser(template, before, tools))
+
+    def lead(self, prompt: str, *, call: bool) -> str:
+        """Return the text that leads from ``prompt`` directly to a call or to content, closing reasoning that it has begun."""
+        close = self.reasoning_end(prompt)
+        return (f"\n{close}\n\n" if close else "") + (self.call if call else self.content)
+
+    def reasoning_end(self, prompt: str) -> str:
+        """Return the text that ends the reasoning which ``prompt`` has begun, or "" if it has begun none."""
+        thinking = None
+        for event in ResponseParser(self.response, prompt, []).initial_events:
+            is_open = event["type"] != "region_close" and event["field"] in REASONING
+            thinking = self.response["fields"][event["field"]] if is_open else None
+        close = thinking.get("close", "") if thinking is not None else ""
+        return close if isinstance(close, str) else str(close[0])
+
+
+@dataclass(frozen=True)
+class AnswerSplitter:
+    """Splits a model's answers. decoder: keeps the special tokens that mark parts. answer: begins the answer to a prompt."""
+
+    decoder: TokenDecoder
+    answer: Callable[[str], Answer]
+
+
+def unsplit(decoder: TokenDecoder) -> AnswerSplitter:
+    """Return a splitter that takes all text as content."""
+    return AnswerSplitter(decoder, lambda prompt: Answer())
+
+
+def with_general_calls(form: AnswerFormat | None) -> AnswerFormat:
+    """Return a format for models without one for calls: JSON in tags, which the prompt explains; reasoning as in ``form``."""
+    fields = without_calls(form.response)["fields"] if form is not None else {"content": {"content": "text"}}
+    response = {"start_anchor_pattern": BEHIND_THE_PROMPT, "fields": {**fields, "tool_calls": {"repeats": True, **JSON_CALLS}}}
+    return AnswerFormat("general", "", response, call="<tool_call>\n", content=form.content if form is not None else "")
+
+
+def answer_format(own: Any, chat_template: str, tokenizer: Tokenizer) -> AnswerFormat | None:
+    """Return the format by the tokenizer's ``own`` response template, or of its family; None if neither is known."""
+    if isinstance(own, dict) and _can_be_read(own):
+        return AnswerFormat("own", "", own)
+    written = (each for each in FORMATS if each.marker in chat_template)
+    known = (each for each in FORMATS if tokenizer.token_to_id(each.marker) is not None)
+    return next(written, None) or next(known, None)
+
+
+def _can_be_read(template: ResponseTemplate) -> bool:
+    try:
+        ResponseParser(template, "", [])
+    except (ValueError, TypeError, KeyError) as error:
+        log.warning("the tokenizer's response_template cannot be read (%s); the form of its chat template is used", error)
+        return False
+    return True
+
+
+def without_calls(template: ResponseTemplate) -> ResponseTemplate:
+    """Return the template without calls, for requests without tools: text that looks like a call is content."""
+    fields = {name: field for name, field in template["fields"].items() if name != "tool_calls"}
+    return {**template, "fields": fields} if fields else template
+
+
+def decoder_of(form: AnswerFormat | None, tokenizer: Tokenizer) -> TokenDecoder:
+    """Return a decoder that drops special tokens, except those that the format's parser looks for."""
+    looked_for = json.dumps(form.response).replace("\\", "") if form is not None else ""
+    added = tokenizer.get_added_tokens_decoder().items()
+    shown = frozenset(token for token, each in added if each.special and each.content in looked_for)
+    return ShownTokens(tokenizer, shown) if shown else tokenizer
+
+
+class ShownTokens:
+    """Decodes without special tokens, except those in ``shown``."""
+
+    def __init__(self, tokenizer: Tokenizer, shown: frozenset[int]) -> None:
+        self._tokenizer = tokenizer
+        added = tokenizer.get_added_tokens_decoder().items()
+        self._hidden = {token for token, each in added if each.special} - shown
+
+    def decode(self, ids: Sequence[int], /) -> str:
+        """Return the text of tokens."""
+        return self._tokenizer.decode([token for token in ids if token not in self._hidden], skip_special_tokens=False)
+
+
+# The formats of families of models
+
+
+CALL = {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}
+GRANITE = "<|start_of_role|>assistant<|end_of_role|>"
+CHATML = ["<|im_start|>assistant\n", "<|im_start|>assistant"]
+THINKING = {"open": "<think>", "close": "</think>"}
+
+
+def _format(name: str, marker: str, anchor: Any, fields: Mapping[str, Any], call: str = "", content: str = "") -> AnswerFormat:
+    return AnswerFormat(name, marker, {"start_anchor": anchor, "fields": fields}, call, content)
+
+
+def _fields(calls: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    fields = {"reasoning_content": THINKING, "content": {"content": "text"}}
+    return fields if calls is None else {**fields, "tool_calls": {"repeats": True, **calls}}
+
+
+XML_CALLS = {
+    "open_pattern": r"\s*<tool_call>\s*<function=(?P<name>[^>\n]+)>",
+    "close_pattern": r"</function>\s*(?:</tool_call>|\Z)",
+    "content": "xml-inline",
+    "content_args": {"tag_pattern": r"<parameter=(?P<key>[^>\n]+)>\n?(?P<value>.*?)\n?</parameter>"},
+    "transform": CALL,
+}
+JSON_CALLS = {
+    "open_pattern": r"\s*<tool_call>",
+    "close": "</tool_call>",
+    "content": "json",
+    "transform": {"type": "function", "function": "{content}"},
+}
+PYTHON_CALLS = {"open_pattern": r"\s*<\|tool_call_start\|>", "close": "<|tool_call_end|>", "content": "text"}
+GRANITE_CALLS = {"open_pattern": r"\s*<\|tool_call\|>", "close": "<|end_of_text|>", "content": "json"}
+HARMONY = {
+    "reasoning_content": {
+        "open_pattern": r"(?:<\|start\|>assistant)?<\|channel\|>analysis<\|message\|>", "close": "<|end|>",
+        "repeats": True, "join": "\n",
+    },
+    "tool_calls": {
+        "open_pattern": r"(?:<\|start\|>assistant)?(?: to=functions\.\S+?)?<\|channel\|>(?:commentary|analysis) to=functions\."
+        r"(?P<name>[\w.-]+)\s*(?:<\|constrain\|>)?\s*(?:json)?<\|message\|>",
+        "close": "<|call|>", "repeats": True, "content": "json", "transform": CALL,
+    },
+    "content": {
+        "open_pattern": r"(?:<\|start\|>assistant)?<\|channel\|>(?:final|commentary)<\|message\|>",
+        "close": ["<|end|>", "<|return|>"],
+        "repeats": True, "join": "\n",
+    },
+}  # fmt: skip
+
+FORMATS = (
+    _format(
+        "harmony", "<|channel|>", "<|start|>assistant", HARMONY,
+        call="<|channel|>commentary <|constrain|>json<|message|>", content="<|channel|>final<|message|>",
+    ),
+    _format("qwen-xml", "<function=", CHATML, _fields(XML_CALLS), call="<tool_call>\n"),
+    _format("lfm2", "<|tool_call_start|>", CHATML, _fields(PYTHON_CALLS), call="<|tool_call_start|>["),
+    _format("granite", "<|tool_call|>", GRANITE, _fields(GRANITE_CALLS), call="<|tool_call|>["),
+    _format("hermes", "<tool_call>", [*CHATML, GRANITE], _fields(JSON_CALLS), call="<tool_call>\n"),
+    _format("thinking", "</think>", CHATML, _fields()),
+)  # fmt: skip
+"""Tried in this order: the first marker in the chat template wins, or else the first one that is a token."""
+
+
+BEHIND_THE_PROMPT = r"\A(?:[\s\S]*(?=<think>\s*\Z)|[\s\S]*)"
+"""Match a prompt up to the reasoning that it may have begun at its end."""
+
+
+# Calls inside a parsed region
 
 
 def calls_in(value: Any) -> Iterator[Call]:
@@ -199,7 +387,7 @@ def calls_in(value: Any) -> Iterator[Call]:
 
 
 def python_calls(text: str) -> Iterator[dict[str, Any]]:
-    """Yield calls such as ``[weather(place="here"), clock()]``; nothing of them runs."""
+    """Yield calls such as ``[weather(place="here"), clock()]``, parsed and never run. Raises ValueError or SyntaxError."""
     if len(text) > LONGEST_CALL:
         raise ValueError("it is too long")
     tree = ast.parse(text.strip(), mode="eval").body
@@ -211,37 +399,24 @@ def python_calls(text: str) -> Iterator[dict[str, Any]]:
 
 
 class _Json(ast.NodeTransformer):
-    """JSON's constants as Python's."""
+    """Replaces JSON's constants by Python's."""
 
     def visit_Name(self, node: ast.Name) -> ast.AST:
         return ast.copy_location(ast.Constant(CONSTANTS[node.id]), node) if node.id in CONSTANTS else node
 
 
 class OneCall:
-    """Reads a text that is one call, as JSON with a name and arguments; a ``Parser``."""
+    """A ``Parser`` of a text that is a single call: JSON with a name and arguments."""
 
     def __init__(self) -> None:
         self.initial_events: list[dict[str, Any]] = [{"type": "region_open", "field": "tool_calls"}]
         self._text = ""
 
     def feed(self, text: str) -> list[dict[str, Any]]:
-        """Wait for the rest."""
+        """Collect the text; it is parsed at the end."""
         self._text += text
         return [{"type": "region_chunk", "field": "tool_calls", "text": text}]
 
     def finish(self) -> list[dict[str, Any]]:
-        """Return the call. Raises ValueError for what is none."""
+        """Return the call. Raises ValueError if the text is not JSON."""
         return [{"type": "region_close", "field": "tool_calls", "value": json.loads(self._text)}]
-
-
-class ShownTokens:
-    """Decodes without special tokens, but for those that are looked for."""
-
-    def __init__(self, tokenizer: Tokenizer, shown: frozenset[int]) -> None:
-        self._tokenizer = tokenizer
-        added = tokenizer.get_added_tokens_decoder().items()
-        self._hidden = {token for token, each in added if each.special} - shown
-
-    def decode(self, ids: Sequence[int], /) -> str:
-        """Return the text of tokens."""
-        return self._tokenizer.decode([token for token in ids if token not in self._hidden], skip_special_tokens=False)

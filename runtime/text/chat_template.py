@@ -1,4 +1,4 @@
-"""The chat template of an artifact, rendered as transformers does it: in a sandbox, and in a process of its own."""
+"""Render an artifact's chat template as transformers does: in Jinja's sandbox, and in a process of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import select
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -20,20 +20,109 @@ from tokenizers import Tokenizer
 from hybridge.cache.errors import UsageError
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.tokenizer import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
-from hybridge.runtime.text.answer_formats import Format, answer_format, decoder_of
-from hybridge.runtime.text.text_stream import Apart, Message, Render, undivided
+from hybridge.runtime.text.answers import AnswerFormat, AnswerSplitter, answer_format, decoder_of, unsplit
 
-# ``--thinking`` and ``--no-thinking``: the variable by which a chat template switches thinking on and off.
-
-
+Message = dict[str, Any]
+Render = Callable[[list[Message]], str]
+"""Returns the text of a conversation by its chat template, up to where the assistant is to speak."""
+RESERVED = frozenset(
+    {
+        *("messages", "conversations", "chat_template", "add_generation_prompt"),
+        *("continue_final_message", "return_assistant_tokens_mask"),
+    }
+)
+"""Variables that rendering a conversation sets itself."""
 SWITCHES = ("enable_thinking", "thinking")
-"""What templates call it: Qwen, GLM, SmolLM and Nemotron the first, Granite, DeepSeek and Kimi the second."""
+"""Variables that switch thinking: Qwen, GLM, SmolLM and Nemotron read the first; Granite, DeepSeek and Kimi the second."""
+PROGRAM = Path(__file__).with_name("template_program.py")
+SECONDS = 5
+"""Longest time to render; a template of a real model takes a thousandth."""
+MEMORY = 512 << 20
+"""Most bytes of memory, besides 32 for each byte of the request."""
+CHARACTERS = 16 << 20
+"""Most characters of the text, besides 4 for each byte of the request."""
+DEFAULT, TOOL_USE = "default", "tool_use"
+TEMPLATE_FILE, SUFFIX = "chat_template", ".jinja"
+
+
+def load_template(artifact: Artifact, variables: Mapping[str, Any] | None = None, thinking: bool | None = None) -> Render:
+    """Return a function that renders conversations for the artifact's model.
+
+    Args:
+        artifact: has the chat template and the special tokens.
+        variables: further variables of the template, by name.
+        thinking: switches thinking on or off by the template's own switch; None leaves the default.
+
+    Raises:
+        UsageError: there is no chat template, or only named ones without a default, or no switch for thinking.
+    """
+    return ChatTemplates.of(artifact).with_variables(variables or {}, thinking)
+
+
+@dataclass(frozen=True)
+class ChatTemplates:
+    """The chat templates of an artifact by name, read once, and its special tokens."""
+
+    folder: Path
+    texts: Mapping[str, str]
+    special: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> ChatTemplates:
+        """Read the chat templates of an artifact. Raises UsageError for a file that is not JSON."""
+        special = special_tokens(_json(artifact, TOKENIZER_CONFIG), _json(artifact, SPECIAL_TOKENS_MAP))
+        return cls(artifact.folder, _templates(artifact), special)
+
+    def with_variables(self, variables: Mapping[str, Any], thinking: bool | None = None) -> Render:
+        """Return a function that renders conversations with ``variables``; see ``load_template``."""
+        template = self.chosen(tools=variables.get("tools") is not None)
+        every = {**self.special, **variables, **thinking_variables(template, thinking, variables)}
+        return lambda messages: render(template, messages, every)
+
+    def chosen(self, *, tools: bool) -> str:
+        """Return the template for tools if ``tools`` and the model has one, or else the default. Raises UsageError."""
+        if not self.texts:
+            raise UsageError(
+                f"{self.folder} has no chat template, so its model was not made to chat; use 'hybridge run' to continue a text."
+            )
+        name = TOOL_USE if tools and TOOL_USE in self.texts else DEFAULT
+        if name not in self.texts:
+            raise UsageError(
+                f"{self.folder} has chat templates for {', '.join(sorted(self.texts))} and no default one: put the one that "
+                "you mean into the checkpoint as chat_template.jinja, and export it again."
+            )
+        return self.texts[name]
+
+
+def answer_format_of(artifact: Artifact, tokenizer: Tokenizer) -> AnswerFormat | None:
+    """Return the format of the model's calls and reasoning; None if it is unknown."""
+    own = _json(artifact, TOKENIZER_CONFIG).get("response_template")
+    return answer_format(own, "\n".join(_templates(artifact).values()), tokenizer)
+
+
+def reasoning_parser(artifact: Artifact, tokenizer: Tokenizer) -> AnswerSplitter:
+    """Return a splitter that separates reasoning from content; unknown formats yield content only."""
+    form = answer_format_of(artifact, tokenizer)
+    if form is None:
+        return unsplit(tokenizer)
+    return AnswerSplitter(decoder_of(form, tokenizer), lambda prompt: form.answer(prompt, ()))
+
+
+def render(template: str, messages: list[Message], variables: Mapping[str, Any]) -> str:
+    """Return the text of ``messages`` up to the assistant's turn. Raises UsageError with the template's own message."""
+    try:
+        return PROCESS.render(template, messages, variables)
+    except RenderError as error:
+        if error.line is not None:
+            raise UsageError(f"the model's chat template is no Jinja template: {error} (line {error.line}).") from None
+        raise UsageError(f"the model's chat template refuses this conversation: {error}") from None
 
 
 def thinking_variables(template: str, thinking: bool | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the variable that switches thinking in ``template``; none where nothing was asked for.
+    """Return the variable that switches thinking in ``template``; no variable if ``thinking`` is None.
 
-    Raises UsageError for a template without such a switch, and for a switch that is ``given`` already.
+    Raises:
+        UsageError: the template has no switch, or ``given`` sets it already.
     """
     if thinking is None:
         return {}
@@ -51,7 +140,7 @@ def thinking_variables(template: str, thinking: bool | None, given: Mapping[str,
 
 
 def _names(template: str) -> Iterator[str]:
-    """Yield the variables that a template reads: names that are no attribute of something else."""
+    """Yield the variables that a template reads: names that are not attributes."""
     before = ""
     try:
         for _, kind, value in Environment(autoescape=True).lex(template):
@@ -59,23 +148,14 @@ def _names(template: str) -> Iterator[str]:
                 yield value
             before = before if kind == "whitespace" else value
     except TemplateSyntaxError:
-        return  # rendering says what is wrong
+        return  # rendering reports the error
 
 
-# A process beside this one that renders chat templates, and is ended where one takes too long.
-
-
-PROGRAM = Path(__file__).with_name("template_program.py")
-SECONDS = 5
-"""That rendering may take; a template of a real model takes a thousandth."""
-MEMORY = 512 << 20
-"""Bytes of memory that it may take, and 32 for each byte of the request."""
-CHARACTERS = 16 << 20
-"""Characters that it may make, and 4 for each byte of the request."""
+# The process that renders
 
 
 class RenderError(Exception):
-    """The template could not be rendered; the message says why. line: where its syntax is wrong, if it is that."""
+    """The template could not be rendered, for the message's reason. line: of an error in its syntax."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -83,7 +163,7 @@ class RenderError(Exception):
 
 
 class TemplateProcess:
-    """Renders one template at a time. The process begins with the first, and again after one that had to be ended."""
+    """Renders one template at a time, in a process that starts at first use and again after one that had to be killed."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._seconds = seconds
@@ -92,7 +172,7 @@ class TemplateProcess:
         atexit.register(self.close)
 
     def render(self, template: str, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
-        """Return the text of ``messages`` up to where the assistant speaks. Raises RenderError."""
+        """Return the text of ``messages`` up to the assistant's turn. Raises RenderError."""
         body = json.dumps({"template": template, "messages": messages, "variables": variables}, default=_placeholder).encode()
         limits = {
             "memory": MEMORY + 32 * len(body),
@@ -104,7 +184,7 @@ class TemplateProcess:
             raise RenderError(f"other conversations have kept it busy for {self._seconds:g} seconds")
         try:
             answer = self._ask(line)
-        except BaseException:  # a KeyboardInterrupt too: what is half asked is not to be answered to the next
+        except BaseException:  # KeyboardInterrupt too: the next request must not get this one's answer
             self._end()
             raise
         finally:
@@ -114,7 +194,7 @@ class TemplateProcess:
         raise RenderError(str(answer.get("syntax", answer.get("error"))), answer.get("line"))
 
     def close(self) -> None:
-        """End the process; what is being rendered fails."""
+        """Kill the process; a rendering that runs fails."""
         self._end()
 
     def _ask(self, line: bytes) -> dict[str, Any]:
@@ -157,104 +237,32 @@ class TemplateProcess:
             try:
                 assert pipe is not None
                 pipe.close()
-            except OSError:  # what was not written any more
+            except OSError:  # bytes were left to flush
                 continue
 
 
 def _placeholder(value: Any) -> str:
-    """Return what templates see of what is no JSON."""
+    """Return the text by which a template sees a value that is not JSON."""
     return f"<{type(value).__name__}>"
 
 
 PROCESS = TemplateProcess()
 """Renders templates for everything in this process: commands, and all requests of a server."""
-DEFAULT, TOOL_USE = "default", "tool_use"
-TEMPLATE_FILE, SUFFIX = "chat_template", ".jinja"
 
 
-def load_template(artifact: Artifact, variables: Mapping[str, Any] | None = None, thinking: bool | None = None) -> Render:
-    """Return what renders conversations for the artifact's model, with its special tokens and then ``variables`` by name.
-
-    thinking: switched on or off, where the template has a switch for it. Raises UsageError where the checkpoint had no chat
-    template, only named ones of which none is meant, or no such switch.
-    """
-    return ChatTemplates.of(artifact).with_variables(variables or {}, thinking)
-
-
-@dataclass(frozen=True)
-class ChatTemplates:
-    """The chat templates of an artifact by name, read once, and its special tokens."""
-
-    folder: Path
-    texts: Mapping[str, str]
-    special: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, artifact: Artifact) -> ChatTemplates:
-        """Read them. Raises UsageError for a file that is no JSON."""
-        special = special_tokens(_json(artifact, TOKENIZER_CONFIG), _json(artifact, SPECIAL_TOKENS_MAP))
-        return cls(artifact.folder, _templates(artifact), special)
-
-    def with_variables(self, variables: Mapping[str, Any], thinking: bool | None = None) -> Render:
-        """Return what ``load_template`` does."""
-        template = self.chosen(tools=variables.get("tools") is not None)
-        every = {**self.special, **variables, **thinking_variables(template, thinking, variables)}
-        return lambda messages: render(template, messages, every)
-
-    def chosen(self, *, tools: bool) -> str:
-        """Return the template for tools where there are some and the model has one, else the default. Raises UsageError."""
-        if not self.texts:
-            raise UsageError(
-                f"{self.folder} has no chat template, so its model was not made to chat; use 'hybridge run' to continue a text."
-            )
-        name = TOOL_USE if tools and TOOL_USE in self.texts else DEFAULT
-        if name not in self.texts:
-            raise UsageError(
-                f"{self.folder} has chat templates for {', '.join(sorted(self.texts))} and no default one: put the one that "
-                "you mean into the checkpoint as chat_template.jinja, and export it again."
-            )
-        return self.texts[name]
-
-
-def thinking_of(artifact: Artifact, thinking: bool | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the variable that switches thinking in the artifact's chat template. Raises what ``load_template`` does."""
-    return thinking_variables(ChatTemplates.of(artifact).chosen(tools=False), thinking, given) if thinking is not None else {}
-
-
-def answer_format_of(artifact: Artifact, tokenizer: Tokenizer) -> Format | None:
-    """Return how the answers of an artifact's model are read, where they are more than text."""
-    own = _json(artifact, TOKENIZER_CONFIG).get("response_template")
-    return answer_format(own, "\n".join(_templates(artifact).values()), tokenizer)
-
-
-def taken_apart(artifact: Artifact, tokenizer: Tokenizer) -> Apart:
-    """Return how reasoning is told from content in the answers of an artifact's model; all is content of an unknown form."""
-    form = answer_format_of(artifact, tokenizer)
-    if form is None:
-        return undivided(tokenizer)
-    return Apart(decoder_of(form, tokenizer), lambda prompt: form.answer(prompt, ()))
-
-
-def render(template: str, messages: list[Message], variables: Mapping[str, Any]) -> str:
-    """Return the text of ``messages`` up to where the assistant speaks. Raises UsageError with the template's own message."""
-    try:
-        return PROCESS.render(template, messages, variables)
-    except RenderError as error:
-        if error.line is not None:
-            raise UsageError(f"the model's chat template is no Jinja template: {error} (line {error.line}).") from None
-        raise UsageError(f"the model's chat template refuses this conversation: {error}") from None
+# The templates of an artifact
 
 
 def _templates(artifact: Artifact) -> dict[str, str]:
-    """Templates by name, from wherever the checkpoint had them."""
+    """Return templates by name, from any place where checkpoints have them."""
     own = _files(artifact) or _named(_json(artifact, TOKENIZER_CONFIG))
     return own or _named(_json(artifact, "chat_template.json"))
 
 
 def _files(artifact: Artifact) -> dict[str, str]:
-    """Templates by name: chat_template.jinja is the default, chat_template.rag.jinja that for rag.
+    """Return templates by name: chat_template.jinja is the default, chat_template.rag.jinja the one for rag.
 
-    An export writes the latter of additional_chat_templates/rag.jinja.
+    An export copies additional_chat_templates/rag.jinja to the latter.
     """
     names = [name for name in artifact.manifest.files if name.startswith(f"{TEMPLATE_FILE}.") and name.endswith(SUFFIX)]
     middles = {name: name.removeprefix(TEMPLATE_FILE).removesuffix(SUFFIX).removeprefix(".") for name in names}
@@ -262,7 +270,7 @@ def _files(artifact: Artifact) -> dict[str, str]:
 
 
 def _named(config: dict[str, Any]) -> dict[str, str]:
-    """Templates by name of a JSON file's ``chat_template``: one by itself, or a list of them with names."""
+    """Return templates by name of a JSON file's ``chat_template``: a text, or a list of texts with names."""
     found = config.get("chat_template")
     listed = found if isinstance(found, list) else [{"name": DEFAULT, "template": found}]
     templates = {each.get("name"): each.get("template") for each in listed if isinstance(each, dict)}

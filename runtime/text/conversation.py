@@ -1,46 +1,30 @@
-"""A conversation over one session: the state stays between turns, and going back is a checkpoint."""
+"""Hold a conversation over one session: its state stays between turns, and going back resumes a checkpoint."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
 from hybridge.cache.errors import CapacityError, SnapshotError, StateFileError, UsageError
 from hybridge.runtime.core.checkpoint import PrefixCache, Reading, go_back, keep
-from hybridge.runtime.core.drafters import Drafter
-from hybridge.runtime.core.generation import Constraint
-from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats
-from hybridge.runtime.text.text_stream import Apart, Message, Parts, Render, TextStream, undivided
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """Settings of a conversation's answers.
-
-    constrain: makes, of the text that the template made of a conversation, what decides which tokens the answer may have.
-    apart: how reasoning is told from content; left out, all is content.
-    """
-
-    drafter: Drafter | None = None
-    sampling: Sampling = field(default_factory=Sampling)
-    stop: tuple[str, ...] = ()
-    max_new_tokens: int = 512
-    constrain: Callable[[str], Constraint] | None = None
-    apart: Apart | None = None
+from hybridge.runtime.text.answers import unsplit
+from hybridge.runtime.text.chat_template import Message, Render
+from hybridge.runtime.text.generate import GenerationSettings, generate_text
 
 
 @dataclass
 class Turn:
-    """A message and its answer: where they begin in the tokens, and the text that the template made of all up to the answer.
+    """A message and its answer.
 
-    said: the answer as it came, reasoning included; none where it is the message's content.
+    start, answer: lengths of the tokens before the message, and before its answer. rendered: the conversation up to the
+    answer, as the template wrote it. said: the answer as generated, reasoning included; None if it is the message's content.
     """
 
     start: int
@@ -52,10 +36,10 @@ class Turn:
 class Conversation:
     """Messages, the tokens that they are, and the session whose state follows them.
 
-    The tokens are the truth: what was read and generated stays as it is, and a new message is only encoded by what the template
-    adds to the text so far. A checkpoint before each message and before its answer makes going back instant, as far as the
-    bytes of ``checkpoints`` go; what is not there any more is read again. The same states are in two of the session's snapshot
-    slots, in a ring, so that they are saved with it.
+    Tokens that were read or generated are never encoded again: a new message adds the tokens of the text that the template
+    adds. A checkpoint before each message and before its answer makes going back instant, within the budget of
+    ``checkpoints``; a state that was dropped is read again. The same states are in the session's snapshot slots, two for a
+    turn in a ring, to be saved.
     """
 
     def __init__(
@@ -63,12 +47,13 @@ class Conversation:
         session: Session,
         tokenizer: Tokenizer,
         render: Render,
-        settings: Settings,
+        settings: GenerationSettings,
         opening: Sequence[Message] = (),
         checkpoints: PrefixCache | None = None,
     ) -> None:
-        """opening: messages that stand before the conversation, such as those of the system."""
+        """Begin a conversation behind the messages ``opening``, such as the system's."""
         self.session, self.tokenizer, self.render, self.settings = session, tokenizer, render, settings
+        self.opening = list(opening)
         self.messages: list[Message] = list(opening)
         self.checkpoints = PrefixCache(session.model) if checkpoints is None else checkpoints
         self.turns: list[Turn] = []
@@ -76,10 +61,10 @@ class Conversation:
         self.read_again = 0
         """Tokens that the last step had to read a second time."""
         self.think: Callable[[str], object] = lambda piece: None
-        """Called with each piece of an answer's reasoning, which is not among the pieces of the answer."""
+        """Called with each piece of an answer's reasoning, which the answer leaves out."""
 
     def say(self, text: str, stats: GenerationStats) -> Iterator[str]:
-        """Yield the answer to ``text`` in pieces. Raises CapacityError, with nothing changed, where it does not fit."""
+        """Yield the answer to ``text`` in pieces. Raises CapacityError, with nothing changed, if it does not fit."""
         messages = [*self.messages, {"role": "user", "content": text}]
         rendered = self.render(messages)
         known, added = self._added(rendered)
@@ -110,13 +95,18 @@ class Conversation:
         self.tokens = self.tokens[: turn.start]
         go_back(self.session, self.tokens, self.checkpoints)
 
+    def reset(self) -> None:
+        """Begin anew, behind the opening messages."""
+        self.session.reset()
+        self.messages, self.turns, self.tokens, self.read_again = list(self.opening), [], [], 0
+
     def save(self, path: Path) -> None:
-        """Write the state and the conversation to one file. Raises what ``Session.save`` does."""
+        """Write the state and the conversation to one file; raises like ``Session.save``."""
         turns = [asdict(turn) for turn in self.turns]
         self.session.save(path, json.dumps({"messages": self.messages, "turns": turns, "tokens": self.tokens}))
 
     def load(self, path: Path) -> None:
-        """Go on with a saved conversation. Raises StateFileError where the file has none, and what ``load_state`` does."""
+        """Continue a saved conversation. Raises StateFileError if the file has none, and like ``Session.load_state``."""
         self.session.load_state(path)
         try:
             noted = json.loads(self.session.note)
@@ -131,39 +121,34 @@ class Conversation:
         self._keep_slots()
 
     def _answer(self, stats: GenerationStats) -> Iterator[str]:
-        """Generate from the conversation's last token; its tokens so far stay in it, however the answer ends."""
+        """Generate from the last token on; what was yielded stays in the conversation, even if the caller closes this early."""
         with stats.timed("prefill"):
             reading = self._reach(self.tokens[:-1])
-        stats.prompt_tokens += len(self.tokens) - 1 - reading.known  # the last one is generate's to read and to count
+        stats.prompt_tokens += len(self.tokens) - 1 - reading.known  # the last token is read and counted by the generation
         self._keep(2 * len(self.turns) - 1)
-        apart, constrain, turn = self.settings.apart or undivided(self.tokenizer), self.settings.constrain, self.turns[-1]
-        text, parts = TextStream(apart.decoder, self.settings.stop), apart.parts(turn.rendered)
-        tokens = self.session.generate(
-            self.tokens[-1:], max_new_tokens=self.settings.max_new_tokens, drafter=self.settings.drafter,
-            sampling=self.settings.sampling, until=text.push, stats=stats,
-            constraint=constrain(turn.rendered) if constrain is not None else None,
+        settings, turn = self.settings, self.turns[-1]
+        splitter = settings.splitter or unsplit(self.tokenizer)
+        answer = splitter.answer(turn.rendered)
+        pieces = generate_text(
+            self.session, self.tokens[-1:], splitter.decoder, answer=answer, max_new_tokens=settings.max_new_tokens,
+            drafter=settings.drafter, sampling=settings.sampling, stop=settings.stop, stats=stats,
+            constraint=settings.constrain(turn.rendered) if settings.constrain is not None else None,
         )  # fmt: skip
-        turn.said = ""
-        self.messages.append(parts.message())
-        with closing(tokens):  # type: ignore[type-var]  # a generator
-            for token in tokens:
-                if token not in self.session.manifest.eos_ids:  # the template writes the end of a turn itself
-                    self.tokens.append(token)
-                yield self._take(parts, text.read())
-            yield self._take(parts, text.finish(), last=True)
-
-    def _take(self, parts: Parts, piece: str, *, last: bool = False) -> str:
-        """Take in a piece of the answer; returns what of it is content, which may be nothing."""
-        turn = self.turns[-1]
-        turn.said = (turn.said or "") + piece
-        came = [*parts.feed(piece), *(parts.finish() if last else ())]
-        self.messages[-1] = parts.message()
-        if thought := "".join(part.reasoning for part in came):
-            self.think(thought)
-        return "".join(part.content for part in came)
+        with closing(pieces):  # type: ignore[type-var]  # a generator
+            for piece in pieces:
+                # The template writes the end of a turn itself.
+                self.tokens += [token for token in piece.tokens if token not in self.session.manifest.eos_ids]
+                if turn.said is None:  # the first piece: an error before it leaves the message without an answer
+                    turn.said = ""
+                    self.messages.append({})
+                turn.said += piece.text
+                self.messages[-1] = answer.message()
+                if piece.reasoning:
+                    self.think(piece.reasoning)
+                yield piece.content
 
     def _added(self, rendered: str) -> tuple[list[int], str]:
-        """The tokens that stay, and the text behind them: all of it where the template rewrote what was there."""
+        """Return the tokens that stay, and the text behind them: all of it if the template rewrote the past."""
         if not self.turns:
             return [], rendered
         spoken, turn = self.messages[-1], self.turns[-1]
@@ -181,10 +166,8 @@ class Conversation:
             self.messages.pop()
         self.turns[-1].said = None
 
-    # The state
-
     def _reach(self, tokens: list[int]) -> Reading:
-        """Bring the session to ``tokens``: going on from where it is, or from the latest checkpoint on the way, or anew."""
+        """Bring the session to ``tokens``, from its own text or a checkpoint as far as these begin alike."""
         began = self.session.length
         reading = Reading(self.session, tokens, self.checkpoints, drafter=self.settings.drafter)
         for _ in reading.steps():
@@ -192,15 +175,15 @@ class Conversation:
         self.read_again = max(0, min(began, len(tokens)) - reading.known)
         return reading
 
-    def _keep(self, place: int) -> None:
-        """Keep the state, also in the ring's place of that number, in pairs: before a message, before its answer."""
+    def _keep(self, number: int) -> None:
+        """Keep the state as a checkpoint, and in the snapshot slot of this number modulo the slots."""
         keep(self.session, self.checkpoints)
         ring = self.session.snapshot_slots // 2 * 2
         if ring:
-            self.session.snapshot(place % ring)
+            self.session.snapshot(number % ring)
 
     def _keep_slots(self) -> None:
-        """Make checkpoints of what the slots of a loaded state keep."""
+        """Make checkpoints of the snapshots in a loaded state."""
         loaded = self.session.checkpoint()
         for slot in self.session.slots:
             try:

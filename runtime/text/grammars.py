@@ -1,4 +1,4 @@
-"""Structured output: what a JSON schema or a regular expression lets a text go on with, by llguidance."""
+"""Constrain generation to JSON schemas, regular expressions and grammars, by llguidance: from the start or behind reasoning."""
 
 from __future__ import annotations
 
@@ -15,25 +15,33 @@ from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 from hybridge.runtime.core.generation import Constraint
 
-# Grammars over a model's tokens: llguidance's.
-
-
 LAYOUT = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
-"""How JSON is written, in one way alone: else less is forced, and a model may write whitespace without end."""
+"""The only way to write JSON: with free whitespace fewer tokens are forced, and a model may write it without end."""
 LARGEST_GRAMMAR = 1 << 20
-"""Characters of a schema, an expression or a grammar."""
+"""Most characters of a schema, an expression or a grammar."""
 PLACE = re.compile(r"(?:at )?(\d+)\((\d+)\): (.*)")
-"""A line and a column, and what is wrong there."""
+"""A line, a column and the error there, as llguidance writes them."""
 SAID = 300
-"""Characters of what llguidance says of an error."""
+"""Most characters that are quoted of an error."""
+BLANK_LINE = "\n\n"
+"""Models write this between reasoning and answer."""
+
+Decode = Callable[[Sequence[int]], str]
 
 
 class Grammars:
-    """Reads schemas, expressions and grammars for one tokenizer. With a vocabulary of 250,000, making it takes 2 seconds."""
+    """Reads schemas, expressions and grammars for one tokenizer. It takes 2 seconds to make for a vocabulary of 250,000."""
 
     def __init__(self, tokenizer: str, vocab_size: int, eos_ids: Sequence[int]) -> None:
-        """tokenizer: the text of tokenizer.json. Raises UsageError for a model whose texts have no end, and for a
-        tokenizer that llguidance does not take.
+        """Read a tokenizer.
+
+        Args:
+            tokenizer: the text of tokenizer.json.
+            vocab_size: number of logits.
+            eos_ids: tokens that end a text.
+
+        Raises:
+            UsageError: no token ends a text, or llguidance does not take the tokenizer.
         """
         from llguidance import LLTokenizer
 
@@ -47,26 +55,26 @@ class Grammars:
 
     @classmethod
     def of(cls, artifact: Artifact, eos_ids: Sequence[int] | None = None) -> Grammars:
-        """Make the grammars of an artifact. eos_ids: what ends a text, the model's own if left out. Raises UsageError."""
+        """Make the grammars of an artifact. eos_ids: tokens that end a text, the model's own if left out. Raises UsageError."""
         if artifact.tokenizer is None:
             raise UsageError(f"{artifact.folder} has no tokenizer.json, which structured output needs.")
         manifest = artifact.manifest
         return cls(tokenizer_of(artifact).to_str(), manifest.vocab_size, manifest.eos_ids if eos_ids is None else eos_ids)
 
     def json_schema(self, schema: Mapping[str, Any]) -> Grammar:
-        """Return the grammar of JSON that fits ``schema``. Raises GrammarError for one that llguidance does not take."""
+        """Return the grammar of JSON that fits ``schema``. Raises GrammarError if llguidance does not support it."""
         from llguidance import LLMatcher
 
         return self._checked("JSON schema", lambda: LLMatcher.grammar_from_json_schema(dict(schema), overrides=LAYOUT))
 
     def regex(self, pattern: str) -> Grammar:
-        """Return the grammar of texts that match ``pattern`` as a whole. Raises GrammarError for what is no expression."""
+        """Return the grammar of texts that match ``pattern`` as a whole. Raises GrammarError for an invalid expression."""
         from llguidance import LLMatcher
 
         return self._checked("regular expression", lambda: LLMatcher.grammar_from_regex(pattern))
 
     def lark(self, rules: str) -> Grammar:
-        """Return a grammar of llguidance's variant of Lark's syntax, whose first rule is ``start``. Raises GrammarError."""
+        """Return the grammar of ``rules`` in llguidance's variant of Lark, which begin with ``start``. Raises GrammarError."""
         from llguidance import LLMatcher
 
         return self._checked("grammar", lambda: LLMatcher.grammar_from_lark(rules))
@@ -89,20 +97,20 @@ class Grammars:
 
 
 class Grammar:
-    """A grammar that was checked; each text needs a follower of its own."""
+    """A checked grammar; each text needs a follower of its own."""
 
     def __init__(self, tokenizer: Any, text: str) -> None:
         self._tokenizer, self._text = tokenizer, text
 
     def follow(self) -> Follower:
-        """Return what follows a text from its first token on."""
+        """Return a constraint for one text, from its first token on."""
         from llguidance import LLMatcher
 
         return Follower(LLMatcher(self._tokenizer, self._text, log_level=0))
 
 
 class Follower:
-    """See ``hybridge.runtime.core.generation.Constraint``."""
+    """A ``Constraint`` of the core that follows one text by a grammar."""
 
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
@@ -128,7 +136,7 @@ class Follower:
 
     @property
     def ended(self) -> bool:
-        """Return whether the text is complete and nothing may follow it."""
+        """Return whether the text is complete, so that nothing may follow."""
         return bool(self._matcher.is_stopped())
 
     def _check(self) -> None:
@@ -137,7 +145,7 @@ class Follower:
 
 
 def reason(said: str) -> str:
-    """Return what is wrong of an error of llguidance's, without its state and without what it made of the grammar."""
+    """Return the reason in an error of llguidance, without its state and its form of the grammar."""
     said, state, _ = said.partition("\n<state>")
     if "NoExtensionBias" in said:
         return "no text fits it from here on; it may refer to itself without an end"
@@ -153,27 +161,28 @@ def reason(said: str) -> str:
     return f"line {place[1]}, column {place[2]}: {place[3]}".rstrip(".") if place else first.rstrip(".")
 
 
-# A grammar that begins once the model has written something: behind its reasoning, or in a call of a tool.
-
-
-Decode = Callable[[Sequence[int]], str]
-BLANK_LINE = "\n\n"
-"""What models write between their reasoning and their answer."""
-
-
 class Lazy:
-    """Leaves the choice free until the text has ``opening`` in it, then follows a grammar; a ``Constraint``.
+    """A ``Constraint`` that leaves the choice free until the text contains ``opening``, and then follows a grammar.
 
-    decode: tokens to text, special ones included. encode: text to tokens. follow: makes what follows the grammar. again: behind
-    the end of the grammar the choice is free once more; else the text ends there. before: tokens that may not come before it.
-    spaces: what stands between the opening and the grammar. A token that has the opening's end in it and more counts as both
-    where the grammar takes the rest, and as neither where it does not.
+    A token that has the opening's end and more in it begins the grammar if the grammar allows the rest, or else does not
+    count as the opening.
     """
 
     def __init__(
         self, decode: Decode, encode: Callable[[str], list[int]], opening: str, follow: Callable[[], Follower], *,
         again: bool = False, before: Collection[int] = (), spaces: str = "",
     ) -> None:  # fmt: skip
+        """Wait for the opening.
+
+        Args:
+            decode: turns tokens into text, special ones included.
+            encode: turns text into tokens.
+            opening: the text behind which the grammar begins.
+            follow: makes a follower of the grammar.
+            again: leave the choice free again behind the end of the grammar; otherwise the text ends there.
+            before: tokens that are forbidden until the opening, such as the end of a text.
+            spaces: text that is forced between the opening and the grammar.
+        """
         self._decode, self._encode, self._opening, self._follow = decode, encode, opening, follow
         self._again, self._before, self._spaces = again, list(before), spaces
         self._free: list[int] = []
@@ -206,7 +215,7 @@ class Lazy:
         return self._inner.forced() if self._inner is not None else []
 
     def fitting(self, tokens: Sequence[int]) -> int:
-        """Count up to the opening and up to the grammar's end: behind these, tokens are looked at again as they come."""
+        """Count tokens up to the opening, or up to the grammar's end; later ones are checked again as they come."""
         if self._waiting:
             return _common(tokens, self._waiting)
         if self._inner is not None:
@@ -221,7 +230,7 @@ class Lazy:
         return len(tokens)
 
     def _watch(self, token: int) -> None:
-        """Begin the grammar where the opening is whole."""
+        """Begin the grammar once the opening is complete."""
         self._free.append(token)
         if (rest := self._rest(self._free)) is None:
             del self._free[: -len(self._opening)]  # a token is a character at least
@@ -235,13 +244,13 @@ class Lazy:
         self._inner, self._waiting = inner, [] if rest else self._encode(self._spaces)
 
     def _rest(self, tokens: Sequence[int]) -> str | None:
-        """Return what stands behind the opening; none where it is not there."""
+        """Return the text behind the opening; None without an opening."""
         _, found, rest = self._decode(tokens).partition(self._opening)
         return rest if found else None
 
 
 def behind(end: str, follow: Callable[[], Follower], tokenizer: Tokenizer, eos_ids: Collection[int]) -> Constraint:
-    """Return what follows a text that begins with reasoning, up to ``end``, or with none of it where that is empty."""
+    """Return a constraint for a text with reasoning up to ``end`` before the grammar, or without any if ``end`` is empty."""
     if not end:
         return follow()
     decode, encode = in_full(tokenizer)
@@ -249,7 +258,7 @@ def behind(end: str, follow: Callable[[], Follower], tokenizer: Tokenizer, eos_i
 
 
 def in_full(tokenizer: Tokenizer) -> tuple[Decode, Callable[[str], list[int]]]:
-    """Return what decodes with special tokens and encodes without adding any."""
+    """Return functions that decode with special tokens, and encode without adding any."""
     return (
         lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=False)),
         lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids),

@@ -1,4 +1,4 @@
-"""Take an answer apart by a response template: a checkpoint's words for what opens and closes each field of a message.
+"""Parse an answer by a response template, which says what opens and closes each field of a message.
 
 A tokenizer's ``response_template`` is transformers' format (``transformers.utils.chat_parsing``); this reads it without
 transformers, in pieces, and gives the same events (tests/test_response_parser.py compares them).
@@ -25,12 +25,12 @@ FIELD_KEYS = {
 }
 PLACEHOLDER = regex.compile(r"\{(\w+(?:\.\w+)*)\}")
 KEPT = "\x01{}\x02"
-"""Stands for a string while the JSON around it is mended."""
+"""Placeholder of a string while the JSON around it is mended."""
 
 
 @dataclass(frozen=True)
 class Delimiter:
-    """What opens or closes a field. is_final: a match at the end of the text so far cannot become another one."""
+    """Opens or closes a field. is_final: more text cannot change a match at the end of the text."""
 
     pattern: Any
     is_final: bool
@@ -59,7 +59,7 @@ class Delimiter:
 
 @dataclass(frozen=True)
 class Field:
-    """A field of the message. opening: None for the one that takes what no other field does."""
+    """A field of the message. opening: None for the field that takes all text outside the others."""
 
     name: str
     opening: Delimiter | None
@@ -109,7 +109,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Template:
-    """A response template that was checked. rest: the field that takes what no other does, if there is one."""
+    """A checked response template. rest: the field that takes all text outside the others, if there is one."""
 
     fields: Mapping[str, Field]
     rest: Field | None
@@ -134,18 +134,24 @@ class Template:
         return cls(read, rest[0] if rest else None, anchor.pattern, frozenset(defaults))
 
     def answer_in(self, prompt: str) -> str:
-        """Return what a prompt has of the answer: all behind its last anchor."""
+        """Return the part of the answer that a prompt has begun: all behind its last anchor."""
         ends = [match.end() for match in self.anchor.finditer(prompt)]
         return prompt[ends[-1] :] if ends else prompt
 
 
 class ResponseParser:
-    """Reads one answer piece by piece. initial_events: of what the prompt has of it."""
+    """Parses one answer piece by piece. initial_events: those of the part that the prompt has begun."""
 
     def __init__(self, template: Mapping[str, Any], prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> None:
-        """tools: those that were offered; arguments of their calls get the types of their schemas.
+        """Read the prompt.
 
-        Raises ValueError for what is no template, and for a value in the prompt that cannot be read.
+        Args:
+            template: a response template.
+            prompt: rendered text up to the answer, which may have begun it.
+            tools: tools that were offered; arguments of their calls get the types of their schemas.
+
+        Raises:
+            ValueError: the template is invalid, or a value in the prompt cannot be read.
         """
         self._template = Template.of(template)
         self._properties = dict(chain.from_iterable(map(_properties, tools)))
@@ -157,12 +163,12 @@ class ResponseParser:
         self.initial_events = self._advance(ended=False) if self._text else []
 
     def feed(self, text: str) -> list[Event]:
-        """Return what more text brings. Raises ValueError or KeyError for a value that cannot be read."""
+        """Return the events of more text. Raises ValueError or KeyError for a value that cannot be read."""
         self._text += text
         return self._advance(ended=False)
 
     def finish(self) -> list[Event]:
-        """Return what is left once the text has ended. Raises what ``feed`` does, and ValueError where a field is missing."""
+        """Return the events of the end. Raises like ``feed``, and ValueError if a field is missing."""
         events = self._advance(ended=True)
         if missing := [
             each.name for each in self._template.fields.values() if each.is_needed and each.name not in self._closed
@@ -196,7 +202,7 @@ class ResponseParser:
                 return events
 
     def _next(self, *, ended: bool) -> tuple[tuple[Field, bool, Any] | None, int]:
-        """Return the first delimiter that is certain and up to where the text is certainly none.
+        """Return the first certain delimiter, and the position up to which the text certainly has none.
 
         A delimiter comes as its field, True where it opens it, and the match.
         """
@@ -212,11 +218,11 @@ class ResponseParser:
                 order = (match.start(), match.start() - match.end(), not opens, field.name)
                 certain.append((order, (field, opens, match)))
         _, first = min(certain, key=lambda each: each[0], default=(None, None))
-        # What may still become a delimiter comes before one behind it.
+        # A delimiter that more text may complete comes before a certain one behind it.
         return first if first is not None and first[2].start() < free else None, free
 
     def _awaited(self) -> Iterator[tuple[Field, Delimiter]]:
-        """Yield the delimiters that mean something here, each with its field."""
+        """Yield the delimiters that are expected here, each with its field."""
         rest = self._template.rest
         if self._field is None or self._field is rest:
             for field in self._template.fields.values():
@@ -226,7 +232,7 @@ class ResponseParser:
             yield self._field, self._field.closing
 
     def _say(self, events: list[Event], end: int) -> None:
-        """Give the text up to ``end`` to the field that is open; to none where no field takes the rest."""
+        """Give the text up to ``end`` to the open field, or to the one that takes the rest, if there is one."""
         text, self._at = self._text[self._at : end], max(self._at, end)
         if not text or self._field is None:
             return
@@ -237,7 +243,7 @@ class ResponseParser:
         events.append({"type": "region_chunk", "field": self._field.name, "text": text})
 
     def _close(self, events: list[Event]) -> None:
-        """Read the field that is open, if one is, and go back to the one that takes the rest."""
+        """Read the value of the open field, if one is open, and go back to the one that takes the rest."""
         field = self._field
         if field is not None and self._is_open:
             value = field.value(self._body, self._captures)
@@ -290,7 +296,7 @@ def _plain(text: str, args: Args) -> str:
 
 
 def _json(text: str, args: Args) -> Any:
-    """Read JSON, or what models write for it: keys without quotes, and strings between other marks than quotes."""
+    """Read JSON as models write it: keys may lack quotes, and strings may have other marks than quotes."""
     marks, strings = args.get("string_delims", []), list[str]()
     if marks and any(each in text for each in KEPT.split("{}")):
         raise ValueError("the JSON has control characters")
@@ -354,7 +360,7 @@ CONTENTS: Mapping[str, Callable[[str, Args], Any]] = {
     "xml-inline": _tags,
     "kv-lines": _lines,
 }
-"""How the text of a field is read, by the name that a template has for it."""
+"""Readers of a field's text, by their names in templates."""
 
 
 def _texts(shape: Any) -> Iterator[str]:
@@ -408,7 +414,7 @@ def _types(schema: Any) -> Iterator[str]:
 
 
 def _cast(text: str, types: Sequence[str]) -> Any:
-    """Return the text as the first of ``types`` that it can be; as it is for none."""
+    """Return the text as a value of the first of ``types`` that fits, or unchanged."""
     for name in types:
         try:
             return CASTS[name](text)
@@ -451,4 +457,4 @@ CASTS: Mapping[str, Callable[[str], Any]] = {
     "object": lambda text: _loaded(dict, text),
     "array": lambda text: _loaded(list, text),
 }
-"""What makes a value of a text, by the JSON schema's name of the type; a string is a text already."""
+"""Functions that turn a text into a value, by the JSON schema's name of the type."""

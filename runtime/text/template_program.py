@@ -1,8 +1,8 @@
 """Render chat templates for another process, as transformers does: in Jinja's sandbox, within limits of the system's.
 
-Run as a script, whose argument is the caller's ``sys.path`` as JSON. A template is a program of whoever made the model: here it
-can take no more memory than a request allows, and whoever asked ends this process where it takes too long. It imports Jinja
-alone, so it is there within a tenth of a second.
+Run as a script, whose argument is the caller's ``sys.path`` as JSON. A template is a program by the model's author: here it
+gets no more memory than the request allows, and the caller kills this process if it takes too long. Only Jinja is imported,
+so the process starts within a tenth of a second.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 REASONING = ("reasoning_content", "thinking", "reasoning")
-"""What a message's reasoning may be called; templates read the first, and gpt-oss' the second."""
+"""Names of a message's reasoning; templates read the first, gpt-oss' the second."""
 
 
-class Generation(jinja2.ext.Extension):
-    """``{% generation %}``, which marks what the assistant says, and changes no text."""
+class GenerationTag(jinja2.ext.Extension):
+    """``{% generation %}``, which marks the assistant's text and changes none."""
 
     tags = {"generation"}  # noqa: RUF012  # as Jinja declares it
 
     def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
-        """Return what stands inside."""
+        """Return the nodes inside the tag."""
         line = next(parser.stream).lineno
         return jinja2.nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
 
 class Namespace(jinja2.utils.Namespace):
-    """Jinja's, without names that begin with an underscore."""
+    """Jinja's namespace, without names that begin with an underscore."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # so that a template may give it a "self"
         values = dict(*args[1:], **kwargs)
@@ -53,7 +53,7 @@ class Namespace(jinja2.utils.Namespace):
 
 
 class Dict:
-    """Makes dicts, and shows nothing else of them."""
+    """Makes dicts, and gives templates no other access to the class."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
         return dict(*args, **kwargs)
@@ -79,11 +79,12 @@ def _tojson(value: Any, ensure_ascii: bool = False, indent: Any = None, separato
 @lru_cache(8)
 def _compiled(template: str) -> jinja2.Template:
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _tojson
     environment.globals |= {
-        "raise_exception": _raise, "strftime_now": lambda form: datetime.now().strftime(form),  # noqa: DTZ005  # local time, as transformers
+        "raise_exception": _raise,
+        "strftime_now": lambda form: datetime.now().strftime(form),  # noqa: DTZ005  # local time, as transformers
         "dict": Dict(), "namespace": Namespace,
     }  # fmt: skip
     return environment.from_string(template)
@@ -96,7 +97,7 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(template: str, messages: list[dict[str, Any]], variables: dict[str, Any], characters: int) -> str:
-    """Return the rendered text. Raises ValueError where it has more characters than it may."""
+    """Return the rendered text. Raises ValueError if it has more than ``characters``."""
     variables = {"tools": None, "documents": None, **variables}
     pieces, length = [], 0
     for piece in _compiled(template).generate(messages=[*map(_message, messages)], add_generation_prompt=True, **variables):
@@ -108,18 +109,18 @@ def _text(template: str, messages: list[dict[str, Any]], variables: dict[str, An
 
 
 def _limit(memory: int, seconds: int) -> None:
-    """Limit the process to bytes of memory, and to seconds of computing from now on: its caller may be gone."""
+    """Limit the process's bytes of memory, and its seconds of computing from now on: its caller may be gone."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     spent = int(used.ru_utime + used.ru_stime)
     for kind, most in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_CPU, spent + 2 * seconds + 1)):
         try:
             resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
-        except (ValueError, OSError):  # the system has a lower limit, or none of this kind
+        except (ValueError, OSError):  # the system's limit is lower, or it has none of this kind
             continue
 
 
 def answer(line: bytes) -> dict[str, Any]:
-    """Return the answer to a request: its text, or what is wrong."""
+    """Return the answer to a request: its text, or an error."""
     try:
         asked = json.loads(line)
         _limit(asked["memory"], asked["seconds"])
@@ -135,7 +136,7 @@ def answer(line: bytes) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer requests, a line each, until there are none."""
+    """Answer requests, a line each, until stdin ends."""
     for line in sys.stdin.buffer:
         sys.stdout.buffer.write(json.dumps(answer(line)).encode() + b"\n")
         sys.stdout.buffer.flush()

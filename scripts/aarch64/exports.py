@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from hybridge.export.api import export_model
 from hybridge.export.cli.embedded import EMBEDDED, export_embedded
-from hybridge.export.cli.export import export_checkpoint
 from hybridge.runtime import ExportOptions
 
 MORE = {
@@ -20,7 +20,7 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     export_embedded(folder / "demo", folder / "demo-draft")
     for name, options in MORE.items():
-        export_checkpoint(EMBEDDED, folder / name, options, force=True, validate=False)
+        export_model(EMBEDDED, folder / name, options, force=True, validate=False)
 
 
 if __name__ == "__main__":

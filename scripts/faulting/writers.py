@@ -24,7 +24,8 @@ from hybridge.runtime.artifacts.manifest import MANIFEST, PROGRAM
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.text.conversation import Conversation, Settings
+from hybridge.runtime.text.conversation import Conversation
+from hybridge.runtime.text.generate import GenerationSettings
 
 CHECKPOINT = Path(__file__).parents[2] / "export" / "embedded" / "draft"
 OPTIONS = ExportOptions(max_seq_len=256, prefill_chunk=16, verify_len=4, snapshot_slots=1)
@@ -130,7 +131,7 @@ class SaveChat(SaveOver):
         super().__init__(artifact)
         tokenizer = Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))
         self.talks = {
-            name: Conversation(session, tokenizer, "\n".join, Settings(), [{"role": "system", "content": name}])  # type: ignore[arg-type]
+            name: Conversation(session, tokenizer, "\n".join, GenerationSettings(), [{"role": "system", "content": name}])  # type: ignore[arg-type]
             for name, session in (("old", self.old), ("new", self.new), ("reader", self.reader))
         }
 

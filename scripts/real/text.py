@@ -9,8 +9,9 @@ from pathlib import Path
 
 from serving.running import Running, serving
 
-from hybridge.runtime.cli.generating import as_message, open_model
+from hybridge.runtime.cli.run import as_message
 from hybridge.runtime.cli.serve import renderer
+from hybridge.runtime.text.generate import open_text_model
 from real.quality import llama_logits, peer
 
 QUESTIONS = ("What is the capital of France?", "Write two sentences about the sea.", "Name three cities in Italy.")
@@ -34,7 +35,7 @@ WEATHER = {
 
 def greedy_lines(artifact: Path, gguf: Path, python: Path, *, chats: bool) -> Iterator[str]:
     """Yield how each question is answered, or each beginning goes on, and how many of the first 40 tokens are llama.cpp's."""
-    model = open_model(artifact, draft=None, lookup=False, own=False, plain=True, threads=1)
+    model = open_text_model(artifact, plain=True, threads=1)
     render = renderer(model.artifact, {})
     for question in QUESTIONS if chats else BEGINNINGS:
         if chats:

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from hybridge.runtime.cli.generating import open_model
 from hybridge.runtime.cli.serve import renderer
+from hybridge.runtime.text.generate import open_text_model
 from serving.running import Row, Running, serving, words
 
 TALKS = [[{"role": "user", "content": words(20 + 3 * i, i)}] for i in range(16)]
@@ -60,7 +60,7 @@ class Crowd:
 
 def crowd(artifact: Path, clients: int, requests: int) -> Iterator[Row]:
     """Yield the rows of clients that ask at once."""
-    model = open_model(artifact, draft=None, lookup=False, own=False, plain=False, threads=None)
+    model = open_text_model(artifact)
     alone = []
     for talk in TALKS:
         model.session.reset()

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from hybridge.export.check.validate import tolerance
-from hybridge.runtime.cli.generating import open_models
 from hybridge.runtime.core.session import Session
+from hybridge.runtime.text.generate import open_text_models
 from hybridge.runtime.text.grammars import Grammar, Grammars
 from serving.made import VOCABULARY, made_up_tokenizer
 from serving.running import Row
@@ -33,10 +33,7 @@ FITTING = b'{"identifier": 12, "description": "a bridge", "classification": "bri
 
 def structured(artifact: Path, rounds: int) -> Iterator[Row]:
     """Yield the row of JSON with speculation and forced tokens, in turns with plain constrained decoding."""
-    models = {
-        plain: open_models(artifact, 1, draft=None, lookup=False, own=False, plain=plain, threads=None)[0]
-        for plain in (False, True)
-    }
+    models = {plain: open_text_models(artifact, 1, plain=plain)[0] for plain in (False, True)}
     grammar = Grammars.of(models[True].artifact).json_schema(SCHEMA)
     prompt = list(b'{"items": [')
     texts = dict[bool, set[tuple[int, ...]]]({True: set(), False: set()})

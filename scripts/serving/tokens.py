@@ -9,10 +9,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hybridge.runtime.cli.generating import Model, open_model
 from hybridge.runtime.cli.serve import renderer
-from hybridge.runtime.text.chat_template import taken_apart
-from hybridge.runtime.text.text_stream import TextStream
+from hybridge.runtime.text.chat_template import reasoning_parser
+from hybridge.runtime.text.generate import TextModel, generate_text, open_text_model
 from serving.running import Row, serving, words
 
 
@@ -21,7 +20,7 @@ def overhead(artifact: Path, rounds: int, most: int) -> Iterator[Row]:
 
     Of both the time of a short text is taken from that of a long one: what a request costs by itself is no token's.
     """
-    model = open_model(artifact, draft=None, lookup=False, own=False, plain=True, threads=None)
+    model = open_text_model(artifact, plain=True)
     gc.freeze()  # as the command does
     ratios, short = [], most // 4
     with serving(artifact, "--no-speculation") as one:
@@ -38,15 +37,14 @@ def overhead(artifact: Path, rounds: int, most: int) -> Iterator[Row]:
     yield "overhead of the server a token, decoding plainly", f"{median - 1:.1%}", "≤ 3 %"
 
 
-def alone(model: Model, prompt: list[int], most: int) -> list[float]:
+def alone(model: TextModel, prompt: list[int], most: int) -> list[float]:
     """Generate and write as ``hybridge run`` does, to nowhere; returns the second at which each token was written."""
     model.session.reset()
-    apart = taken_apart(model.artifact, model.tokenizer)
-    text, parts, times = TextStream(apart.decoder), apart.parts(""), list[float]()
+    splitter, times = reasoning_parser(model.artifact, model.tokenizer), list[float]()
+    pieces = generate_text(model.session, prompt, splitter.decoder, answer=splitter.answer(""), max_new_tokens=most)
     with Path(os.devnull).open("w") as out:
-        for _ in model.session.generate(prompt, max_new_tokens=most, until=text.push):
-            for part in parts.feed(text.read()):
-                out.write(part.content)
-                out.flush()
-            times.append(time.perf_counter())
+        for piece in pieces:
+            out.write(piece.content)
+            out.flush()
+            times += [time.perf_counter() for _ in piece.tokens]
     return times

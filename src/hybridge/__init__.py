@@ -25,7 +25,7 @@ __all__ = ["ExportOptions", "HybridCache", "Session", "eager_session", "errors",
 __version__ = "0.3.0"
 
 _MODULES = {
-    "ExportOptions": "hybridge.runtime.artifacts.manifest",
+    "ExportOptions": "hybridge.runtime.artifacts.options",
     "HybridCache": "hybridge.cache.hybrid_cache",
     "Session": "hybridge.runtime.core.session",
     "eager_session": "hybridge.export.check.oracle",

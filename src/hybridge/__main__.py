@@ -13,14 +13,14 @@ import typer
 from rich.markup import escape
 
 import hybridge
-from hybridge.export.cli.commands import bench, demo, evaluate, export, validate
-from hybridge.runtime.cli.commands import chat, doctor, inspect, kernels, lm_eval, native, run, serve
-from hybridge.runtime.cli.process import ended
+from hybridge.export.cli import bench, check, demo, export
+from hybridge.runtime.cli import chat, doctor, inspect, run, serve, tools
+from hybridge.runtime.cli.console import run_and_exit
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command, the examples in its help, and what the parser is to do otherwise for it."""
+    """A command, the examples in its help, and settings of its parser."""
 
     run: Callable[..., None]
     examples: Sequence[str]
@@ -32,22 +32,22 @@ COMMANDS = {
     "Export and check": [
         Command(export.export, export.EXAMPLES),
         Command(inspect.inspect, inspect.EXAMPLES),
-        Command(validate.validate, validate.EXAMPLES),
-        Command(evaluate.evaluate, evaluate.EXAMPLES),
-        Command(lm_eval.lm_eval, lm_eval.EXAMPLES, lm_eval.PASSED_ON),
+        Command(check.validate, check.VALIDATE_EXAMPLES),
+        Command(check.evaluate, check.EVALUATE_EXAMPLES),
+        Command(tools.lm_eval, tools.LM_EVAL_EXAMPLES, tools.LM_EVAL_PARSER),
     ],
     "Generate": [
         Command(run.run, run.EXAMPLES),
         Command(chat.chat, chat.EXAMPLES),
         Command(serve.serve, serve.EXAMPLES),
     ],
-    "Measure and build": [Command(bench.bench, bench.EXAMPLES), Command(native.native, native.EXAMPLES)],
+    "Measure and build": [Command(bench.bench, bench.EXAMPLES), Command(tools.native, tools.NATIVE_EXAMPLES)],
 }
-"""The commands by the title that they stand under."""
+"""The commands by the title of their group in the help."""
 
 
 def version(asked: bool) -> None:
-    """Print the version and leave."""
+    """Print the version and exit."""
     if asked:
         typer.echo(f"hybridge {hybridge.__version__}")
         raise typer.Exit
@@ -62,7 +62,7 @@ def options(
 
 
 def examples(commands: Sequence[str]) -> str:
-    """Return what stands below a command's options."""
+    """Return the examples below a command's options."""
     return "\n".join(["[bold]Examples[/]", *(f"  [dim]$[/] {escape(command)}" for command in commands)])
 
 
@@ -78,7 +78,7 @@ def tree() -> typer.Typer:
     for title, commands in COMMANDS.items():
         for each in commands:
             app.command(epilog=examples(each.examples), rich_help_panel=title, context_settings=each.settings)(each.run)
-    app.add_typer(kernels.app, name="kernels", rich_help_panel=title)
+    app.add_typer(tools.kernels, name="kernels", rich_help_panel=title)
     return app
 
 
@@ -87,7 +87,7 @@ app = tree()
 
 def main() -> None:
     """Run the command line."""
-    ended(app)
+    run_and_exit(app)
 
 
 if __name__ == "__main__":

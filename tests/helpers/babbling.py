@@ -12,7 +12,8 @@ from hybridge.runtime import ExportOptions, GenerationStats, Session
 from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.core.programs import TextDescription, TextProgram
 from hybridge.runtime.text.chat_template import render
-from hybridge.runtime.text.conversation import Conversation, Settings
+from hybridge.runtime.text.conversation import Conversation
+from hybridge.runtime.text.generate import GenerationSettings
 
 BYTES = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
 END = ord(".")
@@ -44,7 +45,7 @@ def fresh_session(slots: int = 2, max_seq_len: int = 600, program: TextProgram |
 def talk(
     slots: int = 2, max_seq_len: int = 600, cache_bytes: int = 10**6, program: TextProgram | None = None, **options: Any
 ) -> Conversation:
-    settings, session = Settings(**({"max_new_tokens": 25} | options)), fresh_session(slots, max_seq_len, program)
+    settings, session = GenerationSettings(**({"max_new_tokens": 25} | options)), fresh_session(slots, max_seq_len, program)
     cache = PrefixCache(session.model, cache_bytes)
     return Conversation(session, BYTES, lambda messages: render(TEMPLATE, messages, {}), settings, checkpoints=cache)
 

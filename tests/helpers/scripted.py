@@ -12,8 +12,8 @@ from torch import Tensor
 
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.core.programs import TextDescription
-from hybridge.runtime.server.worker import Place
-from hybridge.runtime.text.answer_formats import answer_format
+from hybridge.runtime.server.worker import SessionSlot
+from hybridge.runtime.text.answers import answer_format
 from hybridge.runtime.text.chat_template import render
 
 OPENING = "<|im_start|>assistant\n"
@@ -76,7 +76,7 @@ def speaker(script: Script, template: str = TEMPLATE, sessions: int = 2, **optio
     """Serve it under the name ``babble``."""
     sizes = ExportOptions(max_seq_len=3000, prefill_chunk=64, verify_len=4, snapshot_slots=0)
     description = TextDescription(vocab_size=260, options=sizes, eos_ids=[END], identity="speaker")
-    places = [Place(Session.over(Slow(speaking(script), 3000, 0), description), PromptLookup()) for _ in range(sessions)]
+    places = [SessionSlot(Session.over(Slow(speaking(script), 3000, 0), description), PromptLookup()) for _ in range(sessions)]
 
     def rendered(messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:
         return render(template, messages, variables)

@@ -14,10 +14,11 @@ from babbling import BYTES, TEMPLATE, babbler
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.core.programs import Numbers, TextDescription, TextProgram
-from hybridge.runtime.server.app import Server, bound, over
-from hybridge.runtime.server.prompts import Render
-from hybridge.runtime.server.worker import Place, Settings
-from hybridge.runtime.text.answer_formats import Format
+from hybridge.runtime.server.app import Server, ServerSettings
+from hybridge.runtime.server.connections import bound, over
+from hybridge.runtime.server.prompts import ChatRenderer
+from hybridge.runtime.server.worker import SessionSlot
+from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.chat_template import render
 
 END = BYTES.token_to_id("<|im_end|>")
@@ -72,7 +73,7 @@ class Served:
 
     url: str
     server: Server
-    places: list[Place]
+    places: list[SessionSlot]
 
     @property
     def read(self) -> int:
@@ -95,18 +96,27 @@ def served(
     sessions: int = 2, seconds: float = 0.0, cache_bytes: int = 1 << 20, drafters: bool = True, **options: Any
 ) -> Iterator[Served]:
     """Serve the model under the name ``babble``; options are those of ``Settings``."""
-    places = [Place(session(seconds), PromptLookup() if drafters else None) for _ in range(sessions)]
+    places = [SessionSlot(session(seconds), PromptLookup() if drafters else None) for _ in range(sessions)]
     with serving(places, render_chat, cache_bytes, **options) as one:
         yield one
 
 
 @contextmanager
 def serving(
-    places: list[Place], renderer: Render, cache_bytes: int = 1 << 20, form: Format | None = None, **options: Any
+    places: list[SessionSlot],
+    renderer: ChatRenderer,
+    cache_bytes: int = 1 << 20,
+    form: AnswerFormat | None = None,
+    **options: Any,
 ) -> Iterator[Served]:
     """Serve what computes in ``places``."""
     server = Server(
-        places, BYTES, renderer, PrefixCache(places[0].session.model, cache_bytes), Settings(name="babble", **options), form
+        places,
+        BYTES,
+        renderer,
+        PrefixCache(places[0].session.model, cache_bytes),
+        ServerSettings(name="babble", **options),
+        form,
     )
     with bound("127.0.0.1", 0) as opened:
         runner = over(server.app())

@@ -20,10 +20,10 @@ class HybridgeExportCommand(BaseOptimumCLICommand):
         parser.add_argument("words", nargs=REMAINDER)
 
     def run(self) -> None:
-        """Ends the process with hybridge's exit codes."""
-        from hybridge.export.cli.optimum import main
+        """Run the export, which ends the process with hybridge's exit codes."""
+        from hybridge.export.cli.export import optimum_main
 
-        main(self.args.words)
+        optimum_main(self.args.words)
 
 
 # optimum asks once for every folder of the path that has this file: a checkout beside an installed wheel. One answer is enough.

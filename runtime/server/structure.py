@@ -1,4 +1,4 @@
-"""What an answer must look like, by its request."""
+"""Constrain answers to the structure that a request wants: JSON, an expression, or calls of its tools."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from hybridge.cache.errors import GrammarError, UsageError
 from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.server.requests import Function, GenerationRequest, invalid
-from hybridge.runtime.text.answer_formats import Format
+from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.grammars import LAYOUT, Grammar, Grammars, Lazy, behind, in_full
 
 log = logging.getLogger(__name__)
 
 Constrain = Callable[[], Constraint]
-"""Makes what one text follows."""
+"""Makes a constraint for one text."""
 
 
 class Structures:
-    """Makes the grammars of requests. The first one waits for the tokenizer to be read."""
+    """Makes the constraints of requests. The first request waits for the tokenizer to be read."""
 
-    def __init__(self, tokenizer: Tokenizer, description: Description, form: Format | None) -> None:
-        """form: how the model writes calls and reasoning, if it does."""
+    def __init__(self, tokenizer: Tokenizer, description: Description, form: AnswerFormat | None) -> None:
+        """Read nothing yet. form: the model's format of calls and reasoning, if it is known."""
         self._tokenizer, self._description, self._form = tokenizer, description, form
         self._grammars: Grammars | None = None
         self._warned = False
 
     async def of_request(self, asked: GenerationRequest, reasoning: str = "") -> Constrain | None:
-        """Return what the answer must follow; making it does not hold up others. Raises ApiError and UsageError.
+        """Return the constraint of an answer, made on another thread; None for free text. Raises ApiError and UsageError.
 
-        reasoning: the text that ends the reasoning which comes before the answer, if any does.
+        reasoning: text that ends the reasoning before the answer, if there is any.
         """
         grammar = await self._whole(asked)
         if grammar is None:
@@ -46,7 +46,7 @@ class Structures:
         return partial(behind, reasoning, grammar.follow, self._tokenizer, self._description.eos_ids)
 
     async def _whole(self, asked: GenerationRequest) -> Grammar | None:
-        """The grammar of all of an answer, if it has one."""
+        """Return the grammar of the whole answer, if there is one."""
         wanted = asked.response_format
         if asked.required:
             return await self._of_calls(asked.required, lambda grammars, each: grammars.json_schema(call_schema(each)))
@@ -61,13 +61,13 @@ class Structures:
         return await asyncio.to_thread(grammars.json_schema, schema)
 
     async def _calls(self, asked: GenerationRequest) -> Constrain | None:
-        """What calls must follow that the model makes of its own accord; nothing in forms that no grammar is known of."""
+        """Return the constraint of optional calls; None for formats of calls without a grammar."""
         if not asked.optional or self._form is None or self._form.name not in CALLS:
             return None
         opening, rules = CALLS[self._form.name]
         try:
             await self._ready()
-        except UsageError as error:  # without llguidance, or with a tokenizer that it does not take
+        except UsageError as error:  # llguidance does not take the tokenizer
             self._warn(error)
             return None
         grammar = await self._of_calls(asked.optional, lambda grammars, each: grammars.lark(rules(each)))
@@ -76,9 +76,9 @@ class Structures:
     async def _of_calls(
         self, functions: Sequence[Function], make: Callable[[Grammars, Sequence[Function]], Grammar]
     ) -> Grammar:
-        """Return the grammar of calls. Raises ApiError that names the first tool whose parameters cannot be followed.
+        """Return the grammar of calls. Raises ApiError with the name of the first tool whose parameters cannot be followed.
 
-        A tool that is not strict by its own words may then be called with any arguments.
+        Such a tool is called with any arguments instead if its ``strict`` is false.
         """
         grammars = await self._ready()
 
@@ -107,7 +107,7 @@ class Structures:
         return await asyncio.to_thread(whole)
 
     def _warn(self, error: UsageError) -> None:
-        """Say once that calls are not constrained."""
+        """Warn once that calls are not constrained."""
         if not self._warned:
             log.warning("calls of tools that the model makes of its own accord are not held to the tools' schemas: %s", error)
         self._warned = True
@@ -122,22 +122,22 @@ class Structures:
 
 
 def _loose(function: Function) -> Function:
-    """Return a function that takes any arguments."""
+    """Return the function with any arguments."""
     return function.model_copy(update={"parameters": None})
 
 
-# The grammars of calls as families of models write them, from the text that opens a call on.
+# Grammars of calls in the formats of families of models, behind the text that opens a call
 
 
 OBJECT = {"type": "object"}
 PLAIN = re.compile(r"[^<>\n]+")
-"""A parameter's name that can stand in a tag."""
+"""Names of parameters that can be in a tag."""
 DEEPEST = 16
-"""Choices inside choices that are looked into for one that is text."""
+"""Levels of alternatives that are searched for text."""
 
 
 def call_schema(functions: Sequence[Function]) -> dict[str, Any]:
-    """Return the schema of one call of one of ``functions``. Raises GrammarError for a reference that cannot be followed."""
+    """Return the schema of a call of one of ``functions``. Raises GrammarError for a reference that cannot be resolved."""
     calls, shared = [], dict[str, Any]()
     for i, each in enumerate(functions):
         own = each.parameters or OBJECT
@@ -163,9 +163,9 @@ def json_calls(functions: Sequence[Function]) -> str:
 
 
 def xml_calls(functions: Sequence[Function]) -> str:
-    """Return the grammar of a call in Qwen's XML: parameters in the schema's order, strings as they are, others as JSON.
+    """Return the grammar of a call in Qwen's XML: parameters in the schema's order, strings verbatim, others as JSON.
 
-    Raises GrammarError for what no tag can say.
+    Raises GrammarError for parameters that no tag can express.
     """
     names = " | ".join(f"f{i}" for i in range(len(functions)))
     rules = [rule for i, each in enumerate(functions) for rule in _xml_function(each, f"f{i}")]
@@ -194,7 +194,7 @@ def _xml_function(function: Function, rule: str) -> Iterator[str]:
 
 
 def _value(nested: Nested, schema: Any) -> str:
-    """Return what matches a parameter that is no text: words of an enumeration stand without quotes."""
+    """Return the rule of a parameter that is not text; words of an enumeration have no quotes."""
     target = _settled(nested, schema)
     words = target.get("enum", [target["const"]] if "const" in target else None) if isinstance(target, Mapping) else None
     if isinstance(words, list) and words and all(isinstance(word, str) for word in words):
@@ -204,7 +204,7 @@ def _value(nested: Nested, schema: Any) -> str:
 
 
 def _is_text(nested: Nested, schema: Any, depth: int = 0) -> bool:
-    """Return whether a parameter may be any text, as far as can be said of it in XML."""
+    """Return whether a parameter may be any text, as far as XML can express it."""
     schema = _settled(nested, schema)
     if not isinstance(schema, Mapping):
         return True
@@ -218,22 +218,22 @@ def _is_text(nested: Nested, schema: Any, depth: int = 0) -> bool:
 
 
 def _settled(nested: Nested, schema: Any) -> Any:
-    """Return what a schema is once references are followed, and one that stands alone in ``allOf`` is taken out of it."""
+    """Return a schema with its reference resolved, and a single schema taken out of ``allOf``."""
     schema = nested.resolve(schema)
     alone = schema.get("allOf") if isinstance(schema, Mapping) else None
     return nested.resolve(alone[0]) if isinstance(alone, list) and len(alone) == 1 else schema
 
 
 def _object(nested: Nested, schema: Any) -> Mapping[str, Any]:
-    """Return the schema of a function's parameters, which is an object's."""
+    """Return the schema of a function's parameters, with its reference resolved."""
     found = nested.resolve(schema)
     return found if isinstance(found, Mapping) else OBJECT
 
 
 def with_types(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tool as a chat template gets it, with the schemas of its parameters in place of references to them.
+    """Return a tool as a chat template gets it, with references to the schemas of its parameters resolved.
 
-    What reads parameters out of XML looks for their types there.
+    The parser of XML calls looks there for the types of arguments.
     """
     function = tool["function"]
     whole = function.get("parameters") or OBJECT
@@ -257,10 +257,10 @@ CALLS: dict[str, tuple[str, Callable[[Sequence[Function]], str]]] = {
     "qwen-xml": ("<tool_call>", xml_calls),
     "granite": ("<|tool_call|>", json_calls),
 }
-"""By the name of a ``Format``: the text that opens a call, and what makes the grammar of the rest."""
+"""By the name of an ``AnswerFormat``: the text that opens a call, and the function that makes the grammar of the rest."""
 
 
-# References inside a JSON schema, kept right when the schema becomes a part of another one.
+# References inside a JSON schema that becomes a part of another one
 
 
 SCHEMA = {
@@ -271,14 +271,14 @@ SCHEMA = {
 SCHEMAS = {"allOf", "anyOf", "oneOf", "prefixItems"}
 """Keywords whose value is a list of schemas."""
 NAMED = {"dependencies", "dependentSchemas", "patternProperties", "properties"}
-"""Keywords whose value has schemas by names. The values of all other keywords are data."""
+"""Keywords whose value has schemas by names. Values of all other keywords are data."""
 DEFINITIONS = {"$defs", "definitions"}
-"""Keywords that hold what references name; nothing else reads them."""
+"""Keywords that hold the targets of references, and nothing else."""
 MOVED = ("$anchor", "$dynamicAnchor", "$recursiveAnchor", "$schema")
-"""Keywords that say something of a whole document, which a nested schema is not any more."""
+"""Keywords of a whole document, which a nested schema no longer is."""
 
 MOST = 20_000
-"""Schemas inside schemas that one may come to: definitions may name each other's parts."""
+"""Most schemas inside one, with its definitions, which may contain each other."""
 
 
 class Nested:
@@ -288,7 +288,7 @@ class Nested:
     """
 
     def __init__(self, whole: Mapping[str, Any], prefix: str) -> None:
-        """whole: the schema by whose root references go; prefix: what the keys of its definitions begin with."""
+        """Begin with no definitions. whole: the schema whose root references start from. prefix: of the definitions' keys."""
         self.definitions: dict[str, Any] = {}
         self._whole, self._prefix = whole, prefix
         self._keys: dict[int, str] = {}
@@ -296,15 +296,15 @@ class Nested:
         self._rewritten = 0
 
     def rewrite(self, schema: Any) -> Any:
-        """Return a part of the schema with its references rewritten. Raises GrammarError for one that cannot be followed."""
+        """Return a part of the schema with its references rewritten. Raises GrammarError if one cannot be resolved."""
         rewritten = self._part(schema)
-        while self._waiting:  # not where they are met: they may name each other in a long row, or themselves
+        while self._waiting:  # not recursively: they may form long chains, or loops
             key, target = self._waiting.popitem()
             self.definitions[key] = self._part(target)
         return rewritten
 
     def resolve(self, schema: Any) -> Any:
-        """Return what a schema is once its reference is followed, and that one's, and so on. Raises GrammarError."""
+        """Return the schema at the end of a chain of references. Raises GrammarError."""
         seen = set[int]()
         while isinstance(schema, Mapping) and "$ref" in schema and id(schema) not in seen:
             seen.add(id(schema))

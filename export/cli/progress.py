@@ -1,15 +1,67 @@
-"""The report of a validation as a table."""
+"""Show the progress of exports and checks on a console: a spinner for a terminal, lines for a log, tables of validations."""
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
-from hybridge.export.check.evaluate import Drift
-from hybridge.export.check.validate import Divergence, GenerationCheck, TextCheck, ValidationReport
+from hybridge.export.progress import ExportProgress
 from hybridge.runtime.cli.console import table
+
+if TYPE_CHECKING:  # these need PyTorch
+    from hybridge.export.check.evaluate import Drift
+    from hybridge.export.check.validate import Divergence, GenerationCheck, TextCheck, ValidationReport
+
+
+class ConsoleProgress(ExportProgress):
+    """Shows named steps of a long piece of work, and their seconds."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """Show ``what`` while the body runs, and its time once it has."""
+        began = time.perf_counter()
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Progress(*columns, console=self.console, transient=True) as progress:
+            progress.add_task(what)
+            yield
+        self.console.print(f"[green]✓[/] {what} [dim]{time.perf_counter() - began:.1f} s[/]", highlight=False)
+
+    def warn(self, text: str) -> None:
+        """Print a line of its own."""
+        self.console.print(f"[yellow]Warning:[/] {escape(text)}", highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def counted(self, what: str) -> Iterator[Callable[[int, int], None]]:
+        """Show a bar while the body runs, with an estimate of the remaining time."""
+        columns = (
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("[dim]left[/]"), TimeRemainingColumn(),
+        )  # fmt: skip
+        with Progress(*columns, console=self.console, transient=True) as progress:
+            task = progress.add_task(what, total=None)
+            yield lambda done, total: progress.update(task, completed=done, total=total)
+
+    def validated(self, report: ValidationReport) -> None:
+        """Print the table of the report."""
+        print_report(report, self.console)
 
 
 def print_report(report: ValidationReport, console: Console) -> None:
@@ -23,7 +75,7 @@ def print_report(report: ValidationReport, console: Console) -> None:
 
 
 def rows(report: ValidationReport) -> list[tuple[str, Any]]:
-    """Name and value of each line of the table."""
+    """Return the name and the value of each line of the table."""
     generation = report.generation
     mark = "[green]passed[/]" if report.passed else "[bold red]FAILED[/]"
     kinds = ", ".join(f"{count} {name}" for name, count in report.operations.most_common())
@@ -49,7 +101,7 @@ def rows(report: ValidationReport) -> list[tuple[str, Any]]:
 
 
 def _drafted_rows(check: GenerationCheck) -> list[tuple[str, Any]]:
-    """What generations with the artifact's own drafter gave; nothing for an artifact without one."""
+    """Return the row of generations with the artifact's own drafter, if it has one."""
     if not check.drafted_prompts:
         return []
     counts = f"draft tokens: {check.drafted_accepted} accepted, {check.drafted_rejected} rejected"
@@ -57,17 +109,17 @@ def _drafted_rows(check: GenerationCheck) -> list[tuple[str, Any]]:
 
 
 def _tokenizer_rows(check: TextCheck) -> list[tuple[str, Any]]:
-    """How the tokenizers compare; nothing where there is none."""
+    """Return the row of the comparison of tokenizers, if there is one."""
     return [("texts with the checkpoint's tokens", f"{check.equal} of {check.texts}")] if check.texts else []
 
 
 def plain_rows(report: ValidationReport) -> list[tuple[str, str]]:
-    """The same without a console's colours."""
+    """Return the lines of the table without colours."""
     return [(name, Text.from_markup(value).plain) for name, value in rows(report)]
 
 
 def drift_rows(drift: Drift | None) -> list[tuple[str, Any]]:
-    """Return what rounding costs, in words; nothing for an artifact that rounds nothing."""
+    """Return the row of the cost of rounding, if the artifact rounds anything."""
     if drift is None:
         return []
     found = f"KL divergence {drift.kl:.4f} nats, top-1 agreement {drift.top1_agreement:.1%} ({drift.positions} positions)"

@@ -1,0 +1,315 @@
+"""Generate text over a session: pieces of text as they become complete, up to a stop string, reasoning split off.
+
+``open_text_model`` opens what that takes: an artifact's session, tokenizer and drafter. Commands, conversations, the server and
+the integrations all generate by ``generate_text``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from hybridge.cache.errors import UsageError
+from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
+from hybridge.runtime.artifacts.tokenizer import tokenizer_of
+from hybridge.runtime.core.checkpoint import PrefixCache
+from hybridge.runtime.core.checkpoint_folder import CheckpointFolder
+from hybridge.runtime.core.drafters import BlockDrafter, Drafter, DraftModel, PromptLookup
+from hybridge.runtime.core.generation import Constraint
+from hybridge.runtime.core.library import set_threads
+from hybridge.runtime.core.model import Model
+from hybridge.runtime.core.sampling import Sampling
+from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.statistics import GenerationStats, Origin
+from hybridge.runtime.text.answers import Answer, AnswerSplitter, TokenDecoder
+
+UNFINISHED = "\ufffd"
+"""Tokenizers decode the bytes of an incomplete character to this."""
+LONGEST_CHARACTER = 4
+"""Bytes, and so tokens, of a character in UTF-8."""
+LEAST_LOGPROB = -9999.0
+"""OpenAI's value for a token of probability 0."""
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """The logarithm of a token's probability, and those of the most likely tokens in its place."""
+
+    token: int
+    logprob: float
+    best: list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class TextPiece:
+    """The text that a token completed, which may be none. The last piece has no token but the rest of the text, and a reason.
+
+    text: as decoded; content and reasoning: its parts, if an answer splits it. origin: who proposed the token. finish_reason:
+    "stop" for an end of sequence, a stop string or ``until``, or else "length".
+    """
+
+    text: str
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    origin: Origin = "own"
+    content: str = ""
+    reasoning: str = ""
+    finish_reason: FinishReason | None = None
+
+
+def generate_text(
+    session: Session, tokens: Sequence[int], decoder: TokenDecoder | None = None, *, answer: Answer | None = None,
+    max_new_tokens: int, drafter: Drafter | None = None, sampling: Sampling | None = None, stop: Sequence[str] = (),
+    eos_ids: Collection[int] | None = None, until: Callable[[int], bool] | None = None, constraint: Constraint | None = None,
+    logprobs: int | None = None, stats: GenerationStats | None = None,
+) -> Iterator[TextPiece]:  # fmt: skip
+    """Yield a piece for each new token that continues ``tokens``, and a last piece that says why the text ends.
+
+    To close the generator ends the generation: the session's text then ends just before the last token that was yielded.
+
+    Args:
+        session: continues its text, see ``Session.generate``.
+        tokens: the prompt, as far as the session has not read it.
+        decoder: turns tokens into text; left out, pieces have tokens and no text.
+        answer: takes the text in and splits it; left out, all of it is content.
+        stop: texts before the first of which the text ends.
+        eos_ids: end a text, the model's own if left out.
+        until: called with each new token other than those; ends the text by returning True.
+        logprobs: number of most likely tokens to report with each token; None for no probabilities.
+        stats: counts what the generation takes; ``stats.origin`` is the last token's.
+
+    Raises:
+        UsageError: an option cannot be, such as an empty stop string.
+        CapacityError: the prompt does not fit. Further errors are those of ``Session.generate``.
+    """
+    stats = GenerationStats() if stats is None else stats
+    answer = Answer() if answer is None else answer
+    stream = TextStream(decoder, stop) if decoder is not None else None
+    ends = session.manifest.eos_ids if eos_ids is None else eos_ids
+    seen: list[TokenLogprobs] = []
+    is_stopped, last = False, -1
+
+    def ends_with(token: int) -> bool:
+        nonlocal is_stopped
+        is_stopped = (stream is not None and stream.push(token)) or (until is not None and until(token))
+        return is_stopped
+
+    generated = session.generate(
+        tokens, max_new_tokens=max_new_tokens, drafter=drafter, sampling=sampling, eos_ids=ends, until=ends_with,
+        watch=None if logprobs is None else lambda logits, token: seen.append(_logprobs(logits, token, logprobs)),
+        constraint=constraint, stats=stats,
+    )  # fmt: skip
+    with closing(generated):  # type: ignore[type-var]  # a generator
+        for last in generated:
+            text = stream.read() if stream is not None else ""
+            content, reasoning = _split(answer, text)
+            # The tokens of a verified block are watched at once, and yielded one by one.
+            yield TextPiece(text, [last], [seen.pop(0)] if seen else [], stats.origin, content, reasoning)
+    text = stream.finish() if stream is not None else ""
+    content, reasoning = _split(answer, text, ended=True)
+    reason: FinishReason = "stop" if is_stopped or last in ends else "length"
+    yield TextPiece(text, content=content, reasoning=reasoning, finish_reason=reason)
+
+
+def _split(answer: Answer, text: str, *, ended: bool = False) -> tuple[str, str]:
+    """Return what ``text``, and the end of the answer if it is its last, adds to content and to reasoning."""
+    deltas = [*answer.feed(text), *(answer.finish() if ended else ())]
+    return "".join(each.content for each in deltas), "".join(each.reasoning for each in deltas)
+
+
+def _logprobs(logits: NDArray[np.float32], token: int, most: int) -> TokenLogprobs:
+    largest = logits.max()
+    logprobs = logits - (largest + np.log(np.exp(logits - largest).sum()))
+    best = np.argsort(-logprobs, kind="stable")[: min(most, len(logprobs))]
+    pairs = [(int(each), float(logprobs[each])) for each in best]
+    return TokenLogprobs(token, max(float(logprobs[token]), LEAST_LOGPROB), pairs)
+
+
+class TextStream:
+    """The text of a growing list of tokens, in pieces that never change.
+
+    It holds back a character until all of its tokens have come, and a text that may begin a stop string until more has come. A
+    stop string ends the text just before it. Only a few tokens are decoded at a time, however long the text is: those since the
+    last piece and the ones before them, because some tokenizers decode a token by what precedes it.
+    """
+
+    def __init__(self, tokenizer: TokenDecoder, stop: Sequence[str] = ()) -> None:
+        """Raise UsageError for an empty stop string, which would end every text before it begins."""
+        if "" in stop:
+            raise UsageError("a stop string is empty; give at least one character.")
+        self.tokenizer, self.stop = tokenizer, stop
+        self.stopped = False
+        self._ids: list[int] = []
+        self._context = self._settled = 0  # _ids[_context:_settled] is decoded already, and decoded again for what follows
+        self._ready, self._held = "", ""
+
+    def push(self, token: int) -> bool:
+        """Add a token. Return whether a stop string is complete, which ends a generation ``until`` this."""
+        self._ids.append(token)
+        known, text = self._window()
+        if len(text) <= len(known):
+            return self.stopped
+        if not text.endswith(UNFINISHED):
+            self._settle(len(self._ids), text[len(known) :])
+        elif len(self._ids) - self._settled > LONGEST_CHARACTER:
+            self._settle_broken(known, text)
+        return self.stopped
+
+    def read(self) -> str:
+        """Return the text that became complete since the last call."""
+        taken, self._ready = self._ready, ""
+        return taken
+
+    def finish(self) -> str:
+        """Return the rest of the text, once all tokens are there."""
+        known, text = self._window()
+        self._settle(len(self._ids), text[len(known) :])
+        if not self.stopped:
+            self._ready, self._held = self._ready + self._held, ""
+        return self.read()
+
+    def _window(self) -> tuple[str, str]:
+        """Return the text of the latest tokens that are settled, and the same text with the new tokens."""
+        known = self.tokenizer.decode(self._ids[self._context : self._settled])
+        text = self.tokenizer.decode(self._ids[self._context :])
+        if not text.startswith(known):  # single bytes that no longer make a character; the text that was read stays as it is
+            return "", self.tokenizer.decode(self._ids[self._settled :])
+        return known, text
+
+    def _settle(self, count: int, piece: str) -> None:
+        """Settle the first ``count`` tokens, which add ``piece`` to the text."""
+        self._context, self._settled = self._settled, count
+        self._release(piece)
+
+    def _settle_broken(self, known: str, text: str) -> None:
+        """Release bytes that are no character, if the last token begins a new character behind them."""
+        before = self.tokenizer.decode(self._ids[self._context : -1])
+        if before.startswith(known) and before + self.tokenizer.decode(self._ids[-1:]) == text:
+            self._settle(len(self._ids) - 1, before[len(known) :])
+
+    def _release(self, piece: str) -> None:
+        if self.stopped:
+            return
+        if not self.stop:
+            self._ready += piece
+            return
+        self._held += piece
+        # The stop string that is complete first wins, however the text is cut into pieces.
+        met = [(self._held.find(each) + len(each), self._held.find(each)) for each in self.stop if each in self._held]
+        self.stopped = bool(met)
+        end = min(met)[1] if met else len(self._held) - self._beginning()
+        self._ready, self._held = self._ready + self._held[:end], self._held[end:]
+
+    def _beginning(self) -> int:
+        """Return how many characters at the end may begin a stop string."""
+        longest = max(map(len, self.stop), default=0)
+        ends = (self._held[-size:] for size in range(min(longest - 1, len(self._held)), 0, -1))
+        return next((len(end) for end in ends if any(stop.startswith(end) for stop in self.stop)), 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationSettings:
+    """Settings of the answers of a command or a conversation.
+
+    constrain: makes a constraint for the answer to a rendered prompt. splitter: splits off reasoning; left out, all is content.
+    """
+
+    drafter: Drafter | None = None
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    max_new_tokens: int = 512
+    constrain: Callable[[str], Constraint] | None = None
+    splitter: AnswerSplitter | None = None
+
+
+# Open an artifact to generate text with
+
+
+@dataclass(frozen=True)
+class TextModel:
+    """An opened artifact, ready to generate text."""
+
+    artifact: Artifact
+    session: Session
+    tokenizer: Tokenizer
+    drafter: Drafter | None
+
+
+def open_text_model(
+    folder: Path, *, draft: Path | None = None, lookup: bool = False, own: bool = False, plain: bool = False,
+    threads: int | None = None,
+) -> TextModel:  # fmt: skip
+    """Open an artifact with its tokenizer and a drafter; see ``open_text_models``."""
+    return open_text_models(folder, 1, draft=draft, lookup=lookup, own=own, plain=plain, threads=threads)[0]
+
+
+def open_text_models(
+    folder: Path, sessions: int, *, draft: Path | None = None, lookup: bool = False, own: bool = False, plain: bool = False,
+    threads: int | None = None,
+) -> list[TextModel]:  # fmt: skip
+    """Open an artifact once for several sessions.
+
+    Args:
+        folder: the artifact.
+        sessions: number of sessions.
+        draft: the artifact of a draft model.
+        lookup: draft by prompt lookup, as without any choice.
+        own: draft with the artifact's own drafter.
+        plain: use no drafter.
+        threads: threads to compute on; one for each fast core if left out.
+
+    Raises:
+        UsageError: several drafters are chosen, or there is no tokenizer.
+        DraftError: the drafter does not fit.
+        ArtifactError: the folder is no artifact, or a damaged one.
+    """
+    if sum((draft is not None, lookup, own, plain)) > 1:
+        raise UsageError("--draft, --prompt-lookup, --drafter and --no-speculation exclude each other; give one of them.")
+    opened = open_artifact(folder)
+    if opened.tokenizer is None:
+        raise UsageError(f"{folder} has no tokenizer.json, so text cannot be turned into tokens; use Session from Python.")
+    tokenizer = tokenizer_of(opened)
+    if threads is not None:
+        set_threads(threads)
+    shared = Model.open(opened)
+    drafter = _drafter(opened, shared, draft, own, plain)
+    # onnxruntime keeps one state for each program; the native core keeps many.
+    programs = [shared, *(shared if opened.manifest.onnx is None else Model.open(opened) for _ in range(sessions - 1))]
+    return [TextModel(opened, Session(program), tokenizer, drafter) for program in programs]
+
+
+def _drafter(opened: Artifact, program: Model, draft: Path | None, own: bool, plain: bool) -> Drafter | None:
+    if draft is not None:
+        return DraftModel.load(draft, opened, program)
+    if own:
+        return BlockDrafter(program)
+    # A drafter is useless to an artifact that verifies one token at a time; only a caller who chooses one gets an error.
+    return None if plain or program.verify_len < 2 else PromptLookup()
+
+
+@contextmanager
+def kept_checkpoints(session: Session, budget: int, folder: Path | None) -> Iterator[PrefixCache]:
+    """Yield a cache of ``budget`` bytes, filled from ``folder`` if there is one and written back to it at the end.
+
+    Raises:
+        OutputError: there can be no such folder.
+    """
+    if folder is None or not budget:
+        yield PrefixCache(session.model, budget)
+        return
+    disk = CheckpointFolder(folder, session, budget)
+    try:
+        cache = PrefixCache(session.model, budget)
+        disk.keep(cache)
+        yield cache
+    finally:
+        disk.close()
