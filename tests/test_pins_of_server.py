@@ -1,4 +1,4 @@
-"""What ``runtime/server/pinned.py`` assumes of uvicorn's protocol is so."""
+"""What ``runtime/pinned.py`` assumes of uvicorn's protocol is so."""
 
 from __future__ import annotations
 
