@@ -40,7 +40,7 @@ def demo() -> Path:
 
 
 def test_the_demo_reaches_its_figures(demo: Path, cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hybridge.export.cli.demo.export_embedded", lambda target, *_: read_manifest(target))
+    monkeypatch.setattr("hybridge.export.cli.embedded.export_embedded", lambda target, *_: read_manifest(target))
     assert_reached(cli("demo", "-o", demo, "--programs", 8).raw)
 
 

@@ -20,7 +20,9 @@ MODULES = sorted(path for folder in ("cache", "export", "runtime", "src/optimum"
 PINNED = (
     "cache/pinned.py",
     "export/pinned/",
+    "runtime/integrations/pinned.py",
     "runtime/pinned.py",
+    "runtime/server/pinned.py",
 )
 
 DOCUMENTED = frozenset(

@@ -209,10 +209,10 @@ KILLED_ANYWHERE = """
 import os, sys
 from pathlib import Path
 from hybridge.cache.errors import UsageError
-from hybridge.export.write import output_folder as module
+from hybridge.export.write import folder as module
 
 target, steps, every = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-OURS = ("output_folder.py", "claim.py", "durable.py")
+OURS = ("write/folder.py", "runtime/files.py")
 
 def write(text):
     with module.output_folder(target, force=True) as folder:

@@ -31,7 +31,7 @@ names = [module.name for module in pkgutil.walk_packages(hybridge.__path__, "hyb
 places = {name: importlib.import_module(name).__file__ for name in names}
 
 from hybridge.export.source.checkpoint import load_checkpoint
-from hybridge.export.cli.demo import EMBEDDED
+from hybridge.export.cli.embedded import EMBEDDED
 
 print(json.dumps({"places": places, "embedded": str(EMBEDDED), "model": load_checkpoint(EMBEDDED).config.model_type}))
 """

@@ -94,7 +94,7 @@ def test_no_two_layers_are_there_in_full_at_once(tmp_path: Path) -> None:
         most = 0
 
         def loaded(self, model: PreTrainedModel, name: str) -> None:
-            linears = [each for path, each in model.named_modules() if path in self.layout(model).linears]
+            linears = [each for path, each in model.named_modules() if path in self.names(model).linears]
             there = sum(isinstance(each, nn.Linear) and not each.weight.is_meta for each in linears)
             self.most = max(self.most, there)
             super().loaded(model, name)
@@ -102,7 +102,7 @@ def test_no_two_layers_are_there_in_full_at_once(tmp_path: Path) -> None:
     watched = Watched(OWN)
     model = load_checkpoint(tmp_path, watched).model
     assert watched.most == 1
-    assert sum(isinstance(each, PackedLinear) for each in model.modules()) == len(watched.layout(model).linears)
+    assert sum(isinstance(each, PackedLinear) for each in model.modules()) == len(watched.names(model).linears)
 
 
 @pytest.mark.parametrize("name", ["model.layers.0.mlp.up_proj.weight", "model.norm.weight", "model.embed_tokens.weight"])

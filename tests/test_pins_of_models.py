@@ -29,6 +29,7 @@ from hybridge.export.pinned import transformers as pinned
 from hybridge.export.pinned.transformers import Glm5NextConfig, Glm5NextTextConfig, rotate
 from hybridge.export.source.text_model import Glm5NextTextForCausalLM
 from hybridge.runtime.integrations import causal_lm as generation_options
+from hybridge.runtime.integrations import pinned as generation_pins
 from hybridge.runtime.onnx.graph import OnnxGraph
 from hybridge.runtime.pinned import ONNX_OPTIONS, onnx_dtype, onnx_message
 
@@ -194,15 +195,15 @@ def test_an_empty_model_takes_no_memory() -> None:
 
 
 def test_generations_defaults_are_complete() -> None:
-    defaults = generation_options.generation_defaults()
-    assert set(generation_options.USED) | generation_options.ORIGIN <= defaults.keys(), "GenerationConfig has other names"
+    defaults = generation_pins.generation_defaults()
+    assert set(generation_options.USED) | generation_pins.ORIGIN <= defaults.keys(), "GenerationConfig has other names"
     assert {name: defaults[name] for name in ("max_length", "temperature", "top_k", "top_p", "repetition_penalty")} == {
         "max_length": 20, "temperature": 1.0, "top_k": 50, "top_p": 1.0, "repetition_penalty": 1.0,
     }, "transformers' defaults have changed: model.generate gives another text than a script's author has tested"  # fmt: skip
 
 
 def test_a_streamer_is_handed_tokens_and_an_end() -> None:
-    assert all(callable(getattr(generation_options.BaseStreamer, name, None)) for name in ("put", "end"))
+    assert all(callable(getattr(generation_pins.BaseStreamer, name, None)) for name in ("put", "end"))
 
 
 def test_activations_have_their_names() -> None:

@@ -1,4 +1,4 @@
-"""What ``runtime/pinned.py`` assumes of uvicorn's protocol is so."""
+"""What ``runtime/server/pinned.py`` assumes of uvicorn's protocol is so."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import uvicorn
 from uvicorn.server import ServerState
 
-from hybridge.runtime.server.connections import H11Protocol, head_so_far
+from hybridge.runtime.server.pinned import H11Protocol, head_so_far
 
 
 def test_a_protocol_has_what_connections_look_at() -> None:

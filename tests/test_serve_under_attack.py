@@ -199,7 +199,7 @@ def test_a_template_that_loops_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> 
 ENDLESS = """
 import sys
 from served import BYTES, PrefixCache, Server, ServerSettings, SessionSlot, session
-from hybridge.runtime.server import app, connections
+from hybridge.runtime.server import connections
 connections.LAST_SECONDS = 1.0
 def render(messages, variables):
     print("renders", flush=True)
@@ -207,7 +207,7 @@ def render(messages, variables):
         pass
 place = SessionSlot(session(), None)
 server = Server([place], BYTES, render, PrefixCache(place.session.model, 1 << 20), ServerSettings(name="babble"))
-app.listen(server.app(), "127.0.0.1", 0, lambda url: print(url, flush=True))
+connections.listen(server.app(), "127.0.0.1", 0, lambda url: print(url, flush=True))
 """
 
 

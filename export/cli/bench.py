@@ -72,7 +72,10 @@ def bench(
     if html is not None and (profiled or device):
         raise UsageError("--html is for the speeds of generating; leave --profile and --device out.")
     if html is not None:
+        from hybridge.runtime.html_report import check_matplotlib
+
         check_writable_file(html)
+        check_matplotlib("--html")
     if profiled and artifact is None:
         raise UsageError("--profile needs an artifact: hybridge bench OUT --profile.")
     if artifact is None and draft is not None:

@@ -1,7 +1,6 @@
 """Offer an artifact behind transformers' interface: ``model.generate(**tokenizer(...))``.
 
-It needs transformers and no checkpoint; without transformers there is ``hybridge.runtime.Session``. Of transformers 5.23 it
-uses one private function, ``GenerationConfig._get_default_generation_params``.
+It needs transformers and no checkpoint; without transformers there is ``hybridge.runtime.Session``.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from weakref import finalize
 import torch
 from torch import Tensor
 from transformers import GenerationConfig, MaxTimeCriteria, StoppingCriteriaList, StopStringCriteria
-from transformers.generation import BaseStreamer
 
 from hybridge.cache.errors import TokenError, UsageError
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
@@ -27,6 +25,7 @@ from hybridge.runtime.core.drafters import Drafter
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats
+from hybridge.runtime.integrations.pinned import ORIGIN, BaseStreamer, generation_defaults
 from hybridge.runtime.text.generate import TextPiece, generate_text
 from hybridge.runtime.text.grammars import Grammar, Grammars
 
@@ -203,15 +202,6 @@ def streamed(pieces: Iterator[TextPiece], prompt: list[int], streamer: BaseStrea
 # transformers' GenerationConfig in hybridge's words
 
 
-def generation_defaults() -> dict[str, Any]:
-    """Return transformers' default of every option; a new GenerationConfig has None for most of them."""
-    defaults: dict[str, Any] = GenerationConfig._get_default_generation_params()
-    blank: dict[str, Any] = GenerationConfig().to_dict()
-    return blank | defaults
-
-
-ORIGIN = frozenset({"transformers_version", "_from_model_config"})
-"""Keys of a generation config about itself."""
 USED = (
     "max_new_tokens", "max_length", "max_time", "stop_strings", "eos_token_id",
     "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty",

@@ -1,9 +1,4 @@
-"""Accept connections and requests: each must send a whole request in time, from an allowed host, with the key.
-
-``Connection`` builds on uvicorn 0.54's protocol over h11, of which only the name is documented: it reads ``cycle`` (None
-before a head), ``connections``, ``client``, ``loop`` and ``transport``, and overrides asyncio's callbacks and
-``on_response_complete``; tests/test_pins_of_server.py checks these.
-"""
+"""Accept connections and requests: each must send a whole request in time, from an allowed host, with the key."""
 
 from __future__ import annotations
 
@@ -17,15 +12,14 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import cast
 
-import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hybridge.cache.errors import OutputError
+from hybridge.runtime.server.pinned import H11Protocol, head_so_far
 from hybridge.runtime.server.requests import ApiError
 
 MOST_CONNECTIONS = 256
@@ -176,11 +170,6 @@ class Listener(uvicorn.Server):
                 await app(scope, receive, send)
 
         return answer
-
-
-def head_so_far(protocol: H11Protocol) -> bytes | None:
-    """Return the bytes of a request's head so far; None if h11 does not wait for one."""
-    return bytes(protocol.conn.trailing_data[0]) if protocol.conn.their_state is h11.IDLE else None
 
 
 # Requests that are refused: of other hosts, without the key, too large, too slow
