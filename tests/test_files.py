@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hybridge.runtime import files as claim
-from hybridge.runtime import files as durable
+from hybridge.runtime import files
 from hybridge.runtime.files import (
     ClaimedFolder,
     claim_folder,
@@ -55,10 +54,10 @@ def test_two_names_change_places(tmp_path: Path) -> None:
     assert one.read_text() == "2"
 
 
-@pytest.mark.parametrize("number", durable.CANNOT)
+@pytest.mark.parametrize("number", files.CANNOT)
 def test_a_system_that_cannot_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(durable, "_renameat2", lambda: lambda *_: -1)
-    monkeypatch.setattr(durable.ctypes, "get_errno", lambda: number)
+    monkeypatch.setattr(files, "_renameat2", lambda: lambda *_: -1)
+    monkeypatch.setattr(files.ctypes, "get_errno", lambda: number)
     assert not exchange(tmp_path, tmp_path)
 
 
@@ -94,7 +93,7 @@ def test_a_file_system_without_syncing_is_no_error(tmp_path: Path, monkeypatch: 
         raise OSError(22, "Invalid argument")
 
     monkeypatch.setattr(os, "fsync", refused)
-    durable.sync(tmp_path)
+    files.sync(tmp_path)
     assert len(asked) == 1
 
 
@@ -111,7 +110,7 @@ def test_writers_of_one_file_wait_and_never_mix(tmp_path: Path) -> None:
 
 def test_a_file_that_goes_while_it_is_claimed_is_claimed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a name it was taken for a stranger's, and its name removed, which is gone, or another writer's."""
-    path, opened = tmp_path / "file", claim._for_the_owner
+    path, opened = tmp_path / "file", files._for_the_owner
     gone: list[str] = []
 
     def open_and_lose(name: str, flags: int) -> int:
@@ -121,7 +120,7 @@ def test_a_file_that_goes_while_it_is_claimed_is_claimed_anew(tmp_path: Path, mo
             os.unlink(name)
         return descriptor
 
-    monkeypatch.setattr(claim, "_for_the_owner", open_and_lose)
+    monkeypatch.setattr(files, "_for_the_owner", open_and_lose)
     with claimed_file(path) as file:
         file.write(b"1")
     assert gone == [str(path)]

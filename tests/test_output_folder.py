@@ -16,7 +16,7 @@ from hybridge.export.api import export_model
 from hybridge.export.write import folder as output_folder_module
 from hybridge.export.write.folder import output_folder
 from hybridge.export.write.pte import PteWriter
-from hybridge.runtime import files as durable
+from hybridge.runtime import files as runtime_files
 from hybridge.runtime.artifacts.manifest import MANIFEST
 from hybridge.runtime.artifacts.options import ExportOptions
 
@@ -277,7 +277,7 @@ def test_a_replacement_is_one_step_where_the_system_can_do_it(old: Path, monkeyp
 
 
 def test_another_system_does_it_in_two(tmp_path: Path, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable, "_renameat2", lambda: None)
+    monkeypatch.setattr(runtime_files, "_renameat2", lambda: None)
     replace(old)
     assert tree(tmp_path) == {"out": "", f"out/{MANIFEST}": "new"}
 
@@ -295,7 +295,7 @@ def test_two_writers_do_not_meet(tmp_path: Path) -> None:
 def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path: Path, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A power cut must not leave the name of what was not written yet."""
     log: list[str] = []
-    fsync, change = os.fsync, durable.exchange
+    fsync, change = os.fsync, runtime_files.exchange
 
     def synced(descriptor: int) -> None:
         log.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
