@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from table import Table, table_model, table_session
+from table import VOCABULARY, Table, table_model, table_session
 
 from hybridge.cache.errors import ArtifactError, HybridgeError, StateFileError, UsageError
 from hybridge.runtime import Checkpoint, Model, PrefixCache, Session
@@ -308,7 +308,9 @@ def parts() -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def reader() -> Session:
-    return table_session(Table(1, ends=False))
+    """Return a session whose program answers for any row that a forged checkpoint may hold, as a real program does."""
+    table = Table(1, ends=False)
+    return table_session(lambda text: table(tuple(token % VOCABULARY for token in text)))
 
 
 def test_parts_are_a_checkpoint_again(parts: list[bytes], reader: Session) -> None:
