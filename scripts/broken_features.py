@@ -146,13 +146,6 @@ FEATURES = (
         "state_file core",
     ),
     Break(
-        "saved states of 0.2 are checked",
-        "runtime/core/saved_states.py",
-        "digest.update(buffer.reshape(-1).view(np.uint8).data)",
-        "pass",
-        "state_file",
-    ),
-    Break(
         "evaluate's divergence",
         "export/check/evaluate.py",
         "(want.exp() * (want - got)).sum(-1)",

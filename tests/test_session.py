@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from core_child import in_core
-from forged_state import forge_native_state
+from forged_state import forge_state
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from native_programs import native_program
@@ -384,7 +384,7 @@ FORGED: dict[str, Callable[[bytearray], object]] = {
 @pytest.mark.parametrize("forgery", FORGED)
 def test_a_forged_state_is_refused_and_changes_nothing(saved: Path, session: Session, other: Session, forgery: str) -> None:
     """With a checksum made anew, a length of -100000 once took the process down."""
-    forge_native_state(saved, FORGED[forgery])
+    forge_state(saved, FORGED[forgery])
     for each in (session, other):
         each.reset()
         each.prefill(PROMPT)
@@ -405,7 +405,7 @@ def test_whatever_a_state_says_it_is_loaded_or_refused(session: Session, tmp_pat
             start = place % (len(content) // 8) * 8
             content[start : start + 8] = struct.pack("<q", value)
 
-    forge_native_state(path, change)
+    forge_state(path, change)
     session.reset()
     session.prefill([3, 3])
     with suppress(StateFileError):
@@ -443,7 +443,7 @@ def test_what_a_killed_save_left_is_used_up_by_the_next(session: Session, tmp_pa
 def test_a_state_of_nan_gives_an_error_and_no_token(session: Session, tmp_path: Path) -> None:
     save_in_full(session, PROMPT, tmp_path / "state")
     row = session.state()["layers.0.recurrent_state"][0, 0, 0, :8].tobytes()
-    forge_native_state(tmp_path / "state", lambda content: replace_bytes(content, row))
+    forge_state(tmp_path / "state", lambda content: replace_bytes(content, row))
     session.load_state(tmp_path / "state")
     with pytest.raises(NumericalError, match="'verify'"):
         session.verify([1, 2])

@@ -248,7 +248,6 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "load": [Handle, c_char_p],
     "note": [Handle, c_char_p, c_size_t, Count],
     "buffers": [Handle, POINTER(ArrayView), c_size_t, Count],
-    "become": [Handle, POINTER(ArrayView), c_size_t, Tokens, Count, c_char_p],
     "hidden": [Handle, POINTER(Floats), Count, Count],
     "keep_hidden": [Handle, c_int],
     "draft": [Handle, Floats, c_size_t, c_size_t, Tokens, c_size_t, Floats, c_double, POINTER(Drafted)],

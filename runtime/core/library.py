@@ -192,9 +192,11 @@ REFUSALS: Mapping[tuple[str, Status], tuple[type[HybridgeError], str]] = {
         "this checkpoint is of another model; resume it in a session over the one that made it.",
     ),
     ("save", Status.FILE_ACCESS): (OutputError, "the state cannot be written."),
-    ("load", Status.FILE_ACCESS): (StateFileError, "the file cannot be read, or is no regular file."),
-    ("load", Status.INVALID_FILE): (StateFileError, "the file is damaged, or no state of this model as the core saves it."),
-    ("become", Status.INVALID_FILE): (StateFileError, "this is no state of this artifact: its numbers do not belong together."),
+    ("load", Status.FILE_ACCESS): (StateFileError, "the file does not exist, cannot be read, or is no regular file."),
+    ("load", Status.INVALID_FILE): (
+        StateFileError,
+        "the file is damaged, of another artifact, or in the format of hybridge 0.2; save the state again.",
+    ),
     ("checkpoint_read", Status.INVALID_FILE): (StateFileError, "this is no checkpoint of this artifact."),
     **{
         (call, Status.INVALID_ARGUMENT): (

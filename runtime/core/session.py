@@ -15,14 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 from hybridge.cache.errors import CommitError, DraftError, StateFileError, TokenError, UsageError
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.options import Description
-from hybridge.runtime.core import interface, saved_states
+from hybridge.runtime.core import interface
 from hybridge.runtime.core.checkpoint import Checkpoint
 from hybridge.runtime.core.drafters import BlockDrafter, Drafter, DraftModel, check_draft
 from hybridge.runtime.core.generation import Constraint, Generation, Until, Watch, Wishes, signals_wait
 from hybridge.runtime.core.interface import ArrayView, Floats, Handle, Status
 from hybridge.runtime.core.library import failure, load, run
 from hybridge.runtime.core.model import Model, Owned, integers, not_loaded
-from hybridge.runtime.core.programs import NUMBERS, Program, seen
+from hybridge.runtime.core.programs import Program, seen
 from hybridge.runtime.core.sampling import Sampling, Tokens, check_block, check_slot, fitting, token_ids
 from hybridge.runtime.core.statistics import GenerationStats
 
@@ -332,13 +332,11 @@ class Session(Owned):
 
         Raises StateFileError for a file that is damaged or of another artifact; the state then stays as it was.
         """
-        identity = self._check_artifact()
+        self._check_artifact()
         try:
             self._run("load", os.fsencode(path))
         except StateFileError as error:
-            if (older := saved_states.read_older(Path(path), identity, self.state())) is None:
-                raise StateFileError(f"{path}: {error}") from None
-            self._become(older)
+            raise StateFileError(f"{path}: {error}") from None
         return self.length
 
     def state(self) -> dict[str, NDArray[np.generic]]:
@@ -353,23 +351,10 @@ class Session(Owned):
         """End the generation that runs in this session, from any thread: behind its next token or chunk of its prompt."""
         run("cancel", self.handle)
 
-    def _become(self, saved: saved_states.SavedState) -> None:
-        if not saved.slots.keys() <= set(range(self.snapshot_slots)):
-            raise StateFileError("this is no state of this artifact: it fills snapshot slots that do not exist.")
-        views = (ArrayView * len(saved.buffers))()
-        for view, (name, buffer) in zip(views, saved.buffers.items(), strict=True):
-            view.name, view.type = name.encode(), NUMBERS[buffer.dtype]
-            view.dimensions, view.data = 1, buffer.ctypes.data
-            view.shape[0] = buffer.size
-        texts = [saved.tokens, *(saved.slots.get(slot, []) for slot in range(self.snapshot_slots))]
-        tokens = self._ids([token for text in texts for token in text])
-        self._run("become", views, len(views), tokens, (c_size_t * len(texts))(*map(len, texts)), saved.note.encode())
-
-    def _check_artifact(self) -> str:
-        """Return what a saved state belongs to."""
+    def _check_artifact(self) -> None:
+        """Raise UsageError over a program in Python: a saved state belongs to an artifact, which is identified by its hash."""
         if self.manifest.identity is None:
             raise UsageError("only a session over an exported artifact can be saved and loaded.")
-        return self.manifest.identity
 
     def _check_wishes(self, max_new_tokens: int, drafter: Drafter | None, block_length: int | None) -> None:
         if max_new_tokens < 1:

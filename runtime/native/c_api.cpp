@@ -241,27 +241,6 @@ hybridge_status hybridge_buffers(hybridge_session session, hybridge_array* buffe
   });
 }
 
-hybridge_status hybridge_become(
-    hybridge_session session, const hybridge_array* buffers, size_t count, const int64_t* tokens, const size_t* lengths, const char* note) {
-  if ((buffers == nullptr && count > 0) || lengths == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return change(session, [&](OpenSession& it) {
-    std::vector<std::pair<std::string, hybridge::Part>> named;
-    for (const hybridge_array& each : std::span(buffers, count)) {
-      const auto array = taken(each);
-      if (!array || each.name == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-      named.emplace_back(each.name, array->bytes());
-    }
-    std::vector<std::vector<int64_t>> texts;
-    for (int64_t i = 0; i <= it.session->facts().snapshot_slots; ++i) {
-      const size_t length = lengths[i];
-      if (tokens == nullptr && length > 0) return HYBRIDGE_INVALID_ARGUMENT;
-      texts.emplace_back(tokens, tokens + length);
-      tokens += length;
-    }
-    return answer(it.session->become(named, std::move(texts), note == nullptr ? "" : note));
-  });
-}
-
 hybridge_status hybridge_hidden(hybridge_session session, const float** hidden, size_t* rows, size_t* width) {
   if (hidden == nullptr || rows == nullptr || width == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return in(session, [&](OpenSession& it) {

@@ -142,7 +142,6 @@ ACTIONS = {
     "artifact": of_artifact,
     "tokenizer": of_tokenizer,
     "state": of_state,
-    "older-state": lambda base: of_state(base, "saved-0.2"),
     "checkpoint": of_checkpoint,
 }
 

@@ -15,17 +15,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from fuzzing.mutations import INTEGERS, changed_bytes, changed_json, changed_text
+from fuzzing.mutations import changed_bytes, changed_json, changed_text
 from fuzzing.target import Input
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "tests" / "helpers"))
 
-from forged_state import forge_native_state, forge_state  # noqa: E402
+from forged_state import forge_state  # noqa: E402
 
 EMBEDDED = HERE.parents[1] / "export" / "embedded"
 SIZES = {"max_seq_len": 48, "prefill_chunk": 9, "verify_len": 3, "snapshot_slots": 2}
@@ -70,8 +67,7 @@ def work() -> Path:
 
 @cache
 def artifact(kind: str) -> Path:
-    """Return an artifact of the embedded model: ``hybridge``, ``llm`` or ``onnx``; the first with saved states beside it."""
-    from older_state import save_as_older
+    """Return an artifact of the embedded model: ``hybridge``, ``llm`` or ``onnx``; the first with a saved state beside it."""
     from saved_state import save_in_full
 
     from hybridge.export.api import export_model
@@ -84,7 +80,6 @@ def artifact(kind: str) -> Path:
     if kind == "hybridge":
         session = Session.load(folder)
         save_in_full(session, list(range(20)), folder / "saved")
-        save_as_older(session, folder / "saved-0.2")
     return folder
 
 
@@ -123,26 +118,6 @@ def changed_safetensors(rng: random.Random, data: bytes) -> bytes:
     return struct.pack("<Q", len(header)) + header + data[8 + size :]
 
 
-def changed_older_state(rng: random.Random, data: bytes) -> bytes:
-    """Return a state file of 0.2 with a right checksum: with other texts, lengths and positions, or another header."""
-    if rng.random() < 0.2:
-        return changed_safetensors(rng, data)
-    path = work() / "forged-older"
-    path.write_bytes(data)
-    forge_state(path, lambda content: _change_state(rng, content))
-    return path.read_bytes()
-
-
-def _change_state(rng: random.Random, content: dict[str, Any]) -> None:
-    if rng.random() < 0.6:
-        content["texts"] = json.dumps(changed_json(rng, json.loads(content["texts"])))
-        return
-    buffer = rng.choice([each for each in content["buffers"].values() if each.dtype.kind == "i"]).reshape(-1)
-    low, high = np.iinfo(buffer.dtype).min, np.iinfo(buffer.dtype).max
-    chosen = rng.choice(INTEGERS) * rng.choice((1, -1))
-    buffer[rng.randrange(len(buffer))] = max(low, min(high, chosen))
-
-
 def changed_state(rng: random.Random, data: bytes) -> bytes:
     """Return a state file with a right checksum, and now and then another header."""
     if rng.random() < 0.2:
@@ -153,7 +128,7 @@ def changed_state(rng: random.Random, data: bytes) -> bytes:
     def change(content: bytearray) -> None:
         content[:] = changed_bytes(rng, bytes(content), end=min(len(content), 512))
 
-    forge_native_state(path, change)
+    forge_state(path, change)
     return path.read_bytes()
 
 
@@ -163,7 +138,6 @@ TARGETS = (
     Files("graphs", "artifact", lambda: artifact("onnx"), "model.onnx", changed_graph),
     Files("manifests", "artifact", lambda: artifact("hybridge"), "manifest.json", changed_text),
     Files("tokenizers", "tokenizer", lambda: artifact("hybridge"), "tokenizer.json", changed_text),
-    Files("older-states", "older-state", lambda: artifact("hybridge"), "saved-0.2", changed_older_state),
     Files("states", "state", lambda: artifact("hybridge"), "saved", changed_state),
     Files("configs", "checkpoint", checkpoint, "config.json", changed_text),
     Files("weights", "checkpoint", checkpoint, "model.safetensors", changed_safetensors),

@@ -13,7 +13,7 @@ FOR_PYTHON = {
     "hybridge_keep_hidden",
     "hybridge_draft",
     *("hybridge_begin", "hybridge_next", "hybridge_end", "hybridge_progress", "hybridge_proposed"),
-    *("hybridge_program_open", "hybridge_note", "hybridge_buffers", "hybridge_become", "hybridge_hidden"),
+    *("hybridge_program_open", "hybridge_note", "hybridge_buffers", "hybridge_hidden"),
     *("hybridge_checkpoint_parts", "hybridge_checkpoint_part", "hybridge_checkpoint_read"),
     *(f"hybridge_cache_{name}" for name in ("open", "close", "add", "find", "clear", "info")),
 }

@@ -272,11 +272,6 @@ hybridge_status hybridge_note(hybridge_session session, char* note, size_t capac
 // `count`, and the first `capacity` of them. To look at; names last as long as the session.
 hybridge_status hybridge_buffers(hybridge_session session, hybridge_array* buffers, size_t capacity, size_t* count);
 
-// Goes on with these buffers in the place of those of their names, and the texts that the state is of: the committed one, then each
-// slot's, one behind the other with their lengths in `lengths`, 1 + snapshot_slots of them; the note may be null.
-hybridge_status hybridge_become(
-    hybridge_session session, const hybridge_array* buffers, size_t count, const int64_t* tokens, const size_t* lengths, const char* note);
-
 // Hidden states that a model puts out (--tap-layers, drafters), float32 [rows, width], of the last call's tokens: a view that lasts
 // until the session's next call.
 hybridge_status hybridge_hidden(hybridge_session session, const float** hidden, size_t* rows, size_t* width);

@@ -229,19 +229,7 @@ class Session {
     const auto longest = static_cast<size_t>(facts().max_seq_len);
     auto saved = read_state(path, model_->fingerprint(), layout_.size(), 1 + slots_.size(), longest);
     if (!saved.ok()) return saved.error();
-    return become(std::move(*saved));
-  }
-
-  // Goes on with these bytes of buffers by name, and the texts that they are the state of: the committed one, then each slot's.
-  Result<int64_t> become(std::span<const std::pair<std::string, Part>> buffers, std::vector<std::vector<int64_t>> texts, std::string note) {
-    if (texts.size() != 1 + slots_.size()) return Error::InvalidExternalData;
-    SavedState saved = now();
-    saved.texts = std::move(texts);
-    saved.note = std::move(note);
-    for (const auto& [name, bytes] : buffers) {
-      if (!layout_.put(saved, name, bytes)) return Error::InvalidExternalData;
-    }
-    return become(std::move(saved));
+    return apply(std::move(*saved));
   }
 
   // What was noted in the state that was loaded last.
@@ -267,7 +255,7 @@ class Session {
     return state;
   }
 
-  Result<int64_t> become(SavedState saved) {
+  Result<int64_t> apply(SavedState saved) {
     if (!layout_.allows(saved)) return Error::InvalidExternalData;
     const uint8_t* next = saved.bytes.data();
     for (const Bytes& piece : program_->memory()) {

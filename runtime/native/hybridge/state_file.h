@@ -29,7 +29,7 @@ struct SavedState {
 
 // A block of numbers in front of the rest, in this processor's byte order.
 struct StateHeader {
-  static constexpr std::array<char, 16> FORMAT = {"hybridge-state2"}, WITHOUT_NOTE = {"hybridge-state1"};
+  static constexpr std::array<char, 16> FORMAT = {"hybridge-state2"};
 
   std::array<char, 16> format = FORMAT;
   uint64_t model = 0, checksum = 0, bytes = 0, texts = 0;
@@ -64,7 +64,7 @@ inline std::vector<uint8_t> encode_state(const SavedState& state) {
   return content;
 }
 
-inline Result<SavedState> decode_state(std::span<const uint8_t> content, size_t bytes, size_t texts, bool has_note) {
+inline Result<SavedState> decode_state(std::span<const uint8_t> content, size_t bytes, size_t texts) {
   SavedState state{std::vector<uint8_t>(bytes), std::vector<std::vector<int64_t>>(texts)};
   bool whole = read_bytes(content, state.bytes.data(), bytes);
   for (auto& text : state.texts) {
@@ -73,12 +73,10 @@ inline Result<SavedState> decode_state(std::span<const uint8_t> content, size_t 
     text.resize(whole ? length : 0);
     whole = whole && read_bytes(content, text.data(), text.size() * sizeof(int64_t));
   }
-  if (has_note) {
-    uint64_t length = 0;
-    whole = whole && read_bytes(content, &length, sizeof(length)) && length <= std::min(content.size(), LONGEST_NOTE);
-    state.note.resize(whole ? length : 0);
-    whole = whole && read_bytes(content, state.note.data(), state.note.size());
-  }
+  uint64_t length = 0;
+  whole = whole && read_bytes(content, &length, sizeof(length)) && length <= std::min(content.size(), LONGEST_NOTE);
+  state.note.resize(whole ? length : 0);
+  whole = whole && read_bytes(content, state.note.data(), state.note.size());
   if (!whole || !content.empty()) return Error::InvalidExternalData;
   return state;
 }
@@ -143,11 +141,11 @@ inline Result<SavedState> read_state(
   if (!file->read_all(all)) return Error::AccessFailed;
   std::span<const uint8_t> content(all);
   StateHeader header;
-  const auto is_known = [&] { return header.format == StateHeader::FORMAT || header.format == StateHeader::WITHOUT_NOTE; };
-  const bool is_ours = read_bytes(content, &header, sizeof(header)) && is_known() && header.model == model && header.bytes == bytes && header.texts == texts &&
+  const bool is_ours = read_bytes(content, &header, sizeof(header)) && header.format == StateHeader::FORMAT &&
+                       header.model == model && header.bytes == bytes && header.texts == texts &&
                        header.checksum == fnv1a(content.data(), content.size(), model);
   if (!is_ours) return Error::InvalidExternalData;
-  return decode_state(content, bytes, texts, header.format == StateHeader::FORMAT);
+  return decode_state(content, bytes, texts);
 }
 
 }  // namespace hybridge

@@ -50,14 +50,6 @@ class StateLayout {
     }
   }
 
-  // Puts a buffer's bytes in their place; false where there is none of this size.
-  bool put(SavedState& saved, const std::string& name, std::span<const uint8_t> bytes) const {
-    const auto found = places_.find(name);
-    if (found == places_.end() || found->second.size != bytes.size()) return false;
-    std::ranges::copy(bytes, saved.bytes.begin() + static_cast<ptrdiff_t>(found->second.offset));
-    return true;
-  }
-
   // Whether a program could have left this, of as many bytes as its own state. Other numbers index nothing: wrong ones give
   // wrong logits.
   bool allows(const SavedState& saved) const {
