@@ -1,8 +1,8 @@
 """Choose and order tests by ``--fast``, ``--all`` and ``--shuffle SEED``; the summary says what was not run and why.
 
-A test without a marker runs in every size. ``slow`` leaves it out of --fast; ``thorough`` leaves it to --all, which is allowed
-as long as scripts/broken-features finds that the default notices each broken feature without it. A test that is named by its
-node id runs in any size.
+A test without a marker runs in every size. ``slow`` leaves it out of --fast; ``thorough``, and a place in tests/campaigns,
+leave it to --all, which is allowed as long as ``scripts/trust broken-features`` finds that the default notices each broken
+feature without it. A test that is named by its node id runs in any size.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # pytest itself then puts tests with the same parameter of a module's fixture together
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent.name == "campaigns":
+            item.add_marker("thorough")
     if not config.getoption("all") and not any("::" in each for each in config.args):
         chosen = [item for item in items if item.get_closest_marker("thorough") is None]
         if config.getoption("fast"):

@@ -1,1 +1,0 @@
-"""What scripts/on-aarch64 is made of."""

@@ -1,0 +1,100 @@
+"""Runs the engines of one group side by side: all loaded, each in turn for one batch of steps, round after round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from campaigns.bench.bandwidth import Bandwidth
+from campaigns.bench.client import Client, EngineError
+from campaigns.bench.engine import COMMIT, PREFILL, VERIFY
+from campaigns.bench.results import Measure, Row, Run, Samples
+
+BATCH_SECONDS, MOST_STEPS, PAUSE = 0.5, 20, 0.05
+ARGUMENTS: dict[Measure, list[int]] = {"decode": [], "verify": [VERIFY], "commit": [COMMIT], "prefill": [PREFILL]}
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """rounds: how often each engine gets its turn in each cell. Seconds: to compile, to make a context, for anything else."""
+
+    rounds: int
+    compile: float = 900.0
+    fill: float = 3600.0
+    step: float = 600.0
+
+
+@dataclass
+class Contestant:
+    """An engine and the row that it fills."""
+
+    client: Client
+    row: Row
+
+    def ask(self, limit: float, **request: Any) -> dict[str, Any]:
+        return self.client.ask(limit, **request)
+
+
+def measure_group(run: Run, contestants: list[Contestant], bandwidth: Bandwidth, limits: Limits, say: Say) -> None:
+    """Fill the rows of all contestants and the run's bandwidth."""
+    for threads in run.threads:
+        for context in run.contexts:
+            say(f"{run.shape}, {threads} threads, context {context}")
+            ready = [c for c in contestants if prepare(c, context, threads, limits)]
+            measures: list[Measure] = ["decode", "verify", "commit"]
+            for measure in measures:
+                interleave(run, ready, measure, context, threads, limits, bandwidth)
+        ready = [c for c in contestants if "all" not in c.row.missing]
+        interleave(run, ready, "prefill", 0, threads, limits, bandwidth)
+
+
+def prepare(contestant: Contestant, context: int, threads: int, limits: Limits) -> bool:
+    """Threads, context and a first decode, which may compile; says why not in the row."""
+    if "all" in contestant.row.missing:
+        return False
+    try:
+        contestant.ask(limits.step, do="set_threads", count=threads)
+        contestant.ask(limits.fill, do="fill", context=context)
+        contestant.ask(limits.compile, do="measure", what={"name": "decode", "arguments": []}, steps=2)
+    except EngineError as error:
+        contestant.row.missing[f"context {context}, {threads} threads"] = str(error)
+        if contestant.client.process.poll() is not None:
+            contestant.row.missing["all"] = str(error)
+        return False
+    return True
+
+
+def interleave(
+    run: Run, ready: list[Contestant], measure: Measure, context: int, threads: int, limits: Limits, bandwidth: Bandwidth
+) -> None:
+    """One cell of the tables for every engine that can do it."""
+    cells = [(c, Samples(measure=measure, context=context, threads=threads, rounds=[])) for c in ready]
+    for _ in range(limits.rounds if measure != "prefill" else max(3, limits.rounds // 2)):
+        rate = bandwidth.measure(threads)
+        run.bandwidth.setdefault(threads, []).append(rate)
+        for contestant, samples in cells:
+            if measure not in contestant.row.missing and "all" not in contestant.row.missing:
+                turn(contestant, samples, limits, rate)
+    for contestant, samples in cells:
+        if samples.rounds:
+            contestant.row.samples.append(samples)
+
+
+def turn(contestant: Contestant, samples: Samples, limits: Limits, rate: float) -> None:
+    """One batch of steps after one that does not count: the caches are the others' until then."""
+    time.sleep(PAUSE)
+    what = {"name": samples.measure, "arguments": ARGUMENTS[samples.measure]}
+    try:
+        if samples.measure != "prefill":
+            contestant.ask(limits.fill, do="fill", context=samples.context)
+        (first,) = contestant.ask(limits.step, do="measure", what=what, steps=1)["seconds"]
+        steps = 1 if samples.measure == "prefill" else min(MOST_STEPS, max(3, int(BATCH_SECONDS / first)))
+        samples.rounds.append(contestant.ask(limits.step, do="measure", what=what, steps=steps)["seconds"])
+        samples.bandwidth.append(rate)
+    except EngineError as error:
+        contestant.row.missing[samples.measure] = str(error)
+        if contestant.client.process.poll() is not None:
+            contestant.row.missing["all"] = str(error)

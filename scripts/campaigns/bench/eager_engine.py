@@ -1,0 +1,95 @@
+"""transformers: eager with its dynamic cache, and torch.compile with its static one."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
+
+from campaigns.bench.engine import VERIFY, tokens
+
+
+class EagerEngine:
+    """The cached forward of a checkpoint in float32."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self.checkpoint = checkpoint
+
+    @torch.inference_mode()
+    def load(self) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(self.checkpoint, dtype=torch.float32).eval()
+        self.block = torch.tensor([tokens(VERIFY, self.model.config.vocab_size)])
+        self.cache = DynamicCache(config=self.model.config)
+        self.decode()
+
+    def set_threads(self, count: int) -> None:
+        torch.set_num_threads(count)
+
+    @torch.inference_mode()
+    def fill(self, context: int) -> None:
+        """A short prefill makes the layers; then keys and values get as many rows as are asked for."""
+        self.cache = DynamicCache(config=self.model.config)
+        self.model(input_ids=self.block, past_key_values=self.cache, logits_to_keep=1)
+        for layer in self.cache.layers:
+            if getattr(layer, "keys", None) is not None:
+                layer.keys, layer.values = (_rows(old, context) for old in (layer.keys, layer.values))
+
+    @torch.inference_mode()
+    def decode(self) -> None:
+        self.model(input_ids=self.block[:, :1], past_key_values=self.cache)
+
+    @torch.inference_mode()
+    def verify(self, count: int) -> None:
+        self.model(input_ids=self.block[:, :count], past_key_values=self.cache)
+
+    def commit(self, count: int) -> None:
+        raise NotImplementedError("transformers cannot roll back recurrent state")
+
+    @torch.inference_mode()
+    def prefill(self, count: int) -> None:
+        self.cache = DynamicCache(config=self.model.config)
+        ids = torch.tensor([tokens(count, self.model.config.vocab_size)])
+        self.model(input_ids=ids, past_key_values=self.cache, logits_to_keep=1)
+
+
+class CompiledEngine(EagerEngine):
+    """Decode by torch.compile, as ``generate`` does it: a static cache, here just as long as the context needs.
+
+    The first decode of a context and a number of threads compiles; the driver's time limit is for that.
+    """
+
+    def __init__(self, checkpoint: str, cache: str) -> None:
+        super().__init__(checkpoint)
+        self.compiled: dict[tuple[int, int], StaticCache] = {}
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
+        torch._dynamo.config.cache_size_limit = 64
+
+    @torch.inference_mode()
+    def fill(self, context: int) -> None:
+        key = context, torch.get_num_threads()
+        if key not in self.compiled:
+            self.compiled[key] = StaticCache(config=self.model.config, max_cache_len=context + 256)
+        self.cache = self.compiled[key]
+        self.cache.reset()
+        self.model(input_ids=self.block, past_key_values=self.cache, logits_to_keep=1)
+        for layer in self.cache.layers:
+            if getattr(layer, "cumulative_length", None) is not None:
+                layer.cumulative_length.fill_(context)
+        self.step = torch.compile(self.model, mode="default", dynamic=False)
+
+    @torch.inference_mode()
+    def decode(self) -> None:
+        step = self.step if self.compiled else self.model
+        step(input_ids=self.block[:, :1], past_key_values=self.cache)
+
+    def verify(self, count: int) -> None:
+        raise NotImplementedError("only decode is compiled")
+
+    def prefill(self, count: int) -> None:
+        raise NotImplementedError("only decode is compiled")
+
+
+def _rows(old: torch.Tensor, count: int) -> torch.Tensor:
+    """[1, heads, count, size] of small random numbers."""
+    return torch.rand(*old.shape[:2], count, old.shape[-1]) * 0.1

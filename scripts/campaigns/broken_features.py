@@ -1,0 +1,279 @@
+"""Break a feature at a time and look whether the default size of ``scripts/test`` notices it. Exit code 1 where it does not.
+
+A test may move to ``scripts/test --all`` as long as every line here is noticed by what stays. Each feature names the test files
+that are run, without ``--all``: a part of the default that fails is a default that fails.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from mutating.runner import Runner
+
+from campaigns import ROOT, campaign
+
+SECONDS = 600
+"""The tests of one feature at most; one that does not end is noticed."""
+
+
+@dataclass(frozen=True)
+class Break:
+    """One change to the product. tests: names of test files, without ``test_`` and ``.py``."""
+
+    feature: str
+    file: str
+    before: str
+    after: str
+    tests: str
+
+
+FEATURES = (
+    Break(
+        "the gated delta rule's decay",
+        "cache/recurrences/gated_delta_rule.py",
+        "total = log_decay.cumsum(-1)",
+        "total = log_decay.cumsum(-1) * 0.99",
+        "gated_delta_rule families exports",
+    ),
+    Break(
+        "a short convolution's state after a commit",
+        "cache/layers/short_conv.py",
+        "self.kernels.shift(self.conv_state, self.staged_conv, count)",
+        "self.kernels.shift(self.conv_state, self.staged_conv, (count - 1).clamp(min=0))",
+        "short_conv families exports",
+    ),
+    Break(
+        "Mamba's groups of heads",
+        "cache/recurrences/state_space.py",
+        "grouped.unsqueeze(2).expand(-1, -1, each, -1, -1).flatten(1, 2) if each > 1",
+        "grouped.unsqueeze(1).expand(-1, each, -1, -1, -1).flatten(1, 2) if each > 1",
+        "mamba_families decayed_linear_attention families exports",
+    ),
+    Break(
+        "sliding windows past the window",
+        "cache/operations/ring.py",
+        "(at - self.window + 1).clamp(min=0)",
+        "(at - self.window).clamp(min=0)",
+        "sliding_attention families exports",
+    ),
+    Break(
+        "verify leaves the committed length alone",
+        "cache/hybrid_cache.py",
+        "self.staged.fill_(block.length)\n",
+        "self.staged.fill_(block.length)\n            self.length.add_(block.count)\n",
+        "state_machine families artifact",
+    ),
+    Break(
+        "slots are forgotten when rows below them are overwritten",
+        "cache/hybrid_cache.py",
+        "torch.where(which, -1, self.slot_length)",
+        "torch.where(which, self.slot_length, self.slot_length)",
+        "state_machine families artifact",
+    ),
+    Break(
+        "4-bit weights of the checkpoint's own kernels",
+        "export/quantize/quantize.py",
+        "return rounder(name, weight, grid_of(bits, options))",
+        "return rounder(name, weight.roll(1, 0), grid_of(bits, options))",
+        "packed_linear rounding exports every_form",
+    ),
+    Break(
+        "GGUF weights that llama.cpp permuted",
+        "export/source/gguf/architecture.py",
+        "tensor.unflatten(0, (config[heads], -1, 2))",
+        "tensor.unflatten(0, (config[heads], 2, -1))",
+        "gguf every_form",
+    ),
+    Break(
+        "LoRA adapters",
+        "export/source/text_model.py",
+        "merge_and_unload(safe_merge=True)",
+        "unload()",
+        "adapters every_form",
+    ),
+    Break(
+        "prompt lookup's proposals",
+        "runtime/native/hybridge/prompt_lookup.h",
+        "text.subspan(place->second)",
+        "text.subspan(place->second - 1)",
+        "prompt_lookup generate",
+    ),
+    Break(
+        "multi-token prediction",
+        "export/drafters/mtp.py",
+        "h, g = self._carried(i, out, block), at(out, block.count + i - 1)",
+        "h, g = self._carried(i, out, block), at(out, block.count + i)",
+        "mtp drafter_programs demo",
+    ),
+    Break(
+        "block drafters (DFlash, DSpark)",
+        "export/drafters/block_drafter.py",
+        "hidden = hidden[:, block.length - guesses :]",
+        "hidden = hidden[:, : guesses]",
+        "block_drafters drafter_programs",
+    ),
+    Break(
+        "sampling: the accepted draft keeps the distribution",
+        "runtime/native/hybridge/sampling.h",
+        "const Distribution rest = excess(p, q);",
+        "const Distribution rest = p;",
+        "sampling generate",
+    ),
+    Break(
+        "structured output: tokens outside the grammar",
+        "runtime/text/grammars.py",
+        "logits[~allowed] = -np.inf",
+        "pass",
+        "structured lazy_grammars tools serve_requests",
+    ),
+    Break(
+        "the prefix cache's budget",
+        "runtime/native/hybridge/prefix_cache.h",
+        "while (bytes_ > budget_)",
+        "while (bytes_ > 2 * budget_)",
+        "checkpoints checkpoint_folder",
+    ),
+    Break(
+        "saved states are checked",
+        "runtime/native/hybridge/state_file.h",
+        "header.checksum == fnv1a(content.data(), content.size(), model)",
+        "true",
+        "state_file core",
+    ),
+    Break(
+        "evaluate's divergence",
+        "export/check/evaluate.py",
+        "(want.exp() * (want - got)).sum(-1)",
+        "(got.exp() * (want - got)).sum(-1)",
+        "comparison evaluate",
+    ),
+    Break(
+        "validation notices another model",
+        "export/check/validate.py",
+        "if error > report.tolerance * report.largest_logit",
+        "if error > 1e9 * report.largest_logit",
+        "numbers artifact",
+    ),
+    Break(
+        "a session's restore",
+        "runtime/native/hybridge/session.h",
+        'move("restore", slot,',
+        'move("snapshot", slot,',
+        "session checkpoints drafter_programs",
+    ),
+    Break(
+        "a session's prefill in chunks",
+        "runtime/native/hybridge/session.h",
+        "i + 1 < pieces.size()",
+        "i + 2 < pieces.size()",
+        "session checkpoints drafter_programs",
+    ),
+    Break(
+        "the C API's commit",
+        "runtime/native/c_api.cpp",
+        "answer(it.session->commit(count))",
+        "answer(it.session->commit(count + 1))",
+        "native_package",
+    ),
+    Break(
+        "products of 4-bit weights",
+        "runtime/kernels/panels.h",
+        "minima.numbers ? 0 : 1 << (code - 1)",
+        "minima.numbers ? 0 : (1 << (code - 1)) - 1",
+        "packed_linear",
+    ),
+    Break(
+        "windows in ONNX graphs",
+        "export/write/onnx_kernels.py",
+        '"local_window_size": ring.window if ring else -1',
+        '"local_window_size": ring.window + 1 if ring else -1',
+        "onnx_export onnx_session",
+    ),
+    Break(
+        "tokenizers that are converted encode the same",
+        "export/source/tokenizer.py",
+        "if _passes(same, one.tokenizer):",
+        "if True:",
+        "tokenizer_files",
+    ),
+    Break(
+        "an answer ends before a stop string",
+        "runtime/text/generate.py",
+        "end = min(met)[1] if met",
+        "end = min(met)[0] if met",
+        "text_stream serve chat",
+    ),
+    Break(
+        "the server reads a conversation on from its own answers",
+        "runtime/server/prompts.py",
+        "tokens = [*tokens, *encoded.ids]",
+        "tokens = [*encoded.ids]",
+        "serve conversation",
+    ),
+    Break(
+        "other threads help with a kernel",
+        "runtime/kernels/dispatch/help.h",
+        "return pace[1] <= pace[0];",
+        "return pace[1] > pace[0];",
+        "pool",
+    ),
+    Break(
+        "hybridge run shows every token",
+        "runtime/cli/run.py",
+        "                    _write(piece.content)",
+        "                    pass",
+        "cli_run",
+    ),
+    Break(
+        "8-bit checkpoints keep 8 bits",
+        "export/quantize/quantize.py",
+        "own_bits >= 8",
+        "own_bits > 8",
+        "shipped",
+    ),
+)
+
+
+def main() -> int:
+    """Break each feature; print what noticed it."""
+    parser = campaign.parser("broken-features", __doc__)
+    parser.add_argument("words", nargs="*", help="only features with one of these words in their names")
+    words = parser.parse_args().words
+    chosen = [each for each in FEATURES if not words or any(word in each.feature for word in words)]
+    if not chosen:
+        parser.error(f"no feature has one of these words in its name: {' '.join(words)}")
+    unnoticed = []
+    with tempfile.TemporaryDirectory(prefix="hybridge-broken-") as scratch:
+        os.environ["XDG_CACHE_HOME"] = f"{scratch}/cache"
+        runner = Runner(ROOT, Path(scratch) / "checkout")
+        for each in chosen:
+            start = time.monotonic()
+            with runner.mutated(each.file, broken(each)):
+                noticed = next((name for name in each.tests.split() if fails(runner, name)), None)
+            verdict = "NOT NOTICED" if noticed is None else f"noticed by test_{noticed}"
+            print(f"{verdict}: {each.feature} ({time.monotonic() - start:.0f} s)", flush=True)
+            if noticed is None:
+                unnoticed.append(each)
+    print(f"{len(chosen) - len(unnoticed)} of {len(chosen)} broken features are noticed")
+    return 1 if unnoticed else 0
+
+
+def fails(runner: Runner, name: str) -> bool:
+    """Return whether the tests of a file fail, or have no end."""
+    return runner.outcome([f"test_{name}.py"], SECONDS) != "passed"
+
+
+def broken(each: Break) -> str:
+    """Return the source of the changed file."""
+    source = (ROOT / each.file).read_text(encoding="utf-8")
+    assert each.before in source, f"{each.feature}: {each.file} has changed; find the line again"
+    return source.replace(each.before, each.after)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""The same questions for every client: a prompt, a second turn, a reset, and the prompt again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from campaigns.clients.client import Client, Ends
+from hybridge.export.check.random_program import Oracle
+
+NEW, NEW_LATER = 100, 20
+"""Greedy tokens behind a prompt, and behind a second turn or the same prompt after a reset."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """A prompt and a second turn, and what the uncached model writes behind each; behind the turn by where the text ended."""
+
+    prompt: list[int]
+    turn: list[int]
+    after_prompt: list[int]
+    after_turn: dict[Ends, list[int]]
+
+
+@dataclass
+class Score:
+    """How many conversations a client gave the right tokens in; turns is None for a client without them."""
+
+    prompts: int = 0
+    turns: int | None = 0
+    resets: int = 0
+
+    def is_perfect(self, count: int) -> bool:
+        """Return whether all ``count`` conversations were right."""
+        return self.prompts == self.resets == count and self.turns in (None, count)
+
+
+def conversation(oracle: Oracle, eos_ids: Sequence[int], prompt: list[int], turn: list[int]) -> Conversation:
+    """Ask the uncached model: one forward over the whole text for each token."""
+
+    def continued(text: list[int], count: int) -> list[int]:
+        new: list[int] = []
+        while len(new) < count and (not new or new[-1] not in eos_ids):
+            new.append(int(oracle(text + new)[-1].argmax()))
+        return new
+
+    first = continued(prompt, NEW)
+    after_turn: dict[Ends, list[int]] = {
+        "before": continued(prompt + first[:-1] + turn, NEW_LATER),
+        "behind": continued(prompt + first + turn, NEW_LATER),
+    }
+    return Conversation(prompt, turn, first, after_turn)
+
+
+def score(client: Client, turns: Ends | None, conversations: Sequence[Conversation]) -> Score:
+    """Hold ``client`` to every conversation."""
+    total = Score(turns=None if turns is None else 0)
+    for each in conversations:
+        client.reset()
+        total.prompts += client.generate(each.prompt, NEW) == each.after_prompt
+        if turns is not None:
+            total.turns += client.generate(each.turn, NEW_LATER) == each.after_turn[turns]
+        client.reset()
+        total.resets += client.generate(each.prompt, NEW_LATER) == each.after_prompt[:NEW_LATER]
+    return total

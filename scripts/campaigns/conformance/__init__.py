@@ -1,0 +1,1 @@
+"""Real programs of every family, compared with the uncached eager model."""

@@ -1,0 +1,147 @@
+"""The kernels, their calls with up to three hostile arguments, in a program under the address and UB sanitizers."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+from campaigns import ROOT
+from campaigns.fuzz import kernel_calls, recurrent_calls
+from campaigns.fuzz.hostile import DTYPES, hostile
+from campaigns.fuzz.kernel_arguments import CALLS, Argument, Array, Maybe, MaybeReal
+from campaigns.fuzz.target import Input
+from hybridge.runtime.kernels import compiling, library
+
+DRIVER = Path(__file__).with_name("kernels.cpp")
+STUB = ROOT / "tests" / "cross" / "stub_runtime.h"
+SANITIZERS = "address,undefined,float-cast-overflow"
+FLAGS = [
+    *(flag for flag in library.FLAGS if flag not in ("-O3", "-fPIC", "-fvisibility=hidden")),
+    *("-O0", "-g1", f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all"),
+    *("-include", str(STUB), f"-I{library.FOLDER}"),
+]
+OPTIONS = {
+    "ASAN_OPTIONS": "allocator_may_return_null=1:max_allocation_size_mb=1024:detect_leaks=0:detect_stack_use_after_return=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+}
+MODULES = (kernel_calls, recurrent_calls)  # which register their calls
+
+
+class Kernels:
+    """See ``Target``."""
+
+    def __init__(self, name: str = "kernels", architecture: str = "native") -> None:
+        """``architecture`` is the compiler's: the vectors of this processor, or fewer."""
+        self.name, self._architecture = name, architecture
+        self._names = sorted(CALLS)
+        self._program: Path | None = None
+
+    def prepare(self) -> None:
+        """Compile every kernel with the sanitizers: some minutes, once for each state of the sources."""
+        self._program = compiled(self._architecture)
+
+    def command(self) -> Sequence[str]:
+        assert self._program
+        return [str(self._program)]
+
+    def environment(self) -> Mapping[str, str]:
+        return OPTIONS
+
+    def make(self, seed: int, index: int) -> Input:
+        """A good call, nine times of ten with one to three hostile arguments."""
+        rng = np.random.default_rng([seed, index])
+        name = self._names[index % len(self._names)]
+        arguments = CALLS[name](rng)
+        spoilt = set() if rng.random() < 0.1 else {int(each) for each in rng.integers(len(arguments), size=rng.integers(1, 4))}
+        for at in sorted(spoilt):
+            arguments[at] = hostile(rng, arguments[at], at, _tensors(arguments[:at]))
+        arguments = _with_room(arguments)
+        return Input(encoded(name, arguments), f"{name}({', '.join(map(_described, arguments))}), hostile: {sorted(spoilt)}")
+
+
+def compiled(architecture: str) -> Path:
+    """Return the program of all kernels and the driver. What is in the user's cache is not compiled again, file by file."""
+    compiler = [compiling.compiler() or "g++", *FLAGS, f"-march={architecture}"]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        objects = list(pool.map(lambda path: _object(compiler, path), [DRIVER, *library.sources()]))
+    program = compiling.cache_folder("fuzz") / compiling.key(objects, compiler[0], compiler) / "kernels"
+    link = [compiler[0], f"-fsanitize={SANITIZERS}", *map(str, objects), "-o"]
+    return compiling.built(program, lambda unfinished: _run(link, unfinished))
+
+
+def _object(compiler: Sequence[str], path: Path) -> Path:
+    parts = [path, STUB, *sorted(library.FOLDER.glob("*.h"))]
+    made = compiling.cache_folder("fuzz") / compiling.key(parts, compiler[0], compiler) / f"{path.stem}.o"
+    return compiling.built(made, lambda unfinished: _run([*compiler, "-c", str(path), "-o"], unfinished))
+
+
+def _run(command: Sequence[str], made: Path) -> None:
+    if errors := compiling.errors_of([*command, str(made)], made.parent):
+        raise SystemExit(f"the kernels do not compile with sanitizers {errors}")
+
+
+def _tensors(arguments: Sequence[Argument]) -> int:
+    """How many tensors with memory of their own there are."""
+    return sum(isinstance(each, Array) and each.shares is None for each in map(_given, arguments))
+
+
+def _given(argument: Argument) -> Argument | None:
+    return argument.value if isinstance(argument, Maybe) else argument
+
+
+def _with_room(arguments: Sequence[Argument]) -> list[Argument]:
+    """Let only tensors share memory that have room in it: a program's memory plan is ExecuTorch's to check."""
+    rooms: list[int] = []
+    checked: list[Argument] = []
+    for argument in arguments:
+        array = _given(argument)
+        if isinstance(array, Array):
+            if array.shares is not None and (array.shares >= len(rooms) or rooms[array.shares] < array.numbers.nbytes):
+                array = Array(array.numbers, array.order)
+                argument = Maybe(array) if isinstance(argument, Maybe) else array
+            if array.shares is None:
+                rooms.append(array.numbers.nbytes)
+        checked.append(argument)
+    return checked
+
+
+def encoded(name: str, arguments: Sequence[Argument]) -> bytes:
+    """Return a call as ``stub_runtime.h`` reads it."""
+    return struct.pack("<i", len(name)) + name.encode() + b"".join(map(_encoded, arguments))
+
+
+def _encoded(argument: Argument | None) -> bytes:
+    match argument:
+        case None:
+            return b"n"
+        case Maybe(value=value) | MaybeReal(value=value):
+            return _encoded(value)
+        case Array(numbers=numbers, order=order, shares=shares):
+            shape = struct.pack(f"<ii{numbers.ndim}q", DTYPES[numbers.dtype.type], numbers.ndim, *numbers.shape)
+            shape += bytes(order or range(numbers.ndim))
+            return b"t" + shape + numbers.tobytes() if shares is None else b"a" + struct.pack("<i", shares) + shape
+        case str():
+            return b"s" + struct.pack("<i", len(argument)) + argument.encode()
+        case list():
+            return b"l" + struct.pack(f"<i{len(argument)}q", len(argument), *argument)
+        case float():
+            return b"d" + struct.pack("<d", argument)
+        case int():
+            return b"i" + struct.pack("<q", min(max(argument, -(2**63)), 2**63 - 1))
+
+
+def _described(argument: Argument | None) -> str:
+    match argument:
+        case Maybe(value=value) | MaybeReal(value=value):
+            return _described(value)
+        case Array(numbers=numbers, order=order, shares=shares):
+            notes = f" in order {order}" if order else "", f" in the memory of tensor {shares}" if shares is not None else ""
+            only = f" {numbers.reshape(-1)[0]}" if numbers.size == 1 and numbers.dtype.kind in "iub" else ""
+            return f"{numbers.dtype}{list(numbers.shape)}{only}{''.join(notes)}"
+        case _:
+            return repr(argument)[:60]

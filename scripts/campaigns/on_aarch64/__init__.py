@@ -1,0 +1,1 @@
+"""What scripts/trust on-aarch64 is made of."""

@@ -1,0 +1,114 @@
+"""What is run in both places, and what of it is to be the same."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from campaigns.on_aarch64.journal import ANSWER, Figures, StepError
+from campaigns.on_aarch64.packages import CHECKOUT
+from campaigns.on_aarch64.places import Place
+
+PROMPT = 'def open_file(name, mode="r"):'
+NEW_TOKENS = 64
+QUESTION = "how to read a file"
+TOKENS = ("5", "6", "7", "8", "9", "5", "6", "7", "8", "9", "5", "6")
+KNOWN = re.compile(r"No broken requirements|nvidia-cusparselt-\S+ \S+ is not supported on this platform")
+"""What pip may say: NVIDIA's wheel names another platform inside than its file does."""
+PRODUCTS = """
+import torch
+torch.manual_seed(0)
+weight = torch.randn(96, 256)
+for rows in (1, 3, 8, 17, 64):
+    x = torch.randn(rows, 256)
+    error = (torch.nn.functional.linear(x, weight) - x.double() @ weight.double().T).abs().max().item()
+    assert error < 1e-3, f"PyTorch multiplies {rows} rows wrongly on this processor (error {error:.2g}): choose another --cpu"
+"""
+PROGRAMS = 5  # of 40 operations: 200
+
+
+def demo(place: Place) -> str:
+    """Return the text of ``hybridge run`` over the demo's artifact, with its draft model."""
+    options = ["--draft", place.folder / "demo-draft", "--max-new-tokens", str(NEW_TOKENS)]
+    return place.hybridge("run", place.folder / "demo", "--prompt", PROMPT, *options)
+
+
+def sdk(place: Place) -> Figures:
+    """Compile and install hybridge for C and C++, which the apps then link to."""
+    found = place.hybridge("native", "--cmake-prefix").strip()
+    build, here = place.folder / "sdk/build", place.folder / "sdk/installed"
+    options = [f"-DCMAKE_PREFIX_PATH={found}", f"-DCMAKE_INSTALL_PREFIX={here}", "-DCMAKE_BUILD_TYPE=Release"]
+    place.run(place.cmake, "-S", found.split(";")[0], "-B", build, *options)
+    place.run(place.cmake, "--build", build, "--parallel", "2")
+    place.run(place.cmake, "--install", build)
+    return {}
+
+
+def native_app(place: Place) -> str:
+    """Return what examples/native prints, over the installed hybridge."""
+    place.copy(CHECKOUT / "examples/native", "native")
+    return place.run(_built(place, "native", "talk"), place.folder / "demo/model.pte", QUESTION)
+
+
+def c_program(place: Place) -> str:
+    """Return what the C program of our tests prints: it calls all of hybridge.h, and checks each answer."""
+    place.copy(CHECKOUT / "scripts/aarch64/c_api", "c_api")
+    place.copy(CHECKOUT / "tests/native/c_api.c", "c_api/c_api.c")
+    program = _built(place, "c_api", "c_api")
+    return place.run(program, place.folder / "demo/model.pte", place.folder / "c_api/state", *TOKENS)
+
+
+def _built(place: Place, name: str, target: str) -> Path:
+    """Configure and build a project of an app; returns its program."""
+    source, build = place.folder / name, place.folder / f"{name}/build"
+    executorch = place.hybridge("native", "--cmake-prefix").strip().split(";")[1]
+    place.run(place.cmake, "-S", source, "-B", build, f"-DCMAKE_PREFIX_PATH={place.folder / 'sdk/installed'};{executorch}")
+    place.run(place.cmake, "--build", build, "--parallel", "2", "--target", target)
+    return build / target
+
+
+def products(place: Place) -> Figures:
+    """Hold PyTorch's linear layers of a few rows against sums in float64. Raises StepError where they differ."""
+    place.run("python3", "-c", PRODUCTS)
+    return {}
+
+
+def kernels(place: Place) -> Figures:
+    """Compile the kernels for the place's processor."""
+    place.hybridge("kernels", "build", "--force")
+    return {}
+
+
+def validated(place: Place, artifact: str, *options: str) -> Figures:
+    """Return the figures of ``hybridge validate``, which fails where a logit or a token is wrong."""
+    words = ["--against", place.embedded, "--programs", str(PROGRAMS), "--json", *options]
+    report: dict[str, Any] = json.loads(place.hybridge("validate", place.folder / artifact, *words))
+    generation = report["generation"]
+    return {
+        "operations": sum(report["operations"].values()),
+        "worst error": f"{report['worst_relative']:.1e}",
+        "prompts": f"{generation['speculative_matches']} of {generation['prompts']}",
+    }
+
+
+def requirements(place: Place) -> Figures:
+    """Have pip look whether all that packages require is there, in the versions that they require, for this processor."""
+    shown = place.run("sh", "-c", "python3 -m pip check || true").splitlines()  # it fails where anything is found
+    if faults := [line for line in shown if not KNOWN.match(line)]:
+        raise StepError("\n".join(faults))
+    return {}
+
+
+def answer(run: Callable[[Place], str], place: Place) -> Figures:
+    """Return what ``run`` gives in a place."""
+    return {ANSWER: run(place)}
+
+
+def same(wanted: str, run: Callable[[Place], str], place: Place) -> Figures:
+    """Run the same in another place. Raises StepError where the answer is another one."""
+    if (given := run(place)) != wanted:
+        raise StepError(f"the answer is not the same.\nOn this machine:\n{wanted}\nOn ARM64:\n{given}")
+    return {"the same": "yes"}

@@ -1,0 +1,1 @@
+"""Published, trained models beside llama.cpp: for scripts/trust real-models."""

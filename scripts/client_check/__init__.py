@@ -1,1 +1,0 @@
-"""``scripts/clients``: every client of an artifact, held to the greedy tokens of the uncached model."""

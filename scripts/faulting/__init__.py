@@ -1,1 +1,0 @@
-"""What scripts/faults is made of: writers that are killed, short of room or without power, and what must be left."""

@@ -1,1 +1,0 @@
-"""Published, trained models beside llama.cpp: for scripts/real-models."""
