@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from campaigns.bench.engine import VERIFY, tokens
-
 from hybridge.runtime import Checkpoint, Session, open_artifact
 from hybridge.runtime.core.library import run, set_threads
 
