@@ -449,7 +449,7 @@ SAID: dict[str, tuple[str, Callable[[Session], object]]] = {
     "a slot out of range": ("slot 99 does not exist; this artifact has slots 0 to 1", lambda s: s.snapshot(99)),
     "an empty slot": ("this slot keeps nothing", lambda s: s.restore(1)),
     "no block": ("there is no verified block: call verify first", lambda s: s.commit(1)),
-    "no tapped layers": ("no drafter of its own, or does not say how to call it", lambda s: s.draft([[1.0]], [1])),
+    "no tapped layers": ("no drafter of its own; export it again", lambda s: s.draft([[1.0]], [1])),
 }
 
 

@@ -23,7 +23,7 @@ from drafter_twins import (
 from store import demo_folder, exported
 from tiny import lively, save_lively_checkpoint, tiny_config, tiny_model
 
-from hybridge.cache.errors import DraftError, HybridgeError, TokenError, ValidationError
+from hybridge.cache.errors import ArtifactError, DraftError, HybridgeError, TokenError, ValidationError
 from hybridge.export.api import export_model
 from hybridge.export.check.validate import validate_session
 from hybridge.export.progress import ExportProgress
@@ -279,13 +279,11 @@ def test_an_artifact_without_a_drafter_has_none(own_artifact: Path) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_a_program_that_says_nothing_of_its_drafter_runs_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the first exports of --mtp were, whose manifests alone knew of it."""
+def test_a_program_that_says_nothing_of_its_drafter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session without the manifest would have no drafter."""
     save_lively_checkpoint(tmp_path / "target", TARGET)
     drafter = block_drafter(tmp_path / "drafter")
     monkeypatch.setattr(exporter, "drafter_constants", lambda *_: {})
     export_model(tmp_path / "target", tmp_path / "out", DRAFTED, drafter=drafter)
-    session = Session.load(tmp_path / "out")
-    assert len(list(session.generate([1, 2, 3], max_new_tokens=20))) == 20
-    with pytest.raises(DraftError, match="export it again"):
-        session.generate([1, 2, 3], drafter=BlockDrafter(session))
+    with pytest.raises(ArtifactError, match="has no method hybridge_draft_blocks; export the model again"):
+        Session.load(tmp_path / "out")

@@ -1,6 +1,7 @@
 """Artifacts of another ExecuTorch, or for operators and backends that this one lacks: they run, or the error says why.
 
-The artifact is that of test_older_formats.py, which ExecuTorch 1.4.1 and our kernels were exported with.
+The artifact has two random layers of qwen3_5_text by ``--kernels hybridge``. ExecuTorch 1.4.1 exported it; its methods were
+renamed to those of format version 3.
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ from hybridge.runtime.artifacts.artifact import file_entry, open_artifact
 from hybridge.runtime.artifacts.program_check import installed
 
 CHECKOUT = Path(__file__).parents[1]
-OLDER = CHECKOUT / "tests/artifacts/format-2"
+OLDER = CHECKOUT / "tests/artifacts/executorch-1.4.1"
+PROMPT = [5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41]
+GREEDY = [
+    *(24, 104, 35, 65, 104, 76, 97, 112, 7, 11, 0, 127, 22, 15, 12),
+    *(48, 67, 127, 22, 15, 12, 65, 17, 96, 35, 91, 114, 42, 127, 113),
+]
+"""What the version that exported it generated."""
 BETWEEN = "It was made with executorch 1.4.1, and 1.5.1 is installed here."
 
 
@@ -51,6 +58,19 @@ def test_it_runs_and_inspect_names_both_versions() -> None:
     shown = " ".join(CliRunner().invoke(app, ["inspect", str(OLDER)]).stdout.split())
     assert f"{BETWEEN} Loading it checks that this one has all of its operators and backends." in shown
     assert np.isfinite(Session.load(OLDER).prefill([5, 7])).all()
+
+
+def test_a_session_gives_the_same_tokens() -> None:
+    session = Session.load(OLDER)
+    assert list(session.generate(PROMPT, max_new_tokens=len(GREEDY))) == GREEDY
+    session.reset()
+    session.prefill(PROMPT)
+    session.snapshot(0)
+    session.verify([*GREEDY[:2], 1])
+    session.commit(2)
+    assert [int(session.decode(token).argmax()) for token in GREEDY[2:6]] == GREEDY[3:7]
+    session.restore(0)
+    assert int(session.decode(GREEDY[0]).argmax()) == GREEDY[1]
 
 
 def test_the_same_version_is_not_talked_about(folder: Path) -> None:

@@ -154,13 +154,13 @@ def test_what_is_no_folder_is_refused(artifact: Path, tmp_path: Path) -> None:
 # Manifests that were forged, checksum and all
 
 
-@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 1, "1", None, [1]])
+@pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 2, 1, "1", None, [1]])
 @pytest.mark.parametrize("signed", [True, False])
 def test_another_format_version_is_named(folder: Path, version: object, signed: bool) -> None:
     forge(folder, lambda content: content.update(format_version=version))
     if not signed:
         (folder / MANIFEST).write_text((folder / MANIFEST).read_text().replace('"checksum": "', '"checksum": "0'))
-    assert_refused(folder, "has format version .*, but this hybridge reads 2 and 3; export the model again")
+    assert_refused(folder, "has format version .*, but this hybridge reads 3; export the model again")
 
 
 @pytest.mark.parametrize(

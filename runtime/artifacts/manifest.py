@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
@@ -18,8 +18,6 @@ from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions
 from hybridge.runtime.files import read_regular
 
 FORMAT_VERSION = 3
-READABLE_VERSIONS = (2, FORMAT_VERSION)
-"""In version 2 a program's methods have no prefix: see ``program_method``."""
 MANIFEST = "manifest.json"
 PROGRAM = "model.pte"
 ONNX_PROGRAM, ONNX_WEIGHTS, ONNX_COMMIT = "model.onnx", "model.onnx.data", "commit.onnx"
@@ -163,7 +161,7 @@ class Manifest(Entry):
 
     def program_method(self, name: str) -> str:
         """Return the name of the method ``name`` in the program; onnxruntime has graphs, and no names of methods."""
-        return name if self.onnx or self.format_version == 2 else program_method(name)
+        return name if self.onnx else program_method(name)
 
     @property
     def program_files(self) -> list[str]:
@@ -229,32 +227,19 @@ def read_manifest(folder: Path) -> Manifest:
         reason = (isinstance(error, OSError) and error.strerror) or str(error)
         raise ArtifactError(f"{path} cannot be read ({reason}); export the model again.") from None
     version = content.get("format_version")
-    if version not in READABLE_VERSIONS:
-        readable = " and ".join(map(str, READABLE_VERSIONS))
+    if version != FORMAT_VERSION:
         raise ArtifactError(
-            f"{folder} has format version {shortened(version)}, but this hybridge reads {readable}; "
+            f"{folder} has format version {shortened(version)}, but this hybridge reads {FORMAT_VERSION}; "
             "export the model again, or use the hybridge that made it."
         )
     if content.pop("checksum", None) != _checksum(content):
         raise ArtifactError(f"{path} was altered: its checksum does not match. Export the model again.")
-    if isinstance(options := content.get("options"), dict):
-        options.setdefault("rounding", "nearest")  # as all artifacts were before it was an option
     try:
-        return Manifest.model_validate_json(json.dumps(_with_drafter(content)))
+        return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ArtifactError(f"{path} does not describe an artifact: {where[:200]}: {first['msg'][:200]}.") from None
-
-
-def _with_drafter(content: dict[str, Any]) -> dict[str, Any]:
-    """The manifest with its drafter: earlier ones have only those of multi-token prediction, and their options say all."""
-    options = content.get("options")
-    if content.get("drafter") is not None or not isinstance(options, dict) or options.get("mtp") is not True:
-        return content
-    length = options.get("draft_len", 4)
-    blocks = [length + 1] if type(length) is int else []
-    return {**content, "drafter": {"kind": "mtp", "taps": [-1], "blocks": blocks}}
 
 
 def shortened(value: object, most: int = 200) -> str:

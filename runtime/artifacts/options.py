@@ -266,10 +266,6 @@ def shorter_draft(block: int) -> str:
     return f"draft_{block}"
 
 
-OF_DRAFTERS = frozenset({"hybridge_draft_blocks", "hybridge_draft_taps"})
-"""Constant methods that programs with a drafter have since 2026-11-22, for harnesses that read no manifest."""
-
-
 def drafter_constants(drafter: DrafterDescription, tap_layers: tuple[int, ...]) -> dict[str, list[int]]:
     """Return what the program itself says of its drafter, for a harness that reads no manifest, by constant method.
 

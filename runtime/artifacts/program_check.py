@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime.artifacts.artifact import CheckedFile
 from hybridge.runtime.artifacts.manifest import Manifest, MethodEntry, TensorEntry, shortened
-from hybridge.runtime.artifacts.options import OF_DRAFTERS, ExportOptions, drafter_constants, shorter_verify
+from hybridge.runtime.artifacts.options import ExportOptions, drafter_constants, shorter_verify
 from hybridge.runtime.artifacts.plan_check import Damaged, Table, plans_of
 from hybridge.runtime.pinned import (
     EXTRA_TENSOR_INFO,
@@ -125,8 +125,7 @@ def check_program(manifest: Manifest, program: CheckedFile) -> None:
         _same("the names of the state are", [*state], [STATE + name for name in buffer_names(manifest)])
         _same("the state is", [*state.values()], _state(manifest))
         for name, expected in expected_constants(manifest).items():
-            if name in plans or name not in OF_DRAFTERS:
-                _same(f"{name}() is", _constants(_plan(plans, name)), expected)
+            _same(f"{name}() is", _constants(_plan(plans, name)), expected)
         _check_bounded(buffer_names(manifest), _constants(_plan(plans, BOUNDED)))
     except Damaged as error:
         raise ArtifactError(f"the program's plan cannot be read ({error}); export the model again.") from None

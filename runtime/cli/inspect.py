@@ -61,11 +61,6 @@ def _print_summary(artifact: Artifact) -> None:
     out.print(grid)
     if note := other_version(manifest):
         out.print(f"{escape(note.strip())} Loading it checks that this one has all of its operators and backends.")
-    if manifest.format_version < 3 and manifest.onnx is None:
-        out.print(
-            f"Format version {manifest.format_version}: the stock runners of ExecuTorch 1.5 give wrong text with it. "
-            "Export the model again for them."
-        )
 
 
 def summary(manifest: Manifest) -> Iterator[tuple[str, str]]:

@@ -373,10 +373,7 @@ class Session(Owned):
 
     def _check_drafter(self) -> None:
         if not self.model.draft_len:
-            raise DraftError(
-                "this artifact has no drafter of its own, or does not say how to call it; "
-                "export it again with --drafter or --mtp."
-            )
+            raise DraftError("this artifact has no drafter of its own; export it again with --drafter or --mtp.")
 
     def _ids(self, tokens: Tokens) -> Array[c_int64]:
         """Return token ids as the core takes them, one of more than 64 bits as one outside any vocabulary."""

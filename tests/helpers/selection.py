@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _fast(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return what is quick. A real program runs in test_older_formats.py, whose artifact is there."""
+    """Return what is quick. A real program runs in test_other_versions.py, whose artifact is there."""
     return [item for item in items if item.get_closest_marker("slow") is None and not SLOW_FIXTURES & _fixtures(item)]
 
 

@@ -211,7 +211,7 @@ class PteModel final : public Model {
   }
 
   Result<std::unique_ptr<Program>> program() const override {
-    auto methods = PteMethods::load(file_, this->methods(), prefix_, mapped_);
+    auto methods = PteMethods::load(file_, this->methods(), METHOD_PREFIX, mapped_);
     if (!methods.ok()) return methods.error();
     if (!(*methods)->answer_with_tensors()) return Error::InvalidProgram;
     ET_CHECK_OK_OR_RETURN_ERROR((*methods)->find_buffers(bounded_));
@@ -221,17 +221,17 @@ class PteModel final : public Model {
  private:
   using File = PteMethods::File;
 
-  static constexpr int64_t OLDEST_FORMAT = 2, NEWEST_FORMAT = 3;
+  static constexpr int64_t FORMAT = 3;
+  static constexpr const char* METHOD_PREFIX = "hybridge_";
 
   PteModel(
       std::unique_ptr<DataLoader> loader, const MappedFile* mapped, File file, Facts facts, std::vector<int64_t> bounded,
-      std::string prefix, uint64_t fingerprint)
+      uint64_t fingerprint)
       : Model(std::move(facts), fingerprint),
         loader_(std::move(loader)),
         mapped_(mapped),
         file_(std::move(file)),
-        bounded_(std::move(bounded)),
-        prefix_(std::move(prefix)) {}
+        bounded_(std::move(bounded)) {}
 
   static Result<std::shared_ptr<const Model>> load(std::unique_ptr<DataLoader> loader, const MappedFile* mapped) {
     executorch::runtime::runtime_init();
@@ -240,15 +240,14 @@ class PteModel final : public Model {
     if (!file.ok()) return file.error();
     const uint64_t fingerprint = ET_UNWRAP(sample(*loader));
     const int64_t format = ET_UNWRAP(constants(*file, "hybridge_format_version")).front();
-    if (format < OLDEST_FORMAT || format > NEWEST_FORMAT) return Error::InvalidProgram;
-    const std::string prefix = format == 2 ? "" : "hybridge_";
-    Facts facts = ET_UNWRAP(read(*file, prefix));
+    if (format != FORMAT) return Error::InvalidProgram;
+    Facts facts = ET_UNWRAP(read(*file));
     auto bounded = ET_UNWRAP(constants(*file, "hybridge_bounded"));
     return std::shared_ptr<const Model>(new PteModel(
-        std::move(loader), mapped, std::move(*file), std::move(facts), std::move(bounded), prefix, fingerprint));
+        std::move(loader), mapped, std::move(*file), std::move(facts), std::move(bounded), fingerprint));
   }
 
-  static Result<Facts> read(const File& file, const std::string& prefix) {
+  static Result<Facts> read(const File& file) {
     Facts facts{
         .max_seq_len = ET_UNWRAP(constants(file, "get_max_seq_len")).front(),
         .vocab_size = ET_UNWRAP(constants(file, "get_vocab_size")).front(),
@@ -261,13 +260,13 @@ class PteModel final : public Model {
         .draft_taps = ET_UNWRAP(constants_if_any(file, "hybridge_draft_taps")),
     };
     if (facts.eos_ids.front() < 0) facts.eos_ids.clear();  // -1: the model has none
-    const auto drafting = file.method_meta((prefix + "draft").c_str());
+    const auto drafting = file.method_meta("hybridge_draft");
     facts.draft_samples = drafting.ok() && drafting->num_inputs() > 3;
     if (!facts.are_sane()) return Error::InvalidProgram;
     return facts;
   }
 
-  // None where the program has no such method: it has no drafter, or was exported before it said so.
+  // None where the program has no such method: it has no drafter.
   static Result<std::vector<int64_t>> constants_if_any(const File& file, const char* name) {
     return file.method_meta(name).ok() ? constants(file, name) : Result<std::vector<int64_t>>(std::vector<int64_t>());
   }
@@ -295,7 +294,6 @@ class PteModel final : public Model {
   const MappedFile* mapped_;            // the same, where it is one of ours
   File file_;
   std::vector<int64_t> bounded_;  // places of the bounded buffers
-  std::string prefix_;            // of the methods' names: none in format 2
 };
 
 inline Result<std::shared_ptr<const Model>> Model::load(const char* path) { return PteModel::load(path); }
