@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from hybridge.cache.block import Block
-from hybridge.cache.operations.kernels import CoreKernels, Scoring, Visible
-from hybridge.cache.operations.relative_bias import relative_bias
+from hybridge.cache.operations.kernels import CoreKernels, Scoring, Visible, relative_bias
 from hybridge.export.kernel_sets.llm import LlmKernels
 
 TOKENS, ROWS, HEADS, DIM = 3, 7, 2, 8

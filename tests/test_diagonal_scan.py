@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hybridge.cache.recurrences.diagonal_scan import diagonal_scan, diagonal_scan_naive
+from hybridge.cache.recurrences.selective_scan import diagonal_scan, diagonal_scan_naive
 
 
 def arguments(tokens: int, *, fading: float = 3.0) -> tuple[Tensor, Tensor, Tensor]:

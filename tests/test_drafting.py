@@ -5,7 +5,6 @@ import torch
 
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.layers.drafter import DrafterLengthLayer
-from hybridge.cache.operations.drafting import CoreDrafting
 from hybridge.cache.operations.kernels import CoreKernels
 
 SCORES = torch.tensor([[[0.0, 1.0, -1.0, 0.5], [2.0, 2.0, 2.0, 2.0]]])
@@ -14,7 +13,7 @@ SCORES = torch.tensor([[[0.0, 1.0, -1.0, 0.5], [2.0, 2.0, 2.0, 2.0]]])
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize("place", [0.0, 0.2, 0.5, 0.999])
 def test_a_draw_is_a_place_in_the_running_sum(temperature: float, place: float) -> None:
-    drawn = CoreDrafting().draw(SCORES, torch.full((1, 2), place), torch.tensor([temperature]))
+    drawn = CoreKernels().draw(SCORES, torch.full((1, 2), place), torch.tensor([temperature]))
     sums = (SCORES.double() / temperature).softmax(-1).cumsum(-1)[0]
     assert drawn.tolist() == [
         [int(torch.searchsorted(row, torch.tensor([place], dtype=torch.float64), right=True)) for row in sums]
@@ -22,13 +21,13 @@ def test_a_draw_is_a_place_in_the_running_sum(temperature: float, place: float) 
 
 
 def test_without_a_temperature_it_is_the_best() -> None:
-    drawn = CoreDrafting().draw(SCORES, torch.full((1, 2), 0.999), torch.tensor([0.0]))
+    drawn = CoreKernels().draw(SCORES, torch.full((1, 2), 0.999), torch.tensor([0.0]))
     assert drawn.tolist() == [[1, 0]]
 
 
 def test_the_candidates_are_the_best_and_the_chance_is_the_largest() -> None:
-    assert CoreDrafting().best_candidates(SCORES[:, :1], 3).tolist() == [[[1, 3, 0]]]
-    torch.testing.assert_close(CoreDrafting().top_chance(SCORES), SCORES.softmax(-1)[..., 1])
+    assert CoreKernels().best_candidates(SCORES[:, :1], 3).tolist() == [[[1, 3, 0]]]
+    torch.testing.assert_close(CoreKernels().top_chance(SCORES), SCORES.softmax(-1)[..., 1])
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from transformers.models.inkling2.modeling_inkling2 import Inkling2DynamicShortC
 from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.layers.short_conv import ShortConvLayer
 from hybridge.cache.operations.kernels import CoreKernels
-from hybridge.cache.recurrences.dynamic_conv import dynamic_conv, dynamic_conv_naive
+from hybridge.cache.recurrences.short_conv import dynamic_conv, dynamic_conv_naive
 
 HEADS, CHANNELS, HIDDEN = 3, 15, 7
 

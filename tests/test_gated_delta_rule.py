@@ -4,11 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from hybridge.cache.operations.conv_window import window_after
 from hybridge.cache.recurrences.gated_delta_rule import gated_delta_rule_chunked, gated_delta_rule_naive, unit_lower_inverse
-from hybridge.export.kernel_sets.llm import LlmKernels
+from hybridge.cache.recurrences.short_conv import window_after
+from hybridge.export.kernel_sets.llm import LlmGatedDeltaRule
 
-FORMS = {"chunked": gated_delta_rule_chunked, "llm": LlmKernels().gated_delta_rule}
+FORMS = {"chunked": gated_delta_rule_chunked, "llm": LlmGatedDeltaRule().rule}
 
 
 def inputs(tokens: int, *, heads: int = 3, key_dim: int = 24, value_dim: int = 40, alike: float = 0.0) -> tuple[Tensor, ...]:

@@ -2,15 +2,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from hybridge.cache.operations.kernels import CoreKernels
-from hybridge.cache.recurrences.gated_delta_rule import gated_delta_rule_naive
-from hybridge.cache.recurrences.kimi_delta_rule import kimi_delta_rule_chunked, kimi_delta_rule_naive
-from hybridge.export.kernel_sets.llm import LlmKernels
+from hybridge.cache.recurrences.gated_delta_rule import GatedDeltaRule, gated_delta_rule_naive, kimi_delta_rule_chunked
+from hybridge.export.kernel_sets.llm import LlmGatedDeltaRule
 
 FORMS = {
     "chunked": kimi_delta_rule_chunked,
-    "core": CoreKernels().gated_delta_rule,
-    "llm": LlmKernels().gated_delta_rule,
+    "core": GatedDeltaRule().rule,
+    "llm": LlmGatedDeltaRule().rule,
 }
 
 
@@ -31,7 +29,7 @@ def inputs(
 @pytest.mark.parametrize("tokens", [1, 2, 5, 17, 64])
 def test_every_form_is_the_naive_one(form: str, tokens: int, alike: float) -> None:
     args = inputs(tokens, alike=alike)
-    for fast, naive in zip(FORMS[form](*args), kimi_delta_rule_naive(*args), strict=True):
+    for fast, naive in zip(FORMS[form](*args), gated_delta_rule_naive(*args), strict=True):
         torch.testing.assert_close(fast, naive, rtol=2e-5, atol=2e-5)
 
 
@@ -43,7 +41,7 @@ def test_steps_after_the_count_leave_the_state_alone(form: str, count: int) -> N
     stopped = torch.where(real[:, None], log_decay, 0.0), torch.where(real, beta, 0.0)
     _, padded = FORMS[form](query, key, value, *stopped, state)
     first = [x[:, :, :count] for x in (query, key, value, log_decay, beta)]
-    _, exact = kimi_delta_rule_naive(*first, state) if count else (None, state)
+    _, exact = gated_delta_rule_naive(*first, state) if count else (None, state)
     torch.testing.assert_close(padded, exact, rtol=2e-5, atol=2e-5)
 
 
@@ -51,7 +49,7 @@ def test_steps_after_the_count_leave_the_state_alone(form: str, count: int) -> N
 def test_decay_to_nothing_neither_overflows_nor_leaves_anything(form: str) -> None:
     """A quotient of exponentials would be infinity times zero here."""
     args = inputs(64, decay=200.0)
-    for fast, naive in zip(FORMS[form](*args), kimi_delta_rule_naive(*args), strict=True):
+    for fast, naive in zip(FORMS[form](*args), gated_delta_rule_naive(*args), strict=True):
         torch.testing.assert_close(fast, naive, rtol=2e-5, atol=2e-5)
 
 
@@ -60,5 +58,5 @@ def test_the_same_decay_in_every_channel_is_the_gated_delta_rule() -> None:
     one = log_decay[..., 0]
     every = one.unsqueeze(-1).expand_as(log_decay)
     gated = gated_delta_rule_naive(query, key, value, one, beta, state)
-    for ours, theirs in zip(kimi_delta_rule_naive(query, key, value, every, beta, state), gated, strict=True):
+    for ours, theirs in zip(gated_delta_rule_naive(query, key, value, every, beta, state), gated, strict=True):
         torch.testing.assert_close(ours, theirs)

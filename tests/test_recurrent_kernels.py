@@ -7,7 +7,7 @@ import torch
 from kernel_twins import Twins, close, one
 from recurrences import FadingSum, GatedDelta, LinearAttention, Recurrence, SelectiveScan, ShortConv
 
-from hybridge.cache.layers.short_conv import short_conv_naive
+from hybridge.cache.recurrences.short_conv import short_conv_naive
 from hybridge.runtime.core.library import set_threads
 
 CASES: dict[str, Callable[[], Recurrence]] = {

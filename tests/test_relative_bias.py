@@ -5,7 +5,7 @@ from torch import Tensor
 from transformers.models.inkling.modeling_inkling import InklingRelativeLogits
 
 from hybridge.cache.block import Block
-from hybridge.cache.operations.relative_bias import relative_bias
+from hybridge.cache.operations.kernels import relative_bias
 from hybridge.cache.operations.ring import held_by_slots
 
 HEADS, RELATIVE = 3, 5

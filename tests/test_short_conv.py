@@ -8,9 +8,9 @@ from torch import Tensor
 from hybridge.cache import HybridCache
 from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.errors import CheckpointError
-from hybridge.cache.layers.short_conv import ShortConvLayer, short_conv_naive
-from hybridge.cache.operations.conv_window import ShortConvolution
+from hybridge.cache.layers.short_conv import ShortConvLayer
 from hybridge.cache.operations.kernels import CoreKernels
+from hybridge.cache.recurrences.short_conv import ShortConvolution, short_conv_naive
 
 CHANNELS = 5
 

@@ -10,10 +10,10 @@ from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families.attention import full_attention, head_dim, kv_heads
 from hybridge.cache.families.family import Config, Family, check_positive
-from hybridge.cache.layers.gated_delta_net import GatedDeltaNetLayer, KimiDeltaAttentionLayer
 from hybridge.cache.layers.indexed_attention import IndexedAttentionLayer, IndexedFullAttentionLayer, KeyPoolLayer
 from hybridge.cache.layers.latent_attention import LatentAttentionLayer
 from hybridge.cache.layers.layer import CacheLayer, CompositeLayer
+from hybridge.cache.layers.recurrent import GatedDeltaNetLayer, KimiDeltaAttentionLayer
 from hybridge.cache.layers.short_conv import ShortConvLayer
 from hybridge.cache.operations.kernels import Kernels
 

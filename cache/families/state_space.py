@@ -10,10 +10,7 @@ from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families.attention import full_attention, head_dim, sliding_attention, unwindowed
 from hybridge.cache.families.family import ADVICE, Config, Family, check_positive
 from hybridge.cache.layers.layer import CacheLayer, CompositeLayer, StatelessLayer
-from hybridge.cache.layers.lightning_attention import LightningAttentionLayer
-from hybridge.cache.layers.mamba import MambaLayer
-from hybridge.cache.layers.mamba2 import Mamba2Layer
-from hybridge.cache.layers.rg_lru import RgLruLayer
+from hybridge.cache.layers.recurrent import LightningAttentionLayer, Mamba2Layer, MambaLayer, RgLruLayer
 from hybridge.cache.operations.kernels import Kernels
 
 

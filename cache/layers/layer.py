@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.operations.kernels import Kernels
 
-Staged = TypeVar("Staged")
+Staged = TypeVar("Staged", bound=NamedTuple)
 
 
 class CacheLayer(nn.Module):
@@ -74,9 +73,8 @@ class CacheLayer(nn.Module):
             )
 
     def staged_as(self, kind: type[Staged]) -> Staged:
-        """Return the staged buffers as the dataclass ``kind``, whose field ``key`` is the buffer ``staged_key``."""
-        names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # which is a dataclass
-        return kind(**{name: self.get_buffer(f"staged_{name}") for name in names})
+        """Return the staged buffers as a named tuple ``kind``, whose field ``key`` is the buffer ``staged_key``."""
+        return kind._make(self.get_buffer(f"staged_{name}") for name in kind._fields)
 
     def part(self, name: str) -> CacheLayer:
         """Return the part of that name; a layer that has no parts is its own only one."""

@@ -1,4 +1,4 @@
-"""The state of a short convolution (LFM2, Inkling): nothing but a conv window."""
+"""Keep the last inputs: the window of a short convolution (LFM2, Inkling), or a delay by one token (ZAYA's values)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.layers.layer import CacheLayer
-from hybridge.cache.operations.conv_window import ShortConvolution
-from hybridge.cache.operations.core_recurrences import stage
 from hybridge.cache.operations.kernels import Kernels
+from hybridge.cache.recurrences.recurrence import stage
+from hybridge.cache.recurrences.short_conv import ConvWindow, ShortConvolution
 
 
 class ShortConvLayer(CacheLayer):
     """conv_state [B, W, C], W = conv kernel - 1, in ``dtype`` (``sizes.dtype`` where it is left out).
 
     ``mix(x, block=...)`` takes the inputs [B, T, C] of the convolution, in that dtype, and returns its outputs [B, T, C].
-    There is no other recurrence, so a commit only moves the window. The identity step is to keep the window where it is.
+    There is no other recurrence, so a commit only moves the window.
     """
 
     kind: ClassVar[str] = "short_conv"
@@ -37,36 +37,20 @@ class ShortConvLayer(CacheLayer):
                 f"config.json gives a short convolution a kernel of {conv_kernel}, expected 2 or more: "
                 "a shorter one has no state. Check the kernel size in config.json."
             )
+        self.conv = kernels.recurrence(ConvWindow)
         self.add_committed("conv_state", conv_kernel - 1, channels, dtype=dtype or sizes.dtype)
         self.add_staged("staged_conv", channels, dtype=dtype or sizes.dtype)
 
     def mix(self, x: Tensor, /, *, block: Block) -> Tensor:
         """Convolve the block, with the activation."""
-        return self.kernels.convolve(x, self.convolution, self.conv_state, self.staged_conv, block)
+        return self.conv.run(x, self.convolution, self.conv_state, self.staged_conv, block)
 
     def extend_window(self, x: Tensor, block: Block) -> Tensor:
         """Take the block's inputs in; returns window and inputs [B, W + T, C], for taps that depend on the token."""
-        return self.kernels.extend_window(x, self.conv_state, self.staged_conv, block)
+        return self.conv.extend(x, self.conv_state, self.staged_conv, block)
 
     def commit(self, count: Tensor) -> None:
-        self.kernels.shift(self.conv_state, self.staged_conv, count)
-
-
-def short_conv_naive(x: Tensor, weight: Tensor, bias: Tensor | None, window: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute one token after the other: ``out[t] = bias + sum over w of weight[w] (window, x)[t + w]``.
-
-    x [B, C, T], weight [C, W + 1], bias [C], window [B, C, W]. Returns the outputs [B, C, T] and the window after the last
-    token. Source: transformers 5.23 ``Lfm2ShortConv``; Amini et al., "LFM2 Technical Report" (arXiv:2511.23404).
-    """
-    outputs = []
-    for t in range(x.shape[-1]):
-        inputs = torch.cat([window, x[..., t : t + 1]], dim=-1)
-        outputs.append((inputs * weight).sum(-1) + (0.0 if bias is None else bias))
-        window = inputs[..., 1:]
-    return torch.stack(outputs, dim=-1), window
-
-
-# The state of a delay by one token (ZAYA's values): the last input.
+        self.conv.commit(self.conv_state, self.staged_conv, count)
 
 
 class DelayLayer(CacheLayer):
@@ -88,9 +72,8 @@ class DelayLayer(CacheLayer):
 
     def mix(self, x: Tensor, /, *, block: Block) -> Tensor:
         window = torch.cat([self.recurrent_state.unsqueeze(1), x], dim=1)
-        if block.tentative:
-            stage(self.staged_input, x)
-        else:
+        stage(block, (self.staged_input,), x)
+        if not block.tentative:
             # A select: inputs of padding or of a refused block, NaN perhaps, are not looked at.
             self.recurrent_state.copy_(window.index_select(1, block.count).squeeze(1))
         return window[:, :-1]

@@ -1,28 +1,27 @@
-"""The operations on state that a runtime may do better than plain operators can.
+"""Define the operations on state that a runtime may do better than plain operators can: attention, rows, slots, draft tokens.
 
 Layers call them through ``Kernels``, so the same layer runs in eager mode, exports to core operators (``CoreKernels``) and
-exports to a runtime's own operators (``hybridge.export.kernel_sets.llm``).
+exports to a runtime's own operators (``hybridge.export.kernel_sets.llm``). A kernel set also says which recurrences it has
+operators for.
 
-Axes: B batch, T tokens, R rows of a buffer, H query heads, G key/value heads, D head dim, V value dim, K key dim.
+Axes: B batch, T tokens, R rows of a buffer, H query heads, G key/value heads, D head dim, V value dim; N draft tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block
-from hybridge.cache.operations.conv_window import ShortConvolution
-from hybridge.cache.operations.core_recurrences import CoreRecurrences
-from hybridge.cache.operations.drafting import CoreDrafting, DraftingKernels
 from hybridge.cache.operations.quantized_rows import QuantizedRows
 from hybridge.cache.operations.ring import Ring, newest_rows
-from hybridge.cache.recurrences.delta_gates import DeltaGates, DeltaStaged
-from hybridge.cache.recurrences.state_space import LinearAttention, LinearStaged, ScanStaged, Selected, StepSize
+from hybridge.cache.recurrences.recurrence import Recurrence
+
+R = TypeVar("R", bound=Recurrence)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,64 +66,34 @@ def causal(block: Block, rows: int) -> Visible:
     return block.shared(("causal", rows), lambda: Visible(held=held, mask=held <= block.positions[:, None]))
 
 
-class RecurrentKernels(Protocol):
-    """Operations on recurrent state. Each runs a block, and has a twin that commits.
+def relative_bias(profiles: Tensor, block: Block) -> Callable[[Tensor], Tensor]:
+    """Return ``Scoring.bias`` by distance (Inkling): profiles [B, H, T, E + 1] are for keys 0 to E - 1 back, and farther.
 
-    A block changes the state in place, by its first ``block.count`` tokens; a tentative one leaves the state alone and fills
-    the staged buffers for the commit, whose ``count`` (int64 [1]) is how many of them are accepted. A count of 0 leaves every
-    bit; NaN in tokens that do not count never reaches the state. What is staged is the kernels' own.
-
-    Axes: S staged tokens, C channels, W conv window, N key dim, P value dim; inputs have tokens as rows, [B, T, ...].
+    Source: transformers 5.23 ``InklingRelativeLogits``, which adds nothing to keys farther back.
     """
+    T, length = profiles.shape[-2:]
 
-    def convolve(
-        self, x: Tensor, convolution: ShortConvolution, window: Tensor, staged: Tensor, block: Block, start: int = 0
-    ) -> Tensor:
-        """Convolve x [B, T, X] from channel ``start`` on behind window [B, W, C]; staged [B, S, C]. Gives [B, T, C]."""
+    def bias(held: Tensor) -> Tensor:
+        # Layers of equal caches see one and the same tensor.
+        source = block.shared(("profile", length), lambda: _source(block, held, length), of=held)
+        # One flat index on one dimension, the same for every head: a gather would need one the size of all scores.
+        by_key: Tensor = profiles.flatten(2).index_select(2, source).unflatten(2, (T, -1))
+        return by_key
 
-    def extend_window(self, x: Tensor, window: Tensor, staged: Tensor, block: Block) -> Tensor:
-        """Return window and x [B, T, C] as [B, W + T, C], for what ``convolve`` cannot do; the window then takes x in."""
-
-    def shift(self, window: Tensor, x: Tensor, count: Tensor) -> None:
-        """Take the first ``count`` of x [B, S, C] into window [B, W, C]: the commit of ``convolve`` and ``extend_window``."""
-
-    def delta_rule(self, mixed: Tensor, gates: DeltaGates, state: Tensor, staged: DeltaStaged, block: Block) -> Tensor:
-        """Run the delta rule of ``gated_delta_rule``, or of ``kimi_delta_rule`` if gates are by channel.
-
-        mixed [B, T, 2 Hk K + H V] is queries, keys and values, not normalized; state [B, H, K, V]. Gives [B, T, H, V].
-        """
-
-    def commit_delta_rule(self, state: Tensor, staged: DeltaStaged, count: Tensor) -> None:
-        """Commit what ``delta_rule`` staged."""
-
-    def linear_attention(
-        self, mixed: Tensor, steps: StepSize | None, weights: LinearAttention, state: Tensor, staged: LinearStaged, block: Block
-    ) -> Tensor:
-        """Run ``decayed_linear_attention`` of rows mixed [B, T, C]; without ``steps`` they are 1. state [B, H, P, N].
-
-        Gives [B, T, H P].
-        """
-
-    def commit_linear_attention(self, weights: LinearAttention, state: Tensor, staged: LinearStaged, count: Tensor) -> None:
-        """Commit what ``linear_attention`` staged."""
-
-    def selective_scan(
-        self, selected: Selected, rate: Tensor, skip: Tensor, state: Tensor, staged: ScanStaged, block: Block
-    ) -> Tensor:
-        """Run Mamba's scan: rate [C, N] is the log decay of a step of 1, skip [C]; state [B, C, N]. Gives [B, T, C]."""
-
-    def commit_selective_scan(self, rate: Tensor, state: Tensor, staged: ScanStaged, count: Tensor) -> None:
-        """Commit what ``selective_scan`` staged."""
-
-    def fading_sum(self, log_decay: Tensor, x: Tensor, state: Tensor, staged: tuple[Tensor, Tensor], block: Block) -> Tensor:
-        """Return the state [B, C] after each token: ``exp(log_decay) state + x``, all [B, T, C]; staged twice [B, S, C]."""
-
-    def commit_fading_sum(self, state: Tensor, staged: tuple[Tensor, Tensor], count: Tensor) -> None:
-        """Commit what ``fading_sum`` staged."""
+    return bias
 
 
-class Kernels(RecurrentKernels, DraftingKernels, Protocol):
-    """State operations; every method may assume contiguous buffers."""
+def _source(block: Block, held: Tensor, length: int) -> Tensor:
+    """Return where the bias of each pair lies in the flattened profiles, int64 [T * R]."""
+    distance = (block.positions[:, None] - held).clamp(0, length - 1)  # negative ones are not visible
+    return (torch.arange(block.length)[:, None] * length + distance).flatten()
+
+
+class Kernels(Protocol):
+    """A kernel set; every method may assume contiguous buffers."""
+
+    def recurrence(self, kind: type[R]) -> R:
+        """Return the operations of a recurrence: the set's own subclass of ``kind``, or ``kind`` itself."""
 
     def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
         """Put rows [B, T, G, D] into buffer [B, R, G, D] in place, from row ``block.start`` on."""
@@ -158,9 +127,29 @@ class Kernels(RecurrentKernels, DraftingKernels, Protocol):
     def clear(self, state: Tensor, when: Tensor) -> None:
         """Fill state with zeros where ``when`` holds, whatever the memory held before, NaN included."""
 
+    def draw(self, scores: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
+        """Return the index int64 [1, N] of the best of each row, or, with a temperature above 0, of a draw by noise [1, N].
 
-class CoreKernels(CoreRecurrences, CoreDrafting):
-    """Core operators only: any backend, any build."""
+        temperature float32 [1]; noise in [0, 1) is a place in the running sum of softmax(scores / temperature).
+        """
+
+    def top_chance(self, scores: Tensor) -> Tensor:
+        """Return float32 [1, N]: the largest of softmax(scores)."""
+
+    def best_candidates(self, scores: Tensor, count: int) -> Tensor:
+        """Return the indices int64 [1, N, count] of the largest of each row, the largest first."""
+
+
+class CoreKernels:
+    """Core operators only: any backend, any build.
+
+    own: operations of recurrences by better operators, for subclasses. Scores that are NaN give some index within the row.
+    """
+
+    own: Sequence[Recurrence] = ()
+
+    def recurrence(self, kind: type[R]) -> R:
+        return next((each for each in self.own if isinstance(each, kind)), None) or kind()
 
     def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
         self.write_ring(buffer, rows, block.positions)
@@ -215,6 +204,17 @@ class CoreKernels(CoreRecurrences, CoreDrafting):
     def write_slot(self, slots: Tensor, value: Tensor, slot: Tensor) -> None:
         """Put value [B, 1, X, Y] into slots [B, N, X, Y] in place at index ``slot``, int64 [1]."""
         torch.ops.aten.index_put_(slots, [None, slot], value)
+
+    def draw(self, scores: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
+        total = (scores / torch.where(temperature > 0, temperature, 1.0)).softmax(-1).cumsum(-1)
+        drawn = (total <= noise.unsqueeze(-1) * total[..., -1:]).sum(-1).clamp(max=scores.shape[-1] - 1)
+        return torch.where(temperature > 0, drawn, scores.argmax(-1))
+
+    def top_chance(self, scores: Tensor) -> Tensor:
+        return scores.softmax(-1).amax(-1)
+
+    def best_candidates(self, scores: Tensor, count: int) -> Tensor:
+        return scores.topk(count, dim=-1).indices
 
 
 def _softmax(scores: Tensor, scoring: Scoring, visible: Visible) -> Tensor:

@@ -1,1 +1,1 @@
-"""The math of each recurrence: a fast form, and its naive twin beside it."""
+"""One file for each recurrence: its math, its inputs, a naive and a fast form, and the operations that layers call."""

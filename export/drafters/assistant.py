@@ -24,8 +24,7 @@ from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageE
 from hybridge.cache.families.attention import first_sharing, shared_source
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.attention import AttentionLayer
-from hybridge.cache.operations.drafting import DraftingKernels
-from hybridge.cache.operations.kernels import Scoring
+from hybridge.cache.operations.kernels import Kernels, Scoring
 from hybridge.export.drafters.block_layers import Chooser, Draws, Mlp, RmsNorm
 from hybridge.export.drafters.checkpoint import MOST_LAYERS, Angles, Fields, Rope, fill, load_rope, read_tensors, rotate
 from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, Target
@@ -332,7 +331,7 @@ class MaskedEmbedding(nn.Module):
         """Add the tokens of each cluster, int64 [count, size]."""
         self.clusters = constant(clusters)
 
-    def forward(self, hidden: Tensor, kernels: DraftingKernels) -> Tensor:
+    def forward(self, hidden: Tensor, kernels: Kernels) -> Tensor:
         """Return the candidates int64 [1, 1, C] of hidden [1, 1, H]."""
         best = kernels.best_candidates(self.centroids(hidden), self.best)
         return self.clusters.index_select(0, best.flatten()).view(1, 1, -1)
@@ -357,7 +356,7 @@ class AssistantWeights(nn.Module):
         """Return cos and sin at positions int64 [T] by the type of layer."""
         return {kind: rope.angles(positions) for kind, rope in self.ropes.items()}  # type: ignore[operator]  # a Rope each
 
-    def scores(self, hidden: Tensor, kernels: DraftingKernels) -> tuple[Tensor, Tensor | None]:
+    def scores(self, hidden: Tensor, kernels: Kernels) -> tuple[Tensor, Tensor | None]:
         """Return scores float32 [1, 1, C] of hidden [1, 1, H], and of which candidates [1, 1, C]; none where of all tokens."""
         if self.masked_embedding is None:
             return self.model.embed_tokens(hidden), None

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from hybridge.cache.block import Block
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.drafter import DrafterAttentionLayer, DrafterSlidingAttentionLayer
-from hybridge.cache.operations.drafting import DraftingKernels
-from hybridge.cache.operations.kernels import Scoring
+from hybridge.cache.operations.kernels import Kernels, Scoring
 from hybridge.export.drafters.block_config import BlockDrafterConfig, Convolution, Markov, Selector
 from hybridge.export.drafters.checkpoint import Angles, AttentionSizes, rotate
 
@@ -231,7 +230,7 @@ class Guesses:
 class Chooser:
     """How tokens are chosen: by what kernels, draws, and ids int64 [C] of what the scores are of, if not of all tokens."""
 
-    kernels: DraftingKernels
+    kernels: Kernels
     draws: Draws
     ids: Tensor | None = None
 

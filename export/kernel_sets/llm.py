@@ -1,20 +1,43 @@
-"""The runtime's own operators for state: ExecuTorch's ``llama::`` custom ops.
+"""Keep state by the runtime's own operators: ExecuTorch's ``llama::`` custom ops.
 
 They write rows in place and attend at the cost of the actual length, not of the buffer's. Importing this module registers them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from hybridge.cache.block import Block
 from hybridge.cache.operations.kernels import CoreKernels, Scoring, Visible
 from hybridge.cache.pinned import check
+from hybridge.cache.recurrences.gated_delta_rule import GatedDeltaRule
+from hybridge.cache.recurrences.recurrence import Recurrence
 from hybridge.export.pinned.stock_operators import llama as ops
+
+
+class LlmGatedDeltaRule(GatedDeltaRule):
+    """Compute the rule itself by the runtime's operator, and what is around it by core operators."""
+
+    def rule(
+        self, query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        decay = log_decay.exp()
+        if query.shape[2] > 1:
+            out, new_state = ops.gated_delta_rule(query, key, value, decay, beta, state)
+            return out, new_state
+        # One token at a time is what stock runners read, 1.4's included, whose operator wants one decay a key channel.
+        if decay.dim() == 3:
+            decay = decay.unsqueeze(-1).expand(-1, -1, -1, key.shape[-1])
+        out, new_state = ops.channelwise_gated_delta_rule(query, key, value, decay, beta, state)
+        return out, new_state
 
 
 class LlmKernels(CoreKernels):
     """See ``hybridge.cache.operations.kernels.Kernels``."""
+
+    own: Sequence[Recurrence] = (LlmGatedDeltaRule(),)
 
     def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
         ops.update_cache(rows, buffer, block.offset(buffer.shape[1]))
@@ -35,19 +58,6 @@ class LlmKernels(CoreKernels):
             mask = block.shared("additive", lambda: visible.additive, of=visible)
             out = ops.custom_sdpa(query, keys, values, 0, mask, 0.0, False, scoring.scale)
         return out
-
-    def gated_delta_rule(
-        self, query: Tensor, key: Tensor, value: Tensor, log_decay: Tensor, beta: Tensor, state: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        decay = log_decay.exp()
-        if query.shape[2] > 1:
-            out, new_state = ops.gated_delta_rule(query, key, value, decay, beta, state)
-            return out, new_state
-        # One token at a time is what stock runners read, 1.4's included, whose operator wants one decay a key channel.
-        if decay.dim() == 3:
-            decay = decay.unsqueeze(-1).expand(-1, -1, -1, key.shape[-1])
-        out, new_state = ops.channelwise_gated_delta_rule(query, key, value, decay, beta, state)
-        return out, new_state
 
     def write_slot(self, slots: Tensor, value: Tensor, slot: Tensor) -> None:
         index = slot.item()

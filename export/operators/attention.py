@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from hybridge.cache.block import Block
-from hybridge.cache.operations.drafting import CoreDrafting
 from hybridge.cache.operations.kernels import CoreKernels, Scoring, Visible
 from hybridge.cache.operations.quantized_rows import QuantizedRows
 from hybridge.cache.operations.ring import Ring
@@ -185,17 +184,17 @@ def draw(scores: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
 
     noise float32 [1, N], in [0, 1), decides the draw where temperature, float32 [1], is above 0.
     """
-    return CoreDrafting().draw(scores, noise, temperature)
+    return CoreKernels().draw(scores, noise, temperature)
 
 
 def top_chance(scores: Tensor) -> Tensor:
     """Return float32 [1, N]: the largest of softmax(scores), scores [1, N, C]."""
-    return CoreDrafting().top_chance(scores)
+    return CoreKernels().top_chance(scores)
 
 
 def best_candidates(scores: Tensor, count: int) -> Tensor:
     """Return the indices int64 [1, N, count] of the largest of scores [1, N, C], the largest first."""
-    return CoreDrafting().best_candidates(scores, count)
+    return CoreKernels().best_candidates(scores, count)
 
 
 def _indices(scores: Tensor, *shape: int) -> Tensor:

@@ -10,6 +10,9 @@ from torch import Tensor
 
 LIBRARY = torch.library.Library("hybridge", "DEF")
 
+ops = torch.ops.hybridge
+"""hybridge's own operators."""
+
 Reference = Callable[..., Any]
 
 

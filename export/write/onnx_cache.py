@@ -22,25 +22,16 @@ from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.layers.sliding_attention import SlidingAttentionLayer
 from hybridge.export.write.onnx_kernels import OnnxKernels, padded
+from hybridge.export.write.onnx_recurrences import RECURRENCES
 from hybridge.runtime.artifacts.manifest import LayerEntry, MethodEntry, OnnxStaged, OnnxStateEntry, TensorEntry
 from hybridge.runtime.artifacts.options import ExportOptions, shorter_verify
 
-KINDS = frozenset(
-    {
-        "full_attention",
-        "gated_delta_net",
-        "kimi_delta_attention",
-        "latent_attention",
-        "lightning_attention",
-        "mamba2",
-        "short_conv",
-        "sliding_attention",
-        "stateless",
-    }
+KINDS = frozenset({"full_attention", "latent_attention", "sliding_attention", "stateless"}).union(
+    *(each.layers for each in RECURRENCES)
 )
 """Kinds of layers that onnxruntime has operators for."""
 
-TRANSPOSED = frozenset({"lightning_attention", "mamba2"})
+TRANSPOSED = frozenset().union(*(each.layers for each in RECURRENCES if each.transposed))
 """Layers whose matrices are transposed in a HybridCache: [H, V, K]."""
 
 MOST_TOKENS = 1 << 20

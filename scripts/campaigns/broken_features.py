@@ -43,16 +43,16 @@ FEATURES = (
     Break(
         "a short convolution's state after a commit",
         "cache/layers/short_conv.py",
-        "self.kernels.shift(self.conv_state, self.staged_conv, count)",
-        "self.kernels.shift(self.conv_state, self.staged_conv, (count - 1).clamp(min=0))",
+        "self.conv.commit(self.conv_state, self.staged_conv, count)",
+        "self.conv.commit(self.conv_state, self.staged_conv, (count - 1).clamp(min=0))",
         "short_conv families exports",
     ),
     Break(
         "Mamba's groups of heads",
-        "cache/recurrences/state_space.py",
+        "cache/recurrences/linear_attention.py",
         "grouped.unsqueeze(2).expand(-1, -1, each, -1, -1).flatten(1, 2) if each > 1",
         "grouped.unsqueeze(1).expand(-1, each, -1, -1, -1).flatten(1, 2) if each > 1",
-        "mamba_families decayed_linear_attention families exports",
+        "mamba_families linear_attention families exports",
     ),
     Break(
         "sliding windows past the window",

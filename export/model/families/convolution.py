@@ -15,10 +15,8 @@ from hybridge.cache.families.convolution import CONVOLUTIONS
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.attention import AttentionLayer
 from hybridge.cache.layers.short_conv import DelayLayer, ShortConvLayer
-from hybridge.cache.operations.conv_window import ShortConvolution
-from hybridge.cache.operations.kernels import Scoring
-from hybridge.cache.operations.relative_bias import relative_bias
-from hybridge.cache.recurrences.dynamic_conv import dynamic_conv
+from hybridge.cache.operations.kernels import Scoring, relative_bias
+from hybridge.cache.recurrences.short_conv import ShortConvolution, dynamic_conv
 from hybridge.export.model.families.family import Adaptation, StatefulMixer, short_convolution
 
 

@@ -14,12 +14,12 @@ from transformers import PreTrainedModel
 import hybridge.export.source.text_model  # noqa: F401  transformers has no class for the text model with its head
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.attention import AttentionLayer
-from hybridge.cache.layers.gated_delta_net import GatedDeltaNetLayer, KimiDeltaAttentionLayer
 from hybridge.cache.layers.indexed_attention import KeyPoolLayer, provide
 from hybridge.cache.layers.latent_attention import LatentAttentionLayer
+from hybridge.cache.layers.recurrent import GatedDeltaNetLayer, KimiDeltaAttentionLayer
 from hybridge.cache.layers.short_conv import ShortConvLayer
 from hybridge.cache.operations.kernels import Scoring
-from hybridge.cache.recurrences.delta_gates import DeltaGates
+from hybridge.cache.recurrences.gated_delta_rule import DeltaGates
 from hybridge.export.model.families.family import Adaptation, Mixer, StatefulMixer, UngroupedRouter, short_convolution
 from hybridge.export.pinned.transformers import replace_method, rotate
 from hybridge.export.source.text_model import decoder_of

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.layer import CacheLayer
-from hybridge.cache.operations.conv_window import ShortConvolution
+from hybridge.cache.recurrences.short_conv import ShortConvolution
 from hybridge.export.pinned.transformers import activations
 
 Mixer = Callable[[Any, HybridCache], nn.Module]

@@ -14,12 +14,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.cache.layers.lightning_attention import LightningAttentionLayer
-from hybridge.cache.layers.mamba import MambaLayer
-from hybridge.cache.layers.mamba2 import Mamba2Layer
-from hybridge.cache.layers.rg_lru import RgLruLayer
-from hybridge.cache.operations.conv_window import swapped
-from hybridge.cache.recurrences.state_space import LinearAttention, Selected, StepSize
+from hybridge.cache.layers.recurrent import LightningAttentionLayer, Mamba2Layer, MambaLayer, RgLruLayer
+from hybridge.cache.recurrences.linear_attention import LinearWeights, StepSize
+from hybridge.cache.recurrences.recurrence import swapped
+from hybridge.cache.recurrences.selective_scan import Selected
 from hybridge.export.model.families.family import Adaptation, StatefulMixer, short_convolution
 from hybridge.export.source.text_model import decoder_of
 
@@ -37,7 +35,7 @@ class Mamba2(StatefulMixer):
         m: Any = original
         layer = self.cache_layer(Mamba2Layer, "mamba")
         layer.convolution = short_convolution(m.conv1d, m.activation)
-        layer.weights = lambda: LinearAttention(rate=-m.A_log.float().exp(), skip=m.D.float(), groups=layer.groups)
+        layer.weights = lambda: LinearWeights(rate=-m.A_log.float().exp(), skip=m.D.float(), groups=layer.groups)
 
     def forward(self, hidden_states: Tensor, **_: Any) -> Tensor:
         m: Any = self.original
@@ -162,8 +160,8 @@ class LightningAttention(StatefulMixer):
         self.rate = nn.Parameter(-m.slope_rate.detach().flatten(), requires_grad=False)
         self.cache_layer(LightningAttentionLayer).weights = self._weights
 
-    def _weights(self) -> LinearAttention:
-        return LinearAttention(rate=self.rate, groups=len(self.rate), by_head=True)
+    def _weights(self) -> LinearWeights:
+        return LinearWeights(rate=self.rate, groups=len(self.rate), by_head=True)
 
     def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
         m: Any = self.original

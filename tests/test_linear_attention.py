@@ -9,8 +9,7 @@ from torch import Tensor
 
 from hybridge.cache import HybridCache
 from hybridge.cache.errors import CheckpointError
-from hybridge.cache.recurrences.decayed_linear_attention import decayed_linear_attention, decayed_linear_attention_naive
-from hybridge.cache.recurrences.state_space import StepSize
+from hybridge.cache.recurrences.linear_attention import StepSize, linear_attention_chunked, linear_attention_naive
 
 
 def inputs(tokens: int, *, strength: float = 1.0, heads: int = 3, key_dim: int = 11, value_dim: int = 7) -> list[Tensor]:
@@ -26,8 +25,8 @@ def inputs(tokens: int, *, strength: float = 1.0, heads: int = 3, key_dim: int =
 def test_a_chunk_is_the_naive_recurrence(tokens: int, strength: float) -> None:
     """As precise after strong decays, which take the digits of a running sum, as after weak ones."""
     args = inputs(tokens, strength=strength)
-    exact = decayed_linear_attention_naive(*(x.double() for x in args))
-    for fast, naive in zip(decayed_linear_attention(*args), exact, strict=True):
+    exact = linear_attention_naive(*(x.double() for x in args))
+    for fast, naive in zip(linear_attention_chunked(*args), exact, strict=True):
         assert fast.shape == naive.shape
         assert (fast - naive).abs().max() <= 2e-6 * naive.abs().max()
 
@@ -40,9 +39,9 @@ def test_identity_steps_leave_the_state_alone(count: int, by_key: bool) -> None:
     real = torch.arange(17) < count
     nothing = [torch.where(real, x, 0.0) for x in (key, value, log_decay)]
     padded = (query, nothing[0] if by_key else key, value if by_key else nothing[1], nothing[2], state)
-    out, after = decayed_linear_attention(*padded)
+    out, after = linear_attention_chunked(*padded)
     first = [x[..., :count] for x in (query, key, value, log_decay)]
-    expected, exact = decayed_linear_attention_naive(*first, state) if count else (out[..., :0], state)
+    expected, exact = linear_attention_naive(*first, state) if count else (out[..., :0], state)
     torch.testing.assert_close(out[..., :count], expected, rtol=2e-5, atol=2e-5)
     torch.testing.assert_close(after, exact, rtol=2e-5, atol=2e-5)
 
@@ -61,10 +60,10 @@ def test_step_sizes_stay_between_their_limits(low: float, high: float, bias: Ten
 
 def test_pieces_are_the_whole() -> None:
     *streams, state = inputs(23)
-    whole, last = decayed_linear_attention(*streams, state)
+    whole, last = linear_attention_chunked(*streams, state)
     outputs = []
     for start, end in [(0, 9), (9, 10), (10, 23)]:
-        out, state = decayed_linear_attention(*(x[..., start:end] for x in streams), state)
+        out, state = linear_attention_chunked(*(x[..., start:end] for x in streams), state)
         outputs.append(out)
     torch.testing.assert_close(torch.cat(outputs, dim=-1), whole, rtol=2e-5, atol=2e-5)
     torch.testing.assert_close(state, last, rtol=2e-5, atol=2e-5)
