@@ -58,7 +58,7 @@ WRONG_USAGE = {
     "run {artifact} --prompt hi --prompt-lookup --no-speculation": "exclude each other; give one of them",
     "run {artifact} --prompt hi --mtp": "has no drafter of its own; export it with --drafter FOLDER, or with --mtp",
     "chat {artifact}": "has no chat template",
-    "chat {artifact} --mtp": "has no drafter of its own",
+    "chat {artifact} --drafter": "has no drafter of its own",
     "bench --draft {artifact}": "--draft needs the target's artifact before it",
     "export {checkpoint} -o {tmp}/out --max-seq-len 64 --mtp --draft-len 0": "Invalid value for '--draft-len'",
     "run {artifact} --prompt": "Option '--prompt' requires an argument",

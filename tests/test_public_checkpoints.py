@@ -88,7 +88,7 @@ def test_its_template_takes_variables(exported_qwen: Path) -> None:
 @pytest.mark.slow
 def test_the_commands_run_and_chat(exported_qwen: Path) -> None:
     for words in (("run", "--prompt", "hybrid models"), ("chat", "--template-arg", "enable_thinking=false")):
-        command = [SCRIPT, words[0], exported_qwen, *words[1:], "--mtp", "--max-new-tokens", "4"]
+        command = [SCRIPT, words[0], exported_qwen, *words[1:], "--drafter", "--max-new-tokens", "4"]
         done = subprocess.run(command, input="hi\n", check=False, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip()

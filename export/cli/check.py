@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -43,7 +43,6 @@ def validate(
     ] = None,
     programs: Annotated[int, typer.Option(min=0, help="Random programs of 40 operations each.")] = DEFAULT_PROGRAMS,
     seed: Annotated[int, typer.Option(help="Of the random programs and prompts.")] = 0,
-    runtime: Annotated[Literal["python", "native"] | None, typer.Option(hidden=True)] = None,
     report: ReportOption = None,
     html: HtmlOption = None,
     json: JsonOption = False,
@@ -61,8 +60,6 @@ def validate(
     from hybridge.export.source.files import ignored_parts
 
     steps = ConsoleProgress(err)
-    if runtime is not None:
-        steps.warn("--runtime does nothing any more, and will be gone: there is one runtime, the native core.")
     source = resolve_checkpoint(against, adapter or (), tokenizer)
     result = validate_session(artifact, source, steps, programs=programs, seed=seed)
     for text in ignored_parts(source.path):

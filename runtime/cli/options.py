@@ -78,7 +78,7 @@ class DrafterOptions:
     draft: Annotated[Path | None, typer.Option("--draft", help="Draft with this model, an artifact too.")] = None
     lookup: Annotated[bool, typer.Option("--prompt-lookup", help="Draft from what the text has already (the default).")] = False
     own: Annotated[
-        bool, typer.Option("--drafter", "--mtp", help="Draft with the artifact's own drafter, if it was exported with one.")
+        bool, typer.Option("--drafter", help="Draft with the artifact's own drafter, if it was exported with one.")
     ] = False
     plain: Annotated[bool, typer.Option("--no-speculation", help="Decode plainly, without a drafter.")] = False
 
