@@ -396,27 +396,16 @@ hybridge_status hybridge_cache_info(hybridge_cache cache, hybridge_cached* cache
   });
 }
 
-hybridge_status hybridge_model_cache(hybridge_model model, size_t bytes) {
-  return of(model, [&](OpenModel& it) {
-    it.cache = std::make_unique<hybridge::PrefixCache>(bytes);
-    return HYBRIDGE_OK;
-  });
-}
-
-hybridge_status hybridge_model_cached(hybridge_model model, hybridge_cached* cached) {
-  if (cached == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
-  return of(model, [&](OpenModel& it) {
-    *cached = {it.cache->size(), it.cache->bytes()};
-    return HYBRIDGE_OK;
-  });
-}
-
-hybridge_status hybridge_bring_to(hybridge_session session, const int64_t* tokens, size_t count, size_t* known) {
+hybridge_status hybridge_bring_to(hybridge_session session, hybridge_cache cache, const int64_t* tokens, size_t count, size_t* known) {
   if (tokens == nullptr || count == 0) return HYBRIDGE_INVALID_ARGUMENT;
   return change(session, [&](OpenSession& it) {
-    const auto found = hybridge::bring_to(*it.session, span(tokens, count), *it.of->cache);
-    if (found.ok() && known != nullptr) *known = static_cast<size_t>(*found);
-    return answer(found);
+    const auto found = handles<OpenCache>().find(cache);
+    if (cache != 0 && found == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    if (found != nullptr && found->of->model->fingerprint() != it.of->model->fingerprint()) return HYBRIDGE_INVALID_ARGUMENT;
+    hybridge::PrefixCache none(0);
+    const auto unread = hybridge::bring_to(*it.session, span(tokens, count), found != nullptr ? *found->kept : none);
+    if (unread.ok() && known != nullptr) *known = static_cast<size_t>(*unread);
+    return answer(unread);
   });
 }
 

@@ -90,15 +90,16 @@ fun checkpoints(model: HybridgeModel, session: HybridgeSession, prompt: LongArra
     refused(Status.INVALID_HANDLE) { session.resume(first) }
     second.close()
 
-    refused(Status.INVALID_ARGUMENT) { model.cache(-1) }
+    refused(Status.INVALID_ARGUMENT) { PrefixCache(model, -1) }
     refused(Status.INVALID_ARGUMENT) { session.bringTo(longArrayOf()) }
-    model.cache(1L shl 26)
+    val cache = PrefixCache(model, 1L shl 26)
     session.reset()
     val shorter = prompt.copyOf(prompt.size - 4)
-    val known = listOf(shorter, prompt, prompt.copyOf(prompt.size - 2)).map { session.bringTo(it) }
+    val known = listOf(shorter, prompt, prompt.copyOf(prompt.size - 2)).map { session.bringTo(it, cache) }
     expect(known == listOf(0, shorter.size, shorter.size)) { "known: $known" }
     expect(session.tokens.contentEquals(prompt.copyOf(prompt.size - 2))) { "brought" }
-    model.cache(0)
+    cache.close()
+    refused(Status.INVALID_HANDLE) { session.bringTo(prompt, cache) }
 }
 
 fun endings(session: HybridgeSession, prompt: LongArray, plain: List<Long>) {

@@ -7,7 +7,6 @@ import re
 FOR_PYTHON = {
     "hybridge_failure",
     "hybridge_model_verify_lens",
-    "hybridge_model_cached",
     "hybridge_model_ask",
     "hybridge_slot_tokens",
     "hybridge_keep_hidden",
@@ -15,7 +14,7 @@ FOR_PYTHON = {
     *("hybridge_begin", "hybridge_next", "hybridge_end", "hybridge_progress", "hybridge_proposed"),
     *("hybridge_program_open", "hybridge_note", "hybridge_buffers", "hybridge_hidden"),
     *("hybridge_checkpoint_parts", "hybridge_checkpoint_part", "hybridge_checkpoint_read"),
-    *(f"hybridge_cache_{name}" for name in ("open", "close", "add", "find", "clear", "info")),
+    *(f"hybridge_cache_{name}" for name in ("add", "find", "clear", "info")),
 }
 """What apps do without: a generator's rounds, programs and drafters in another language, states and checkpoints in parts."""
 

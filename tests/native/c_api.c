@@ -396,22 +396,25 @@ static void checkpoints(
 // A text that begins like an earlier one is read from there on; and from what the session has where no checkpoint is kept.
 static void brought(hybridge_model model, hybridge_session session, const int64_t* prompt, size_t count) {
   size_t known = 99;
+  hybridge_cache cache;
+  OK(hybridge_cache_open(model, 64 << 20, &cache));
+  const hybridge_cache caches[] = {0, cache};
   for (int kept = 0; kept < 2; ++kept) {
-    OK(hybridge_model_cache(model, kept ? 64 << 20 : 0));
     OK(hybridge_reset(session));
-    OK(hybridge_bring_to(session, prompt, count - 4, &known));
+    OK(hybridge_bring_to(session, caches[kept], prompt, count - 4, &known));
     if (known != 0) exit(8);
-    OK(hybridge_bring_to(session, prompt, count, &known));
+    OK(hybridge_bring_to(session, caches[kept], prompt, count, &known));
     if (known != count - 4 || !is_text(session, prompt, count)) exit(8);
-    OK(hybridge_bring_to(session, prompt, count - 2, &known));
+    OK(hybridge_bring_to(session, caches[kept], prompt, count - 2, &known));
     if (known != (kept ? count - 4 : 0) || !is_text(session, prompt, count - 2)) exit(8);
   }
   const int64_t wrong = -1;
-  CHECK(hybridge_bring_to(session, &wrong, 1, NULL), HYBRIDGE_INVALID_ARGUMENT);
-  OK(hybridge_bring_to(session, prompt, count, NULL));
-  CHECK(hybridge_bring_to(session, NULL, 3, &known), HYBRIDGE_INVALID_ARGUMENT);
-  CHECK(hybridge_bring_to(session, prompt, 0, &known), HYBRIDGE_INVALID_ARGUMENT);
-  CHECK(hybridge_model_cache(session, 1), HYBRIDGE_INVALID_HANDLE);
+  CHECK(hybridge_bring_to(session, 0, &wrong, 1, NULL), HYBRIDGE_INVALID_ARGUMENT);
+  OK(hybridge_bring_to(session, cache, prompt, count, NULL));
+  CHECK(hybridge_bring_to(session, cache, NULL, 3, &known), HYBRIDGE_INVALID_ARGUMENT);
+  CHECK(hybridge_bring_to(session, cache, prompt, 0, &known), HYBRIDGE_INVALID_ARGUMENT);
+  OK(hybridge_cache_close(cache));
+  CHECK(hybridge_bring_to(session, cache, prompt, count, &known), HYBRIDGE_INVALID_HANDLE);
   if (!is_text(session, prompt, count)) exit(8);
 }
 

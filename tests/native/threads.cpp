@@ -33,13 +33,13 @@ Text tokens(hybridge_session session) {
 }
 
 // What a session holds after a prompt and what it generates behind it, saved and loaded, kept and resumed in between.
-Text talk(hybridge_session session, const Text& prompt, const std::string& state) {
+Text talk(hybridge_session session, hybridge_cache cache, const Text& prompt, const std::string& state) {
   hybridge_generation options{};
   options.max_new_tokens = 12;
   options.drafter = HYBRIDGE_PROMPT_LOOKUP;
   hybridge_checkpoint kept = 0;
   OK(hybridge_reset(session));
-  OK(hybridge_bring_to(session, prompt.data(), prompt.size() - 1, nullptr));
+  OK(hybridge_bring_to(session, cache, prompt.data(), prompt.size() - 1, nullptr));
   OK(hybridge_checkpoint_make(session, &kept));
   OK(hybridge_snapshot(session, 0));
   OK(hybridge_save(session, state.c_str(), nullptr));
@@ -88,19 +88,21 @@ struct Program {
   void alone() {
     const hybridge_model model = open();
     const hybridge_session one = session(model);
-    for (int i = 0; i < THREADS; ++i) expected.push_back(talk(one, prompts[size_t(i)], state(i)));
+    for (int i = 0; i < THREADS; ++i) expected.push_back(talk(one, 0, prompts[size_t(i)], state(i)));
     OK(hybridge_session_close(one));
     OK(hybridge_model_close(model));
   }
 
   void sessions_of_one_model() const {
     const hybridge_model model = open();
-    OK(hybridge_model_cache(model, 1 << 20));
+    hybridge_cache cache = 0;
+    OK(hybridge_cache_open(model, 1 << 20, &cache));
     in_threads([&](int thread) {
       const hybridge_session own = session(model);
-      for (int i = 0; i < rounds; ++i) compare(talk(own, prompts[size_t(thread)], state(thread)), thread);
+      for (int i = 0; i < rounds; ++i) compare(talk(own, cache, prompts[size_t(thread)], state(thread)), thread);
       OK(hybridge_session_close(own));
     });
+    OK(hybridge_cache_close(cache));
     OK(hybridge_model_close(model));
   }
 
@@ -110,7 +112,7 @@ struct Program {
         const hybridge_model model = open();
         const hybridge_session own = session(model);
         OK(hybridge_model_close(model));
-        compare(talk(own, prompts[size_t(thread)], state(thread)), thread);
+        compare(talk(own, 0, prompts[size_t(thread)], state(thread)), thread);
         OK(hybridge_session_close(own));
       }
     });

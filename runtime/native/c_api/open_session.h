@@ -39,16 +39,14 @@ struct OpenModel {
 
   std::shared_ptr<const Model> model;
   std::shared_ptr<Turn> turn;
-  std::unique_ptr<PrefixCache> cache = std::make_unique<PrefixCache>(0);
 };
 
-// It goes before its model does, whose cache may share rows with it.
 struct OpenCheckpoint {
   std::shared_ptr<OpenModel> of;
   std::shared_ptr<const Checkpoint> kept;
 };
 
-// Checkpoints by their texts; they go before their model does.
+// Checkpoints by their texts.
 struct OpenCache {
   std::shared_ptr<OpenModel> of;
   std::unique_ptr<PrefixCache> kept;

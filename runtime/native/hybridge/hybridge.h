@@ -344,16 +344,10 @@ typedef struct hybridge_cached {
 
 hybridge_status hybridge_cache_info(hybridge_cache cache, hybridge_cached* cached);
 
-// Lets the model keep checkpoints of at most `bytes` by their texts, for all of its sessions; those of before are forgotten, and 0
-// keeps none, as it is at first.
-hybridge_status hybridge_model_cache(hybridge_model model, size_t bytes);
-
-// How many it keeps so.
-hybridge_status hybridge_model_cached(hybridge_model model, hybridge_cached* cached);
-
-// Leaves the session at a text of at least one token, without reading what it or a kept checkpoint knows: so many tokens in
-// `known`, which may be null. Where it fails, the session is at a beginning of the text.
-hybridge_status hybridge_bring_to(hybridge_session session, const int64_t* tokens, size_t count, size_t* known);
+// Leaves the session at a text of at least one token, without reading what it or a checkpoint of `cache` knows: so many tokens in
+// `known`, which may be null. Checkpoints of what it reads go into the cache; 0 is none, and one of another model is
+// HYBRIDGE_INVALID_ARGUMENT. Where it fails, the session is at a beginning of the text.
+hybridge_status hybridge_bring_to(hybridge_session session, hybridge_cache cache, const int64_t* tokens, size_t count, size_t* known);
 
 // Text behind the prompt. options null: 64 tokens, the fastest length, prompt lookup, greedy. on_token and generated may be null.
 hybridge_status hybridge_generate(

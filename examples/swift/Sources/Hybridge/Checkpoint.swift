@@ -20,3 +20,17 @@ public final class Checkpoint: Sendable {
 
   deinit { hybridge_checkpoint_close(handle) }
 }
+
+/// Checkpoints of at most so many bytes by their texts, for `Session.bring(to:cache:)` of all sessions of a model; what was used
+/// least recently goes first.
+public final class PrefixCache: Sendable {
+  let handle: hybridge_cache
+
+  public init(_ model: Model, bytes: Int) throws {
+    var handle: hybridge_cache = 0
+    try expectOK(bytes < 0 ? HYBRIDGE_INVALID_ARGUMENT : hybridge_cache_open(model.handle, bytes, &handle))
+    self.handle = handle
+  }
+
+  deinit { hybridge_cache_close(handle) }
+}

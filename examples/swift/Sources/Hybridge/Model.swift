@@ -37,12 +37,6 @@ public final class Model: Sendable {
 
   deinit { hybridge_model_close(handle) }
 
-  /// Keeps checkpoints of at most so many bytes by their texts, for `Session.bring(to:)` of all sessions; those of before are
-  /// forgotten, and 0 keeps none, as it is at first.
-  public func cache(bytes: Int) throws {
-    try expectOK(bytes < 0 ? HYBRIDGE_INVALID_ARGUMENT : hybridge_model_cache(handle, bytes))
-  }
-
   private static func open(_ path: String) throws -> hybridge_model {
     var handle: hybridge_model = 0
     try expectOK(hybridge_model_open(path, &handle))

@@ -69,12 +69,12 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
   /// Goes on where a checkpoint of this model was made, bit for bit. All slots are empty then.
   public func resume(_ checkpoint: Checkpoint) throws { try call { hybridge_resume(handle, checkpoint.handle) } }
 
-  /// Leaves the session at a text, without reading what it or a checkpoint of `Model.cache` knows: so many tokens are returned.
-  /// Where it fails, the session is at a beginning of the text.
+  /// Leaves the session at a text, without reading what it or a checkpoint of `cache` knows: so many tokens are returned.
+  /// Checkpoints of what it reads go into the cache. Where it fails, the session is at a beginning of the text.
   @discardableResult
-  public func bring(to text: [Int64]) throws -> Int {
+  public func bring(to text: [Int64], cache: PrefixCache? = nil) throws -> Int {
     var known = 0
-    try call { hybridge_bring_to(handle, text, text.count, &known) }
+    try call { hybridge_bring_to(handle, cache?.handle ?? 0, text, text.count, &known) }
     return known
   }
 

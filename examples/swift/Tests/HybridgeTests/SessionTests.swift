@@ -81,15 +81,15 @@ final class SessionTests: XCTestCase {
     XCTAssertEqual(try other.committed, prompt + [plain[0]])
     XCTAssertEqual(best(try other.decode(plain[1])[...]), plain[2])
 
-    try model.cache(bytes: 1 << 26)
+    let cache = try PrefixCache(model, bytes: 1 << 26)
     try session.reset()
     let shorter = Array(prompt.dropLast(4))
-    XCTAssertEqual(try session.bring(to: shorter), 0)
-    XCTAssertEqual(try session.bring(to: prompt), shorter.count)
-    XCTAssertEqual(try session.bring(to: Array(prompt.dropLast(2))), shorter.count)
+    XCTAssertEqual(try session.bring(to: shorter, cache: cache), 0)
+    XCTAssertEqual(try session.bring(to: prompt, cache: cache), shorter.count)
+    XCTAssertEqual(try session.bring(to: Array(prompt.dropLast(2)), cache: cache), shorter.count)
     XCTAssertEqual(try session.committed, Array(prompt.dropLast(2)))
     refused(.invalidArgument) { try session.bring(to: []) }
-    refused(.invalidArgument) { try model.cache(bytes: -1) }
+    refused(.invalidArgument) { try PrefixCache(model, bytes: -1) }
   }
 
   func testASeedGivesTheSameTextWithPromptLookup() throws {

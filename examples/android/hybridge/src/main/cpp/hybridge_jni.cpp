@@ -170,9 +170,17 @@ NATIVE(jint, modelEosIds)(JNIEnv* env, jclass, jlong model, jlongArray ids, jlon
   });
 }
 
-NATIVE(jint, modelCache)(JNIEnv*, jclass, jlong model, jlong bytes) {
-  return bytes < 0 ? HYBRIDGE_INVALID_ARGUMENT : hybridge_model_cache(handle(model), static_cast<size_t>(bytes));
+NATIVE(jint, cacheOpen)(JNIEnv* env, jclass, jlong model, jlong bytes, jlongArray cache) {
+  return guarded([&] {
+    hybridge_cache opened = 0;
+    const hybridge_status status =
+        bytes < 0 ? HYBRIDGE_INVALID_ARGUMENT : hybridge_cache_open(handle(model), static_cast<size_t>(bytes), &opened);
+    if (status == HYBRIDGE_OK) put(env, cache, {static_cast<int64_t>(opened)});
+    return status;
+  });
 }
+
+NATIVE(jint, cacheClose)(JNIEnv*, jclass, jlong cache) { return hybridge_cache_close(handle(cache)); }
 
 NATIVE(jint, sessionOpen)(JNIEnv* env, jclass, jlong model, jlongArray session) {
   return guarded([&] {
@@ -255,11 +263,11 @@ NATIVE(jint, resume)(JNIEnv*, jclass, jlong session, jlong checkpoint) {
   return hybridge_resume(handle(session), handle(checkpoint));
 }
 
-NATIVE(jint, bringTo)(JNIEnv* env, jclass, jlong session, jlongArray text, jlongArray known) {
+NATIVE(jint, bringTo)(JNIEnv* env, jclass, jlong session, jlong cache, jlongArray text, jlongArray known) {
   return guarded([&] {
     const std::vector<int64_t> ids = tokens(env, text);
     size_t found = 0;
-    const hybridge_status status = hybridge_bring_to(handle(session), ids.data(), ids.size(), &found);
+    const hybridge_status status = hybridge_bring_to(handle(session), handle(cache), ids.data(), ids.size(), &found);
     if (status == HYBRIDGE_OK) put(env, known, {static_cast<int64_t>(found)});
     return status;
   });

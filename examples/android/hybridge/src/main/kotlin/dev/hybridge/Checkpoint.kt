@@ -23,3 +23,16 @@ public class Checkpoint internal constructor(internal val handle: Long) : AutoCl
         Native.checkpointClose(handle) // which refuses a handle that is closed
     }
 }
+
+/**
+ * Checkpoints of at most so many [bytes] by their texts, for [HybridgeSession.bringTo] of all sessions of [model]; what was used
+ * least recently goes first.
+ */
+public class PrefixCache(model: HybridgeModel, bytes: Long) : AutoCloseable {
+    internal val handle = LongArray(1).also { made -> expectOk { Native.cacheOpen(model.handle, bytes, made) } }[0]
+
+    /** A second one does nothing. */
+    override fun close() {
+        Native.cacheClose(handle) // which refuses a handle that is closed
+    }
+}

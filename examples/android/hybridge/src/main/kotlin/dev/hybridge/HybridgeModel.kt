@@ -40,12 +40,6 @@ public class HybridgeModel(file: File) : AutoCloseable {
         return HybridgeSession(session[0], info)
     }
 
-    /**
-     * Keeps checkpoints of at most so many [bytes] by their texts, for [HybridgeSession.bringTo] of all sessions; those of before
-     * are forgotten, and 0 keeps none, as it is at first.
-     */
-    public fun cache(bytes: Long): Unit = expectOk { Native.modelCache(handle, bytes) }
-
     /** May come before the sessions'; a second one does nothing. */
     override fun close() {
         Native.modelClose(handle) // which refuses a handle that is closed

@@ -51,12 +51,12 @@ public class HybridgeSession internal constructor(private val handle: Long, priv
     public fun resume(checkpoint: Checkpoint): Unit = call { Native.resume(handle, checkpoint.handle) }
 
     /**
-     * Leaves the session at [text], without reading what it or a checkpoint of [HybridgeModel.cache] knows: so many tokens are
-     * returned. Where it fails, the session is at a beginning of the text.
+     * Leaves the session at [text], without reading what it or a checkpoint of [cache] knows: so many tokens are returned.
+     * Checkpoints of what it reads go into the cache. Where it fails, the session is at a beginning of the text.
      */
-    public fun bringTo(text: LongArray): Int {
+    public fun bringTo(text: LongArray, cache: PrefixCache? = null): Int {
         val known = LongArray(1)
-        call { Native.bringTo(handle, text, known) }
+        call { Native.bringTo(handle, cache?.handle ?: 0, text, known) }
         return known[0].toInt()
     }
 

@@ -20,7 +20,9 @@ internal object Native {
 
     @JvmStatic external fun modelEosIds(model: Long, ids: LongArray?, count: LongArray): Int
 
-    @JvmStatic external fun modelCache(model: Long, bytes: Long): Int
+    @JvmStatic external fun cacheOpen(model: Long, bytes: Long, cache: LongArray): Int
+
+    @JvmStatic external fun cacheClose(cache: Long): Int
 
     @JvmStatic external fun sessionOpen(model: Long, session: LongArray): Int
 
@@ -54,7 +56,7 @@ internal object Native {
 
     @JvmStatic external fun resume(session: Long, checkpoint: Long): Int
 
-    @JvmStatic external fun bringTo(session: Long, text: LongArray, known: LongArray): Int
+    @JvmStatic external fun bringTo(session: Long, cache: Long, text: LongArray, known: LongArray): Int
 
     @JvmStatic external fun generate(
         session: Long,
