@@ -56,7 +56,7 @@ WRONG_USAGE = {
     "run {artifact} --prompt hi --min-p 2": "min_p is 2.0, but must lie between 0 and 1",
     "run {artifact} --prompt hi --repetition-penalty 0": "repetition_penalty is 0.0, but must lie between 1e-06 and 1000000",
     "run {artifact} --prompt hi --prompt-lookup --no-speculation": "exclude each other; give one of them",
-    "run {artifact} --prompt hi --mtp": "has no drafter of its own; export it with --drafter FOLDER, or with --mtp",
+    "run {artifact} --prompt hi --drafter": "has no drafter of its own; export it with --drafter FOLDER, or with --mtp",
     "chat {artifact}": "has no chat template",
     "chat {artifact} --drafter": "has no drafter of its own",
     "bench --draft {artifact}": "--draft needs the target's artifact before it",
