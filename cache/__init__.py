@@ -1,4 +1,8 @@
-"""Export-friendly static state for hybrid language models. Each name is imported at its first use."""
+"""Keep the state of hybrid language models in fixed buffers, for eager use and for export.
+
+Uses torch alone, and nothing of ``hybridge.export`` and ``hybridge.runtime``. Each name is imported at its first use, so that
+the command line starts without torch.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -6,17 +10,18 @@ from hybridge.cache.imports import deferred
 
 if TYPE_CHECKING:
     from hybridge.cache.block import Block, CacheSizes
-    from hybridge.cache.defaults import DEFAULT_MAX_SEQ_LEN
     from hybridge.cache.hybrid_cache import HybridCache, Snapshot
     from hybridge.cache.layers.layer import CacheLayer
 
 __all__ = ["DEFAULT_MAX_SEQ_LEN", "Block", "CacheLayer", "CacheSizes", "HybridCache", "Snapshot"]
 
-if not TYPE_CHECKING:  # else a type checker would believe in every name
+DEFAULT_MAX_SEQ_LEN = 2048
+"""Tokens that a cache holds if the caller does not say."""
+
+if not TYPE_CHECKING:  # otherwise a type checker would accept every name
     __getattr__ = deferred(
         __name__,
         {
-            "DEFAULT_MAX_SEQ_LEN": "hybridge.cache.defaults",
             "Block": "hybridge.cache.block",
             "CacheLayer": "hybridge.cache.layers.layer",
             "CacheSizes": "hybridge.cache.block",

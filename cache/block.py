@@ -1,27 +1,24 @@
-"""One call's tokens as every layer sees them, and the fixed sizes that all layers share."""
+"""Define the tokens of one call as every layer sees them, and the fixed sizes that all layers share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-
-from hybridge.cache.pinned import check
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSizes:
-    """Sizes that fix every buffer, in tokens but for ``batch_size`` and ``snapshot_slots``.
+    """Sizes that fix every buffer, in tokens except for ``batch_size`` and ``snapshot_slots``.
 
-    dtype is that of keys, values and conv windows; recurrent states are float32 always, as in every reference. kv_dtype,
-    float16 or int8, is what keys and values of full attention are rounded to; none leaves them. behind_window: positions
-    behind a window that are kept too, for a drafter that sees them.
+    dtype: of keys, values and conv windows; recurrent states are always float32, as in every reference. kv_dtype: float16 or
+    int8 to round keys and values of full attention to it, None to keep them. behind_window: positions behind a window that
+    are kept for a drafter that sees them.
     """
 
     max_seq_len: int
@@ -43,9 +40,9 @@ class CacheSizes:
 class Block:
     """T tokens to run over the state.
 
-    start: int64 [1], the position of the first; count: int64 [1], how many of them are real (the others are padding and
-    leave the state unchanged); tentative: stage the block for a later ``commit`` and leave the committed state alone.
-    ahead: by how much the tokens' positions in the text are higher, for state that begins behind the text's first tokens.
+    start: int64 [1], the position of the first. count: int64 [1], the number of real tokens; the others are padding and leave
+    the state unchanged. tentative: stage the block for a later ``commit`` and leave the committed state alone. ahead: added to
+    positions to get positions in the text, for state that begins behind the text's first tokens.
     """
 
     start: Tensor
@@ -71,24 +68,12 @@ class Block:
         return self.shared("real", lambda: torch.arange(self.length) < self.count)
 
     def shared(self, key: Hashable, compute: Callable[[], T], of: object = None) -> T:
-        """What ``compute`` gives, once for each block and object ``of``: masks that every layer of the same shape asks for.
+        """Return what ``compute`` returned at the first call with this key and object ``of``: layers share masks this way.
 
         The object itself counts, not its equals: two tensors cannot be compared without looking at all their elements.
         """
-        # The object is kept beside its result: were it gone, another one could be given the same id.
+        # The object is kept beside its result: once it is gone, another one may get the same id.
         entry = (key, id(of))
         if entry not in self._shared:
             self._shared[entry] = of, compute()
         return self._shared[entry][1]  # type: ignore[no-any-return]
-
-    def offset(self, rows: int) -> int:
-        """Return ``start`` as a number for operators that take one, known to leave room for the block in ``rows`` rows."""
-        check(self._offset >= 0)
-        check(self._offset + self.length <= rows)
-        return self._offset
-
-    @cached_property
-    def _offset(self) -> int:
-        # Once for each block: under torch.export every item() is one more symbol to carry through the lowering.
-        offset: int = self.start.item()  # type: ignore[assignment]  # a symbol while exporting
-        return offset

@@ -10,8 +10,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
+from hybridge.cache import DEFAULT_MAX_SEQ_LEN
 from hybridge.cache.block import Block, CacheSizes
-from hybridge.cache.defaults import DEFAULT_MAX_SEQ_LEN
 from hybridge.cache.errors import SnapshotError, UsageError
 from hybridge.cache.families import Config, build_layers, config_dtype
 from hybridge.cache.layers.layer import CacheLayer
@@ -192,7 +192,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
         return (slot >= 0) & (slot <= last), slot.clamp(0, last)
 
     def _moved(self, done: Tensor, length: Tensor) -> Tensor:
-        """Drop the staged block and take the new length where ``done``; the answer of a slot operation."""
+        """Drop the staged block and take the new length where ``done``; return the answer of a slot operation."""
         self.staged.copy_(torch.where(done, 0, self.staged))
         self.length.copy_(torch.where(done, length, self.length))
         self.count(done)
@@ -222,12 +222,12 @@ class HybridCache(TransformersCacheApi, nn.Module):
         self.clear(torch.ones(1, dtype=torch.bool))
 
     def bounded_buffers(self) -> dict[str, Tensor]:
-        """By name the length and what is not kept by position: with copies of them a longer text can be cut back."""
+        """Return by name the length and what is not kept by position: with copies of them a longer text can be cut back."""
         kept = {id(self.length), *(id(part.get_buffer(name)) for part in self.leaves() for name in part.committed)}
         return {name: buffer for name, buffer in self.named_buffers() if id(buffer) in kept}
 
     def positional_names(self) -> set[str]:
-        """Names of the buffers with a row for each position."""
+        """Return the names of the buffers with a row for each position."""
         rows = {id(part.get_buffer(name)) for part in self.leaves() for name in part.positional}
         return {name for name, buffer in self.named_buffers() if id(buffer) in rows}
 
@@ -236,12 +236,12 @@ class HybridCache(TransformersCacheApi, nn.Module):
         return sum(tensor.numel() * tensor.element_size() for tensor in self.buffers())
 
     def layout(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Name and shape of every buffer."""
+        """Return name and shape of every buffer."""
         return tuple((name, tuple(tensor.shape)) for name, tensor in self.named_buffers())
 
 
 def check_sizes(sizes: CacheSizes) -> None:
-    """Raises UsageError for sizes that no program can have."""
+    """Raise UsageError for sizes that no program can have."""
     limits = {
         "max_seq_len": (sizes.max_seq_len, 1, 1 << 20),
         "prefill_chunk": (sizes.prefill_chunk, 1, 4096),

@@ -171,7 +171,7 @@ class TransformersCacheApi:
         return next(part for part in self.cache_layers()[layer_idx].leaves() if isinstance(part, AttentionLayer))
 
     def _attention_layers(self) -> list[int]:
-        """Those that ``update`` is called for: transformers hands shared keys and values on by itself."""
+        """Return the layers that ``update`` is called for: transformers passes shared keys and values on by itself."""
         layers = enumerate(self.cache_layers())
         return [i for i, layer in layers if any(isinstance(part, AttentionLayer) and part.keeps for part in layer.leaves())]
 

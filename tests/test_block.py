@@ -9,7 +9,7 @@ import torch
 
 from hybridge.cache.block import Block
 from hybridge.cache.operations.kernels import CoreKernels, Scoring, Visible, relative_bias
-from hybridge.export.kernel_sets.llm import LlmKernels
+from hybridge.export.kernel_sets.llm import LlmKernels, row_offset
 
 TOKENS, ROWS, HEADS, DIM = 3, 7, 2, 8
 
@@ -40,9 +40,9 @@ def test_positions_live_as_long_as_what_is_made_of_them(block: Block) -> None:
 
 def test_an_offset_leaves_room_for_the_block() -> None:
     block = Block(start=torch.tensor([ROWS - TOKENS]), count=torch.tensor([TOKENS]), length=TOKENS)
-    assert block.offset(ROWS) == ROWS - TOKENS
+    assert row_offset(block, ROWS) == ROWS - TOKENS
     with pytest.raises(RuntimeError):
-        block.offset(ROWS - 1)
+        row_offset(block, ROWS - 1)
 
 
 def test_each_object_has_its_result_computed_once(block: Block) -> None:

@@ -18,7 +18,6 @@ CHECKOUT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 MODULES = sorted(path for folder in ("cache", "export", "runtime", "src/optimum") for path in (CHECKOUT / folder).rglob("*.py"))
 PINNED = (
-    "cache/pinned.py",
     "export/pinned/",
     "runtime/integrations/pinned.py",
     "runtime/pinned.py",

@@ -20,7 +20,6 @@ from torch.fx import GraphModule
 from torch.fx.traceback import NodeSource
 from traced import traced
 
-from hybridge.cache.pinned import check
 from hybridge.export.lower.lower import quiet
 from hybridge.export.pinned import executorch as program_format
 from hybridge.export.pinned import executorch_runtime, stock_operators, torchao
@@ -29,6 +28,7 @@ from hybridge.export.pinned.torch_export import (
     ASSERTIONS,
     PROVENANCE,
     Operator,
+    check,
     declared,
     known_operators,
     late_code,

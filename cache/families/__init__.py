@@ -17,6 +17,7 @@ from hybridge.cache.families.family import (
     Config,
     Family,
     LayerBuilder,
+    Signatures,
     check_causal,
     check_experts,
     check_rope,
@@ -30,6 +31,7 @@ from hybridge.cache.operations.kernels import Kernels
 __all__ = [
     "ATTENTION_ALONE",
     "FAMILIES",
+    "SIGNATURES",
     "Config",
     "Family",
     "LayerBuilder",
@@ -46,8 +48,15 @@ FAMILIES: Mapping[str, Family] = {
     **delta_rule.FAMILIES,
     **state_space.FAMILIES,
 }
-"""For each ``model_type`` of a text config, what its layers are."""
+"""The layers of each ``model_type`` of a text config."""
 
+SIGNATURES: Signatures = (
+    *delta_rule.SIGNATURES,
+    *state_space.SIGNATURES,
+    *convolution.SIGNATURES,
+    *attention.SIGNATURES,
+)
+"""The surest first: transformers keeps the names of a mixer's parts from family to family."""
 
 ATTENTION_ALONE = "hybridge_attention_alone"
 """The attribute of a text config of another model type whose layers are attention alone."""

@@ -8,7 +8,7 @@ import torch
 
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
-from hybridge.cache.families.family import Config, Family, LayerBuilder
+from hybridge.cache.families.family import Config, Family, LayerBuilder, Signatures
 from hybridge.cache.layers.attention import AttentionLayer, FullAttentionLayer, QuantizedAttentionLayer, SharedAttentionLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.layers.sliding_attention import SlidingAttentionLayer
@@ -142,3 +142,9 @@ FAMILIES: Mapping[str, Family] = {
     "qwen3_moe": WINDOWED,
     "smollm3": ATTENTION,
 }
+
+SIGNATURES: Signatures = (
+    ("latent attention", frozenset({"kv_b_proj", "o_proj"})),
+    ("attention", frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})),
+    ("attention", frozenset({"qkv_proj", "o_proj"})),
+)

@@ -10,7 +10,7 @@ import torch
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families.attention import full_attention, sliding_attention
-from hybridge.cache.families.family import Config, Family, LayerBuilder
+from hybridge.cache.families.family import Config, Family, LayerBuilder, Signatures
 from hybridge.cache.layers.attention import AttentionLayer, FullAttentionLayer
 from hybridge.cache.layers.layer import CacheLayer, CompositeLayer
 from hybridge.cache.layers.short_conv import DelayLayer, ShortConvLayer
@@ -65,7 +65,7 @@ def sliding(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> 
 
 
 def _with_convolutions(config: Config, attention: AttentionLayer, channels: int) -> CacheLayer:
-    """The attention and its convolutions: ``channels`` of keys and of values, hidden ones of what comes out; all float32."""
+    """Return the attention with its float32 convolutions: of keys and values (``channels`` each) and of two outputs."""
     sizes, kernels = attention.sizes, attention.kernels
     parts: dict[str, CacheLayer] = {"attention": attention}
     for name, width in zip(CONVOLUTIONS, (channels, channels, config.hidden_size, config.hidden_size), strict=True):
@@ -102,7 +102,7 @@ def convolved(attention: LayerBuilder, config: Config, sizes: CacheSizes, kernel
 
 
 def _check(config: Config) -> None:
-    """Raises UnsupportedModelError for biased projections, whose delay starts at the bias: an empty state is zeros."""
+    """Raise UnsupportedModelError for biased projections: their delay starts at the bias, but an empty state is zeros."""
     if config.attention_bias:
         raise UnsupportedModelError(
             "config.json says attention_bias = true, which hybridge does not support for 'zaya', expected false: "
@@ -126,3 +126,5 @@ FAMILIES: Mapping[str, Family] = {
     "inkling2_text": INKLING,
     "zaya": ZAYA,
 }
+
+SIGNATURES: Signatures = (("short convolution", frozenset({"conv", "in_proj", "out_proj"})),)

@@ -9,7 +9,7 @@ import torch
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
 from hybridge.cache.families.attention import full_attention, head_dim, kv_heads
-from hybridge.cache.families.family import Config, Family, check_positive
+from hybridge.cache.families.family import Config, Family, Signatures, check_positive
 from hybridge.cache.layers.indexed_attention import IndexedAttentionLayer, IndexedFullAttentionLayer, KeyPoolLayer
 from hybridge.cache.layers.latent_attention import LatentAttentionLayer
 from hybridge.cache.layers.layer import CacheLayer, CompositeLayer
@@ -19,7 +19,7 @@ from hybridge.cache.operations.kernels import Kernels
 
 
 def gated_delta_net(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    """Raises CheckpointError where the value heads cannot share the key heads evenly.
+    """Return the layer. Raises CheckpointError if the value heads cannot share the key heads evenly.
 
     Raises UnsupportedModelError for a convolution without a state: runtimes cannot move a tensor without elements.
     """
@@ -168,7 +168,7 @@ def linear_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index:
 
 
 def _check_ngrams(config: Config) -> None:
-    """Raises UnsupportedModelError for n-grams that the states above cannot follow."""
+    """Raise UnsupportedModelError for n-grams that the states above cannot follow."""
     if config.ple_conv_kernel_size < 2:
         raise UnsupportedModelError(
             f"config.json says ple_conv_kernel_size = {config.ple_conv_kernel_size}, expected 2 or more: a shorter convolution "
@@ -189,3 +189,10 @@ FAMILIES: Mapping[str, Family] = {
     "glm5_next_text": GLM5_NEXT,
     "qwen4_exp_text": Family(layers={"indexed_attention": indexed_full_attention, "linear_attention": linear_attention}),
 }
+
+SIGNATURES: Signatures = (
+    ("Kimi delta attention", frozenset({"A_log", "dt_bias", "conv1d", "f_b_proj"})),
+    ("gated delta net", frozenset({"A_log", "dt_bias", "conv1d", "in_proj_qkvz"})),
+    ("gated delta net", frozenset({"A_log", "dt_bias", "conv1d", "in_proj_qkv"})),
+    ("gated delta net", frozenset({"A_log", "dt_bias", "conv1d", "a_proj", "b_proj"})),
+)

@@ -16,6 +16,9 @@ Config = Any  # transformers' PreTrainedConfig, by its attributes
 LayerBuilder = Callable[[Config, CacheSizes, Kernels, int], CacheLayer]
 """Builds the cache layer of the decoder layer with that index."""
 
+Signatures = tuple[tuple[str, frozenset[str]], ...]
+"""Kinds of token mixers, each with names of modules, parameters and buffers by which it is recognized in any model."""
+
 MOST_LAYERS = 4096
 
 
@@ -55,7 +58,7 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
 def check_experts(config: Config) -> None:
-    """Raises CheckpointError where a token would choose more experts than there are, or none of those there are."""
+    """Raise CheckpointError if a token would choose no experts, or more than there are."""
     chosen, experts = (_first(config, names) for names in (CHOSEN, EXPERTS))
     if chosen is None or experts is None:
         return
@@ -68,7 +71,7 @@ def check_experts(config: Config) -> None:
 
 
 def check_positive(config: Config, *names: str) -> None:
-    """Raises CheckpointError for a size that is not a number of 1 or more, by its name in the config."""
+    """Raise CheckpointError for a size that is not a number of 1 or more, by its name in the config."""
     for name in names:
         size = getattr(config, name)
         if not isinstance(size, int) or size < 1:
@@ -76,7 +79,7 @@ def check_positive(config: Config, *names: str) -> None:
 
 
 def check_windows(config: Config, layers: Sequence[CacheLayer]) -> None:
-    """Raises CheckpointError for a window that not even the model's convolution fits into."""
+    """Raise CheckpointError for a window that is shorter than the model's convolutions."""
     parts = [part for layer in layers for part in layer.leaves()]
     windows = [part.window for part in parts if isinstance(part, AttentionLayer) and part.window is not None]
     kernels = [part.get_buffer("conv_state").shape[1] + 1 for part in parts if "conv_state" in part.committed]
@@ -88,13 +91,13 @@ def check_windows(config: Config, layers: Sequence[CacheLayer]) -> None:
 
 
 def _first(config: Config, names: Sequence[str]) -> tuple[str, int] | None:
-    """The first of those names that the config has a number other than 0 for."""
+    """Return the first of those names for which the config has a number other than 0, with the number."""
     found = ((name, getattr(config, name, None)) for name in names)
     return next(((name, value) for name, value in found if isinstance(value, int) and value), None)
 
 
 def check_causal(config: Config) -> None:
-    """Raises UnsupportedModelError where tokens see later ones: what is cached of a token would change with each new one."""
+    """Raise UnsupportedModelError if tokens see later ones: each new token would change what is cached of them."""
     for option, acausal in (("is_causal", (False,)), ("use_bidirectional_attention", (True, "all"))):
         value = getattr(config, option, None)
         if value in acausal:
@@ -105,7 +108,7 @@ def check_causal(config: Config) -> None:
 
 
 def check_rope(config: Config, sizes: CacheSizes) -> None:
-    """Raises UnsupportedModelError where texts of ``max_seq_len`` tokens outgrow the angles that their first keys were given.
+    """Raise UnsupportedModelError if texts of ``max_seq_len`` tokens outgrow the rope angles of their first keys.
 
     Dynamic and long rope choose the angles of *all* positions by the length of the text, so a text that grows past the limit
     needs every key anew, and every layer's hidden states with them. Source: transformers 5.23 ``dynamic_rope_update``.
@@ -120,14 +123,14 @@ def check_rope(config: Config, sizes: CacheSizes) -> None:
 
 
 def _ropes(config: Config) -> Iterator[Mapping[str, Any]]:
-    """Rope parameters: of each layer type, or of all layers."""
+    """Yield the rope parameters of each layer type, or of all layers."""
     parameters = getattr(config, "rope_parameters", None) or {}
     by_type = [each for each in parameters.values() if isinstance(each, Mapping)]
     yield from by_type or [parameters]
 
 
 def _longest(config: Config, rope: Mapping[str, Any]) -> int | None:
-    """Up to how many tokens the angles stay the same; None for any number."""
+    """Return the number of tokens up to which the angles stay the same; None for any number."""
     kind = rope.get("rope_type") or "default"
     if kind == "longrope":
         limit: int = rope["original_max_position_embeddings"]

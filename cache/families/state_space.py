@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hybridge.cache.block import CacheSizes
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.families.attention import full_attention, head_dim, sliding_attention, unwindowed
-from hybridge.cache.families.family import ADVICE, Config, Family, check_positive
+from hybridge.cache.families.family import ADVICE, Config, Family, Signatures, check_positive
 from hybridge.cache.layers.layer import CacheLayer, CompositeLayer, StatelessLayer
 from hybridge.cache.layers.recurrent import LightningAttentionLayer, Mamba2Layer, MambaLayer, RgLruLayer
 from hybridge.cache.operations.kernels import Kernels
@@ -80,7 +80,7 @@ class Mamba2Names:
         )
 
     def _check(self, config: Config) -> None:
-        """Raises CheckpointError for sizes that no Mamba-2 layer has, by their names in the config."""
+        """Raise CheckpointError for sizes that no Mamba-2 layer has, by their names in the config."""
         check_positive(config, self.heads, self.head_dim, self.state_dim, self.groups, self.conv_kernel)
         heads, groups = getattr(config, self.heads), getattr(config, self.groups)
         if heads % groups:
@@ -123,7 +123,7 @@ def falcon_h1_layer(config: Config, sizes: CacheSizes, kernels: Kernels, index: 
 
 
 def zamba2_linear(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    """Raises CheckpointError where the heads do not fill the mixer; the configs of other families see to that themselves."""
+    """Return Mamba-2. Raises CheckpointError if the heads do not fill the mixer; other families' configs check that."""
     check_positive(config, "n_mamba_heads")
     inner, heads = int(config.mamba_expand * config.hidden_size), config.n_mamba_heads
     if inner % heads:
@@ -161,7 +161,7 @@ def attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -
 
 
 def rg_lru(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    """Raises CheckpointError where the heads of the gates do not fill the unit."""
+    """Return RG-LRU. Raises CheckpointError if the heads of the gates do not fill the unit."""
     check_positive(config, "lru_width", "conv1d_width", "num_attention_heads")
     if config.lru_width % config.num_attention_heads:
         raise CheckpointError(
@@ -187,3 +187,10 @@ FAMILIES: Mapping[str, Family] = {
     "minimax": Family(layers={"full_attention": attention, "linear_attention": lightning_attention}),
     "recurrent_gemma": Family(layers={"linear_attention": rg_lru, "sliding_attention": sliding_attention}),
 }
+
+SIGNATURES: Signatures = (
+    ("Mamba-2", frozenset({"A_log", "D", "dt_bias", "conv1d", "in_proj"})),
+    ("Mamba", frozenset({"A_log", "D", "conv1d", "x_proj", "dt_proj"})),
+    ("lightning attention", frozenset({"slope_rate", "qkv_proj", "output_gate"})),
+    ("RG-LRU", frozenset({"rg_lru", "conv_1d"})),
+)

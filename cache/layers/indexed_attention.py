@@ -125,7 +125,7 @@ class KeyPoolLayer(ShortConvLayer):
         return self._visible(complete & (chosen > 0), block.positions[:, None])
 
     def _visible(self, chosen: Tensor, at: Tensor) -> Visible:
-        """Chosen pools, bool [T, N], as rows of keys, with the tail of each token at position ``at``, int64 [T, 1]."""
+        """Return the rows of chosen pools, bool [T, N], and the tail of each token at position ``at``, int64 [T, 1]."""
         held = torch.arange(self.sizes.rows)
         of_pools = chosen.unsqueeze(-1).expand(-1, -1, self.pool).flatten(1)[:, : self.sizes.rows]
         tail = (held >= (at + 1) // self.pool * self.pool) & (held <= at)
@@ -144,7 +144,7 @@ class KeyPoolLayer(ShortConvLayer):
         self.kernels.write_ring(self.keys, kept, touched)
 
     def _pooled(self, window: Tensor, touched: Tensor, bias: Tensor, start: Tensor) -> Tensor:
-        """Window [B, P - 1 + T, 2 D] of which row P - 1 is position ``start``, to keys [B, M, 1, D] of the touched pools."""
+        """Return keys [B, M, 1, D] of the touched pools from window [B, P - 1 + T, 2 D], whose row P - 1 is ``start``."""
         members = touched[:, None] * self.pool + torch.arange(self.pool) - start + self.pool - 1
         members = members.clamp(max=window.shape[1] - 1).flatten()  # of a pool that is not complete, anything will do
         places = window.index_select(1, members).unflatten(1, (-1, self.pool))  # [B, M, P, 2 D]

@@ -28,7 +28,7 @@ Projection = Callable[[Tensor], Tensor]
 
 
 def unbound(x: Tensor) -> Tensor:
-    """Stands for a projection until an adapted model sets its own."""
+    """Stand for a projection until an adapted model sets its own."""
     raise AssertionError("set the attention's projections on the cache layer before running a block")
 
 

@@ -65,7 +65,7 @@ class CacheLayer(nn.Module):
         self.register_buffer(name, torch.zeros(self.sizes.batch_size, self.sizes.verify_len, *shape, dtype=dtype))
 
     def _check(self, name: str, shape: Sequence[object]) -> None:
-        """Raises CheckpointError for sizes that no buffer can have: they come from a config.json."""
+        """Raise CheckpointError for sizes that no buffer can have: they come from a config.json."""
         if not all(isinstance(size, int) and size >= 0 for size in shape):
             raise CheckpointError(
                 f"config.json gives sizes that no layer can have: {list(shape)} for the {name} of {self.kind}. "

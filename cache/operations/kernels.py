@@ -218,7 +218,7 @@ class CoreKernels:
 
 
 def _softmax(scores: Tensor, scoring: Scoring, visible: Visible) -> Tensor:
-    """Attention weights [B, G, H / G, T, R] of scaled scores of the same shape."""
+    """Return attention weights [B, G, H / G, T, R] of scaled scores of the same shape."""
     groups = scores.shape[1:3]
     if scoring.softcap is not None:
         scores = (scores / scoring.softcap).tanh() * scoring.softcap

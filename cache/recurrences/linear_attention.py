@@ -74,7 +74,7 @@ class LinearWeights:
         return self._for_heads(query, heads), self._for_heads(key, heads), mixed[:, :inner].unflatten(1, (heads, -1))
 
     def _for_heads(self, x: Tensor, heads: int) -> Tensor:
-        """Each group serves H / G heads that follow each other: [B, G N, T] to [B, H, N, T]."""
+        """Repeat each group for the H / G heads that it serves: [B, G N, T] to [B, H, N, T]."""
         each = heads // self.groups
         grouped: Tensor = x.unflatten(1, (self.groups, -1))
         return grouped.unsqueeze(2).expand(-1, -1, each, -1, -1).flatten(1, 2) if each > 1 else grouped

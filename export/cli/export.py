@@ -136,7 +136,7 @@ def export(
 
 def export_options(choices: ExportChoices) -> ExportOptions:
     """Return the options of an export from those of the command line. Raises UsageError and typer.BadParameter."""
-    from hybridge.cache.defaults import DEFAULT_MAX_SEQ_LEN
+    from hybridge.cache import DEFAULT_MAX_SEQ_LEN
     from hybridge.export.quantize.bits import parse_bits
 
     given = {each.name: getattr(choices, each.name) for each in fields(ExportOptions) if hasattr(choices, each.name)}

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from hybridge.cache.block import Block
 from hybridge.cache.operations.kernels import CoreKernels, Scoring, Visible
-from hybridge.cache.pinned import check
 from hybridge.cache.recurrences.gated_delta_rule import GatedDeltaRule
 from hybridge.cache.recurrences.recurrence import Recurrence
 from hybridge.export.pinned.stock_operators import llama as ops
+from hybridge.export.pinned.torch_export import check
 
 
 class LlmGatedDeltaRule(GatedDeltaRule):
@@ -40,7 +40,7 @@ class LlmKernels(CoreKernels):
     own: Sequence[Recurrence] = (LlmGatedDeltaRule(),)
 
     def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
-        ops.update_cache(rows, buffer, block.offset(buffer.shape[1]))
+        ops.update_cache(rows, buffer, row_offset(block, buffer.shape[1]))
 
     def write_ring(self, buffer: Tensor, rows: Tensor, slots: Tensor) -> None:
         ops.update_cache_with_indices(rows, buffer, 0, slots[None].expand(buffer.shape[0], -1))
@@ -52,7 +52,7 @@ class LlmKernels(CoreKernels):
         if not scoring.is_plain or keys.shape[-1] != values.shape[-1]:
             return CoreKernels().attend(query, keys, values, block, scoring, visible)
         if visible is None:
-            offset = block.offset(keys.shape[1])
+            offset = row_offset(block, keys.shape[1])
             out: Tensor = ops.custom_sdpa(query, keys, values, offset, None, 0.0, True, scoring.scale)
         else:
             mask = block.shared("additive", lambda: visible.additive, of=visible)
@@ -64,3 +64,12 @@ class LlmKernels(CoreKernels):
         check(index >= 0)
         check(index < slots.shape[1])
         ops.update_cache(value, slots, index)
+
+
+def row_offset(block: Block, rows: int) -> int:
+    """Return ``block.start`` as a number for operators that take one, known to leave room for the block in ``rows`` rows."""
+    # Once for each block: under torch.export every item() is one more symbol to carry through the lowering.
+    offset: int = block.shared("offset", block.start.item)  # type: ignore[assignment]  # a symbol while exporting
+    check(offset >= 0)
+    check(offset + block.length <= rows)
+    return offset

@@ -166,7 +166,7 @@ NEVER = 1_000_000
 
 @contextmanager
 def quick_lowering() -> Iterator[None]:
-    """Inside, nodes carry no history, graphs have no code, XNNPACK skips what finds nothing here, each weight is held once."""
+    """Lower faster inside: nodes carry no history, graphs have no code, XNNPACK skips what finds nothing here, each weight is held once."""
     with (
         without_history(),
         late_code(),

@@ -42,7 +42,7 @@ def fold_constants(program: ExportedProgram) -> None:
 
 
 def _constant_values(program: ExportedProgram) -> dict[Node, torch.Tensor]:
-    """The value of each parameter, and of each small tensor computed from constants alone."""
+    """Return the value of each parameter, and of each small tensor computed from constants alone."""
     parameters = program.graph_signature.inputs_to_parameters
     written = _written_in_place(program.graph)
     values: dict[Node, torch.Tensor] = {}
@@ -56,7 +56,7 @@ def _constant_values(program: ExportedProgram) -> dict[Node, torch.Tensor]:
 
 
 def _is_pure(node: Node) -> bool:
-    """A call that only computes, of at most LARGEST_FOLDED elements, and takes no weight out of its fewer bits."""
+    """Return whether a call only computes, has at most LARGEST_FOLDED elements, and dequantizes no weight."""
     if node.op != "call_function" or not isinstance(node.target, Operator):
         return False
     if node.target.namespace == "quantized_decomposed":
@@ -123,7 +123,7 @@ def reductions_as_products(program: ExportedProgram) -> None:
 
 
 def _scale_of_last_dim_reduction(node: Node) -> float | None:
-    """1 for a sum, 1/D for a mean, of float32 over the last dimension that is kept; None for any other node."""
+    """Return 1 for a sum, 1/D for a mean, of float32 over the last dimension that is kept; None for any other node."""
     if node.target not in (aten.mean.dim, aten.sum.dim_IntList) or node.kwargs.get("dtype") or len(node.args) > 3:
         return None
     source, dims, keep = (*node.args, False)[:3]
@@ -190,7 +190,7 @@ def write_out_tanh_gelu(program: ExportedProgram) -> None:
 
 
 def _tanh_gelu(program: ExportedProgram, node: Node, x: Any) -> Node:
-    """``x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))``. Source: Hendrycks and Gimpel (arXiv:1606.08415)."""
+    """Compute ``x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))``. Source: Hendrycks and Gimpel (arXiv:1606.08415)."""
 
     def call(target: Any, *args: Any) -> Node:
         made: Node = program.graph.call_function(target, args)

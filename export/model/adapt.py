@@ -68,7 +68,7 @@ class Given(nn.Module):
         return GivenOutput(inputs_embeds)
 
     def __getattr__(self, name: str) -> Any:
-        """Heads ask their decoder for multipliers."""
+        """Return an attribute of the decoder: heads ask it for multipliers."""
         return getattr(self.__dict__["_decoder"][0], name)
 
 
@@ -152,7 +152,7 @@ def attend(
 
 
 def _no_mask(*_: Any, **__: Any) -> Tensor | None:
-    """Our attention reads visibility off the block's positions."""
+    """Return no mask: our attention reads visibility off the block's positions."""
     return None
 
 
@@ -189,7 +189,7 @@ class Taps:
     """
 
     def __init__(self, decoder: Any, indices: Sequence[int]) -> None:
-        """Raises UsageError for an index that there is no layer for."""
+        """Raise UsageError for an index that no layer has."""
         count = len(decoder.layers)
         check_taps(indices, count)
         self.places = [index % (count + 1) for index in indices]
@@ -221,7 +221,7 @@ class Taps:
 
 
 def check_taps(indices: Sequence[int], layers: int) -> None:
-    """Raises UsageError for an index that there is no layer for, or that is named twice."""
+    """Raise UsageError for an index that no layer has, or that is named twice."""
     for index in indices:
         if not -layers - 1 <= index <= layers:
             raise UsageError(

@@ -13,14 +13,19 @@ LIBRARY = torch.library.Library("hybridge", "DEF")
 ops = torch.ops.hybridge
 """hybridge's own operators."""
 
+RECURRENCES: list[str] = []
+"""Names of the operators that ``define`` was given a commit of."""
+
 Reference = Callable[..., Any]
 
 
 def define(name: str, arguments: str, reference: Reference, fake: Reference, *, outputs: int = 1) -> None:
-    """Make ``torch.ops.hybridge.<name>`` of a reference in torch and of ``fake``, which only makes outputs of the right shape.
+    """Define ``torch.ops.hybridge.<name>`` by a reference in torch, and by ``fake``, which makes outputs of the right shape.
 
-    arguments: in the schema's language; what is written in place is marked ``Tensor(a!)``, ``Tensor(b!)`` and so on.
+    arguments: in the schema's language; those written in place are marked ``Tensor(a!)``, ``Tensor(b!)`` and so on.
     """
+    if name.endswith("_commit"):
+        RECURRENCES.append(name.removesuffix("_commit"))
     returned = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
     LIBRARY.define(f"{name}({arguments}) -> {returned}")
     LIBRARY.impl(name, reference, "CompositeExplicitAutograd")

@@ -292,7 +292,7 @@ def numbers(quanta: Tensor, bits: int, factors: Factors) -> Tensor:
 
 
 def _scaled(values: Tensor, superscales: Tensor | None) -> Tensor:
-    """Scales or minima as float32 [N, G, 1]."""
+    """Return scales or minima as float32 [N, G, 1]."""
     if values.dtype == torch.uint8:
         exponents = values.int()
         bits = torch.where(exponents < 2, (exponents + 1) << 21, (exponents - 1) << 23)

@@ -24,6 +24,11 @@ PROVENANCE = ("from_node", "stack_trace", "nn_module_stack", "source_fn_stack", 
 """Keys of ``node.meta`` about where a node came from: only for messages, nothing in a lowering depends on them."""
 
 
+def check(condition: Any) -> None:
+    """Promise torch.export that a condition on a symbolic size holds, so that it may index or slice by that size."""
+    torch._check(condition)
+
+
 def declared(operator: Operator) -> Any:
     """Return the operator's schema: ``name``, ``is_mutable``, ``arguments`` and ``returns``, each with its ``alias_info``.
 

@@ -20,7 +20,9 @@ from typing import Any
 
 import torch
 
+import hybridge.export.kernel_sets.hybridge  # noqa: F401  defines the operators
 from hybridge.cache.errors import UsageError
+from hybridge.export.operators.define import RECURRENCES
 from hybridge.export.pinned.executorch import (
     CONTROL_FLOW,
     NUMBER_OF_TENSOR,
@@ -114,7 +116,7 @@ POSITIONS = "positions and masks"
 HEAD = "head"
 MLP = "MLP"
 ATTENTION = ("sdpa", "attention", "update_cache", "write_rows", "write_window")
-RECURRENT = ("delta_rule", "conv", "scan", "shift_window", "linear_attention", "fading_sum")
+RECURRENT = ("conv", "shift_window", *RECURRENCES)
 SMALL = ("norm", "rotary", "gated", "activation")
 STATE = ("copy_", "keep_state", "bring_back", "clear", "index_put")
 

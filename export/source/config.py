@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError
-from hybridge.cache.families import ATTENTION_ALONE, FAMILIES, family_of, plan, text_config
+from hybridge.cache.families import ATTENTION_ALONE, FAMILIES, SIGNATURES, family_of, plan, text_config
 from hybridge.cache.families.family import summarize
 from hybridge.export.pinned.transformers import attention_interface
 from hybridge.export.source.files import EXPECTED, check_files, download_again, first_line
@@ -147,24 +147,7 @@ def _calls_interface(kind: type) -> bool:
     return kind.__module__.startswith("transformers.") and attention_interface in inspect.getsource(kind)
 
 
-# Unsupported families: name their parts, so that whoever wants one knows what is missing. A token mixer is recognized
-# by the names of its parameters and modules, which transformers keeps from family to family.
-
-SIGNATURES: tuple[tuple[str, frozenset[str]], ...] = (
-    ("Kimi delta attention", frozenset({"A_log", "dt_bias", "conv1d", "f_b_proj"})),
-    ("gated delta net", frozenset({"A_log", "dt_bias", "conv1d", "in_proj_qkvz"})),
-    ("gated delta net", frozenset({"A_log", "dt_bias", "conv1d", "in_proj_qkv"})),
-    ("gated delta net", frozenset({"A_log", "dt_bias", "conv1d", "a_proj", "b_proj"})),
-    ("Mamba-2", frozenset({"A_log", "D", "dt_bias", "conv1d", "in_proj"})),
-    ("Mamba", frozenset({"A_log", "D", "conv1d", "x_proj", "dt_proj"})),
-    ("lightning attention", frozenset({"slope_rate", "qkv_proj", "output_gate"})),
-    ("RG-LRU", frozenset({"rg_lru", "conv_1d"})),
-    ("short convolution", frozenset({"conv", "in_proj", "out_proj"})),
-    ("latent attention", frozenset({"kv_b_proj", "o_proj"})),
-    ("attention", frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})),
-    ("attention", frozenset({"qkv_proj", "o_proj"})),
-)
-"""Names of modules, parameters and buffers by which a mixer that hybridge has a state for is recognized, the surest first."""
+# Unsupported families: name their parts, so that whoever wants one knows what is missing.
 
 
 def what_is_missing(config: Any) -> str | None:

@@ -19,10 +19,10 @@ from transformers import PreTrainedModel
 from hybridge.cache.block import Block
 from hybridge.cache.errors import UsageError
 from hybridge.cache.imports import quiet
-from hybridge.cache.pinned import check
 from hybridge.export.lower.lower import explained
 from hybridge.export.model.adapt import AdaptedModel
 from hybridge.export.pinned.onnx import fuse_norms
+from hybridge.export.pinned.torch_export import check
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.gptq import Calibrated
 from hybridge.export.quantize.quantize import is_quantized

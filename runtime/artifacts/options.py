@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin, get_type_hints
 
-from hybridge.cache.defaults import DEFAULT_MAX_SEQ_LEN
+from hybridge.cache import DEFAULT_MAX_SEQ_LEN
 from hybridge.cache.errors import UsageError
 from hybridge.runtime.defaults import LONG_TEXT
 

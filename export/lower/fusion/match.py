@@ -166,7 +166,7 @@ def make_new_tensors(program: ExportedProgram) -> None:
 
 
 def _pure(node: AnyNode) -> Any:
-    """The operator that gives what the writing one of ``node`` leaves behind; None for all others."""
+    """Return the operator that computes what ``node`` writes in place; None if it does not write or there is no such one."""
     if not isinstance(node.target, Operator) or node.target.namespace != "aten":
         return None
     name, form = declared(node.target).name.removeprefix("aten::"), overload(node.target)

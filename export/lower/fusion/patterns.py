@@ -50,7 +50,7 @@ def fuse_norms(program: ExportedProgram) -> None:
 
 
 def _normalized(node: AnyNode) -> tuple[AnyNode, float] | None:
-    """x and eps where ``node`` is x divided by the root of its mean square."""
+    """Return x and eps if ``node`` is x divided by the root of its mean square."""
     for x, factor in either_way(node, aten.mul.Tensor):
         root = calls(factor, aten.rsqrt.default) or (calls(factor, aten.pow.Tensor_Scalar) and factor.args[1] == -0.5)
         if root and is_float(x) and (found := _mean_square(factor.args[0])) is not None and found[0] is x:
@@ -59,7 +59,7 @@ def _normalized(node: AnyNode) -> tuple[AnyNode, float] | None:
 
 
 def _mean_square(node: Any) -> tuple[AnyNode, float] | None:
-    """x and eps where ``node`` is mean(x^2) + eps over the last dimension."""
+    """Return x and eps if ``node`` is mean(x^2) + eps over the last dimension."""
     if not calls(node, aten.add.Tensor) or not isinstance(node.args[1], float) or node.kwargs:
         return None
     square = over_last(node.args[0], aten.mean.dim)
@@ -101,7 +101,7 @@ def _repeats(weight: tuple[int, ...], x: tuple[int, ...]) -> bool:
 
 
 def _scaled(program: ExportedProgram, norm: AnyNode) -> None:
-    """A number that the norm is multiplied with goes into its weight, which is then folded."""
+    """Multiply a number behind the norm into its weight, which is then folded."""
     user, weight = only_user(norm), norm.args[1]
     if calls(user, aten.mul.Tensor) and isinstance(weight, Node):
         assert user is not None
@@ -111,7 +111,7 @@ def _scaled(program: ExportedProgram, norm: AnyNode) -> None:
 
 
 def _centered(program: ExportedProgram, norm: AnyNode) -> None:
-    """The norm of ``x - mean(x)`` is a layer norm of x without a bias."""
+    """Replace the norm of ``x - mean(x)`` by a layer norm of x without a bias."""
     if not norm.users:
         return
     centered, weight, eps = norm.args
@@ -177,7 +177,7 @@ def fuse_rotary(program: ExportedProgram) -> None:
 
 
 def _rotated(node: AnyNode) -> tuple[AnyNode, AnyNode, AnyNode, bool] | None:
-    """x, cos, sin and how the pairs lie, where ``node`` is ``x * cos + rotate(x) * sin``."""
+    """Return x, cos, sin and how the pairs lie, if ``node`` is ``x * cos + rotate(x) * sin``."""
     for first, second in either_way(node, aten.add.Tensor):
         for x, cos in either_way(first, aten.mul.Tensor):
             for turned, sin in either_way(second, aten.mul.Tensor):
@@ -210,7 +210,7 @@ def _is_negative(node: Any, part: tuple[AnyNode, int, int, int]) -> bool:
 
 
 def _heads_axis(x: tuple[int, ...], cos: tuple[int, ...], sin: tuple[int, ...]) -> int | None:
-    """The axis of x that all angles are the same for, of four; None where the angles have another form."""
+    """Return the axis of x, of four, along which all angles are equal; None if the angles have another form."""
     if len(x) != 4 or len(cos) != 4 or cos != sin or cos[0] not in (1, x[0]) or cos[3] != x[3]:
         return None
     return next((axis for axis in (1, 2) if cos[axis] == 1 and cos[3 - axis] == x[3 - axis]), None)
@@ -230,7 +230,7 @@ def _replace(program: ExportedProgram, root: AnyNode, x: AnyNode, cos: AnyNode, 
 
 
 def _with_rest(rotated: AnyNode, x: AnyNode) -> tuple[AnyNode, AnyNode] | None:
-    """The sum with the rest of the head that it is joined with, and the whole head, where x is the first part of one."""
+    """Return the node that joins ``rotated`` with the rest of the head, and the whole head, if x is the first part of one."""
     joined, part = only_user(rotated), part_of_last(x)
     if part is None or not calls(joined, aten.cat.default):
         return None
@@ -317,7 +317,7 @@ def _axes(node: AnyNode) -> tuple[int, int]:
 
 
 def _moved(node: AnyNode) -> tuple[int, int] | None:
-    """The axes of the transpose in front of ``node`` that may as well come behind it."""
+    """Return the axes of a transpose in front of ``node`` that can move behind it, or None."""
     if not calls(node, *ROW_WISE, *BY_NUMBER) or not calls(node.args[0], aten.transpose.int):
         return None
     axes, last = _axes(node.args[0]), len(shape(node)) - 1

@@ -62,7 +62,7 @@ class Llama4Attention(StatefulMixer):
         return m.o_proj(out.flatten(2)), None
 
     def _temperature(self) -> Tensor:
-        """[T, 1, 1], growing with the position. Source: arXiv:2501.19399."""
+        """Return [T, 1, 1], growing with the position. Source: arXiv:2501.19399."""
         m: Any = self.original
         steps = torch.floor((self.cache.block.positions.float() + 1.0) / m.floor_scale)
         scale: Tensor = torch.log1p(steps) * m.attn_scale + 1.0

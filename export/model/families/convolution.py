@@ -220,7 +220,7 @@ class ConvolvedAttention(StatefulMixer):
         return m.o_proj(out.flatten(2)), None
 
     def _queries_and_keys(self, x: Tensor) -> Tensor:
-        """x [B, T, hidden] to [B, T, H + G, D]: projected and convolved, plus means of what is projected."""
+        """Map x [B, T, hidden] to [B, T, H + G, D]: projected and convolved, plus means of what is projected."""
         m: Any = self.original.qkv_proj
         query, key = m.q_proj(x), m.k_proj(x)
         window = self.cache_layer(ShortConvLayer, "conv").extend_window(torch.cat([query, key], dim=-1), self.cache.block)
@@ -232,20 +232,20 @@ class ConvolvedAttention(StatefulMixer):
         return heads
 
     def _convolve(self, window: Tensor) -> Tensor:
-        """Window [B, C, W + T] to [B, C, T]."""
+        """Convolve window [B, C, W + T] to [B, C, T]."""
         m: Any = self.original.qkv_proj
         mixed: Tensor = m.conv_qk_grouped(m.conv_qk_depthwise(window))
         return mixed
 
     def _normalize(self, heads: Tensor) -> Tensor:
-        """Heads [B, T, H + G, D] to norm sqrt(D), the keys to a learned multiple of it."""
+        """Normalize heads [B, T, H + G, D] to norm sqrt(D), the keys to a learned multiple of it."""
         m: Any = self.original
         target: Tensor = torch.cat([m.qk_norm.temp.new_ones(m.num_attention_heads), m.qk_norm.temp]) * m.head_dim**0.5
         norm = (heads * heads).sum(-1, keepdim=True).sqrt().clamp_min(torch.finfo(heads.dtype).eps)
         return heads * (target.unsqueeze(-1) / norm)
 
     def _values(self, x: Tensor) -> Tensor:
-        """x [B, T, hidden] to [B, T, G, D]: the first half of all channels of this token, the others of the one before."""
+        """Map x [B, T, hidden] to [B, T, G, D]: the first half of all channels of this token, the others of the one before."""
         m: Any = self.original.qkv_proj
         now, delayed = m.v_proj_current(x), m.v_proj_delayed(x)
         before = self.cache_layer(DelayLayer, "delay").mix(delayed, block=self.cache.block)

@@ -47,13 +47,13 @@ class GatedDeltaNet(StatefulMixer):
         return 1.0
 
     def _gated(self, out: Tensor, gate: Tensor) -> Tensor:
-        """The rule's output [B, T, Hv, V] through norm, gate and projection."""
+        """Apply norm, gate and projection to the rule's output [B, T, Hv, V]."""
         m: Any = self.original
         projected: Tensor = m.out_proj(m.norm(out, gate.reshape(out.shape)).flatten(2))
         return projected
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """x [B, T, hidden] to conv input [B, T, C], gate z, and b, a [B, T, Hv]."""
+        """Map x [B, T, hidden] to conv input [B, T, C], gate z, and b, a [B, T, Hv]."""
         m: Any = self.original
         return m.in_proj_qkv(x), m.in_proj_z(x), m.in_proj_b(x), m.in_proj_a(x)
 
@@ -122,7 +122,7 @@ class KimiDeltaAttention(StatefulMixer):
         return projected
 
     def _output_gate(self, x: Tensor) -> Tensor:
-        """x [B, T, hidden] to [B, T, H D]."""
+        """Map x [B, T, hidden] to [B, T, H D]."""
         m: Any = self.original
         gate: Tensor = m.g_b_proj(m.g_a_proj(x))
         return gate
@@ -134,12 +134,12 @@ class KimiDeltaAttention(StatefulMixer):
         return DeltaGates(decay=self._decay(gate, x), beta=m.b_proj(x), rate=rate, bias=bias, floor=self._floor(gate))
 
     def _decay(self, gate: Any, x: Tensor) -> Tensor:
-        """x [B, T, hidden] to [B, T, H D]."""
+        """Map x [B, T, hidden] to [B, T, H D]."""
         decay: Tensor = gate.f_b_proj(gate.f_a_proj(x))
         return decay
 
     def _floor(self, gate: Any) -> float | None:
-        """The lowest log decay, for models that have one."""
+        """Return the lowest log decay, for models that have one."""
         return getattr(gate, "safe_gate_lower_bound", None)
 
 
@@ -263,7 +263,7 @@ class IndexedAttention(StatefulMixer):
         return m.o_proj(out.flatten(2) * gate.flatten(2).sigmoid()), None
 
     def _select(self, hidden_states: Tensor, rope: Rope) -> None:
-        """Pools are plain averages here: all gates alike."""
+        """Select with pools that are plain averages: all gates are alike."""
         m: Any = self.original.indexer
         layer, block = self.cache_layer(KeyPoolLayer, "indexer"), self.cache.block
         layer.finish = self._finish
@@ -276,7 +276,7 @@ class IndexedAttention(StatefulMixer):
         provide(layer.select(query, weight, m.index_head_dim**-0.5, block), self.original.layer_idx, block)  # type: ignore[arg-type]
 
     def _finish(self, pooled: Tensor, first: Tensor) -> Tensor:
-        """A pool's key is normed, and turned by where the pool begins."""
+        """RMS-normalize the pooled key and apply RoPE at the pool's first position."""
         m: Any = self.original.indexer
         cos, sin = self.rotary[0](pooled, first[None])
         finished: Tensor = rotate(m.k_layernorm(pooled), cos=cos, sin=sin, unsqueeze_dim=2)

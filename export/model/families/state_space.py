@@ -46,13 +46,13 @@ class Mamba2(StatefulMixer):
         return contextualized
 
     def _steps(self, projected: Tensor) -> StepSize:
-        """Step sizes as the uncached forward has them; one token at a time, transformers forgets the limits."""
+        """Return step sizes as the uncached forward has them; one token at a time, transformers forgets the limits."""
         m: Any = self.original
         (low, high), H = m.time_step_limit, m.num_heads
         return StepSize(raw=projected, count=H, start=projected.shape[-1] - H, bias=m.dt_bias, low=low, high=high)
 
     def _project(self, x: Tensor) -> Tensor:
-        """x [B, T, hidden] to gate, conv input and step side by side."""
+        """Map x [B, T, hidden] to gate, conv input and step side by side."""
         m: Any = self.original
         projected: Tensor = m.in_proj(x)
         return projected
@@ -82,7 +82,7 @@ def nemotron_mixer(mixer: nn.Module, cache: HybridCache) -> nn.Module:
 
 
 def number_shared_attention(model: PreTrainedModel, cache: HybridCache) -> None:
-    """Number the shared attention by layer: Zamba hands it the layer with every call, ours finds the cache layer by number."""
+    """Give the shared attention its layer's number, by which ours finds the cache layer; Zamba passes the layer itself."""
     for index, layer in enumerate(decoder_of(model).layers):
         shared = getattr(layer, "shared_transformer", None) or getattr(layer, "shared_transf", None)
         if shared is not None:
@@ -112,13 +112,13 @@ class Mamba(StatefulMixer):
         return contextualized
 
     def _project(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
-        """hidden [B, T, hidden] to a row that begins with the conv's input [B, T, C], and the gate [B, T, C]."""
+        """Map hidden [B, T, hidden] to a row that begins with the conv's input [B, T, C], and the gate [B, T, C]."""
         m: Any = self.original
         projected = m.in_proj(hidden)
         return projected, projected[..., m.intermediate_size :]
 
     def _select(self, x: Tensor) -> Selected:
-        """x [B, T, C] and what it selects of itself."""
+        """Return x [B, T, C] and what it selects of itself."""
         m: Any = self.original
         R, N = m.time_step_rank, m.ssm_state_size
         selected = m.x_proj(x)
@@ -196,7 +196,7 @@ class RecurrentBlock(StatefulMixer):
         return m.linear_out(out * m.act_fn(m.linear_y(input_states))), None
 
     def _gates(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """x [B, T, C] to the log decay and the gated and normalized input, [B, T, C] each."""
+        """Map x [B, T, C] to the log decay and the gated and normalized input, [B, T, C] each."""
         m: Any = self.original.rg_lru
         input_gate = self._by_head(x, m.input_gate_weight, m.input_gate_bias)
         recurrent_gate = self._by_head(x, m.recurrent_gate_weight, m.recurrent_gate_bias)
@@ -207,7 +207,7 @@ class RecurrentBlock(StatefulMixer):
         return log_decay.float(), (x * input_gate * norm).float()
 
     def _by_head(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """The gate [B, T, C] of x, whose heads have a matrix [C / H, C / H] each."""
+        """Return the gate [B, T, C] of x, whose heads have a matrix [C / H, C / H] each."""
         heads = x.unflatten(-1, (len(weight), -1)).transpose(1, 2) @ weight + bias.unsqueeze(1)
         gate: Tensor = heads.transpose(1, 2).flatten(2).sigmoid()
         return gate
