@@ -166,7 +166,7 @@ NEVER = 1_000_000
 
 @contextmanager
 def quick_lowering() -> Iterator[None]:
-    """Lower faster inside: nodes carry no history, graphs have no code, XNNPACK skips what finds nothing here, each weight is held once."""
+    """Lower faster inside: nodes without history, graphs without code, fewer passes of XNNPACK, and each weight held once."""
     with (
         without_history(),
         late_code(),
@@ -183,9 +183,9 @@ def quick_lowering() -> Iterator[None]:
 
 @contextmanager
 def _young_garbage_collection() -> Iterator[None]:
-    """Graphs are millions of live objects that the collector would walk again and again: a quarter of the time.
+    """Let the garbage collector walk new objects alone: walking a graph's millions again and again is a quarter of the time.
 
-    It walks the new ones alone, a fifth of a million at a time; without that a program for XNNPACK takes a gigabyte more.
+    It walks a fifth of a million at a time; without that a program for XNNPACK takes a gigabyte more.
     """
     before = gc.get_threshold()
     gc.set_threshold(200_000, 20, NEVER)

@@ -346,7 +346,7 @@ class TextWithHead(PreTrainedModel, GenerationMixin):  # type: ignore[misc]  # u
     _supports_attention_backend = True
 
     def _can_set_experts_implementation(self) -> bool:
-        """transformers looks for a call of its experts in the source of a class; in this one it would find none."""
+        """Ask the text model's class: transformers looks for a call of experts in its source, and would find none in ours."""
         return bool(MODEL_MAPPING[type(self.config)]._can_set_experts_implementation())
 
     def __init__(self, config: PreTrainedConfig) -> None:
