@@ -1,4 +1,4 @@
-"""Every error that hybridge raises on purpose.
+"""Define every error that hybridge raises on purpose.
 
 HybridgeError
 ├── UsageError             the caller asked for something that cannot be: exit code 2 on the command line

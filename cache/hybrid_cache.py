@@ -1,4 +1,4 @@
-"""The layered cache: a length, snapshot slots and a list of layers. Operations on the cache loop over the list."""
+"""Keep the state of a whole model: a length, snapshot slots and a list of layers, over which every operation loops."""
 
 from __future__ import annotations
 

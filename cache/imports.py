@@ -1,4 +1,4 @@
-"""Imports that wait for their use: names of packages (PEP 562), and the half of hybridge that makes artifacts.
+"""Import names of packages at their first use (PEP 562), and libraries of the export half without their warnings.
 
 Importing a module of such a package does not load PyTorch, which an environment that only runs artifacts does not have.
 """
@@ -44,9 +44,6 @@ def needs_export(who: str) -> Iterator[None]:
         if (error.name or "").partition(".")[0] not in OF_EXPORT:
             raise
         raise UsageError(f"{who} needs what makes artifacts: {EXPORT}.") from None
-
-
-# Libraries kept from talking about themselves.
 
 
 _ONE_AT_A_TIME = threading.RLock()

@@ -1,4 +1,4 @@
-"""The layers of a model's cache, read from its config: one entry a model type, one function a layer type.
+"""Build the layers of a model's cache from its config: one entry a model type, one function a layer type.
 
 A config is transformers' (or anything with the same attributes); nothing of transformers is imported here.
 """

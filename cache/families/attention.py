@@ -1,4 +1,4 @@
-"""Families with nothing but attention, and the attention layers of all others."""
+"""Define the layers of families with nothing but attention, and the attention layers of all others."""
 
 from __future__ import annotations
 

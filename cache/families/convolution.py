@@ -1,4 +1,4 @@
-"""Families with gated short convolutions between their attention layers: LFM2, its mixture of experts, and LFM3."""
+"""Define the layers of families with short convolutions: LFM2 and LFM3, Inkling, ZAYA."""
 
 from __future__ import annotations
 

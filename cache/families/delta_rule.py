@@ -1,4 +1,4 @@
-"""Families with gated delta nets."""
+"""Define the layers of families with gated delta nets or Kimi delta attention, of which two select keys by an indexer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def gated_delta_net(config: Config, sizes: CacheSizes, kernels: Kernels, index: 
 GATED_DELTA = Family(layers={"full_attention": full_attention, "linear_attention": gated_delta_net})
 
 
-# Families with Kimi delta attention beside latent attention: Kimi Linear and Ling 3.
+# Kimi Linear and Ling 3: Kimi delta attention beside latent attention.
 
 
 def kimi_delta_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:

@@ -1,4 +1,4 @@
-"""A model family's cache: which layer each entry of its plan is, and where the plan is written."""
+"""Define a model family: the layer for each entry of its plan, and where its config has the plan; refuse impossible models."""
 
 from __future__ import annotations
 
@@ -46,9 +46,6 @@ def checked_layer_count(config: Config) -> int:
 def summarize(types: Sequence[str]) -> str:
     """Return a summary such as ``3 × linear_attention, 1 × full_attention``."""
     return ", ".join(f"{list(types).count(kind)} × {kind}" for kind in dict.fromkeys(types))
-
-
-# What no model can be, whatever its family, and what keys in a cache cannot follow: refused by name.
 
 
 ADVICE = "Take the config.json that came with the checkpoint."

@@ -1,4 +1,4 @@
-"""Families with Mamba's first version."""
+"""Define the layers of families with Mamba, Mamba-2, lightning attention or RG-LRU."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def zamba_hybrid(config: Config, sizes: CacheSizes, kernels: Kernels, index: int
 MAMBA = Family(layers={"linear_attention": mamba})
 
 
-# Families with Mamba-2, alone, between attention layers or beside attention in the same layer.
+# Mamba-2, alone, between attention layers or beside attention in the same layer.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +144,7 @@ def zamba2_hybrid(config: Config, sizes: CacheSizes, kernels: Kernels, index: in
 BETWEEN_ATTENTION = Family(layers={"full_attention": full_attention, "linear_attention": BAMBA})
 
 
-# Families with lightning attention.
+# MiniMax: lightning attention between attention layers.
 
 
 def lightning_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:

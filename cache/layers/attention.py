@@ -1,4 +1,8 @@
-"""Keep keys and values of earlier tokens and attend over them: the base of all attention layers."""
+"""Keep keys and values of earlier tokens by position, in 32, 16 or 8 bits, and attend over them.
+
+A rollback is only a smaller length, because rows past the length are not seen. So nothing is staged, and a snapshot copies
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -84,13 +88,6 @@ class SharedAttentionLayer(AttentionLayer):
         return self._source.attend(query, key, value, block, scoring)
 
 
-# Full attention: keys and values in fixed rows, one for each position.
-#
-# Rolling back is only a smaller length, because rows past the length are not seen; so nothing is staged and a
-# snapshot copies
-# nothing.
-
-
 class FullAttentionLayer(AttentionLayer):
     """R = ``sizes.rows``: row r holds position r, in ``dtype``; in that of ``sizes`` if it is left out."""
 
@@ -129,15 +126,13 @@ class FullAttentionLayer(AttentionLayer):
         return (length + tokens if isinstance(length, int) else self.sizes.rows), 0
 
 
-# Full attention over keys and values of 8 bits: a quarter of the memory, and of what a long text costs to read.
-#
-# Each head of a row has its own float32 scale, max |x| / 127, so that a row is rounded once, when it is written,
-# and never
-# again. A rounded row differs from the exact one by at most 1/254 of its largest element.
-
-
 class QuantizedAttentionLayer(AttentionLayer):
-    """keys, key_scales, values and value_scales as ``QuantizedRows`` has them; ``sizes.rows`` rows and up to 63 more."""
+    """Full attention over keys and values of 8 bits: a quarter of the memory, and of what a long text costs to read.
+
+    keys, key_scales, values and value_scales are those of ``QuantizedRows``, ``sizes.rows`` rows and up to 63 more. Each head
+    of a row has its own float32 scale, max |x| / 127, and is rounded once, when it is written: it differs from the exact one by
+    at most 1/254 of its largest element.
+    """
 
     kind: ClassVar[str] = "quantized_attention"
 

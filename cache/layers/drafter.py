@@ -1,7 +1,7 @@
-"""The state of a drafter inside the model: how much it has read, and keys and values of what it has read.
+"""Keep the state of a drafter inside the model: the number of tokens that it has read, and their keys and values.
 
-A drafter reads what was committed later than the model does, and proposes on behind what it has read; so its length is its own.
-Nothing that it proposes is kept, so going back is a smaller length here too.
+A drafter reads committed tokens later than the model does, and proposes tokens behind those that it has read; so its length is
+its own. Nothing that it proposes is kept, so a rollback is only a smaller length here too.
 """
 
 from __future__ import annotations

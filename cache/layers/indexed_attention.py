@@ -1,4 +1,4 @@
-"""Attention over the rows that an indexer selects, its own or that of the layer before."""
+"""Attend over the rows that an indexer selects, the layer's own or that of the layer before, and keep the indexer's pools."""
 
 from __future__ import annotations
 
@@ -75,28 +75,20 @@ def _nothing() -> Visible:
     raise AssertionError("the indexer must run before the attention that it selects for")
 
 
-# A sparse attention's indexer over pools of keys (GLM-5.3-Flash): which pools of P positions a token attends to.
-#
-# A pool's key is the average of its P index keys, weighted in each channel by a softmax of their gates. A token
-# scores the
-# pools that are complete at its position, ``sum over heads of weight relu(scale query key)``, sees the best K of
-# them, and
-# always the positions after the last complete pool.
-#
-# Source: transformers 5.23 ``Glm5NextTextIndexer``; DeepSeek-AI, "DeepSeek-V3.2" (arXiv:2512.02556) for the indexer
-# without
-# pools. Only pooled keys are kept, and the index keys of the last P - 1 positions, from which the next pool is made.
-#
-# Axes: B batch (1 here), T tokens, H index heads, D index head dim, M pools that a block can touch, N pools, R rows
-# of keys.
-
-
 class KeyPoolLayer(ShortConvLayer):
-    """conv_state [B, P - 1, 2 D], index keys and gates of the last positions, and keys [B, N, 1, D], one for each pool.
+    """The indexer of a sparse attention over pools of keys (GLM-5.3-Flash): which pools of P positions a token attends to.
 
-    A pool's key is written with its last position, in a tentative block too: no token sees it from a shorter length, so rolling
-    back is only that. ``choices`` is K; ``finish``, a mixer's, makes pooled keys [B, M, 1, D] of pools that begin at positions
-    int64 [M] into what is scored.
+    A pool's key is the average of its P index keys, weighted in each channel by a softmax of their gates. A token scores the
+    pools that are complete at its position, ``sum over heads of weight relu(scale query key)``, sees the best K of them, and
+    always the positions after the last complete pool. Source: transformers 5.23 ``Glm5NextTextIndexer``; DeepSeek-AI,
+    "DeepSeek-V3.2" (arXiv:2512.02556) for the indexer without pools.
+
+    conv_state [B, P - 1, 2 D] has the index keys and gates of the last positions, from which the next pool is made, and keys
+    [B, N, 1, D] one row for each pool. A pool's key is written with its last position, in a tentative block too: no token sees
+    it from a shorter length, so a rollback needs nothing else. ``choices`` is K; ``finish``, a mixer's, turns pooled keys
+    [B, M, 1, D] of pools that begin at positions int64 [M] into the keys that are scored.
+
+    Axes: B batch (1 here), T tokens, H index heads, D index head dim, M pools that a block can touch, N pools, R rows of keys.
     """
 
     kind: ClassVar[str] = "key_pool"

@@ -1,4 +1,4 @@
-"""A layer of the cache: a few fixed buffers and six operations on them.
+"""Define a layer of the cache: a few fixed buffers and six operations on them; layers made of several, and one without state.
 
 A layer never asks what kind another one is, and the container (``HybridCache``) never asks at all: it loops.
 """
@@ -111,9 +111,6 @@ class CacheLayer(nn.Module):
         state = sum(size[name] for name in (*self.committed, *self.positional))
         staged = sum(size[name] for name in self.staged)
         return {"state": state, "rollback": staged, "slots": sum(size.values()) - state - staged}
-
-
-# Layers made of several, and layers with no state at all, behind the same protocol as every other.
 
 
 class CompositeLayer(CacheLayer):

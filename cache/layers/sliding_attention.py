@@ -1,4 +1,4 @@
-"""Sliding-window and chunked attention: keys and values in a ring of W + S slots, W the window and S the verify length.
+"""Keep keys and values of sliding-window and chunked attention in a ring of W + S slots: W the window, S the verify length.
 
 A drafter that looks behind the window has the ring that many slots longer.
 

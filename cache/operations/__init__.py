@@ -1,1 +1,1 @@
-"""Operations on state that a runtime may do better than core operators: windows, rings, rows, recurrences."""
+"""Operations on state that a runtime may do better than core operators: attention, rows, rings, snapshot slots."""

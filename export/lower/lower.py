@@ -1,4 +1,4 @@
-"""From the methods' modules to one ExecuTorch program: export, rewrite, partition, plan memory."""
+"""Turn the methods' modules into one ExecuTorch program: export, rewrite, partition, plan memory."""
 
 from __future__ import annotations
 

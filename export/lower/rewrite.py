@@ -1,4 +1,4 @@
-"""Rewrites of exported graphs that change nothing but how well they lower."""
+"""Rewrite exported graphs so that they lower better and compute the same."""
 
 from __future__ import annotations
 

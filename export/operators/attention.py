@@ -1,4 +1,4 @@
-"""Attention over cached rows, and the writing of rows, in float32, float16 and int8.
+"""Define operators of attention over cached rows, of writing rows, of slots, and of choosing draft tokens.
 
 Axes: T tokens, R rows of a buffer, H query heads, G key/value heads, D head dim, V value dim; one sequence.
 """

@@ -1,4 +1,4 @@
-"""Norms, activations and rotary embeddings of float32 tensors.
+"""Define norms, activations and rotary embeddings of float32 tensors.
 
 Axes: B batch, T tokens, H heads, D the last dimension, R the part of a head that turns.
 """

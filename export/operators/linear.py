@@ -1,4 +1,4 @@
-"""Linear layers, embeddings and experts: over weights as they lie in a checkpoint, and over weights in panels (``panels.h``).
+"""Define linear layers, embeddings and experts: over weights as in a checkpoint, and over weights in panels (``panels.h``).
 
 ``packed_*`` are for weights with one float16 scale a group, or with none, as all were in earlier artifacts; ``block_*`` take
 whatever ``panels.h`` draws, such as the blocks of a GGUF file.

@@ -1,4 +1,4 @@
-"""Passes over edge programs: copies that move nothing become views, and operators that ours are faster than become ours."""
+"""Turn copies in edge programs that move nothing into views, and operators that ours are faster than into ours."""
 
 from __future__ import annotations
 

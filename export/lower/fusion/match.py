@@ -1,4 +1,4 @@
-"""Small words to recognize parts of exported graphs with."""
+"""Recognize parts of exported graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Norms that models write out as powers, means and roots become ``hybridge::rms_norm`` and ``hybridge::layer_norm``."""
+"""Replace norms, activations, rotary embeddings and multipliers that models write out by operators of ours."""
 
 from __future__ import annotations
 

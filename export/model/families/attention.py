@@ -1,4 +1,4 @@
-"""Families with nothing but attention: ``adapt`` gives them all they need, through transformers' own hook."""
+"""Adapt families with nothing but attention: most need no more than ``adapt`` does through transformers' own hook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gated short convolutions: LFM2 and LFM3."""
+"""Adapt families with short convolutions: LFM2 and LFM3, Inkling, ZAYA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gated delta nets: Qwen3.5's and Qwen3-Next's linear attention."""
+"""Adapt families with gated delta nets or Kimi delta attention, of which two select keys by an indexer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model family's adaptation, so that transformers' own forward runs over our cache."""
+"""Define the adaptation of a model family, by which transformers' own forward runs over our cache."""
 
 from __future__ import annotations
 

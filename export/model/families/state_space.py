@@ -1,7 +1,4 @@
-"""Mamba mixers of the first version.
-
-Source: transformers 5.23 ``MambaMixer``, ``FalconMambaMixer``, ``JambaMambaMixer`` and ``ZambaMambaMixer``.
-"""
+"""Adapt families with Mamba, Mamba-2, lightning attention or RG-LRU."""
 
 from __future__ import annotations
 
@@ -21,14 +18,13 @@ from hybridge.cache.recurrences.selective_scan import Selected
 from hybridge.export.model.families.family import Adaptation, StatefulMixer, short_convolution
 from hybridge.export.source.text_model import decoder_of
 
-# Mamba-2 mixers.
-#
-# Source: transformers 5.23 ``Mamba2Mixer``, ``BambaMixer``, ``GraniteMoeHybridMambaLayer``, ``NemotronHMamba2Mixer``,
-# ``Zamba2MambaMixer`` and ``FalconH1Mixer``; only the last differs.
-
 
 class Mamba2(StatefulMixer):
-    """Mamba-2 with its conv, gate and projections around ``Mamba2Layer``."""
+    """Mamba-2 with its conv, gate and projections around ``Mamba2Layer``.
+
+    Source: transformers 5.23 ``Mamba2Mixer``, ``BambaMixer``, ``GraniteMoeHybridMambaLayer``, ``NemotronHMamba2Mixer``,
+    ``Zamba2MambaMixer`` and ``FalconH1Mixer``; only the last differs.
+    """
 
     def __init__(self, original: nn.Module, cache: HybridCache) -> None:
         super().__init__(original, cache)
@@ -90,7 +86,10 @@ def number_shared_attention(model: PreTrainedModel, cache: HybridCache) -> None:
 
 
 class Mamba(StatefulMixer):
-    """Mamba with its conv, gate and projections around ``MambaLayer``; norms of dt, B and C where the module has them."""
+    """Mamba with its conv, gate and projections around ``MambaLayer``; norms of dt, B and C if the module has them.
+
+    Source: transformers 5.23 ``MambaMixer``, ``FalconMambaMixer``, ``JambaMambaMixer`` and ``ZambaMambaMixer``.
+    """
 
     def __init__(self, original: nn.Module, cache: HybridCache) -> None:
         super().__init__(original, cache)
@@ -147,11 +146,8 @@ class ZambaMamba(Mamba):
         return Selected(x=x, steps=StepSize(raw=raw, count=raw.shape[2], bias=m.dt_proj_bias.flatten()), key=key, query=query)
 
 
-# Lightning attention. Source: transformers 5.23 ``MiniMaxLightningAttention``.
-
-
 class LightningAttention(StatefulMixer):
-    """Linear attention whose heads fade at fixed rates, with an output norm and gate."""
+    """Linear attention whose heads fade at fixed rates. Source: transformers 5.23 ``MiniMaxLightningAttention``."""
 
     def __init__(self, original: nn.Module, cache: HybridCache) -> None:
         super().__init__(original, cache)
@@ -176,12 +172,11 @@ def minimax_mixer(mixer: nn.Module, cache: HybridCache) -> nn.Module:
     return LightningAttention(mixer, cache) if hasattr(mixer, "slope_rate") else mixer
 
 
-# RecurrentGemma's recurrent block. Source: transformers 5.23 ``RecurrentGemmaRecurrentBlock`` and
-# ``RecurrentGemmaRglru``.
-
-
 class RecurrentBlock(StatefulMixer):
-    """A conv and a real-gated linear recurrent unit, times a gate."""
+    """A conv and a real-gated linear recurrent unit, times a gate.
+
+    Source: transformers 5.23 ``RecurrentGemmaRecurrentBlock`` and ``RecurrentGemmaRglru``.
+    """
 
     def __init__(self, original: nn.Module, cache: HybridCache) -> None:
         super().__init__(original, cache)
