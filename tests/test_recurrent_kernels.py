@@ -1,32 +1,12 @@
 """Recurrent kernels against their references, which are the naive recurrences: outputs, state in place and what is staged."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from kernel_twins import Twins, close, one
-from recurrences import FadingSum, GatedDelta, LinearAttention, Recurrence, SelectiveScan, ShortConv
+from recurrences import CASES, Recurrence, ShortConv
 
 from hybridge.cache.recurrences.short_conv import short_conv_naive
 from hybridge.runtime.core.library import set_threads
-
-CASES: dict[str, Callable[[], Recurrence]] = {
-    "gated delta, shared keys": lambda: GatedDelta(2, 4, 24, 40, by_channel=False),
-    "Kimi delta, odd": lambda: GatedDelta(3, 3, 20, 19, by_channel=True, strength=2.0),
-    "Kimi delta with a floor": lambda: GatedDelta(2, 2, 24, 24, by_channel=True, floor=-5.0),
-    "gated delta, in threads": lambda: GatedDelta(2, 6, 128, 136, by_channel=False),
-    "Mamba-2": lambda: LinearAttention(2, 6, 20, 24, by_head=False),
-    "Mamba-2 with limits, odd": lambda: LinearAttention(1, 3, 7, 19, by_head=False, high=0.9),
-    "Mamba-2, in threads": lambda: LinearAttention(1, 6, 64, 128, by_head=False),
-    "lightning attention": lambda: LinearAttention(3, 3, 24, 24, by_head=True),
-    "Mamba": lambda: SelectiveScan(70, 1, 16, biased=False),
-    "Mamba by head, odd": lambda: SelectiveScan(20, 4, 19, biased=True),
-    "Mamba, in threads": lambda: SelectiveScan(1029, 1, 16, biased=False),
-    "RG-LRU": lambda: FadingSum(37),
-    "short convolution": lambda: ShortConv(40, 4, 0, biased=False, activation="silu"),
-    "short convolution inside of rows, odd": lambda: ShortConv(19, 3, 7, biased=True, activation=""),
-    "short convolution, in threads": lambda: ShortConv(1029, 2, 3, biased=False, activation="gelu_tanh"),
-}
 
 
 def made(case: str, seed: int) -> Recurrence:
