@@ -29,7 +29,7 @@ from hybridge.__main__ import main
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.native_log import LOG_LINE
 
-pytest_plugins = ["selection", "durations"]
+pytest_plugins = ["selection"]
 
 # Examples that failed once are committed in hypothesis-examples and tried first ever after. Hypothesis forgets an example that
 # passes, so that folder is read only; a new failure is kept in .hypothesis, to be copied there with the repair.

@@ -6,26 +6,43 @@ import re
 import subprocess
 import sys
 import tomllib
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-import lock as lock_script
-from lock import PLATFORMS, Locked, read
-
-pytestmark = pytest.mark.thorough  # of a campaign script
+pytestmark = pytest.mark.thorough
 
 CHECKOUT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
 NAMES = ("requirements", "requirements-build", "requirements-cuda", "requirements-docs")
+PLATFORMS = [re.findall(r"(\w+) == '(\w+)'", each) for each in PROJECT["tool"]["uv"]["environments"]]
+PLACES = [{"python_full_version": f"{python}.0", **dict(each)} for each in PLATFORMS for python in ("3.11", "3.12", "3.13")]
+
+
+@dataclass(frozen=True)
+class Locked:
+    """A line of a lock."""
+
+    name: str
+    version: str
+    marker: str
+    hashes: tuple[str, ...]
+
+    @property
+    def is_for_all(self) -> bool:
+        return not self.marker or all(Marker(self.marker).evaluate(place) for place in PLACES)
 
 
 def locked(name: str) -> dict[str, Locked]:
-    return {each.name: each for each in read((CHECKOUT / f"{name}.lock").read_text(encoding="utf-8"))}
+    text = (CHECKOUT / f"{name}.lock").read_text(encoding="utf-8")
+    lines = re.findall(r"(?m)^([\w.-]+)==(\S+)(?: ; ([^\\\n]+?))?((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", text)
+    assert len(lines) == text.count("\n") - text.count("--hash=") - 1, f"{name} has a line of another kind"
+    return {each[0]: Locked(*each[:3], tuple(re.findall(r"sha256:(\w+)", each[3]))) for each in lines}
 
 
 def wanted() -> list[Requirement]:
@@ -35,14 +52,14 @@ def wanted() -> list[Requirement]:
         *PROJECT["build-system"]["requires"],
         *(each for extra in extras for each in extra),
     ]
-    return [Requirement(each) for each in lines if not each.startswith(lock_script.OWN)]
+    return [Requirement(each) for each in lines if not each.startswith("hybridge[")]
 
 
 @pytest.mark.parametrize("requirement", wanted(), ids=str)
 def test_what_pyproject_asks_for_is_locked_in_a_version_that_fits(requirement: Requirement) -> None:
     found = locked("requirements")[canonicalize_name(requirement.name)]
     assert requirement.specifier.contains(found.version), f"scripts/lock: {requirement} is locked as {found.version}"
-    assert found.where == set(PLATFORMS), f"{found.name} is not locked for {set(PLATFORMS) - found.where}"
+    assert found.is_for_all, f"{found.name} is locked for {found.marker} alone"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -51,7 +68,6 @@ def test_every_library_has_hashes_and_one_line(name: str) -> None:
     heads = re.findall(r"(?m)^([^\s#]+)==", text)
     assert len(heads) == len(set(heads)) == len(locked(name)) > 5
     assert [each.name for each in locked(name).values() if not each.hashes] == []
-    assert "".join(map(str, locked(name).values())) == text.partition("\n")[2], "scripts/lock writes it in another way"
 
 
 @pytest.mark.parametrize("line", PROJECT["dependency-groups"]["docs"])
@@ -59,13 +75,15 @@ def test_what_makes_the_site_is_locked_in_a_version_that_fits(line: str) -> None
     requirement = Requirement(line)
     found = locked("requirements-docs")[canonicalize_name(requirement.name)]
     assert requirement.specifier.contains(found.version)
-    assert found.where == set(PLATFORMS)
+    assert found.is_for_all
 
 
 def test_the_parts_agree() -> None:
     everything = locked("requirements")
-    assert all(everything.get(name, each) == each for name, each in locked("requirements-docs").items())
-    assert all(everything[name] == each for name, each in locked("requirements-build").items())
+    for name, each in {**locked("requirements-docs"), **locked("requirements-build")}.items():
+        same = everything.get(name, each)
+        assert (same.version, same.hashes) == (each.version, each.hashes)
+    assert locked("requirements-build").keys() <= everything.keys()
     assert not everything.keys() & locked("requirements-cuda").keys()
 
 
@@ -81,41 +99,6 @@ def test_what_the_libraries_need_is_locked() -> None:
             if need.marker is None or need.marker.evaluate({"extra": ""}):
                 name = canonicalize_name(need.name)
                 assert name in locked("requirements") or name in cuda, f"{each.name} needs {need}: run scripts/lock"
-
-
-@pytest.mark.parametrize(
-    ("marker", "platforms"),
-    [
-        ("sys_platform == 'linux' and platform_machine == 'x86_64'", {("linux", "x86_64")}),
-        ("platform_system == 'Linux'", {("linux", "x86_64"), ("linux", "aarch64")}),
-        ("python_full_version < '3.14' and platform_machine != 'aarch64'", {("linux", "x86_64"), ("darwin", "arm64")}),
-        ("os_name == 'posix'", set(PLATFORMS)),
-    ],
-)
-def test_markers_become_the_shortest_that_say_the_same(marker: str, platforms: set[tuple[str, str]]) -> None:
-    digest = "0" * 64
-    (found,) = read(f"some-library==1.0 ; {marker} \\\n    --hash=sha256:{digest}\n    # via another\n")
-    assert found == Locked("some-library", "1.0", frozenset(platforms), (digest,))
-    assert list(read(str(found))) == [found]
-
-
-def test_a_library_that_one_python_alone_needs_is_no_line() -> None:
-    with pytest.raises(AssertionError, match="not needed by each Python"):
-        list(read("tomli==2.0 ; python_full_version < '3.12' \\\n    --hash=sha256:" + "0" * 64))
-
-
-def test_pytorch_without_cuda_is_locked_by_its_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And stays locked where they are not at hand, until there is a newer PyTorch."""
-    monkeypatch.setattr(lock_script, "ROOT", tmp_path)
-    (tmp_path / "torch-2.13.0+cpu-cp311-cp311-linux_x86_64.whl").write_bytes(b"")
-    (tmp_path / "torch-2.12.0+cpu-cp311-cp311-linux_x86_64.whl").write_bytes(b"older")
-    empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    torch = Locked("torch", "2.13.0", frozenset(PLATFORMS), ("0" * 64,))
-    found = lock_script.without_cuda([torch], [tmp_path])
-    assert found == [Locked("torch", "2.13.0+cpu", frozenset(PLATFORMS), (empty,))]
-    lock_script.write("requirements-cpu", "PyTorch", found)
-    assert lock_script.without_cuda([torch], []) == found
-    assert lock_script.without_cuda([Locked("torch", "2.14.0", torch.where, torch.hashes)], [tmp_path]) == []
 
 
 def test_pytorch_without_cuda_is_the_version_that_is_locked() -> None:

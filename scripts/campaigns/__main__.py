@@ -46,7 +46,7 @@ class Campaign:
     def command(self, name: str, words: list[str]) -> list[str]:
         """Return the command line of the campaign ``name`` with the arguments ``words``."""
         if self.script == "pytest":
-            return [sys.executable, "-m", "pytest", "-q", "--numprocesses=0", *words]
+            return [sys.executable, "-m", "pytest", "-q", *words]
         if self.script:
             return [str(ROOT / "scripts" / "campaigns" / self.script), *words]
         return [sys.executable, "-m", f"campaigns.{name.replace('-', '_')}", *words]
@@ -83,6 +83,14 @@ CAMPAIGNS: Mapping[str, Campaign] = {
         "Ctrl-C at every line, and the thread pool", "attacks",
         INTERRUPTS, f"{INTERRUPTS} -k prefill", script="pytest", one_thread=True,
     ),
+    "coverage": Campaign(
+        "the lines and branches that all tests reach", "tests",
+        "--all --numprocesses=auto --dist=worksteal --cov", script="pytest", one_thread=True,
+    ),
+    "mutants": Campaign(
+        "mutmut over one module: its tests must notice the changes", "tests",
+        "hybridge.cache.block tests/test_block.py", "hybridge.cache.block tests/test_block.py", one_thread=True,
+    ),
     "broken-features": Campaign("break a feature at a time: the default tests must notice each", "tests", one_thread=True),
     "test-pythons": Campaign("scripts/test --fast with every Python that is here", "tests", script="test-pythons"),
     "conformance": Campaign(
@@ -101,6 +109,7 @@ CAMPAIGNS: Mapping[str, Campaign] = {
     "on-aarch64": Campaign("the wheel and the tests on emulated Linux for ARM64; needs root", "platforms"),
     "cross-wheel": Campaign("build the wheel for Linux on ARM64 here", "platforms", script="cross-wheel"),
     "try-wheel": Campaign("install a wheel and run its commands, without a compiler", "platforms", script="try-wheel"),
+    "licenses": Campaign("write docs/licenses.md", "documents", script="licenses"),
     "screenshots": Campaign("take the pictures of README.md and docs/pages.md", "documents"),
 }  # fmt: skip
 GROUPS = sorted({each.group for each in CAMPAIGNS.values() if each.long is not None})

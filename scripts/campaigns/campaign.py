@@ -1,12 +1,17 @@
-"""The command lines of campaigns, which all name ``scripts/trust`` in their help."""
+"""Parse the command lines of campaigns, and copy the checkout for those that change it."""
 
 from __future__ import annotations
 
 import argparse
+import shutil
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import typer
+
+from campaigns import ROOT
 
 
 def parser(name: str, description: str | None, **options: Any) -> argparse.ArgumentParser:
@@ -19,3 +24,12 @@ def run(name: str, main: Callable[..., Any]) -> None:
     app = typer.Typer(add_completion=False)
     app.command()(main)
     app(prog_name=f"scripts/trust {name}")
+
+
+def copy_checkout(folder: Path) -> None:
+    """Copy the files of the checkout that git knows, links as links, to the new ``folder``."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name, follow_symlinks=False)

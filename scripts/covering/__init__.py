@@ -1,1 +1,0 @@
-"""Which lines and branches of the product the tests reach."""

@@ -1,1 +1,0 @@
-"""Small changes of the product, each of which a test should notice."""
