@@ -89,7 +89,7 @@ CAMPAIGNS: Mapping[str, Campaign] = {
     ),
     "mutants": Campaign(
         "mutmut over one module: its tests must notice the changes", "tests",
-        "hybridge.cache.block tests/test_block.py", "hybridge.cache.block tests/test_block.py", one_thread=True,
+        "--share 0.8 hybridge.cache.block tests/test_block.py", "--share 0.8 hybridge.cache.block tests/test_block.py", one_thread=True,
     ),
     "broken-features": Campaign("break a feature at a time: the default tests must notice each", "tests", one_thread=True),
     "test-pythons": Campaign("scripts/test --fast with every Python that is here", "tests", script="test-pythons"),
