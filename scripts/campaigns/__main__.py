@@ -57,6 +57,7 @@ class Campaign:
         return os.environ | ({"OMP_NUM_THREADS": "1"} if self.one_thread else {})
 
 
+MUTANTS = "--share 0.8 hybridge.cache.block tests/test_block.py"
 INTERRUPTS = "tests/test_interrupts.py tests/test_pool.py"
 CAMPAIGNS: Mapping[str, Campaign] = {
     "soak": Campaign(
@@ -89,7 +90,7 @@ CAMPAIGNS: Mapping[str, Campaign] = {
     ),
     "mutants": Campaign(
         "mutmut over one module: its tests must notice the changes", "tests",
-        "--share 0.8 hybridge.cache.block tests/test_block.py", "--share 0.8 hybridge.cache.block tests/test_block.py", one_thread=True,
+        MUTANTS, MUTANTS, one_thread=True,
     ),
     "broken-features": Campaign("break a feature at a time: the default tests must notice each", "tests", one_thread=True),
     "test-pythons": Campaign("scripts/test --fast with every Python that is here", "tests", script="test-pythons"),
