@@ -24,7 +24,7 @@ TARGET_OPTIONS = ExportOptions(
 DRAFT_OPTIONS = ExportOptions(max_seq_len=2048, snapshot_slots=1)
 DSPARK_OPTIONS = ExportOptions(max_seq_len=2048, verify_len=8, shorter_verify_lens=(4,), draft_blocks=(8,), snapshot_slots=1)
 HELD_OUT = 8
-"""Share, of 256, of the modules that scripts/train-tiny keeps out of the training text, by a hash of their names."""
+"""Share, of 256, of the modules that examples/training keeps out of the training text, by a hash of their names."""
 
 
 def export_embedded(target: Path, draft: Path | None = None, dspark: Path | None = None) -> Manifest:

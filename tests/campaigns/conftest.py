@@ -13,5 +13,5 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def _modules(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the processes that a campaign starts import what it imports, as ``scripts/trust`` does."""
-    paths = [ROOT / "scripts", ROOT / "tests" / "helpers", os.environ.get("PYTHONPATH", "")]
+    paths = [ROOT / "scripts", ROOT / "tests" / "helpers", ROOT / "examples", os.environ.get("PYTHONPATH", "")]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, map(str, paths))))

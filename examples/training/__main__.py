@@ -1,4 +1,3 @@
-#!/usr/bin/env python
 """Train the embedded models: the byte-level target, and its drafters."""
 
 import argparse
@@ -6,6 +5,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+
 from training import drafters, target
 
 SCRATCH = Path(tempfile.gettempdir()) / "hybridge-train"
@@ -14,7 +14,7 @@ BUDGETS = {"target": 85.0, "draft": 20.0, "mtp": 20.0, "dflash": 20.0, "dspark":
 
 def main() -> None:
     """Train one of them within its budget."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m training", description=__doc__)
     parser.add_argument("model", nargs="?", choices=BUDGETS, default="target", help="drafters learn from a finished target")
     parser.add_argument("--minutes", type=float, help=f"wall-clock training budget (default: {BUDGETS})")
     parser.add_argument("--texts", type=float, default=12, help="minutes for writing the drafters' texts, if none are kept")

@@ -14,7 +14,7 @@ from training.corpus import split, tokens
 from training.loop import Run
 from training.target import evaluate
 
-CARDS = Path(__file__).parents[1]
+CARDS = Path(__file__).parent
 
 
 def own_texts(target: Qwen3_5ForCausalLM, data: Tensor, minutes: float, path: Path) -> Tensor:
@@ -33,7 +33,7 @@ def main(kind: str, out: Path, minutes: float, writing: float, scratch: Path) ->
     run, facts, card = RUNS[kind](target, data, own, minutes, out)
     facts |= {"minutes": minutes, "steps": run.steps, "loss": run.loss, "own_texts": len(own), "window": teacher.WINDOW}
     form = "block" if kind in block.KINDS else kind
-    text = (CARDS / f"train-tiny-{form}-card.md").read_text().format(**facts)
+    text = (CARDS / f"card-{form}.md").read_text().format(**facts)
     card.write_text(text)
     card.chmod(0o644)
     print(text, flush=True)

@@ -14,7 +14,7 @@ from training.loop import Run, train
 from training.models import build_target, build_tokenizer
 
 PROMPTS = ("def read_config(path):\n    ", "The return value is ")
-CARD = Path(__file__).parents[1] / "train-tiny-card.md"
+CARD = Path(__file__).with_name("card.md")
 
 
 def loss_of(model: Qwen3_5ForCausalLM, batch: Tensor) -> Tensor:

@@ -1,1 +1,0 @@
-"""Train the embedded models, the target and its drafters. Run by scripts/train-tiny."""
