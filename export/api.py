@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.check.validate import validate_session
-from hybridge.export.drafters.drafter import DraftVocabulary
-from hybridge.export.drafters.plan import DrafterPlan, plan_drafter
+from hybridge.export.drafters.drafter import DrafterPlan, DraftVocabulary
+from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.pinned.transformers import Reader
 from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.gptq import Calibrated

@@ -12,7 +12,7 @@ from transformers.cache_utils import DFlashCache
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.check.oracle import LoadedDrafter, eager_session
-from hybridge.export.drafters.block_config import read_block_config
+from hybridge.export.drafters.block import read_block_config
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.runtime import ExportOptions, Session
 from tests.helpers.loaded_model import loaded_model

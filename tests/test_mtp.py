@@ -16,8 +16,8 @@ from tiny import lively, save_checkpoint, tiny_config, tiny_model
 
 from hybridge.cache.errors import CheckpointError, SnapshotError, UnsupportedModelError, UsageError
 from hybridge.export.check.oracle import EagerDescription, EagerProgram, LoadedDrafter, eager_session
-from hybridge.export.drafters.mtp import MtpWeights, load_mtp
-from hybridge.export.drafters.plan import MtpPlan, plan_drafter
+from hybridge.export.drafters.mtp import MtpPlan, MtpWeights, load_mtp
+from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint
 from hybridge.export.write.methods import build_cache
 from hybridge.runtime import Context, ExportOptions, Sampling, Session

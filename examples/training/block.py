@@ -18,10 +18,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import Qwen3_5ForCausalLM
 
-from hybridge.export.drafters.block_config import BlockDrafterConfig, read_block_config
-from hybridge.export.drafters.block_drafter import BlockWeights, load_block_weights
-from hybridge.export.drafters.block_layers import DrafterLayer, MarkovTail
-from hybridge.export.drafters.checkpoint import load_rope
+from hybridge.export.drafters.block import BlockWeights, load_block_weights, read_block_config
+from hybridge.export.drafters.block_layers import BlockDrafterConfig, DrafterLayer, MarkovTail
+from hybridge.export.drafters.layers import load_rope
 from training import teacher
 from training.corpus import PAD
 from training.delta import fast_delta_rule

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import Qwen3_5ForCausalLM
 
-from hybridge.export.drafters.block_drafter import BlockWeights
+from hybridge.export.drafters.block import BlockWeights
 from training import block, draft, measure, mtp, teacher
 from training.corpus import split, tokens
 from training.loop import Run

@@ -20,8 +20,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.operations.quantized_rows import quantize_rows
 from hybridge.export.check.random_program import Oracle
-from hybridge.export.drafters.drafter import ArtifactDrafter
-from hybridge.export.drafters.plan import DrafterPlan
+from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan
 from hybridge.export.layers import Rounder
 from hybridge.export.pinned.transformers import attention_function, chosen_attention, mask_function
 from hybridge.export.quantize.quantize import is_quantized, quantize

@@ -1,17 +1,19 @@
-"""The backbone of block drafters: Qwen3-like layers over what was committed and a block of draft tokens at once.
+"""The model of block drafters: DFlash, DFlash 2 and DSpark are one backbone of Qwen3-like layers with three tails.
 
-With c the context rows, which come of the target's hidden states once for all layers, and x a block's rows: queries are of x,
-keys and values of c and of x, by the same weights; c is not normed by the layer, and is kept, x is not.
+A block is the text's last token and masks behind it. Context rows c are made once, for all layers, of the target's hidden
+states at committed positions. A layer's queries come from the block's rows x, its keys and values from c and x with the same
+weights. c is not normalized by the layer, and its keys and values stay in the cache; those of x do not. The tail turns hidden
+states and logits of the masks into draft tokens, each position by itself or after the token before it.
 
-Source: z-lab/dflash ``dflash/model.py``; DFlash 2's convolution is its ``GroupedDynamicCausalConv``.
-Axes: T tokens, H hidden size, G key/value heads, D head dim, K taps of a convolution.
+Sources: z-lab/dflash ``dflash/model.py``, whose ``GroupedDynamicCausalConv`` is DFlash 2's convolution; mlx-vlm
+``speculative/drafters/dspark``.
+Axes: T tokens, N draft tokens, H hidden size, K taps of a convolution, V vocabulary, C candidates, r rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -20,81 +22,85 @@ from torch import Tensor, nn
 from hybridge.cache.block import Block
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.drafter import DrafterAttentionLayer, DrafterSlidingAttentionLayer
-from hybridge.cache.operations.kernels import Kernels, Scoring
-from hybridge.export.drafters.block_config import BlockDrafterConfig, Convolution, Markov, Selector
-from hybridge.export.drafters.checkpoint import Angles, AttentionSizes, rotate
+from hybridge.cache.operations.kernels import Scoring
+from hybridge.export.drafters.layers import (
+    Angles,
+    AttentionProjections,
+    DecoderConfig,
+    DraftProposals,
+    Mlp,
+    RmsNorm,
+    TokenSelector,
+)
+
+BlockKind = Literal["dflash", "dflash2", "dspark"]
 
 
-class MlpSizes(Protocol):
-    """The sizes of an MLP."""
+@dataclass(frozen=True, kw_only=True)
+class Convolution:
+    """DFlash 2's convolution along the block. kernel: taps; group: channels that share the change of a tap by the token."""
+
+    kernel: int
+    group: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selector:
+    """DFlash 2's choice among the ``candidates`` best tokens of each position by low-rank scores of neighbours."""
+
+    rank: int
+    candidates: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Markov:
+    """DSpark's low-rank correction by the token before, and its confidence head.
+
+    confidence_of_token: the head reads that token beside the hidden state.
+    """
+
+    rank: int
+    confidence: bool
+    confidence_of_token: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockDrafterConfig(DecoderConfig):
+    """A block drafter.
+
+    windows: of each layer, None for full attention; causal: of each layer, False if draft tokens attend to later ones.
+    block: tokens of a block with the text's last one, so one less are draft tokens; first_guess: the row of the first of
+    them. neighbours: rope rotates pairs of neighbours, not of halves. target_layers: of the target, None if unknown.
+    """
+
+    kind: BlockKind
+    vocab_size: int | None
+    windows: tuple[int | None, ...]
+    causal: tuple[bool, ...]
+    neighbours: bool
+    target_layer_ids: tuple[int, ...]
+    target_layers: int | None
+    block: int
+    first_guess: int
+    mask_token: int
+    embedding_scale: float
+    output_multiplier: float
+    softcap: float | None
+    convolution: Convolution | None = None
+    selector: Selector | None = None
+    markov: Markov | None = None
 
     @property
-    def hidden_size(self) -> int: ...
-    @property
-    def intermediate_size(self) -> int: ...
-
-
-class Sizes(AttentionSizes, MlpSizes, Protocol):
-    """The sizes of a layer."""
-
-    @property
-    def eps(self) -> float: ...
-    @property
-    def bias(self) -> bool: ...
-
-
-class RmsNorm(nn.Module):
-    """``weight * x / root(mean(x^2) + eps)``."""
-
-    def __init__(self, size: int, eps: float) -> None:
-        super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(size)), eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps))
-
-
-class Attention(nn.Module):
-    """What goes into attention and comes out of it; width: of the rows that go in; norms: of queries and keys by head."""
-
-    def __init__(self, c: Sizes, width: int, *, norms: bool) -> None:
-        super().__init__()
-        queries, keys = c.heads * c.head_dim, c.kv_heads * c.head_dim
-        self.head_dim = c.head_dim
-        self.q_proj = nn.Linear(width, queries, bias=c.bias)
-        self.k_proj, self.v_proj = (nn.Linear(width, keys, bias=c.bias) for _ in range(2))
-        self.o_proj = nn.Linear(queries, c.hidden_size, bias=c.bias)
-        self.q_norm, self.k_norm = (RmsNorm(c.head_dim, c.eps) if norms else nn.Identity() for _ in range(2))
-
-    def rows(self, x: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
-        """Keys and values [1, T, G, D] of rows x [1, T, H]."""
-        keys = rotate(self.k_norm(self.k_proj(x).unflatten(-1, (-1, self.head_dim))), angles)
-        return keys, self.v_proj(x).unflatten(-1, (-1, self.head_dim))
-
-    def query(self, x: Tensor, angles: Angles) -> Tensor:
-        """Queries [1, T, heads, D] of rows x [1, T, H]."""
-        return rotate(self.q_norm(self.q_proj(x).unflatten(-1, (-1, self.head_dim))), angles)
-
-
-class Mlp(nn.Module):
-    """``down(act(gate(x)) * up(x))``."""
-
-    def __init__(self, c: MlpSizes, act: Callable[[Tensor], Tensor] = F.silu) -> None:
-        super().__init__()
-        self.act = act
-        self.gate_proj, self.up_proj = (nn.Linear(c.hidden_size, c.intermediate_size, bias=False) for _ in range(2))
-        self.down_proj = nn.Linear(c.intermediate_size, c.hidden_size, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
-        return out
+    def taps(self) -> tuple[int, ...]:
+        """Return the hidden states to read as transformers counts them: 0 the embeddings, i after i layers."""
+        return tuple(index + 1 for index in self.target_layer_ids)
 
 
 class GroupedConvolution(nn.Module):
     """A causal convolution along the block, before a sublayer and once more behind it.
 
-    ``out[t, c] = sum over lag of (base[lag, c] + change[t, lag, group of c]) x[t - lag, c]``; the changes of both come of what
-    goes into the sublayer. The block's first token has nothing before it.
+    ``out[t, c] = sum over lag of (base[lag, c] + change[t, lag, group of c]) x[t - lag, c]``. The changes of both are computed
+    from the sublayer's input. Zeros come before the block's first token.
     """
 
     def __init__(self, hidden: int, c: Convolution) -> None:
@@ -104,7 +110,7 @@ class GroupedConvolution(nn.Module):
         self.kernel_projection = nn.Linear(hidden, 2 * c.kernel * self.groups, bias=False)
 
     def before(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """What goes into the sublayer for x [1, T, H], and the changes [1, T, K, groups] of the convolution behind it."""
+        """Return the input of the sublayer for x [1, T, H], and the changes [1, T, K, groups] for ``behind``."""
         change = self.kernel_projection(x).unflatten(-1, (2, self.taps, self.groups))
         return self.convolve(x, change[:, :, 0], self.base_kernel[0]), change[:, :, 1]
 
@@ -124,26 +130,23 @@ class GroupedConvolution(nn.Module):
 
 
 class DrafterLayer(nn.Module):
-    """One layer; its state is the cache layer at ``place``."""
+    """A decoder layer, with DFlash 2's convolutions around its sublayers if the config has them."""
 
     def __init__(self, c: BlockDrafterConfig, index: int) -> None:
         super().__init__()
         self.causal, self.scale = c.causal[index], c.head_dim**-0.5
         self.input_layernorm, self.post_attention_layernorm = (RmsNorm(c.hidden_size, c.eps) for _ in range(2))
-        self.self_attn, self.mlp = Attention(c, c.hidden_size, norms=True), Mlp(c)
+        self.self_attn, self.mlp = AttentionProjections(c, c.hidden_size, norms=True), Mlp(c)
+        self.has_convolution = c.convolution is not None
         if c.convolution is not None:
             self.attention_conv, self.mlp_conv = (GroupedConvolution(c.hidden_size, c.convolution) for _ in range(2))
-        self.has_convolution = c.convolution is not None
 
     def read(self, state: Any, context: Tensor, block: Block, angles: Angles) -> None:
-        """Keep keys and values of context rows [1, T, H]."""
+        """Store keys and values of context rows [1, T, H]."""
         state.read(*self.self_attn.rows(context, angles), block)
 
     def forward(self, state: Any, x: Tensor, block: Block, angles: Angles) -> Tensor:
         """Run a block's rows x [1, T, H]."""
-        return self._second(self._first(state, x, block, angles))
-
-    def _first(self, state: Any, x: Tensor, block: Block, angles: Angles) -> Tensor:
         h, change = self.input_layernorm(x), None
         if self.has_convolution:
             h, change = self.attention_conv.before(h)
@@ -152,9 +155,7 @@ class DrafterLayer(nn.Module):
         scoring = Scoring(scale=self.scale)
         out = state.attend_block(attention.query(h, angles), keys, values, block, scoring, causal=self.causal)
         h = attention.o_proj(out.flatten(2))
-        return x + (h if change is None else self.attention_conv.behind(h, change))
-
-    def _second(self, x: Tensor) -> Tensor:
+        x = x + (h if change is None else self.attention_conv.behind(h, change))
         h, change = self.post_attention_layernorm(x), None
         if self.has_convolution:
             h, change = self.mlp_conv.before(h)
@@ -178,7 +179,7 @@ class Backbone(nn.Module):
             layer.read(state_of(cache, place + index), context, block, angles)  # type: ignore[operator]
 
     def run(self, cache: HybridCache, place: int, x: Tensor, block: Block, angles: Angles) -> Tensor:
-        """Run a block's embedded tokens x [1, T, H]; hidden states [1, T, H] after the last norm."""
+        """Run a block's embedded tokens x [1, T, H]. Returns the hidden states [1, T, H] after the last norm."""
         for index, layer in enumerate(self.layers):
             x = layer(state_of(cache, place + index), x, block, angles)
         out: Tensor = self.norm(x)
@@ -192,73 +193,24 @@ def state_of(cache: HybridCache, index: int) -> DrafterAttentionLayer | DrafterS
     return layer
 
 
-# From a block's hidden states and logits to draft tokens: each position by itself, or each by the one before it.
-#
-# Every tail gives the tokens int64 [1, N], the chance float32 [1, N] that each is right if those before it are, and
-# the scores
-# float32 [1, N, C] that each was chosen by, of all tokens or of the candidates int64 [1, N, C], or [1, 1, C] for
-# all of them.
-# With a temperature a token is drawn from softmax(scores / temperature) by its noise in [0, 1), with 0 it is the
-# best one.
-#
-# Axes: N draft tokens, V vocabulary, C candidates, H hidden size, r rank.
+# Tails
 
 
-@dataclass(frozen=True)
-class Draws:
-    """noise float32 [1, N] and temperature float32 [1]."""
-
-    noise: Tensor
-    temperature: Tensor
-
-    def at(self, i: int) -> Draws:
-        """Return the draw of draft token ``i``."""
-        return Draws(self.noise[:, i : i + 1], self.temperature)
+def build_tail(config: BlockDrafterConfig, vocab: int) -> nn.Module:
+    """Return the tail of ``config``'s kind, for the target's vocabulary."""
+    if config.selector is not None:
+        return CandidateSelector(config.hidden_size, vocab, config.selector)
+    if config.markov is not None:
+        return MarkovTail(config.hidden_size, vocab, config.markov)
+    return IndependentHead()
 
 
-@dataclass(frozen=True)
-class Guesses:
-    """What a tail gives; see above."""
-
-    tokens: Tensor
-    chances: Tensor
-    scores: Tensor
-    candidates: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Chooser:
-    """How tokens are chosen: by what kernels, draws, and ids int64 [C] of what the scores are of, if not of all tokens."""
-
-    kernels: Kernels
-    draws: Draws
-    ids: Tensor | None = None
-
-    def choose(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the index int64 [1, N] of what is chosen of scores [1, N, C], and the best one's probability [1, N]."""
-        return self.kernels.draw(scores, self.draws.noise, self.draws.temperature), self.kernels.top_chance(scores)
-
-    def at(self, i: int) -> Chooser:
-        """Return what chooses draft token ``i`` alone."""
-        return Chooser(self.kernels, self.draws.at(i), self.ids)
-
-    def named(self, places: Tensor) -> Tensor:
-        """Return the tokens at ``places`` int64 [...] of the scores."""
-        return places if self.ids is None else self.ids.index_select(0, places.flatten()).view(places.shape)
-
-    @property
-    def candidates(self) -> Tensor | None:
-        """Return ``ids`` as candidates [1, 1, C] of all draft tokens: a result, as a program must not give out its own."""
-        return None if self.ids is None else self.ids[None, None] + 0
-
-
-class EachAlone(nn.Module):
+class IndependentHead(nn.Module):
     """DFlash: each position's own best token, or a draw from its own logits."""
 
-    def forward(self, hidden: Tensor, logits: Tensor, last: Tensor, chooser: Chooser) -> Guesses:
-        """Guess from hidden [1, N, H] and logits [1, N, C]; ``last`` [1, 1] is the token before them."""
-        places, chances = chooser.choose(logits)
-        return Guesses(chooser.named(places), chances, logits, chooser.candidates)
+    def forward(self, hidden: Tensor, logits: Tensor, last: Tensor, selector: TokenSelector) -> DraftProposals:
+        """Propose from hidden [1, N, H] and logits [1, N, C]; ``last`` [1, 1] is the token before them."""
+        return selector.choose(logits)
 
 
 class CandidateSelector(nn.Module):
@@ -273,18 +225,16 @@ class CandidateSelector(nn.Module):
         self.predecessor_codebook, self.successor_codebook = (nn.Embedding(vocab, c.rank) for _ in range(2))
         self.hidden_projection = nn.Linear(hidden, c.rank, bias=False)
 
-    def forward(self, hidden: Tensor, logits: Tensor, last: Tensor, chooser: Chooser) -> Guesses:
-        places = chooser.kernels.best_candidates(logits, min(self.candidates, logits.shape[-1]))
-        unary, best = logits.gather(-1, places), chooser.named(places)
+    def forward(self, hidden: Tensor, logits: Tensor, last: Tensor, selector: TokenSelector) -> DraftProposals:
+        places = selector.kernels.best_candidates(logits, min(self.candidates, logits.shape[-1]))
+        unary, best = logits.gather(-1, places), selector.named(places)
         projected, successors = self.hidden_projection(hidden), self.successor_codebook(best)  # [1, N, r], [1, N, C, r]
-        tokens, chances, scores = [last], [], []
+        steps: list[DraftProposals] = []
         for i in range(logits.shape[1]):
-            wanted = self.predecessor_codebook(tokens[-1]) * projected[:, i : i + 1]  # [1, 1, r]
-            scores.append(unary[:, i : i + 1] + (successors[:, i] @ wanted.transpose(1, 2)).transpose(1, 2))
-            index, chance = chooser.at(i).choose(scores[-1])
-            tokens.append(best[:, i].gather(-1, index))
-            chances.append(chance)
-        return Guesses(torch.cat(tokens[1:], dim=1), torch.cat(chances, dim=1), torch.cat(scores, dim=1), best)
+            wanted = self.predecessor_codebook(steps[-1].tokens if steps else last) * projected[:, i : i + 1]  # [1, 1, r]
+            scores = unary[:, i : i + 1] + (successors[:, i] @ wanted.transpose(1, 2)).transpose(1, 2)
+            steps.append(selector.choose(scores, i, best[:, i : i + 1]))
+        return replace(DraftProposals.joined(steps), candidates=best)
 
 
 class MarkovHead(nn.Module):
@@ -312,19 +262,16 @@ class MarkovTail(nn.Module):
         self.of_token = c.confidence_of_token
         self.confidence_head = ConfidenceHead(hidden + (c.rank if c.confidence_of_token else 0)) if c.confidence else None
 
-    def forward(self, hidden: Tensor, logits: Tensor, last: Tensor, chooser: Chooser) -> Guesses:
-        tokens, chances, scores = [last], [], []
+    def forward(self, hidden: Tensor, logits: Tensor, last: Tensor, selector: TokenSelector) -> DraftProposals:
+        steps: list[DraftProposals] = []
         for i in range(logits.shape[1]):
-            previous = self.markov_head.markov_w1(tokens[-1])
-            scores.append(logits[:, i : i + 1] + self.markov_head.markov_w2(previous))
-            index, chance = chooser.at(i).choose(scores[-1])
-            tokens.append(chooser.named(index))
-            chances.append(chance if self.confidence_head is None else self._confidence(hidden[:, i : i + 1], previous))
-        found = torch.cat(tokens[1:], dim=1), torch.cat(chances, dim=1), torch.cat(scores, dim=1)
-        return Guesses(*found, chooser.candidates)
+            previous = self.markov_head.markov_w1(steps[-1].tokens if steps else last)
+            step = selector.choose(logits[:, i : i + 1] + self.markov_head.markov_w2(previous), i)
+            if self.confidence_head is not None:
+                step = replace(step, probabilities=self._confidence(self.confidence_head, hidden[:, i : i + 1], previous))
+            steps.append(step)
+        return DraftProposals.joined(steps)
 
-    def _confidence(self, hidden: Tensor, previous: Tensor) -> Tensor:
-        assert self.confidence_head is not None
-        seen = torch.cat([hidden, previous], dim=-1) if self.of_token else hidden
-        chance: Tensor = self.confidence_head.proj(seen).sigmoid().squeeze(-1)
-        return chance
+    def _confidence(self, head: ConfidenceHead, hidden: Tensor, previous: Tensor) -> Tensor:
+        confidence: Tensor = head.proj(torch.cat([hidden, previous], dim=-1) if self.of_token else hidden)
+        return confidence.sigmoid().squeeze(-1)

@@ -1,35 +1,68 @@
-"""What every drafter inside an artifact does: read what was committed, and propose behind it."""
+"""The two interfaces of a drafter inside an artifact: its plan, from its config alone, and the module that proposes tokens.
+
+A kind of drafter is a ``DrafterPlan`` and an ``ArtifactDrafter``; ``plan.py`` lists the kinds. docs/adding-a-drafter.md walks
+through one.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from hybridge.cache.block import Block
+from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.errors import UsageError
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.drafter import DrafterLengthLayer
+from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.operations.kernels import Kernels
 from hybridge.export.model.families.family import Unregistered
-from hybridge.export.source.checkpoint import LoadedModel
-from hybridge.runtime.artifacts.options import DrafterDescription
+from hybridge.export.source.checkpoint import LoadedModel, logits_width
+from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions
 
 Answers = tuple[Tensor, ...]
-"""Draft tokens int64 [1, N], -1 where refused, and their chances float32 [1, N]; of a drafter that samples also the scores
-float32 [1, N, C] and, where C is not the whole vocabulary, the candidates int64 [1, N, C] that they are of."""
+"""Draft tokens int64 [1, N], -1 if refused, and their probabilities float32 [1, N]; of a drafter that samples also the scores
+float32 [1, N, C] and, if C is not the whole vocabulary, the candidates int64 [1, N, C] that they are of."""
+
+DraftVocabulary = int | Path
+"""The tokens that a drafter may propose: that number of first ones, or those of a text."""
+
+
+class DrafterPlan(Protocol):
+    """The drafter of an export, known by its config alone."""
+
+    @property
+    def reads_target(self) -> bool:
+        """Return whether ``load`` needs the target's embedding and head as they are stored, not packed."""
+
+    @property
+    def behind_window(self) -> int:
+        """Return the number of positions behind a window of the target that it attends to; 0 if it reads none of its keys."""
+
+    @property
+    def description(self) -> DrafterDescription:
+        """Return the manifest's entry."""
+
+    def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
+        """Return its state: the layers of the cache behind the target's, its length first."""
+
+    def load(self, checkpoint: LoadedModel) -> nn.Module:
+        """Read its weights, in float32, for the target in ``checkpoint``. Raises CheckpointError."""
+
+    def build(self, weights: Any, cache: HybridCache) -> ArtifactDrafter:
+        """Return the drafter of the weights that ``load`` returned, over ``cache``, which ends with its layers."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What a drafter shares with its target.
+    """The parts of its target that a drafter shares.
 
-    decoder: the text model; logits: the target's own, of hidden states after its final norm. embed: rows of its embedding for
-    tokens [1, T], without what the family multiplies them with; head: its output layer alone.
+    decoder: the text model. logits: the target's own, of hidden states after its final norm. embed: rows of its embedding for
+    tokens [1, T], without the factor that some families multiply them by. head: its output layer alone.
     """
 
     decoder: Any
@@ -39,7 +72,7 @@ class Target:
 
 
 class ArtifactDrafter(nn.Module):
-    """A drafter whose length is the cache's layer ``place``. width: of the hidden states that it reads."""
+    """A drafter over ``cache``. place: of its length among the cache's layers; width: of the hidden states that it reads."""
 
     width: int
 
@@ -48,72 +81,114 @@ class ArtifactDrafter(nn.Module):
         self._cache, self.place, self.description = Unregistered(cache), place, description
 
     @property
-    def length(self) -> DrafterLengthLayer:
-        """Return the state of how much was read."""
-        return self._cache.cache.part(self.place, DrafterLengthLayer)
+    def cache(self) -> HybridCache:
+        """Return the cache, which is no submodule."""
+        return self._cache.cache
 
-    def draws(self, count: int) -> tuple[Tensor, ...]:
-        """Return example inputs of what decides the draws of ``count`` draft tokens; none where it cannot sample."""
-        return ()
+    @property
+    def length(self) -> DrafterLengthLayer:
+        """Return the layer that counts the positions read."""
+        return self.cache.part(self.place, DrafterLengthLayer)
+
+    def draws(self, draft_len: int) -> tuple[Tensor, ...]:
+        """Return example inputs of what decides the draws of ``draft_len`` tokens: none if the drafter cannot sample."""
+        return (torch.zeros(1, draft_len), torch.zeros(1)) if self.description.samples else ()
 
     def read(self, target: Target, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
-        """Take in the first ``count`` pairs of hidden [1, T, F] and the tokens [1, T] after each.
+        """Read the first ``count`` pairs of hidden [1, T, F] and the tokens [1, T] after each.
 
-        Returns the length int64 [1] afterwards, -1 where they do not fit.
+        Returns the length int64 [1] afterwards, -1 if they do not fit.
         """
         raise NotImplementedError
 
-    def draft(self, target: Target, guesses: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor) -> Answers:
-        """Take in pairs likewise, and propose ``guesses`` tokens behind the last one."""
+    def draft(self, target: Target, draft_len: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor) -> Answers:
+        """Read pairs likewise, and propose ``draft_len`` tokens behind the last one."""
         raise NotImplementedError
 
     def close(self, block: Block) -> Tensor:
-        """Account for a block that was read. Returns the length int64 [1], -1 where it was refused."""
-        cache = self._cache.cache
-        if cache.sizes.snapshot_slots:
-            cache.forget_slots(self.length.overwritten_slots(block))
+        """Count a block that was read. Returns the length int64 [1], -1 if it was refused."""
+        if self.cache.sizes.snapshot_slots:
+            self.cache.forget_slots(self.length.overwritten_slots(block))
         length = self.length.close(block)
-        cache.count(block.count > 0)
+        self.cache.count(block.count > 0)
         return length
 
 
-# The tokens that a drafter may propose, where these are not all: its target's output layer is its largest read.
-#
-# Most of a large vocabulary is rare, and what is not among the draft tokens is only never proposed. Source: FR-Spec,
-# arXiv:2502.14856.
+# Fit a drafter that is a checkpoint of its own to its target
+
+CHAIN = 16
+"""Longest block of a drafter that feeds its own output back: each step makes its proposals worse."""
 
 
-DraftVocabulary = int | Path
-"""So many of the first tokens, which are the most frequent ones of most tokenizers; or a text, whose tokens they are."""
+@dataclass(frozen=True)
+class TargetNeeds:
+    """What a drafter's config says of its target, None if it does not say. taps: as transformers counts hidden states."""
 
-LARGEST_TEXT = 64 << 20
-"""Bytes: the counts of rarer tokens say nothing that matters."""
+    hidden_size: int
+    vocab_size: int | None
+    taps: tuple[int, ...]
+    layers: int | None = None
+    mask_token: int = 0
 
 
-def draft_ids(checkpoint: LoadedModel, asked: DraftVocabulary) -> Tensor:
-    """Return ids int64 [n] in order, of which the tokens that end a text are always some.
+def fitted(
+    folder: Path, needs: TargetNeeds, target: Any, options: ExportOptions, longest: int = CHAIN
+) -> tuple[tuple[int, ...], tuple[int, ...], ExportOptions]:
+    """Return the drafter's taps and the lengths of its blocks as the options name them, and the options with both.
 
-    Raises UsageError where there are none or as many as there are tokens, or where the text cannot be read.
+    longest: tokens of the longest block that the drafter is made for.
+
+    Raises UsageError if the drafter in ``folder`` is another target's, naming what differs, or for other lengths of blocks.
     """
-    ids = {*range(asked)} if isinstance(asked, int) else _of_text(checkpoint, asked)
-    if not 1 <= len(ids) < checkpoint.vocab_size:
+    _check_target(folder, needs, target)
+    layers = target.num_hidden_layers
+    given = {index % (layers + 1): index for index in options.tap_layers}
+    missing = tuple(tap for tap in needs.taps if tap not in given)
+    blocks = _blocks(longest, options)
+    options = replace(options, tap_layers=(*options.tap_layers, *missing), draft_blocks=blocks)
+    return tuple(given.get(tap, tap) for tap in needs.taps), blocks, options
+
+
+def _check_target(folder: Path, needs: TargetNeeds, target: Any) -> None:
+    layers, vocab = target.num_hidden_layers, logits_width(target)
+    for what, wanted, own in (
+        ("hidden size", needs.hidden_size, target.hidden_size),
+        ("number of layers", needs.layers, layers),
+        ("vocabulary", needs.vocab_size, target.vocab_size if needs.vocab_size != vocab else vocab),
+    ):
+        if wanted is not None and wanted != own:
+            raise UsageError(
+                f"the drafter in {folder} is for another target: its target's {what} is {wanted}, and this model's is {own}. "
+                "Give the drafter that was trained for this very model."
+            )
+    if far := [tap for tap in needs.taps if not 0 <= tap <= layers]:
         raise UsageError(
-            f"--draft-vocab {asked} is {len(ids)} tokens, but should be some of the model's "
-            f"{checkpoint.vocab_size}; leave it out for all of them."
+            f"the drafter in {folder} reads the hidden states after {far[0]} layers, and this model has {layers} layers."
         )
-    return torch.tensor(sorted({*ids, *checkpoint.eos_ids}))
-
-
-def _of_text(checkpoint: LoadedModel, path: Path) -> set[int]:
-    tokenizer = checkpoint.source.tokenizer.tokenizer
-    if tokenizer is None:
-        raise UsageError(f"--draft-vocab {path} needs the model's tokenizer, and it has none; give a number of tokens.")
-    try:
-        with path.open("rb") as file:
-            text = file.read(LARGEST_TEXT).decode("utf-8", errors="ignore")
-    except OSError as error:
+    if needs.mask_token >= target.vocab_size:
         raise UsageError(
-            f"--draft-vocab {path} cannot be read ({error.strerror}); give a text, or a number of tokens."
-        ) from None
-    counts = Counter(token for line in text.splitlines(keepends=True) for token in tokenizer.encode(line).ids)
-    return {token for token in counts if token < checkpoint.vocab_size}
+            f"the drafter in {folder} has the mask token {needs.mask_token}, and this model {target.vocab_size} tokens."
+        )
+
+
+def _blocks(longest: int, options: ExportOptions) -> tuple[int, ...]:
+    """Return the lengths of the blocks: those of the options, else ``longest`` as far as a verify takes it."""
+    blocks = options.draft_blocks or (min(longest, options.verify_len),)
+    if options.verify_len < 2:
+        raise UsageError("a drafter needs verify calls of 2 tokens or more; export with a larger --verify-len.")
+    if list(blocks) != sorted(set(blocks)) or blocks[0] < 2:
+        raise UsageError(f"--draft-block {','.join(map(str, blocks))} should be different lengths from 2 on, in order.")
+    if blocks[-1] > options.verify_len:
+        raise UsageError(
+            f"--draft-block {blocks[-1]} is longer than a verify takes, {options.verify_len} tokens; "
+            f"give --verify-len {blocks[-1]}."
+        )
+    if blocks[-1] > longest:
+        raise UsageError(f"--draft-block {blocks[-1]} is longer than the blocks of {longest} that this drafter is made for.")
+    return blocks
+
+
+def refuse_vocabulary(vocabulary: DraftVocabulary | None, others: str) -> None:
+    """Raise UsageError if a draft vocabulary is asked for with a drafter that has its own output layer."""
+    if vocabulary is not None:
+        raise UsageError(f"--draft-vocab is for drafters that share their target's output layer; {others} have their own.")

@@ -1,8 +1,8 @@
-"""EAGLE-3: a llama layer that predicts the target's next state from hidden states of three layers and the token that came.
+"""EAGLE-3: a llama layer that predicts the target's next state from hidden states of three layers and the next token.
 
 With h = fc(hidden states) at position p and x the token after it, ``g = layer([norm(embed(x)), norm(h)])`` gives by the
 drafter's own head what may come next; one step further g stands for h. Sources: EAGLE-3, arXiv:2503.01840; vLLM
-``llama_eagle3.py``.
+``llama_eagle3.py``; SGLang ``llama_eagle3.py``; mlx-vlm ``speculative/drafters/eagle3/config.py``.
 """
 
 from __future__ import annotations
@@ -15,20 +15,89 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hybridge.cache.block import Block
-from hybridge.cache.errors import CheckpointError, UnsupportedModelError
+from hybridge.cache.block import Block, CacheSizes
+from hybridge.cache.errors import CheckpointError
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.cache.layers.drafter import DrafterAttentionLayer, step
-from hybridge.cache.operations.kernels import Scoring
-from hybridge.export.drafters.block_layers import Attention, Chooser, Draws, Mlp, RmsNorm
-from hybridge.export.drafters.checkpoint import Fields, Rope, fill, load_rope, read_tensors
-from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, Target
+from hybridge.cache.layers.drafter import DrafterAttentionLayer, DrafterLengthLayer, step
+from hybridge.cache.layers.layer import CacheLayer
+from hybridge.cache.operations.kernels import Kernels, Scoring
+from hybridge.export.drafters.checkpoint import DrafterFolder, Fields, fill, read_weights
+from hybridge.export.drafters.drafter import (
+    Answers,
+    ArtifactDrafter,
+    DraftVocabulary,
+    Target,
+    TargetNeeds,
+    fitted,
+    refuse_vocabulary,
+)
+from hybridge.export.drafters.layers import (
+    AttentionProjections,
+    DecoderConfig,
+    DraftProposals,
+    Draws,
+    Mlp,
+    RmsNorm,
+    Rope,
+    TokenSelector,
+    decoder_fields,
+    load_rope,
+)
 from hybridge.export.layers import constant
-from hybridge.export.model.families.family import Unregistered
-from hybridge.runtime.artifacts.options import DrafterDescription
+from hybridge.export.source.checkpoint import LoadedModel
+from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions
 
-LAYER = "layers.0."
-EMBEDDING, IDS = "embed_tokens.weight", "d2t"
+ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3DraftModel", "Eagle3Speculator")
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+KNOWN = {
+    "hidden_act": ("silu",),
+    "num_hidden_layers": (1,),
+    "norm_before_fc": (False,),
+    "model_type": ("llama", "qwen3", "eagle3"),
+}
+"""Values of fields that change the model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EagleConfig(DecoderConfig):
+    """An EAGLE-3 drafter: one llama layer over a token's embedding and the state before it.
+
+    target_width: of the target's hidden states; taps: which of them, as transformers counts them, empty for the default;
+    draft_vocab: tokens of its own head; norm_before_residual: the residual is the normalized state.
+    """
+
+    target_width: int
+    vocab_size: int
+    draft_vocab: int
+    taps: tuple[int, ...]
+    norm_before_residual: bool
+
+
+def read_eagle_config(path: Path, content: Mapping[str, Any]) -> EagleConfig | None:
+    """Return the config in the config.json ``path``, of the authors and SGLang or of vLLM's speculators; None for others.
+
+    Raises CheckpointError for values that no drafter can have, UnsupportedModelError for parts that hybridge does not know.
+    """
+    layer, nested = content.get("transformer_layer_config"), content.get("eagle_config")
+    fields = Fields(path, {**(layer if isinstance(layer, Mapping) else {}), **content})
+    named = {*fields.names("architectures")} & {*ARCHITECTURES}
+    if not named and fields.values.get("speculators_model_type") != "eagle3":
+        return None
+    fields.refuse_others(KNOWN, "EAGLE-3 drafter")
+    decoder = decoder_fields(fields)
+    # vLLM names the layers that a state enters, SGLang those that it leaves: two names of one place differ by one.
+    taps = fields.counts(LAYER_IDS) if LAYER_IDS in fields.values else []
+    if not taps and isinstance(nested, Mapping) and nested.get(LAYER_IDS) is not None:
+        taps = [index + 1 for index in Fields(path, nested).counts(LAYER_IDS)]
+    vocab = fields.count("vocab_size")
+    return EagleConfig(
+        **decoder,
+        target_width=fields.count("target_hidden_size", decoder["hidden_size"]),
+        vocab_size=vocab,
+        draft_vocab=fields.count("draft_vocab_size", vocab),
+        taps=tuple(taps),
+        norm_before_residual=fields.truth("norm_before_residual", False),
+    )
 
 
 class EagleLayer(nn.Module):
@@ -40,11 +109,11 @@ class EagleLayer(nn.Module):
         self.input_layernorm, self.hidden_norm, self.post_attention_layernorm = (
             RmsNorm(c.hidden_size, c.eps) for _ in range(3)
         )
-        self.self_attn = Attention(c, width=2 * c.hidden_size, norms=False)
+        self.self_attn = AttentionProjections(c, width=2 * c.hidden_size, norms=False)
         self.mlp = Mlp(c)
 
     def forward(self, state: DrafterAttentionLayer, embedded: Tensor, h: Tensor, block: Block, rope: Rope) -> Tensor:
-        """Run rows h [1, T, H] with the embedded tokens [1, T, H] after each."""
+        """Run rows h [1, T, H] with the embedded token [1, T, H] after each."""
         normed = self.hidden_norm(h)
         both = torch.cat([self.input_layernorm(embedded), normed], dim=-1)
         angles, attention = rope.angles(block.positions), self.self_attn
@@ -56,7 +125,14 @@ class EagleLayer(nn.Module):
 
 
 class EagleWeights(nn.Module):
-    """The modules of a checkpoint, and after ``load_eagle`` its rotary embedding and what token each of its logits is of."""
+    """The modules of a checkpoint.
+
+    rope: set once the weights are loaded. ids: int64 [draft_vocab], the target's token of each logit, None if all are the
+    logits' own indices.
+    """
+
+    rope: Rope
+    ids: Tensor | None = None
 
     def __init__(self, c: EagleConfig, own_embedding: bool, taps: int) -> None:
         super().__init__()
@@ -66,20 +142,20 @@ class EagleWeights(nn.Module):
         self.norm, self.lm_head = RmsNorm(c.hidden_size, c.eps), nn.Linear(c.hidden_size, c.draft_vocab, bias=False)
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size) if own_embedding else None
 
-    def complete(self, rope: Rope, ids: Tensor | None) -> None:
-        """Add the rotary embedding and ids int64 [draft_vocab], none where they are those of the target."""
-        self.rope, self.ids = rope, None if ids is None else constant(ids)
+
+# Weights
+
+LAYER = "layers.0."
+EMBEDDING, IDS = "embed_tokens.weight", "d2t"
 
 
 def load_eagle(folder: Path, c: EagleConfig, taps: int, embedding: Tensor) -> EagleWeights:
     """Read the weights in ``folder``, in float32. embedding: the target's, [V, H].
 
-    Raises CheckpointError where weights are missing, unknown, misshapen or not finite.
+    Raises CheckpointError if weights are missing, unknown, misshapen or not finite.
     """
     rope = load_rope(folder, c)
-    found = read_tensors(folder, _renamed)
-    if not found:
-        raise CheckpointError(f"{folder} has no *.safetensors with a drafter's weights; get the checkpoint again.")
+    found = read_weights(folder, _renamed)
     ids = _ids(folder, found.pop(IDS, None), c)
     if EMBEDDING in found and found[EMBEDDING].shape == embedding.shape and torch.equal(found[EMBEDDING], embedding.float()):
         del found[EMBEDDING]
@@ -87,8 +163,8 @@ def load_eagle(folder: Path, c: EagleConfig, taps: int, embedding: Tensor) -> Ea
         raise CheckpointError(f"{folder} lacks {EMBEDDING}, and the target's is {c.target_width} wide, not {c.hidden_size}.")
     with torch.device("meta"):
         weights = EagleWeights(c, EMBEDDING in found, taps)
-    fill(weights, found, folder, advice="is it whole, and are its config.json and its weights of one drafter?")
-    weights.complete(rope, ids)
+    fill(weights, found, folder)
+    weights.rope, weights.ids = rope, None if ids is None else constant(ids)
     return weights
 
 
@@ -98,7 +174,7 @@ def _renamed(name: str) -> str | None:
 
 
 def _ids(folder: Path, offsets: Tensor | None, c: EagleConfig) -> Tensor | None:
-    """What token each logit is of, from how far it is from its index; none where all are their own."""
+    """Return the token of each logit, its index plus its offset; None if there are no offsets."""
     if offsets is None:
         if c.draft_vocab != c.vocab_size:
             raise CheckpointError(f"{folder} lacks {IDS}, which says what its {c.draft_vocab} logits are of.")
@@ -112,125 +188,74 @@ def _ids(folder: Path, offsets: Tensor | None, c: EagleConfig) -> Tensor | None:
 
 
 class EagleDrafter(ArtifactDrafter):
-    """The drafter over the target's embedding and the cache; its attention layer is the one behind its length."""
+    """EAGLE-3's drafter; its attention layer's state is behind its length."""
 
     def __init__(self, weights: EagleWeights, cache: HybridCache, place: int, description: DrafterDescription) -> None:
         super().__init__(cache, place, description)
-        self.weights, self.state = weights, Unregistered(cache)
-        self.width = weights.width
-
-    def draws(self, count: int) -> tuple[Tensor, ...]:
-        return torch.zeros(1, count), torch.zeros(1)
+        self.weights, self.width = weights, weights.width
 
     def read(self, target: Target, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
         return self.close(self._read(target, hidden, tokens, count, 0)[1])
 
-    def draft(self, target: Target, guesses: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor) -> Answers:
-        g, block = self._read(target, hidden, tokens, count, guesses)
+    def draft(self, target: Target, draft_len: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor) -> Answers:
+        g, block = self._read(target, hidden, tokens, count, draft_len)
         g = g.index_select(1, (block.count - 1).clamp(min=0))
-        chooser = Chooser(self.length.kernels, Draws(*draws), self.weights.ids)
-        found, chances, scores = list[Tensor](), list[Tensor](), list[Tensor]()
-        for i in range(guesses):
+        selector = TokenSelector(self.length.kernels, Draws(*draws), self.weights.ids)
+        steps: list[DraftProposals] = []
+        for i in range(draft_len):
             if i:
-                g = self._run(target, g, found[-1], step(block, i - 1))
-            scores.append(self.weights.lm_head(self.weights.norm(g)))
-            index, chance = chooser.at(i).choose(scores[-1])
-            found.append(chooser.named(index))
-            chances.append(chance)
-        fits = self.close(block) >= 0
-        answers = torch.where(fits, torch.cat(found, dim=1), -1), torch.cat(chances, dim=1), torch.cat(scores, dim=1)
-        candidates = chooser.candidates
-        return answers if candidates is None else (*answers, candidates)
+                g = self._run(target, g, steps[-1].tokens, step(block, i - 1))
+            steps.append(selector.choose(self.weights.lm_head(self.weights.norm(g)), i))
+        return DraftProposals.joined(steps).answers(self.close(block) >= 0)
 
     def _read(self, target: Target, hidden: Tensor, tokens: Tensor, count: Tensor, ahead: int) -> tuple[Tensor, Block]:
         block = self.length.extend(tokens.shape[1], count, ahead)
-        # A select: padding may be NaN, and in a value not even a weight of 0 would hide that.
+        # A select, because padding may be NaN, which a product with 0 would keep.
         return self._run(target, self.weights.fc(torch.where(block.real[:, None], hidden, 0.0)), tokens, block), block
 
     def _run(self, target: Target, h: Tensor, tokens: Tensor, block: Block) -> Tensor:
         own = self.weights.embed_tokens
         embedded = target.embed(tokens) if own is None else own(tokens)
-        state = self.state.cache.part(self.place + 1, DrafterAttentionLayer)
+        state = self.cache.part(self.place + 1, DrafterAttentionLayer)
         out: Tensor = self.weights.layers[0](state, embedded, h, block, self.weights.rope)
         return out
 
 
-# What an EAGLE-3 drafter's config.json says, in the form of its authors and SGLang, and in that of vLLM's
-# speculators.
-#
-# Sources: vLLM ``llama_eagle3.py``; SGLang ``llama_eagle3.py``; mlx-vlm ``speculative/drafters/eagle3/config.py``.
+@dataclass(frozen=True)
+class EaglePlan:
+    """The EAGLE-3 drafter in ``folder``. taps, blocks: as in ``DrafterDescription``."""
 
-
-ARCHITECTURES = ("LlamaForCausalLMEagle3", "Eagle3DraftModel", "Eagle3Speculator")
-LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EagleConfig:
-    """An EAGLE-3 drafter: one llama layer over a token's embedding and the state before it.
-
-    target_width: of the target's hidden states; taps: which of them, as transformers counts them, none for the default;
-    draft_vocab: tokens of its own head; norm_before_residual: the residual is the normed state.
-    """
-
-    hidden_size: int
-    target_width: int
-    intermediate_size: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    eps: float
-    bias: bool
-    vocab_size: int
-    draft_vocab: int
-    rope: Mapping[str, Any]
+    folder: Path
+    config: EagleConfig
     taps: tuple[int, ...]
-    norm_before_residual: bool
+    blocks: tuple[int, ...]
+    reads_target: bool = True
+    behind_window: int = 0
+
+    @property
+    def description(self) -> DrafterDescription:
+        return DrafterDescription(kind="eagle3", taps=self.taps, blocks=self.blocks, samples=True)
+
+    def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
+        heads, width = self.config.kv_heads, self.config.head_dim
+        return [DrafterLengthLayer(sizes, kernels), DrafterAttentionLayer(sizes, kernels, kv_heads=heads, head_dim=width)]
+
+    def load(self, checkpoint: LoadedModel) -> EagleWeights:
+        return load_eagle(self.folder, self.config, len(self.taps), checkpoint.model.get_input_embeddings().weight)
+
+    def build(self, weights: Any, cache: HybridCache) -> ArtifactDrafter:
+        return EagleDrafter(weights, cache, len(cache.layers) - 2, self.description)
 
 
-def read_eagle_config(path: Path, content: Mapping[str, Any]) -> EagleConfig | None:
-    """Return what the config.json in ``path`` says, or None where it is not of EAGLE-3.
-
-    Raises CheckpointError for values that no drafter can have, UnsupportedModelError for parts that hybridge does not know.
-    """
-    layer, nested = content.get("transformer_layer_config"), content.get("eagle_config")
-    fields = Fields(path, {**(layer if isinstance(layer, Mapping) else {}), **content})
-    named = {*fields.names("architectures")} & {*ARCHITECTURES}
-    if not named and fields.get("speculators_model_type") != "eagle3":
+def plan_eagle(
+    folder: DrafterFolder, target: Any, options: ExportOptions, vocabulary: DraftVocabulary | None
+) -> tuple[EaglePlan, ExportOptions] | None:
+    """Return the plan of an EAGLE-3 drafter for ``target``'s config, and the options with its taps; None for another folder."""
+    config = read_eagle_config(folder.path, folder.config)
+    if config is None:
         return None
-    _refuse_unknown_parts(fields)
-    hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
-    # vLLM names the layers that a state enters, SGLang those that it leaves: two names of one place differ by one.
-    taps = fields.counts(LAYER_IDS) if fields.get(LAYER_IDS) is not None else []
-    if not taps and isinstance(nested, Mapping) and nested.get(LAYER_IDS) is not None:
-        taps = [index + 1 for index in Fields(path, nested).counts(LAYER_IDS)]
-    vocab = fields.count("vocab_size")
-    return EagleConfig(
-        hidden_size=hidden,
-        target_width=fields.count("target_hidden_size", hidden),
-        intermediate_size=fields.count("intermediate_size"),
-        heads=heads,
-        kv_heads=fields.count("num_key_value_heads", heads),
-        head_dim=fields.count("head_dim", max(1, hidden // heads)),
-        eps=fields.number("rms_norm_eps", 1e-6),
-        bias=fields.truth("attention_bias", False),
-        vocab_size=vocab,
-        draft_vocab=fields.count("draft_vocab_size", vocab),
-        rope=fields.rope(),
-        taps=tuple(taps),
-        norm_before_residual=fields.truth("norm_before_residual", False),
-    )
-
-
-def _refuse_unknown_parts(fields: Fields) -> None:
-    known = {
-        "hidden_act": ("silu",),
-        "num_hidden_layers": (1,),
-        "norm_before_fc": (False,),
-        "model_type": ("llama", "qwen3", "eagle3"),
-    }
-    for name, values in known.items():
-        if (value := fields.get(name)) is not None and value not in values:
-            raise UnsupportedModelError(
-                f"{fields.path} asks for {name} {value!r}, which hybridge knows no EAGLE-3 drafter with."
-            )
+    refuse_vocabulary(vocabulary, "EAGLE-3's")
+    layers = target.num_hidden_layers
+    needs = TargetNeeds(config.target_width, config.vocab_size, config.taps or (2, layers // 2, layers - 3))
+    taps, blocks, options = fitted(folder.place, needs, target, options)
+    return EaglePlan(folder.place, config, taps, blocks), options

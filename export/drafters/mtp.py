@@ -1,17 +1,18 @@
-"""Multi-token prediction: the drafter of the layers that some checkpoints carry beside the model's own.
+"""Multi-token prediction: a drafter of layers that some checkpoints have beside the model's own.
 
-With h the model's hidden states after the final norm and x the tokens, layer k (from 0 on) reads at the place of token x[t]
-``z = eh_proj([norm(embed(x[t])), norm(g)])``, where g is what layer k - 1 gave at x[t - 1], for the first layer h[t - 1]. A
-decoder layer attends over its own z up to there, and its normed output gives by the model's own head what may be x[t + 1].
-So each layer guesses one token, from the guesses of those before it; the last layer then goes on with its own output.
+With h the model's hidden states after the final norm and x the tokens, layer k (from 0 on) reads at the position of token x[t]
+``z = eh_proj([norm(embed(x[t])), norm(g)])``, where g is the output of layer k - 1 at x[t - 1], for the first layer h[t - 1].
+A decoder layer attends over its own z up to there, and its normed output gives by the model's own head what may be x[t + 1].
+So each layer proposes one token, after those of the layers before it; the last layer then continues with its own output.
 
-Layer k's first z is at x[k + 1]: what it would read before there is not.
+Layer k's first z is at x[k + 1], because its input before that does not exist.
 
-Sources: transformers 5.23 ``MtpModel``; vLLM ``qwen3_5_mtp.py``, for the layer that goes on.
+Sources: transformers 5.23 ``MtpModel``; vLLM ``qwen3_5_mtp.py``, for the last layer's continuation.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,134 +22,22 @@ from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
 from hybridge.cache.families import FAMILIES as CACHES
 from hybridge.cache.hybrid_cache import HybridCache
-from hybridge.cache.layers.drafter import DrafterStateLayer
+from hybridge.cache.layers.drafter import DrafterLengthLayer, DrafterStateLayer
+from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
-from hybridge.export.drafters.checkpoint import fill, read_tensors
+from hybridge.export.drafters.checkpoint import MOST_LAYERS, fill, read_tensors
 from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, Target
 from hybridge.export.drafters.mtp_families import LAYER, MtpFamily, mtp_config, mtp_family
 from hybridge.export.model.adapt import adapt_layer
-from hybridge.export.model.families.family import Unregistered
 from hybridge.export.source.checkpoint import LoadedModel
 from hybridge.export.source.text_model import decoder_of
 from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions
 
-
-class MtpDrafter(ArtifactDrafter):
-    """The drafter over the model and the cache; its layers' state is behind its length."""
-
-    def __init__(self, weights: MtpWeights, cache: HybridCache, place: int, description: DrafterDescription) -> None:
-        super().__init__(cache, place, description)
-        self.weights = weights
-        self.width = weights.config.hidden_size
-        self.state = Unregistered(cache)
-        for index in range(self.count):
-            adapt_layer(self._weights_of(index).block, place + 1 + index, weights.config, cache)
-
-    @property
-    def count(self) -> int:
-        """Return the number of layers."""
-        return len(self.weights.layers)
-
-    def read(self, target: Target, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
-        block = self.length.extend(tokens.shape[1], count)
-        h = known(hidden, block)
-        for index in range(self.count):
-            h = self._carried(index, self._run(target, index, h, tokens, block, drafts=False), block)[:, : tokens.shape[1]]
-        return self.close(block)
-
-    def draft(self, target: Target, guesses: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor) -> Answers:
-        block = self.length.extend(tokens.shape[1], count, guesses)
-        h, g, found, chances = known(hidden, block), hidden, list[Tensor](), list[Tensor]()
-        for i in range(guesses):
-            if i < self.count:
-                out = self._run(target, i, h, following(tokens, found, block), block, drafts=True)
-                h, g = self._carried(i, out, block), at(out, block.count + i - 1)
-            else:
-                g = self._go_on(target, g, found[-1], block, i)
-            chance, token = target.logits(g).softmax(-1).max(-1)
-            found.append(token)
-            chances.append(chance)
-        fits = self.close(block) >= 0
-        return torch.where(fits, torch.cat(found, dim=1), -1), torch.cat(chances, dim=1)
-
-    def _weights_of(self, index: int) -> MtpLayer:
-        return self.weights.layers[index]  # type: ignore[return-value]  # a ModuleList forgets what it holds
-
-    def _state(self, index: int) -> DrafterStateLayer:
-        return self.state.cache.layers[self.place + 1 + index]  # type: ignore[return-value]  # likewise
-
-    def _carried(self, index: int, out: Tensor, block: Block) -> Tensor:
-        """What the next layer reads, [1, T + 1, H]: the layer's last output before the block, then out [1, T, H].
-
-        Of the last layer it is its own output, which no layer reads.
-        """
-        if index == self.count - 1:
-            return out
-        return self._state(index).carried.carry(out, block)
-
-    def _run(self, target: Target, index: int, h: Tensor, tokens: Tensor, block: Block, *, drafts: bool) -> Tensor:
-        """Run layer ``index`` over h [1, T, H] and tokens [1, T], of which draft tokens follow those that count; [1, T, H].
-
-        Its first row is at the text's token ``index`` + 1, so rows for tokens before that are left out.
-        """
-        missing = (index - block.start).clamp(min=0)
-        start, count = ((each - by).clamp(min=0) for each, by in ((block.start, index), (block.count, missing)))
-        if index:
-            h, tokens = moved(h, missing), moved(tokens, missing)
-        every = torch.full_like(count, h.shape[1]) if drafts else count
-        own = Block(start=start, count=every, length=h.shape[1], tentative=drafts, ahead=index + 1)
-        out = self._layer(target, index, h, tokens, own)
-        if drafts:
-            self._state(index).accept(count)
-        return moved(out, -missing) if index else out
-
-    def _go_on(self, target: Target, g: Tensor, token: Tensor, block: Block, i: int) -> Tensor:
-        """Run the last layer over its own output g [1, 1, H] and the draft token ``i`` - 1, which are not kept."""
-        last = self.count - 1
-        start = block.start + block.count + (i - 1 - last)
-        return self._layer(target, last, g, token, Block(start=start, count=torch.ones_like(start), length=1, ahead=last + 1))
-
-    def _layer(self, target: Target, index: int, h: Tensor, tokens: Tensor, block: Block) -> Tensor:
-        layer = self._weights_of(index)
-        z = layer.joined(target.embed(tokens), h)
-        self.state.cache.block = block
-        rotary: Any = getattr(target.decoder, "rotary_emb", None)
-        rope = None if rotary is None else rotary(z, block.text_positions[None])
-        return self.weights.normed(index, layer.block(z, position_embeddings=rope, attention_mask=None))
-
-
-def known(hidden: Tensor, block: Block) -> Tensor:
-    """Return rows [1, T, H] with zeros for padding, by a select: it may be NaN, which no weight of 0 would hide."""
-    return torch.where(block.real[:, None], hidden, 0.0)
-
-
-def at(rows: Tensor, index: Tensor) -> Tensor:
-    """Return row ``index`` (int64 [1]) of rows [1, T, H], the first for a refused block."""
-    return rows.index_select(1, index.clamp(min=0))
-
-
-def moved(rows: Tensor, by: Tensor) -> Tensor:
-    """Return rows [1, T, ...] with row i + ``by`` (int64 [1]) at i; those that there are none for hold any."""
-    last = rows.shape[1] - 1
-    return rows.index_select(1, (torch.arange(last + 1) + by).clamp(0, last))
-
-
-def following(tokens: Tensor, drafted: list[Tensor], block: Block) -> Tensor:
-    """Return tokens [1, T + N]: those of the block that count, then N draft tokens, then padding."""
-    if not drafted:
-        return tokens
-    T, length = tokens.shape[1], tokens.shape[1] + len(drafted)
-    place = torch.arange(length)
-    source = torch.where(place < block.count, place, T + place - block.count).clamp(max=length - 1)
-    return torch.cat([tokens, *drafted], dim=1).index_select(1, source)
-
-
-# Multi-token prediction's weights: layers beside the model's own in a checkpoint, which transformers ignores by
-# default.
+# The layers' weights, which transformers ignores by default
 
 
 class MtpLayer(nn.Module):
-    """What goes into a decoder layer, of the model's own classes, and a norm behind it where the family has one for each."""
+    """The parts around a decoder layer of the model's own class, with a norm behind it if the family has one for each."""
 
     def __init__(self, config: Any, decoder: Any, index: int) -> None:
         super().__init__()
@@ -157,19 +46,19 @@ class MtpLayer(nn.Module):
         self.eh_proj = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=False)
         self.block: nn.Module = layer(config, index)
         self.hidden_first = getattr(config, "mtp_hidden_states_first", False)
-        # As in ``MtpModel``: where a config says anything of it, there is one norm for all layers, or none.
+        # As in ``MtpModel``: a config with this field has one norm for all layers, or none.
         if not hasattr(config, "chain_hidden_post_norm"):
             self.norm = norm(config.hidden_size, eps=config.rms_norm_eps)
 
     def joined(self, embedded: Tensor, hidden: Tensor) -> Tensor:
-        """Return what the decoder layer takes, [1, T, H], of embedded tokens and hidden states [1, T, H]."""
+        """Return the input [1, T, H] of the decoder layer from embedded tokens and hidden states [1, T, H]."""
         parts = [self.enorm(embedded), self.hnorm(hidden)]
         z: Tensor = self.eh_proj(torch.cat(parts[::-1] if self.hidden_first else parts, dim=-1))
         return z
 
 
 class MtpWeights(nn.Module):
-    """The first ``count`` layers of multi-token prediction. config: that of ``mtp_config``."""
+    """The first ``count`` layers of multi-token prediction. config: from ``mtp_config``."""
 
     def __init__(self, config: Any, decoder: Any, count: int) -> None:
         super().__init__()
@@ -185,16 +74,20 @@ class MtpWeights(nn.Module):
         return normed
 
 
+UNKNOWN = "?"
+"""Mark of a stored name that none of our weights has."""
+
+
 def load_mtp(checkpoint: LoadedModel, count: int | None = None) -> MtpWeights:
     """Read the first ``count`` layers, all if it is left out, beside a loaded checkpoint, in float32.
 
-    Raises what ``mtp_family`` does, UnsupportedModelError for more layers than the family's are known with, and CheckpointError
-    where weights are missing, misshapen or not finite, or where there are not as many layers as the config says.
+    Raises what ``mtp_family`` raises, UnsupportedModelError for more layers than hybridge knows of the family, and
+    CheckpointError if weights are missing, misshapen or not finite, or if the config says another number of layers.
     """
     config = checkpoint.config
     family, wanted = mtp_family(config), mtp_config(config)
     with torch.device("meta"):
-        drafter = MtpWeights(wanted, decoder_of(checkpoint.model), min(count or MOST, wanted.num_hidden_layers))
+        drafter = MtpWeights(wanted, decoder_of(checkpoint.model), min(count or MOST_LAYERS, wanted.num_hidden_layers))
     stored = family.restored(read_tensors(checkpoint.source.folder, lambda name: family.inside(name, config)))
     _check_layers(checkpoint, family, stored, wanted.num_hidden_layers)
     unused = {name for name in stored if (layer := LAYER.match(name)) and int(layer[1]) >= len(drafter.layers)}
@@ -209,11 +102,6 @@ def load_mtp(checkpoint: LoadedModel, count: int | None = None) -> MtpWeights:
         advice="its drafter cannot be exported, leave out --mtp.",
     )
     return drafter
-
-
-MOST = 1 << 16
-UNKNOWN = "?"
-"""Before a name that no weight of ours has."""
 
 
 def _check_layers(checkpoint: LoadedModel, family: MtpFamily, stored: dict[str, Tensor], layers: int) -> None:
@@ -237,8 +125,122 @@ def _check_layers(checkpoint: LoadedModel, family: MtpFamily, stored: dict[str, 
     )
 
 
+class MtpDrafter(ArtifactDrafter):
+    """The drafter over the model and the cache; its layers' state is behind its length. It cannot sample."""
+
+    def __init__(self, weights: MtpWeights, cache: HybridCache, place: int, description: DrafterDescription) -> None:
+        super().__init__(cache, place, description)
+        self.weights, self.width = weights, weights.config.hidden_size
+        for index in range(self.count):
+            adapt_layer(self._weights_of(index).block, place + 1 + index, weights.config, cache)
+
+    @property
+    def count(self) -> int:
+        """Return the number of layers."""
+        return len(self.weights.layers)
+
+    def read(self, target: Target, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
+        block = self.length.extend(tokens.shape[1], count)
+        h = known(hidden, block)
+        for index in range(self.count):
+            h = self._carried(index, self._run(target, index, h, tokens, block, drafts=False), block)[:, : tokens.shape[1]]
+        return self.close(block)
+
+    def draft(self, target: Target, draft_len: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor) -> Answers:
+        block = self.length.extend(tokens.shape[1], count, draft_len)
+        h, g, found, probabilities = known(hidden, block), hidden, list[Tensor](), list[Tensor]()
+        for i in range(draft_len):
+            if i < self.count:
+                out = self._run(target, i, h, following(tokens, found, block), block, drafts=True)
+                h, g = self._carried(i, out, block), at(out, block.count + i - 1)
+            else:
+                g = self._go_on(target, g, found[-1], block, i)
+            probability, token = target.logits(g).softmax(-1).max(-1)
+            found.append(token)
+            probabilities.append(probability)
+        fits = self.close(block) >= 0
+        return torch.where(fits, torch.cat(found, dim=1), -1), torch.cat(probabilities, dim=1)
+
+    def _weights_of(self, index: int) -> MtpLayer:
+        return self.weights.layers[index]  # type: ignore[return-value]  # a ModuleList forgets what it holds
+
+    def _state(self, index: int) -> DrafterStateLayer:
+        return self.cache.layers[self.place + 1 + index]  # type: ignore[return-value]  # likewise
+
+    def _carried(self, index: int, out: Tensor, block: Block) -> Tensor:
+        """Return the next layer's input [1, T + 1, H]: the layer's last output before the block, then out [1, T, H].
+
+        For the last layer return ``out`` itself.
+        """
+        if index == self.count - 1:
+            return out
+        return self._state(index).carried.carry(out, block)
+
+    def _run(self, target: Target, index: int, h: Tensor, tokens: Tensor, block: Block, *, drafts: bool) -> Tensor:
+        """Run layer ``index`` over h [1, T, H] and tokens [1, T], and return its output [1, T, H].
+
+        Its first row is at the text's token ``index`` + 1, so rows for tokens before that are left out.
+
+        Args:
+            drafts: draft tokens follow those that count.
+        """
+        missing = (index - block.start).clamp(min=0)
+        start, count = ((each - by).clamp(min=0) for each, by in ((block.start, index), (block.count, missing)))
+        if index:
+            h, tokens = moved(h, missing), moved(tokens, missing)
+        every = torch.full_like(count, h.shape[1]) if drafts else count
+        own = Block(start=start, count=every, length=h.shape[1], tentative=drafts, ahead=index + 1)
+        out = self._layer(target, index, h, tokens, own)
+        if drafts:
+            self._state(index).accept(count)
+        return moved(out, -missing) if index else out
+
+    def _go_on(self, target: Target, g: Tensor, token: Tensor, block: Block, i: int) -> Tensor:
+        """Run the last layer over its own output g [1, 1, H] and the draft token ``i`` - 1, which are not stored."""
+        last = self.count - 1
+        start = block.start + block.count + (i - 1 - last)
+        return self._layer(target, last, g, token, Block(start=start, count=torch.ones_like(start), length=1, ahead=last + 1))
+
+    def _layer(self, target: Target, index: int, h: Tensor, tokens: Tensor, block: Block) -> Tensor:
+        layer = self._weights_of(index)
+        z = layer.joined(target.embed(tokens), h)
+        self.cache.block = block
+        rotary: Any = getattr(target.decoder, "rotary_emb", None)
+        rope = None if rotary is None else rotary(z, block.text_positions[None])
+        return self.weights.normed(index, layer.block(z, position_embeddings=rope, attention_mask=None))
+
+
+def known(hidden: Tensor, block: Block) -> Tensor:
+    """Return rows [1, T, H] with zeros for padding, by a select: padding may be NaN, which a product with 0 would keep."""
+    return torch.where(block.real[:, None], hidden, 0.0)
+
+
+def at(rows: Tensor, index: Tensor) -> Tensor:
+    """Return row ``index`` (int64 [1]) of rows [1, T, H], the first for a refused block."""
+    return rows.index_select(1, index.clamp(min=0))
+
+
+def moved(rows: Tensor, by: Tensor) -> Tensor:
+    """Return rows [1, T, ...] with row i + ``by`` (int64 [1]) at i; rows beyond the ends repeat others."""
+    last = rows.shape[1] - 1
+    return rows.index_select(1, (torch.arange(last + 1) + by).clamp(0, last))
+
+
+def following(tokens: Tensor, drafted: list[Tensor], block: Block) -> Tensor:
+    """Return tokens [1, T + N]: those of the block that count, then N draft tokens, then padding."""
+    if not drafted:
+        return tokens
+    T, length = tokens.shape[1], tokens.shape[1] + len(drafted)
+    place = torch.arange(length)
+    source = torch.where(place < block.count, place, T + place - block.count).clamp(max=length - 1)
+    return torch.cat([tokens, *drafted], dim=1).index_select(1, source)
+
+
+# The plan
+
+
 def check_mtp(config: Any, options: ExportOptions) -> None:
-    """Raises what ``mtp_family`` does, and UsageError for options that no drafter can have."""
+    """Raise what ``mtp_family`` raises, and UsageError for options that no drafter can have."""
     mtp_family(config)
     # Refused draft tokens go behind the last position, where there are rows for one block.
     most = max(options.prefill_chunk, options.verify_len)
@@ -251,7 +253,7 @@ def check_mtp(config: Any, options: ExportOptions) -> None:
 
 
 def mtp_state(config: Any, sizes: CacheSizes, kernels: Kernels, count: int) -> list[DrafterStateLayer]:
-    """Return the state of the first ``count`` layers of ``mtp_config``'s; all but the last carry what they put out."""
+    """Return the state of the first ``count`` layers of ``mtp_config``; all but the last carry their last output."""
     builders = CACHES[config.model_type].layers
 
     def layer(index: int) -> DrafterStateLayer:
@@ -260,3 +262,38 @@ def mtp_state(config: Any, sizes: CacheSizes, kernels: Kernels, count: int) -> l
         return DrafterStateLayer(sizes, kernels, lambda own: build(config, own, kernels, index), ahead=index, carried=carried)
 
     return [layer(index) for index in range(count)]
+
+
+@dataclass(frozen=True)
+class MtpPlan:
+    """The drafter made of the layers of multi-token prediction in the target's own checkpoint."""
+
+    config: Any
+    draft_len: int
+    reads_target: bool = False
+    behind_window: int = 0
+
+    @property
+    def count(self) -> int:
+        """Return the number of layers that propose: one a draft token, as far as there are any."""
+        layers: int = mtp_config(self.config).num_hidden_layers
+        return min(self.draft_len, layers)
+
+    @property
+    def description(self) -> DrafterDescription:
+        return DrafterDescription(kind="mtp", taps=(-1,), blocks=(self.draft_len + 1,))
+
+    def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
+        layers = mtp_state(mtp_config(self.config), sizes, kernels, self.count)
+        if self.draft_len > len(layers) and layers[-1].has_bounded_state:
+            raise UsageError(
+                f"draft_len is {self.draft_len}, but this {self.config.model_type!r} model has {len(layers)} layers of "
+                f"multi-token prediction, none of which can go on with its own guesses; give --draft-len {len(layers)}."
+            )
+        return [DrafterLengthLayer(sizes, kernels), *layers]
+
+    def load(self, checkpoint: LoadedModel) -> MtpWeights:
+        return load_mtp(checkpoint, self.count)
+
+    def build(self, weights: Any, cache: HybridCache) -> ArtifactDrafter:
+        return MtpDrafter(weights, cache, len(cache.layers) - 1 - self.count, self.description)

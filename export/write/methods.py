@@ -22,8 +22,8 @@ from hybridge.cache.errors import UsageError
 from hybridge.cache.families import text_config
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.operations.kernels import CoreKernels, Kernels
-from hybridge.export.drafters.drafter import ArtifactDrafter, Target
-from hybridge.export.drafters.plan import DrafterPlan, plan_drafter
+from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan, Target
+from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.kernel_sets.hybridge import HybridgeKernels
 from hybridge.export.kernel_sets.llm import LlmKernels
 from hybridge.export.model.adapt import AdaptedModel, check_taps

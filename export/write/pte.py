@@ -10,8 +10,8 @@ from executorch.exir import ExecutorchProgramManager
 from torch import Tensor
 
 from hybridge.cache.layers.layer import CacheLayer
-from hybridge.export.drafters.drafter import ArtifactDrafter
-from hybridge.export.drafters.plan import DrafterPlan, plan_drafter
+from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan
+from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.lower.lower import calls, lower, outputs
 from hybridge.export.pinned.transformers import Reader
 from hybridge.export.progress import ExportProgress
