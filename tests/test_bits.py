@@ -11,7 +11,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.export.layers import PackedLinear
 from hybridge.export.quantize.bits import RECIPES, bits_of, parse_bits, rounded_names, with_recipe
 from hybridge.export.quantize.quantize import check_quantization, quantize
-from hybridge.export.write.folder import WeightFigures
+from hybridge.export.write.manifest import WeightFigures
 from hybridge.runtime.artifacts.options import ExportOptions
 from tests.helpers.tiny import tiny_config, tiny_model
 

@@ -23,7 +23,7 @@ from hybridge.export.quantize.gptq import LENGTH, WINDOWS, calibrate, round_on, 
 from hybridge.export.quantize.quantize import quantize, rounder_of
 from hybridge.export.quantize.rounding import round_by_search
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
-from hybridge.export.write.folder import WeightFigures
+from hybridge.export.write.manifest import WeightFigures
 from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 from tests.helpers.tiny import lively, save_lively_checkpoint, tiny_model

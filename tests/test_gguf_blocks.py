@@ -28,7 +28,7 @@ from hybridge.export.quantize.rounding import notes_of_rounding
 from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoint
 from hybridge.export.source.gguf.file import FLOATS, KINDS, decode
 from hybridge.export.texts import logits_of
-from hybridge.export.write.folder import WeightFigures
+from hybridge.export.write.manifest import WeightFigures
 from hybridge.runtime import Session
 from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions

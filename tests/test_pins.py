@@ -22,7 +22,7 @@ from traced import traced
 
 from hybridge.export.lower.lower import quiet
 from hybridge.export.pinned import executorch as program_format
-from hybridge.export.pinned import executorch_runtime, stock_operators, torchao
+from hybridge.export.pinned import stock_operators, torchao
 from hybridge.export.pinned.executorch import CLONE, backend_config, constant_input, edge, edge_config
 from hybridge.export.pinned.torch_export import (
     ASSERTIONS,
@@ -179,7 +179,7 @@ def test_an_added_constant_is_no_state() -> None:
         value.val for value in plan.values if isinstance(value.val, program_format.Tensor) and instructions.is_state(value.val)
     ]
     assert state == [], "a constant has become state: see constant_input() in export/pinned/executorch.py"
-    runtime = executorch_runtime.extension()._load_for_executorch_from_buffer(made.buffer)
+    runtime = program_format.extension()._load_for_executorch_from_buffer(made.buffer)
     assert torch.equal(runtime.forward([torch.ones(2, 2)])[0], torch.full((2, 2), 4.0))
 
 
@@ -226,7 +226,7 @@ def test_a_plan_names_its_state_and_operators(program: Path) -> None:
     state = [each.extra_tensor_info.fully_qualified_name for each in tensors if instructions.is_state(each)]
     assert state == ["total"], f"state is told otherwise in a plan ({state}): see program_format.py and instructions.is_state"
     names = {f"{each.name}.{each.overload}".removesuffix(".") for each in plan.operators}
-    assert names <= executorch_runtime.operator_names(executorch_runtime.extension()), (
+    assert names <= program_format.operator_names(program_format.extension()), (
         "plans and the runtime spell operators differently"
     )
 
@@ -235,12 +235,12 @@ def test_a_plan_names_its_state_and_operators(program: Path) -> None:
 def test_a_word_of_the_profile_is_in_an_operators_name(word: str) -> None:
     import hybridge.export.kernel_sets.hybridge  # noqa: F401  registers ours
 
-    names = executorch_runtime.operator_names(executorch_runtime.extension()) | set(torch._C._dispatch_get_all_op_names())
+    names = program_format.operator_names(program_format.extension()) | set(torch._C._dispatch_get_all_op_names())
     assert [name for name in names if word in name], f"no operator is called {word!r}: its calls count as others in a profile"
 
 
 def test_bookkeeping_is_in_the_names_of_operators() -> None:
-    names = executorch_runtime.operator_names(executorch_runtime.extension())
+    names = program_format.operator_names(program_format.extension())
     for word in (program_format.CONTROL_FLOW, program_format.NUMBER_OF_TENSOR):
         assert [name for name in names if word in name], f"no operator is called {word!r}: parts of a profile would lack sizes"
 
@@ -249,7 +249,7 @@ def test_bookkeeping_is_in_the_names_of_operators() -> None:
 
 
 def load(program: Path) -> Any:
-    return executorch_runtime.load_program(executorch_runtime.extension(), program)
+    return program_format.load_program(program_format.extension(), program)
 
 
 def run(program: Path, method: str) -> list[int]:
@@ -272,7 +272,7 @@ def test_methods_of_one_load_share_their_state(program: Path) -> None:
 
 def test_a_program_names_its_methods(program: Path) -> None:
     loaded = load(program)
-    names = executorch_runtime.method_names(loaded)
+    names = program_format.method_names(loaded)
     assert names, "a program names its methods otherwise: see method_names() in runtime/pinned.py"
     assert all(loaded.method_meta(name) is not None for name in names)
 
@@ -311,13 +311,13 @@ def test_a_truncated_program_is_refused(program: Path, tmp_path: Path) -> None:
 
 
 def test_threads_can_be_replaced() -> None:
-    runtime = executorch_runtime.extension()
+    runtime = program_format.extension()
     before = runtime._threadpool_get_thread_count()
     try:
-        executorch_runtime.reset_threads(runtime, 1)
+        program_format.reset_threads(runtime, 1)
         assert runtime._threadpool_get_thread_count() == 1, "the pool of threads is not replaced: see set_threads"
     finally:
-        executorch_runtime.reset_threads(runtime, before)
+        program_format.reset_threads(runtime, before)
 
 
 def test_the_wheel_has_the_files_that_are_linked_and_loaded() -> None:

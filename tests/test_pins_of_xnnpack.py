@@ -18,16 +18,14 @@ from torch import Tensor, nn
 from traced import traced
 
 from hybridge.export.lower.lower import OnceStored, UntiedLinear, quiet
-from hybridge.export.pinned import executorch_runtime, xnnpack
+from hybridge.export.pinned import executorch, xnnpack
 from hybridge.runtime import pinned
 from hybridge.runtime.platforms import HERE
 
 
 def test_the_delegate_and_its_option_have_their_names() -> None:
     assert xnnpack_preprocess.XnnpackBackend.__name__ == pinned.XNNPACK, "programs name the delegate otherwise"
-    assert pinned.XNNPACK in executorch_runtime.extension()._get_registered_backend_names(), (
-        "the runtime names the delegate otherwise"
-    )
+    assert pinned.XNNPACK in executorch.extension()._get_registered_backend_names(), "the runtime names the delegate otherwise"
     library = (pinned.library_folder() / HERE.library(pinned.XNNPACK_LIBRARY)).read_bytes()
     assert b"weight_cache_enabled" in library, "XNNPACK packs weights for each method: see runtime/native/hybridge/pte.h"
 
@@ -114,6 +112,6 @@ def test_xnnpack_still_computes_the_exact_gelu_for_an_approximate_one(partitione
     path = tmp_path / "model.pte"
     with quiet():
         path.write_bytes(partitioned.to_executorch().buffer)
-    got = executorch_runtime.load_program(executorch_runtime.extension(), path).load_method("gelu").call((POINTS,))[0]
+    got = executorch.load_program(executorch.extension(), path).load_method("gelu").call((POINTS,))[0]
     error = (got - nn.functional.gelu(POINTS, approximate="tanh")).abs().max()
     assert error > 1e-5, "XNNPACK computes the approximate gelu now: drop write_out_tanh_gelu"

@@ -12,7 +12,7 @@ from hybridge.export.layers import PackedLinear
 from hybridge.export.operators.linear import weights
 from hybridge.export.quantize.quantize import quantize, resolve_quantization
 from hybridge.export.source.checkpoint import CheckpointSource, load_checkpoint, resolve_checkpoint
-from hybridge.export.write.folder import WeightFigures
+from hybridge.export.write.manifest import WeightFigures
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.options import ExportOptions, check_limits
 from tests.helpers.quantized_folders import FORMS, save_quantized

@@ -16,7 +16,7 @@ from hybridge.export.layers import Grid
 from hybridge.export.quantize.quantize import check_quantization, quantize
 from hybridge.export.quantize.rounding import round_to_nearest
 from hybridge.export.quantize.stock import StockEmbedding, StockLinear, StockWeight
-from hybridge.export.write.folder import parameter_count, weight_bytes
+from hybridge.export.write.manifest import parameter_count, weight_bytes
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.pinned import operator_libraries
 

@@ -18,7 +18,7 @@ from hybridge.cache.errors import ArtifactError, CheckpointError
 from hybridge.export.cli.progress import ConsoleProgress
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint
 from hybridge.export.source.tokenizer import TokenizerFiles, read_tokenizer
-from hybridge.export.write.folder import write_tokenizer
+from hybridge.export.write.manifest import write_tokenizer
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
 from hybridge.runtime.integrations.causal_lm import read_generation_config
 

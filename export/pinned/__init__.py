@@ -1,5 +1,5 @@
-"""What hybridge assumes of the pinned libraries beyond what they document: their private names, and all patches of them.
+"""Assumptions about the pinned libraries beyond their documentation: private names, and all patches of them.
 
-One file for each library. ``hybridge.runtime.pinned`` is the same for what runs on a device. ``tests/test_pins*.py`` hold every
-assumption against the installed versions, and find private names that are used anywhere else.
+One file for each library; ``hybridge.runtime.pinned`` is the device half. ``tests/test_pins*.py`` check every assumption
+against the installed versions, ``tests/test_imports.py`` finds private names that are used elsewhere.
 """

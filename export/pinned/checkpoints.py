@@ -15,11 +15,11 @@ def block_of(kind: int) -> tuple[int, int] | None:
 
 
 def name_of(kind: int) -> str:
-    """Return what GGML calls a type, its number where it has no name."""
+    """Return GGML's name of a type, or its number if it has none."""
     return GGMLQuantizationType(kind).name if kind in {int(each) for each in GGMLQuantizationType} else str(kind)
 
 
 def decoded(rows: np.ndarray[tuple[int, int], np.dtype[np.uint8]], kind: int) -> Tensor:
-    """Return float32 [N, K] of the bytes of N rows of blocks; not finite where their scales are not."""
+    """Return float32 [N, K] of the bytes of N rows of blocks; not finite if their scales are not."""
     with np.errstate(over="ignore", invalid="ignore"):
         return torch.from_numpy(quants.dequantize(rows, GGMLQuantizationType(kind)))

@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -64,14 +65,13 @@ def constant_input(program: ExportedProgram, name: str, value: torch.Tensor) -> 
     return node
 
 
-# ExecuTorch 1.5.1: how a program's constants get from tensors to the file, and a patch that does it without a copy.
+# A program's constants on their way from tensors to the file, and a patch that avoids a copy
 
 
 class StoredTensor(FileBackedData):  # type: ignore[misc]  # untyped upstream
-    """The bytes of a tensor's storage, which stays where it is until it is written.
+    """The bytes of a tensor's storage, which are not copied until they are written to the file.
 
-    Takes the place of ``bytes`` in a program that is put together, as data in a file does: its length is asked for and it is
-    told to write itself.
+    Stands in for ``bytes`` in a program that is being assembled, which asks it for its length and tells it to write itself.
     """
 
     def __init__(self, storage: Any) -> None:
@@ -103,10 +103,10 @@ class StoredTensor(FileBackedData):  # type: ignore[misc]  # untyped upstream
 
 @contextmanager
 def constants_in_place() -> Iterator[None]:
-    """Inside, ``to_executorch`` leaves constants where they are and looks at each once, not once for each method.
+    """Let ``to_executorch`` leave constants where they are and hash each once, not once for each method.
 
-    Else it makes bytes of every constant of every method, only to find that it has most already. Patches the emitter's
-    ``_tensor_spec_to_evalue``, which does that, for constants that lie in the program's own file.
+    By default it copies every constant of every method, only to find that it has most already. Patches the emitter's
+    ``_tensor_spec_to_evalue``, which does that, for constants in the program's own file.
     """
     seen: dict[int, tuple[StoredTensor, str]] = {}  # by address, of memory that is kept so that no other gets it
 
@@ -136,19 +136,17 @@ def _is_constant(spec: TensorSpec) -> bool:
     return bool(spec.const and spec.allocated_memory and not planned and not outside)
 
 
-# ExecuTorch 1.5.1: the program file, as its serializer reads and writes it.
-#
-# A file is a flatbuffer with a header behind its first 8 bytes, then segments with the weights: the header says
-# where.
+# The program file, as its serializer reads and writes it: a flatbuffer with a header behind its first 8 bytes, then segments
+# with the weights, at offsets that the header has.
 
 
 Chain, DelegateCall, KernelCall = schema.Chain, schema.DelegateCall, schema.KernelCall
 ScalarType, Tensor, TensorList = schema.ScalarType, schema.Tensor, schema.TensorList
-"""Classes of a program's plans. A tensor has ``allocation_info`` where the runtime allocates it, and is state where it has
-``extra_tensor_info`` too, with its name: that is what ``emit_mutable_buffer_names`` writes."""
+"""Classes of a program's plans. A tensor has ``allocation_info`` if the runtime allocates it, and is state if it has
+``extra_tensor_info`` too, with its name, which ``emit_mutable_buffer_names`` writes."""
 
 HEAD_BYTES: int = _ExtendedHeader.NUM_HEAD_BYTES
-"""So many bytes of a file hold its header, if it has one."""
+"""Number of a file's first bytes that hold its header, if it has one."""
 
 SEGMENT_ALIGNMENT = 4096
 """More than any segment asks for."""
@@ -160,7 +158,7 @@ CONTROL_FLOW = "executorch_prim::"
 """Namespace of the runtime's operators on sizes."""
 
 NUMBER_OF_TENSOR = "_local_scalar"
-"""In the name of the operator that makes a number of a tensor."""
+"""Part of the name of the operator that reads a number from a tensor."""
 
 
 def read_header(head: bytes) -> Any | None:
@@ -175,15 +173,15 @@ def read_program(flatbuffer: bytes) -> Any:
 
 
 def constant_offsets(program: Any, header: Any) -> list[tuple[int, int]]:
-    """Return where in the file each constant begins, and how many bytes there are up to the next one."""
+    """Return for each constant its offset in the file and the number of bytes up to the next one."""
     segment = program.segments[program.constant_segment.segment_index]
-    starts = sorted(program.constant_segment.offsets[1:])  # the first one stands for no constant
+    starts = sorted(program.constant_segment.offsets[1:])  # the first one is no constant
     base = header.segment_base_offset + segment.offset
     return [(base + start, end - start) for start, end in zip(starts, [*starts[1:], segment.size], strict=True)]
 
 
 def write_program(program: Any, segment_bytes: int) -> bytes:
-    """Return what stands before the segments, which take ``segment_bytes``: a flatbuffer with its header, padded."""
+    """Return the bytes before the segments, which take ``segment_bytes``: a flatbuffer with its header, padded."""
     built = _program_to_flatbuffer(program, constant_tensor_alignment=ALIGNMENT)
     header_bytes: int = aligned_size(_ExtendedHeader.EXPECTED_LENGTH, built.max_alignment)
     size = header_bytes + len(built.data)
@@ -191,3 +189,45 @@ def write_program(program: Any, segment_bytes: int) -> bytes:
     header = _ExtendedHeader(program_size=size, segment_base_offset=base, segment_data_size=segment_bytes)
     data = _insert_flatbuffer_header(built.data, MAGIC, pad_to(header.to_bytes(), header_bytes))
     return bytes(pad_to(data, base))
+
+
+# The runtime in Python, as far as checks and profiles use it; sessions do not
+
+
+def extension() -> Any:
+    """Return ExecuTorch's extension module.
+
+    The package's own entry point would import its quantization libraries, which takes seconds.
+    """
+    from executorch.extension.pybindings import _C
+
+    return _C
+
+
+def operator_names(runtime: Any) -> frozenset[str]:
+    """Return all registered kernels as ``namespace::name.overload``."""
+    return frozenset(runtime._get_operator_names())
+
+
+def load_program(runtime: Any, path: Path) -> Any:
+    """Return the program, whose methods share their state if they come from it; it is mapped, not read.
+
+    The default verification accepts flipped bits; this one follows every offset of the file. Raises RuntimeError.
+    """
+    return runtime._load_program(str(path), program_verification=runtime.Verification.InternalConsistency)
+
+
+def method_names(program: Any) -> set[str]:
+    """Return the names of all methods of a program, constant ones included."""
+    return {program.get_method_name(index) for index in range(program.num_methods())}
+
+
+def call_method(method: Any, inputs: tuple[Any, ...]) -> list[Any]:
+    """Call a method and return its outputs in the program's own memory, valid until its next call. Raises RuntimeError."""
+    outputs: list[Any] = method.call(inputs, clone_outputs=False)
+    return outputs
+
+
+def reset_threads(runtime: Any, count: int) -> None:
+    """Replace the process's pool of threads; what was loaded before may still hold the old one and must not run."""
+    runtime._unsafe_reset_threadpool(count)

@@ -8,7 +8,7 @@ from onnxscript.rewriter.ort_fusions.rms_normalization import fuse_rms_normaliza
 from onnxscript.rewriter.ort_fusions.skip_normalization import fuse_skip_rms_normalization
 
 FUSED, STANDARD = "SimplifiedLayerNormalization", "RMSNormalization"
-"""What the fusion calls a norm, and its name since it became part of ONNX, by which the checker knows it."""
+"""The fusion's name of a norm, and the name in the ONNX standard, which the checker knows."""
 
 
 def fuse_norms(model: onnx_ir.Model) -> None:

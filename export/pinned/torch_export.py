@@ -18,7 +18,7 @@ Operator: TypeAlias = torch._ops.OpOverload
 """The class of the targets of an exported graph's calls, but for ``getitem`` and arithmetic on sizes."""
 
 ASSERTIONS = frozenset({torch.ops.aten._assert_tensor_metadata.default})
-"""What a trace writes in front of each cast. The node keeps its argument alive, and with it weights that nobody else reads."""
+"""Operators that a trace puts before each cast. Such a node keeps its argument alive, and with it weights."""
 
 PROVENANCE = ("from_node", "stack_trace", "nn_module_stack", "source_fn_stack", "torch_fn")
 """Keys of ``node.meta`` about where a node came from: only for messages, nothing in a lowering depends on them."""
@@ -38,7 +38,7 @@ def declared(operator: Operator) -> Any:
 
 
 def overload(operator: Operator) -> str:
-    """Return the name behind the dot, ``default`` where the schema has none: an attribute of ``torch.ops.aten.<name>``."""
+    """Return the overload's name, ``default`` if the schema has none: an attribute of ``torch.ops.aten.<name>``."""
     return operator._overloadname
 
 

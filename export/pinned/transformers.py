@@ -1,4 +1,4 @@
-"""transformers 5.23: where its models can be given other functions, and what it keeps under private or undocumented names.
+"""transformers 5.23: the places where its models take other functions, and names that are private or undocumented.
 
 A model's own methods are replaced on the instance, so that no other model of the process changes.
 """
@@ -43,7 +43,7 @@ activations: Mapping[str, Any] = ACT2FN
 """Activation functions by their name in a config."""
 
 attention_interface = "ALL_ATTENTION_FUNCTIONS"
-"""What an attention's own source calls the functions that ``AttentionInterface`` has, to choose one of them."""
+"""The name by which an attention module's source looks up one of the functions of ``AttentionInterface``."""
 
 tokenizer_classes: Mapping[str, str | None] = TOKENIZER_MAPPING_NAMES
 """The name of each model type's tokenizer class, with or without ``Fast`` at its end."""
@@ -58,7 +58,7 @@ replaceable: Mapping[str, str] = {
 
 
 def replace_method(module: nn.Module, name: str, function: Callable[..., Any]) -> None:
-    """Let ``module`` call ``function`` where its forward calls its own method ``name``, one of ``replaceable``."""
+    """Let the forward of ``module`` call ``function`` in place of its own method ``name``, one of ``replaceable``."""
     assert name in replaceable, f"{name} is not among the methods of export/pinned/transformers.py"
     assert hasattr(type(module), name), f"transformers' {type(module).__name__} has no method {name} any more to be replaced"
     setattr(module, name, function)
@@ -121,7 +121,7 @@ def gather_experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_
 
 
 def rope_types(module: nn.Module) -> Mapping[str, str]:
-    """Return the kinds of a rotary module's angles by the prefix of their attributes, "" where there is one for all layers.
+    """Return the kinds of a rotary module's angles by the prefix of their attributes, "" if there is one for all layers.
 
     Empty for other modules. "dynamic" and "longrope" in a kind is what ``dynamic_rope_update`` looks for.
     """
@@ -149,9 +149,9 @@ def build_empty(config: Any) -> PreTrainedModel:
 
 
 def model_class(auto: Any, config: Any) -> tuple[Any, Any]:
-    """Return the class that ``auto`` loads for ``config``, and the config that it takes: of the text alone where that is all.
+    """Return the class that ``auto`` loads for ``config``, and the config that it takes, which may be that of the text alone.
 
-    For tensors without a file: ``auto.from_pretrained`` looks for an adapter where the file would be.
+    For tensors without a file: ``auto.from_pretrained`` would look for an adapter beside a file.
     """
     found = _get_model_class(config, auto._model_mapping)
     text = config.sub_configs.get("text_config")
@@ -178,8 +178,7 @@ def tie_head(kind: Any, tied: Mapping[str, str], ignored: Collection[str]) -> An
     return kind
 
 
-# transformers 5.23: how ``from_pretrained`` puts weights into a model; patches to work on each and to refuse what
-# is unfit.
+# Weights on their way into a model: patches of ``from_pretrained`` to work on each and to refuse unfit ones
 
 
 class Reader(Protocol):
@@ -196,11 +195,11 @@ class Reader(Protocol):
 
 @contextmanager
 def read_one_by_one(reader: Reader) -> Iterator[None]:
-    """Inside, ``from_pretrained`` reads one weight after the other, in the type of its file, and tells ``reader`` of each.
+    """Let ``from_pretrained`` read one weight after the other, in the type of its file, and tell ``reader`` of each.
 
-    Else its threads read ahead, and everything is in memory in the model's type before anyone sees it. Patches what its loop
-    calls for each weight: ``_materialize_copy`` reads one, ``set_param_for_module`` puts it into its place, and
-    ``is_env_variable_true`` says whether to do without threads. Files are read, not mapped: a mapped file stays resident.
+    By default its threads read ahead, and all weights are in memory in the model's type before anyone sees them. Patches the
+    functions of its loop: ``_materialize_copy`` reads a weight, ``set_param_for_module`` assigns it, and
+    ``is_env_variable_true`` switches threads off. Files are read, not mapped, because a mapped file stays resident.
     """
     place = core_model_loading.set_param_for_module
 
@@ -221,9 +220,9 @@ def read_one_by_one(reader: Reader) -> Iterator[None]:
 
 @contextmanager
 def remember_origins() -> Iterator[None]:
-    """Inside, the parameters of a model that ``from_pretrained`` reads have the origins of the tensors that became them.
+    """Let the parameters of a model that ``from_pretrained`` reads keep the origins of their tensors.
 
-    A tensor that transformers makes of others has none. Patches what puts each weight into its place.
+    A tensor that transformers makes of others has none. Patches the function that assigns each weight.
     """
     place = core_model_loading.set_param_for_module
 
@@ -237,19 +236,19 @@ def remember_origins() -> Iterator[None]:
 
 
 class Origin(Protocol):
-    """Where a tensor's numbers come from."""
+    """The stored form of a tensor's numbers."""
 
     def blocks(self) -> Any:
-        """Return them as they are stored there; None where they are stored in no such way."""
+        """Return the numbers in the blocks that the file has, or None if it has no such blocks for them."""
         ...
 
     def without_kernels(self) -> list[str]:
-        """Return the names of types there that no kernels are for."""
+        """Return the names of the file's types without kernels."""
         ...
 
 
 def with_origin(tensor: Tensor, origin: Origin | None) -> Tensor:
-    """Return ``tensor``, which has ``origin`` from now on; what is made of it has none."""
+    """Mark ``tensor`` with its origin and return it; tensors computed from it have none."""
     setattr(tensor, "_hybridge_origin", origin)  # noqa: B010  which no tensor declares
     return tensor
 
@@ -333,8 +332,7 @@ def _open_to_read(*args: Any, **options: Any) -> Any:
     return safetensors.safe_open(*args, **options | {"backend": "pread"})
 
 
-# A text model under a plain output layer, for multimodal models whose text transformers has no causal language
-# model for.
+# A text model under a plain output layer, for multimodal models without a causal language model in transformers
 
 
 class TextWithHead(PreTrainedModel, GenerationMixin):  # type: ignore[misc]  # untyped bases
@@ -364,7 +362,7 @@ class TextWithHead(PreTrainedModel, GenerationMixin):  # type: ignore[misc]  # u
         return CausalLMOutputWithPast(logits=logits, past_key_values=outputs.past_key_values)
 
 
-# transformers 5.23: parts of families' own files, which its documentation does not list.
+# Parts of families' own files, which the documentation does not list
 
 
 Glm5NextConfig = configuration_glm5_next.Glm5NextConfig

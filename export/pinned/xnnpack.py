@@ -44,7 +44,7 @@ SOUGHT: Mapping[str, frozenset[str]] = {
     "Conv1dUnsqueezePass": frozenset({"aten.convolution.default"}),
     "RemoveRedundantCopyPass": frozenset({"aten._to_copy.default", "dim_order_ops._to_dim_order_copy.default"}),
 }
-"""What other classes of its passes change, by name: without such operators they only trace the graph once more."""
+"""The operators that other passes change, by the pass: without them it only traces the graph once more."""
 
 
 def configs(linear: type[LinearConfig]) -> list[Any]:

@@ -13,8 +13,16 @@ from numpy.typing import NDArray
 
 from hybridge.cache.errors import ArtifactError
 from hybridge.cache.imports import quiet
-from hybridge.export.pinned.executorch import HEAD_BYTES, read_header, read_program, write_program
-from hybridge.export.pinned.executorch_runtime import call_method, extension, load_program, reset_threads
+from hybridge.export.pinned.executorch import (
+    HEAD_BYTES,
+    call_method,
+    extension,
+    load_program,
+    read_header,
+    read_program,
+    reset_threads,
+    write_program,
+)
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.manifest import PROGRAM
 from hybridge.runtime.artifacts.program_check import BOUNDED, STATE, buffer_names, installed

@@ -229,7 +229,7 @@ def _keeps(tokenizer: Tokenizer, text: str) -> bool:
     return str(tokenizer.decode(ids, skip_special_tokens=False)).strip() == text.strip()
 
 
-# # Convert the files of older checkpoints: sentencepiece's or tiktoken's model, or vocab.json and merges.txt.
+# Convert the files of older checkpoints: sentencepiece's or tiktoken's model, or vocab.json and merges.txt.
 # transformers converts, and each result is compared with the original, because some of its classes make a nearly empty
 # tokenizer, or other tokens, of a file that they do not know.
 

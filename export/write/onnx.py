@@ -27,7 +27,7 @@ from hybridge.export.progress import ExportProgress
 from hybridge.export.quantize.gptq import Calibrated
 from hybridge.export.quantize.quantize import is_quantized
 from hybridge.export.source.checkpoint import LoadedModel
-from hybridge.export.write.folder import WeightFigures, manifest_of, write_tokenizer
+from hybridge.export.write.manifest import WeightFigures, manifest_of, write_tokenizer
 from hybridge.export.write.onnx_cache import (
     MOST_TOKENS,
     StateEntry,

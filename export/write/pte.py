@@ -19,7 +19,7 @@ from hybridge.export.quantize.gptq import Calibrated
 from hybridge.export.quantize.quantize import is_packed, packer, quantize, quantize_drafter
 from hybridge.export.quantize.rounding import notes_of_rounding
 from hybridge.export.source.checkpoint import LoadedModel
-from hybridge.export.write.folder import WeightFigures, manifest_of, write_tokenizer
+from hybridge.export.write.manifest import WeightFigures, manifest_of, write_tokenizer
 from hybridge.export.write.methods import State, build_cache, build_methods
 from hybridge.runtime.artifacts.manifest import (
     FORMAT_VERSION,

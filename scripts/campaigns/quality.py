@@ -23,7 +23,7 @@ from hybridge.export.quantize.bits import with_recipe
 from hybridge.export.quantize.gptq import calibrate
 from hybridge.export.quantize.quantize import quantize
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint
-from hybridge.export.write.folder import parameter_count, weight_bytes
+from hybridge.export.write.manifest import parameter_count, weight_bytes
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.artifacts.tokenizer import load_tokenizer
 

@@ -16,7 +16,7 @@ import torch
 
 from hybridge.cache.imports import quiet
 from hybridge.export import operators
-from hybridge.export.pinned.executorch_runtime import extension, operator_names
+from hybridge.export.pinned.executorch import extension, operator_names
 from hybridge.runtime.kernels import library
 from hybridge.runtime.pinned import OPERATOR_TABLE, STOCK_OPERATORS, operator_libraries
 
