@@ -44,11 +44,12 @@ def open_drafter(named: str | Path) -> DrafterFolder:
 class Fields:
     """The fields of the config.json in ``path``. Each method returns a field, or raises CheckpointError with what is expected.
 
-    A field that is null counts as left out.
+    values: the fields without those that are null, which count as left out.
     """
 
-    def __init__(self, path: Path, values: Mapping[str, Any]) -> None:
-        self.path, self.values = path, {name: value for name, value in values.items() if value is not None}
+    def __init__(self, path: Path, given: Mapping[str, Any]) -> None:
+        self.path, self.given = path, given
+        self.values = {name: value for name, value in given.items() if value is not None}
 
     def count(self, name: str, default: int | None = None, *, lowest: int = 1, most: int = MOST) -> int:
         """Return a whole number of ``lowest`` to ``most``."""
@@ -104,7 +105,7 @@ class Fields:
 
     def wrong(self, name: str, wanted: str) -> CheckpointError:
         """Return the error that the field ``name`` is not what it should be."""
-        shown = repr(self.values[name]) if name in self.values else "left out"
+        shown = repr(self.given[name]) if name in self.given else "left out"
         shown = shown if len(shown) <= 80 else f"{shown[:80]}…"
         return CheckpointError(
             f"{self.path}: {name} is {shown}, but should be {wanted}. Take the config.json that came with it."

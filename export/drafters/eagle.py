@@ -132,7 +132,6 @@ class EagleWeights(nn.Module):
     """
 
     rope: Rope
-    ids: Tensor | None = None
 
     def __init__(self, c: EagleConfig, own_embedding: bool, taps: int) -> None:
         super().__init__()
@@ -141,6 +140,7 @@ class EagleWeights(nn.Module):
         self.layers = nn.ModuleList([EagleLayer(c)])
         self.norm, self.lm_head = RmsNorm(c.hidden_size, c.eps), nn.Linear(c.hidden_size, c.draft_vocab, bias=False)
         self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size) if own_embedding else None
+        self.ids: Tensor | None = None
 
 
 # Weights
