@@ -1,6 +1,6 @@
 """The two interfaces of a drafter inside an artifact: its plan, from its config alone, and the module that proposes tokens.
 
-A kind of drafter is a ``DrafterPlan`` and an ``ArtifactDrafter``; ``plan.py`` lists the kinds. docs/adding-a-drafter.md walks
+A kind of drafter is a ``DrafterPlan`` and an ``ArtifactDrafter``; ``plan.py`` lists the kinds. docs/adding-to-the-export.md walks
 through one.
 """
 
