@@ -89,7 +89,7 @@ def check_calibration(options: ExportOptions) -> None:
     if options.quantize == "keep":
         raise UsageError("--calibrate is for weights that are rounded, and --quantize keep rounds none; give --quantize 8da4w.")
     if not options.has_own_kernels:
-        other = "--format onnx" if options.format != "pte" else f"--kernels {options.kernels}"
+        other = f"--format {options.format}" if options.format != "pte" else f"--kernels {options.kernels}"
         raise UsageError(f"--calibrate needs --format pte and --kernels hybridge, not {other}; leave one of them out.")
 
 
@@ -225,7 +225,7 @@ def _check_keep(options: ExportOptions, source: CheckpointSource) -> None:
             "or none."
         )
     if not options.has_own_kernels:
-        other = "--format onnx" if options.format != "pte" else f"--kernels {options.kernels}"
+        other = f"--format {options.format}" if options.format != "pte" else f"--kernels {options.kernels}"
         raise UsageError(
             f"--quantize keep needs --format pte and --kernels hybridge, not {other}, which cannot have the blocks of a GGUF "
             "file; give --quantize 8da4w, which rounds them again, or none for float32."
