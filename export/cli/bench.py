@@ -189,7 +189,7 @@ def own_drafter(session: Session) -> dict[str, Drafter]:
     from hybridge.runtime.core.drafters import BlockDrafter
 
     description = session.manifest.drafter
-    return {} if description is None else {DRAFTER_NAMES[description.kind]: BlockDrafter(session)}
+    return {} if description is None else {DRAFTER_NAMES.get(description.kind, description.kind): BlockDrafter(session)}
 
 
 def show(report: BenchReport) -> None:

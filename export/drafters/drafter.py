@@ -1,7 +1,7 @@
 """The two interfaces of a drafter inside an artifact: its plan, from its config alone, and the module that proposes tokens.
 
-A kind of drafter is a ``DrafterPlan`` and an ``ArtifactDrafter``; ``plan.py`` lists the kinds. docs/adding-to-the-export.md walks
-through one.
+A kind of drafter is a ``DrafterPlan`` and an ``ArtifactDrafter``; ``plan.py`` lists the kinds, and
+docs/adding-to-the-export.md walks through one.
 """
 
 from __future__ import annotations
