@@ -129,9 +129,9 @@ def test_a_seeds_text_is_the_same_with_it(subject: Subject) -> None:
 
 def test_chances_are_the_drafters_own(subject: Subject) -> None:
     drafted = subject.session.draft(read(subject.session, [4, 5, 6, 7]), [5, 6, 7, 8], limit=3)
-    tokens, _, chances = subject.definition([4, 5, 6, 7, 8], 3)
+    tokens, _, confidences = subject.definition([4, 5, 6, 7, 8], 3)
     assert drafted.tokens == tokens
-    assert np.allclose(drafted.chances, chances, atol=1e-4)
+    assert np.allclose(drafted.confidences, confidences, atol=1e-4)
 
 
 def test_the_prompt_may_be_longer_than_a_call(subject: Subject) -> None:

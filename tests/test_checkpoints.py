@@ -318,7 +318,7 @@ def test_the_tree_finds_the_longest_beginning_within_its_budget(given_texts: lis
 class Wants:
     """A drafter that reads hidden states, or none."""
 
-    is_free = False
+    is_cheap = False
 
     def __init__(self, needs_hidden: bool) -> None:
         self.needs_hidden = needs_hidden

@@ -181,7 +181,7 @@ class Tapped(TextProgram):
 class Listener:
     """A drafter that proposes nothing and notes the places of the hidden states that it gets."""
 
-    needs_hidden, is_free = True, False
+    needs_hidden, is_cheap = True, False
 
     def __init__(self) -> None:
         self.places: list[int] = []

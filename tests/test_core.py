@@ -43,7 +43,7 @@ def session(model: Model) -> Session:
 class Repeating:
     """Proposes the end of the text once more."""
 
-    needs_hidden = is_free = False
+    needs_hidden = is_cheap = False
 
     def propose(self, context: Context, limit: int) -> Proposal:
         return Proposal(context.tokens[-limit:])
@@ -52,7 +52,7 @@ class Repeating:
 WITHOUT_TORCH = """
     import json, tempfile
     class Repeating:
-        needs_hidden = is_free = False
+        needs_hidden = is_cheap = False
         def propose(self, context, limit):
             return Proposal(context.tokens[-limit:])
     found = {}
@@ -159,7 +159,7 @@ def raising(name: str) -> Any:
         "fitting": lambda self, tokens: len(tokens),
         "propose": lambda self, context, limit: Proposal(context.tokens[-limit:]),
         "needs_hidden": False,
-        "is_free": False,
+        "is_cheap": False,
     }
     return type("Raising", (), methods | {name: broken})()
 
@@ -167,7 +167,7 @@ def raising(name: str) -> Any:
 class Saying:
     """Proposes whatever it is given."""
 
-    needs_hidden = is_free = False
+    needs_hidden = is_cheap = False
 
     def __init__(self, **proposal: Any) -> None:
         self.proposal = proposal
@@ -189,7 +189,7 @@ CALLBACKS: dict[str, dict[str, Any]] = {
     "clock": {"clock": broken},
     "no seconds": {"clock": lambda: "late"},
     "a draft that is none": {"drafter": Saying(tokens=["7"]), "block_length": 3},
-    "chances that are none": {"drafter": Saying(tokens=[7], chances=["sure"]), "block_length": 3},
+    "confidences that are none": {"drafter": Saying(tokens=[7], confidences=["sure"]), "block_length": 3},
     "probabilities of nothing": {"drafter": Saying(tokens=[7], probabilities=[None]), "block_length": 3},
 }
 

@@ -14,18 +14,18 @@ from hybridge.runtime.core import interface, library
 
 HEADER = library.SOURCES / "hybridge/hybridge.h"
 STRUCTURES: dict[str, type[ctypes.Structure]] = {
-    "context": interface.DrafterContext,
-    "proposal": interface.DrafterProposal,
-    "array": interface.ArrayView,
-    "program": interface.ProgramTable,
-    "drafted": interface.Drafted,
-    "part": interface.Part,
-    "info": interface.Info,
-    "sampling": interface.SamplingOptions,
-    "generation": interface.GenerationOptions,
-    "generated": interface.Counted,
-    "kept": interface.Kept,
-    "cached": interface.CachedSizes,
+    "context": interface.ContextStruct,
+    "proposal": interface.ProposalStruct,
+    "array": interface.ArrayStruct,
+    "program": interface.ProgramStruct,
+    "drafted": interface.DraftedStruct,
+    "part": interface.PartStruct,
+    "info": interface.InfoStruct,
+    "sampling": interface.SamplingStruct,
+    "generation": interface.GenerationStruct,
+    "generated": interface.GeneratedStruct,
+    "kept": interface.KeptStruct,
+    "cached": interface.CachedStruct,
 }
 DRAFTERS = {
     "NONE": "NO_DRAFTER",

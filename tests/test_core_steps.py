@@ -19,10 +19,9 @@ from table import VOCABULARY, Table, table_model, table_session
 
 from hybridge.cache.errors import ArtifactError, HybridgeError, StateFileError, UsageError
 from hybridge.runtime import Checkpoint, Model, PrefixCache, Session
-from hybridge.runtime.core.interface import ArrayView, Counted, DrafterKind, GenerationOptions, Handle, OnCall, Status
+from hybridge.runtime.core.interface import ArrayStruct, DrafterKind, GeneratedStruct, GenerationStruct, Handle, OnCall, Status
 from hybridge.runtime.core.library import load
-from hybridge.runtime.core.programs import Numbers
-from hybridge.runtime.core.programs import Table as ProgramTable
+from hybridge.runtime.core.programs import Numbers, ProgramFunctions
 
 PROMPT, CAPACITY = [1, 2, 3, 1, 2], 4
 
@@ -43,7 +42,7 @@ class Steps:
     def __init__(self, session: Session) -> None:
         self.handle = session.handle
         self.room, self.count = (c_int64 * CAPACITY)(), c_size_t()
-        self.options = GenerationOptions(max_new_tokens=20, drafter=DrafterKind.PROMPT_LOOKUP, block_length=4)
+        self.options = GenerationStruct(max_new_tokens=20, drafter=DrafterKind.PROMPT_LOOKUP, block_length=4)
 
     def begin(self, prompt: list[int] = PROMPT, capacity: int = CAPACITY) -> int:
         ids = (c_int64 * len(prompt))(*prompt)
@@ -66,7 +65,7 @@ class Steps:
 
 
 def test_rounds_give_the_tokens_of_a_generation(session: Session, plain: list[int]) -> None:
-    steps, found, done = Steps(session), list[int](), Counted()
+    steps, found, done = Steps(session), list[int](), GeneratedStruct()
     assert steps.begin() == Status.OK
     while steps.tokens:
         found += steps.tokens
@@ -156,7 +155,7 @@ def test_another_call_in_between(session: Session, plain: list[int], call: str) 
         assert given + steps.tokens == plain[: len(given) + len(steps.tokens)]
         return
     before = session.tokens
-    for answer in (steps.next(), steps.end(1), load().hybridge_progress(steps.handle, byref(Counted()))):
+    for answer in (steps.next(), steps.end(1), load().hybridge_progress(steps.handle, byref(GeneratedStruct()))):
         assert answer == Status.INVALID_STATE
     assert session.tokens == before == session.model.program.text  # type: ignore[union-attr]
     session.decode(1)
@@ -190,7 +189,7 @@ def test_arguments_that_cannot_be_are_refused(session: Session) -> None:
     assert load().hybridge_progress(steps.handle, None) == Status.INVALID_ARGUMENT
     assert load().hybridge_proposed(steps.handle, None, 1, byref(count), None) == Status.INVALID_ARGUMENT
     assert steps.next() == Status.OK, "it waits on"
-    for name, arguments in {"next": (None, 0, byref(count)), "end": (0, None), "progress": (byref(Counted()),)}.items():
+    for name, arguments in {"next": (None, 0, byref(count)), "end": (0, None), "progress": (byref(GeneratedStruct()),)}.items():
         assert getattr(load(), f"hybridge_{name}")(10**9, *arguments) == Status.INVALID_HANDLE
 
 
@@ -265,7 +264,7 @@ def test_a_state_that_does_not_belong_together_is_refused(forgery: str, tmp_path
 
 
 def test_buffers_are_where_they_are_and_as_many_as_there_is_room_for() -> None:
-    session, count, views = filled(), c_size_t(), (ArrayView * 2)()
+    session, count, views = filled(), c_size_t(), (ArrayStruct * 2)()
     assert load().hybridge_buffers(session.handle, views, 2, byref(count)) == Status.OK
     names = list(session.model.program.names)  # type: ignore[union-attr]
     assert count.value == len(names) > 2
@@ -374,7 +373,7 @@ def test_a_cache_is_of_its_model() -> None:
 def opened(**changes: Any) -> int:
     """The status of opening a program's table that is changed."""
     model = table_model()
-    table = ProgramTable(model.program, model.manifest)  # type: ignore[arg-type]
+    table = ProgramFunctions(model.program, model.manifest)  # type: ignore[arg-type]
     for name, value in changes.items():
         setattr(table._described, name, value)
     handle = Handle()

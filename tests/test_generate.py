@@ -20,7 +20,7 @@ from hybridge.runtime.measure.speculation import exact, p_value
 class FixedProposals:
     """Proposes from a fixed list, right or wrong."""
 
-    needs_hidden = is_free = False
+    needs_hidden = is_cheap = False
 
     def __init__(self, guesses: list[list[int]]) -> None:
         self.guesses = guesses
@@ -32,7 +32,7 @@ class FixedProposals:
 class Knowing:
     """Proposes the tokens of a text that is known."""
 
-    needs_hidden = is_free = False
+    needs_hidden = is_cheap = False
 
     def __init__(self, text: Sequence[int]) -> None:
         self.text = text
@@ -267,7 +267,7 @@ def test_a_program_that_is_interrupted_leaves_the_session_as_it_was(monkeypatch:
 class Drawn:
     """Draws its tokens from a table of its own, and says from what; or says something else, where ``lies`` is given."""
 
-    needs_hidden = is_free = False
+    needs_hidden = is_cheap = False
 
     def __init__(self, table: Table, lies: float = 0.0) -> None:
         self.table, self.lies, self.rng = table, lies, np.random.default_rng(7)

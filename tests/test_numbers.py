@@ -141,7 +141,7 @@ def test_large_finite_logits_are_numbers() -> None:
 class Always:
     """Proposes one token over and over."""
 
-    needs_hidden = is_free = False
+    needs_hidden = is_cheap = False
 
     def __init__(self, token: int) -> None:
         self.token = token

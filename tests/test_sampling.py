@@ -113,7 +113,7 @@ def test_greedy_takes_the_penalty_into_account() -> None:
 class Fixed:
     """Proposes the same tokens everywhere."""
 
-    needs_hidden = is_free = False
+    needs_hidden = is_cheap = False
 
     def __init__(self, tokens: list[int]) -> None:
         self.tokens = tokens
@@ -263,7 +263,7 @@ def test_the_places_of_a_text_have_draws_of_their_own(session: Session) -> None:
 class Knowing:
     """Proposes what will come, as another run has shown, with one token spoilt at a place that moves on."""
 
-    needs_hidden = is_free = False
+    needs_hidden = is_cheap = False
 
     def __init__(self, text: list[int]) -> None:
         self.text, self.spoilt = text, 0

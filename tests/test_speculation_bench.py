@@ -23,7 +23,7 @@ class Skewed(TextProgram):
 
 
 class Always:
-    needs_hidden = is_free = False
+    needs_hidden = is_cheap = False
 
     def propose(self, context: Context, limit: int) -> Proposal:
         return Proposal([0] * limit)

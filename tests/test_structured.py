@@ -71,7 +71,7 @@ def grammars() -> Grammars:
 class Wild:
     """Proposes whatever comes, right or wrong."""
 
-    needs_hidden, is_free = False, True
+    needs_hidden, is_cheap = False, True
 
     def __init__(self, vocab_size: int = 127) -> None:
         self.vocab_size = vocab_size
@@ -154,7 +154,7 @@ class Allowing:
 class Drawing:
     """Draws its tokens, and says from what; some of them are refused. repeats: all but the first are the first once more."""
 
-    needs_hidden, is_free = False, True
+    needs_hidden, is_cheap = False, True
 
     def __init__(self, repeats: bool) -> None:
         self.repeats, self.rng = repeats, np.random.default_rng(1)

@@ -20,7 +20,7 @@ class WordCompleter:
     """Proposes the rest of the longest known word that begins like the last one of the text."""
 
     needs_hidden = False  # it looks at the text alone, not at the model's hidden states
-    is_free = True  # it takes next to no time, so it is asked in every round
+    is_cheap = True  # it takes next to no time, so it is asked in every round
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer

@@ -181,7 +181,7 @@ def _check_generation(
 class CorruptingDrafter:
     """Proposes what followed the text's last two tokens before, sometimes corrupted, so that every number is accepted."""
 
-    needs_hidden = is_free = False
+    needs_hidden = is_cheap = False
 
     def __init__(self, rng: random.Random, vocab_size: int) -> None:
         self.rng, self.vocab_size = rng, vocab_size

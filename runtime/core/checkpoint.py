@@ -7,7 +7,7 @@ from ctypes import byref, c_int64, c_size_t, c_uint64, create_string_buffer
 from typing import TYPE_CHECKING
 
 from hybridge.cache.errors import UsageError
-from hybridge.runtime.core.interface import CachedSizes, Handle, Kept
+from hybridge.runtime.core.interface import CachedStruct, Handle, KeptStruct
 from hybridge.runtime.core.library import run
 from hybridge.runtime.core.model import Owned
 from hybridge.runtime.defaults import DEFAULT_BYTES
@@ -30,7 +30,7 @@ class Checkpoint(Owned):
 
     def __init__(self, handle: int) -> None:
         super().__init__(handle, "checkpoint_close")
-        kept = Kept()
+        kept = KeptStruct()
         run("checkpoint_info", handle, byref(kept))
         self.length: int = kept.length
         self.nbytes: int = kept.bytes
@@ -104,13 +104,13 @@ class PrefixCache(Owned):
         if self.used is not None:
             self.used(checkpoint)
 
-    def _sizes(self) -> CachedSizes:
-        sizes = CachedSizes()
+    def _sizes(self) -> CachedStruct:
+        sizes = CachedStruct()
         run("cache_info", self.handle, byref(sizes))
         return sizes
 
 
-class Reading:
+class PromptPrefill:
     """Brings a session to the text ``tokens``, in steps, without reading again what it or a checkpoint knows.
 
     known: how many tokens were not read. Checkpoints go into ``cache``: where reading ends, at ``marks`` (lengths of the text
@@ -127,11 +127,11 @@ class Reading:
         generation that follows: what it has to read is kept for it.
         """
         self.session, self.tokens, self.cache = session, list(tokens), cache
-        go_back(session, self.tokens, cache)
+        resume_prefix(session, self.tokens, cache)
         session.keep_hidden(drafter is not None and drafter.needs_hidden)
-        self.known = session.length
+        self.cached_tokens = session.length
         end = len(self.tokens)
-        self._marks = {*marks, *range(self.known + EVERY, end, EVERY), end}
+        self._marks = {*marks, *range(self.cached_tokens + EVERY, end, EVERY), end}
         self._enough = max(end - rest, *(mark for mark in self._marks if mark < end), 0)
 
     def steps(self) -> Iterator[None]:
@@ -141,20 +141,20 @@ class Reading:
             stop = min(at + session.prefill_chunk, *(mark for mark in self._marks if mark > at))
             session.prefill(self.tokens[at:stop])
             if stop in self._marks:
-                keep(session, self.cache)
+                keep_checkpoint(session, self.cache)
             yield
-        keep(session, self.cache)
+        keep_checkpoint(session, self.cache)
 
 
 def bring_to(session: Session, tokens: Sequence[int], cache: PrefixCache, marks: Collection[int] = ()) -> int:
-    """Leave the session at the text ``tokens``, see ``Reading``; returns how many tokens it did not read."""
-    reading = Reading(session, tokens, cache, marks)
+    """Leave the session at the text ``tokens``, see ``PromptPrefill``; returns how many tokens it did not read."""
+    reading = PromptPrefill(session, tokens, cache, marks)
     for _ in reading.steps():
         pass
-    return reading.known
+    return reading.cached_tokens
 
 
-def go_back(session: Session, tokens: list[int], cache: PrefixCache) -> None:
+def resume_prefix(session: Session, tokens: list[int], cache: PrefixCache) -> None:
     """Leave the session at the longest beginning of ``tokens`` that its state or a checkpoint is of."""
     now, found = session.tokens, cache.find(tokens)
     known = len(now) if tokens[: len(now)] == now else -1
@@ -164,7 +164,7 @@ def go_back(session: Session, tokens: list[int], cache: PrefixCache) -> None:
         session.reset()
 
 
-def keep(session: Session, cache: PrefixCache) -> None:
+def keep_checkpoint(session: Session, cache: PrefixCache) -> None:
     """Let the cache have a checkpoint of the session's text, if there is any and it has none and may keep any."""
     if cache.budget and session.length and not cache.has(session.tokens):
         cache.add(session.checkpoint())

@@ -49,15 +49,15 @@ class Context:
 class Proposal:
     """Draft tokens. probabilities [n, V], which sum to 1, are what they were drawn from; none where the drafter is certain.
 
-    chance is the drafter's own estimate that a token is right if those before it are, where it has one; chances, where it has
-    one for each token. They decide how many are verified, so they must not depend on tokens that were drawn: that would leave
-    another distribution than ``probabilities``.
+    confidence is the drafter's own estimate that a token is right if those before it are, and confidences are one for each
+    token. They decide how many are verified, so they must not depend on tokens that were drawn: that would leave another
+    distribution than ``probabilities``.
     """
 
     tokens: Sequence[int]
     probabilities: NDArray[np.float64] | Sequence[NDArray[np.float64]] | None = None
-    chance: float | None = None
-    chances: Sequence[float] | None = None
+    confidence: float | None = None
+    confidences: Sequence[float] | None = None
 
 
 class Target(Protocol):
@@ -78,8 +78,8 @@ class Proposer(Protocol):
         """Return whether the context should collect the target's tapped hidden states."""
 
     @property
-    def is_free(self) -> bool:
-        """Return whether proposing takes next to no time: it is then asked every round, and its proposals have a chance."""
+    def is_cheap(self) -> bool:
+        """Return whether proposing takes next to no time: it is then asked every round, and its proposals have a confidence."""
 
     def propose(self, context: Context, limit: int) -> Proposal:
         """Propose at most ``limit`` ≥ 1 tokens that may follow ``context.tokens``; none if it has no idea."""

@@ -23,9 +23,9 @@ from hybridge.cache.errors import DraftError
 from hybridge.runtime.core import interface
 from hybridge.runtime.core.drafters import Context, Drafter, DraftModel, Proposer
 from hybridge.runtime.core.interface import (
-    Counted,
     DrafterKind,
-    GenerationOptions,
+    GeneratedStruct,
+    GenerationStruct,
     OnClock,
     OnFitting,
     OnForced,
@@ -33,7 +33,7 @@ from hybridge.runtime.core.interface import (
     OnPropose,
     OnRead,
     OnWatch,
-    SamplingOptions,
+    SamplingStruct,
     Status,
 )
 from hybridge.runtime.core.library import failure, load
@@ -84,7 +84,7 @@ class Owner(Protocol):
 
 
 @dataclass(kw_only=True)
-class Wishes:
+class GenerationArguments:
     """The options of one generation, as ``Session.generate`` describes them."""
 
     max_new_tokens: int
@@ -109,13 +109,13 @@ class Callbacks:
 
     session: int
     vocab_size: int
-    wishes: Wishes
+    arguments: GenerationArguments
     error: BaseException | None = None
     _context: Context = field(init=False)
     _proposed: Any = None
 
     def __post_init__(self) -> None:
-        self._context = Context([], self.wishes.sampling)
+        self._context = Context([], self.arguments.sampling)
         self._taken = 0
 
     def fail(self, error: BaseException) -> None:
@@ -128,7 +128,7 @@ class Callbacks:
 
     def propose(self, seen: Any, written: Any, limit: int, _: object) -> int:
         try:
-            drafter, given = self.wishes.drafter, seen.contents
+            drafter, given = self.arguments.drafter, seen.contents
             assert isinstance(drafter, Proposer)
             self._context.tokens += given.text[len(self._context.tokens) : given.count]
             if given.rows:
@@ -139,11 +139,11 @@ class Callbacks:
             if proposal.probabilities is not None and tokens:
                 self._proposed = self._rows(proposal.probabilities, len(tokens))
                 out.probabilities = cast(self._proposed.ctypes.data, POINTER(c_double))
-            free = () if proposal.chance is None else (proposal.chance,)
-            chances = free if drafter.is_free else tuple(proposal.chances or ())[: len(tokens)]
-            for place, chance in enumerate(chances):
-                out.chances[place] = float(chance)
-            out.chance_count = len(chances)
+            free = () if proposal.confidence is None else (proposal.confidence,)
+            confidences = free if drafter.is_cheap else tuple(proposal.confidences or ())[: len(tokens)]
+            for place, confidence in enumerate(confidences):
+                out.confidences[place] = float(confidence)
+            out.confidence_count = len(confidences)
             return len(tokens)
         except BaseException as error:
             self.fail(error)
@@ -160,15 +160,15 @@ class Callbacks:
 
     def watch(self, token: int, logits: Any, size: int, _: object) -> None:
         try:
-            assert self.wishes.watch is not None
-            self.wishes.watch(as_array(logits, (size,)), token)
+            assert self.arguments.watch is not None
+            self.arguments.watch(as_array(logits, (size,)), token)
         except BaseException as error:
             self.fail(error)
 
     def clock(self, _: object) -> float:
         try:
-            assert self.wishes.clock is not None
-            return float(self.wishes.clock())
+            assert self.arguments.clock is not None
+            return float(self.arguments.clock())
         except BaseException as error:
             self.fail(error)
             return 0.0
@@ -199,7 +199,7 @@ class Callbacks:
             return 0
 
     def _follow(self, text: Any, count: int) -> Constraint:
-        constraint = self.wishes.constraint
+        constraint = self.arguments.constraint
         assert constraint is not None
         if not self._taken:
             self._taken = count  # the prompt is no part of what it follows
@@ -208,57 +208,57 @@ class Callbacks:
         self._taken = count
         return constraint
 
-    def options(self) -> GenerationOptions:
+    def options(self) -> GenerationStruct:
         """Return the options for the core."""
-        wishes, drafter = self.wishes, self.wishes.drafter
-        constrained, written = wishes.constraint is not None, _kind(drafter) == DrafterKind.CALLBACK
-        return GenerationOptions(
-            max_new_tokens=wishes.max_new_tokens,
-            block_length=wishes.block_length or 0,
+        arguments, drafter = self.arguments, self.arguments.drafter
+        constrained, written = arguments.constraint is not None, _kind(drafter) == DrafterKind.CALLBACK
+        return GenerationStruct(
+            max_new_tokens=arguments.max_new_tokens,
+            block_length=arguments.block_length or 0,
             drafter=_kind(drafter),
-            sampling=pointer(_sampling(wishes.sampling)),
+            sampling=pointer(_sampling(arguments.sampling)),
             draft=drafter.model.handle if isinstance(drafter, DraftModel) else 0,
             mask=OnMask(self.mask) if constrained else OnMask(),
             forced=OnForced(self.forced) if constrained else OnForced(),
             fitting=OnFitting(self.fitting) if constrained else OnFitting(),
-            watch=OnWatch(self.watch) if wishes.watch else OnWatch(),
+            watch=OnWatch(self.watch) if arguments.watch else OnWatch(),
             on_read=OnRead(self.read),
             propose=OnPropose(self.propose) if written else OnPropose(),
             drafter_id=_number_of(drafter) if written else 0,
             reads_hidden=written and isinstance(drafter, Proposer) and drafter.needs_hidden,
-            is_free=written and isinstance(drafter, Proposer) and drafter.is_free,
-            clock=OnClock(self.clock) if wishes.clock else OnClock(),
-            noise=None if wishes.noise is None else pointer(c_uint64(wishes.noise)),
+            is_cheap=written and isinstance(drafter, Proposer) and drafter.is_cheap,
+            clock=OnClock(self.clock) if arguments.clock else OnClock(),
+            noise=None if arguments.noise is None else pointer(c_uint64(arguments.noise)),
         )
 
 
 class Generation:
     """A generation of a session, which lives as long as it; the text is to be left alone until the end."""
 
-    def __init__(self, session: Owner, prompt: Array[c_int64], wishes: Wishes) -> None:
+    def __init__(self, session: Owner, prompt: Array[c_int64], arguments: GenerationArguments) -> None:
         """Read the prompt.
 
         Raises the first error of a function that it called, what a signal's handler raised meanwhile, or what the core refuses.
         """
-        self.session, self.wishes = session, wishes
+        self.session, self.arguments = session, arguments
         self._handle, self._model = session.handle, session.model
         session.generations += 1
         self._number = session.generations
-        self._calls = Callbacks(self._handle, self._model.vocab_size, wishes)
+        self._calls = Callbacks(self._handle, self._model.vocab_size, arguments)
         self._options = self._calls.options()
         self._calls_back = self._model.program is not None or any(
-            (wishes.constraint, wishes.watch, wishes.clock, self._options.propose)
+            (arguments.constraint, arguments.watch, arguments.clock, self._options.propose)
         )
         self._room = (c_int64 * self._model.verify_len)()
-        self._counted, self._counter, self._verifies = Counted(), c_size_t(), 0
+        self._counted, self._counter, self._verifies = GeneratedStruct(), c_size_t(), 0
         self._before = NUMBERS.unpack(self._counted)
-        wishes.stats.prompt_tokens += len(prompt)
+        arguments.stats.prompt_tokens += len(prompt)
         self._first = self._step("begin", prompt, len(prompt), byref(self._options), None)
 
     def tokens(self) -> Iterator[int]:
         """Yield the tokens. Once it is closed or done, the session's text ends just before the last one."""
         given, drafted, forced = self._first, 0, False
-        stats, yielded = self.wishes.stats, 0
+        stats, yielded = self.arguments.stats, 0
         try:
             while given:
                 for number, token in enumerate(given, 1):
@@ -276,8 +276,8 @@ class Generation:
             self._end(yielded)
 
     def _is_last(self, token: int) -> bool:
-        wishes = self.wishes
-        return token in wishes.ends or (wishes.until is not None and wishes.until(token))
+        arguments = self.arguments
+        return token in arguments.ends or (arguments.until is not None and arguments.until(token))
 
     def _next(self) -> list[int]:
         """Run a round; returns its tokens, none at the end."""
@@ -312,12 +312,12 @@ class Generation:
         self._verifies = self._counted.verifies
         drafted, count, forced = (c_int64 * len(self._room))(), self._counter, c_int()
         load().hybridge_proposed(self._handle, drafted, len(drafted), byref(count), byref(forced))
-        self.wishes.stats.add_block(self.wishes.stats.new_tokens, drafted[: count.value], given - 1, bool(forced.value))
+        self.arguments.stats.add_block(self.arguments.stats.new_tokens, drafted[: count.value], given - 1, bool(forced.value))
         return count.value, bool(forced.value)
 
     def _count(self) -> None:
         """Add to the statistics what was done since they were added to."""
-        stats, before, now = self.wishes.stats, self._before, NUMBERS.unpack(self._counted)
+        stats, before, now = self.arguments.stats, self._before, NUMBERS.unpack(self._counted)
         for place, name, phase in COUNTED:
             if (added := now[place] - before[place]) and phase is not None:
                 stats.add_seconds(phase, added)
@@ -358,11 +358,11 @@ def _number_of(drafter: Drafter | None) -> int:
         return 0
 
 
-def _sampling(asked: Sampling) -> SamplingOptions:
+def _sampling(asked: Sampling) -> SamplingStruct:
     """The core reads a 0 as the value that leaves the distribution as it is, which is what these are then."""
     numbers = {name: getattr(asked, name) for name in ("temperature", "top_p", "min_p", "repetition_penalty")}
     top_k, seed = min(asked.top_k, 2**63 - 1), (asked.seed or 0) % 2**64  # ctypes would cut off what is more
-    return SamplingOptions(**numbers, top_k=top_k, seed=seed, has_seed=asked.seed is not None)
+    return SamplingStruct(**numbers, top_k=top_k, seed=seed, has_seed=asked.seed is not None)
 
 
 @contextmanager

@@ -63,7 +63,7 @@ OnRead = CFUNCTYPE(None, c_size_t, c_void_p)
 OnClock = CFUNCTYPE(c_double, c_void_p)
 
 
-class DrafterContext(Structure):
+class ContextStruct(Structure):
     """``hybridge_context``"""
 
     _fields_: ClassVar = [
@@ -75,21 +75,21 @@ class DrafterContext(Structure):
     ]
 
 
-class DrafterProposal(Structure):
+class ProposalStruct(Structure):
     """``hybridge_proposal``"""
 
     _fields_: ClassVar = [
         ("tokens", Tokens),
-        ("chances", POINTER(c_double)),
-        ("chance_count", c_size_t),
+        ("confidences", POINTER(c_double)),
+        ("confidence_count", c_size_t),
         ("probabilities", POINTER(c_double)),
     ]
 
 
-OnPropose = CFUNCTYPE(c_size_t, POINTER(DrafterContext), POINTER(DrafterProposal), c_size_t, c_void_p)
+OnPropose = CFUNCTYPE(c_size_t, POINTER(ContextStruct), POINTER(ProposalStruct), c_size_t, c_void_p)
 
 
-class Info(Structure):
+class InfoStruct(Structure):
     """``hybridge_info``"""
 
     _fields_: ClassVar = [
@@ -111,7 +111,7 @@ class Type(IntEnum):
 MOST_DIMENSIONS = 8
 
 
-class ArrayView(Structure):
+class ArrayStruct(Structure):
     """``hybridge_array``"""
 
     _fields_: ClassVar = [
@@ -123,12 +123,12 @@ class ArrayView(Structure):
     ]
 
 
-OnCall = CFUNCTYPE(c_int, c_void_p, c_char_p, POINTER(ArrayView), c_size_t, POINTER(ArrayView), c_size_t)
-OnBuffer = CFUNCTYPE(c_int, c_void_p, c_char_p, POINTER(ArrayView))
+OnCall = CFUNCTYPE(c_int, c_void_p, c_char_p, POINTER(ArrayStruct), c_size_t, POINTER(ArrayStruct), c_size_t)
+OnBuffer = CFUNCTYPE(c_int, c_void_p, c_char_p, POINTER(ArrayStruct))
 OnClose = CFUNCTYPE(None, c_void_p)
 
 
-class ProgramTable(Structure):
+class ProgramStruct(Structure):
     """``hybridge_program``"""
 
     _fields_: ClassVar = [
@@ -147,26 +147,26 @@ class ProgramTable(Structure):
     ]
 
 
-class Drafted(Structure):
+class DraftedStruct(Structure):
     """``hybridge_drafted``"""
 
     _fields_: ClassVar = [
         *((name, c_size_t) for name in ("count", "width")),
         ("tokens", Tokens),
-        ("chances", Floats),
+        ("confidences", Floats),
         ("scores", Floats),
         ("candidates", Tokens),
         ("shared_candidates", c_int),
     ]
 
 
-class Part(Structure):
+class PartStruct(Structure):
     """``hybridge_part``"""
 
     _fields_: ClassVar = [("bytes", c_char_p), ("size", c_size_t)]
 
 
-class SamplingOptions(Structure):
+class SamplingStruct(Structure):
     """``hybridge_sampling``"""
 
     _fields_: ClassVar = [
@@ -177,14 +177,14 @@ class SamplingOptions(Structure):
     ]
 
 
-class GenerationOptions(Structure):
+class GenerationStruct(Structure):
     """``hybridge_generation``"""
 
     _fields_: ClassVar = [
         ("max_new_tokens", c_size_t),
         ("block_length", c_size_t),
         ("drafter", c_int),
-        ("sampling", POINTER(SamplingOptions)),
+        ("sampling", POINTER(SamplingStruct)),
         ("draft", Handle),
         ("mask", OnMask),
         ("propose", OnPropose),
@@ -196,7 +196,7 @@ class GenerationOptions(Structure):
         ("watch", OnWatch),
         ("drafter_id", c_uint64),
         ("reads_hidden", c_int),
-        ("is_free", c_int),
+        ("is_cheap", c_int),
     ]
 
 
@@ -204,19 +204,19 @@ COUNTS = ("tokens", "proposed", "accepted", "verifies", "decodes", "rollbacks", 
 SECONDS = tuple(f"{phase}_seconds" for phase in ("prefill", "draft", "verify", "commit", "decode", "new"))
 
 
-class Counted(Structure):
+class GeneratedStruct(Structure):
     """``hybridge_generated``"""
 
     _fields_: ClassVar = [*((name, c_size_t) for name in COUNTS), *((name, c_double) for name in SECONDS)]
 
 
-class Kept(Structure):
+class KeptStruct(Structure):
     """``hybridge_kept``"""
 
     _fields_: ClassVar = [(name, c_size_t) for name in ("length", "bytes", "shared_bytes")]
 
 
-class CachedSizes(Structure):
+class CachedStruct(Structure):
     """``hybridge_cached``"""
 
     _fields_: ClassVar = [(name, c_size_t) for name in ("checkpoints", "bytes")]
@@ -225,10 +225,10 @@ class CachedSizes(Structure):
 FUNCTIONS: Mapping[str, list[Any]] = {
     "set_threads": [c_size_t],
     "model_open": [c_char_p, POINTER(Handle)],
-    "program_open": [POINTER(ProgramTable), POINTER(Handle)],
+    "program_open": [POINTER(ProgramStruct), POINTER(Handle)],
     "model_close": [Handle],
     "model_ask": [Handle, OnSame, c_void_p],
-    "model_info": [Handle, POINTER(Info)],
+    "model_info": [Handle, POINTER(InfoStruct)],
     "model_eos_ids": [Handle, Tokens, c_size_t, Count],
     "model_verify_lens": [Handle, Tokens, c_size_t, Count],
     "session_open": [Handle, POINTER(Handle)],
@@ -245,29 +245,29 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "save": [Handle, c_char_p, c_char_p],
     "load": [Handle, c_char_p],
     "note": [Handle, c_char_p, c_size_t, Count],
-    "buffers": [Handle, POINTER(ArrayView), c_size_t, Count],
+    "buffers": [Handle, POINTER(ArrayStruct), c_size_t, Count],
     "hidden": [Handle, POINTER(Floats), Count, Count],
     "keep_hidden": [Handle, c_int],
-    "draft": [Handle, Floats, c_size_t, c_size_t, Tokens, c_size_t, Floats, c_double, POINTER(Drafted)],
+    "draft": [Handle, Floats, c_size_t, c_size_t, Tokens, c_size_t, Floats, c_double, POINTER(DraftedStruct)],
     "checkpoint_make": [Handle, POINTER(Handle)],
-    "checkpoint_info": [Handle, POINTER(Kept)],
+    "checkpoint_info": [Handle, POINTER(KeptStruct)],
     "checkpoint_close": [Handle],
     "checkpoint_parts": [Handle, POINTER(c_uint64), c_size_t, Count],
     "checkpoint_part": [Handle, c_size_t, c_char_p, c_size_t, Count],
-    "checkpoint_read": [Handle, Handle, c_size_t, POINTER(Part), c_size_t, POINTER(Handle)],
+    "checkpoint_read": [Handle, Handle, c_size_t, POINTER(PartStruct), c_size_t, POINTER(Handle)],
     "cache_open": [Handle, c_size_t, POINTER(Handle)],
     "cache_close": [Handle],
     "cache_add": [Handle, Handle],
     "cache_find": [Handle, Tokens, c_size_t, POINTER(Handle)],
     "cache_clear": [Handle],
-    "cache_info": [Handle, POINTER(CachedSizes)],
+    "cache_info": [Handle, POINTER(CachedStruct)],
     "resume": [Handle, Handle],
     "bring_to": [Handle, Handle, Tokens, c_size_t, Count],
-    "generate": [Handle, Tokens, c_size_t, POINTER(GenerationOptions), OnToken, c_void_p, POINTER(Counted)],
-    "begin": [Handle, Tokens, c_size_t, POINTER(GenerationOptions), c_void_p, Tokens, c_size_t, Count],
+    "generate": [Handle, Tokens, c_size_t, POINTER(GenerationStruct), OnToken, c_void_p, POINTER(GeneratedStruct)],
+    "begin": [Handle, Tokens, c_size_t, POINTER(GenerationStruct), c_void_p, Tokens, c_size_t, Count],
     "next": [Handle, Tokens, c_size_t, Count],
-    "end": [Handle, c_size_t, POINTER(Counted)],
-    "progress": [Handle, POINTER(Counted)],
+    "end": [Handle, c_size_t, POINTER(GeneratedStruct)],
+    "progress": [Handle, POINTER(GeneratedStruct)],
     "proposed": [Handle, Tokens, c_size_t, Count, POINTER(c_int)],
     "cancel": [Handle],
 }

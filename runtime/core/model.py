@@ -13,9 +13,9 @@ from hybridge.runtime.artifacts.manifest import PROGRAM
 from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.artifacts.plan_check import check_plans
 from hybridge.runtime.artifacts.program_check import check_methods, check_program, check_runtime, other_version
-from hybridge.runtime.core.interface import Handle, Info, OnSame, Status
+from hybridge.runtime.core.interface import Handle, InfoStruct, OnSame, Status
 from hybridge.runtime.core.library import failure, load, load_operators, run
-from hybridge.runtime.core.programs import Program, Table
+from hybridge.runtime.core.programs import Program, ProgramFunctions
 from hybridge.runtime.native_log import without_native_log
 
 
@@ -51,7 +51,7 @@ class Model(Owned):
     """
 
     def __init__(
-        self, handle: int, manifest: Description, *, artifact: Artifact | None = None, table: Table | None = None
+        self, handle: int, manifest: Description, *, artifact: Artifact | None = None, table: ProgramFunctions | None = None
     ) -> None:
         """handle: of an opened model, which this closes; ``open`` and ``over`` have one. Raises ArtifactError."""
         super().__init__(handle, "model_close")
@@ -60,7 +60,7 @@ class Model(Owned):
         run("model_ask", handle, self._asked, None)
         self.program = table.program if table is not None else None
         """The program in Python that it is over, if it is one."""
-        info = Info()
+        info = InfoStruct()
         run("model_info", handle, byref(info))
         self.max_seq_len: int = info.max_seq_len
         self.vocab_size: int = info.vocab_size
@@ -89,7 +89,7 @@ class Model(Owned):
     @classmethod
     def over(cls, program: Program, manifest: Description, artifact: Artifact | None = None) -> Model:
         """Open a program in Python, for one session. Raises UsageError for sizes that cannot be."""
-        table = Table(program, manifest)
+        table = ProgramFunctions(program, manifest)
         return cls(table.open(), manifest, artifact=artifact, table=table)
 
     def raised(self) -> BaseException | None:

@@ -18,12 +18,12 @@ from numpy.typing import ArrayLike, NDArray
 from hybridge.runtime.artifacts.options import Description, DrafterDescription, ExportOptions
 from hybridge.runtime.core.interface import (
     MOST_DIMENSIONS,
-    ArrayView,
+    ArrayStruct,
     Handle,
     OnBuffer,
     OnCall,
     OnClose,
-    ProgramTable,
+    ProgramStruct,
     Type,
 )
 from hybridge.runtime.core.library import failure, load
@@ -58,7 +58,7 @@ class Program(Protocol):
         """Return a buffer's memory, where it is now. Raises KeyError without one."""
 
 
-class Table:
+class ProgramFunctions:
     """A program as the core calls it. ``error`` is what it raised last."""
 
     def __init__(self, program: Program, description: Description) -> None:
@@ -99,7 +99,7 @@ class Table:
             return -1
 
 
-def seen(view: ArrayView) -> Numbers:
+def seen(view: ArrayStruct) -> Numbers:
     """Return a view of the core's numbers."""
     shape = tuple(view.shape[: view.dimensions])
     dtype = TYPES[Type(view.type)]
@@ -111,7 +111,7 @@ def seen(view: ArrayView) -> Numbers:
     return array
 
 
-def show(view: ArrayView, array: Numbers) -> None:
+def show(view: ArrayStruct, array: Numbers) -> None:
     """Describe an array to the core. Raises TypeError for one that it has no word for."""
     if array.dtype not in NUMBERS or array.ndim > MOST_DIMENSIONS or not array.flags.c_contiguous:
         raise TypeError(f"an array of {array.dtype} {array.shape} is none that the core knows.")
@@ -119,7 +119,7 @@ def show(view: ArrayView, array: Numbers) -> None:
     view.shape[: array.ndim] = array.shape
 
 
-def _described(program: Program, description: Description, call: Any, buffer: Any, close: Any) -> ProgramTable:
+def _described(program: Program, description: Description, call: Any, buffer: Any, close: Any) -> ProgramStruct:
     options, drafter = description.options, description.drafter
     numbers: dict[str, Sequence[int]] = {
         "verify_len": options.verify_lens,
@@ -128,7 +128,7 @@ def _described(program: Program, description: Description, call: Any, buffer: An
         "draft_tap": [options.tap_layers.index(tap) for tap in drafter.taps] if drafter else (),
     }
     names, bounded = list(program.names), list(program.bounded)
-    table = ProgramTable(
+    table = ProgramStruct(
         call=call,
         buffer=buffer,
         close=close,

@@ -18,8 +18,8 @@ from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.core import interface
 from hybridge.runtime.core.checkpoint import Checkpoint
 from hybridge.runtime.core.drafters import BlockDrafter, Drafter, DraftModel, check_draft
-from hybridge.runtime.core.generation import Constraint, Generation, Until, Watch, Wishes, signals_wait
-from hybridge.runtime.core.interface import ArrayView, Floats, Handle, Status
+from hybridge.runtime.core.generation import Constraint, Generation, GenerationArguments, Until, Watch, signals_wait
+from hybridge.runtime.core.interface import ArrayStruct, Floats, Handle, Status
 from hybridge.runtime.core.library import failure, load, run
 from hybridge.runtime.core.model import Model, Owned, integers, not_loaded
 from hybridge.runtime.core.programs import Program, seen
@@ -42,12 +42,12 @@ class Draws:
 class Drafted:
     """Draft tokens, none where the drafter's context is full.
 
-    chances: the drafter's own estimate that each is right if those before it are. scores float32 [n, C], where they were drawn:
-    what each was chosen by; of the candidates int64 [n, C], or [1, C] where they are the same for all, or of all tokens.
+    confidences: the drafter's own estimate that each is right if those before it are. scores float32 [n, C], if they were
+    drawn: what each was chosen by; of the candidates int64 [n, C], or [1, C] where they are the same for all, or of all tokens.
     """
 
     tokens: list[int]
-    chances: list[float]
+    confidences: list[float]
     scores: NDArray[np.float32] | None = None
     candidates: NDArray[np.int64] | None = None
 
@@ -214,7 +214,7 @@ class Session(Owned):
 
         Raises StateFileError where no session of this model could have made them.
         """
-        views, handle = (interface.Part * len(parts))(), Handle()
+        views, handle = (interface.PartStruct * len(parts))(), Handle()
         for view, part in zip(views, parts, strict=True):
             view.bytes, view.size = part, len(part)
         self._run("checkpoint_read", like.handle if like else 0, shared, views, len(views), byref(handle))
@@ -267,12 +267,12 @@ class Session(Owned):
         Raises UsageError, TokenError and CapacityError before the first token. NumericalError may come at any: the session's
         text then says whether the last token that was yielded is committed. What a function raises ends it, too.
         """
-        self._check_wishes(max_new_tokens, drafter, block_length)
+        self._check_arguments(max_new_tokens, drafter, block_length)
         ids = self._ids(tokens)
         if not len(ids):
             raise TokenError("the prompt is empty; give at least one token.")
         fitting(list(ids), self.vocab_size, self.length, self.max_seq_len)
-        wishes = Wishes(
+        arguments = GenerationArguments(
             max_new_tokens=min(max_new_tokens, self.max_seq_len + 1),
             block_length=block_length,
             drafter=drafter,
@@ -285,7 +285,7 @@ class Session(Owned):
             clock=clock,
             noise=noise,
         )
-        return Generation(self, ids, wishes).tokens()
+        return Generation(self, ids, arguments).tokens()
 
     def keep_hidden(self, wanted: bool) -> None:
         """Keep the hidden states of what is committed from now on, for the drafter of the next generation."""
@@ -312,7 +312,7 @@ class Session(Owned):
         noise = np.zeros(limit, np.float32) if draws is not None else None
         if draws is not None and noise is not None:
             noise[: len(draws.noise)] = draws.noise[:limit]
-        found = interface.Drafted()
+        found = interface.DraftedStruct()
         self._run(
             "draft", rows.ctypes.data_as(Floats), *rows.shape, ids, limit,
             noise.ctypes.data_as(Floats) if noise is not None else None, draws.temperature if draws else 0.0, byref(found),
@@ -343,7 +343,7 @@ class Session(Owned):
         """Return a copy of every buffer of the state by name, for inspection."""
         count = c_size_t()
         run("buffers", self.handle, None, 0, byref(count))
-        views = (ArrayView * count.value)()
+        views = (ArrayStruct * count.value)()
         self._run("buffers", views, count.value, byref(count))
         return {view.name.decode(): seen(view).copy() for view in views}
 
@@ -356,7 +356,7 @@ class Session(Owned):
         if self.manifest.identity is None:
             raise UsageError("only a session over an exported artifact can be saved and loaded.")
 
-    def _check_wishes(self, max_new_tokens: int, drafter: Drafter | None, block_length: int | None) -> None:
+    def _check_arguments(self, max_new_tokens: int, drafter: Drafter | None, block_length: int | None) -> None:
         if max_new_tokens < 1:
             raise UsageError(f"max_new_tokens is {max_new_tokens}, but must be at least 1.")
         if drafter is not None and self.verify_len < 2:
@@ -402,7 +402,7 @@ class Session(Owned):
             return function(self.handle, *arguments)
 
 
-def _drafted(found: interface.Drafted) -> Drafted:
+def _drafted(found: interface.DraftedStruct) -> Drafted:
     """Return what the core points to, in memory of its own."""
     count, width = found.count, found.width
     if not count:
@@ -410,4 +410,4 @@ def _drafted(found: interface.Drafted) -> Drafted:
     scores = as_array(found.scores, (count, width)).copy() if found.scores else None
     rows = 1 if found.shared_candidates else count
     candidates = as_array(found.candidates, (rows, width)).copy() if found.candidates else None
-    return Drafted(found.tokens[:count], found.chances[:count], scores, candidates)
+    return Drafted(found.tokens[:count], found.confidences[:count], scores, candidates)

@@ -19,7 +19,7 @@ from transformers import GenerationConfig, MaxTimeCriteria, StoppingCriteriaList
 
 from hybridge.cache.errors import TokenError, UsageError
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
-from hybridge.runtime.core.checkpoint import PrefixCache, go_back, keep
+from hybridge.runtime.core.checkpoint import PrefixCache, keep_checkpoint, resume_prefix
 from hybridge.runtime.core.checkpoint_folder import CheckpointFolder
 from hybridge.runtime.core.drafters import Drafter
 from hybridge.runtime.core.sampling import Sampling
@@ -161,8 +161,8 @@ class CausalLM:
     def _unread(self, prompt: list[int]) -> list[int]:
         """Return the part of ``prompt`` that the session has not read, after going back to where their texts differ."""
         if self.session.length:
-            keep(self.session, self.checkpoints)
-        go_back(self.session, prompt[:-1], self.checkpoints)
+            keep_checkpoint(self.session, self.checkpoints)
+        resume_prefix(self.session, prompt[:-1], self.checkpoints)
         return prompt[self.session.length :]
 
     def _new_stats(self) -> GenerationStats:

@@ -272,7 +272,7 @@ hybridge_status hybridge_draft(
     const auto& all = it.drafted;
     const size_t count = all.tokens.size(), scored = count > 0 ? all.scores.size() / count : 0;
     const auto data = [](const auto& values) { return values.empty() ? nullptr : values.data(); };
-    *drafted = {count, scored, data(all.tokens), data(all.chances), data(all.scores), data(all.candidates), all.candidates.size() == scored};
+    *drafted = {count, scored, data(all.tokens), data(all.confidences), data(all.scores), data(all.candidates), all.candidates.size() == scored};
     return HYBRIDGE_OK;
   });
 }

@@ -13,7 +13,7 @@ from math import inf
 from time import monotonic
 
 from hybridge.cache.errors import HybridgeError
-from hybridge.runtime.core.checkpoint import PrefixCache, Reading, keep
+from hybridge.runtime.core.checkpoint import PrefixCache, PromptPrefill, keep_checkpoint
 from hybridge.runtime.core.drafters import Drafter
 from hybridge.runtime.core.generation import Constraint
 from hybridge.runtime.core.sampling import Sampling
@@ -90,7 +90,7 @@ class Job:
         stats, session = GenerationStats(), slot.session
         # A few more tokens in the generation's first call cost next to nothing; in a call of their own, as much as many tokens.
         rest = max(0, session.prefill_chunk // 4 - 1)
-        reading = Reading(session, self.prompt[:-1], cache, self.marks, rest=rest, drafter=slot.drafter)
+        reading = PromptPrefill(session, self.prompt[:-1], cache, self.marks, rest=rest, drafter=slot.drafter)
         for _ in reading.steps():
             yield
         pieces = generate_text(
@@ -103,7 +103,7 @@ class Job:
                 if piece.tokens or piece.text:
                     self.emit(piece)
                 if piece.finish_reason is not None:
-                    self.emit(Finished(piece.finish_reason, reading.known, stats))
+                    self.emit(Finished(piece.finish_reason, reading.cached_tokens, stats))
                     return
                 yield
 
@@ -207,7 +207,7 @@ class Worker:
         session = running.slot.session
         try:
             if session.length:
-                keep(session, self.cache)
+                keep_checkpoint(session, self.cache)
         except HybridgeError:
             session.reset()
         with self._changed:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from hybridge.cache.errors import CapacityError, SnapshotError, StateFileError, UsageError
-from hybridge.runtime.core.checkpoint import PrefixCache, Reading, go_back, keep
+from hybridge.runtime.core.checkpoint import PrefixCache, PromptPrefill, keep_checkpoint, resume_prefix
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats
 from hybridge.runtime.text.answers import unsplit
@@ -93,7 +93,7 @@ class Conversation:
         self.messages.pop()
         self.turns.pop()
         self.tokens = self.tokens[: turn.start]
-        go_back(self.session, self.tokens, self.checkpoints)
+        resume_prefix(self.session, self.tokens, self.checkpoints)
 
     def reset(self) -> None:
         """Begin anew, behind the opening messages."""
@@ -124,7 +124,9 @@ class Conversation:
         """Generate from the last token on; what was yielded stays in the conversation, even if the caller closes this early."""
         with stats.timed("prefill"):
             reading = self._reach(self.tokens[:-1])
-        stats.prompt_tokens += len(self.tokens) - 1 - reading.known  # the last token is read and counted by the generation
+        stats.prompt_tokens += (
+            len(self.tokens) - 1 - reading.cached_tokens
+        )  # the last token is read and counted by the generation
         self._keep(2 * len(self.turns) - 1)
         settings, turn = self.settings, self.turns[-1]
         splitter = settings.splitter or unsplit(self.tokenizer)
@@ -166,18 +168,18 @@ class Conversation:
             self.messages.pop()
         self.turns[-1].said = None
 
-    def _reach(self, tokens: list[int]) -> Reading:
+    def _reach(self, tokens: list[int]) -> PromptPrefill:
         """Bring the session to ``tokens``, from its own text or a checkpoint as far as these begin alike."""
         began = self.session.length
-        reading = Reading(self.session, tokens, self.checkpoints, drafter=self.settings.drafter)
+        reading = PromptPrefill(self.session, tokens, self.checkpoints, drafter=self.settings.drafter)
         for _ in reading.steps():
             pass
-        self.read_again = max(0, min(began, len(tokens)) - reading.known)
+        self.read_again = max(0, min(began, len(tokens)) - reading.cached_tokens)
         return reading
 
     def _keep(self, number: int) -> None:
         """Keep the state as a checkpoint, and in the snapshot slot of this number modulo the slots."""
-        keep(self.session, self.checkpoints)
+        keep_checkpoint(self.session, self.checkpoints)
         ring = self.session.snapshot_slots // 2 * 2
         if ring:
             self.session.snapshot(number % ring)
@@ -190,5 +192,5 @@ class Conversation:
                 self.session.restore(slot)
             except SnapshotError:
                 continue  # overwritten since
-            keep(self.session, self.checkpoints)
+            keep_checkpoint(self.session, self.checkpoints)
         self.session.resume(loaded)

@@ -26,7 +26,7 @@ from campaigns import ROOT, campaign
 from hybridge.export.cli.embedded import code_prompts, export_embedded
 from hybridge.runtime import BlockDrafter, DraftModel, Model, PromptLookup, Session, open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
-from hybridge.runtime.core.interface import Counted, DrafterKind, GenerationOptions, OnToken
+from hybridge.runtime.core.interface import DrafterKind, GeneratedStruct, GenerationStruct, OnToken
 from hybridge.runtime.core.library import run
 
 OLD = "39341d9^"
@@ -135,7 +135,7 @@ def in_cpp(session: Session, drafter: Core) -> Engine:
 
     def generate(prompt: Sequence[int], count: int) -> Timed:
         session.reset()
-        options, done = GenerationOptions(max_new_tokens=count, drafter=kind, draft=draft), Counted()
+        options, done = GenerationStruct(max_new_tokens=count, drafter=kind, draft=draft), GeneratedStruct()
         ids = (c_int64 * len(prompt))(*prompt)
         began = time.perf_counter()
         run("generate", session.handle, ids, len(ids), byref(options), OnToken(), None, byref(done))

@@ -75,7 +75,7 @@ class SimulatedDrafter:
     sure: it says how likely each guess is to be right, more or less; otherwise nothing.
     """
 
-    needs_hidden = is_free = False
+    needs_hidden = is_cheap = False
     reading = 0.0
     """Seconds of the first proposal of a text, which reads its prompt; 0 to measure the next one."""
 
@@ -95,7 +95,7 @@ class SimulatedDrafter:
         if not self.sure:
             return Proposal(tokens)
         spread = min(self.share, 1 - self.share)
-        return Proposal(tokens, chances=[self.share + spread * (0.5 if good else -0.5) for good in right[: len(tokens)]])
+        return Proposal(tokens, confidences=[self.share + spread * (0.5 if good else -0.5) for good in right[: len(tokens)]])
 
 
 def times_plain(machine: Machine, share: float, *, sure: bool, texts: int, length: int = 64, seeds: int = 8) -> list[float]:

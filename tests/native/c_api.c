@@ -83,8 +83,8 @@ static size_t propose_nonsense(const hybridge_context* seen, hybridge_proposal* 
   (void)seen;
   (void)user;
   proposal->tokens[0] = -7;
-  proposal->chances[0] = NAN;
-  proposal->chance_count = SIZE_MAX;
+  proposal->confidences[0] = NAN;
+  proposal->confidence_count = SIZE_MAX;
   return limit > 1 ? SIZE_MAX : 1;
 }
 

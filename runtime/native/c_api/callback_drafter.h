@@ -21,7 +21,7 @@ class CallbackDrafter final : public Drafter {
   // Calls this from now on.
   void call(const hybridge_generation& chosen, void* user) { chosen_ = chosen, user_ = user; }
 
-  bool is_free() const override { return chosen_.is_free != 0; }
+  bool is_cheap() const override { return chosen_.is_cheap != 0; }
 
   Proposal propose(std::span<const int64_t> text, size_t limit, Sampler&) override {
     const HiddenStates& states = session_.hidden();
@@ -29,14 +29,14 @@ class CallbackDrafter final : public Drafter {
     const hybridge_context context{
         text.data(), text.size(), reads ? states.unread().data() : nullptr, reads ? states.count() : 0, reads ? states.width() : 0};
     std::vector<int64_t> tokens(limit);
-    std::vector<double> chances(limit);
-    hybridge_proposal written{tokens.data(), chances.data(), 0, nullptr};
+    std::vector<double> confidences(limit);
+    hybridge_proposal written{tokens.data(), confidences.data(), 0, nullptr};
     tokens.resize(std::min(limit, chosen_.propose(&context, &written, limit, user_)));
     if (reads) session_.forget_hidden();
     Proposal proposal(std::move(tokens));
-    chances.resize(std::min(chances.size(), written.chance_count));
-    if (is_free() && !chances.empty()) proposal.chance = chances[0];
-    if (!is_free()) proposal.chances = std::move(chances);
+    confidences.resize(std::min(confidences.size(), written.confidence_count));
+    if (is_cheap() && !confidences.empty()) proposal.confidence = confidences[0];
+    if (!is_cheap()) proposal.confidences = std::move(confidences);
     if (written.probabilities != nullptr) add(proposal, written.probabilities);
     return proposal;
   }
@@ -46,7 +46,7 @@ class CallbackDrafter final : public Drafter {
   void add(Proposal& proposal, const double* rows) const {
     const auto width = static_cast<size_t>(session_.facts().vocab_size);
     for (size_t i = 0; i < proposal.tokens.size(); ++i) {
-      Distribution& distribution = proposal.probabilities.emplace_back();
+      Distribution& distribution = proposal.distributions.emplace_back();
       const std::span row(rows + i * width, width);
       for (size_t token = 0; token < width; ++token) {
         if (row[token] > 0 && row[token] <= 1) distribution.push_back({static_cast<int64_t>(token), row[token]});

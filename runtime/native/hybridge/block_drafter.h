@@ -60,9 +60,9 @@ class BlockDrafter final : public Drafter {
     if (!drafted.ok()) return {};
     Proposal proposal(drafted->tokens);
     if (draws && are_finite(drafted->scores)) {
-      proposal.probabilities = distributions(*drafted, draws->temperature);
+      proposal.distributions = distributions(*drafted, draws->temperature);
     } else {
-      proposal.chances = calibration_.propose(text.size(), drafted->tokens, drafted->chances);
+      proposal.confidences = calibration_.propose(text.size(), drafted->tokens, drafted->confidences);
     }
     return proposal;
   }

@@ -1,4 +1,4 @@
-// How likely draft tokens are to be right, by what became of those that the drafter was as sure of.
+// Calibrates a drafter's confidences by how many tokens of about the same confidence were right.
 #ifndef HYBRIDGE_NATIVE_CALIBRATION_H
 #define HYBRIDGE_NATIVE_CALIBRATION_H
 
@@ -19,17 +19,17 @@ class Calibration {
     for (size_t i = 0; i < BANDS; ++i) bands_[i] = {TRIES * (static_cast<double>(i) + 0.5) / BANDS, TRIES};
   }
 
-  // The chance of each of `tokens`, which stand at position `at` of the text and behind it.
+  // The confidence of each of `tokens`, which stand at position `at` of the text and behind it.
   std::vector<double> propose(size_t at, std::span<const int64_t> tokens, std::span<const float> estimates) {
     at_ = at;
     tokens_.assign(tokens.begin(), tokens.end());
     proposed_.clear();
-    std::vector<double> chances;
+    std::vector<double> confidences;
     for (const float estimate : estimates) {
       proposed_.push_back(band(estimate));
-      chances.push_back(bands_[proposed_.back()].right / bands_[proposed_.back()].judged);
+      confidences.push_back(bands_[proposed_.back()].right / bands_[proposed_.back()].judged);
     }
-    return chances;
+    return confidences;
   }
 
   // Compares what was proposed last with the text, up to the first token that was wrong.
@@ -52,7 +52,7 @@ class Calibration {
     double right, judged;
   };
 
-  // What is no number is the least likely.
+  // NaN is the lowest.
   static size_t band(double estimate) {
     return std::isnan(estimate) ? 0 : static_cast<size_t>(std::clamp(estimate * BANDS, 0.0, BANDS - 1.0));
   }

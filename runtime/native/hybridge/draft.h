@@ -26,7 +26,7 @@ struct Draws {
 // all: the tokens that these are of, or none for all of the vocabulary.
 struct Drafted {
   std::vector<int64_t> tokens;
-  std::vector<float> chances, scores = {};
+  std::vector<float> confidences, scores = {};
   std::vector<int64_t> candidates = {};
 };
 
@@ -55,13 +55,13 @@ inline Error add_scores(Drafted& drafted, std::span<const Array> outputs, int64_
 // What one call answers, up to the first token that the model does not know; a refusal is one.
 inline Result<Drafted> drafted(std::span<const Array> outputs, size_t limit, int64_t vocab_size) {
   if (outputs.size() < 2) return Error::InvalidProgram;
-  const Array &tokens = outputs[0], &chances = outputs[1];
-  const bool fits = tokens.type == Type::Long && chances.type == Type::Float && chances.count() == tokens.count();
+  const Array &tokens = outputs[0], &confidences = outputs[1];
+  const bool fits = tokens.type == Type::Long && confidences.type == Type::Float && confidences.count() == tokens.count();
   if (!fits) return Error::InvalidProgram;
   const std::span given(static_cast<const int64_t*>(tokens.data), std::min(tokens.count(), limit));
   const auto is_known = [vocab_size](int64_t token) { return 0 <= token && token < vocab_size; };
   const auto count = std::find_if_not(given.begin(), given.end(), is_known) - given.begin();
-  const auto* estimates = static_cast<const float*>(chances.data);
+  const auto* estimates = static_cast<const float*>(confidences.data);
   return Drafted{{given.begin(), given.begin() + count}, {estimates, estimates + count}};
 }
 

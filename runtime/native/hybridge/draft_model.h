@@ -72,8 +72,8 @@ class DraftModel final : public Drafter {
     if (!sampler.draws_drafts()) return proposal.tokens.push_back(best(logits));
     std::vector<int64_t> all(text.begin(), text.end());
     all.insert(all.end(), proposal.tokens.begin(), proposal.tokens.end());
-    proposal.probabilities.push_back(sampler.distribution(logits, all));
-    proposal.tokens.push_back(pick(proposal.probabilities.back(), sampler.noise(all.size(), Stream::draft)));
+    proposal.distributions.push_back(sampler.distribution(logits, all));
+    proposal.tokens.push_back(pick(proposal.distributions.back(), sampler.noise(all.size(), Stream::draft)));
   }
 
   static constexpr int64_t SLOT = 0;  // its state at the end of the text, before it proposes

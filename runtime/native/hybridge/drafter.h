@@ -10,26 +10,26 @@
 #include <vector>
 
 #include <hybridge/distribution.h>
-#include <hybridge/pace.h>
+#include <hybridge/draft_length_controller.h>
 #include <hybridge/sampling.h>
 
 namespace hybridge {
 
-// Draft tokens; none where the drafter has no idea. probabilities: what each was drawn from, which sums to 1; none where the
-// drafter is certain. chance: its own estimate that a token is right if those before it are, where it has one; chances: one for
+// Draft tokens; none if the drafter has no idea. distributions: what each was drawn from, which sums to 1; none if they were not
+// drawn. confidence: the drafter's own estimate that a token is right if those before it are, if it has one; confidences: one for
 // each token. They decide how many are verified, so they must not depend on tokens that were drawn: that would leave another
-// distribution than `probabilities`.
+// distribution than `distributions`.
 struct Proposal {
   Proposal() = default;
   Proposal(std::vector<int64_t> proposed) : tokens(std::move(proposed)) {}
 
-  // What draft token `i` was drawn from; null if it was not.
-  const Distribution* drawn_from(size_t i) const { return i < probabilities.size() ? &probabilities[i] : nullptr; }
+  // The distribution that draft token `i` was drawn from; null if it was not.
+  const Distribution* drawn_from(size_t i) const { return i < distributions.size() ? &distributions[i] : nullptr; }
 
   std::vector<int64_t> tokens;
-  std::vector<Distribution> probabilities;
-  std::optional<double> chance;
-  std::vector<double> chances;
+  std::vector<Distribution> distributions;
+  std::optional<double> confidence;
+  std::vector<double> confidences;
 };
 
 // Proposes what comes next. It may serve one generation after the other, and keeps what was measured with it meanwhile.
@@ -41,23 +41,23 @@ class Drafter {
   // text only ever grows. sampler: how the model draws, for a drafter that draws too.
   virtual Proposal propose(std::span<const int64_t> text, size_t limit, Sampler& sampler) = 0;
 
-  // Whether it takes next to no time: it is then asked in every round, and gives a chance.
-  virtual bool is_free() const { return false; }
+  // True if a proposal takes next to no time: the drafter is then asked in every round, and gives a confidence.
+  virtual bool is_cheap() const { return false; }
 
-  // The pace with the model that `model` is the address of, and whose verify methods have these lengths.
-  Pace& pace(const void* model, const std::vector<int64_t>& lengths) {
-    if (!pace_ || model_ != model || lengths_ != lengths) {
+  // The controller for the model at the address `model`, whose verify methods have these lengths.
+  DraftLengthController& controller(const void* model, const std::vector<int64_t>& lengths) {
+    if (!controller_ || model_ != model || lengths_ != lengths) {
       model_ = model;
       lengths_ = lengths;
-      pace_.emplace(lengths);
+      controller_.emplace(lengths);
     }
-    return *pace_;
+    return *controller_;
   }
 
  private:
   const void* model_ = nullptr;
   std::vector<int64_t> lengths_;
-  std::optional<Pace> pace_;
+  std::optional<DraftLengthController> controller_;
 };
 
 }  // namespace hybridge

@@ -76,13 +76,13 @@ typedef struct hybridge_context {
   size_t rows, width;
 } hybridge_context;
 
-// Where it writes draft tokens, and how likely each is to be right if those before it are: one number for all of them where it
-// is_free, else one for each, or none. probabilities, float64 [tokens, vocab_size] or null: what each was drawn from, in the drafter's own memory until it
-// is called again; chances must not depend on tokens that were drawn.
+// Where it writes draft tokens. confidences: its own estimate that each is right if those before it are; one number for all of them
+// if it is_cheap, otherwise one for each, or none. They must not depend on tokens that were drawn. probabilities, float64
+// [tokens, vocab_size] or null: what each was drawn from, in the drafter's own memory until it is called again.
 typedef struct hybridge_proposal {
   int64_t* tokens;
-  double* chances;
-  size_t chance_count;
+  double* confidences;
+  size_t confidence_count;
   const double* probabilities;
 } hybridge_proposal;
 
@@ -122,7 +122,7 @@ typedef void (*hybridge_watch)(int64_t token, const float* logits, size_t vocab_
 // sampling null: greedy; one that makes no distribution is HYBRIDGE_INVALID_ARGUMENT. draft: the smaller model, of which the
 // session keeps a session of its own as long as it is given the same one. mask null: any token may come; one that leaves none is
 // HYBRIDGE_INVALID_ARGUMENT. propose: the caller's own drafter; reads_hidden: it sees hidden states, which the model must put out;
-// is_free: proposing takes next to no time, so that it is asked in each round; drafter_id: a number that the caller gives this
+// is_cheap: proposing takes next to no time, so that it is asked in each round; drafter_id: a number that the caller gives this
 // drafter, by which the session remembers what it measured with it, or 0. What else is null is left out. All are called with the
 // generation's `user`.
 //
@@ -142,7 +142,7 @@ typedef struct hybridge_generation {
   hybridge_fitting fitting;
   hybridge_watch watch;
   uint64_t drafter_id;
-  int reads_hidden, is_free;
+  int reads_hidden, is_cheap;
 } hybridge_generation;
 
 // proposed and accepted count draft tokens, of which `forced` were accepted as those that `forced` had given; verifies and decodes the calls of the model, rollbacks the blocks that were not
@@ -286,7 +286,7 @@ hybridge_status hybridge_keep_hidden(hybridge_session session, int wanted);
 typedef struct hybridge_drafted {
   size_t count, width;
   const int64_t* tokens;
-  const float* chances;
+  const float* confidences;
   const float* scores;
   const int64_t* candidates;
   int shared_candidates;

@@ -20,13 +20,13 @@
 namespace hybridge {
 
 // Prompt-lookup decoding: n-grams over prompt and output, longest match and latest place first. Keeps an index that grows with
-// the text, so that a proposal costs the same for a long text as for a short one. Learns from what came how far to trust a match
-// by its length, and gives that chance with each proposal.
+// the text, so that a proposal costs the same for a long text as for a short one. Learns how often matches of about one length
+// were right, and gives that confidence with each proposal.
 //
 // Source: Saxena, "Prompt Lookup Decoding" (2023).
 class PromptLookup final : public Drafter {
  public:
-  bool is_free() const override { return true; }
+  bool is_cheap() const override { return true; }
 
   Proposal propose(std::span<const int64_t> text, size_t limit, Sampler&) override {
     follow(text);
@@ -35,7 +35,7 @@ class PromptLookup final : public Drafter {
     proposed_ = std::move(match);
     if (!proposed_) return {};
     Proposal proposal(proposed_->tokens);
-    proposal.chance = trust_in(proposed_->length).chance();
+    proposal.confidence = trust_in(proposed_->length).confidence();
     return proposal;
   }
 
@@ -55,7 +55,7 @@ class PromptLookup final : public Drafter {
     double right, judged;
 
     explicit Trust(double at_first) : right(2 * at_first), judged(2) {}
-    double chance() const { return right / judged; }
+    double confidence() const { return right / judged; }
     void judge(bool was_right) { right = 0.95 * right + was_right, judged = 0.95 * judged + 1; }
   };
 

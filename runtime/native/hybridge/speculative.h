@@ -20,7 +20,7 @@
 #include <vector>
 
 #include <hybridge/drafter.h>
-#include <hybridge/pace.h>
+#include <hybridge/draft_length_controller.h>
 #include <hybridge/prompt_lookup.h>
 #include <hybridge/sampling.h>
 #include <hybridge/session.h>
@@ -50,7 +50,7 @@ using Fitting = std::function<size_t(Tokens text, Tokens proposed)>;
 using Watch = std::function<void(int64_t token, std::span<const float> logits)>;
 
 // block_length: tokens that are verified at once, the known one included; 0 for what is fastest by what is measured, plain
-// decoding included (hybridge/pace.h). cancelled: another thread may set it while the generation runs. mask: what each token may
+// decoding included (hybridge/draft_length_controller.h). cancelled: another thread may set it while the generation runs. mask: what each token may
 // be, if not any; forced and fitting save time where it leaves no choice, and on draft tokens that it refuses. watch: sees each
 // new token. on_read: called between two chunks of the prompt. For tests that repeat themselves: clock, in seconds, and noise,
 // the seed of a sampling without one.
@@ -87,8 +87,8 @@ class Generator {
         drafter_(drafter),
         sampler_(options_.sampling, options_.mask, options_.noise),
         longest_(static_cast<size_t>(session.facts().verify_len())),
-        own_pace_(session.facts().verify_lens, fixed_length()),
-        pace_(drafter != nullptr && options_.block_length == 0 ? drafter->pace(&session.facts(), session.facts().verify_lens) : own_pace_) {}
+        own_controller_(session.facts().verify_lens, fixed_length()),
+        controller_(drafter != nullptr && options_.block_length == 0 ? drafter->controller(&session.facts(), session.facts().verify_lens) : own_controller_) {}
 
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
@@ -176,7 +176,7 @@ class Generator {
     const double seconds = last.seconds + options_.clock() - began;
     done_.new_seconds += seconds_now() - started;
     const bool judged = !last.is_forced;
-    pace_.round_done(1 + proposed, judged ? proposed : 0, judged ? accepted : 0, seconds, last.drafting);
+    controller_.round_done(1 + proposed, judged ? proposed : 0, judged ? accepted : 0, seconds, last.drafting);
     return Error::Ok;
   }
 
@@ -184,7 +184,7 @@ class Generator {
   Proposal forced() {
     if (options_.forced == nullptr || most() < 2 || longest_ < 2) return {};
     Proposal proposal(options_.forced(text_, std::min(most(), longest_) - 1));
-    proposal.tokens.resize(std::min(proposal.tokens.size(), pace_.sure(proposal.tokens.size())));
+    proposal.tokens.resize(std::min(proposal.tokens.size(), controller_.tokens_worth_verifying(proposal.tokens.size())));
     return proposal;
   }
 
@@ -194,20 +194,20 @@ class Generator {
   // Draft tokens, as many as pay.
   Proposal worthwhile() {
     if (!may_draft()) return {};
-    if (drafter_->is_free()) return worthwhile_of_free(std::min(most(), longest_) - 1);
-    const size_t length = pace_.choose(most());
-    if (length == 1 && pace_.wants_shadow()) propose_in_shadow();
+    if (drafter_->is_cheap()) return worthwhile_of_cheap(std::min(most(), longest_) - 1);
+    const size_t length = controller_.choose(most());
+    if (length == 1 && controller_.wants_shadow()) propose_in_shadow();
     const double began = options_.clock();
     Proposal proposal = propose(length - 1);
     if (!proposal.tokens.empty()) now_.drafting = options_.clock() - began;
-    if (!proposal.chances.empty()) proposal.tokens.resize(std::min(proposal.tokens.size(), pace_.cut(proposal.chances)));
+    if (!proposal.confidences.empty()) proposal.tokens.resize(std::min(proposal.tokens.size(), controller_.trim_draft(proposal.confidences)));
     return proposal;
   }
 
-  Proposal worthwhile_of_free(size_t limit) {
+  Proposal worthwhile_of_cheap(size_t limit) {
     Proposal proposal = propose(limit);
     if (proposal.tokens.empty()) return {};
-    const size_t length = pace_.choose(proposal.tokens.size() + 1, proposal.chance);
+    const size_t length = controller_.choose(proposal.tokens.size() + 1, proposal.confidence);
     proposal.tokens.resize(std::min(proposal.tokens.size(), length - 1));
     return proposal;
   }
@@ -218,10 +218,10 @@ class Generator {
     proposal.tokens.resize(std::min(proposal.tokens.size(), limit));
     if (options_.fitting != nullptr && !proposal.tokens.empty()) {
       // The first refused one stays if it was drawn: to reject it is part of the rule.
-      const size_t count = options_.fitting(text_, proposal.tokens) + !proposal.probabilities.empty();
+      const size_t count = options_.fitting(text_, proposal.tokens) + !proposal.distributions.empty();
       proposal.tokens.resize(std::min(proposal.tokens.size(), count));
     }
-    proposal.chances.resize(std::min(proposal.chances.size(), proposal.tokens.size()));
+    proposal.confidences.resize(std::min(proposal.confidences.size(), proposal.tokens.size()));
     return proposal;
   }
 
@@ -229,15 +229,15 @@ class Generator {
   void read_prompt() {
     if (!may_draft()) return;
     const double drafting = done_.draft_seconds;
-    pace_.shadow(propose(pace_.shadow_length()).tokens, 0);
+    controller_.shadow(propose(controller_.shadow_length()).tokens, 0);
     done_.prefill_seconds += std::exchange(done_.draft_seconds, drafting) - drafting;
   }
 
   // Proposes only to compare with what comes: it tells whether speculation would pay again.
   void propose_in_shadow() {
     const double began = options_.clock();
-    Proposal proposal = propose(pace_.shadow_length());
-    pace_.shadow(std::move(proposal.tokens), options_.clock() - began);
+    Proposal proposal = propose(controller_.shadow_length());
+    controller_.shadow(std::move(proposal.tokens), options_.clock() - began);
   }
 
   Error decode() {
@@ -247,7 +247,7 @@ class Generator {
     is_stuck_ = token < 0;
     if (is_stuck_) return Error::Ok;
     see(token, logits.last());
-    pace_.compare(token);
+    controller_.compare(token);
     now_.tokens = {token};
     return Error::Ok;
   }
@@ -289,8 +289,8 @@ class Generator {
   Drafter* const drafter_;
   Sampler sampler_;
   const size_t longest_;
-  Pace own_pace_;
-  Pace& pace_;
+  DraftLengthController own_controller_;
+  DraftLengthController& controller_;
   bool has_read_ = false, is_stuck_ = false;  // the drafter has the prompt; no token may come any more
   std::vector<int64_t> text_;
   Round now_;

@@ -101,14 +101,14 @@ class Agreeing:
 class Free:
     """Proposes tokens in no time, and knows their chance."""
 
-    needs_hidden, is_free = False, True
+    needs_hidden, is_cheap = False, True
 
     def __init__(self, share: float) -> None:
         self.share = share
 
     def propose(self, context: Context, limit: int) -> Proposal:
         """Propose ``limit`` tokens."""
-        return Proposal([1] * limit, chance=self.share)
+        return Proposal([1] * limit, confidence=self.share)
 
 
 def measure(name: str, options: argparse.Namespace, say: Callable[[str], None]) -> list[Curve]:

@@ -1,10 +1,10 @@
 // Choose how many draft tokens to verify: as many as measured acceptance and costs make worthwhile, or none.
 //
 // A block of S tokens, of which S - 1 are drafted and each is right with probability a, yields (1 - a^S) / (1 - a) tokens on
-// average (Leviathan, Kalman, Matias, arXiv:2211.17192, equation 1). The pace is the S with the most tokens a second; S = 1 is
-// plain decoding. While it decodes plainly, some draft tokens are made and compared with what comes, without verifying them.
-#ifndef HYBRIDGE_NATIVE_PACE_H
-#define HYBRIDGE_NATIVE_PACE_H
+// average (Leviathan, Kalman, Matias, arXiv:2211.17192, equation 1). The controller takes the S with the most tokens a second;
+// S = 1 is plain decoding. While it decodes plainly, some draft tokens are made and compared with what comes, without verifying them.
+#ifndef HYBRIDGE_NATIVE_DRAFT_LENGTH_CONTROLLER_H
+#define HYBRIDGE_NATIVE_DRAFT_LENGTH_CONTROLLER_H
 
 #include <algorithm>
 #include <cmath>
@@ -25,8 +25,8 @@ inline double expected(size_t length, double acceptance) {
   return (1 - std::pow(a, static_cast<double>(length))) / (1 - a);
 }
 
-// What the last rounds with a proposal brought: the average of draft tokens may promise more than they keep.
-class Yield {
+// Tokens and seconds of the last rounds with a proposal: average acceptance may promise more than a block keeps.
+class RoundThroughput {
  public:
   void add(size_t tokens, double seconds) {
     tokens_ = FORGET * tokens_ + static_cast<double>(tokens);
@@ -34,8 +34,8 @@ class Yield {
     rounds_ = FORGET * rounds_ + 1;
   }
 
-  // Trusts it less: a draft token that was only compared was right.
-  void doubt() { rounds_ *= FORGET; }
+  // Counts the rounds less: a draft token that was only compared was right.
+  void discount() { rounds_ *= FORGET; }
 
   // Whether enough rounds were slower than plain decoding, in which a token takes `decode` seconds.
   bool is_slower_than(double decode) const { return rounds_ >= ROUNDS && tokens_ * decode < seconds_; }
@@ -48,47 +48,47 @@ class Yield {
 };
 
 // Chooses block lengths; fed with what each round did. Seconds are wall time.
-class Pace {
+class DraftLengthController {
  public:
   // lengths: of the verify methods, ascending; fixed: take this block length whatever was measured.
-  explicit Pace(std::vector<int64_t> lengths, std::optional<size_t> fixed = std::nullopt)
+  explicit DraftLengthController(std::vector<int64_t> lengths, std::optional<size_t> fixed = std::nullopt)
       : lengths_(lengths.begin(), lengths.end()), fixed_(fixed) {}
 
-  // The chance that a draft token is accepted, as far as the last ones tell.
+  // The probability that a draft token is accepted, by the last ones.
   double acceptance() const { return right_ / judged_; }
 
-  // The block length for the next round, at most `room`; 1 for plain decoding. chance that a draft token is right: what was
-  // measured, unless the drafter knows better.
-  size_t choose(size_t room, std::optional<double> chance = std::nullopt) {
+  // The block length for the next round, at most `room`; 1 for plain decoding. confidence: the drafter's own
+  // probability that a draft token is right; what was measured without one.
+  size_t choose(size_t room, std::optional<double> confidence = std::nullopt) {
     if (fixed_) return std::min(*fixed_, room);
     if (plain_rounds_ < MEASURED) return 1;
     if (since_plain_ >= every_) return 1;
-    if (!chance && patience_ > 0) {
+    if (!confidence && patience_ > 0) {
       --patience_;
       return 1;  // weighing takes time too, and little changes from one plain round to the next
     }
-    if (!chance && drafted_.is_slower_than(cost_.at(1))) return 1;
-    const size_t best = fastest(room, chance.value_or(acceptance()), chance ? 1.0 : MARGIN);
+    if (!confidence && drafted_.is_slower_than(cost_.at(1))) return 1;
+    const size_t best = fastest(room, confidence.value_or(acceptance()), confidence ? 1.0 : MARGIN);
     patience_ = best == 1 ? PATIENCE : 0;
     return best;
   }
 
-  // How many draft tokens to verify of those whose chances are given: each is right if those before it are. What proposing them
-  // has cost is spent, whatever is verified; 0 is to decode.
-  size_t cut(std::span<const double> chances) const {
-    if (fixed_ || !cost_.contains(1)) return chances.size();
+  // How many draft tokens to verify, by the confidence in each that it is right if those before it are. The cost of proposing
+  // them is spent, whatever is verified; 0 means to decode.
+  size_t trim_draft(std::span<const double> confidences) const {
+    if (fixed_ || !cost_.contains(1)) return confidences.size();
     std::vector<double> yields = {1.0};  // tokens of a round, by how many draft tokens are verified
     double reached = 1.0;
-    for (const double chance : chances) yields.push_back(yields.back() + (reached *= chance));
+    for (const double confidence : confidences) yields.push_back(yields.back() + (reached *= confidence));
     std::set<size_t> counts = {0};
-    for (const size_t length : lengths_) counts.insert(std::min(length - 1, chances.size()));
+    for (const size_t length : lengths_) counts.insert(std::min(length - 1, confidences.size()));
     const auto speed = [&](size_t count) { return yields[count] / drafted_cost(count + 1); };
     return *std::max_element(counts.begin(), counts.end(), [&](size_t one, size_t other) { return speed(one) < speed(other); });
   }
 
-  // How many of `count` draft tokens to verify that are surely right: as many as are faster than decoding.
-  size_t sure(size_t count) {
-    const size_t best = cut(std::vector<double>(count, 1.0));
+  // How many of `count` draft tokens that are certainly right to verify: as many as are faster than decoding.
+  size_t tokens_worth_verifying(size_t count) {
+    const size_t best = trim_draft(std::vector<double>(count, 1.0));
     passed_ += best < count;
     if (passed_ <= TRIED) return best;
     passed_ = 0;
@@ -137,7 +137,7 @@ class Pace {
     judge(1, right);
     if (right) {
       patience_ = 0;
-      drafted_.doubt();
+      drafted_.discount();
     } else {
       shadow_.clear();
     }
@@ -154,22 +154,22 @@ class Pace {
   static constexpr double MARGIN = 1.1;
   // Cost of one more token to verify, in decodes, while no block was measured.
   static constexpr double FIRST_STEP = 0.15;
-  // Plain rounds at the start: the first ones are slower than what follows, and everything is held against them.
+  // Plain rounds at the start: the first ones are slower than what follows, and everything is compared with them.
   static constexpr size_t MEASURED = 4;
   // Blocks after which plain rounds measure again what decoding costs: each time twice as many, from the first to the second.
   static constexpr size_t SOON = 8, EVERY = 50;
   // Plain rounds from one weighing to the next.
   static constexpr size_t PATIENCE = 4;
-  // How often tokens that are surely right are decoded because blocks looked slow, until a block is measured again.
+  // How often tokens that are certainly right are decoded because blocks looked slow, until a block is measured again.
   static constexpr size_t TRIED = 16;
 
-  // The length with the most tokens a second, if each draft token is right with `chance`.
-  size_t fastest(size_t room, double chance, double margin) const {
+  // The length with the most tokens a second, if each draft token is right with probability `acceptance`.
+  size_t fastest(size_t room, double acceptance, double margin) const {
     size_t best = 1;
-    double speed = expected(1, chance) / cost(1);
+    double speed = expected(1, acceptance) / cost(1);
     for (const size_t each : lengths_) {
       const size_t length = std::min(each, room);
-      const double reached = expected(length, chance) / cost(length) / margin;
+      const double reached = expected(length, acceptance) / cost(length) / margin;
       if (length > 1 && reached > speed) best = length, speed = reached;
     }
     return best;
@@ -225,7 +225,7 @@ class Pace {
   bool is_cold_ = false;  // the last round was a block: a plain one behind it takes longer than in a row
   double right_ = 1.4, judged_ = 2.0;  // a first estimate: 70 %, worth two tries
   double elapsed_ = 0, shadowing_ = 0, shadow_cost_ = 0, drafting_ = 0;
-  Yield drafted_;
+  RoundThroughput drafted_;
   std::vector<int64_t> shadow_;
 };
 

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from played_pace import Pace, Player
+from played_controller import DraftLengthController, Player
 from simulated import Machine, times_plain
 from store import demo_folder
 from table import Table, table_session
@@ -24,7 +24,7 @@ from hybridge.runtime import (
     open_artifact,
 )
 
-MakePace = Callable[..., Pace]
+MakeController = Callable[..., DraftLengthController]
 LENGTHS = (2, 4, 8, 16)
 
 
@@ -36,25 +36,27 @@ def player() -> Iterator[Player]:
 
 
 @pytest.fixture
-def pace_of(player: Player) -> MakePace:
-    return lambda lengths, fixed=None: Pace(player, lengths, fixed)
+def controller_of(player: Player) -> MakeController:
+    return lambda lengths, fixed=None: DraftLengthController(player, lengths, fixed)
 
 
-def play(pace: Pace, acceptance: float, cost_of_a_guess: float, rounds: int = 400, draft: float = 0.0) -> float:
+def play(
+    controller: DraftLengthController, acceptance: float, cost_of_a_guess: float, rounds: int = 400, draft: float = 0.0
+) -> float:
     """Tokens a decode's time, of a machine whose decode takes 1 and whose block of S takes 1 + (S - 1) x cost."""
     rng, tokens, seconds = random.Random(0), 0, 0.0
     for _ in range(rounds):
-        length = pace.choose(100)
+        length = controller.choose(100)
         accepted = 0
         while accepted < length - 1 and rng.random() < acceptance:
             accepted += 1
         took = 1 + (length - 1) * (cost_of_a_guess + draft)
-        pace.round_done(length, length - 1, accepted, took)
+        controller.round_done(length, length - 1, accepted, took)
         if length == 1:
-            if pace.wants_shadow():
-                pace.shadow([int(rng.random() < acceptance) for _ in range(LENGTHS[0] - 1)], draft)
+            if controller.wants_shadow():
+                controller.shadow([int(rng.random() < acceptance) for _ in range(LENGTHS[0] - 1)], draft)
                 seconds += draft
-            pace.compare(1)
+            controller.compare(1)
         tokens, seconds = tokens + accepted + 1, seconds + took
     return tokens / seconds
 
@@ -67,75 +69,75 @@ def best(acceptance: float, cost_of_a_guess: float) -> float:
 
 @pytest.mark.parametrize("acceptance", [0.0, 0.2, 0.5, 0.8, 0.95, 1.0])
 @pytest.mark.parametrize("cost", [0.02, 0.1, 0.3, 1.0])
-def test_it_comes_close_to_the_best_fixed_length(pace_of: MakePace, acceptance: float, cost: float) -> None:
-    assert play(pace_of(LENGTHS), acceptance, cost) >= 0.9 * best(acceptance, cost)
+def test_it_comes_close_to_the_best_fixed_length(controller_of: MakeController, acceptance: float, cost: float) -> None:
+    assert play(controller_of(LENGTHS), acceptance, cost) >= 0.9 * best(acceptance, cost)
 
 
 @pytest.mark.parametrize("draft", [0.0, 0.05, 0.3])
-def test_text_that_cannot_be_guessed_costs_next_to_nothing(pace_of: MakePace, draft: float) -> None:
-    pace = pace_of(LENGTHS)
-    assert play(pace, 0.0, 0.3, rounds=2000, draft=draft) >= 0.97
-    assert pace.choose(100) == 1
+def test_text_that_cannot_be_guessed_costs_next_to_nothing(controller_of: MakeController, draft: float) -> None:
+    controller = controller_of(LENGTHS)
+    assert play(controller, 0.0, 0.3, rounds=2000, draft=draft) >= 0.97
+    assert controller.choose(100) == 1
 
 
-def test_it_finds_back_to_guessing_by_shadow_guesses(pace_of: MakePace) -> None:
-    pace = pace_of(LENGTHS)
-    play(pace, 0.0, 0.1)
-    assert pace.choose(100) == 1
+def test_it_finds_back_to_guessing_by_shadow_guesses(controller_of: MakeController) -> None:
+    controller = controller_of(LENGTHS)
+    play(controller, 0.0, 0.1)
+    assert controller.choose(100) == 1
     for _ in range(60):
-        pace.round_done(1, 0, 0, 1.0)
-        if pace.wants_shadow():
-            pace.shadow([7], 0.0)
-        pace.compare(7)
-    assert pace.choose(100) > 1
+        controller.round_done(1, 0, 0, 1.0)
+        if controller.wants_shadow():
+            controller.shadow([7], 0.0)
+        controller.compare(7)
+    assert controller.choose(100) > 1
 
 
-def test_it_never_asks_for_more_than_there_is_room(pace_of: MakePace) -> None:
-    pace = pace_of(LENGTHS)
+def test_it_never_asks_for_more_than_there_is_room(controller_of: MakeController) -> None:
+    controller = controller_of(LENGTHS)
     for _ in range(5):
-        pace.round_done(1, 0, 0, 1.0)
+        controller.round_done(1, 0, 0, 1.0)
     for room in range(1, 20):
-        assert pace.choose(room) <= room
-    assert pace_of(LENGTHS, fixed=8).choose(3) == 3
+        assert controller.choose(room) <= room
+    assert controller_of(LENGTHS, fixed=8).choose(3) == 3
 
 
-def test_one_interrupted_round_does_not_frighten_it(pace_of: MakePace) -> None:
-    pace = pace_of(LENGTHS)
-    play(pace, 1.0, 0.05)
-    before = pace.choose(100)
-    pace.round_done(before, before - 1, before - 1, 1000.0)
-    assert pace.choose(100) == before
+def test_one_interrupted_round_does_not_frighten_it(controller_of: MakeController) -> None:
+    controller = controller_of(LENGTHS)
+    play(controller, 1.0, 0.05)
+    before = controller.choose(100)
+    controller.round_done(before, before - 1, before - 1, 1000.0)
+    assert controller.choose(100) == before
 
 
-def test_a_slow_first_decode_does_not_make_guessing_look_cheap(pace_of: MakePace) -> None:
-    pace = pace_of(LENGTHS)
+def test_a_slow_first_decode_does_not_make_guessing_look_cheap(controller_of: MakeController) -> None:
+    controller = controller_of(LENGTHS)
     for seconds in (5.0, 1.0, 1.0, 1.0):
-        assert pace.choose(100) == 1
-        pace.round_done(1, 0, 0, seconds)
+        assert controller.choose(100) == 1
+        controller.round_done(1, 0, 0, seconds)
     for _ in range(20):
-        length = pace.choose(100)
-        pace.round_done(length, length - 1, (length - 1) // 2, 2.0 * length if length > 1 else 1.0)
-    assert pace.choose(100) == 1
+        length = controller.choose(100)
+        controller.round_done(length, length - 1, (length - 1) // 2, 2.0 * length if length > 1 else 1.0)
+    assert controller.choose(100) == 1
 
 
-def test_it_measures_decoding_again_now_and_then(pace_of: MakePace) -> None:
-    pace = pace_of(LENGTHS)
-    play(pace, 1.0, 0.02)
+def test_it_measures_decoding_again_now_and_then(controller_of: MakeController) -> None:
+    controller = controller_of(LENGTHS)
+    play(controller, 1.0, 0.02)
     lengths = []
     for _ in range(120):
-        lengths.append(pace.choose(100))
-        pace.round_done(lengths[-1], lengths[-1] - 1, lengths[-1] - 1, 1.0)
+        lengths.append(controller.choose(100))
+        controller.round_done(lengths[-1], lengths[-1] - 1, lengths[-1] - 1, 1.0)
     assert lengths.count(1) in (4, 6), "two in a row: the first one, behind a block, takes longer than decoding does"
 
 
-def test_a_decode_behind_a_block_is_not_what_decoding_costs(pace_of: MakePace) -> None:
+def test_a_decode_behind_a_block_is_not_what_decoding_costs(controller_of: MakeController) -> None:
     """It takes up to twice as long. By and by blocks that were slower than decoding looked good."""
-    pace, lengths = pace_of((4,)), [1]
+    controller, lengths = controller_of((4,)), [1]
     for number in range(1200):
-        length = pace.choose(100)
+        length = controller.choose(100)
         seconds = 2.2 if length > 1 else 2.0 if lengths[-1] > 1 else 1.0
         right = min(length - 1, 3 if number < 1000 else 1)
-        pace.round_done(length, length - 1, right, seconds, 0.8 if length > 1 else 0.0)
+        controller.round_done(length, length - 1, right, seconds, 0.8 if length > 1 else 0.0)
         lengths.append(length)
     assert lengths[:1000].count(4) > 900
     assert lengths[-150:].count(4) < 10
@@ -148,51 +150,53 @@ def test_a_drafter_keeps_what_was_measured_with_a_model(player: Player) -> None:
     assert longer == other == back == first
 
 
-def measured(pace_of: MakePace) -> Pace:
-    """A pace that knows what rounds cost: 1 for a decode, 0.3 of which a proposal takes besides."""
-    pace = pace_of((4, 8))
+def measured(controller_of: MakeController) -> DraftLengthController:
+    """A controller that knows what rounds cost: 1 for a decode, 0.3 of which a proposal takes besides."""
+    controller = controller_of((4, 8))
     for length, seconds in ((4, 1.6), (8, 2.4), (1, 1.0)):
         for _ in range(60):
-            pace.round_done(length, length - 1, length - 1, seconds, drafting=0.3 if length > 1 else 0.0)
-    return pace
+            controller.round_done(length, length - 1, length - 1, seconds, drafting=0.3 if length > 1 else 0.0)
+    return controller
 
 
 @pytest.mark.parametrize(
-    ("chances", "wanted"),
+    ("confidences", "wanted"),
     [([0.99] * 7, 7), ([0.95, 0.95, 0.95, 0.1, 0.9, 0.9, 0.9], 3), ([0.02] * 7, 0), ([0.9, 0.9], 2), ([], 0)],
 )
-def test_as_much_of_a_block_is_verified_as_its_chances_are_worth(pace_of: MakePace, chances: list[float], wanted: int) -> None:
-    assert measured(pace_of).cut(chances) == wanted
+def test_as_much_of_a_block_is_verified_as_its_chances_are_worth(
+    controller_of: MakeController, confidences: list[float], wanted: int
+) -> None:
+    assert measured(controller_of).trim_draft(confidences) == wanted
 
 
-def test_a_fixed_length_is_verified_whole(pace_of: MakePace) -> None:
-    assert pace_of((4, 8), 8).cut([0.0] * 7) == 7
+def test_a_fixed_length_is_verified_whole(controller_of: MakeController) -> None:
+    assert controller_of((4, 8), 8).trim_draft([0.0] * 7) == 7
 
 
-def test_proposals_that_are_slower_than_decoding_are_left_out_until_some_are_right(pace_of: MakePace) -> None:
-    pace = measured(pace_of)
-    assert pace.choose(100) == 8
+def test_proposals_that_are_slower_than_decoding_are_left_out_until_some_are_right(controller_of: MakeController) -> None:
+    controller = measured(controller_of)
+    assert controller.choose(100) == 8
     for _ in range(30):
-        pace.round_done(1, 0, 0, 1.3, drafting=0.3)  # proposed, and thought better of
-    assert pace.choose(100) == 1
+        controller.round_done(1, 0, 0, 1.3, drafting=0.3)  # proposed, and thought better of
+    assert controller.choose(100) == 1
     for _ in range(40):
-        pace.shadow([1], 0.0)
-        pace.compare(1)
-    assert pace.choose(100) == 8
+        controller.shadow([1], 0.0)
+        controller.compare(1)
+    assert controller.choose(100) == 8
 
 
-def test_what_is_surely_right_is_verified_unless_that_is_slower_and_then_tried_again(pace_of: MakePace) -> None:
-    pace = pace_of([4, 8])
-    assert pace.sure(7) == 7  # nothing was measured
+def test_what_is_surely_right_is_verified_unless_that_is_slower_and_then_tried_again(controller_of: MakeController) -> None:
+    controller = controller_of([4, 8])
+    assert controller.tokens_worth_verifying(7) == 7  # nothing was measured
     for _ in range(5):
-        pace.round_done(1, 0, 0, 0.010)
-    pace.round_done(8, 0, 0, 0.020)
-    assert pace.sure(7) == 7
-    assert pace.acceptance == pytest.approx(0.7), "nothing was judged"
+        controller.round_done(1, 0, 0, 0.010)
+    controller.round_done(8, 0, 0, 0.020)
+    assert controller.tokens_worth_verifying(7) == 7
+    assert controller.acceptance == pytest.approx(0.7), "nothing was judged"
     for _ in range(40):
-        pace.round_done(8, 0, 0, 0.200)
-        pace.round_done(4, 0, 0, 0.200)
-    tries = [pace.sure(7) for _ in range(40)]
+        controller.round_done(8, 0, 0, 0.200)
+        controller.round_done(4, 0, 0, 0.200)
+    tries = [controller.tokens_worth_verifying(7) for _ in range(40)]
     assert tries.count(0) == 38
     assert tries.count(7) == 2
 
@@ -231,7 +235,7 @@ def test_one_slow_first_round_with_a_block_does_not_end_speculation(drafter: str
 class Guesses:
     """Proposes tokens of a text that is known, some of them spoilt."""
 
-    needs_hidden = is_free = False
+    needs_hidden = is_cheap = False
 
     def __init__(self, text: Sequence[int], share: float) -> None:
         self.text, self.share, self.rng = text, share, random.Random(4)
@@ -299,7 +303,7 @@ def models() -> tuple[Model, Model]:
 def test_whatever_is_measured_the_text_is_the_same(
     models: tuple[Model, Model], drafter: str, sampling: Sampling, seed: int
 ) -> None:
-    """On a clock that jumps, which makes the pace change its mind all the time; and it decides the same for the same times."""
+    """On a clock that jumps, the controller changes its mind all the time, and decides the same for the same times."""
     model, small = models
     session, rng = Session(model), random.Random(seed)
     steps = [rng.expovariate(1.0) for _ in range(97)]

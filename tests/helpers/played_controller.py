@@ -1,4 +1,4 @@
-"""The core's pace, call by call: ``tests/native/pace.cpp`` plays it."""
+"""The core's controller, call by call: ``tests/native/draft_length_controller.cpp`` plays it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from native_programs import native_program
 
 
 class Player:
-    """A process that answers calls of paces, one at a time."""
+    """A process that answers calls of controllers, one at a time."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [native_program("pace")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="ascii"
+            [native_program("draft_length_controller")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="ascii",
         )
 
     def tell(self, name: str, *values: float) -> None:
@@ -31,24 +35,24 @@ class Player:
         self._process.communicate()
 
 
-class Pace:
-    """``hybridge::Pace``; of one player one pace is played at a time."""
+class DraftLengthController:
+    """``hybridge::DraftLengthController``; of one player one controller is played at a time."""
 
     def __init__(self, player: Player, lengths: Sequence[int], fixed: int | None = None) -> None:
         self._player = player
         if fixed is None:
-            player.tell("pace", *lengths)
+            player.tell("controller", *lengths)
         else:
             player.tell("fixed", fixed, *lengths)
 
-    def choose(self, room: int, chance: float | None = None) -> int:
-        return int(self._player.ask("choose", room, *(() if chance is None else (chance,))))
+    def choose(self, room: int, confidence: float | None = None) -> int:
+        return int(self._player.ask("choose", room, *(() if confidence is None else (confidence,))))
 
-    def cut(self, chances: Sequence[float]) -> int:
-        return int(self._player.ask("cut", *chances))
+    def trim_draft(self, confidences: Sequence[float]) -> int:
+        return int(self._player.ask("trim_draft", *confidences))
 
-    def sure(self, count: int) -> int:
-        return int(self._player.ask("sure", count))
+    def tokens_worth_verifying(self, count: int) -> int:
+        return int(self._player.ask("tokens_worth_verifying", count))
 
     def round_done(self, length: int, proposed: int, accepted: int, seconds: float, drafting: float = 0.0) -> None:
         self._player.tell("done", length, proposed, accepted, seconds, drafting)

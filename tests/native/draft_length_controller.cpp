@@ -1,11 +1,12 @@
-// Plays calls of hybridge::Pace, one a line, and prints what each answers.
+// Plays calls of hybridge::DraftLengthController, one a line, and prints what each answers.
 //
-//   pace LENGTH ... | fixed BLOCK LENGTH ...        a new one
-//   choose ROOM [CHANCE]     cut CHANCE ...     sure COUNT     done LENGTH PROPOSED ACCEPTED SECONDS DRAFTING
-//   shadow SECONDS TOKEN ... compare TOKEN      wants     shadowing     acceptance
-//   judge MODEL LENGTH ...                      accept a token with the pace that a drafter keeps with a model
+//   controller LENGTH ... | fixed BLOCK LENGTH ...        a new one
+//   choose ROOM [CONFIDENCE]     trim_draft CONFIDENCE ...     tokens_worth_verifying COUNT
+//   done LENGTH PROPOSED ACCEPTED SECONDS DRAFTING
+//   shadow SECONDS TOKEN ...     compare TOKEN     wants     shadowing     acceptance
+//   judge MODEL LENGTH ...                      accept a token with the controller that a drafter keeps with a model
+#include <hybridge/draft_length_controller.h>
 #include <hybridge/drafter.h>
-#include <hybridge/pace.h>
 
 #include <iostream>
 #include <sstream>
@@ -35,34 +36,34 @@ class Nothing final : public hybridge::Drafter {
 class Player {
  public:
   void play(const std::string& name, std::istream& in) {
-    if (name == "pace") pace_.emplace(rest<int64_t>(in));
+    if (name == "controller") controller_.emplace(rest<int64_t>(in));
     if (name == "fixed") {
       const auto block = next<size_t>(in);
-      pace_.emplace(rest<int64_t>(in), block);
+      controller_.emplace(rest<int64_t>(in), block);
     }
     if (name == "choose") {
       const auto room = next<size_t>(in);
-      const auto chance = rest<double>(in);
-      say(pace_->choose(room, chance.empty() ? std::nullopt : std::optional(chance.front())));
+      const auto confidence = rest<double>(in);
+      say(controller_->choose(room, confidence.empty() ? std::nullopt : std::optional(confidence.front())));
     }
-    if (name == "cut") say(pace_->cut(rest<double>(in)));
-    if (name == "sure") say(pace_->sure(next<size_t>(in)));
+    if (name == "trim_draft") say(controller_->trim_draft(rest<double>(in)));
+    if (name == "tokens_worth_verifying") say(controller_->tokens_worth_verifying(next<size_t>(in)));
     if (name == "done") {
       const auto length = next<size_t>(in), proposed = next<size_t>(in), accepted = next<size_t>(in);
       const auto seconds = next<double>(in), drafting = next<double>(in);
-      pace_->round_done(length, proposed, accepted, seconds, drafting);
+      controller_->round_done(length, proposed, accepted, seconds, drafting);
     }
     if (name == "shadow") {
       const auto seconds = next<double>(in);
-      pace_->shadow(rest<int64_t>(in), seconds);
+      controller_->shadow(rest<int64_t>(in), seconds);
     }
-    if (name == "compare") pace_->compare(next<int64_t>(in));
-    if (name == "wants") say(pace_->wants_shadow());
-    if (name == "shadowing") say(pace_->shadow_length());
-    if (name == "acceptance") say(pace_->acceptance());
+    if (name == "compare") controller_->compare(next<int64_t>(in));
+    if (name == "wants") say(controller_->wants_shadow());
+    if (name == "shadowing") say(controller_->shadow_length());
+    if (name == "acceptance") say(controller_->acceptance());
     if (name == "judge") {
       const auto model = next<size_t>(in);
-      hybridge::Pace& kept = drafter_.pace(models_ + model, rest<int64_t>(in));
+      hybridge::DraftLengthController& kept = drafter_.controller(models_ + model, rest<int64_t>(in));
       kept.round_done(1, 1, 1, 1.0);
       say(kept.acceptance());
     }
@@ -75,7 +76,7 @@ class Player {
     std::cout << value << "\n";
   }
 
-  std::optional<hybridge::Pace> pace_;
+  std::optional<hybridge::DraftLengthController> controller_;
   Nothing drafter_;
   char models_[2] = {};
 };
