@@ -16,13 +16,11 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
 
-# Read a file that anybody may have put there: a regular one of a known size at most, and without waiting for it.
-
 
 def open_regular(path: Path, largest: int | None = None) -> BufferedReader:
     """Open a regular file of at most ``largest`` bytes; a pipe, a device, a socket or a folder is never read.
 
-    Raises OSError, EINVAL for something that is no file and EFBIG for too many bytes.
+    Raises OSError: EINVAL for anything but a regular file, EFBIG for too many bytes.
     """
     file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115  the caller's to close
     status = os.fstat(file.fileno())
@@ -36,29 +34,28 @@ def open_regular(path: Path, largest: int | None = None) -> BufferedReader:
 
 
 def read_regular(path: Path, largest: int) -> bytes:
-    """Return the bytes of such a file. Raises OSError likewise."""
+    """Return the bytes of a regular file. Raises OSError as ``open_regular``."""
     with open_regular(path, largest) as file:
         return file.read(largest)  # it may have grown since it was measured
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """A pipe that nobody writes to would else be waited for at its opening."""
+    """Open with O_NONBLOCK: opening a FIFO without a writer would block."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
-# What was written stays: files and folders are synced before they appear under their names, and the names after it.
-
+# Durable writes: files and folders are synced before they appear under their names, and the names after that.
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Linux, <fcntl.h> and <linux/fs.h>."""
 CANNOT = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV)
-"""What a kernel or a file system without such an exchange answers."""
+"""Errors of a kernel or a file system that cannot exchange two names."""
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Put a file at ``path``, whole or not at all, for the owner alone to read; it is on the disk when this returns.
+    """Write a file at ``path``, whole or not at all, readable by its owner only; it is on the disk when this returns.
 
-    Who writes there at the same time waits, and what a killed writer left is written over. Raises OSError.
+    Another writer waits meanwhile; the leftover of a killed writer is overwritten. Raises OSError.
     """
     partial = partial_path(path)
     try:
@@ -74,7 +71,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's content, or the names in a folder, are on the disk. Raises OSError."""
+    """Sync a file's content, or the names in a folder, to the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -94,7 +91,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def exchange(one: Path, other: Path) -> bool:
-    """Let two names change places in one step; False where this system cannot. Raises OSError."""
+    """Exchange two names in one step; return False if this system cannot. Raises OSError."""
     rename = _renameat2()
     if rename is None:
         return False
@@ -108,37 +105,32 @@ def exchange(one: Path, other: Path) -> bool:
 
 @functools.cache
 def _renameat2() -> Any:
-    """The C library's function; None where it has none."""
+    """Return the C library's function, or None."""
     return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
 
 
-# Unfinished files and folders: one writer at a time, told from what a killed one has left behind by a lock.
-#
-# The name follows from that of what is being written, so that the next writer finds what was left and uses it up.
-# The system
-# gives a lock back when its process ends, however it ends. Where a file system has no locks, writers are not told
-# apart.
-
+# Unfinished files and folders have one writer at a time; a lock distinguishes it from a killed one, because the system releases
+# locks when a process ends. The name follows from the target's, so that the next writer finds and reuses a leftover.
 
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
 
 
 def partial_path(path: Path) -> Path:
-    """Return where ``path`` is written before it is whole: hidden, beside it."""
+    """Return the hidden name beside ``path`` that is written before it is whole."""
     return path.with_name(f".{path.name}.partial")
 
 
 @contextmanager
 def claimed_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield an empty file at ``path`` that nobody else writes meanwhile; others wait for it. It is not removed.
+    """Yield an empty file at ``path`` that only this process writes; other writers wait. It is not removed afterwards.
 
-    For the owner alone to read: what another user has put there, to read along or to keep us waiting, is removed. Raises
-    OSError, PermissionError too where it cannot be.
+    It is readable by its owner only. A file of another user, put there to read along or to keep us waiting, is removed. Raises
+    OSError, such as PermissionError if it cannot be removed.
     """
     while True:
         with open(path, "ab", opener=_for_the_owner) as file:
             status = os.fstat(file.fileno())
-            if status.st_nlink == 0:  # who had it has just removed it
+            if status.st_nlink == 0:  # its last writer has just removed it
                 continue
             if status.st_uid != os.geteuid() or status.st_nlink > 1:
                 path.unlink(missing_ok=True)
@@ -152,12 +144,12 @@ def claimed_file(path: Path) -> Iterator[BinaryIO]:
 
 
 class ClaimedFolder:
-    """A folder that nobody else writes until it is released, or forgotten by an interrupt; see ``claim_folder``."""
+    """A folder that only this process writes until it is released; see ``claim_folder``."""
 
     _descriptor = -1
 
     def __init__(self, path: Path) -> None:
-        """Raises FileNotFoundError, BlockingIOError where another process has it, and other OSErrors."""
+        """Lock a folder. Raises FileNotFoundError, BlockingIOError if another process has it, and other OSErrors."""
         self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             if os.fstat(self._descriptor).st_uid != os.geteuid():
@@ -170,26 +162,26 @@ class ClaimedFolder:
             raise
 
     def release(self) -> None:
-        """Let others have it, under whatever name it has by now."""
+        """Unlock the folder, under whatever name it has by now."""
         if self._descriptor >= 0:
             os.close(self.__dict__.pop("_descriptor"))  # one line, behind which it is neither open nor closed a second time
 
     def __del__(self) -> None:
-        """Release it where Ctrl-C came between the claim and whoever would have."""
+        """Unlock the folder if Ctrl-C kept its user from it."""
         self.release()
 
 
 def claim_folder(path: Path) -> ClaimedFolder:
-    """Make an empty folder at ``path``, for the owner alone, out of what a killed writer may have left there.
+    """Make an empty folder at ``path`` for its owner only, or empty the leftover of a killed writer.
 
-    Raises BlockingIOError where another process is writing there, and other OSErrors.
+    Raises BlockingIOError if another process is writing there, and other OSErrors.
     """
     while True:
         if path.is_symlink():
-            path.unlink()  # what an artifact was replaced through
+            path.unlink()  # an artifact was replaced through it
         with suppress(FileExistsError):
             path.mkdir(mode=0o700)
-        with suppress(FileNotFoundError):  # who had it has just moved it away
+        with suppress(FileNotFoundError):  # its last writer has just moved it away
             claim = ClaimedFolder(path)
             break
     try:
@@ -201,7 +193,7 @@ def claim_folder(path: Path) -> ClaimedFolder:
 
 
 def remove_leftover(path: Path) -> None:
-    """Remove what a killed writer left at ``path``, unless somebody is at it; without a word where it cannot be."""
+    """Remove the leftover of a killed writer at ``path``, unless another is writing; errors are ignored."""
     with suppress(OSError):
         if path.is_symlink():
             path.unlink()
@@ -233,7 +225,7 @@ def _lock(descriptor: int, *, wait: bool) -> None:
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Return whether ``path`` still leads to what is open; who had it before may have renamed it."""
+    """Return whether ``path`` still leads to the open file; an earlier writer may have renamed it."""
     try:
         return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
     except FileNotFoundError:
@@ -244,18 +236,17 @@ def _for_the_owner(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
 
 
-# What this process is going to run: kept where nobody but its user may write, with a hash beside it.
-
+# Cache directory for code that we execute: writable by its owner only, verified by hash.
 
 NOT_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 LARGEST = 1 << 30
-"""Bytes; of what is compiled here nothing is nearly as large."""
+"""Most bytes of a file in it; compiled libraries have far fewer."""
 
 
 def private_folder(path: Path, top: Path) -> None:
-    """Make ``path`` and the folders above it up to ``top``, for their owner alone.
+    """Make ``path`` and the folders above it up to ``top``, writable by their owner only.
 
-    Those of this user's that others may write are closed to them. Raises OSError.
+    Existing folders of this user lose write permission for others. Raises OSError.
     """
     top.parent.mkdir(parents=True, exist_ok=True)
     for folder in _way(path, top):
@@ -266,7 +257,7 @@ def private_folder(path: Path, top: Path) -> None:
 
 
 def hash_path(file: Path) -> Path:
-    """Return where the hash of ``file`` is kept."""
+    """Return the path of ``file``'s hash."""
     return file.with_name(f"{file.name}.sha256")
 
 
@@ -279,9 +270,9 @@ def write_hash(file: Path) -> None:
 
 
 def distrust(file: Path, top: Path) -> str | None:
-    """Return why ``file`` must not be run, or None: its owner, its mode and its hash, and those of its folders up to ``top``.
+    """Check owner, mode and hash of ``file``, and of its folders up to ``top``; return why it must not be run, or None.
 
-    This user's and root's are trusted, where nobody else may write. Raises OSError where something cannot be read.
+    Files of this user and of root are trusted if nobody else may write them. Raises OSError if something cannot be read.
     """
     if _may_be_moved(top):
         return f"anybody may rename the folders in {top.parent}"
@@ -299,7 +290,7 @@ def distrust(file: Path, top: Path) -> str | None:
 
 
 def _way(path: Path, top: Path) -> list[Path]:
-    """``top`` and the folders below it down to ``path``."""
+    """Return ``top`` and the folders below it down to ``path``."""
     return [top, *(top.joinpath(*path.relative_to(top).parts[: i + 1]) for i in range(len(path.relative_to(top).parts)))]
 
 
@@ -308,21 +299,16 @@ def _may_be_moved(top: Path) -> bool:
     return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
 
 
-# What is put in order where a signal ends the process while something is being written.
-#
-# An exception that a signal's handler raises comes up wherever Python happens to run. While PyTorch traces, that is
-# often code
-# that C++ calls: there Python swallows it (a weakref's callback) or the process ends in std::terminate. So a
-# command line that
-# writes does not raise one: it undoes what is registered here, and leaves at once.
-
+# Cleanup when a signal ends the process during a write. An exception from a signal handler comes up wherever Python happens to
+# run: while PyTorch traces, often in code that C++ calls, where Python swallows it or the process ends in std::terminate. So a
+# command that writes does not raise one: it calls the functions that are registered here, and exits.
 
 _undoing: list[Callable[[], None]] = []  # of the process, as its signals are
 
 
 @contextmanager
 def undone_at_signals(undo: Callable[[], None]) -> Iterator[None]:
-    """Have ``undo`` called by whoever leaves at a signal during the body."""
+    """Register ``undo`` for a signal that ends the process during the body."""
     _undoing.append(undo)
     try:
         yield
@@ -336,7 +322,7 @@ def is_anything_unfinished() -> bool:
 
 
 def undo_unfinished() -> None:
-    """Put in order what is being written; what the system does not let be removed stays for the next writer to remove."""
+    """Call the registered functions; what cannot be removed stays for the next writer."""
     for undo in _undoing:
         with suppress(OSError):
             undo()

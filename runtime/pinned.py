@@ -1,4 +1,4 @@
-"""What the runtime assumes of ExecuTorch 1.5.1 and onnxruntime 1.31 beyond what they document.
+"""Assumptions of the runtime about ExecuTorch 1.5.1 and onnxruntime 1.31 beyond their documentation.
 
 ``hybridge.export.pinned`` is the same for exports. Nothing here imports a library before it is called.
 """
@@ -18,7 +18,7 @@ EXECUTORCH = "1.5.1"
 """The version that all of this holds for, and that pyproject.toml pins."""
 
 XNNPACK = "XnnpackBackend"
-"""What plans and the runtime call the delegate; ``native/hybridge/pte.h`` has it, and its option ``weight_cache_enabled``."""
+"""The delegate's name in plans; ``native/hybridge/pte.h`` has it, and its option ``weight_cache_enabled``."""
 
 SCALAR_TYPES: Mapping[int, str] = {1: "int8", 4: "int64", 5: "float16", 6: "float32"}
 """ExecuTorch's scalar types by their number in a program and in a TensorInfo, as far as artifacts have them."""
@@ -43,7 +43,7 @@ SPEC = Fields(key=0)
 CHAIN = Fields(instructions=2)
 INSTRUCTION = Fields(instr_args_type=0, instr_args=1)
 CALL = Fields(index=0, args=1)
-"""Of a kernel's and of a delegate's."""
+"""Fields of a kernel's call and of a delegate's."""
 VALUE = Fields(val_type=0, val=1)
 LIST = Fields(items=0)
 WHOLE_NUMBER = Fields(int_val=0)
@@ -83,24 +83,24 @@ XNNPACK_LIBRARY = "executorch_backend_xnnpack"
 OPERATORS_AND_BACKENDS = ("executorch_kernels_optimized", XNNPACK_LIBRARY)
 """Those that register what programs are made of; nothing names a symbol of theirs."""
 COPIED = (RUNTIME, THREADS, *OPERATORS_AND_BACKENDS, *OPERATORS_WITHOUT_PYTHON.values())
-"""Those that our wheel has copies of, for an environment without ExecuTorch's own wheel, which needs PyTorch."""
+"""Libraries that our wheel has copies of, for an environment without ExecuTorch's own wheel, which needs PyTorch."""
 COPIES = Path(__file__).parent / "kernels" / "prebuilt"
 """The folder of the copies, beside our own compiled libraries."""
 
 
 class Argument(NamedTuple):
-    """What a kernel takes at one place: a value of one of these kinds, and whether it writes into it."""
+    """An argument of a kernel: the kinds that it may have, and whether the kernel writes into it."""
 
     kinds: Kinds
     is_written: bool = False
 
 
 OPERATOR_TABLE = Path(__file__).parent / "artifacts" / "operators.txt"
-"""What each operator takes, by the types of its schema; tests/helpers/operator_table.py writes it, which needs torch."""
+"""The argument types of each operator's schema; tests/helpers/operator_table.py writes the file, which needs torch."""
 
 
 def arguments_of(operator: str) -> list[Argument] | None:
-    """Return what a kernel takes, and what it gives unless it writes that too; None for an operator that is not in the table.
+    """Return a kernel's arguments, and its results unless they are among those; None for an operator outside the table.
 
     operator: ``namespace::name.overload``.
     """
@@ -114,7 +114,7 @@ def _arguments() -> Mapping[str, list[Argument]]:
 
 
 def _kinds(written: str) -> Kinds:
-    """The kinds of a type; of one that no program of ours has, any."""
+    """Return the kinds of a type; all kinds for one that no program of ours has."""
     if written.startswith("Optional["):
         return _kinds(written.removeprefix("Optional[").removesuffix("]")) | {NULL}
     return OF_TYPES.get(written, Kinds(range(256)))

@@ -1,4 +1,4 @@
-"""An artifact folder is untrusted until its sizes and hashes have been checked."""
+"""Open an artifact folder: check the size and hash of every file, and keep the program's files open from then on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGEST_SIDE_FILE = 1 << 28
 class Artifact:
     """A folder whose files are what its manifest says.
 
-    opened: those of the program, by name, which stay open for as long as the artifact is used.
+    opened: the program's files by name, which stay open for as long as the artifact is used.
     """
 
     folder: Path
@@ -36,7 +36,7 @@ class Artifact:
 
     @property
     def tokenizer(self) -> Path | None:
-        """Return ``tokenizer.json``, where the checkpoint had one."""
+        """Return ``tokenizer.json``; None if the checkpoint had none."""
         return self.folder / "tokenizer.json" if "tokenizer.json" in self.manifest.files else None
 
     def read(self, name: str) -> bytes:
@@ -44,7 +44,7 @@ class Artifact:
         return CheckedFile(self.folder / name, self.manifest.files[name]).read()
 
     def check_unchanged(self) -> None:
-        """Raises ArtifactError where the program was written to since it was opened."""
+        """Raise ArtifactError if the program was written to since it was opened."""
         for file in self.opened.values():
             file.check_unchanged()
 
@@ -52,9 +52,13 @@ class Artifact:
 def open_artifact(folder: str | Path, *, private_copy: bool = False) -> Artifact:
     """Check every file of ``folder`` against its manifest.
 
-    private_copy: keep the program in memory of this process's own, as much as the file has bytes, so that no change of the
-    file can end the process or reach it; for a .pte on Linux. Raises ArtifactError, naming the file, where one is missing,
-    truncated or altered.
+    Args:
+        folder: the artifact.
+        private_copy: copy the program into memory of this process, so that no change of the file can reach or end the process;
+            for a .pte on Linux.
+
+    Raises:
+        ArtifactError: a file is missing, truncated or altered; the message names it.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -86,24 +90,30 @@ def _check_name(folder: Path, name: str, expected: FileEntry, *, is_program: boo
         raise ArtifactError(f"the manifest of {folder} gives {name} {expected.size} bytes; {LARGEST_SIDE_FILE} are the most.")
 
 
-# A file whose bytes were checked, and whose descriptor is what is loaded: another file of that name changes nothing.
-
-
 DESCRIPTORS = Path("/proc/self/fd")
-"""Where Linux has every open file by its number."""
+"""Links to the open files of this process, on Linux."""
 
 Stamp = tuple[int, int, int, int, int]
-"""Device, inode, bytes, and the times of the last change of the content and of anything, in nanoseconds."""
+"""Device, inode, size, and the times of the last change of the content and of the inode, in nanoseconds."""
 
 
 class CheckedFile:
-    """A file of an artifact, open for as long as this is, with the size and SHA-256 that the manifest names."""
+    """A file of an artifact, kept open, with the size and SHA-256 that the manifest names.
+
+    The descriptor that was hashed is the one that is loaded, so that another file under this name changes nothing.
+    """
 
     def __init__(self, path: Path, expected: FileEntry, *, private_copy: bool = False) -> None:
-        """private_copy: take the bytes into memory of this process's own, which nobody can change.
+        """Open and hash the file.
 
-        Raises ArtifactError, naming the file, where it is missing, no regular file, or not what is expected, and UsageError for
-        a private copy where the system has no such memory.
+        Args:
+            path: the file.
+            expected: its size and hash.
+            private_copy: copy the bytes into sealed memory of this process.
+
+        Raises:
+            ArtifactError: the file is missing, not a regular file, or not what is expected.
+            UsageError: a private copy is wanted and the system has no sealed memory.
         """
         self.path, self.expected = path, expected
         self._descriptor: int
@@ -122,12 +132,12 @@ class CheckedFile:
 
     @property
     def loadable(self) -> Path:
-        """A path to this very file for as long as it is open, where the system has one."""
+        """Return a path to this very file while it is open, or its name if the system has no such path."""
         opened = DESCRIPTORS / str(self._descriptor)
         return opened if opened.exists() else self.path
 
     def read(self) -> bytes:
-        """Return the bytes, again checked. Raises ArtifactError."""
+        """Return the bytes after checking them again. Raises ArtifactError."""
         with self._content() as file:
             data = file.read(self.expected.size + 1)
         if hashlib.sha256(data).hexdigest() != self.expected.sha256:
@@ -135,17 +145,17 @@ class CheckedFile:
         return data
 
     def first(self, count: int) -> bytes:
-        """Return the first ``count`` bytes, or all where there are fewer."""
+        """Return the first ``count`` bytes, or all if there are fewer."""
         return os.pread(self._descriptor, count, 0)
 
     def check_unchanged(self) -> None:
-        """Raises ArtifactError where the bytes are others by now. They are read again only where the file was touched."""
+        """Raise ArtifactError if the bytes have changed. They are read again only if the file was touched."""
         if (now := self._now()) != self._stamp:
             self._check(now)
             self._stamp = now
 
     def check_loaded(self, path: Path) -> None:
-        """Raises ArtifactError where somebody who went by ``path`` may have loaded another file than this."""
+        """Raise ArtifactError if a library that opened ``path`` may have loaded another file than this."""
         try:
             same = path != self.path or os.path.samestat(path.stat(), os.fstat(self._descriptor))
         except OSError:
@@ -155,13 +165,13 @@ class CheckedFile:
         self.check_unchanged()
 
     def _keep(self, descriptor: int) -> None:
-        """Have ``descriptor`` from now on; it is closed with this."""
+        """Take over ``descriptor``, which is closed with this object."""
         weakref.finalize(self, os.close, descriptor)
         self._descriptor = descriptor
         self._stamp = self._now()
 
     def _content(self) -> BufferedReader:
-        """From the beginning."""
+        """Return the file, open at its beginning."""
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         return open(self._descriptor, "rb", closefd=False)
 
@@ -170,7 +180,7 @@ class CheckedFile:
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     def _check(self, now: Stamp) -> None:
-        """Read all of it; ``now`` is how it is before."""
+        """Hash the whole file, which must keep the stamp ``now`` meanwhile."""
         self._check_size(now)
         with self._content() as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -186,7 +196,7 @@ class CheckedFile:
 
 
 def _private_copy(descriptor: int, path: Path) -> int:
-    """The same bytes in memory without a name, sealed: no process can change them any more, this one included."""
+    """Return a descriptor of the same bytes in sealed memory: no process can change them, this one included."""
     if not hasattr(os, "memfd_create"):
         raise UsageError(f"this system has no memory for a private copy of {path}; load it without.")
     import fcntl

@@ -29,9 +29,9 @@ Token = Annotated[int, Field(ge=0, le=1 << 31)]
 Name = Annotated[str, StringConstraints(max_length=255)]
 Hash = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 StoredBits = Literal[4, 5, 6, 8, 16]
-"""Of a weight that has fewer than 32."""
+"""Bits of a quantized weight."""
 MOST_WEIGHTS = 1 << 15
-"""Weights of fewer bits: a thousand layers have so many."""
+"""Most quantized weights: a thousand layers have about as many."""
 
 
 class Entry(BaseModel):
@@ -116,9 +116,9 @@ class StoredEntry(Entry):
 
 
 class CalibrationEntry(Entry):
-    """What a model was rounded for: texts of ``tokens`` tokens together, whose ids have the SHA-256 ``sha256``.
+    """The texts that weights were rounded for: their number of tokens, and the SHA-256 of the ids.
 
-    stored: the rounded weights by name, which no other calibration can make again bit for bit.
+    stored: the rounded weights by name, which no other calibration reproduces bit for bit.
     """
 
     source: Literal["self", "text"]

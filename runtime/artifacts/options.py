@@ -110,12 +110,12 @@ class ExportOptions:
 
     @property
     def lowered_to(self) -> Literal["xnnpack", "portable"]:
-        """The backend that has the dense parts; portable where ExecuTorch's own loop runs every operator, hybridge's too."""
+        """Return the backend of the dense parts: portable if ExecuTorch's own loop runs every operator, hybridge's included."""
         return "portable" if self.kernels == "hybridge" else self.backend
 
     @property
     def kv_dtype(self) -> Literal["float32", "float16", "int8"]:
-        """What keys and values are kept in: by itself float16 where a text may be long and the weights are rounded as well."""
+        """Return the KV-cache dtype; ``auto``: float16 for quantized weights with a context over LONG_TEXT, else float32."""
         if self.kv_cache != "auto":
             return self.kv_cache
         is_rounded = self.has_own_kernels and (self.quantize != "none" or bool(self.bits))
@@ -123,17 +123,17 @@ class ExportOptions:
 
     @property
     def has_own_kernels(self) -> bool:
-        """Return whether hybridge's kernels run it."""
+        """Return whether hybridge's kernels run the program."""
         return self.format == "pte" and self.kernels == "hybridge"
 
     @property
     def rounds_inputs(self) -> bool:
-        """Return whether what goes into layers of few bits is rounded to 8 bits."""
+        """Return whether inputs of quantized layers are rounded to 8 bits."""
         return self.quantize in ("8da4w", "keep")
 
     @property
     def fixed_shapes(self) -> bool:
-        """Return whether a method takes a fixed number of tokens; else a verify takes fewer too."""
+        """Return whether a method takes a fixed number of tokens; otherwise a verify takes fewer too."""
         return self.format == "pte"
 
 
@@ -169,15 +169,15 @@ LIMITS = {
     "group_size": (1, 1 << 16),
     "draft_len": (1, 512),
 }
-"""Lowest and highest value of each number, as ``hybridge.cache`` has them where it allocates by them."""
+"""Lowest and highest value of each number; ``hybridge.cache`` allocates by them."""
 MOST_LENGTHS = 64
-"""Verify methods, and tapped layers."""
+"""Most verify methods, and most tapped layers."""
 MOST_PATTERNS = 256
-"""Of ``bits``."""
+"""Most patterns in ``bits``."""
 
 
 def check_limits(options: ExportOptions) -> None:
-    """Raises ValueError for numbers beyond what any export has, before anything is made of that size."""
+    """Raise ValueError for numbers beyond what any export has, before anything is allocated by them."""
     for name, (lowest, highest) in LIMITS.items():
         if not lowest <= (value := getattr(options, name)) <= highest:
             raise ValueError(f"{name} is {value}, not {lowest} to {highest}")
@@ -193,12 +193,12 @@ def check_limits(options: ExportOptions) -> None:
 
 
 def shorter_verify(length: int) -> str:
-    """Return the name of the verify method for blocks of ``length`` tokens, where that is not the longest."""
+    """Return the name of the verify method for blocks of ``length`` tokens, if it is not the longest."""
     return f"verify_{length}"
 
 
 def check_verify_lens(options: ExportOptions) -> None:
-    """Raises UsageError where the lengths of several verify methods are not different ones in order."""
+    """Raise UsageError if the lengths of several verify methods are not ascending and different."""
     lens = options.verify_lens
     if lens[0] < 1 or lens != sorted(set(lens)):
         raise UsageError(
@@ -222,10 +222,7 @@ class Description(Protocol):
     def drafter(self) -> DrafterDescription | None: ...
     @property
     def identity(self) -> str | None:
-        """Return what tells it from every other model; none if nothing does."""
-
-
-# What a reader must know of the drafter inside an artifact.
+        """Return a hash that distinguishes this model from every other; None without one."""
 
 
 DrafterKind = Literal["mtp", "dflash", "dflash2", "dspark", "eagle3", "gemma4_assistant"]
@@ -237,9 +234,12 @@ LONGEST_BLOCK = 513
 class DrafterDescription:
     """The drafter of an artifact.
 
-    taps: the tapped layers whose hidden states it reads, in its order, a part of the artifact's ``tap_layers``. blocks: tokens
-    of the blocks that it proposes, ascending, the last token of the text included, so one less are draft tokens. samples: it
-    can draw its draft tokens, and says from which distribution.
+    Attributes:
+        kind: how it proposes.
+        taps: the layers whose hidden states it reads, in its order; all are among the artifact's ``tap_layers``.
+        blocks: lengths of the blocks that it proposes, ascending. A block includes the text's last token, so it has one draft
+            token less.
+        samples: it can draw its draft tokens, and says from which distribution.
     """
 
     kind: DrafterKind
@@ -251,12 +251,12 @@ class DrafterDescription:
 
     @property
     def methods(self) -> dict[str, int]:
-        """Return the methods that propose, and how many draft tokens each gives."""
+        """Return the methods that propose, with the number of draft tokens that each gives."""
         *shorter, longest = self.blocks
         return {"draft": longest - 1} | {shorter_draft(block): block - 1 for block in shorter}
 
     def method_for(self, limit: int) -> str:
-        """Return the method that gives the fewest draft tokens from ``limit`` on, or the most."""
+        """Return the method with the fewest draft tokens that are at least ``limit``, or the method with the most."""
         enough = [name for name, count in self.methods.items() if count >= limit]
         return min(enough, key=lambda name: self.methods[name], default="draft")
 
@@ -267,15 +267,15 @@ def shorter_draft(block: int) -> str:
 
 
 def drafter_constants(drafter: DrafterDescription, tap_layers: tuple[int, ...]) -> dict[str, list[int]]:
-    """Return what the program itself says of its drafter, for a harness that reads no manifest, by constant method.
+    """Return the constant methods that describe a drafter, for a harness that reads no manifest.
 
-    The lengths of its blocks, and the places of its hidden states among those that are tapped.
+    They are the lengths of its blocks, and the places of its hidden states among those that are tapped.
     """
     return {"hybridge_draft_blocks": [*drafter.blocks], "hybridge_draft_taps": [tap_layers.index(tap) for tap in drafter.taps]}
 
 
 def check_drafter(drafter: DrafterDescription, tap_layers: tuple[int, ...], verify_len: int) -> None:
-    """Raises ValueError where an artifact with these taps and this verify length cannot have ``drafter``."""
+    """Raise ValueError if an artifact with these taps and this verify length cannot have ``drafter``."""
     blocks = list(drafter.blocks)
     if (
         not 1 <= len(blocks) <= MOST_BLOCKS

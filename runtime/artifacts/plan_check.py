@@ -1,9 +1,10 @@
-"""What ExecuTorch takes a program's word for, checked before it does: it ends the process, or worse, where that is not so.
+"""Validate the program fields that ExecuTorch trusts unchecked; a bad value aborts the process or corrupts memory.
 
-It follows every offset of the file and bounds every index of a value, but not that of an operator; a kernel that is handed a
-number in place of a list asserts, and one that writes into a tensor without memory, or into a constant of the mapped file, ends
-the process. What a kernel makes of tensors of the right kinds is its own affair: ours check them, ExecuTorch's mostly do
-(docs/security.md).
+ExecuTorch follows every offset of the file and bounds every index of a value, but not that of an operator. A kernel that is
+handed a number in place of a list asserts; one that writes into a tensor without memory, or into a constant of the mapped file,
+ends the process. Kernels check tensors of the right kinds themselves (docs/security.md).
+
+``Table`` at the end reads flatbuffers and trusts no offset.
 """
 
 from __future__ import annotations
@@ -48,25 +49,25 @@ from hybridge.runtime.pinned import (
 
 Entry = TypeVar("Entry")
 Called = tuple[str, Sequence[Argument] | None]
-"""An operator's name, and what it takes where that is known."""
+"""An operator's name, and its arguments if they are known."""
 
 ITEMS = {INT_LIST: ("q", {INT}), TENSOR_LIST: ("i", {TENSOR}), OPTIONAL_TENSOR_LIST: ("i", {TENSOR, NULL})}
-"""For a list whose items are places of other values: their width, and of which kinds those are."""
+"""Lists whose items are places of other values: the items' width, and the kinds of those values."""
 NO_TENSOR = -1
 """The place of a tensor that is left out, in the lists that may leave some out."""
 
 
 class Values(NamedTuple):
-    """Of each value of a plan its kind, and whether it is a constant, or a list with one: nothing may write into those."""
+    """The kind of each value of a plan, and whether it is a constant or a list with one, which nothing may write into."""
 
     kinds: list[int]
     are_constant: list[bool]
 
 
 def check_plans(manifest: Manifest, program: CheckedFile) -> None:
-    """Check every plan of a program. Raises ArtifactError where one asks for what its manifest does not name, or cannot be.
+    """Check every plan of a program. Raises ArtifactError for an impossible one, or one that differs from the manifest.
 
-    What an operator is handed is not checked if the table of operators lacks it, as it does ExecuTorch's few of no type.
+    The arguments of an operator are not checked if the table of operators lacks it, as it does ExecuTorch's few untyped ones.
     """
     backends = {name for method in manifest.methods.values() for name in method.delegates}
     head = program.first(HEAD_BYTES)
@@ -80,9 +81,9 @@ def check_plans(manifest: Manifest, program: CheckedFile) -> None:
 
 
 def _check_segments(root: Table, size: int) -> None:
-    """Weights that backends find by name have segments of their own, and each segment is within the ``size`` bytes of all.
+    """Check that named weights have segments of their own, and that each segment is within the ``size`` bytes of all.
 
-    A backend does not ask how long a weight is: XNNPACK reads on where another segment is shorter.
+    A backend does not ask how long a weight is: XNNPACK reads past the end of a shorter segment.
     """
     segments = [(each.number(SEGMENT.offset, "Q"), each.number(SEGMENT.size, "Q")) for each in root.tables(PROGRAM.segments)]
     if any(offset > size or length > size - offset for offset, length in segments):
@@ -116,7 +117,7 @@ def _check(plan: Table, operators: Collection[str], backends: Collection[str]) -
 
 
 def _values(name: str, plan: Table) -> Values:
-    """Tensors need memory, the state some of its own, and lists items that are values of the right kind."""
+    """Check that tensors have memory and lists hold values of the right kind; return the values' kinds."""
     values = list(plan.tables(PLAN.values))
     kinds = [value.number(VALUE.val_type, "B") for value in values]
     contents = [_content(name, value) for value in values]
@@ -135,11 +136,13 @@ def _content(name: str, value: Table) -> Table:
 
 
 def _is_constant(name: str, tensor: Table) -> bool:
-    """A constant has data, any other an allocation: inputs too, as we export them. What has a name is a buffer of the state."""
+    """Return whether a tensor is a constant: one with data. All others, inputs included, have an allocation."""
     if tensor.table(TENSOR_FIELDS.allocation_info) is not None:
         return False
     extra = tensor.table(TENSOR_FIELDS.extra_tensor_info)
-    if extra is not None and extra.text(EXTRA_TENSOR_INFO.fully_qualified_name) is not None:
+    if (
+        extra is not None and extra.text(EXTRA_TENSOR_INFO.fully_qualified_name) is not None
+    ):  # only buffers of the state have names
         raise _refusal(name, "has a buffer of the state without memory")
     if tensor.number(TENSOR_FIELDS.data_buffer_idx, "I") == 0:
         raise _refusal(name, "has a tensor without memory")
@@ -158,7 +161,7 @@ def _items(name: str, kinds: Sequence[int], kind: int, content: Table) -> Sequen
 
 
 def _called(name: str, operator: Table, operators: Collection[str]) -> Called:
-    """Return an operator's name and what it takes; None where that is not known."""
+    """Return an operator's name and its arguments; None if they are not known."""
     overload = operator.text(OPERATOR.overload)
     called = (operator.text(OPERATOR.name) or "") + (f".{overload}" if overload else "")
     if called not in operators:
@@ -190,7 +193,7 @@ def _check_call(name: str, called: Sequence[Called], values: Values, index: int,
 
 
 def _check_delegate_call(name: str, delegates: Sequence[str], values: Values, index: int, arguments: Sequence[int]) -> None:
-    """A backend writes into the last of its values; into how many before that, it alone knows."""
+    """Check a call of a backend, which writes into its last value; only the backend knows whether into others too."""
     backend = _entry(name, delegates, index, "backend")
     _take(name, values.kinds, arguments)
     if arguments and values.are_constant[arguments[-1]]:
@@ -204,7 +207,7 @@ def _entry(name: str, entries: Sequence[Entry], index: int, what: str) -> Entry:
 
 
 def _take(name: str, kinds: Sequence[int], places: Sequence[int]) -> list[int]:
-    """The kinds of the values at these places."""
+    """Return the kinds of the values at these places."""
     if places and (min(places) < 0 or max(places) >= len(kinds)):
         raise _refusal(name, f"takes a value that is none of its {len(kinds)}")
     return [kinds[place] for place in places]
@@ -214,33 +217,30 @@ def _refusal(method: str, what: str) -> ArtifactError:
     return ArtifactError(f"the program's method {method[:80]!r} {what}. Export the model again.")
 
 
-# A reader of flatbuffers that trusts no offset: of a program's plans, before the runtime sees them.
-#
-# A table is a place, its fields are found by number through a table of offsets before it, and every offset is from
-# where it
-# stands (https://flatbuffers.dev/internals). What leads out of the data raises ``Damaged``.
-
-
 Damaged = (struct.error, IndexError, UnicodeDecodeError)
-"""What reading data that is no flatbuffer raises."""
+"""The errors of reading data that is not a flatbuffer."""
 HEAD_BYTES = 32
-"""So many bytes of a file say how many its plans take, and where its segments begin."""
+"""Bytes of a file's head, which has the size of its plans and the offset of its segments."""
 LARGEST_PLAN = 1 << 28
-"""Bytes; those of large models take a hundredth of it."""
+"""Most bytes of the plans; those of large models take a hundredth of it."""
 MOST_ENTRIES = 1 << 20
-"""Of a list."""
+"""Most entries of a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of a flatbuffer, by its place in the data. Fields that it leaves out are None, 0 or empty."""
+    """A table of a flatbuffer (https://flatbuffers.dev/internals), by its place in the data.
+
+    Fields are found by number through a table of offsets; every offset counts from its own place. Missing fields are None, 0 or
+    empty. An offset that leads out of the data raises ``Damaged``.
+    """
 
     data: bytes
     place: int
 
     @classmethod
     def root(cls, data: bytes) -> Table:
-        """Return the table in which all others are."""
+        """Return the root table."""
         return cls(data, unpack("I", data, 0)[0])
 
     def table(self, field: int) -> Table | None:
@@ -270,7 +270,7 @@ class Table:
         return unpack(f"{count}{kind}", self.data, start)
 
     def _list(self, field: int) -> tuple[int, int]:
-        """Where the entries of a list begin, and how many there are; (0, 0) where the table leaves it out."""
+        """Return the place of a list's first entry and their number; (0, 0) without the list."""
         place = self._place(field)
         if place is None:
             return 0, 0
@@ -281,7 +281,7 @@ class Table:
         return start + 4, count
 
     def _place(self, field: int) -> int | None:
-        """Where a field stands; None where the table leaves it out."""
+        """Return the place of a field; None without it."""
         offsets = self.place - unpack("i", self.data, self.place)[0]
         at = 4 + 2 * field
         offset = unpack("H", self.data, offsets + at)[0] if at < unpack("H", self.data, offsets)[0] else 0
@@ -289,7 +289,7 @@ class Table:
 
 
 def unpack(kind: str, data: bytes, place: int) -> tuple[int, ...]:
-    """Return little-endian numbers from a place on. Raises struct.error where they lead out of the data."""
+    """Return little-endian numbers from a place on. Raises struct.error if they lead out of the data."""
     if place < 0:
         raise struct.error("an offset leads out of it")
     return struct.unpack_from(f"<{kind}", data, place)
@@ -300,17 +300,17 @@ def _follow(data: bytes, place: int) -> int:
 
 
 def plan_bytes(head: bytes) -> int:
-    """Return how many bytes of a program from its first on are the plans, by its first ``HEAD_BYTES``; at most so many."""
+    """Return the number of bytes that the plans take at most, from the program's first on, by its first ``HEAD_BYTES``."""
     return min(unpack("Q", head, 16)[0], LARGEST_PLAN) if _has_header(head) else LARGEST_PLAN
 
 
 def plans_of(program: CheckedFile) -> bytes:
-    """Return the first bytes of a program, of which the plans are part."""
+    """Return the first bytes of a program, which include its plans."""
     return program.first(plan_bytes(program.first(HEAD_BYTES)))
 
 
 def segment_base(head: bytes) -> int:
-    """Return where the segments of a program begin in its file, by its first ``HEAD_BYTES``; 0 where it has none."""
+    """Return the offset of a program's segments, by its first ``HEAD_BYTES``; 0 without any."""
     return unpack("Q", head, 24)[0] if _has_header(head) else 0
 
 

@@ -1,4 +1,7 @@
-"""Is a program what its manifest says? Signatures, state and constants, read from its file before the runtime sees it."""
+"""Check that a program has the signatures, state and constants of its manifest, and that this runtime can run it.
+
+Everything is read from the program's file before ExecuTorch sees it.
+"""
 
 from __future__ import annotations
 
@@ -31,15 +34,14 @@ OWN_BUFFERS = ("length", "staged", "slot_length", "operations")
 """Buffers of the cache itself, which come before those of its layers."""
 
 BOUNDED = "hybridge_bounded"
-"""The constant method that lists, by their places in the state, the buffers that ``Methods.bounded`` gives."""
-
+"""The constant method that lists the places of the bounded buffers in the state."""
 
 Signature = list[tuple[str, list[int]]]
 """Dtype and shape of each tensor."""
 
 
 def check_methods(manifest: Manifest) -> None:
-    """Raises ArtifactError where the manifest has other methods than its options ask for, or gives them other shapes."""
+    """Raise ArtifactError if the manifest has other methods than its options ask for, or gives them other shapes."""
     inputs, rows = expected_inputs(manifest), expected_rows(manifest.options)
     if missing := [name for name in inputs if name not in manifest.methods]:
         raise ArtifactError(f"the manifest lists no method {', '.join(missing)}; export the model again.")
@@ -51,32 +53,32 @@ def check_methods(manifest: Manifest) -> None:
             _same(f"{name} gives", _entries(method.outputs[:1]), [("float32", [1, rows[name], manifest.vocab_size])])
             answers = 2 if manifest.options.tap_layers else 1
             _same(f"the number of {name}'s outputs is", len(method.outputs), 1 if name == "forward" else answers)
-        elif (guesses := proposing(manifest).get(name)) is not None:
-            _same(f"{name} gives", _entries(method.outputs[:2]), [("int64", [1, guesses]), ("float32", [1, guesses])])
-            _check_scores(name, manifest, method, guesses)
+        elif (draft_len := proposing(manifest).get(name)) is not None:
+            _same(f"{name} gives", _entries(method.outputs[:2]), [("int64", [1, draft_len]), ("float32", [1, draft_len])])
+            _check_scores(name, manifest, method, draft_len)
         else:
             _same(f"{name} gives", _entries(method.outputs), [NUMBER])
 
 
 def proposing(manifest: Manifest) -> dict[str, int]:
-    """Return the methods of the artifact's drafter that propose, and how many tokens each gives."""
+    """Return the proposing methods of the artifact's drafter, with the number of tokens that each gives."""
     return manifest.drafter.methods if manifest.drafter is not None else {}
 
 
-def _check_scores(name: str, manifest: Manifest, method: MethodEntry, guesses: int) -> None:
-    """Raises ArtifactError where a drafter that samples gives no scores, or scores of tokens that nothing tells."""
+def _check_scores(name: str, manifest: Manifest, method: MethodEntry, draft_len: int) -> None:
+    """Raise ArtifactError if a sampling drafter gives no scores, or scores of unknown tokens."""
     samples = manifest.drafter is not None and manifest.drafter.samples
     others = _entries(method.outputs[2:])
     width = others[0][1][-1] if others and others[0][1] else 0
     rows = others[1][1][1:2] if len(others) > 1 else []  # of candidates: one for all draft tokens, or one for each
-    scores: Signature = [("float32", [1, guesses, width])]
+    scores: Signature = [("float32", [1, draft_len, width])]
     if width != manifest.vocab_size or rows:
-        scores.append(("int64", [1, 1 if rows == [1] else guesses, width]))
+        scores.append(("int64", [1, 1 if rows == [1] else draft_len, width]))
     _same(f"{name} gives scores", others, scores if samples else [])
 
 
 def expected_inputs(manifest: Manifest) -> dict[str, Signature]:
-    """Return what each method of the artifact takes."""
+    """Return the input signature of each method."""
     options = manifest.options
     tokens = {"prefill": options.prefill_chunk, "decode": 1, "forward": 1} | _verifying(options)
     inputs = {name: [("int64", [1, count])] for name, count in tokens.items()}
@@ -86,7 +88,7 @@ def expected_inputs(manifest: Manifest) -> dict[str, Signature]:
 
 
 def _drafting_inputs(manifest: Manifest) -> dict[str, Signature]:
-    """What the drafter's methods take: as many hidden states as the target puts out for its taps, and the tokens after them."""
+    """Return the inputs of the drafter's methods: the target's tapped hidden states and the tokens after them."""
     drafter, options = manifest.drafter, manifest.options
     if drafter is None:
         return {}
@@ -105,7 +107,7 @@ def _drafting_inputs(manifest: Manifest) -> dict[str, Signature]:
 
 
 def expected_rows(options: ExportOptions) -> dict[str, int]:
-    """Return how many rows of logits each method gives that gives any."""
+    """Return the number of rows of logits of each method that gives logits."""
     return {"prefill": 1, "decode": 1, "forward": 1} | _verifying(options)
 
 
@@ -114,7 +116,7 @@ def _verifying(options: ExportOptions) -> dict[str, int]:
 
 
 def check_program(manifest: Manifest, program: CheckedFile) -> None:
-    """Raises ArtifactError where the program has other signatures, state or constants than its manifest says."""
+    """Raise ArtifactError if the program has other signatures, state or constants than its manifest says."""
     try:
         plans = {plan.text(PLAN.name): plan for plan in Table.root(plans_of(program)).tables(PROGRAM.execution_plan)}
         for name, method in manifest.methods.items():
@@ -155,7 +157,7 @@ def _tensor(value: Table) -> tuple[str, list[int]]:
 
 
 def _named(plan: Table) -> Iterator[tuple[str, tuple[str, list[int]]]]:
-    """Yield the buffers of the state by their qualified names: the tensors that have one."""
+    """Yield the qualified name and signature of each buffer of the state; no other tensor has a name."""
     for value in plan.tables(PLAN.values):
         tensor = value.table(VALUE.val) if value.number(VALUE.val_type, "B") == TENSOR else None
         extra = tensor.table(TENSOR_FIELDS.extra_tensor_info) if tensor else None
@@ -195,9 +197,11 @@ def buffer_names(manifest: Manifest) -> list[str]:
 
 
 def _check_bounded(names: Sequence[str], places: Sequence[int]) -> None:
-    """Raises ArtifactError where these places of the state are not the length and what has slots, if anything has.
+    """Raise ArtifactError if the bounded buffers are not the length and, if any buffer has slots, all that have.
 
-    The places are the program's, the names the manifest's.
+    Args:
+        names: of the state's buffers, by the manifest.
+        places: of the bounded ones among them, by the program.
     """
     if not all(0 <= place < len(names) for place in places):
         raise ArtifactError(f"the program's {BOUNDED}() is {shortened(places)}, of a state of {len(names)}; export it again.")
@@ -227,18 +231,15 @@ def _same(what: str, actual: object, wanted: object) -> None:
         )
 
 
-# Does the runtime that is installed here have what a program was made for? Asked first, so that an error can name it.
-
-
 LIBRARIES = {"pte": "executorch", "onnx": "onnxruntime"}
-"""What runs an artifact, by its format."""
+"""The library that runs an artifact, by format."""
 OURS = "hybridge::"
-NAMED = 8
-"""So many of what is missing are named."""
+MOST_NAMED = 8
+"""Most missing operators or backends that an error lists."""
 
 
 def check_runtime(manifest: Manifest, operators: Collection[str], backends: Collection[str]) -> None:
-    """Raises ArtifactError where the program calls operators, or hands parts to backends, that are not among these."""
+    """Check that the installed runtime has the operators and backends that the program needs. Raises ArtifactError."""
     missing = sorted(manifest.operators - set(operators))
     if ours := [name for name in missing if name.startswith(OURS)]:
         raise ArtifactError(
@@ -259,14 +260,14 @@ def check_runtime(manifest: Manifest, operators: Collection[str], backends: Coll
 
 
 def other_version(manifest: Manifest) -> str:
-    """Return a sentence, with a space before it, where another version is installed than made the artifact; else nothing."""
+    """Return a sentence, after a space, if the installed library is not the version that made the artifact; else nothing."""
     library = LIBRARIES[manifest.options.format]
     made, here = manifest.versions.get(library), installed(library)
     return "" if made in (None, here) else f" It was made with {library} {made}, and {here} is installed here."
 
 
 def installed(library: str) -> str:
-    """Return the version of a library that is here, ``none`` where it is not installed."""
+    """Return the installed version of a library, or ``none``."""
     if library == "executorch":
         return executorch_version() or "none"
     try:
@@ -276,5 +277,5 @@ def installed(library: str) -> str:
 
 
 def _names(names: list[str]) -> str:
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more

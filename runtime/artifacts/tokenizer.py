@@ -14,7 +14,7 @@ from hybridge.runtime.files import read_regular
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Read a ``tokenizer.json`` that encodes every text whole. Raises ArtifactError where it cannot be read."""
+    """Read a ``tokenizer.json``, without truncation and padding. Raises ArtifactError if it cannot be read."""
     try:
         return _parse(read_regular(path, LARGEST_SIDE_FILE), path)
     except OSError as error:
@@ -22,7 +22,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def tokenizer_of(artifact: Artifact) -> Tokenizer:
-    """Return the tokenizer of an artifact that has one, of the bytes that were checked. Raises ArtifactError."""
+    """Return the tokenizer of an artifact that has one, from checked bytes. Raises ArtifactError."""
     return _parse(artifact.read("tokenizer.json"), artifact.folder / "tokenizer.json")
 
 
@@ -41,9 +41,9 @@ def whole_texts(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def check_draft_tokenizer(draft: Artifact, target: Artifact) -> None:
-    """Raises DraftError where the two artifacts' tokenizers give the same ids other meanings."""
+    """Raise DraftError if the two artifacts' tokenizers give ids different meanings."""
     if draft.tokenizer is None or target.tokenizer is None:
-        return  # tokens are then the caller's, who must know
+        return  # the caller has token ids, and knows what they mean
     if draft.manifest.files["tokenizer.json"] == target.manifest.files["tokenizer.json"]:
         return
     mine, other = (tokenizer_of(artifact).get_vocab() for artifact in (draft, target))
@@ -65,9 +65,11 @@ SPECIAL_TOKENS_MAP = "special_tokens_map.json"
 
 
 def special_tokens(config: Mapping[str, Any], legacy: Mapping[str, Any]) -> dict[str, str]:
-    """Name and text of each, as transformers gives them to a chat template.
+    """Return the special tokens by name, as transformers gives them to a chat template.
 
-    config is tokenizer_config.json; legacy, special_tokens_map.json, counts only beside a config that lists no added tokens.
+    Args:
+        config: tokenizer_config.json.
+        legacy: special_tokens_map.json, which counts only beside a config that lists no added tokens.
     """
     found: dict[str, str] = {}
     for source in [config] if "added_tokens_decoder" in config else [config, legacy]:
@@ -79,13 +81,13 @@ def special_tokens(config: Mapping[str, Any], legacy: Mapping[str, Any]) -> dict
 
 
 def _text(token: Any) -> str | None:
-    """The text of a token, which is that or an object with ``content``; None for switches such as ``add_bos_token``."""
+    """Return a token's text, from a string or an object with ``content``; None for switches such as ``add_bos_token``."""
     text = token.get("content") if isinstance(token, dict) else token
     return text if isinstance(text, str) else None
 
 
 def before_texts(tokenizer: Tokenizer) -> list[int]:
-    """Return the tokens that a tokenizer puts in front of every text; those behind it, such as eos, are none of them."""
+    """Return the tokens that a tokenizer puts before every text, such as bos; those after it, such as eos, are left out."""
     whole, text = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
     places = (at for at in range(len(whole) - len(text) + 1) if whole[at : at + len(text)] == text)
     return [int(token) for token in whole[: next(places, 0)]]

@@ -1,4 +1,4 @@
-"""Graphs that onnxruntime runs, loaded from an untrusted folder and held against the manifest.
+"""Load graphs into onnxruntime from an untrusted folder, and compare them with the manifest.
 
 onnxruntime itself refuses weights that lie outside the graph's folder, by a path or by a link.
 """
@@ -20,14 +20,14 @@ PAST, PRESENT, STAGED = "past_key_values.", "present.", "staged."
 TOKENS, MASK, FIRST_LOGIT, LOGITS, COUNT = "input_ids", "attention_mask", "first_logit", "logits", "count"
 
 Signature = dict[str, tuple[str, list[int | None]]]
-"""Type and shape by name, None for what only a call fixes."""
+"""Type and shape by name; None for an axis whose size is known only at a call."""
 
 
 class OnnxGraph:
     """A loaded graph. Weights are mapped from their file, and packed once for every number of tokens."""
 
     def __init__(self, path: Path) -> None:
-        """Raises ArtifactError where onnxruntime is missing or does not take the file."""
+        """Load a graph. Raises ArtifactError if onnxruntime is missing or refuses the file."""
         self.path = path
         self._session = _session(path)
 
@@ -41,21 +41,21 @@ class OnnxGraph:
         return binding
 
     def run(self, binding: Any) -> None:
-        """Raises ArtifactError where onnxruntime fails."""
+        """Run the graph. Raises ArtifactError if onnxruntime fails."""
         try:
             self._session.run_with_iobinding(binding)
         except RuntimeError as error:
             raise ArtifactError(f"{self.path} failed: {onnx_message(error)}.") from None
 
     def check(self, inputs: Signature, outputs: Signature) -> None:
-        """Raises ArtifactError where the graph takes or gives something else."""
+        """Raise ArtifactError if the graph has other inputs or outputs."""
         taken = [*self._session.get_inputs(), *self._session.get_overridable_initializers()]
         _same(f"{self.path} takes", _signature(taken), inputs)
         _same(f"{self.path} gives", _signature(self._session.get_outputs()), outputs)
 
 
 def check_model(graph: OnnxGraph, manifest: Manifest) -> None:
-    """Raises ArtifactError where model.onnx is not what the manifest says."""
+    """Raise ArtifactError if model.onnx is not what the manifest says."""
     entry = manifest.onnx
     assert entry is not None
     check_rows(manifest, entry)
@@ -66,7 +66,7 @@ def check_model(graph: OnnxGraph, manifest: Manifest) -> None:
 
 
 def check_rows(manifest: Manifest, entry: OnnxEntry) -> None:
-    """Raises ArtifactError where a position, or a token of a block, has no row: the graphs take any number of them."""
+    """Raise ArtifactError if a position, or a token of a block, has no row: the graphs take any number of them."""
     options = manifest.options
     positional = {each.name: (each.shape[2:3], options.max_seq_len) for each in entry.states if each.kind == "positional"}
     staged = {each.name: (each.shape[1:2], options.verify_len) for each in entry.staged}
@@ -78,7 +78,7 @@ def check_rows(manifest: Manifest, entry: OnnxEntry) -> None:
 
 
 def check_commit(graph: OnnxGraph, entry: OnnxEntry) -> None:
-    """Raises ArtifactError where commit.onnx is not what the manifest says."""
+    """Raise ArtifactError if commit.onnx is not what the manifest says."""
     calls: Signature = {COUNT: ("int64", [1])}
     graph.check(calls | _states(entry.bounded, PAST) | _staged(entry), _states(entry.bounded, PRESENT))
 
@@ -114,7 +114,7 @@ def _onnxruntime() -> Any:
 
 
 def _states(states: Iterable[OnnxStateEntry], prefix: str) -> Signature:
-    """Rows by position may be any number: the buffer decides."""
+    """Return the signature of states; the number of rows by position is the buffer's."""
     sizes = {"positional": (0, 1, 3), "bounded": range(8)}
     return {
         f"{prefix}{each.name}": (each.dtype, [n if axis in sizes[each.kind] else None for axis, n in enumerate(each.shape)])

@@ -1,9 +1,11 @@
-"""The graphs of an ONNX artifact as the methods that a .pte has, over one state.
+"""Run the graphs of an ONNX artifact as the methods of a .pte, over one state.
 
 One graph serves prefill, decode and verify: it runs exactly the tokens that count, without padding. A call binds the committed
 version of the bounded states as its input and another one as its output, which then becomes the committed one: nothing is
-copied, and what went wrong changed nothing. Keys and values are one buffer, input and output at once, and the length of the
+copied, and a failed call changes nothing. Keys and values are one buffer, input and output at once, and the length of the
 mask says how much of it counts.
+
+The state is in our own memory: rows by position are written in place, bounded states get new versions.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class OnnxProgram:
     """See ``hybridge.runtime.core.programs.Program``; docs/artifact.md describes each method."""
 
     def __init__(self, artifact: Artifact) -> None:
-        """Raises ArtifactError where a graph does not load here or is not what the manifest says."""
+        """Load the graphs. Raises ArtifactError if one does not load here or is not what the manifest says."""
         manifest, entry = artifact.manifest, artifact.manifest.onnx
         assert entry is not None
         check_methods(manifest)
@@ -73,7 +75,7 @@ class OnnxProgram:
 
     @property
     def bounded(self) -> list[str]:
-        """Return those of the version that is committed."""
+        """Return the names of the committed version's buffers."""
         return list(self._state.now.arrays())
 
     def buffer(self, name: str) -> Numbers:
@@ -81,9 +83,10 @@ class OnnxProgram:
         return self._state.buffer(name)
 
     def call(self, name: str, *inputs: Numbers) -> tuple[Numbers, ...]:
-        """Run a method. Raises ArtifactError where onnxruntime fails; the state is then as it was.
+        """Run a method.
 
-        Likewise where the program's files are others by now.
+        Raises:
+            ArtifactError: onnxruntime failed, or the program's files have changed. The state is as it was.
         """
         self._artifact.check_unchanged()
         outputs = (self._methods[name](*inputs),)
@@ -113,7 +116,7 @@ class OnnxProgram:
         return self._decode(tokens)
 
     def _verify(self, tokens: Numbers) -> Numbers:
-        """Tokens of the padding that lie behind the last position are left out; their logits are NaN."""
+        """Verify a block. Padding tokens behind the last position are left out; their logits are NaN."""
         self._state.begin_rows()
         n = min(tokens.shape[1], self._max_seq_len - self._state.length)
         if not n:
@@ -154,11 +157,11 @@ class OnnxProgram:
         return self._state.now.length.copy()
 
     def _nothing(self, tokens: int) -> Numbers:
-        """The logits of a refusal."""
+        """Return the logits of a refusal."""
         return np.full((1, tokens, self._vocab_size), np.nan, np.float32)
 
     def _run(self, binding: Any, tokens: Numbers, logits: Numbers) -> None:
-        """The model over tokens [1, T] after the committed ones, into the last logits [1, L, V]."""
+        """Run the model over tokens [1, T] after the committed ones, and write the last logits [1, L, V]."""
         total = self._state.length + tokens.shape[1]
         first = np.array(tokens.shape[1] - logits.shape[1])
         for name, value in ((TOKENS, np.ascontiguousarray(tokens)), (MASK, self._mask[:, :total]), (FIRST_LOGIT, first)):
@@ -167,14 +170,14 @@ class OnnxProgram:
         self._model.run(binding)
 
     def _replay(self, block: StagedBlock, past: Version, present: Version, count: Numbers) -> None:
-        """The recurrences over the first tokens of a block; attention has nothing to do."""
+        """Run the recurrences over the first tokens of a block; attention needs no replay."""
         if self._commit_graph is None:
             return
         binding = self._committing(block, past, present)
         binding.bind_ortvalue_input(COUNT, ort_value(count))
         self._commit_graph.run(binding)
 
-    # What is bound stays the same for the same versions, so that a call binds little.
+    # Bindings are kept by version, so that a call binds only its tokens and logits.
 
     def _extending(self, past: Version, present: Version) -> Any:
         if (key := (past, present)) not in self._bindings:
@@ -199,10 +202,6 @@ class OnnxProgram:
         return self._bindings[key]
 
 
-# The state of an ONNX artifact, in our own memory: rows by position are written in place, bounded states get new
-# versions.
-
-
 class Buffers:
     """Contiguous arrays by name, and the same memory as onnxruntime's values."""
 
@@ -212,20 +211,20 @@ class Buffers:
 
     @classmethod
     def zeros(cls, entries: Mapping[str, TensorEntry]) -> Buffers:
-        """Return new buffers, in pages that exist once they are written to."""
+        """Return new buffers, whose pages take memory once they are written to."""
         return cls({name: np.zeros(each.shape, each.dtype) for name, each in entries.items()})
 
     def first(self, tokens: int) -> Buffers:
-        """Return the first so many of T tokens, where each is [1, T, …]; the same memory."""
+        """Return views of the first ``tokens`` of T, of arrays [1, T, …]."""
         return Buffers({name: np.ascontiguousarray(each[:, :tokens]) for name, each in self.arrays.items()})
 
     def named(self, prefix: str) -> dict[str, Any]:
-        """Return onnxruntime's values by the names that a graph has for them."""
+        """Return onnxruntime's values by their names in a graph."""
         return {f"{prefix}{name}": value for name, value in self._values.items()}
 
 
 class Version:
-    """The state after a text: its length, int64 [1], and the bounded states. Nobody writes it while it is referred to."""
+    """The state after a text: its length, int64 [1], and the bounded states. Nothing writes it while it is referred to."""
 
     def __init__(self, bounded: Mapping[str, TensorEntry]) -> None:
         self.length = np.zeros(1, np.int64)
@@ -235,12 +234,12 @@ class Version:
         return {"length": self.length, **{f"layers.{name}": each for name, each in self.buffers.arrays.items()}}
 
     def clear(self) -> None:
-        """Make all of it zero."""
+        """Set everything to zero."""
         for array in self.arrays().values():
             array.fill(0)
 
     def copy(self, other: Version) -> None:
-        """Become the same."""
+        """Copy another version into this one."""
         theirs = other.arrays()
         for name, array in self.arrays().items():
             array[...] = theirs[name]
@@ -248,7 +247,7 @@ class Version:
 
 @dataclass(frozen=True)
 class StagedBlock:
-    """So many tokens that were verified after a version, and wait for ``commit``."""
+    """A number of tokens that were verified after a version, and wait for ``commit``."""
 
     after: Version
     tokens: int
@@ -256,7 +255,7 @@ class StagedBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class Committed:
-    """now: the version of the text; slots: those that snapshots refer to; block: what waits; operations: int64 [1]."""
+    """The committed version, the versions of snapshot slots, the block that waits for commit, and operations, int64 [1]."""
 
     now: Version
     slots: tuple[Version | None, ...]
@@ -265,9 +264,9 @@ class Committed:
 
 
 class OnnxState:
-    """What is committed, which one assignment changes as a whole, and rows: by position, for all versions.
+    """The committed state, which one assignment changes as a whole, and the rows by position that all versions share.
 
-    A snapshot copies nothing. Versions that nothing refers to are written again, so there are at most two more than slots.
+    A snapshot copies nothing. Versions without a reference are reused, so there are at most two more than slots.
     """
 
     def __init__(self, entry: OnnxEntry, slots: int) -> None:
@@ -303,12 +302,12 @@ class OnnxState:
         return self._versions[-1]
 
     def begin_rows(self) -> None:
-        """Rows from the committed length on are going to be written: slots that need them keep nothing, and no block waits."""
+        """Prepare for writing rows from the committed length on: invalidate slots that need them, and drop the staged block."""
         slots = tuple(kept if kept and int(kept.length[0]) <= self.length else None for kept in self.slots)
         self.committed = replace(self.committed, slots=slots, block=None)
 
     def clear(self) -> None:
-        """Empty state and slots. Rows that the length does not reach are never read."""
+        """Empty the state and the slots. Rows past the length are never read."""
         fresh = self.free()
         fresh.clear()
         self.move(fresh, [None] * len(self.slots))
@@ -333,7 +332,7 @@ class OnnxState:
         return [*own, "operations", *(f"layers.{name}" for name in self.rows.arrays), *slots]
 
     def _own(self, slot: int) -> Version:
-        """The version of a slot, a copy where something else refers to it too."""
+        """Return a slot's version, or a copy if something else refers to that too."""
         kept = self.slots[slot]
         others = (self.now, *self.slots[:slot])
         if kept is not None and all(kept is not other for other in others):
