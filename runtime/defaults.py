@@ -1,7 +1,7 @@
-"""What is taken where a caller says nothing; without torch, because the command line shows it in its help."""
+"""Default values, which import no torch because the command line shows them in its help."""
 
 DEFAULT_BYTES = 512 << 20
-"""Of a prefix cache's checkpoints."""
+"""Bytes of a prefix cache."""
 DEFAULT_PROGRAMS = 55
 """Random programs of a validation."""
 LONG_TEXT = 4096

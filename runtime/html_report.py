@@ -61,7 +61,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a way of generating was, how many times faster than plain decoding, and where its time went."""
+    """The speed of a way to generate, its ratio to plain decoding, and its time by phase."""
 
     tokens_per_second: float
     times: float

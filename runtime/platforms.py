@@ -1,4 +1,4 @@
-"""What differs between Linux and macOS where our C++ is compiled, linked and loaded: nobody else asks for the platform.
+"""Differences between Linux and macOS in compiling, linking and loading our C++; no other module asks for the platform.
 
 ``backends/zero_pages.py`` alone has a call of Linux's own, and does nothing elsewhere.
 """

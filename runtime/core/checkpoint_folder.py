@@ -53,7 +53,7 @@ class CheckpointFolder:
         except OSError as error:
             raise OutputError(f"{top} cannot hold checkpoints: {error.strerror or error}. Give another --cache-dir.") from None
         self._names: dict[int, str] = {}
-        """Of parts that are in the folder, by the core's numbers for them."""
+        """Parts in the folder, by the core's ids."""
         self._waiting: deque[Checkpoint] = deque()
         self._changed = threading.Condition()
         self._ends = self._failed = self._busy = False

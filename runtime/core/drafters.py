@@ -47,7 +47,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Draft tokens. probabilities [n, V], which sum to 1, are what they were drawn from; none where the drafter is certain.
+    """Draft tokens. probabilities [n, V], which sum to 1, are what they were drawn from; None if they were not drawn.
 
     confidence is the drafter's own estimate that a token is right if those before it are, and confidences are one for each
     token. They decide how many are verified, so they must not depend on tokens that were drawn: that would leave another
@@ -61,7 +61,7 @@ class Proposal:
 
 
 class Target(Protocol):
-    """What a drafter is for: a ``Session`` or its ``Model``."""
+    """The model that a drafter drafts for: a ``Session`` or its ``Model``."""
 
     @property
     def manifest(self) -> Description: ...
@@ -79,7 +79,7 @@ class Proposer(Protocol):
 
     @property
     def is_cheap(self) -> bool:
-        """Return whether proposing takes next to no time: it is then asked every round, and its proposals have a confidence."""
+        """Return whether a proposal takes next to no time: the drafter is then asked every round, and gives a confidence."""
 
     def propose(self, context: Context, limit: int) -> Proposal:
         """Propose at most ``limit`` ≥ 1 tokens that may follow ``context.tokens``; none if it has no idea."""
@@ -107,7 +107,7 @@ class BlockDrafter:
     needs_hidden: ClassVar = True
 
     def __init__(self, target: Target) -> None:
-        """target: a session or model of the artifact. Raises DraftError where that has no drafter."""
+        """Draft for ``target``, a session or model of the artifact. Raises DraftError if it has no drafter."""
         if target.manifest.drafter is None:
             raise DraftError(
                 "this artifact has no drafter of its own; export it with --drafter FOLDER, or with --mtp a checkpoint that has "
@@ -126,7 +126,7 @@ class DraftModel:
     needs_hidden: ClassVar = False
 
     def __init__(self, model: Model, target: Target) -> None:
-        """Raises DraftError where ``model`` does not fit ``target``."""
+        """Draft with ``model``. Raises DraftError if it does not fit ``target``."""
         check_draft(model, target)
         self.model = model
 
@@ -134,7 +134,7 @@ class DraftModel:
     def load(cls, folder: str | Path, artifact: Artifact, target: Target) -> DraftModel:
         """Open the draft's artifact for ``target``, a session or model of ``artifact``.
 
-        Raises ArtifactError where it is not an intact artifact, DraftError where its vocabulary is not the target's.
+        Raises ArtifactError if it is not an intact artifact, DraftError if its vocabulary is not the target's.
         """
         draft = open_artifact(folder)
         check_draft_tokenizer(draft, artifact)
@@ -145,7 +145,7 @@ Drafter = PromptLookup | BlockDrafter | DraftModel | Proposer
 
 
 def check_draft(draft: Model, target: Target) -> None:
-    """Raises DraftError where ``draft`` does not fit ``target``."""
+    """Raise DraftError if ``draft`` does not fit ``target``."""
     if draft.vocab_size != target.vocab_size:
         raise DraftError(
             f"the draft model has {draft.vocab_size} tokens and the target {target.vocab_size}; "

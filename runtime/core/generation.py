@@ -359,7 +359,7 @@ def _number_of(drafter: Drafter | None) -> int:
 
 
 def _sampling(asked: Sampling) -> SamplingStruct:
-    """The core reads a 0 as the value that leaves the distribution as it is, which is what these are then."""
+    """Return the structure for the core, which reads a 0 as the value that leaves the distribution as it is."""
     numbers = {name: getattr(asked, name) for name in ("temperature", "top_p", "min_p", "repetition_penalty")}
     top_k, seed = min(asked.top_k, 2**63 - 1), (asked.seed or 0) % 2**64  # ctypes would cut off what is more
     return SamplingStruct(**numbers, top_k=top_k, seed=seed, has_seed=asked.seed is not None)

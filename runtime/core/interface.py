@@ -21,7 +21,7 @@ from enum import IntEnum
 from typing import Any, ClassVar
 
 VERSION = "0.3.0"
-"""Of the header."""
+"""Version of the header."""
 
 
 class Status(IntEnum):
@@ -271,7 +271,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "proposed": [Handle, Tokens, c_size_t, Count, POINTER(c_int)],
     "cancel": [Handle],
 }
-"""What each function that answers with a status takes, by its name without ``hybridge_``."""
+"""Argument types of each function that returns a status, by its name without ``hybridge_``."""
 
 
 def declare(library: CDLL) -> None:

@@ -20,7 +20,7 @@ from hybridge.runtime.native_log import without_native_log
 
 
 class Owned:
-    """Something of the core's behind a handle, which is closed with this object, or by ``close``.
+    """An object of the core behind a handle, which is closed with this object or by ``close``.
 
     Closing waits for what runs in another session of the same model. A context manager.
     """
@@ -111,7 +111,7 @@ class Model(Owned):
         return failure(call, status)
 
     def _check_manifest(self) -> None:
-        """Raises ArtifactError where the program has other sizes than its manifest: those are what callers go by."""
+        """Raise ArtifactError if the program has other sizes than its manifest, which callers rely on."""
         options = self.manifest.options
         stated = {
             "max_seq_len": (self.max_seq_len, options.max_seq_len),

@@ -249,5 +249,5 @@ class TextProgram:
 
 
 def _within(slots: list[int], length: int) -> list[int]:
-    """The lengths that slots keep once rows behind ``length`` are written."""
+    """Return the lengths that slots keep after rows from ``length`` on are written."""
     return [kept if kept <= length else -1 for kept in slots]

@@ -1,4 +1,4 @@
-"""How a caller wants tokens to be drawn."""
+"""Options of sampling, and checks of token ids, blocks and slots."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, SupportsIndex
 from hybridge.cache.errors import CapacityError, SnapshotError, TokenError, UsageError
 
 SMALLEST, LARGEST = 1e-6, 1e6
-"""Of a temperature above 0 and of a penalty."""
+"""Least and largest temperature above 0, and penalty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,13 +96,13 @@ def fitting(tokens: Tokens, vocab_size: int, length: int, max_seq_len: int) -> l
 
 
 def check_block(ids: Sequence[int], verify_len: int) -> None:
-    """Raises TokenError for more tokens than a verify takes."""
+    """Raise TokenError for more tokens than a verify takes."""
     if len(ids) > verify_len:
         raise TokenError(f"verify takes at most {verify_len} tokens, got {len(ids)}; export with a larger --verify-len.")
 
 
 def check_slot(slot: int, slots: int) -> None:
-    """Raises SnapshotError for a slot that does not exist."""
+    """Raise SnapshotError for a slot that does not exist."""
     if not slots:
         raise SnapshotError("this artifact has no snapshot slots; export with --snapshot-slots.")
     if not isinstance(slot, int) or not 0 <= slot < slots:

@@ -32,7 +32,7 @@ TOKENS_REFUSED = (Status.INVALID_ARGUMENT, Status.NO_ROOM)
 
 @dataclass(frozen=True)
 class Draws:
-    """How draft tokens are drawn: by noise in [0, 1), one number for each of them, from softmax(scores / temperature)."""
+    """Draw draft tokens from softmax(scores / temperature) by noise in [0, 1), one number for each."""
 
     noise: Sequence[float]
     temperature: float
@@ -63,7 +63,7 @@ class Session(Owned):
     """
 
     def __init__(self, model: Model) -> None:
-        """Raises ArtifactError where a method of the program does not load: an operator is missing, or memory."""
+        """Open a session. Raises ArtifactError if a method does not load, because an operator or memory is missing."""
         handle = Handle()
         if status := load().hybridge_session_open(model.handle, byref(handle)):
             raise model.raised() or not_loaded(model, failure("session_open", status))

@@ -37,7 +37,7 @@ class GenerationStats:
     decode_seconds: float = 0.0
     new_seconds: float = 0.0
     origin: Origin = "own"
-    """Where the token comes from that was yielded last: the model's own, a draft token, or one that a grammar forced."""
+    """Origin of the last yielded token: the model's own, a draft token, or one that a grammar forced."""
     spans: list[tuple[int, int, int]] = field(default_factory=list)
     """For each verified block: which new token its first draft token stands for, draft tokens accepted, rejected."""
 

@@ -41,32 +41,39 @@ from hybridge.runtime.platforms import HERE
 
 
 def compiler() -> str | None:
-    """Return the C++ compiler: ``$CXX``, else the first that is found."""
+    """Return the C++ compiler: ``$CXX``, or the first that is found."""
     return next((found for name in (os.environ.get("CXX"), "g++", "clang++") if name and (found := shutil.which(name))), None)
 
 
 def cache_folder(kind: str) -> Path:
-    """Return where what was built is kept: ``hybridge/<kind>`` of the user's cache."""
+    """Return the folder of built files: ``hybridge/<kind>`` in the user's cache."""
     return _top() / kind
 
 
 def prebuilt(name: str) -> Path | None:
-    """Return the library that our wheel brought, as much to be trusted as its Python; none for another ExecuTorch."""
+    """Return the library in our wheel, which is trusted like its Python; None for another ExecuTorch."""
     path = COPIES / name
     return path if path.exists() and executorch_version() == EXECUTORCH else None
 
 
 def is_built(path: Path) -> bool:
-    """Return whether something was built at ``path``; false too where nobody may look."""
+    """Return whether something was built at ``path``; false if we may not look there."""
     return os.path.exists(path) and os.path.exists(hash_path(path))
 
 
 def built(path: Path, make: Callable[[Path], None], *, again: bool = False) -> Path:
-    """Return ``path`` once ``make`` has built it, at the path that it is given: by whoever comes first, while others wait.
+    """Return ``path`` after ``make`` has built it; the first process builds and others wait.
 
-    It appears whole or not at all, with its hash beside it, in a folder of the user's own. What killed builds of its kind have
-    left is removed. Raises KernelsError where the cache cannot be written, or others may have written what was built there
-    before, and what ``make`` raises.
+    The file appears whole or not at all, with its hash beside it, in a folder that only the user may write. Leftovers of killed
+    builds are removed.
+
+    Args:
+        path: the file.
+        make: builds it at the path that it is given.
+        again: build it even if it exists.
+
+    Raises:
+        KernelsError: the cache cannot be written, or others may have written the file. What ``make`` raises is raised too.
     """
     try:
         if again or not is_built(path):
@@ -123,13 +130,13 @@ def _check(path: Path) -> None:
 
 
 def _top() -> Path:
-    """The folder of everything that is built here."""
+    """Return the folder of everything that is built here."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "hybridge"
 
 
 def errors_of(command: Sequence[str], folder: Path) -> str | None:
-    """Run a compiler, which keeps its own files in ``folder``; the end of what it says where it fails."""
+    """Run a compiler, whose temporary files go into ``folder``; return the end of its errors if it fails."""
     environment = os.environ | {"TMPDIR": str(folder)}  # it is removed, whatever ends the compiler
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     return f"with {command[0]}:\n{done.stderr.strip()[-2000:]}" if done.returncode else None

@@ -126,7 +126,7 @@ def _load(library: str) -> str:
 
 
 def _compiled() -> Path:
-    """Where the library of these sources is once it is compiled."""
+    """Return the path of the compiled library of these sources."""
     return cache_folder() / _key() / NAME
 
 
