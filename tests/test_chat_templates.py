@@ -23,7 +23,7 @@ from hybridge.export.source.tokenizer import read_tokenizer
 from hybridge.runtime.artifacts.artifact import Artifact, file_entry
 from hybridge.runtime.cli.options import template_variables
 from hybridge.runtime.cli.serve import renderer
-from hybridge.runtime.text import chat_template as template_process
+from hybridge.runtime.text import chat_template as chat_template_module
 from hybridge.runtime.text.chat_template import (
     RESERVED,
     RenderError,
@@ -348,7 +348,7 @@ def test_a_template_has_a_budget() -> None:
 
 def test_an_interrupt_leaves_no_answer_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     process = TemplateProcess(5.0)
-    monkeypatch.setattr(template_process.json, "loads", Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(chat_template_module.json, "loads", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         process.render("the first", [], {})
     monkeypatch.undo()

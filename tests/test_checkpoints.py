@@ -20,8 +20,7 @@ from tiny import lively, tiny_config, tiny_model
 from hybridge.cache.errors import CommitError, SnapshotError, UsageError
 from hybridge.export.check.oracle import eager_session
 from hybridge.runtime import Context, ExportOptions, Model, Proposal, Session, open_artifact
-from hybridge.runtime.core.checkpoint import Checkpoint, PrefixCache, bring_to
-from hybridge.runtime.core.checkpoint import Reading as Prompt
+from hybridge.runtime.core.checkpoint import Checkpoint, PrefixCache, PromptPrefill, bring_to
 from hybridge.runtime.core.programs import Numbers, TextDescription, TextProgram
 
 SIZES = ExportOptions(max_seq_len=140, prefill_chunk=9, verify_len=4, snapshot_slots=2, kernels="aten")
@@ -344,7 +343,7 @@ def test_hidden_states_are_for_drafters_that_read_them() -> None:
     model, options = lively(tiny_model(hybrid())), replace(SIZES, tap_layers=(0, 1))
     text, session, drafter = list(range(1, 15)), eager_session(model, options), Hears()
     cache = PrefixCache(session.model, 0)
-    list(Prompt(session, text, cache, drafter=drafter).steps())
+    list(PromptPrefill(session, text, cache, drafter=drafter).steps())
     list(session.generate([5], max_new_tokens=2, drafter=drafter, eos_ids=()))
     assert len(drafter.heard[0]) == len(text) + 1
     session.reset()
@@ -353,12 +352,12 @@ def test_hidden_states_are_for_drafters_that_read_them() -> None:
     for other in (Wants(False), None):
         session.reset()
         drafter.heard.clear()
-        list(Prompt(session, text, cache, drafter=other).steps())
+        list(PromptPrefill(session, text, cache, drafter=other).steps())
         list(session.generate([5], max_new_tokens=2, drafter=drafter, eos_ids=()))
         assert len(drafter.heard[0]) == 1, "those of the prompt were not kept"
     without = reading_session()
     drafter.heard.clear()
-    list(Prompt(without, [1, 2, 3], PrefixCache(without.model, 0), drafter=drafter).steps())
+    list(PromptPrefill(without, [1, 2, 3], PrefixCache(without.model, 0), drafter=drafter).steps())
     list(without.generate([1], max_new_tokens=2, drafter=drafter, eos_ids=()))
     assert {len(each) for each in drafter.heard} == {0}
 
@@ -427,7 +426,7 @@ def test_a_few_tokens_at_the_end_are_left_to_what_reads_on() -> None:
         (13, [12], 12, [10, 12]),
         (3, [], 3, [3, 10, 12]),
     ):
-        prompt = Prompt(session, [int(length == 3)] * length, kept.cache, marks, rest=3 if length > 3 else 0)
+        prompt = PromptPrefill(session, [int(length == 3)] * length, kept.cache, marks, rest=3 if length > 3 else 0)
         list(prompt.steps())
         assert session.length == read
         assert sorted(map(len, kept.alive())) == lengths

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from hybridge.__main__ import app
 from hybridge.cache.errors import UsageError
 from hybridge.export.profile import device
-from hybridge.runtime import platforms as processor
+from hybridge.runtime import platforms
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.kernels.compiling import instruction_sets
 
@@ -85,9 +85,9 @@ def test_an_onnx_artifact_is_refused(small: Path) -> None:
 )
 def test_the_processor_has_a_name(cpuinfo: str, board: str, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = {"/proc/cpuinfo": cpuinfo, "/proc/device-tree/model": board}
-    monkeypatch.setattr(processor, "_read", texts.__getitem__)
-    monkeypatch.setattr(processor, "_apple_name", str)
-    assert processor.processor_name() == wanted
+    monkeypatch.setattr(platforms, "_read", texts.__getitem__)
+    monkeypatch.setattr(platforms, "_apple_name", str)
+    assert platforms.processor_name() == wanted
 
 
 def test_two_kinds_of_figures_at_once_are_refused(own_artifact: Path) -> None:

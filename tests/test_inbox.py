@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-import hybridge.runtime.server.worker as inbox_module
+import hybridge.runtime.server.worker as worker_module
 from hybridge.runtime import GenerationStats
 from hybridge.runtime.server.worker import Event, Finished, Inbox
 from hybridge.runtime.text.generate import TextPiece
@@ -37,7 +37,7 @@ def test_fast_tokens_come_in_order_and_together() -> None:
 
 def test_slow_tokens_come_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is put in once the one before was heard, whether somebody waits for it by then or not."""
-    monkeypatch.setattr(inbox_module, "INTERVAL", 0.0)
+    monkeypatch.setattr(worker_module, "INTERVAL", 0.0)
 
     async def listen() -> list[list[Event]]:
         inbox, batches = Inbox(), list[list[Event]]()
@@ -54,7 +54,7 @@ def test_slow_tokens_come_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_verified_block_comes_with_its_last_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox_module, "INTERVAL", 0.0)
+    monkeypatch.setattr(worker_module, "INTERVAL", 0.0)
 
     async def listen() -> list[Event]:
         inbox = Inbox()
@@ -68,8 +68,8 @@ def test_a_verified_block_comes_with_its_last_token(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_computes_goes_on_once_its_events_were_handed_over_or_nobody_does_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox_module, "INTERVAL", 0.0)
-    monkeypatch.setattr(inbox_module, "PATIENCE", 0.2)
+    monkeypatch.setattr(worker_module, "INTERVAL", 0.0)
+    monkeypatch.setattr(worker_module, "PATIENCE", 0.2)
     order = list[str]()
 
     def compute(inbox: Inbox) -> None:

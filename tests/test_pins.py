@@ -36,7 +36,6 @@ from hybridge.export.pinned.torch_export import (
     without_history,
 )
 from hybridge.export.profile import parts
-from hybridge.export.profile import parts as instructions
 from hybridge.runtime import pinned
 from hybridge.runtime.platforms import HERE
 
@@ -175,9 +174,7 @@ def test_an_added_constant_is_no_state() -> None:
     with quiet():
         made = to_edge_transform_and_lower(exported).to_executorch(backend_config())
     (plan,) = made.executorch_program.execution_plan
-    state = [
-        value.val for value in plan.values if isinstance(value.val, program_format.Tensor) and instructions.is_state(value.val)
-    ]
+    state = [value.val for value in plan.values if isinstance(value.val, program_format.Tensor) and parts.is_state(value.val)]
     assert state == [], "a constant has become state: see constant_input() in export/pinned/executorch.py"
     runtime = program_format.extension()._load_for_executorch_from_buffer(made.buffer)
     assert torch.equal(runtime.forward([torch.ones(2, 2)])[0], torch.full((2, 2), 4.0))
@@ -194,7 +191,7 @@ def test_every_scalar_type_has_its_size_and_number() -> None:
     kinds = program_format.ScalarType
     names = {kinds.CHAR: "int8", kinds.LONG: "int64", kinds.HALF: "float16", kinds.FLOAT: "float32"}
     assert {int(kind): name for kind, name in names.items()} == pinned.SCALAR_TYPES, "scalar types are numbered anew"
-    assert {name: instructions.SIZES[kind] for kind, name in names.items()} == {
+    assert {name: parts.SIZES[kind] for kind, name in names.items()} == {
         "int8": 1,
         "int64": 8,
         "float16": 2,
@@ -223,8 +220,8 @@ def test_a_plan_names_its_state_and_operators(program: Path) -> None:
     plan = next(each for each in program_format.read_program(data).execution_plan if each.name == "up") if header else None
     assert plan is not None
     tensors = [value.val for value in plan.values if isinstance(value.val, program_format.Tensor)]
-    state = [each.extra_tensor_info.fully_qualified_name for each in tensors if instructions.is_state(each)]
-    assert state == ["total"], f"state is told otherwise in a plan ({state}): see program_format.py and instructions.is_state"
+    state = [each.extra_tensor_info.fully_qualified_name for each in tensors if parts.is_state(each)]
+    assert state == ["total"], f"state is told otherwise in a plan ({state}): see program_format.py and parts.is_state"
     names = {f"{each.name}.{each.overload}".removesuffix(".") for each in plan.operators}
     assert names <= program_format.operator_names(program_format.extension()), (
         "plans and the runtime spell operators differently"

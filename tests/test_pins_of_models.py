@@ -28,7 +28,7 @@ from hybridge.export.pinned import onnx as onnx_pins
 from hybridge.export.pinned import transformers as pinned
 from hybridge.export.pinned.transformers import Glm5NextConfig, Glm5NextTextConfig, rotate
 from hybridge.export.source.text_model import Glm5NextTextForCausalLM
-from hybridge.runtime.integrations import causal_lm as generation_options
+from hybridge.runtime.integrations import causal_lm
 from hybridge.runtime.integrations import pinned as generation_pins
 from hybridge.runtime.onnx.graph import OnnxGraph
 from hybridge.runtime.pinned import ONNX_OPTIONS, onnx_dtype, onnx_message
@@ -196,7 +196,7 @@ def test_an_empty_model_takes_no_memory() -> None:
 
 def test_generations_defaults_are_complete() -> None:
     defaults = generation_pins.generation_defaults()
-    assert set(generation_options.USED) | generation_pins.ORIGIN <= defaults.keys(), "GenerationConfig has other names"
+    assert set(causal_lm.USED) | generation_pins.ORIGIN <= defaults.keys(), "GenerationConfig has other names"
     assert {name: defaults[name] for name in ("max_length", "temperature", "top_k", "top_p", "repetition_penalty")} == {
         "max_length": 20, "temperature": 1.0, "top_k": 50, "top_p": 1.0, "repetition_penalty": 1.0,
     }, "transformers' defaults have changed: model.generate gives another text than a script's author has tested"  # fmt: skip

@@ -43,10 +43,12 @@ def build_programs(*words: str) -> Path:
     build = FOLDER / "native" / hashlib.sha256(of.encode()).hexdigest()[:16]
     build.mkdir(parents=True, exist_ok=True)
     configured = build / "configured"
+    # Make looks for its target before it runs CMake again for a CMakeLists.txt that has changed.
+    wanted = "\n".join([*configure, (PROJECT / "CMakeLists.txt").read_text(encoding="utf-8")])
     with FileLock(build.with_suffix(".lock")):
-        if not configured.exists() or configured.read_text() != "\n".join(configure):
+        if not configured.exists() or configured.read_text() != wanted:
             _run(*configure, "-G", "Unix Makefiles", "-B", str(build))
-            configured.write_text("\n".join(configure))
+            configured.write_text(wanted)
         _run(str(cmake), "--build", str(build), *words)
     return build
 

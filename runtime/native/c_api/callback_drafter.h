@@ -42,7 +42,7 @@ class CallbackDrafter final : public Drafter {
   }
 
  private:
-  // What each token was drawn from; a row that is no distribution is as if the token were certain.
+  // Adds the distribution of each token; a row that is no distribution makes the token certain.
   void add(Proposal& proposal, const double* rows) const {
     const auto width = static_cast<size_t>(session_.facts().vocab_size);
     for (size_t i = 0; i < proposal.tokens.size(); ++i) {

@@ -1,4 +1,4 @@
-// How the C functions call: one call of a session at a time, a model's in turn, and errors as numbers.
+// Calls of the C functions: one call of a session at a time, a model's in turn, and errors as numbers.
 #ifndef HYBRIDGE_NATIVE_C_API_CALLS_H
 #define HYBRIDGE_NATIVE_C_API_CALLS_H
 
@@ -127,7 +127,7 @@ inline hybridge_status answer(Tokens all, int64_t* out, size_t capacity, size_t*
   return HYBRIDGE_OK;
 }
 
-// Whether a caller has room for what `answer` copies.
+// Returns whether the caller has room for what `answer` copies.
 inline bool has_room(const int64_t* out, size_t capacity, const size_t* count) {
   return count != nullptr && (out != nullptr || capacity == 0);
 }

@@ -16,7 +16,7 @@
 
 namespace hybridge::c {
 
-// Of the values that are 0 in C those that leave the distribution as it is.
+// Returns the options, with defaults that leave the distribution as it is for those that are 0 in C.
 inline Sampling sampling(const hybridge_sampling* given) {
   if (given == nullptr) return {};
   Sampling read{.temperature = given->temperature, .min_p = given->min_p, .top_k = given->top_k};

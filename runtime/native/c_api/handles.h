@@ -1,4 +1,4 @@
-// What is open, by handle.
+// Open objects by handle.
 #ifndef HYBRIDGE_NATIVE_C_API_HANDLES_H
 #define HYBRIDGE_NATIVE_C_API_HANDLES_H
 
@@ -17,7 +17,7 @@ inline uint64_t next_handle() {
   return ++last;
 }
 
-// Those of one kind. Lives as long as the process: threads may still call while it ends.
+// Open objects of one kind. Lives as long as the process: threads may still call while it ends.
 template <typename T>
 class Handles {
  public:

@@ -87,7 +87,7 @@ class TableProgram final : public Program {
     const auto known = sizes_.find(name);
     if (!is_there && known == sizes_.end()) return Error::NotFound;
     const auto array = is_there ? taken(found) : std::nullopt;
-    // Whoever asks goes by the size that it had: HYBRIDGE_INTERNAL.
+    // Callers rely on the size that it had: HYBRIDGE_INTERNAL.
     if (known != sizes_.end() && (!array || known->second != array->bytes().size())) throw std::length_error(name);
     if (!array) return Error::InvalidProgram;
     sizes_.emplace(name, array->bytes().size());

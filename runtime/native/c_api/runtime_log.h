@@ -1,4 +1,4 @@
-// What ExecuTorch logs: kept for hybridge_failure, and printed as before unless that is not wanted.
+// ExecuTorch's log: kept for hybridge_failure, and printed unless that is switched off.
 #ifndef HYBRIDGE_NATIVE_C_API_RUNTIME_LOG_H
 #define HYBRIDGE_NATIVE_C_API_RUNTIME_LOG_H
 

@@ -48,11 +48,11 @@ class BlockDrafter final : public Drafter {
   BlockDrafter(const BlockDrafter&) = delete;
   BlockDrafter& operator=(const BlockDrafter&) = delete;
 
-  // Whether it is to read what is committed from now on. It need not, where a text goes on for long without it.
+  // Starts or stops reading what is committed; it may stop while a text goes on for long without it.
   void listen(bool wanted) { session_.keep_hidden(wanted); }
 
-  // Where no seed is given and it can, tokens that it draws at the model's temperature, and from what. Else its best ones, and how
-  // likely each is to be right: as likely as such tokens were so far. Nothing where it fails: the text does not need it.
+  // Without a seed, a drafter that samples draws tokens at the model's temperature and gives their distributions. Otherwise it
+  // proposes its best tokens, each with a calibrated confidence. A failure proposes nothing: the text does not need it.
   Proposal propose(Tokens text, size_t limit, Sampler& sampler) override {
     calibration_.learn(text);
     const auto draws = this->draws(text.size(), limit, sampler);
@@ -68,7 +68,7 @@ class BlockDrafter final : public Drafter {
   }
 
  private:
-  // How the draft tokens are drawn; nothing where they are the best ones.
+  // Returns the noise that draft tokens are drawn by; nothing for the best ones.
   std::optional<Draws> draws(size_t start, size_t limit, const Sampler& sampler) const {
     if (!session_.facts().draft_samples || !sampler.draws_drafts()) return std::nullopt;
     Draws draws{{}, sampler.temperature()};
@@ -76,7 +76,7 @@ class BlockDrafter final : public Drafter {
     return draws;
   }
 
-  // What each draft token was drawn from.
+  // Returns the distribution that each draft token was drawn from.
   static std::vector<Distribution> distributions(const Drafted& drafted, double temperature) {
     std::vector<Distribution> found;
     const std::span scores(drafted.scores);

@@ -86,7 +86,7 @@ struct Checkpoint {
     return all;
   }
 
-  // Whether `text` begins with its tokens.
+  // Returns whether `text` begins with its tokens.
   bool begins(std::span<const int64_t> text) const {
     if (text.size() < length()) return false;
     for (const RowSegment* each = segment.get(); each != nullptr; each = each->parent.get()) {
@@ -102,7 +102,7 @@ struct Checkpoint {
     return sum;
   }
 
-  // Those that it does not share with checkpoints of shorter texts, and those that it does.
+  // Bytes of its own, and bytes that it shares with checkpoints of shorter texts.
   size_t bytes() const { return bounded_bytes() + segment->bytes(); }
   size_t shared_bytes() const {
     size_t sum = 0;
@@ -126,15 +126,15 @@ inline std::vector<uint8_t> encode(const RowSegment& segment) {
   return out;
 }
 
-// What is bounded in a checkpoint, likewise.
+// The bounded states of a checkpoint, likewise.
 inline std::vector<uint8_t> encode(const Checkpoint& checkpoint) {
   std::vector<uint8_t> out;
   for (const auto& each : checkpoint.bounded) append(out, each.data(), each.size());
   return out;
 }
 
-// Makes checkpoints of one state and puts them back. It knows which rows the state has as segments have them, and does not keep
-// these alive: that is for the checkpoints of those who may resume them.
+// Makes checkpoints of one state and restores them. It remembers which segments' rows the state has, without keeping the segments
+// alive: checkpoints do that.
 class Checkpoints {
  public:
   Checkpoints(Program& program, RowBuffers buffers) : program_(&program), buffers_(std::move(buffers)) {
@@ -151,8 +151,8 @@ class Checkpoints {
     return made;
   }
 
-  // Puts back what the state does not have yet, all but the length and the slots.
-  void put_back(const Checkpoint& checkpoint) {
+  // Restores what the state does not have yet, all but the length and the slots.
+  void restore(const Checkpoint& checkpoint) {
     const auto ours = chain(last()), wanted = chain(checkpoint.segment);
     const auto [mine, missing] = std::ranges::mismatch(ours, wanted);
     for (const auto& segment : std::ranges::subrange(missing, wanted.end())) {
@@ -241,7 +241,7 @@ class Checkpoints {
     return std::make_shared<RowSegment>(std::move(parent), std::move(tokens), std::move(counts), std::move(rows));
   }
 
-  // Whether its rows are as many as its text and what its drafter has read of it fill.
+  // Returns whether it has as many rows as its text, and the part that its drafter has read, fill.
   bool fits(const Checkpoint& checkpoint) const {
     size_t drafted = checkpoint.length();
     for (size_t i = 0; i < bounded_.size(); ++i) {

@@ -1,4 +1,4 @@
-// What a token is drawn from.
+// Distributions that tokens are drawn from.
 #ifndef HYBRIDGE_NATIVE_DISTRIBUTION_H
 #define HYBRIDGE_NATIVE_DISTRIBUTION_H
 

@@ -15,7 +15,7 @@
 
 namespace hybridge {
 
-// How draft tokens are drawn: by noise in [0, 1), one number for each of them, from softmax(scores / temperature).
+// Draws draft tokens from softmax(scores / temperature) by noise in [0, 1), one number for each.
 struct Draws {
   std::vector<double> noise;
   double temperature;
@@ -52,7 +52,7 @@ inline Error add_scores(Drafted& drafted, std::span<const Array> outputs, int64_
   return count == 0 || width == static_cast<size_t>(vocab_size) ? Error::Ok : Error::InvalidProgram;
 }
 
-// What one call answers, up to the first token that the model does not know; a refusal is one.
+// Returns the draft tokens of a call, truncated at the first token id outside the vocabulary; a refusal is one.
 inline Result<Drafted> drafted(std::span<const Array> outputs, size_t limit, int64_t vocab_size) {
   if (outputs.size() < 2) return Error::InvalidProgram;
   const Array &tokens = outputs[0], &confidences = outputs[1];

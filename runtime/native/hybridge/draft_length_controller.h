@@ -19,7 +19,7 @@
 
 namespace hybridge {
 
-// How many tokens a block of `length` yields on average (Leviathan, Kalman, Matias, arXiv:2211.17192, equation 1).
+// Returns the tokens that a block of `length` yields on average (Leviathan, Kalman, Matias, arXiv:2211.17192, equation 1).
 inline double expected(size_t length, double acceptance) {
   const double a = std::min(acceptance, 0.999);
   return (1 - std::pow(a, static_cast<double>(length))) / (1 - a);
@@ -37,7 +37,7 @@ class RoundThroughput {
   // Counts the rounds less: a draft token that was only compared was right.
   void discount() { rounds_ *= FORGET; }
 
-  // Whether enough rounds were slower than plain decoding, in which a token takes `decode` seconds.
+  // True if enough rounds were slower than plain decoding, in which a token takes `decode` seconds.
   bool is_slower_than(double decode) const { return rounds_ >= ROUNDS && tokens_ * decode < seconds_; }
 
  private:
@@ -73,8 +73,8 @@ class DraftLengthController {
     return best;
   }
 
-  // How many draft tokens to verify, by the confidence in each that it is right if those before it are. The cost of proposing
-  // them is spent, whatever is verified; 0 means to decode.
+  // Returns the number of draft tokens to verify, by the confidence in each that it is right if those before it are. The cost of
+  // proposing them is spent, whatever is verified; 0 means to decode.
   size_t trim_draft(std::span<const double> confidences) const {
     if (fixed_ || !cost_.contains(1)) return confidences.size();
     std::vector<double> yields = {1.0};  // tokens of a round, by how many draft tokens are verified
@@ -86,7 +86,7 @@ class DraftLengthController {
     return *std::max_element(counts.begin(), counts.end(), [&](size_t one, size_t other) { return speed(one) < speed(other); });
   }
 
-  // How many of `count` draft tokens that are certainly right to verify: as many as are faster than decoding.
+  // Returns the number to verify of `count` draft tokens that are certainly right: as many as are faster than decoding.
   size_t tokens_worth_verifying(size_t count) {
     const size_t best = trim_draft(std::vector<double>(count, 1.0));
     passed_ += best < count;
@@ -150,7 +150,7 @@ class DraftLengthController {
   static constexpr size_t SHADOW_LENGTH = 3;
   // Weight of a judged draft token once one more was judged: the last twenty or so decide.
   static constexpr double FORGET = 0.95;
-  // How much faster than decoding a block must look by the average draft token: right ones come in runs, so it yields less.
+  // Factor by which a block must look faster than decoding by average acceptance: right tokens come in runs, so it yields less.
   static constexpr double MARGIN = 1.1;
   // Cost of one more token to verify, in decodes, while no block was measured.
   static constexpr double FIRST_STEP = 0.15;
@@ -160,7 +160,7 @@ class DraftLengthController {
   static constexpr size_t SOON = 8, EVERY = 50;
   // Plain rounds from one weighing to the next.
   static constexpr size_t PATIENCE = 4;
-  // How often tokens that are certainly right are decoded because blocks looked slow, until a block is measured again.
+  // Times that certainly right tokens are decoded because blocks looked slow, until a block is measured again.
   static constexpr size_t TRIED = 16;
 
   // The length with the most tokens a second, if each draft token is right with probability `acceptance`.
@@ -175,8 +175,8 @@ class DraftLengthController {
     return best;
   }
 
-  // What a round costs. The first one with a length is often slower, so most of what was expected stays; the machine now and
-  // then makes a round slower than it is, but never faster.
+  // Updates the cost of a round. The first one with a length is often slower, so most of the estimate stays; the machine now and
+  // then makes a round slower, but never faster.
   void measure(size_t length, double seconds) {
     if (length == 1 && since_plain_ > 0) {
       if (since_plain_ >= every_) every_ = std::min(2 * every_, EVERY);

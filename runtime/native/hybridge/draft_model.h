@@ -84,7 +84,7 @@ class DraftModel final : public Drafter {
 
   size_t max_seq_len() const { return static_cast<size_t>(session_->facts().max_seq_len); }
 
-  // Where in the text the draft's state is.
+  // Returns the position in the text of the draft's state.
   size_t position() const { return start_ + static_cast<size_t>(session_->length()); }
 
   // Brings the draft's state to the end of the text and keeps it, and the logits there.
@@ -103,7 +103,7 @@ class DraftModel final : public Drafter {
     return Error::Ok;
   }
 
-  // Whether the text goes on from what the slot keeps.
+  // Returns whether the text continues the slot's.
   bool continues(Tokens text) const {
     const Tokens mine = session_->tokens().first(kept_);
     return text.size() >= start_ + kept_ && std::equal(mine.begin(), mine.end(), text.begin() + static_cast<ptrdiff_t>(start_));

@@ -54,7 +54,7 @@ class HiddenStates {
   void shorten(size_t count) { unread_.resize(std::min(unread_.size(), count * width_)); }
   void clear() { unread_.clear(); }
 
-  // Of each of these rows the hidden states at `places`, [rows, places * width].
+  // Returns the hidden states at `places` of each of these rows, [rows, places * width].
   static Floats at(std::span<const float> rows, size_t row_width, std::span<const int64_t> places, size_t taps) {
     const size_t width = row_width / taps;
     Floats taken;

@@ -26,7 +26,7 @@ extern "C" {
 #pragma GCC visibility push(default)  // a library with these functions hides everything else
 #endif
 
-// Of this header; hybridge_version has that of what is linked or loaded.
+// Version of this header; hybridge_version returns that of the linked or loaded library.
 #define HYBRIDGE_VERSION "0.3.0"
 
 typedef uint64_t hybridge_model;
@@ -51,13 +51,13 @@ typedef enum hybridge_status {
   HYBRIDGE_NOT_FINITE = 12        // logits that are NaN or infinite
 } hybridge_status;
 
-// What a model was exported with; lengths in tokens. draft_len: most draft tokens of the drafter inside it, 0 without one.
+// Sizes of a model in tokens. draft_len: most draft tokens of the drafter inside it, 0 without one.
 typedef struct hybridge_info {
   int64_t max_seq_len, vocab_size, prefill_chunk, verify_len, snapshot_slots, draft_len;
 } hybridge_info;
 
-// Where draft tokens come from: nowhere, which is plain decoding; the text so far; the drafter inside the model, where a draft_len
-// of 0 makes that HYBRIDGE_INVALID_ARGUMENT; a smaller model, which is refused likewise where it has another vocab_size or no
+// Source of draft tokens: none, which is plain decoding; the text so far; the drafter inside the model, which is
+// HYBRIDGE_INVALID_ARGUMENT if draft_len is 0; a smaller model, which is refused likewise if it has another vocab_size or no
 // snapshot slot; or the caller's own function.
 typedef enum hybridge_drafter {
   HYBRIDGE_NO_DRAFTER = 0,
@@ -67,8 +67,8 @@ typedef enum hybridge_drafter {
   HYBRIDGE_CALLBACK_DRAFTER = 4
 } hybridge_drafter;
 
-// What a drafter sees: the whole text, whose last token is not committed yet; and hidden states that the model put out, float32
-// [rows, width], of the last `rows` tokens before that one, those since the last call; none unless it reads them.
+// Input of a drafter: the whole text, whose last token is not committed yet; and, if it reads them, hidden states of the model,
+// float32 [rows, width], of the last `rows` tokens before that one, those since the last call.
 typedef struct hybridge_context {
   const int64_t* text;
   size_t count;
@@ -96,8 +96,8 @@ typedef void (*hybridge_on_read)(size_t count, void* user);
 // Returns seconds, from wherever they are counted.
 typedef double (*hybridge_clock)(void* user);
 
-// How tokens are drawn, as in Python: a temperature of 0 is greedy, and what else is 0 is left out. Of the same seed comes the
-// same text, with every drafter; has_seed 0: a seed is drawn from the system, and drafters that can draw their tokens, too.
+// Sampling options, as in Python: a temperature of 0 is greedy, and any other 0 leaves the option out. A seed gives the same text
+// with every drafter; has_seed 0: the seed is drawn from the system, and drafters that can sample draw their tokens too.
 typedef struct hybridge_sampling {
   double temperature, top_p, min_p, repetition_penalty;
   size_t top_k;
@@ -160,23 +160,23 @@ typedef int (*hybridge_on_token)(int64_t token, void* user);
 const char* hybridge_version(void);
 const char* hybridge_status_text(hybridge_status status);
 
-// What the runtime logged in this thread while its last call failed, such as the names of operators that are missing: lines for
-// people, empty if it said nothing. Valid until the thread's next call of a function that answers with a status.
+// Returns what the runtime logged in this thread while its last call failed, such as the names of missing operators: lines for
+// people, empty if it logged nothing. Valid until the thread's next call of a function that answers with a status.
 const char* hybridge_failure(void);
 
-// Whether the runtime may print what it logs, as it does at first; 0 keeps it from that, in the whole process.
+// Switches printing of the runtime's log on, as it is at first, or off with 0, in the whole process.
 void hybridge_print_log(int wanted);
 
-// Whether the app links a kernel for an operator, such as "aten::add.out", or a backend: 1 or 0. What a program needs of both is
-// in its manifest.json. Null is 0.
+// Return 1 if the app links a kernel for an operator, such as "aten::add.out", or a backend; otherwise 0, and for null. A program's
+// manifest.json lists what it needs of both.
 int hybridge_has_operator(const char* name);
 int hybridge_has_backend(const char* name);
 
-// How many threads all sessions compute on, up to 1024; 0: one for each fast core, as it is where nobody chooses. Before a model
-// is opened: what is loaded keeps the threads that it finds then.
+// Sets the number of threads that all sessions compute on, up to 1024; 0: one for each fast core, the default. Call it before a
+// model is opened: a loaded model keeps the threads that it found.
 hybridge_status hybridge_set_threads(size_t count);
 
-// How many they compute on.
+// Returns that number.
 size_t hybridge_threads(void);
 
 // A model may be closed before its sessions, which keep the weights as long as they need them.
@@ -194,7 +194,7 @@ hybridge_status hybridge_model_info(hybridge_model model, hybridge_info* info);
 // for a capacity of 0.
 hybridge_status hybridge_model_eos_ids(hybridge_model model, int64_t* ids, size_t capacity, size_t* count);
 
-// Likewise the lengths that a verify runs in, ascending: a block of another length takes as long as the next of them.
+// Likewise the lengths of the verify methods, ascending: a block of another length takes as long as the next longer one.
 hybridge_status hybridge_model_verify_lens(hybridge_model model, int64_t* lengths, size_t capacity, size_t* count);
 
 // The buffers of a state, and the numbers of a call: named, in memory that is not the caller's own.
@@ -250,7 +250,7 @@ hybridge_status hybridge_session_close(hybridge_session session);
 // The committed tokens: their number in `count`, and the first `capacity` of them in `tokens`, which is null for a capacity of 0.
 hybridge_status hybridge_tokens(hybridge_session session, int64_t* tokens, size_t capacity, size_t* count);
 
-// Likewise the tokens that a slot keeps; none where it keeps nothing.
+// Likewise the tokens of a snapshot slot; none if it is empty.
 hybridge_status hybridge_slot_tokens(hybridge_session session, int64_t slot, int64_t* tokens, size_t capacity, size_t* count);
 
 // `logits` takes float32 [vocab_size] after the last token, of a verify [count, vocab_size] after each; null leaves them out.
@@ -276,8 +276,8 @@ hybridge_status hybridge_buffers(hybridge_session session, hybridge_array* buffe
 // until the session's next call.
 hybridge_status hybridge_hidden(hybridge_session session, const float** hidden, size_t* rows, size_t* width);
 
-// Whether those of all committed tokens are kept from now on until a drafter reads them: that of a generation with
-// HYBRIDGE_OWN_DRAFTER, behind which they are not kept any more, or one that reads_hidden.
+// Keeps the hidden states of all committed tokens from now on, or stops with 0, until a drafter reads them: that of a generation
+// with HYBRIDGE_OWN_DRAFTER, after which they are no longer kept, or one that reads_hidden.
 hybridge_status hybridge_keep_hidden(hybridge_session session, int wanted);
 
 // Draft tokens, none where the drafter's context is full, and its own estimate of each. Where they were drawn: scores [count, width]
@@ -337,7 +337,7 @@ hybridge_status hybridge_cache_add(hybridge_cache cache, hybridge_checkpoint che
 hybridge_status hybridge_cache_find(hybridge_cache cache, const int64_t* tokens, size_t count, hybridge_checkpoint* checkpoint);
 hybridge_status hybridge_cache_clear(hybridge_cache cache);
 
-// How many checkpoints it keeps, and their bytes; rows that several share count once.
+// Number of checkpoints in a cache, and their bytes; rows that several share count once.
 typedef struct hybridge_cached {
   size_t checkpoints, bytes;
 } hybridge_cached;
@@ -366,7 +366,8 @@ hybridge_status hybridge_begin(
 hybridge_status hybridge_next(hybridge_session session, int64_t* tokens, size_t capacity, size_t* given);
 hybridge_status hybridge_end(hybridge_session session, size_t taken, hybridge_generated* generated);
 
-// What was done so far, as `generated` of end, which may be null; and the draft tokens that were verified for the last tokens, whether they were forced.
+// Return the counts so far, as `generated` of end, which may be null; and the draft tokens that were verified for the last tokens,
+// with `forced` 1 if a grammar forced them.
 hybridge_status hybridge_progress(hybridge_session session, hybridge_generated* generated);
 hybridge_status hybridge_proposed(hybridge_session session, int64_t* tokens, size_t capacity, size_t* count, int* forced);
 

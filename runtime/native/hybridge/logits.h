@@ -1,4 +1,4 @@
-// What a session answers with.
+// The logits that a session returns.
 #ifndef HYBRIDGE_NATIVE_LOGITS_H
 #define HYBRIDGE_NATIVE_LOGITS_H
 
@@ -25,8 +25,8 @@ class Logits {
   size_t tokens_, vocabulary_;
 };
 
-// Whether all are numbers. By their bits, which no compiler's flag for fast arithmetic can argue away: a NaN and an infinity
-// have the largest exponent, so one largest value tells of all.
+// Returns whether all are finite. It looks at their bits, which no flag for fast arithmetic optimizes away: NaN and infinity have
+// the largest exponent, so the largest value decides.
 inline bool are_finite(std::span<const float> logits) {
   constexpr uint32_t MAGNITUDE = 0x7fffffff, INFINITE = 0x7f800000;
   uint32_t largest = 0;

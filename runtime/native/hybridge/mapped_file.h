@@ -53,7 +53,7 @@ class MappedFile final : public executorch::runtime::DataLoader {
   // Asked where the file was touched: whether its bytes are the same all the same. Without, they are taken for others.
   void ask(std::function<bool()> is_same) const { is_same_ = std::move(is_same); }
 
-  // Whether nobody has written to the file since: what is mapped changes with it, and ends where it was cut off.
+  // Returns whether the file is as it was: a mapping changes with its file, and ends where that is cut off.
   bool is_unchanged() const {
     const struct stat now = file_.status();
     const timespec time = changed(now), before = changed(opened_);

@@ -8,7 +8,7 @@
 
 namespace hybridge {
 
-// What a number is for; each use has numbers of its own for the same place.
+// The use of a random number; each use has numbers of its own for the same place.
 enum class Stream : uint64_t { draw = 0, accept = 1, draft = 2 };
 
 // SplitMix64's step (Steele, Lea, Flood 2014).

@@ -49,7 +49,7 @@ struct Array {
 using Numbers = std::vector<int64_t>;
 using Floats = std::vector<float>;
 
-// What goes into a method: a view for as long as the call lasts.
+// Views of a method's inputs, for the time of the call.
 inline Array input(const Numbers& values, Shape shape) {
   return {Type::Long, std::move(shape), const_cast<int64_t*>(values.data())};
 }
@@ -73,7 +73,7 @@ struct Facts {
   int64_t verify_len() const { return verify_lens.back(); }
   bool has_drafter() const { return !draft_blocks.empty(); }
 
-  // Whether sizes and places are what can be.
+  // Returns whether sizes and places are possible.
   bool are_sane() const {
     const auto within = [](int64_t value, int64_t lowest, int64_t highest) { return lowest <= value && value <= highest; };
     const auto is_tapped = [&](int64_t place) { return 0 <= place && place < taps; };
@@ -102,13 +102,13 @@ class Program {
   // All of them by name, in the program's order.
   const Names& names() const { return names_; }
 
-  // Those without which a longer text cannot be cut back to this one, the length among them.
+  // Names of the bounded buffers: those that a rollback must restore, the length among them.
   const Names& bounded() const { return bounded_; }
 
   // The memory of the whole state, in pieces.
   virtual std::vector<Bytes> memory() = 0;
 
-  // Whether its methods are still those that were opened.
+  // Returns whether the methods are still those that were opened.
   virtual bool is_unchanged() const { return true; }
 
   // The memory of a buffer that has to be there: its name is one of `names`.
@@ -127,7 +127,7 @@ class Program {
   Names names_, bounded_;
 };
 
-// What sessions are opened over: the weights, and what the program says of itself.
+// The weights and sizes that sessions share.
 class Model {
  public:
   // Maps model.pte of an artifact (hybridge/pte.h).

@@ -62,7 +62,7 @@ class PromptLookup final : public Drafter {
   // Two n-grams with one hash would propose a wrong token, which is allowed.
   static uint64_t hash(std::span<const int64_t> ngram) { return fnv1a(ngram.data(), ngram.size_bytes()); }
 
-  // What followed the latest earlier occurrence of the longest known ending of the text.
+  // Returns what followed the latest earlier occurrence of the longest known ending of the text.
   std::optional<Match> find(size_t limit) const {
     const std::span text(text_);
     for (size_t size = LONGEST; size >= SHORTEST; --size) {
@@ -74,7 +74,7 @@ class PromptLookup final : public Drafter {
     return std::nullopt;
   }
 
-  // Where the text ends before `limit` tokens, it repeats itself and so does the proposal.
+  // If the text ends before `limit` tokens, it repeats itself, and so does the proposal.
   static std::vector<int64_t> continued(std::span<const int64_t> found, size_t limit) {
     std::vector<int64_t> proposed;
     while (proposed.size() < limit) proposed.push_back(found[proposed.size() % found.size()]);

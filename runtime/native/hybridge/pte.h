@@ -49,7 +49,7 @@ class PteMethods final : public Program {
     return std::span<const Array>(outputs_);
   }
 
-  // What a constant method answers: one whole number or several.
+  // Returns the answer of a constant method: one integer or several.
   Result<std::vector<int64_t>> constants(std::string_view name) {
     const auto* method = ET_UNWRAP(run(name, {}));
     std::vector<int64_t> values;
@@ -96,7 +96,7 @@ class PteMethods final : public Program {
     return Error::Ok;
   }
 
-  // Whether each method answers, and with tensors alone: the runtime ends a process that takes another value for one.
+  // Returns whether each method has outputs, and only tensors: the runtime ends a process that takes another value for one.
   bool answer_with_tensors() const {
     return std::all_of(methods_.begin(), methods_.end(), [](const auto& entry) {
       const Method& method = entry.second;

@@ -30,7 +30,7 @@ class RowBuffer {
   RowBuffer(std::vector<Axis> places, const std::vector<Axis>& parts, size_t piece, size_t positions = 1)
       : places_(std::move(places)), pieces_(offsets(parts)), piece_(piece), positions_(positions) {}
 
-  // Whether all of it lies in so many bytes.
+  // Returns whether all of it lies within this number of bytes.
   bool fits(size_t bytes) const {
     if (piece_ == 0 || positions_ == 0 || pieces_.empty()) return false;
     size_t last = pieces_.back() + piece_;
@@ -43,7 +43,7 @@ class RowBuffer {
 
   size_t row_bytes() const { return pieces_.size() * piece_; }
 
-  // How many rows so many positions fill; no more than there are.
+  // Returns the number of rows that a number of positions fills, at most all.
   size_t filled(size_t length) const {
     size_t rows = 1;
     for (const Axis& axis : places_) rows *= axis.size;
@@ -64,7 +64,7 @@ class RowBuffer {
   }
 
  private:
-  // Of every index of the axes, in order.
+  // Returns the offset of every index of the axes, in order.
   static std::vector<size_t> offsets(const std::vector<Axis>& axes) {
     std::vector<size_t> all = {0};
     for (const Axis& axis : axes) {
@@ -121,7 +121,7 @@ class RowBuffers {
     return counts;
   }
 
-  // What a drafter has read of a text of so many tokens: all of it without one.
+  // Returns the number of tokens that the drafter has read of a text; all of them without a drafter.
   size_t drafted(size_t length) const {
     if (drafter_.empty()) return length;
     const auto counter = program_->buffer(drafter_);
@@ -143,7 +143,7 @@ class RowBuffers {
     if (drafter != bounded.end()) drafter_ = *drafter;
   }
 
-  // Whether it is neither bounded, nor of slots, nor staged.
+  // Returns whether a buffer has rows by position: it is not bounded, of slots or staged.
   bool has_rows(const std::string& name) const {
     const auto& bounded = program_->bounded();
     if (std::find(bounded.begin(), bounded.end(), name) != bounded.end()) return false;

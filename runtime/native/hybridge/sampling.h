@@ -32,7 +32,7 @@ struct Sampling {
   size_t top_k = 0;
   std::optional<uint64_t> seed = std::nullopt;
 
-  // Whether these make a distribution.
+  // Returns whether these options make a distribution.
   bool is_valid() const {
     const auto scales = [](double value) { return 1e-6 <= value && value <= 1e6; };
     return (temperature == 0 || scales(temperature)) && 0 < top_p && top_p <= 1 && 0 <= min_p && min_p <= 1 && scales(repetition_penalty);
@@ -52,7 +52,7 @@ class Sampler {
   bool is_greedy() const { return sampling_.temperature == 0; }
   double temperature() const { return sampling_.temperature; }
 
-  // Whether drafters draw their tokens, and say from what: with a seed the text depends on the seed alone.
+  // True if drafters draw their tokens and give the distribution; with a seed the text depends on the seed alone.
   bool draws_drafts() const { return !is_greedy() && !sampling_.seed; }
 
   // A number in [0, 1) that belongs to a place of the text; another stream has other ones.
@@ -78,7 +78,7 @@ class Sampler {
     return pick(rest.empty() ? p : rest, noise(text.size(), Stream::draw));  // empty: p is q, but for rounding
   }
 
-  // What the token behind `text` is drawn from, whatever the mask says; sums to 1. For a temperature above 0.
+  // Returns the distribution of the token after `text`, without the mask; it sums to 1. For a temperature above 0.
   Distribution distribution(std::span<const float> logits, std::span<const int64_t> text) {
     weigh(logits, text);
     Distribution p = candidates_;

@@ -86,9 +86,9 @@ class Session {
     if (cancelled != nullptr && *cancelled) return Error::InvalidState;
     const std::vector<Tokens> pieces = chunks(tokens);
     if (pieces.size() == 1) return extend_or_reset(tokens);
-    const auto kept = keep();
+    const auto kept = copy_bounded();
     auto logits = extend_in_order(pieces, cancelled, on_read);
-    if (!logits.ok()) take_back(kept);
+    if (!logits.ok()) roll_back(kept);
     return logits;
   }
 
@@ -121,7 +121,7 @@ class Session {
   // Hidden states of the last call's tokens, and of those that were committed and not read yet, where they are kept.
   const HiddenStates& hidden() const { return hidden_; }
 
-  // Whether hidden states of committed tokens are kept from now on, for a drafter to read. For a program that puts them out.
+  // Keeps hidden states of committed tokens from now on for a drafter to read, or stops; needs a program with taps.
   void keep_hidden(bool wanted) { hidden_.keep(wanted && facts().taps > 0); }
 
   // They were read.
@@ -194,7 +194,7 @@ class Session {
   // Goes on where `checkpoint` was made, bit for bit; the length. Slots are empty then. InvalidArgument for one of another model.
   Result<int64_t> resume(const Checkpoint& checkpoint) {
     if (checkpoint.model != model_->fingerprint()) return Error::InvalidArgument;
-    checkpoints_.put_back(checkpoint);
+    checkpoints_.restore(checkpoint);
     text_ = checkpoint.tokens();
     layout_.set_length(*program_, length());
     for (auto& slot : slots_) slot.clear();
@@ -232,7 +232,7 @@ class Session {
     return apply(std::move(*saved));
   }
 
-  // What was noted in the state that was loaded last.
+  // The note of the state that was loaded last.
   const std::string& note() const { return note_; }
 
   // The buffers of the state by name, where they are now: to look at.
@@ -273,15 +273,15 @@ class Session {
     return length();
   }
 
-  // What a prefill of several chunks needs to be taken back. Rows behind the length do not count, so that is the buffers that
-  // a snapshot would copy, and nothing for an empty state, which a reset brings back.
-  struct Kept {
+  // Copies of the bounded buffers, to roll back a prefill of several chunks. Rows past the length do not count, and an empty state
+  // needs none: a reset restores it.
+  struct RestoreBuffers {
     size_t length, hidden;
     std::vector<std::vector<uint8_t>> buffers;
   };
 
-  Kept keep() const {
-    Kept kept{text_.size(), hidden_.count(), {}};
+  RestoreBuffers copy_bounded() const {
+    RestoreBuffers kept{text_.size(), hidden_.count(), {}};
     if (text_.empty() && !has_slots_) return kept;
     for (const std::string& name : program_->bounded()) {
       const Bytes bytes = program_->bytes(name);
@@ -290,7 +290,7 @@ class Session {
     return kept;
   }
 
-  void take_back(const Kept& kept) {
+  void roll_back(const RestoreBuffers& kept) {
     if (kept.buffers.empty()) {
       (void)reset();
       return;
@@ -406,7 +406,7 @@ class Session {
     return logits;
   }
 
-  // How many calls changed the state, by its own count.
+  // Returns the number of calls that changed the state, by its own count.
   int64_t operations() {
     const int64_t* count = program_->number("operations");
     return count != nullptr ? *count : -1;
@@ -429,8 +429,8 @@ class Session {
     return *length == wanted && holds(wanted) ? Result<int64_t>(wanted) : Error::InvalidProgram;
   }
 
-  // Whether the program's state is of as many tokens. A caller's that fails in the middle, or answers with something else than it
-  // did, may leave another one: nothing but what puts a whole state in its place goes on there.
+  // Returns whether the program's state has this length. A caller's program that fails in the middle, or answers wrongly, may leave
+  // another one: then only calls that replace the whole state work.
   bool holds(int64_t length) {
     const int64_t* own = program_->number("length");
     return own != nullptr && *own == length;

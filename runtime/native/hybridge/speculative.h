@@ -43,7 +43,7 @@ auto timed(double& seconds, Call call) {
 // The tokens, at most `limit`, that come next whatever the model says; none where it has a choice.
 using Forced = std::function<std::vector<int64_t>(Tokens text, size_t limit)>;
 
-// How many of the proposed tokens, from the first on, may follow the text.
+// Returns the number of proposed tokens, from the first on, that may follow the text.
 using Fitting = std::function<size_t(Tokens text, Tokens proposed)>;
 
 // Called with each new token and the logits [V] that it was drawn from.
@@ -154,7 +154,7 @@ class Generator {
     now_ = Round();
     Proposal proposal = forced();
     now_.is_forced = !proposal.tokens.empty();
-    if (!now_.is_forced) proposal = worthwhile();
+    if (!now_.is_forced) proposal = paying_proposal();
     if (is_cancelled()) return Error::Ok;
     ET_CHECK_OK_OR_RETURN_ERROR(proposal.tokens.empty() ? decode() : verify(proposal));
     now_.proposed = std::move(proposal.tokens);
@@ -192,9 +192,9 @@ class Generator {
   size_t most() const { return std::min(options_.max_new_tokens - done_.tokens.size(), static_cast<size_t>(session_.room())); }
 
   // Draft tokens, as many as pay.
-  Proposal worthwhile() {
+  Proposal paying_proposal() {
     if (!may_draft()) return {};
-    if (drafter_->is_cheap()) return worthwhile_of_cheap(std::min(most(), longest_) - 1);
+    if (drafter_->is_cheap()) return cheap_proposal(std::min(most(), longest_) - 1);
     const size_t length = controller_.choose(most());
     if (length == 1 && controller_.wants_shadow()) propose_in_shadow();
     const double began = options_.clock();
@@ -204,7 +204,7 @@ class Generator {
     return proposal;
   }
 
-  Proposal worthwhile_of_cheap(size_t limit) {
+  Proposal cheap_proposal(size_t limit) {
     Proposal proposal = propose(limit);
     if (proposal.tokens.empty()) return {};
     const size_t length = controller_.choose(proposal.tokens.size() + 1, proposal.confidence);

@@ -34,7 +34,7 @@ class StateLayout {
   // Bytes of the whole state.
   size_t size() const { return size_; }
 
-  // Whether the program has what a saved state is checked by.
+  // Returns whether the program has the buffers that a saved state is checked by.
   bool is_whole() const {
     const auto slots = slot_names();
     const auto has = [this](const std::string& name) { return places_.contains(name); };
@@ -50,8 +50,7 @@ class StateLayout {
     }
   }
 
-  // Whether a program could have left this, of as many bytes as its own state. Other numbers index nothing: wrong ones give
-  // wrong logits.
+  // Returns whether a program could have left this state. Other numbers index nothing: wrong ones give wrong logits.
   bool allows(const SavedState& saved) const {
     const auto is_text = [&](const auto& text) {
       const auto known = [&](int64_t token) { return 0 <= token && token < facts_.vocab_size; };
@@ -63,7 +62,7 @@ class StateLayout {
            operations.size() == 1 && 0 <= operations[0] && operations[0] < MOST_OPERATIONS && allows_drafted(saved);
   }
 
-  // Whether a drafter can have read so many tokens, a number that is kept as float32, of a text of at most `longest`.
+  // Returns whether a drafter can have read this number of tokens, stored as float32, of a text of at most `longest`.
   static bool is_drafted(float value, size_t longest) {
     return value >= 0 && value <= static_cast<float>(longest) && std::floor(value) == value;
   }

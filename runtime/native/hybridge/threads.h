@@ -1,4 +1,4 @@
-// How many threads sessions compute on: the process's pool of ExecuTorch, and which cores are worth one.
+// The number of threads that sessions compute on: ExecuTorch's pool of the process, one for each fast core.
 //
 // ExecuTorch makes a thread for every core. On a phone, half of these are a third as fast as the others, and share their
 // memory: what waits for them is slower with them than without.
@@ -38,7 +38,7 @@ namespace hybridge {
 namespace threads {
 
 #if defined(__linux__)
-// How fast Linux says that a core is, in units that its others have as well; 0 where it says nothing.
+// Returns a core's relative speed by Linux; 0 if it gives none.
 inline int64_t speed(const std::string& cores, int core) {
   const std::string folder = cores + "/cpu" + std::to_string(core) + "/";
   for (const char* name : {"cpu_capacity", "cpufreq/cpuinfo_max_freq"}) {
@@ -49,7 +49,7 @@ inline int64_t speed(const std::string& cores, int core) {
 }
 #endif
 
-// Whether somebody has chosen a number.
+// True once a number was chosen.
 inline std::atomic<bool>& chosen() {
   static std::atomic<bool> any = false;
   return any;
@@ -61,8 +61,8 @@ inline void use(size_t count) {
 
 }  // namespace threads
 
-// How many cores of the fast kind, of at least half the fastest one's speed, this process may run on; 1 or more. `cores` is
-// where Linux describes them.
+// Returns the number of cores that this process may run on with at least half the fastest one's speed; 1 or more. `cores`:
+// Linux's description of them.
 inline size_t fast_cores([[maybe_unused]] const std::string& cores = "/sys/devices/system/cpu") {
 #if defined(__APPLE__)
   int count = 0;
@@ -81,20 +81,20 @@ inline size_t fast_cores([[maybe_unused]] const std::string& cores = "/sys/devic
   return std::max<size_t>(1, std::thread::hardware_concurrency());
 }
 
-// Has every session of this process compute on `count` threads; 0: on the fast cores, as it is where nobody chooses. Call it
-// before models are loaded: XNNPACK keeps the threads that it finds then.
+// Sets the threads of every session in this process; 0: one for each fast core, the default. Call it before models are loaded:
+// XNNPACK keeps the threads that it found.
 inline void set_threads(size_t count) {
   threads::chosen() = true;
   threads::use(count > 0 ? count : fast_cores());
 }
 
-// How many threads they compute on.
+// Returns the number of threads.
 inline size_t thread_count() {
   auto* pool = executorch::extension::threadpool::get_threadpool();
   return pool != nullptr ? pool->get_thread_count() : 1;
 }
 
-// What the first model does.
+// Sets the default threads when the first model is loaded, unless a number was chosen.
 inline void set_default_threads() {
   if (!threads::chosen().exchange(true)) threads::use(fast_cores());
 }

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from hybridge.export.profile import parts as bandwidth
+from hybridge.export.profile import parts
 
 
 class Bandwidth:
     """Measured again in every round, so that it sees the same noise as the engines."""
 
     def __init__(self) -> None:
-        self._memory = bandwidth.Bandwidth()
+        self._memory = parts.Bandwidth()
 
     def measure(self, threads: int) -> float:
         """Bytes per second, the median of three."""
