@@ -13,7 +13,7 @@ struct Rows {
 INLINE f32xr numbers(const float* row) { return keep(load<f32xr>(row)); }
 INLINE f32xr numbers(const half* row) { return to_float(load<f16xr>(row)); }
 
-// How many vectors of rows go with Q queries, so that sums fill half of the registers.
+// Returns the number of vectors of rows for Q queries, so that sums fill half of the registers.
 template <int Q>
 constexpr int AT_ONCE = std::min(TILE, REGISTERS / 2 / Q);
 

@@ -1,4 +1,4 @@
-// What attention over float32 and over int8 rows share: how the work is cut, what a token sees, and how parts are put together.
+// Shared by attention over float32 and int8 rows: dividing the work, the rows that a token sees, and merging partial results.
 //
 // A unit of work is up to QUERIES queries and a part of the rows: of one key/value head, or of several side by side, whose rows
 // are next to each other in memory. It walks over its rows in blocks that stay in the processor's cache, with a running maximum
@@ -44,7 +44,7 @@ struct Attention {
   int64_t end(int64_t token) const { return mask ? R : start + token + 1; }
   int64_t seen() const { return end(T - 1) - first(0); }
   int64_t row(int64_t at) const { return !ring ? at : R > ring && at >= start ? ring + at - start : at % ring; }
-  // How far the rows from position `at` on follow each other.
+  // Returns the number of consecutive rows from position `at` on.
   int64_t run(int64_t at) const { return !ring ? R : R > ring && at >= start ? start + T : std::min(at - at % ring + ring, R > ring ? start : start + T); }
 };
 
@@ -101,7 +101,7 @@ void in_tiles(int64_t count, const F& f) {
   if (count - i == 1) f(i, std::integral_constant<int, 1>());
 }
 
-// How the rows of all heads are cut into units.
+// Divides the rows of all heads into units.
 struct Cut {
   int64_t groups, heads, parts, part;  // of the queries of a head; side by side; of the rows; rows of a part, whole blocks
   float* sums = nullptr;
@@ -121,7 +121,7 @@ struct Cut {
         sums + index * QUERIES * (a.columns() + 2)};
   }
 
-  // What unit `part` of the rows has summed for a query of a key/value head.
+  // The partial sums of unit `part` of the rows for a query of a key/value head.
   Running running(const Attention& a, int64_t head, int64_t query, int64_t part) const {
     const Unit u = unit(a, (head / heads * groups + query / QUERIES) * parts + part);
     return Running(a, u, head % heads * u.count + query % QUERIES);

@@ -45,7 +45,7 @@ float weight(const float* row, int64_t begin, int64_t end, float top, float fact
 
 constexpr int64_t PART = 1024;
 
-// Where the running sum of the weights passes the share `noise` of all of it.
+// Returns the place at which the running sum of the weights passes the share `noise` of the total.
 int64_t drawn(const float* row, int64_t count, float noise, float factor, float top, double* sums) {
   const int64_t parts = (count + PART - 1) / PART;
   double total = 0.0;

@@ -44,7 +44,7 @@ struct Shape {
   int64_t key_head(int64_t head) const { return head / (heads / key_heads); }
 };
 
-// What some tokens are to one head, for all columns of its state alike. Rows are padded with zeros to whole vectors.
+// Inputs of some tokens for one head, the same for all columns of its state. Rows are padded with zeros to whole vectors.
 struct Tokens {
   explicit Tokens(int64_t most, int64_t K) : stride(padded(K)), memory(heap<float>(product(most + 1, 8 * stride + 2 * most + 2))) {
     if (!memory) return;
@@ -129,7 +129,7 @@ void read_tokens(Tokens& tokens, const float* mixed, const Gates& gates, const S
   read_decays(tokens, shape.by_channel);
 }
 
-// What the tokens do to each other: on_error and on_output.
+// Products between the tokens: on_error and on_output.
 void relate(Tokens& tokens) {
   const int64_t T = tokens.T, stride = tokens.stride;
   for (int64_t t = 0; t < T; ++t) {
@@ -356,7 +356,7 @@ Tensor& gated_delta_rule_out(KernelRuntimeContext& context, const Tensor& mixed,
   return out;
 }
 
-// Where a verify keeps what a commit needs: key [S, Hk, K], error [S, H, V], log decay [S, H] or [S, H, K], beta [S, H].
+// Buffers of a verify that a commit needs: key [S, Hk, K], error [S, H, V], log decay [S, H] or [S, H, K], beta [S, H].
 struct Staged {
   float *key, *error, *log_decay, *beta;
   void keep(const Tokens& tokens, const Shape& s, int64_t head) const {

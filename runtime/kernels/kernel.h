@@ -1,4 +1,4 @@
-// What every kernel needs of ExecuTorch: its types, threads of its pool, and views of tensors.
+// ExecuTorch for kernels: its types, threads of its pool, and views of tensors.
 #ifndef HYBRIDGE_KERNEL_H
 #define HYBRIDGE_KERNEL_H
 
@@ -62,7 +62,7 @@ bool is_kind(const executorch::runtime::EValue& value, const T*) { return value.
 template <typename T>
 bool is_kind(const executorch::runtime::EValue& value, const std::optional<T>*) { return value.isNone() || value.tryTo<T>().ok(); }
 
-// Whether a program calls a kernel with as many values as it takes (those that it returns may follow), and of their kinds.
+// Checks that a program calls a kernel with enough values (those that it returns may follow), and of the right kinds.
 template <typename R, typename... A>
 bool takes(R (*)(KernelRuntimeContext&, A...), executorch::runtime::Span<executorch::runtime::EValue*> values) {
   size_t i = 0;

@@ -43,7 +43,7 @@ struct Gates {
   }
 };
 
-// What some tokens are to one head, for all rows of its state alike. Keys and queries are padded with zeros to whole vectors.
+// Inputs of some tokens for one head, the same for all rows of its state; keys and queries are padded to whole vectors.
 struct Tokens {
   Tokens(int64_t most, const Shape& s) : stride((s.N + LANES - 1) / LANES * LANES), memory(heap<float>(product(most, 3 * stride + most + 3 + s.P))) {
     if (!memory) return;
@@ -178,7 +178,7 @@ struct Sizes {
     return is<float>(state, B, H, P, N) && is<float>(mixed, B, T, row) && holds<float>(rate, H) && groups > 0 && groups <= H &&
         H % groups == 0 && row == shape(T, groups, by_head).row();
   }
-  // What only outputs need: steps [B, T, X], read from `start` on, bias and skip [H], out [B, T, H P].
+  // Needed for outputs only: steps [B, T, X], read from `start` on, bias and skip [H], out [B, T, H P].
   bool agree(const std::optional<Tensor>& steps, const std::optional<Tensor>& bias, const std::optional<Tensor>& skip, int64_t start, const Tensor& out) {
     Size X;
     return is<float>(steps, B, T, X) && (!steps || fits(start, H, X)) && holds<float>(bias, H) && holds<float>(skip, H) &&

@@ -26,7 +26,7 @@ struct Product {
 
 constexpr int64_t SUMMED = 128;
 
-// How many of `left` tokens go together where sums are floats; registers do not hold more.
+// Returns how many of `left` tokens are multiplied together when sums are floats; registers hold no more.
 #if defined(__AVX512F__)
 constexpr int64_t float_tile_size(int64_t left) { return left >= 12 ? 12 : left >= 8 ? 8 : left; }
 #else
@@ -231,7 +231,7 @@ inline void panel_product(const Product& p, int64_t panel) {
   }
 }
 
-// What parallel() should take one panel for.
+// Work of one panel, for parallel().
 inline int64_t panel_cost(const Product& p) { return p.weight.bytes() * std::min<int64_t>(p.T, 4); }
 
 // Memory for the rounded x of any products over `tokens` tokens together. False where there is none.

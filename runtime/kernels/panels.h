@@ -1,4 +1,4 @@
-// How weights lie in memory: panels of 16 rows, one row a lane, so that a product needs no sum across lanes.
+// Layout of weights in memory: panels of 16 rows, one row a lane, so that a product needs no sum across lanes.
 //
 // 4 bits: uint8 [N / 16, K / 8, 64]; byte 4 lane + j of a block of 8 columns has column j in its low and 4 + j in its high half.
 // 5 and 6 bits: uint8 [N / 16, K / 32, 320] and [N / 16, K / 16, 192]. So many columns are a unit: the lower four bits of its
@@ -23,7 +23,7 @@ namespace hybridge::inline INSTRUCTION_SET {
 
 constexpr int64_t AHEAD = 1024;  // bytes: processors fetch what follows by themselves, but not beyond a page, and not soon enough
 
-// What a panel's numbers are: 4, 5, 6 or 8 bits, or one of these.
+// The format of a panel's numbers: 4, 5, 6 or 8 bits, or one of these.
 constexpr int TABLE = 1, HALF = 16, BFLOAT = 17, FLOAT = 32;
 
 constexpr int bits_of(int code) { return code == TABLE ? 4 : code == BFLOAT ? 16 : code; }
@@ -49,7 +49,7 @@ struct Factors {
     return f;
   }
 
-  // Those of one group and a register of rows, the first of them `lane`.
+  // The numbers of one group and a register of rows, the first of them `lane`.
   INLINE f32xr at(int64_t group, int lane) const {
     const uint8_t* bytes = numbers + group * LANES + lane;
     if (form == HALVES) return to_float(load<f16xr>(bytes + group * LANES + lane));
@@ -87,7 +87,7 @@ struct Panels {
     return p;
   }
 
-  // What is to be taken off a number of 4, 5 or 6 bits.
+  // Offset to subtract from a number of 4, 5 or 6 bits.
   int zero() const { return code == 4 || code == 5 || code == 6 ? minima.numbers ? 0 : 1 << (code - 1) : 0; }
 
   // A row's number before it is scaled, of less than 16 bits.
@@ -129,7 +129,7 @@ struct Panels {
 
 constexpr int64_t MOST_SUMMED = 1 << 17;  // products of a group's bytes: more would not fit a sum of 32 bits
 
-// What a program gives of a weight; all but the first may be missing.
+// The tensors of a weight; all but the first may be missing.
 struct Stored {
   const Tensor& packed;
   const std::optional<Tensor>& scales;

@@ -27,13 +27,13 @@
 
 namespace hybridge::inline INSTRUCTION_SET {
 
-// Where column k of token t is in a group of `columns` of a tile of T tokens.
+// Returns the place of column k of token t in a group of `columns` of a tile of T tokens.
 constexpr int64_t at(int64_t k, int64_t t, int64_t T, int64_t columns) {
   const int64_t width = together(T), first = k / width * width;
   return first * T + t * std::min(width, columns - first) + k - first;
 }
 
-// What is added to each weight before it is multiplied; the caller takes offset * sum of the token off.
+// Offset that is added to each weight before it is multiplied; the caller subtracts offset * sum of the token.
 inline int offset(const Panels& w) { return w.code == 8 || w.code == TABLE ? SIGNED : w.zero(); }
 
 }  // namespace hybridge::inline INSTRUCTION_SET

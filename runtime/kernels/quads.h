@@ -38,7 +38,7 @@ INLINE V upper_half(V v) {
 #endif
 }
 
-// What the table has at each number of 0..15.
+// Looks up the table at each number of 0..15.
 template <typename V>
 INLINE V look_up(V table, V numbers) {
   return by_register([](u8xr from, u8xr at) {
@@ -56,7 +56,7 @@ INLINE V look_up(V table, V numbers) {
   }, table, numbers);
 }
 
-// What numbers of a unit need beside their lower bits: the upper ones, or the table, in every 16 bytes.
+// The upper bits of a unit's numbers, or the table, in every 16 bytes.
 template <int Code, typename V>
 INLINE V beside(const uint8_t* unit, const int8_t* table) {
   if constexpr (Code == TABLE) {

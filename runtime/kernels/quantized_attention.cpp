@@ -82,7 +82,7 @@ INLINE void register_products(const int8_t* panels, const int8_t* next, int64_t 
       }
     }
   for (int n = 0; n < N; ++n)
-    // What is past 32 bits is gone again when the offset is taken off.
+    // An overflow of 32 bits is undone when the offset is subtracted.
     for (int i = 0; i < Q; ++i) store(out[n][i] + lane, (u32xr)(high[n][i] << 7) + (u32xr)low[n][i]);
 }
 
@@ -130,7 +130,7 @@ void weigh_rows(const int8_t* values, const int8_t* next, int64_t C, const int32
   for (; c < C; c += LANES) weigh_tiles<Q, 1>(values + c * ROWS, after(c), weights, steps, offsets, sums + c, width);
 }
 
-// What rounded weights of a block are worth.
+// Values of a block's rounded weights.
 struct Worth {
   float step;
   int32_t offset;
@@ -167,7 +167,7 @@ Worth soften(const Attention& a, const QuantizedRows& rows, const Unit& u, int64
   return {top / LARGEST, SIGNED_OFFSET * sum(whole)};
 }
 
-// Where the next block that a unit reads after this one begins.
+// Returns the start of the next block that a unit reads.
 int64_t next_block(const QuantizedRows& rows, const Unit& u, int64_t head, int64_t begin) {
   return head + 1 < u.head + u.heads ? rows.block(head + 1, begin) : rows.block(u.head, begin + ROWS < u.end ? begin + ROWS : begin);
 }

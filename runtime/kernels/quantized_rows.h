@@ -25,7 +25,7 @@ struct QuantizedRows {
 
   bool hold(int64_t D, int64_t V) const { return R > 0 && K == (D + 3) / 4 * 4 && C == (V + LANES - 1) / LANES * LANES; }
 
-  // Where a head's block with row `row` begins, in rows of that head.
+  // Returns the start of the head's block with row `row`, in rows of that head.
   int64_t block(int64_t head, int64_t row) const { return (row / BLOCK * G + head) * BLOCK; }
 
   int64_t key_at(int64_t head, int64_t row, int64_t d) const {

@@ -79,7 +79,7 @@ struct Sizes {
     return is<float>(x, B, T, C) && is<float>(steps, B, T, C) && is<float>(key, B, T, H, N) && C % H == 0 && is<float>(rate, C, N) &&
         holds<float>(state, product(B, C, N));
   }
-  // What only outputs need: bias and skip [C], query [B, T, H, N], out [B, T, C].
+  // Needed for outputs only: bias and skip [C], query [B, T, H, N], out [B, T, C].
   bool agree(const std::optional<Tensor>& bias, const Tensor& query, const Tensor& skip, const Tensor& out) {
     return holds<float>(bias, C) && is<float>(query, B, T, H, N) && holds<float>(skip, C) && is<float>(out, B, T, C);
   }

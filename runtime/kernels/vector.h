@@ -1,4 +1,4 @@
-// What the processor has instructions for and the compiler does not find by itself, over sixteen lanes (lanes.h).
+// Instructions that the compiler does not choose by itself, over sixteen lanes (lanes.h).
 #pragma once
 
 #include "lanes.h"
@@ -107,7 +107,7 @@ INLINE void store_bytes(int8_t* to, i32x16 v) {
 #endif
 }
 
-// Whole numbers or float16 as float32.
+// Converts integers or float16 to float32.
 template <typename V>
 INLINE auto to_float(V v) {
   return by_register([](auto part) {

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int MOST_DIMS = 8;
 
-// How far apart steps of each of the output's dimensions are in a tensor that is broadcast to it: 0 where it has one number.
+// Returns the strides of a tensor that is broadcast to the output's dimensions: 0 for a dimension of size one.
 using Strides = std::array<int64_t, MOST_DIMS>;
 
 bool strides_of(const Tensor& x, const Tensor& out, Strides& strides) {

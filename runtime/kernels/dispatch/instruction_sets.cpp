@@ -48,7 +48,7 @@ bool has_i8mm() { return has_dotprod() && has("hw.optional.arm.FEAT_I8MM"); }
 
 #elif defined(__linux__)
 
-// Of Linux's asm/hwcap.h, where old headers lack the last. ARMv8.2 has atomics and rounding doubling products as well.
+// From Linux's asm/hwcap.h, of which old versions lack the last. ARMv8.2 has atomics and rounding doubling products as well.
 constexpr unsigned long ATOMICS = 1 << 8, RDM = 1 << 12, DOTPROD = 1 << 20, I8MM = 1 << 13;
 
 bool has_dotprod() {
@@ -80,7 +80,7 @@ constexpr InstructionSet SETS[] = {
 #endif
 };
 
-// Whether this library has kernels for it: all of the above, unless an app's build has chosen some.
+// Returns whether this library has kernels for it: all of the above, unless an app's build has chosen some.
 bool is_compiled(const char* name) {
 #ifdef HYBRIDGE_INSTRUCTION_SETS
   for (const char* set : {HYBRIDGE_INSTRUCTION_SETS})

@@ -1,7 +1,7 @@
 // ExecuTorch's pool answers when each of its threads has been woken, has worked and has said so. A decode asks it a hundred times,
 // and waking a thread takes as long as a piece of work: on virtual machines 50 microseconds. Here nobody waits for a thread that
 // has not begun: it finds the work done, and sleeps on. And a thread that has just worked looks out for more before it sleeps.
-// Where other threads do not help (help.h), none is asked.
+// If other threads do not help (help.h), none is asked.
 #include "pool.h"
 
 #include <executorch/runtime/kernel/thread_parallel_interface.h>
@@ -24,7 +24,7 @@
 namespace hybridge {
 namespace {
 
-// How long a thread looks out for more work: longer than what a method does alone between two kernels.
+// Time that a thread waits for more work without sleeping: longer than a method computes alone between two kernels.
 constexpr auto LOOKOUT = std::chrono::microseconds(100);
 
 void pause() {
@@ -78,7 +78,7 @@ class Pool {
     job_ = &job;
     announce();
     job.work();
-    // Who comes from now on sees no job; who has seen it is counted. Either this sees the count, or they see no job.
+    // Later threads see no job, and earlier ones are counted: either this sees the count, or they see no job.
     job_ = nullptr;
     while (inside_ != 0) pause();
   }
