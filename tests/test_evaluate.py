@@ -18,7 +18,7 @@ TEXT = "def add(first, second):\n    return first + second\n" * 30
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def checkpoint_and_artifact(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A checkpoint and an artifact of it in 4 bits."""
     folder = tmp_path_factory.mktemp("evaluated")
     layers = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
@@ -30,16 +30,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "checkpoint", exported(folder / "checkpoint", options)
 
 
-def evaluate(made: tuple[Path, Path], *words: object) -> Result:
-    checkpoint, artifact = made
+def evaluate(checkpoint_and_artifact: tuple[Path, Path], *words: object) -> Result:
+    checkpoint, artifact = checkpoint_and_artifact
     return CliRunner().invoke(app, ["evaluate", str(artifact), "--against", str(checkpoint), *map(str, words)])
 
 
 @pytest.mark.slow
-def test_a_text_gives_figures_by_position(made: tuple[Path, Path], tmp_path: Path) -> None:
-    folder = made[0].parent
+def test_a_text_gives_figures_by_position(checkpoint_and_artifact: tuple[Path, Path], tmp_path: Path) -> None:
+    folder = checkpoint_and_artifact[0].parent
     done = evaluate(
-        made,
+        checkpoint_and_artifact,
         *("--text", folder / "text.txt", "--window", 80, "--tokens", 240, "--json"),
         *("--report", tmp_path / "r.json", "--plot", tmp_path / "kl.svg"),
     )
@@ -56,8 +56,8 @@ def test_a_text_gives_figures_by_position(made: tuple[Path, Path], tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_layers_are_measured_one_by_one(made: tuple[Path, Path]) -> None:
-    done = evaluate(made, "--tokens", 60, "--window", 60, "--layers", "--json")
+def test_layers_are_measured_one_by_one(checkpoint_and_artifact: tuple[Path, Path]) -> None:
+    done = evaluate(checkpoint_and_artifact, "--tokens", 60, "--window", 60, "--layers", "--json")
     assert done.exit_code == 0, done.output
     report = json.loads(done.stdout)
     costs = {each["name"]: each for each in report["layers"]}
@@ -69,15 +69,17 @@ def test_layers_are_measured_one_by_one(made: tuple[Path, Path]) -> None:
 
 
 @pytest.mark.slow
-def test_prompts_are_answered_and_shown_as_a_table(made: tuple[Path, Path]) -> None:
-    done = evaluate(made, "--prompts", made[0].parent / "prompts.txt", "--window", 40, "--layers")
+def test_prompts_are_answered_and_shown_as_a_table(checkpoint_and_artifact: tuple[Path, Path]) -> None:
+    done = evaluate(
+        checkpoint_and_artifact, "--prompts", checkpoint_and_artifact[0].parent / "prompts.txt", "--window", 40, "--layers"
+    )
     assert done.exit_code == 0, done.output
     assert "over 2 texts" in done.output
     assert "The weights that cost most" in done.output
 
 
 @pytest.mark.slow
-def test_what_cannot_be_measured_is_refused(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_what_cannot_be_measured_is_refused(checkpoint_and_artifact: tuple[Path, Path], tmp_path: Path) -> None:
     short, binary = tmp_path / "short.txt", tmp_path / "binary.txt"
     short.write_text("too short")
     binary.write_bytes(b"\xff\xfe\x00")
@@ -89,6 +91,6 @@ def test_what_cannot_be_measured_is_refused(made: tuple[Path, Path], tmp_path: P
         (("--text", short, "--prompts", short), "two kinds of texts"),
         (("--prompts", short, "--window", 5), "prompt 1 has 9 tokens, expected 1 to 4"),
     ):
-        done = evaluate(made, *words)
+        done = evaluate(checkpoint_and_artifact, *words)
         assert isinstance(done.exception, UsageError), (words, done.output)
         assert message in str(done.exception)

@@ -47,7 +47,7 @@ def program(model: Any, weights: MtpWeights) -> EagerProgram:
 
 
 @pytest.fixture(scope="module", params=[*FAMILIES])
-def made(request: pytest.FixtureRequest) -> tuple[MtpReference, Session]:
+def reference_and_session(request: pytest.FixtureRequest) -> tuple[MtpReference, Session]:
     model = lively(tiny_model(tiny_config(request.param, **FAMILIES[request.param])))
     weights = random_mtp(model)
     adapted, drafter = copy.deepcopy((model, weights))
@@ -74,8 +74,10 @@ def fed(session: Session, context: Context, tokens: list[int], last: int) -> Non
 
 
 @pytest.mark.parametrize("cuts", [(1,), (4, 5), (9, 10, 13), (12,), (16,), (1, 2, 3)])
-def test_guesses_are_those_of_the_chain_without_a_cache(made: tuple[MtpReference, Session], cuts: tuple[int, ...]) -> None:
-    reference, session = made
+def test_guesses_are_those_of_the_chain_without_a_cache(
+    reference_and_session: tuple[MtpReference, Session], cuts: tuple[int, ...]
+) -> None:
+    reference, session = reference_and_session
     session.reset()
     context = Context([], Sampling())
     start = 0
@@ -86,8 +88,8 @@ def test_guesses_are_those_of_the_chain_without_a_cache(made: tuple[MtpReference
         assert proposed(session, context) == [], "nothing new was committed since"
 
 
-def test_a_rejected_block_is_not_what_the_drafter_reads(made: tuple[MtpReference, Session]) -> None:
-    reference, session = made
+def test_a_rejected_block_is_not_what_the_drafter_reads(reference_and_session: tuple[MtpReference, Session]) -> None:
+    reference, session = reference_and_session
     session.reset()
     context = Context([], Sampling())
     fed(session, context, TOKENS[:6], TOKENS[6])
@@ -99,8 +101,8 @@ def test_a_rejected_block_is_not_what_the_drafter_reads(made: tuple[MtpReference
     assert proposed(session, context) == reference.chain([*TOKENS[:7], 50], 3)
 
 
-def test_a_restore_rolls_the_drafter_back_too(made: tuple[MtpReference, Session]) -> None:
-    reference, session = made
+def test_a_restore_rolls_the_drafter_back_too(reference_and_session: tuple[MtpReference, Session]) -> None:
+    reference, session = reference_and_session
     session.reset()
     context = Context([], Sampling())
     fed(session, context, TOKENS[:6], TOKENS[6])
@@ -113,8 +115,8 @@ def test_a_restore_rolls_the_drafter_back_too(made: tuple[MtpReference, Session]
     assert proposed(session, context) == reference.chain(TOKENS[:10], 3)
 
 
-def test_what_stands_behind_the_pairs_is_not_looked_at(made: tuple[MtpReference, Session]) -> None:
-    reference, session = made
+def test_what_stands_behind_the_pairs_is_not_looked_at(reference_and_session: tuple[MtpReference, Session]) -> None:
+    reference, session = reference_and_session
     session.reset()
     session.prefill(TOKENS[:3])
     hidden = session.hidden[:, session.hidden.shape[-1] // 2 :]
@@ -126,8 +128,8 @@ def test_what_stands_behind_the_pairs_is_not_looked_at(made: tuple[MtpReference,
     assert ((chances > 0) & (chances <= 1)).all()
 
 
-def test_a_slot_is_invalid_once_the_drafter_wrote_below_its_length(made: tuple[MtpReference, Session]) -> None:
-    _, session = made
+def test_a_slot_is_invalid_once_the_drafter_wrote_below_its_length(reference_and_session: tuple[MtpReference, Session]) -> None:
+    _, session = reference_and_session
     session.reset()
     session.prefill(TOKENS[:3])
     hidden = session.hidden
@@ -142,8 +144,8 @@ def test_a_slot_is_invalid_once_the_drafter_wrote_below_its_length(made: tuple[M
     assert session.restore(0) == 3
 
 
-def test_a_full_drafter_guesses_nothing_and_stays_as_it_is(made: tuple[MtpReference, Session]) -> None:
-    _, session = made
+def test_a_full_drafter_guesses_nothing_and_stays_as_it_is(reference_and_session: tuple[MtpReference, Session]) -> None:
+    _, session = reference_and_session
     session.reset()
     context = Context([], Sampling())
     fed(session, context, (TOKENS * 3)[:39], 7)
@@ -153,8 +155,8 @@ def test_a_full_drafter_guesses_nothing_and_stays_as_it_is(made: tuple[MtpRefere
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", [None, 3, 5])
-def test_greedy_text_is_the_same_with_it(made: tuple[MtpReference, Session], block: int | None) -> None:
-    _, session = made
+def test_greedy_text_is_the_same_with_it(reference_and_session: tuple[MtpReference, Session], block: int | None) -> None:
+    _, session = reference_and_session
     texts = []
     for drafter in (None, BlockDrafter(session)):
         session.reset()

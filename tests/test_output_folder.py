@@ -31,7 +31,7 @@ INTERRUPTIONS = [RuntimeError("bug"), ExportFailedError("no"), KeyboardInterrupt
 
 
 @pytest.fixture
-def old(tmp_path: Path) -> Path:
+def existing_artifact(tmp_path: Path) -> Path:
     """An artifact that is there already."""
     return written(tmp_path / "out", {MANIFEST: "old", "model.pte": "old"})
 
@@ -108,10 +108,10 @@ def test_an_interrupted_export_leaves_nothing(
 
 
 @pytest.mark.parametrize("error", INTERRUPTIONS, ids=repr)
-def test_an_interrupted_replacement_keeps_what_was_there(tmp_path: Path, old: Path, error: BaseException) -> None:
+def test_an_interrupted_replacement_keeps_what_was_there(tmp_path: Path, existing_artifact: Path, error: BaseException) -> None:
     before = tree(tmp_path)
     with pytest.raises(type(error)):
-        interrupt(old, error, force=True)
+        interrupt(existing_artifact, error, force=True)
     assert tree(tmp_path) == before
 
 
@@ -142,11 +142,11 @@ def test_force_replaces_an_artifact_and_an_empty_folder(tmp_path: Path, kind: st
     assert tree(tmp_path) == {"out": "", f"out/{MANIFEST}": "new"}
 
 
-def test_force_replaces_a_link_and_not_what_it_points_to(tmp_path: Path, old: Path) -> None:
+def test_force_replaces_a_link_and_not_what_it_points_to(tmp_path: Path, existing_artifact: Path) -> None:
     link = tmp_path / "link"
-    link.symlink_to(old)
+    link.symlink_to(existing_artifact)
     replace(link)
-    assert (old / MANIFEST).read_text() == "old"
+    assert (existing_artifact / MANIFEST).read_text() == "old"
     assert (link / MANIFEST).read_text() == "new"
     assert not link.is_symlink()
 
@@ -166,40 +166,42 @@ def existing(target: Path, kind: str) -> Path:
 
 
 def test_the_old_one_comes_back_where_the_new_one_cannot_be_put_there(
-    tmp_path: Path, old: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, existing_artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tree(tmp_path)
     failing_rename(monkeypatch, OSError(errno.EIO, "Input/output error"), lambda source, _: source.suffix == ".partial")
     with pytest.raises(OutputError, match=REFUSED[errno.EIO]):
-        replace(old)
+        replace(existing_artifact)
     assert tree(tmp_path) == before
 
 
 def test_an_old_one_that_cannot_be_moved_stays_and_nothing_else_does(
-    tmp_path: Path, old: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, existing_artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = tree(tmp_path)
-    failing_rename(monkeypatch, OSError(errno.EBUSY, "Device or resource busy"), lambda source, _: source == old)
+    failing_rename(monkeypatch, OSError(errno.EBUSY, "Device or resource busy"), lambda source, _: source == existing_artifact)
     with pytest.raises(OutputError, match="out cannot be written: Device or resource busy"):
-        replace(old)
+        replace(existing_artifact)
     assert tree(tmp_path) == before
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143)], ids=repr)
 def test_the_old_one_comes_back_after_an_interruption_between_the_renames(
-    tmp_path: Path, old: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+    tmp_path: Path, existing_artifact: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
     before = tree(tmp_path)
     failing_rename(monkeypatch, error, lambda source, _: source.suffix == ".partial")
     with pytest.raises(type(error)):
-        replace(old)
+        replace(existing_artifact)
     assert tree(tmp_path) == before
 
 
-def test_an_old_one_that_cannot_come_back_is_not_deleted(tmp_path: Path, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failing_rename(monkeypatch, OSError(errno.EIO, "Input/output error"), lambda _, target: target == old)
+def test_an_old_one_that_cannot_come_back_is_not_deleted(
+    tmp_path: Path, existing_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing_rename(monkeypatch, OSError(errno.EIO, "Input/output error"), lambda _, target: target == existing_artifact)
     with pytest.raises(OutputError):
-        replace(old)
+        replace(existing_artifact)
     assert [path.read_text() for path in tmp_path.rglob("model.pte")] == ["old"]
 
 
@@ -270,15 +272,15 @@ def test_a_killed_replacement_leaves_an_artifact_and_the_next_one_clears_up(tmp_
     assert int(done.stdout) > 60
 
 
-def test_a_replacement_is_one_step_where_the_system_can_do_it(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replacement_is_one_step_where_the_system_can_do_it(existing_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output_folder_module, "_replace_in_two_steps", None)
-    replace(old)
-    assert (old / MANIFEST).read_text() == "new"
+    replace(existing_artifact)
+    assert (existing_artifact / MANIFEST).read_text() == "new"
 
 
-def test_another_system_does_it_in_two(tmp_path: Path, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_system_does_it_in_two(tmp_path: Path, existing_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime_files, "_renameat2", lambda: None)
-    replace(old)
+    replace(existing_artifact)
     assert tree(tmp_path) == {"out": "", f"out/{MANIFEST}": "new"}
 
 
@@ -292,7 +294,9 @@ def test_two_writers_do_not_meet(tmp_path: Path) -> None:
     assert tree(tmp_path) == {"out": "", f"out/{MANIFEST}": "first"}
 
 
-def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path: Path, old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, existing_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A power cut must not leave the name of what was not written yet."""
     log: list[str] = []
     fsync, change = os.fsync, runtime_files.exchange
@@ -303,7 +307,7 @@ def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path: Path, old: P
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(output_folder_module, "exchange", lambda *paths: (log.append("exchanged"), change(*paths))[1])
-    replace(old)
+    replace(existing_artifact)
     assert log == [MANIFEST, ".out.partial", "exchanged", tmp_path.name]
 
 
@@ -368,8 +372,8 @@ def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
 
 def test_a_full_disk_is_explained_and_keeps_what_was_there(mount: Callable[..., Path]) -> None:
     disk = mount("size=64k")
-    old = written(disk / "out", {MANIFEST: "old"})
-    with pytest.raises(OutputError, match=REFUSED[errno.ENOSPC]), output_folder(old, force=True) as folder:
+    existing_artifact = written(disk / "out", {MANIFEST: "old"})
+    with pytest.raises(OutputError, match=REFUSED[errno.ENOSPC]), output_folder(existing_artifact, force=True) as folder:
         (folder / "model.pte").write_bytes(bytes(1 << 20))
     assert tree(disk) == {"out": "", f"out/{MANIFEST}": "old"}
 

@@ -24,7 +24,7 @@ def _closed() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def one() -> Iterator[Served]:
+def one_server() -> Iterator[Served]:
     with served() as running:
         yield running
 
@@ -40,8 +40,8 @@ def thinker() -> Iterator[Served]:
         yield running
 
 
-def test_an_answer_is_that_of_a_chat(one: Served) -> None:
-    said = client(one)
+def test_an_answer_is_that_of_a_chat(one_server: Served) -> None:
+    said = client(one_server)
     chat = said.chat.completions.create(
         model="babble", messages=[{"role": "system", "content": "be brief"}, *user("hello")], max_tokens=40
     )
@@ -58,9 +58,9 @@ def test_an_answer_is_that_of_a_chat(one: Served) -> None:
     assert again.output_text == same.choices[0].message.content
 
 
-def test_a_stream_adds_up_to_the_answer(one: Served) -> None:
-    whole = client(one).responses.create(model="babble", input="hello", max_output_tokens=30)
-    with client(one).responses.stream(model="babble", input="hello", extra_body={"max_output_tokens": 30}) as stream:
+def test_a_stream_adds_up_to_the_answer(one_server: Served) -> None:
+    whole = client(one_server).responses.create(model="babble", input="hello", max_output_tokens=30)
+    with client(one_server).responses.stream(model="babble", input="hello", extra_body={"max_output_tokens": 30}) as stream:
         events = list(stream)
         final = stream.get_final_response() if events[-1].type == "response.completed" else None
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == whole.output_text
@@ -99,8 +99,8 @@ class Number(BaseModel):
 
 def test_an_answer_fits_a_model_of_pydantics() -> None:
     template = TEMPLATE.replace(OPENING, OPENING + "<think>\n")
-    with speaker(lambda prompt: '<think>\nSeven\n</think>\n\n{"n": 7}', template) as one:
-        answer = client(one).responses.parse(model="babble", input="a", text_format=Number, max_output_tokens=200)
+    with speaker(lambda prompt: '<think>\nSeven\n</think>\n\n{"n": 7}', template) as one_server:
+        answer = client(one_server).responses.parse(model="babble", input="a", text_format=Number, max_output_tokens=200)
     assert answer.output_parsed == Number(n=7)
 
 
@@ -123,6 +123,6 @@ def test_what_is_not_supported_is_said(thinker: Served, what: str) -> None:
     assert says in answer["error"]["message"]
 
 
-def test_an_error_is_one_of_openais(one: Served) -> None:
+def test_an_error_is_one_of_openais(one_server: Served) -> None:
     with pytest.raises(openai.BadRequestError, match="leaves no room"):
-        client(one).responses.create(model="babble", input="a" * 700)
+        client(one_server).responses.create(model="babble", input="a" * 700)

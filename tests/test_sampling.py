@@ -334,7 +334,7 @@ BLOCKS = 1500
 
 
 @pytest.fixture(scope="module", params=["draft model", "dspark"])
-def pair(request: pytest.FixtureRequest) -> tuple[Session, Drafter]:
+def session_and_drafter(request: pytest.FixtureRequest) -> tuple[Session, Drafter]:
     """Trained ones, of whose tokens many are accepted."""
     folder = demo_folder()
     if request.param == "dspark":
@@ -346,8 +346,8 @@ def pair(request: pytest.FixtureRequest) -> tuple[Session, Drafter]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", SAMPLINGS[3:], ids=str)
-def test_the_same_noise_gives_the_same_text(pair: tuple[Session, Drafter], sampling: Sampling) -> None:
-    target, drafter = pair
+def test_the_same_noise_gives_the_same_text(session_and_drafter: tuple[Session, Drafter], sampling: Sampling) -> None:
+    target, drafter = session_and_drafter
     for noise in range(3):
         found = []
         for _ in range(2):
@@ -362,9 +362,9 @@ def test_the_same_noise_gives_the_same_text(pair: tuple[Session, Drafter], sampl
 
 
 @pytest.mark.slow
-def test_drawn_draft_tokens_leave_the_models_distribution(pair: tuple[Session, Drafter]) -> None:
+def test_drawn_draft_tokens_leave_the_models_distribution(session_and_drafter: tuple[Session, Drafter]) -> None:
     """Blocks of four, of whose tokens the first three are counted: rejected ones, accepted ones and those behind them."""
-    (target, drafter), sampling, stats = pair, Sampling(temperature=1.5, top_k=4), GenerationStats()
+    (target, drafter), sampling, stats = session_and_drafter, Sampling(temperature=1.5, top_k=4), GenerationStats()
     expected: dict[tuple[int, ...], float] = {}
     for way, chance in exact(remembered(target), tuple(UNSURE), sampling).items():
         ended = until_end(way, target.manifest.eos_ids)
@@ -388,9 +388,9 @@ def until_end(tokens: tuple[int, ...], ends: Collection[int]) -> tuple[int, ...]
 
 
 @pytest.mark.slow
-def test_with_a_seed_they_propose_their_best(pair: tuple[Session, Drafter]) -> None:
+def test_with_a_seed_they_propose_their_best(session_and_drafter: tuple[Session, Drafter]) -> None:
     """The text then is the same without a drafter."""
-    (target, drafter), sampling = pair, Sampling(temperature=0.8, seed=3)
+    (target, drafter), sampling = session_and_drafter, Sampling(temperature=0.8, seed=3)
     target.reset()
     plain = list(target.generate(CODE, max_new_tokens=50, sampling=sampling))
     target.reset()
@@ -418,8 +418,8 @@ class Multiples:
 
 
 @pytest.mark.slow
-def test_a_mask_decides_what_of_it_may_come(pair: tuple[Session, Drafter]) -> None:
-    target, drafter = pair
+def test_a_mask_decides_what_of_it_may_come(session_and_drafter: tuple[Session, Drafter]) -> None:
+    target, drafter = session_and_drafter
     for noise in range(5):
         target.reset()
         masked = target.generate(

@@ -33,7 +33,7 @@ def _closed() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def one() -> Iterator[Served]:
+def one_server() -> Iterator[Served]:
     with served() as running:
         yield running
 
@@ -41,18 +41,18 @@ def one() -> Iterator[Served]:
 # Texts
 
 
-def test_a_chat_is_what_the_model_says_alone(one: Served) -> None:
-    answer = client(one).chat.completions.create(model="babble", messages=user("hello"), max_tokens=40)
+def test_a_chat_is_what_the_model_says_alone(one_server: Served) -> None:
+    answer = client(one_server).chat.completions.create(model="babble", messages=user("hello"), max_tokens=40)
     assert answer.choices[0].message.content == alone(chat_tokens("hello"), 40)
     assert answer.choices[0].finish_reason in ("stop", "length")
     assert answer.usage is not None
     assert answer.usage.prompt_tokens == len(chat_tokens("hello"))
 
 
-def test_a_stream_has_the_same_text_and_says_what_was_counted(one: Served) -> None:
-    whole = client(one).chat.completions.create(model="babble", messages=user("stream"), max_tokens=50)
+def test_a_stream_has_the_same_text_and_says_what_was_counted(one_server: Served) -> None:
+    whole = client(one_server).chat.completions.create(model="babble", messages=user("stream"), max_tokens=50)
     chunks = list(
-        client(one).chat.completions.create(
+        client(one_server).chat.completions.create(
             model="babble", messages=user("stream"), max_tokens=50, stream=True, stream_options={"include_usage": True}
         )
     )
@@ -66,36 +66,36 @@ def test_a_stream_has_the_same_text_and_says_what_was_counted(one: Served) -> No
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_completion_goes_on_from_a_text_or_tokens(one: Served, stream: bool) -> None:
+def test_a_completion_goes_on_from_a_text_or_tokens(one_server: Served, stream: bool) -> None:
     prompt = "ab ab ab"
     for given in (prompt, BYTES.encode(prompt).ids):
-        answer: Any = client(one).completions.create(model="babble", prompt=given, max_tokens=30, stream=stream)
+        answer: Any = client(one_server).completions.create(model="babble", prompt=given, max_tokens=30, stream=stream)
         text = "".join(chunk.choices[0].text for chunk in answer) if stream else answer.choices[0].text
         assert text == alone(BYTES.encode(prompt).ids, 30)
 
 
-def test_sampling_follows_the_request(one: Served) -> None:
+def test_sampling_follows_the_request(one_server: Served) -> None:
     options: dict[str, Any] = {"temperature": 0.9, "top_p": 0.8, "seed": 5}
-    answer = client(one).chat.completions.create(
+    answer = client(one_server).chat.completions.create(
         model="babble", messages=user("draw"), max_tokens=40, extra_body={"top_k": 7, "min_p": 0.05}, **options
     )
     sampling = Sampling(top_k=7, min_p=0.05, **options)
     assert answer.choices[0].message.content == alone(chat_tokens("draw"), 40, sampling=sampling)
 
 
-def test_a_text_ends_at_its_length_or_before_a_stop_string(one: Served) -> None:
+def test_a_text_ends_at_its_length_or_before_a_stop_string(one_server: Served) -> None:
     asked = next(text for text in ("stop", "halt", "end", "enough") if len(alone(chat_tokens(text), 40)) > 8)
     plain = alone(chat_tokens(asked), 40)
     stop = plain[3:5]
-    cut = client(one).chat.completions.create(model="babble", messages=user(asked), max_tokens=40, stop=[stop, "\n\n"])
+    cut = client(one_server).chat.completions.create(model="babble", messages=user(asked), max_tokens=40, stop=[stop, "\n\n"])
     assert cut.choices[0].message.content == plain[: plain.find(stop)]
     assert cut.choices[0].finish_reason == "stop"
-    short = client(one).chat.completions.create(model="babble", messages=user(asked), max_completion_tokens=2)
+    short = client(one_server).chat.completions.create(model="babble", messages=user(asked), max_completion_tokens=2)
     assert (short.choices[0].finish_reason, short.choices[0].message.content) == ("length", plain[:2])
 
 
-def test_probabilities_are_the_models(one: Served) -> None:
-    answer = client(one).chat.completions.create(
+def test_probabilities_are_the_models(one_server: Served) -> None:
+    answer = client(one_server).chat.completions.create(
         model="babble", messages=user("sure?"), max_tokens=12, logprobs=True, top_logprobs=3
     )
     assert answer.choices[0].logprobs is not None
@@ -111,30 +111,30 @@ def test_probabilities_are_the_models(one: Served) -> None:
         assert [each.logprob for each in entry.top_logprobs] == pytest.approx(wanted.topk(3).values.tolist(), abs=1e-5)
         assert entry.logprob == entry.top_logprobs[0].logprob, "greedy"
         text.append(token)
-    old = client(one).completions.create(model="babble", prompt="ab", max_tokens=6, logprobs=2)
+    old = client(one_server).completions.create(model="babble", prompt="ab", max_tokens=6, logprobs=2)
     assert old.choices[0].logprobs is not None
     assert old.choices[0].logprobs.tokens is not None
     assert "".join(old.choices[0].logprobs.tokens).startswith(old.choices[0].text)
 
 
 def test_a_conversation_is_not_read_twice() -> None:
-    with served() as one:
+    with served() as one_server:
         told = "a long story " * 20
-        first = client(one).chat.completions.create(model="babble", messages=user(told), max_tokens=20)
+        first = client(one_server).chat.completions.create(model="babble", messages=user(told), max_tokens=20)
         said = first.choices[0].message.content or ""
-        client(one).chat.completions.create(model="babble", messages=user("something else"), max_tokens=5)
-        before = one.read
+        client(one_server).chat.completions.create(model="babble", messages=user("something else"), max_tokens=5)
+        before = one_server.read
         turns = [*user(told), {"role": "assistant", "content": said}, *user("and then?")]
-        second = client(one).chat.completions.create(model="babble", messages=turns, max_tokens=20)
+        second = client(one_server).chat.completions.create(model="babble", messages=turns, max_tokens=20)
         assert second.choices[0].message.content == alone(chat_tokens(told, said, "and then?"), 20)
         assert second.usage is not None
         assert second.usage.prompt_tokens_details is not None
         cached = second.usage.prompt_tokens_details.cached_tokens
         assert cached is not None
         assert cached >= len(chat_tokens(told)) + len(said) - 1
-        assert one.read - before <= second.usage.total_tokens - cached + 4 * second.usage.completion_tokens
+        assert one_server.read - before <= second.usage.total_tokens - cached + 4 * second.usage.completion_tokens
         edited = [*turns[:2], *user("no, tell another")]
-        third = client(one).chat.completions.create(model="babble", messages=edited, max_tokens=20)
+        third = client(one_server).chat.completions.create(model="babble", messages=edited, max_tokens=20)
         assert third.choices[0].message.content == alone(chat_tokens(told, said, "no, tell another"), 20)
         assert third.usage is not None
         assert third.usage.prompt_tokens_details is not None
@@ -142,11 +142,11 @@ def test_a_conversation_is_not_read_twice() -> None:
 
 
 def test_the_system_prompt_is_shared_between_conversations() -> None:
-    with served(sessions=1) as one:
+    with served(sessions=1) as one_server:
         system = [{"role": "system", "content": "be brief and kind " * 5}]
         cached = []
         for text in ("one", "two"):
-            answer = client(one).chat.completions.create(model="babble", messages=[*system, *user(text)], max_tokens=4)
+            answer = client(one_server).chat.completions.create(model="babble", messages=[*system, *user(text)], max_tokens=4)
             assert answer.usage is not None
             assert answer.usage.prompt_tokens_details is not None
             cached.append(answer.usage.prompt_tokens_details.cached_tokens)
@@ -156,7 +156,7 @@ def test_the_system_prompt_is_shared_between_conversations() -> None:
 
 def test_a_message_of_a_history_that_was_sent_whole_is_edited_without_reading_what_stands_before_it() -> None:
     """Checkpoints stood at multiples of 512 alone where the history was not built by this server."""
-    with served(sessions=1) as one:
+    with served(sessions=1) as one_server:
         history = [
             *user("tell " * 40),
             {"role": "assistant", "content": "abc " * 20},
@@ -164,7 +164,7 @@ def test_a_message_of_a_history_that_was_sent_whole_is_edited_without_reading_wh
             {"role": "assistant", "content": "cba"},
             *user("end"),
         ]
-        ask_for = client(one).chat.completions.create
+        ask_for = client(one_server).chat.completions.create
         ask_for(model="babble", messages=history, max_tokens=4)
         edited = [*history[:2], *user("no, something else")]
         answer = ask_for(model="babble", messages=edited, max_tokens=20)
@@ -175,12 +175,12 @@ def test_a_message_of_a_history_that_was_sent_whole_is_edited_without_reading_wh
         assert cached >= len(chat_tokens("tell " * 40, "abc " * 20)) - 20
 
 
-def test_draft_tokens_are_counted(one: Served) -> None:
+def test_draft_tokens_are_counted(one_server: Served) -> None:
     prompt = "abcd " * 30
-    answer = client(one).completions.create(model="babble", prompt=prompt, max_tokens=200)
+    answer = client(one_server).completions.create(model="babble", prompt=prompt, max_tokens=200)
     assert answer.usage is not None
     assert answer.usage.completion_tokens_details is not None
-    status, text = ask(one, "/metrics", method="GET")
+    status, text = ask(one_server, "/metrics", method="GET")
     assert status == 200
     assert float(re.findall(r"(?m)^hybridge_generated_tokens_total (\S+)$", text)[0]) >= answer.usage.completion_tokens
 
@@ -191,20 +191,22 @@ def test_draft_tokens_are_counted(one: Served) -> None:
 @pytest.mark.parametrize("cache_bytes", [0, 3000, 1 << 20])
 def test_clients_that_come_and_go_each_get_their_own_text(cache_bytes: int) -> None:
     wrong: list[str] = []
-    with served(sessions=3, cache_bytes=cache_bytes) as one:
+    with served(sessions=3, cache_bytes=cache_bytes) as one_server:
 
         def talk(seed: int) -> None:
             rng = random.Random(seed)
             for _ in range(8):
                 text, most = "".join(rng.choices("abc ", k=rng.randint(1, 60))), rng.randint(1, 30)
                 if rng.random() < 0.3:
-                    with client(one).completions.create(model="babble", prompt=text, max_tokens=200, stream=True) as chunks:
+                    with client(one_server).completions.create(
+                        model="babble", prompt=text, max_tokens=200, stream=True
+                    ) as chunks:
                         next(iter(chunks))
                 elif rng.random() < 0.2:
-                    status, _ = ask(one, "/v1/completions", "{" * rng.randint(1, 9))
+                    status, _ = ask(one_server, "/v1/completions", "{" * rng.randint(1, 9))
                     wrong.extend([] if status == 400 else [f"{status}"])
                 else:
-                    answer = client(one).completions.create(model="babble", prompt=text, max_tokens=most)
+                    answer = client(one_server).completions.create(model="babble", prompt=text, max_tokens=most)
                     if answer.choices[0].text != alone(BYTES.encode(text).ids, most):
                         wrong.append(text)
 
@@ -213,18 +215,18 @@ def test_clients_that_come_and_go_each_get_their_own_text(cache_bytes: int) -> N
             thread.start()
         for thread in threads:
             thread.join()
-        one.wait_for("running", 0)
-        assert one.gauge("waiting") == 0
-        assert one.gauge("cache_bytes") <= cache_bytes
+        one_server.wait_for("running", 0)
+        assert one_server.gauge("waiting") == 0
+        assert one_server.gauge("cache_bytes") <= cache_bytes
     assert wrong == []
 
 
 def test_two_conversations_take_turns() -> None:
-    with served(sessions=2, seconds=0.004, drafters=False) as one:
+    with served(sessions=2, seconds=0.004, drafters=False) as one_server:
         seen: list[str] = []
 
         def listen(name: str) -> None:
-            for _ in client(one).completions.create(
+            for _ in client(one_server).completions.create(
                 model="babble", prompt=name, max_tokens=40, stream=True, temperature=3, seed=1
             ):
                 seen.append(name)  # noqa: PERF401  the other thread does, too
@@ -240,45 +242,53 @@ def test_two_conversations_take_turns() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_goes_away_ends_its_generation(stream: bool) -> None:
-    with served(sessions=1, seconds=0.01, drafters=False) as one:
+    with served(sessions=1, seconds=0.01, drafters=False) as one_server:
         body = {"prompt": "ab", "max_tokens": 500, "stream": stream, "temperature": 5, "seed": 3}
-        connection = http.client.HTTPConnection(urlsplit(one.url).netloc)
+        connection = http.client.HTTPConnection(urlsplit(one_server.url).netloc)
         connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse() if stream else None
-        one.wait_for("running", 1)
+        one_server.wait_for("running", 1)
         if response is not None:
             response.read(10)
             response.close()
         connection.close()
-        one.wait_for("running", 0, seconds=2)
-        assert client(one).completions.create(model="babble", prompt="abc", max_tokens=5).choices[0].text == alone(
+        one_server.wait_for("running", 0, seconds=2)
+        assert client(one_server).completions.create(model="babble", prompt="abc", max_tokens=5).choices[0].text == alone(
             [97, 98, 99], 5
         )
 
 
 def test_more_than_may_wait_are_refused() -> None:
-    with served(sessions=1, seconds=0.02, queue=1, drafters=False) as one:
-        busy = [client(one).completions.create(model="babble", prompt="ab", max_tokens=500, stream=True, temperature=5, seed=3)]
-        threads = [threading.Thread(target=lambda: client(one).completions.create(model="babble", prompt="b", max_tokens=2))]
+    with served(sessions=1, seconds=0.02, queue=1, drafters=False) as one_server:
+        busy = [
+            client(one_server).completions.create(
+                model="babble", prompt="ab", max_tokens=500, stream=True, temperature=5, seed=3
+            )
+        ]
+        threads = [
+            threading.Thread(target=lambda: client(one_server).completions.create(model="babble", prompt="b", max_tokens=2))
+        ]
         threads[0].start()
-        one.wait_for("waiting", 1)
+        one_server.wait_for("waiting", 1)
         with pytest.raises(openai.RateLimitError, match="wait already"):
-            client(one).completions.create(model="babble", prompt="c", max_tokens=2)
+            client(one_server).completions.create(model="babble", prompt="c", max_tokens=2)
         busy[0].close()
         threads[0].join()
 
 
 def test_a_request_takes_no_longer_than_it_may() -> None:
-    with served(sessions=1, seconds=0.02, limits=Limits(seconds=0.3)) as one:
+    with served(sessions=1, seconds=0.02, limits=Limits(seconds=0.3)) as one_server:
         with pytest.raises(openai.APIStatusError, match="longer than the server allows") as caught:
-            client(one).completions.create(model="babble", prompt="ab", max_tokens=500, temperature=5, seed=3)
+            client(one_server).completions.create(model="babble", prompt="ab", max_tokens=500, temperature=5, seed=3)
         assert caught.value.status_code == 408
 
 
 def test_times_are_not_waited_for() -> None:
     """A server that is told to end while it computes ends soon."""
-    with served(sessions=1, seconds=0.01, drafters=False) as one:
-        chunks = client(one).completions.create(model="babble", prompt="a", max_tokens=500, stream=True, temperature=5, seed=2)
+    with served(sessions=1, seconds=0.01, drafters=False) as one_server:
+        chunks = client(one_server).completions.create(
+            model="babble", prompt="a", max_tokens=500, stream=True, temperature=5, seed=2
+        )
         next(iter(chunks))
         began = time.monotonic()
         chunks.close()

@@ -34,7 +34,7 @@ def _closed() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def one() -> Iterator[Served]:
+def one_server() -> Iterator[Served]:
     with served() as running:
         yield running
 
@@ -67,30 +67,30 @@ BAD: dict[str, tuple[Any, int, str]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_bad_request_is_told_why(one: Served, what: str) -> None:
+def test_a_bad_request_is_told_why(one_server: Served, what: str) -> None:
     body, status, says = BAD[what]
-    got, answer = ask(one, "/v1/chat/completions", body)
+    got, answer = ask(one_server, "/v1/chat/completions", body)
     assert (got, set(answer["error"])) == (status, {"message", "type", "param", "code"}), answer
     assert says in answer["error"]["message"]
 
 
-def test_wrong_tokens_and_an_empty_prompt_are_refused(one: Served) -> None:
+def test_wrong_tokens_and_an_empty_prompt_are_refused(one_server: Served) -> None:
     for prompt, says in (([999], "outside the vocabulary"), ("", "empty"), ([], "prompt"), (["a", "b"], "prompt")):
-        status, answer = ask(one, "/v1/completions", {"prompt": prompt, "stream": True})
+        status, answer = ask(one_server, "/v1/completions", {"prompt": prompt, "stream": True})
         assert status == 400
         assert says in answer["error"]["message"]
 
 
 def test_paths_methods_kinds_and_sizes_are_checked() -> None:
-    with served(limits=Limits(body=1000)) as one:
-        assert ask(one, "/v1/nothing", method="GET")[0] == 404
-        assert ask(one, "/v1/models", {})[0] == 405
-        assert ask(one, "/v1/completions", "prompt=a", {"Content-Type": "application/x-www-form-urlencoded"})[0] == 415
-        assert ask(one, "/v1/completions", {"prompt": "a" * 2000})[0] == 413
-        assert ask(one, "/health", method="GET") == (200, {"status": "ok"})
-        assert [each.id for each in client(one).models.list()] == ["babble"]
-        assert client(one).models.retrieve("babble").owned_by == "hybridge"
-        with socket.create_connection(urlsplit(one.url).netloc.split(":")) as raw:  # a body without a length
+    with served(limits=Limits(body=1000)) as one_server:
+        assert ask(one_server, "/v1/nothing", method="GET")[0] == 404
+        assert ask(one_server, "/v1/models", {})[0] == 405
+        assert ask(one_server, "/v1/completions", "prompt=a", {"Content-Type": "application/x-www-form-urlencoded"})[0] == 415
+        assert ask(one_server, "/v1/completions", {"prompt": "a" * 2000})[0] == 413
+        assert ask(one_server, "/health", method="GET") == (200, {"status": "ok"})
+        assert [each.id for each in client(one_server).models.list()] == ["babble"]
+        assert client(one_server).models.retrieve("babble").owned_by == "hybridge"
+        with socket.create_connection(urlsplit(one_server.url).netloc.split(":")) as raw:  # a body without a length
             chunk = b"3e8\r\n" + b"a" * 1000 + b"\r\n"
             head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             raw.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 3)
@@ -98,33 +98,33 @@ def test_paths_methods_kinds_and_sizes_are_checked() -> None:
 
 
 def test_the_key_is_asked_for() -> None:
-    with served(key="secret") as one:
+    with served(key="secret") as one_server:
         for wrong in ("", "secre", "secret2", "s€cret".encode().decode("latin-1")):
-            status, answer = ask(one, "/v1/models", headers={"Authorization": f"Bearer {wrong}"}, method="GET")
+            status, answer = ask(one_server, "/v1/models", headers={"Authorization": f"Bearer {wrong}"}, method="GET")
             assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
         with pytest.raises(openai.AuthenticationError):
-            client(one).models.list()
-        assert len(client(one, "secret").models.list().data) == 1
-        assert ask(one, "/health", method="GET")[0] == 200
-        assert ask(one, "/metrics", method="GET")[0] == 401
+            client(one_server).models.list()
+        assert len(client(one_server, "secret").models.list().data) == 1
+        assert ask(one_server, "/health", method="GET")[0] == 200
+        assert ask(one_server, "/metrics", method="GET")[0] == 401
 
 
-def test_a_web_page_gets_nothing_unless_it_is_named(one: Served) -> None:
-    assert ask(one, "/v1/models", headers={"Host": "evil.example"}, method="GET")[0] == 403
+def test_a_web_page_gets_nothing_unless_it_is_named(one_server: Served) -> None:
+    assert ask(one_server, "/v1/models", headers={"Host": "evil.example"}, method="GET")[0] == 403
     origin = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
-    assert ask(one, "/v1/completions", headers=origin, method="OPTIONS")[0] == 405
+    assert ask(one_server, "/v1/completions", headers=origin, method="OPTIONS")[0] == 405
     with served(origins=["https://page.example"]) as other:
         assert ask(other, "/v1/completions", headers=origin, method="OPTIONS")[0] == 200
         strange = {**origin, "Origin": "https://evil.example"}
         assert ask(other, "/v1/completions", headers=strange, method="OPTIONS")[0] == 400
 
 
-def test_texts_are_not_logged(one: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_not_logged(one_server: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("it was told a secret")
 
-    monkeypatch.setattr(one.server.prompts, "render", broken)
-    status, answer = ask(one, "/v1/chat/completions", {"messages": user("a secret")})
+    monkeypatch.setattr(one_server.server.prompts, "render", broken)
+    status, answer = ask(one_server, "/v1/chat/completions", {"messages": user("a secret")})
     assert status == 500
     assert "RuntimeError" in caplog.text
     assert "secret" not in caplog.text + json.dumps(answer)

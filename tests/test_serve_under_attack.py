@@ -39,23 +39,23 @@ def _closed() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def one() -> Iterator[Served]:
+def one_server() -> Iterator[Served]:
     with served() as running:
         yield running
 
 
-def opened(one: Served, sent: bytes) -> socket.socket:
+def opened(one_server: Served, sent: bytes) -> socket.socket:
     """A connection over which something was sent."""
-    host, _, port = urlsplit(one.url).netloc.rpartition(":")
+    host, _, port = urlsplit(one_server.url).netloc.rpartition(":")
     connection = socket.create_connection((host, int(port)), timeout=10)
     connection.sendall(sent)
     return connection
 
 
-def healthy(one: Served) -> float:
+def healthy(one_server: Served) -> float:
     """The seconds that it takes to be told that all is well."""
     begun = time.monotonic()
-    assert ask(one, "/health", method="GET") == (200, {"status": "ok"})
+    assert ask(one_server, "/health", method="GET") == (200, {"status": "ok"})
     return time.monotonic() - begun
 
 
@@ -63,13 +63,13 @@ def healthy(one: Served) -> float:
 
 
 @pytest.mark.parametrize("line", [b"GET /\r\n", b"GET / HTTP/0.9\r\n", b"\r\nnonsense\n"])
-def test_what_is_no_line_of_http_1_is_refused_at_once(one: Served, line: bytes) -> None:
-    with opened(one, line) as connection:
+def test_what_is_no_line_of_http_1_is_refused_at_once(one_server: Served, line: bytes) -> None:
+    with opened(one_server, line) as connection:
         assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_head_in_pieces_is_a_head(one: Served) -> None:
-    with opened(one, b"GET /hea") as connection:
+def test_a_head_in_pieces_is_a_head(one_server: Served) -> None:
+    with opened(one_server, b"GET /hea") as connection:
         for piece in (b"lth HTTP/1.1\r\n", b"Host: localhost\r\n", b"\r\n"):
             time.sleep(0.02)
             connection.sendall(piece)
@@ -79,11 +79,13 @@ def test_a_head_in_pieces_is_a_head(one: Served) -> None:
 @pytest.mark.parametrize(
     "sent", [b"", b"GET / HTTP/1.1\r\nHost: a", b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\na"]
 )
-def test_a_request_that_does_not_come_is_not_waited_for(one: Served, sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_that_does_not_come_is_not_waited_for(
+    one_server: Served, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor is the rest of one that was answered, of which a byte comes now and then."""
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(connections, "LOOK_SECONDS", 0.1)
-    with opened(one, sent) as connection:
+    with opened(one_server, sent) as connection:
         connection.settimeout(0.1)
         end = time.monotonic() + 5
         while time.monotonic() < end:
@@ -99,13 +101,13 @@ def test_a_request_that_does_not_come_is_not_waited_for(one: Served, sent: bytes
 
 
 @pytest.mark.parametrize("sent", [HEAD, HEAD + b'Content-Length: 100\r\n\r\n{"mess'])
-def test_three_hundred_half_sent_requests_lock_nobody_out(one: Served, sent: bytes) -> None:
+def test_three_hundred_half_sent_requests_lock_nobody_out(one_server: Served, sent: bytes) -> None:
     with ExitStack() as stack:
         for _ in range(300):
-            stack.enter_context(opened(one, sent))
-        assert healthy(one) < 2
+            stack.enter_context(opened(one_server, sent))
+        assert healthy(one_server) < 2
         begun = time.monotonic()
-        answer = client(one).chat.completions.create(model="babble", messages=user("hello"), max_tokens=3)
+        answer = client(one_server).chat.completions.create(model="babble", messages=user("hello"), max_tokens=3)
         assert answer.choices[0].message.content is not None
         assert time.monotonic() - begun < 5
 
@@ -124,18 +126,18 @@ def test_health_has_room_where_every_connection_is_busy(monkeypatch: pytest.Monk
 # Prompts
 
 
-def test_a_huge_prompt_is_refused_before_it_is_encoded(one: Served) -> None:
+def test_a_huge_prompt_is_refused_before_it_is_encoded(one_server: Served) -> None:
     """And nobody waits for it."""
     text = "hello " * 1_200_000
     with ThreadPoolExecutor() as pool:
-        asked = [pool.submit(ask, one, "/v1/chat/completions", {"messages": user(text)}) for _ in range(3)]
-        asked += [pool.submit(ask, one, "/v1/completions", {"prompt": text})]
-        assert max(healthy(one) for _ in range(20)) < 2
+        asked = [pool.submit(ask, one_server, "/v1/chat/completions", {"messages": user(text)}) for _ in range(3)]
+        asked += [pool.submit(ask, one_server, "/v1/completions", {"prompt": text})]
+        assert max(healthy(one_server) for _ in range(20)) < 2
         for each in asked:
             status, answer = each.result(timeout=30)
             assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
             assert "at least" in answer["error"]["message"]
-    status, answer = ask(one, "/v1/chat/completions", {"messages": user(text * 2)})
+    status, answer = ask(one_server, "/v1/chat/completions", {"messages": user(text * 2)})
     assert (status, answer["error"]["code"]) == (413, "request_too_large")
 
 
@@ -158,20 +160,20 @@ def test_of_a_long_text_the_beginning_says_that_it_is_too_long() -> None:
 
 
 @pytest.mark.parametrize("part", ["render", "_encode"])
-def test_others_are_answered_while_a_prompt_is_made(one: Served, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_are_answered_while_a_prompt_is_made(one_server: Served, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     goes_on, begun = threading.Event(), threading.Event()
-    real: Callable[..., Any] = getattr(one.server.prompts, part)
+    real: Callable[..., Any] = getattr(one_server.server.prompts, part)
 
     def slow(*args: Any) -> Any:
         begun.set()
         assert goes_on.wait(20)
         return real(*args)
 
-    monkeypatch.setattr(one.server.prompts, part, slow)
+    monkeypatch.setattr(one_server.server.prompts, part, slow)
     with ThreadPoolExecutor() as pool:
-        asked = pool.submit(ask, one, "/v1/chat/completions", {"messages": user("hi"), "max_tokens": 2})
+        asked = pool.submit(ask, one_server, "/v1/chat/completions", {"messages": user("hi"), "max_tokens": 2})
         assert begun.wait(10)
-        assert healthy(one) < 2
+        assert healthy(one_server) < 2
         goes_on.set()
         assert asked.result(timeout=20)[1]["usage"]["prompt_tokens"] == len(chat_tokens("hi"))
 
@@ -183,15 +185,15 @@ def test_a_template_that_loops_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> 
     process = TemplateProcess(1.0)
     monkeypatch.setattr(chat_template, "PROCESS", process)
     template = TEMPLATE + "{% if endless %}" + LOOP + "{% endif %}"
-    with speaker(lambda prompt: "Yes.", template) as one, ThreadPoolExecutor() as pool:
+    with speaker(lambda prompt: "Yes.", template) as one_server, ThreadPoolExecutor() as pool:
         body = {"messages": user("hi"), "chat_template_kwargs": {"endless": True}}
-        asked = pool.submit(ask, one, "/v1/chat/completions", body)
+        asked = pool.submit(ask, one_server, "/v1/chat/completions", body)
         while not asked.done():
-            assert healthy(one) < 0.8
+            assert healthy(one_server) < 0.8
         status, answer = asked.result()
         assert status == 400
         assert "takes longer than 1 seconds" in answer["error"]["message"]
-        answer = client(one).chat.completions.create(model="babble", messages=user("hi"), max_tokens=20)
+        answer = client(one_server).chat.completions.create(model="babble", messages=user("hi"), max_tokens=20)
         assert answer.choices[0].message.content == "Yes."
     process.close()
 
@@ -219,8 +221,8 @@ def test_a_signal_ends_the_server_whatever_it_does(number: signal.Signals) -> No
     assert process.stdout is not None
     with process, ThreadPoolExecutor() as pool:
         try:
-            one: Any = SimpleNamespace(url=process.stdout.readline().strip())
-            asked = pool.submit(ask, one, "/v1/chat/completions", {"messages": user("hi")})
+            one_server: Any = SimpleNamespace(url=process.stdout.readline().strip())
+            asked = pool.submit(ask, one_server, "/v1/chat/completions", {"messages": user("hi")})
             assert process.stdout.readline() == "renders\n"
             process.send_signal(number)
             assert process.wait(15) != 0

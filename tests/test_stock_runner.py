@@ -74,7 +74,7 @@ def ours(artifact: Path) -> Ours:
 
 
 @pytest.fixture(scope="module")
-def said(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+def runner_texts(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     """What the runner answered to each step."""
     folder = tmp_path_factory.mktemp("runner")
     with warnings.catch_warnings():
@@ -86,40 +86,42 @@ def said(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return answers(folder / "model.pte", artifact / "tokenizer.json", SCENARIOS | {"20 prompts": twenty})
 
 
-def test_greedy_text_of_20_prompts_is_the_sessions(said: dict[str, list[Any]], ours: Ours) -> None:
-    texts = said["20 prompts"][1::2]
+def test_greedy_text_of_20_prompts_is_the_sessions(runner_texts: dict[str, list[Any]], ours: Ours) -> None:
+    texts = runner_texts["20 prompts"][1::2]
     assert texts == [ours.fresh(prompt, 60) for prompt in prompts(20)]
     assert 2 <= sum(text.endswith("}") for text in texts) <= 18, "some reach the end of sequence, and some do not"
 
 
-def test_turns_go_on_from_the_state(said: dict[str, list[Any]], ours: Ours) -> None:
-    first, second, nothing, third = said["several turns"]
+def test_turns_go_on_from_the_state(runner_texts: dict[str, list[Any]], ours: Ours) -> None:
+    first, second, nothing, third = runner_texts["several turns"]
     assert (first, second) == (ours.fresh(FIRST, 13), ours.text(SECOND, 11))
     assert (nothing, third) == ("", ours.text(THIRD, 12))
 
 
-def test_reset_starts_afresh(said: dict[str, list[Any]], ours: Ours) -> None:
-    assert said["reset"][2] == ours.fresh(FIRST, 15)
+def test_reset_starts_afresh(runner_texts: dict[str, list[Any]], ours: Ours) -> None:
+    assert runner_texts["reset"][2] == ours.fresh(FIRST, 15)
 
 
 @pytest.mark.slow
-def test_a_full_context_ends_the_text_and_refuses_more(said: dict[str, list[Any]], ours: Ours) -> None:
+def test_a_full_context_ends_the_text_and_refuses_more(runner_texts: dict[str, list[Any]], ours: Ours) -> None:
     """The runner counts the room in positions, so its text is one token shorter than what fits."""
-    text, refused, _, again = said["a full context"]
+    text, refused, _, again = runner_texts["a full context"]
     assert text == ours.fresh(LONG[:60], 96 - 60)
     assert "error" in refused
     assert again == ours.fresh(FIRST, 15)
 
 
-def test_a_prompt_longer_than_the_context_is_refused_and_the_state_stays(said: dict[str, list[Any]], ours: Ours) -> None:
-    first, refused, second = said["too long a prompt"]
+def test_a_prompt_longer_than_the_context_is_refused_and_the_state_stays(
+    runner_texts: dict[str, list[Any]], ours: Ours
+) -> None:
+    first, refused, second = runner_texts["too long a prompt"]
     assert "error" in refused
     assert (first, second) == (ours.fresh(FIRST, 13), ours.text(SECOND, 11))
 
 
-def test_a_prefill_beyond_the_context_lets_nothing_be_generated(said: dict[str, list[Any]], ours: Ours) -> None:
+def test_a_prefill_beyond_the_context_lets_nothing_be_generated(runner_texts: dict[str, list[Any]], ours: Ours) -> None:
     """The runner checks no lengths there, and cannot see the NaN that we answer; but it counts."""
-    _, empty, more, _, again = said["too long a prefill"]
+    _, empty, more, _, again = runner_texts["too long a prefill"]
     assert "error" in empty
     assert "error" in more
     assert again == ours.fresh(FIRST, 15)

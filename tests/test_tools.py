@@ -105,8 +105,8 @@ def test_a_format_is_known_by_its_template_or_its_tokens() -> None:
 # Through the server
 
 
-def client(one: Served) -> OpenAI:
-    return OpenAI(base_url=f"{one.url}/v1", api_key="none", max_retries=0, timeout=60)
+def client(one_server: Served) -> OpenAI:
+    return OpenAI(base_url=f"{one_server.url}/v1", api_key="none", max_retries=0, timeout=60)
 
 
 def called(place: str) -> str:
@@ -120,7 +120,7 @@ def agent(prompt: str) -> str:
 
 
 def test_a_loop_of_tool_calls_reads_nothing_again() -> None:
-    with speaker(agent) as one, client(one) as openai_client:
+    with speaker(agent) as one_server, client(one_server) as openai_client:
         messages: list[Any] = [{"role": "user", "content": "how is the weather?"}]
         places, before = [], 0
         for turn in range(4):
@@ -146,17 +146,17 @@ def test_a_loop_of_tool_calls_reads_nothing_again() -> None:
         assert places == ["here", "there", "nowhere"]
         assert message.content == "It rains."
         # The same conversation, read by a model that has seen none of it, has the same prompt.
-        assert one.read == usage.prompt_tokens + usage.completion_tokens - 1
+        assert one_server.read == usage.prompt_tokens + usage.completion_tokens - 1
 
 
 @pytest.fixture(scope="module")
-def one() -> Iterator[Served]:
+def one_server() -> Iterator[Served]:
     with speaker(lambda prompt: "One.\n" + called("here") + "\n" + called("there")) as running:
         yield running
 
 
-def test_calls_are_streamed(one: Served) -> None:
-    with client(one) as openai_client:
+def test_calls_are_streamed(one_server: Served) -> None:
+    with client(one_server) as openai_client:
         chunks = list(
             openai_client.chat.completions.create(
                 model="babble", messages=[{"role": "user", "content": "a"}], tools=TOOLS, stream=True, max_tokens=300
@@ -175,8 +175,8 @@ def test_calls_are_streamed(one: Served) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"tools": TOOLS, "tool_choice": "none"}])
-def test_without_tools_a_call_is_text(one: Served, options: dict[str, Any]) -> None:
-    with client(one) as openai_client:
+def test_without_tools_a_call_is_text(one_server: Served, options: dict[str, Any]) -> None:
+    with client(one_server) as openai_client:
         answer = openai_client.chat.completions.create(
             model="babble", messages=[{"role": "user", "content": "a"}], max_tokens=300, **options
         )
@@ -185,8 +185,8 @@ def test_without_tools_a_call_is_text(one: Served, options: dict[str, Any]) -> N
     assert answer.choices[0].finish_reason == "stop"
 
 
-def test_an_answer_that_is_cut_short_says_so(one: Served) -> None:
-    with client(one) as openai_client:
+def test_an_answer_that_is_cut_short_says_so(one_server: Served) -> None:
+    with client(one_server) as openai_client:
         answer = openai_client.chat.completions.create(
             model="babble", messages=[{"role": "user", "content": "a"}], tools=TOOLS, max_tokens=40
         )
@@ -199,7 +199,10 @@ def test_an_answer_that_is_cut_short_says_so(one: Served) -> None:
 def test_a_call_that_is_asked_for_comes_and_fits(choice: Any, prompt: str) -> None:
     template = TEMPLATE.replace(OPENING, OPENING + prompt) if prompt else TEMPLATE
     seen = []
-    with speaker(lambda before: seen.append(before) or "I would rather talk", template) as one, client(one) as openai_client:  # type: ignore[func-returns-value]
+    with (
+        speaker(lambda before: seen.append(before) or "I would rather talk", template) as one_server,
+        client(one_server) as openai_client,
+    ):  # type: ignore[func-returns-value]
         for stream in (False, True):
             answer: Any = openai_client.chat.completions.create(
                 model="babble", messages=[{"role": "user", "content": "a"}], tools=TOOLS, tool_choice=choice,
@@ -242,8 +245,8 @@ def test_what_leads_to_content_or_a_call(name: str) -> None:
         {"tool_choice": "required"},
     ],
 )
-def test_wrong_tools_are_refused(one: Served, options: dict[str, Any]) -> None:
-    with client(one) as openai_client, pytest.raises(openai.BadRequestError, match="tool"):
+def test_wrong_tools_are_refused(one_server: Served, options: dict[str, Any]) -> None:
+    with client(one_server) as openai_client, pytest.raises(openai.BadRequestError, match="tool"):
         openai_client.chat.completions.create(model="babble", messages=[{"role": "user", "content": "a"}], **options)
 
 
@@ -315,7 +318,7 @@ def test_a_general_call_can_be_asked_for_behind_a_system_turn() -> None:
     assert "<|im_start|>system\nBe brief.\n\nYou can call these functions" in max(prompts, key=len)
 
 
-def test_pieces_that_come_with_the_end_are_read_before_it(one: Served) -> None:
+def test_pieces_that_come_with_the_end_are_read_before_it(one_server: Served) -> None:
     """The computing thread may be done before anybody has listened."""
     job = Job(prompt=[1], tokenizer=BYTES, sampling=Sampling(), max_new_tokens=1, emit=print, deadline=0)
     question = Question(
@@ -328,7 +331,7 @@ def test_pieces_that_come_with_the_end_are_read_before_it(one: Served) -> None:
         for text in ('{"name": "clock", "argu', 'ments": {}}'):
             inbox.put(TextPiece(text, [], []))
         inbox.put(Finished("stop", 0, GenerationStats()))
-        return [each async for each in one.server.stream_events(question, job, inbox)]
+        return [each async for each in one_server.server.stream_events(question, job, inbox)]
 
     said, _ = asyncio.run(listen())
     assert [delta.call.name for delta in said.deltas if delta.call] == ["clock"]

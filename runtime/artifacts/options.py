@@ -37,7 +37,7 @@ class ExportOptions:
     prefill_chunk: int = option(64, "Tokens of one prefill call.", least=1)
     verify_len: int = option(8, "Most tokens of one verify call; 4,8,16 gives shorter blocks methods of their own.")
     snapshot_slots: int = option(2, "States that can be kept to come back to.", least=0)
-    format: Literal["pte", "onnx"] = option("pte", "Who runs it: ExecuTorch (pte) or onnxruntime (onnx).")
+    format: Literal["pte", "onnx"] = option("pte", "The runtime: ExecuTorch (pte) or onnxruntime (onnx).")
     backend: Literal["xnnpack", "portable"] = option(
         "xnnpack", "Who computes the dense parts of a .pte, unless hybridge's kernels do; xnnpack if left out."
     )
@@ -254,11 +254,6 @@ class DrafterDescription:
         """Return the methods that propose, with the number of draft tokens that each gives."""
         *shorter, longest = self.blocks
         return {"draft": longest - 1} | {shorter_draft(block): block - 1 for block in shorter}
-
-    def method_for(self, limit: int) -> str:
-        """Return the method with the fewest draft tokens that are at least ``limit``, or the method with the most."""
-        enough = [name for name, count in self.methods.items() if count >= limit]
-        return min(enough, key=lambda name: self.methods[name], default="draft")
 
 
 def shorter_draft(block: int) -> str:

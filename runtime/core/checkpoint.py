@@ -111,20 +111,25 @@ class PrefixCache(Owned):
 
 
 class PromptPrefill:
-    """Brings a session to the text ``tokens``, in steps, without reading again what it or a checkpoint knows.
+    """Prefill a session with the text ``tokens``, in steps, without reading again what it or a checkpoint has.
 
-    known: how many tokens were not read. Checkpoints go into ``cache``: where reading ends, at ``marks`` (lengths of the text
-    at which others may go another way), and every ``EVERY`` tokens.
+    cached_tokens: the number of tokens that were not read. Checkpoints go into ``cache``: at the end, at ``marks`` (lengths at
+    which other texts may branch off), and every ``EVERY`` tokens.
     """
 
     def __init__(
         self, session: Session, tokens: Sequence[int], cache: PrefixCache, marks: Collection[int] = (), *,
         rest: int = 0, drafter: Drafter | None = None,
     ) -> None:  # fmt: skip
-        """Goes back to the longest beginning of the text that the session or a checkpoint is of.
+        """Resume the longest beginning of the text that the session or a checkpoint has.
 
-        rest: so many tokens at the end may be left out, for the caller to read with what follows them. drafter: of the
-        generation that follows: what it has to read is kept for it.
+        Args:
+            session: its text is replaced.
+            tokens: the text.
+            cache: of checkpoints.
+            marks: lengths of the text at which to keep a checkpoint.
+            rest: leave up to this many trailing tokens unread; the caller prefills them with the next call.
+            drafter: of the generation that follows; the hidden states that it has to read are kept for it.
         """
         self.session, self.tokens, self.cache = session, list(tokens), cache
         resume_prefix(session, self.tokens, cache)
@@ -147,7 +152,7 @@ class PromptPrefill:
 
 
 def bring_to(session: Session, tokens: Sequence[int], cache: PrefixCache, marks: Collection[int] = ()) -> int:
-    """Leave the session at the text ``tokens``, see ``PromptPrefill``; returns how many tokens it did not read."""
+    """Bring the session to the text ``tokens`` (``PromptPrefill``); return the number of tokens that were not read."""
     reading = PromptPrefill(session, tokens, cache, marks)
     for _ in reading.steps():
         pass
@@ -155,7 +160,7 @@ def bring_to(session: Session, tokens: Sequence[int], cache: PrefixCache, marks:
 
 
 def resume_prefix(session: Session, tokens: list[int], cache: PrefixCache) -> None:
-    """Leave the session at the longest beginning of ``tokens`` that its state or a checkpoint is of."""
+    """Bring the session to the longest beginning of ``tokens`` that its state or a checkpoint has."""
     now, found = session.tokens, cache.find(tokens)
     known = len(now) if tokens[: len(now)] == now else -1
     if found is not None and found.length > known:
@@ -165,6 +170,6 @@ def resume_prefix(session: Session, tokens: list[int], cache: PrefixCache) -> No
 
 
 def keep_checkpoint(session: Session, cache: PrefixCache) -> None:
-    """Let the cache have a checkpoint of the session's text, if there is any and it has none and may keep any."""
+    """Add a checkpoint of the session's text to the cache, unless that has one or the text is empty."""
     if cache.budget and session.length and not cache.has(session.tokens):
         cache.add(session.checkpoint())

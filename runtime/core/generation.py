@@ -351,7 +351,7 @@ def _kind(drafter: Drafter | None) -> DrafterKind:
 
 
 def _number_of(drafter: Drafter | None) -> int:
-    """Return a number by which a session remembers a drafter; 0 for one that cannot be told from others."""
+    """Return a number by which a session remembers a drafter; 0 for one that cannot be distinguished from others."""
     try:
         return _DRAFTERS.setdefault(drafter, next(_NUMBERS))
     except TypeError:

@@ -396,16 +396,17 @@ hybridge_status hybridge_cache_info(hybridge_cache cache, hybridge_cached* cache
   });
 }
 
-hybridge_status hybridge_bring_to(hybridge_session session, hybridge_cache cache, const int64_t* tokens, size_t count, size_t* known) {
+hybridge_status hybridge_bring_to(
+    hybridge_session session, hybridge_cache cache, const int64_t* tokens, size_t count, size_t* cached_tokens) {
   if (tokens == nullptr || count == 0) return HYBRIDGE_INVALID_ARGUMENT;
   return change(session, [&](OpenSession& it) {
     const auto found = handles<OpenCache>().find(cache);
     if (cache != 0 && found == nullptr) return HYBRIDGE_INVALID_HANDLE;
     if (found != nullptr && found->of->model->fingerprint() != it.of->model->fingerprint()) return HYBRIDGE_INVALID_ARGUMENT;
     hybridge::PrefixCache none(0);
-    const auto unread = hybridge::bring_to(*it.session, span(tokens, count), found != nullptr ? *found->kept : none);
-    if (unread.ok() && known != nullptr) *known = static_cast<size_t>(*unread);
-    return answer(unread);
+    const auto cached = hybridge::bring_to(*it.session, span(tokens, count), found != nullptr ? *found->kept : none);
+    if (cached.ok() && cached_tokens != nullptr) *cached_tokens = static_cast<size_t>(*cached);
+    return answer(cached);
   });
 }
 

@@ -87,7 +87,7 @@ class Prompts:
         return list(self._encode(text, "prompt", add_special_tokens=True).ids)
 
     def check_length(self, at_least: int, param: str, exact: bool = False) -> None:
-        """Raise ApiError if the context has no room for a prompt of at least so many tokens and an answer."""
+        """Raise ApiError if the context has no room for a prompt of at least this number of tokens and an answer."""
         if at_least >= self.longest:
             count = str(at_least) if exact else f"at least {at_least}"
             message = f"the prompt has {count} tokens, and a context of {self.longest} leaves no room for an answer."

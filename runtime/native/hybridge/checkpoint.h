@@ -181,7 +181,7 @@ class Checkpoints {
     return std::shared_ptr<const Checkpoint>(std::move(made));
   }
 
-  // The state's text goes back; rows of so many tokens are as they were.
+  // Notes a rollback of the state's text, which leaves the rows of the first `length` tokens unchanged.
   void go_back(size_t length) {
     std::erase_if(known_, [&](const auto& each) {
       const auto segment = each.lock();

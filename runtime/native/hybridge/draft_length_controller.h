@@ -210,7 +210,7 @@ class DraftLengthController {
     return seconds + (seconds - decode) / static_cast<double>(nearest - 1) * static_cast<double>(wanted - nearest);
   }
 
-  // The length of the method that runs so many tokens.
+  // Returns the length of the method that runs this number of tokens.
   size_t rounded(size_t length) const {
     if (length <= 1) return 1;
     const auto found = std::lower_bound(lengths_.begin(), lengths_.end(), length);

@@ -262,8 +262,8 @@ hybridge_status hybridge_snapshot(hybridge_session session, int64_t slot);
 hybridge_status hybridge_restore(hybridge_session session, int64_t slot);
 hybridge_status hybridge_reset(hybridge_session session);
 
-// Writes the state to a file with a note, which may be null; load goes on there, and hybridge_note has the note of what was loaded
-// last: its bytes in `size`, of which the first `capacity` are copied.
+// Writes the state to a file with a note, which may be null; load restores it, and hybridge_note returns the note of the last
+// loaded state: its bytes in `size`, of which the first `capacity` are copied.
 hybridge_status hybridge_save(hybridge_session session, const char* path, const char* note);
 hybridge_status hybridge_load(hybridge_session session, const char* path);
 hybridge_status hybridge_note(hybridge_session session, char* note, size_t capacity, size_t* size);
@@ -329,8 +329,8 @@ hybridge_status hybridge_checkpoint_read(
     hybridge_session session, hybridge_checkpoint like, size_t shared, const hybridge_part* parts, size_t count,
     hybridge_checkpoint* checkpoint);
 
-// Checkpoints of a model by their texts, at most `bytes` of them, those that were used last: find answers with the one of the longest
-// beginning of a text, 0 without one.
+// Checkpoints of a model by their texts, of at most `bytes` together; those that were used last stay. find returns the checkpoint of
+// the longest beginning of a text, or 0.
 hybridge_status hybridge_cache_open(hybridge_model model, size_t bytes, hybridge_cache* cache);
 hybridge_status hybridge_cache_close(hybridge_cache cache);
 hybridge_status hybridge_cache_add(hybridge_cache cache, hybridge_checkpoint checkpoint);
@@ -344,10 +344,11 @@ typedef struct hybridge_cached {
 
 hybridge_status hybridge_cache_info(hybridge_cache cache, hybridge_cached* cached);
 
-// Leaves the session at a text of at least one token, without reading what it or a checkpoint of `cache` knows: so many tokens in
-// `known`, which may be null. Checkpoints of what it reads go into the cache; 0 is none, and one of another model is
-// HYBRIDGE_INVALID_ARGUMENT. Where it fails, the session is at a beginning of the text.
-hybridge_status hybridge_bring_to(hybridge_session session, hybridge_cache cache, const int64_t* tokens, size_t count, size_t* known);
+// Brings the session to a text of at least one token. It reads only what neither the session nor a checkpoint of `cache` has;
+// `cached_tokens`, which may be null, takes the number of tokens that were not read. Checkpoints of what it reads go into the
+// cache; 0 is none, and one of another model is HYBRIDGE_INVALID_ARGUMENT. If it fails, the session is at a beginning of the text.
+hybridge_status hybridge_bring_to(
+    hybridge_session session, hybridge_cache cache, const int64_t* tokens, size_t count, size_t* cached_tokens);
 
 // Text behind the prompt. options null: 64 tokens, the fastest length, prompt lookup, greedy. on_token and generated may be null.
 hybridge_status hybridge_generate(

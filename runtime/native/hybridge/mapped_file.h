@@ -50,7 +50,7 @@ class MappedFile final : public executorch::runtime::DataLoader {
 
   Result<size_t> size() const override { return size_; }
 
-  // Asked where the file was touched: whether its bytes are the same all the same. Without, they are taken for others.
+  // Sets the function that is asked whether the bytes are the same after the file was touched; without it they count as changed.
   void ask(std::function<bool()> is_same) const { is_same_ = std::move(is_same); }
 
   // Returns whether the file is as it was: a mapping changes with its file, and ends where that is cut off.

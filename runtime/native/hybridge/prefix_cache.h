@@ -1,7 +1,7 @@
-// Checkpoints by their texts, so that a prompt that begins like one of them goes on there.
+// A prefix cache: checkpoints by their texts. A prompt that begins with such a text resumes its checkpoint.
 //
 //   hybridge::PrefixCache cache(256 << 20);
-//   hybridge::bring_to(session, prompt, cache);    // reads what neither the session nor a checkpoint knows
+//   hybridge::bring_to(session, prompt, cache);    // reads what neither the session nor a checkpoint has
 #ifndef HYBRIDGE_NATIVE_PREFIX_CACHE_H
 #define HYBRIDGE_NATIVE_PREFIX_CACHE_H
 
@@ -82,7 +82,7 @@ class PrefixCache {
 // Tokens of a long text from one checkpoint to the next.
 constexpr size_t CHECKPOINT_EVERY = 512;
 
-// Leaves the session at `text`; how many of its tokens were not read, because the session or a checkpoint is of them.
+// Brings the session to `text`; returns the number of tokens that were not read, because the session or a checkpoint has them.
 // Checkpoints go into the cache at the end and every CHECKPOINT_EVERY tokens. Fails as `prefill` does; what was read stays.
 inline Result<int64_t> bring_to(Session& session, Tokens text, PrefixCache& cache) {
   const Tokens now = session.tokens();
@@ -93,12 +93,12 @@ inline Result<int64_t> bring_to(Session& session, Tokens text, PrefixCache& cach
   } else if (!goes_on) {
     ET_UNWRAP(session.reset());
   }
-  const int64_t known = session.length();
-  for (auto at = static_cast<size_t>(known); at < text.size(); at = static_cast<size_t>(session.length())) {
+  const int64_t cached = session.length();
+  for (auto at = static_cast<size_t>(cached); at < text.size(); at = static_cast<size_t>(session.length())) {
     ET_UNWRAP(session.prefill(text.subspan(at, std::min(CHECKPOINT_EVERY, text.size() - at))));
     cache.add(session.checkpoint());
   }
-  return known;
+  return cached;
 }
 
 }  // namespace hybridge

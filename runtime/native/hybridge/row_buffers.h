@@ -26,7 +26,7 @@ struct Axis {
 // Reads and writes rows of a buffer. The row with number r begins at the r-th place of the first axes, and lies in pieces.
 class RowBuffer {
  public:
-  // parts: the axes of a row outside of its pieces of so many bytes; positions: how many positions share a row.
+  // parts: the axes of a row outside of its contiguous pieces; positions: how many positions share a row.
   RowBuffer(std::vector<Axis> places, const std::vector<Axis>& parts, size_t piece, size_t positions = 1)
       : places_(std::move(places)), pieces_(offsets(parts)), piece_(piece), positions_(positions) {}
 

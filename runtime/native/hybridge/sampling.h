@@ -58,13 +58,13 @@ class Sampler {
   // A number in [0, 1) that belongs to a place of the text; another stream has other ones.
   double noise(size_t place, Stream stream) const { return hybridge::noise(seed_, place, stream); }
 
-  // The token behind `text`, by its logits [V]; -1 where the mask leaves none, or any of them is no number.
+  // Returns the token after `text`, by its logits [V]; -1 if the mask leaves none, or a logit is NaN or infinite.
   int64_t draw(std::span<const float> logits, std::span<const int64_t> text) {
     const auto left = allowed(logits, text);
     return left.empty() ? -1 : drawn(left, text);
   }
 
-  // The draft token behind `text` if it is accepted, else its replacement; -1 as above. q: what it was drawn from.
+  // Returns the draft token after `text` if it is accepted, otherwise its replacement; -1 as above. q: its distribution.
   //
   // Each token is then distributed as `draw` would have it (Leviathan, Kalman, Matias, arXiv:2211.17192): x is accepted with
   // probability min(1, p(x) / q(x)), else its replacement comes from max(0, p - q).

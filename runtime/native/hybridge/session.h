@@ -359,7 +359,7 @@ class Session {
     return logits;
   }
 
-  // The same; where nothing was committed before, logits that are no numbers are taken back for nothing.
+  // The same; if nothing was committed before, rolling back NaN logits costs nothing.
   Result<Logits> extend_or_reset(Tokens tokens) {
     const bool is_empty = text_.empty() && !has_slots_;
     auto logits = extend(tokens);

@@ -323,7 +323,7 @@ Result<Generated> generate(
 // where the context is full, where on_token(token) answers false, or where it is cancelled. The session's text then ends just
 // before the last token. Cancelled before its first token it is InvalidState, and the session's text is what it was.
 // Refuses what `prefill` does, a max_new_tokens of 0, a sampling that makes no distribution, and draft tokens outside the
-// vocabulary. A mask that leaves no token, or what is no number, is InvalidArgument: tokens that were given may be committed.
+// vocabulary. A mask that leaves no token, or logits that are NaN, are InvalidArgument: tokens that were given may be committed.
 template <std::predicate<int64_t> OnToken>
 Result<Generated> generate(Session& session, Tokens prompt, const Generation& options, Drafter* drafter, OnToken on_token) {
   Generator generator(session, options, drafter);

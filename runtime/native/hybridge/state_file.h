@@ -128,8 +128,8 @@ inline Error write_state(const std::string& path, uint64_t model, const SavedSta
   return OpenFile(folder.c_str(), O_RDONLY).sync() ? Error::Ok : Error::AccessFailed;
 }
 
-// AccessFailed where it cannot be read; InvalidExternalData where it is damaged, or not of this model with so many bytes and
-// texts, none longer than `longest`.
+// Reads a state file. AccessFailed if it cannot be read; InvalidExternalData if it is damaged, or not of this model with this
+// number of bytes and texts, none longer than `longest`.
 inline Result<SavedState> read_state(
     const std::string& path, uint64_t model, size_t bytes, size_t texts, size_t longest) {
   const auto file = OpenFile::regular(path.c_str());
