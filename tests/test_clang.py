@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from app_links import app_links
 from cross_compiled import has_zig, zig
+from native_programs import app_links
 
 from hybridge.runtime import Session
 from hybridge.runtime.core.library import SOURCES

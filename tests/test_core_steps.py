@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from forged_state import HEADER, forge_state, state_content
 from hypothesis import given
 from hypothesis import strategies as st
+from state_files import HEADER, forge_state, state_content
 from table import VOCABULARY, Table, table_model, table_session
 
 from hybridge.cache.errors import ArtifactError, HybridgeError, StateFileError, UsageError

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
-from asking import client, close_clients, user
 from scripted import OPENING, TEMPLATE, TOOLS, speaker
-from served import BYTES, END
+from served import BYTES, END, client, close_clients, user
 
 from hybridge.cache.errors import GrammarError
 from hybridge.runtime.server.requests import Function

@@ -11,9 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from app_links import app_links
 from documents import Document
-from native_programs import native_program
+from native_programs import app_links, native_program
 from store import demo_folder
 from typer.testing import CliRunner
 

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from app_links import app_links
+from native_programs import app_links
 from tokenizers import Tokenizer
 
 from hybridge.runtime import Session

@@ -8,10 +8,9 @@ from typing import Any
 
 import openai
 import pytest
-from asking import ask, client, close_clients, user
 from pydantic import BaseModel, ConfigDict
 from scripted import OPENING, TEMPLATE, TOOLS, speaker
-from served import Served, served
+from served import Served, ask, client, close_clients, served, user
 
 TOOL: Any = {"type": "function", **TOOLS[0]["function"]}
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"place": "here"}}\n</tool_call>'

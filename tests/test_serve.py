@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 
 import openai
 import pytest
-from asking import ask, client, close_clients, user
-from served import BYTES, END, OPTIONS, Served, alone, babble, chat_tokens, served
+from served import BYTES, END, OPTIONS, Served, alone, ask, babble, chat_tokens, client, close_clients, served, user
 
 from hybridge.runtime import Sampling, Session
 from hybridge.runtime.core.checkpoint import PrefixCache

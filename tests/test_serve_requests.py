@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 
 import openai
 import pytest
-from asking import ask, client, close_clients, talking_to, user
-from served import Served, served
+from served import Served, ask, client, close_clients, served, talking_to, user
 from store import demo_folder
 
 from hybridge.cache.errors import UsageError

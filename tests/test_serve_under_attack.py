@@ -18,9 +18,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from asking import ask, client, close_clients, user
 from scripted import TEMPLATE, speaker
-from served import BYTES, Served, chat_tokens, served
+from served import BYTES, Served, ask, chat_tokens, client, close_clients, served, user
 
 from hybridge.runtime.server import connections
 from hybridge.runtime.server.prompts import Prompts

@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 from core_child import in_core
-from forged_state import forge_state
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from native_programs import native_program
-from saved_state import save_in_full
+from state_files import forge_state, save_in_full
 from store import exported as stored
 from typer.testing import CliRunner
 

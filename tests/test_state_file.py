@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
-from saved_state import save_in_full
+from state_files import save_in_full
 from states import Arrays, same
 from table import table_session
 

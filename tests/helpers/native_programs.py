@@ -11,13 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from app_links import app_links
 from filelock import FileLock
 from store import FOLDER, ROOT
 
 from hybridge.runtime.core import library
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.pinned import MACROS, include_folders
+from hybridge.runtime.kernels import library as kernel_library
+from hybridge.runtime.pinned import MACROS, OPERATORS_AND_BACKENDS, include_folders
 
 PROJECT = ROOT / "tests" / "native"
 
@@ -51,6 +51,12 @@ def build_programs(*words: str) -> Path:
             configured.write_text(wanted)
         _run(str(cmake), "--build", str(build), *words)
     return build
+
+
+def app_links() -> list[str]:
+    """Return the linker's flags of an app: the wheel's libraries and our kernels. They come behind the objects."""
+    kernels = kernel_library.build()
+    return [*compiling.link_flags(*OPERATORS_AND_BACKENDS), str(kernels), f"-Wl,-rpath,{kernels.parent}"]
 
 
 def _run(*words: str) -> None:

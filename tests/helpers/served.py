@@ -1,15 +1,19 @@
-"""A server in this process, over a model that is a function of the last three tokens."""
+"""A server in this process, over a model that is a function of the last three tokens, and its clients."""
 
 from __future__ import annotations
 
+import http.client
+import json
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from babbling import BYTES, TEMPLATE, babbler
+from openai import OpenAI
 
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.core.checkpoint import PrefixCache
@@ -129,3 +133,39 @@ def serving(
         finally:
             runner.should_exit = True
             thread.join()
+
+
+CLIENTS: list[OpenAI] = []
+
+
+def client(server: Served, key: str = "none") -> OpenAI:
+    """OpenAI's, which ``close_clients`` closes."""
+    return talking_to(f"{server.url}/v1", key)
+
+
+def talking_to(url: str, key: str) -> OpenAI:
+    CLIENTS.append(OpenAI(base_url=url, api_key=key, max_retries=0, timeout=120))
+    return CLIENTS[-1]
+
+
+def close_clients() -> None:
+    """Connections are closed here, and not whenever their objects are collected."""
+    while CLIENTS:
+        CLIENTS.pop().close()
+
+
+def user(text: str) -> list[Any]:
+    return [{"role": "user", "content": text}]
+
+
+def ask(
+    server: Served, path: str, body: Any = None, headers: dict[str, str] | None = None, method: str = "POST"
+) -> tuple[int, Any]:
+    """Status and content of a raw request."""
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=60)
+    data = body if isinstance(body, (bytes, str)) or body is None else json.dumps(body)
+    connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
+    response = connection.getresponse()
+    text = response.read().decode()
+    connection.close()
+    return response.status, json.loads(text) if text.startswith("{") else text

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from forged_state import forge_state
+from state_files import forge_state
 
 from campaigns import ROOT
 from campaigns.fuzz.mutations import changed_bytes, changed_json, changed_text
@@ -63,7 +63,7 @@ def work() -> Path:
 @cache
 def artifact(kind: str) -> Path:
     """Return an artifact of the embedded model: ``hybridge``, ``llm`` or ``onnx``; the first with a saved state beside it."""
-    from saved_state import save_in_full
+    from state_files import save_in_full
 
     from hybridge.export.api import export_model
     from hybridge.runtime.artifacts.options import ExportOptions

@@ -1,4 +1,4 @@
-"""State files of the core, written and altered by somebody who knows how their checksums are made."""
+"""State files: saved by a session, or altered by somebody who knows how their checksums are made."""
 
 from __future__ import annotations
 
@@ -6,9 +6,22 @@ import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hybridge.runtime import Session
+
 HEADER = 48
 """Bytes in front of the content: format, model, checksum, bytes of buffers, number of texts."""
 PRIME, MASK = 0x100000001B3, (1 << 64) - 1
+
+
+def save_in_full(session: Session, prompt: Sequence[int], path: Path) -> Path:
+    """Save a filled slot, a longer text, and a block that waits; the state before does not matter."""
+    session.reset()
+    session.prefill(prompt[:4])
+    session.snapshot(1)
+    session.prefill(prompt[4:])
+    session.verify([1, 2])
+    session.save(path)
+    return path
 
 
 def forge_state(path: Path, change: Callable[[bytearray], object]) -> None:
