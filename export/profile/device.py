@@ -102,7 +102,7 @@ def measure_device(artifact: Artifact, context: int) -> DeviceReport:
         processor=processor_name(),
         cores=os.cpu_count() or 1,
         threads=threads(),
-        instruction_set=library.instruction_set() if own else "",
+        instruction_set=library.load() if own else "",
         instruction_sets=library.available_instruction_sets() if own else [],
         model_type=artifact.manifest.model_type,
         quantize=options.quantize,

@@ -179,7 +179,7 @@ def _kernels_place() -> str:
 def _instruction_sets() -> str:
     from hybridge.runtime.kernels import library as kernels
 
-    chosen = kernels.instruction_set()
+    chosen = kernels.load()
     others = [name for name in kernels.available_instruction_sets() if name != chosen]
     by = f" by {kernels.CHOICE}" if os.environ.get(kernels.CHOICE) else ""
     return f"{chosen}{by}; also here: {', '.join(others) or 'none'}"

@@ -44,7 +44,7 @@ def info(json: JsonOption = False) -> None:
         "library": str(library.path()),
         "built": built,
         "compiler": library.compiler(),
-        "instruction_set": library.instruction_set() if built else None,
+        "instruction_set": library.load() if built else None,
     }
     if json:
         print_json(facts)

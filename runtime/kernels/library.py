@@ -44,23 +44,19 @@ FLAGS = (
 )
 
 
-def load() -> None:
-    """Register the kernels with ExecuTorch's runtime in this process, building them if need be; once is enough.
+def load() -> str:
+    """Register the kernels with ExecuTorch's runtime, building them if need be; return the instruction set that runs.
 
-    Raises KernelsError where there is no compiler or it fails, and where others may have written what was built before;
-    UsageError where this processor has no ``$HYBRIDGE_ISA``.
+    Raises:
+        KernelsError: there is no compiler or it fails, or others may have written the library.
+        UsageError: this processor has no ``$HYBRIDGE_ISA``.
     """
-    instruction_set()
-
-
-def instruction_set() -> str:
-    """Return the instruction set that runs in this process, after ``load``. Raises what ``load`` raises."""
     return _load(str(build()))
 
 
 def available_instruction_sets() -> list[str]:
-    """Return those that this processor has, a better one behind a worse, after ``load``. Raises what ``load`` raises."""
-    instruction_set()
+    """Return the instruction sets that this processor has, better ones last. Raises what ``load`` raises."""
+    load()
     return (_text(compiling.load_plugin(path()).hybridge_instruction_sets) or "").split()
 
 
