@@ -5,7 +5,10 @@ import torch
 from kernel_twins import Twins, close, one
 from recurrences import CASES, Recurrence, ShortConv
 
+from hybridge.cache.operations.kernels import CoreKernels
+from hybridge.cache.recurrences import recurrence as cache
 from hybridge.cache.recurrences.short_conv import short_conv_naive
+from hybridge.export.kernel_sets.hybridge import HybridgeKernels
 from hybridge.runtime.core.library import set_threads
 
 
@@ -64,3 +67,13 @@ def test_the_reference_of_a_convolution_is_the_definition(count: int) -> None:
     want, kept = short_conv_naive(x[:, :count, 2:7].transpose(1, 2), taps.T, bias, window)
     close(out[:, :count].transpose(1, 2), want)
     assert torch.equal(conv.state.transpose(1, 2), kept)
+
+
+def test_every_recurrence_has_our_operators() -> None:
+    """A kernel set without them would run core operators instead, and give the same numbers."""
+    kinds = [each for each in cache.Recurrence.__subclasses__() if each.__module__.startswith("hybridge.cache.")]
+    assert len(kinds) >= 5
+    assert {each.__name__: type(HybridgeKernels().recurrence(each)).__name__ for each in kinds} == {
+        each.__name__: f"Hybridge{each.__name__}" for each in kinds
+    }
+    assert all(type(CoreKernels().recurrence(each)) is each for each in kinds)

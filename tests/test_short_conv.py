@@ -10,7 +10,7 @@ from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.layers.short_conv import ShortConvLayer
 from hybridge.cache.operations.kernels import CoreKernels
-from hybridge.cache.recurrences.short_conv import ShortConvolution, short_conv_naive
+from hybridge.cache.recurrences.short_conv import ShortConvolution, short_conv_naive, window_after
 
 CHANNELS = 5
 
@@ -75,3 +75,11 @@ def test_a_kernel_without_a_window_is_refused() -> None:
 def test_a_model_without_layer_types_is_refused() -> None:
     with pytest.raises(CheckpointError, match="'lfm2_moe' model has no layer_types"):
         HybridCache.from_config(tiny_config("lfm2_moe", layer_types=None), max_seq_len=32)
+
+
+@given(width=st.integers(1, 5), tokens=st.integers(1, 9), data=st.data())
+def test_the_conv_window_holds_the_last_accepted_inputs(width: int, tokens: int, data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, tokens))
+    window = torch.arange(width + tokens).float()[None, :, None].expand(1, -1, 2)
+    kept = window_after(window, torch.tensor([count]), width)
+    assert kept[0, :, 0].tolist() == list(range(count, count + width))

@@ -52,8 +52,7 @@ class HybridgeKernels(LlmKernels):
         mask = visible.mask if visible and not ring else None
         sees = (ring.size, ring.window, ring.chunked) if ring else (0, 0, False)
         softcap = scoring.softcap or 0.0
-        out: Tensor = ops.attention(query, keys, values, block.start, mask, scoring.sinks, scoring.scale, softcap, *sees)
-        return out
+        return ops.attention(query, keys, values, block.start, mask, scoring.sinks, scoring.scale, softcap, *sees)
 
     def write_quantized(self, rows: QuantizedRows, key: Tensor, value: Tensor, block: Block) -> None:
         ops.write_quantized_rows(key, value, rows.keys, rows.key_scales, rows.values, rows.value_scales, block.start)
@@ -63,20 +62,16 @@ class HybridgeKernels(LlmKernels):
             return super().attend_quantized(query, rows, value_dim, block, scoring)
         buffers = (rows.keys, rows.key_scales, rows.values, rows.value_scales)
         softcap = scoring.softcap or 0.0
-        out: Tensor = ops.quantized_attention(query, *buffers, block.start, scoring.sinks, value_dim, scoring.scale, softcap)
-        return out
+        return ops.quantized_attention(query, *buffers, block.start, scoring.sinks, value_dim, scoring.scale, softcap)
 
     def draw(self, scores: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
-        out: Tensor = ops.draw(scores, noise, temperature)
-        return out
+        return ops.draw(scores, noise, temperature)
 
     def top_chance(self, scores: Tensor) -> Tensor:
-        out: Tensor = ops.top_chance(scores)
-        return out
+        return ops.top_chance(scores)
 
     def best_candidates(self, scores: Tensor, count: int) -> Tensor:
-        out: Tensor = ops.best_candidates(scores, count)
-        return out
+        return ops.best_candidates(scores, count)
 
 
 def _is_rare(scoring: Scoring, query: Tensor) -> bool:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 LIBRARY = torch.library.Library("hybridge", "DEF")
 
-ops = torch.ops.hybridge
+
+class Operators(Protocol):
+    """A namespace of ``torch.ops`` whose operators return one tensor."""
+
+    def __getattr__(self, name: str) -> Callable[..., Tensor]: ...
+
+
+ops: Operators = torch.ops.hybridge
 """hybridge's own operators."""
 
 RECURRENCES: list[str] = []

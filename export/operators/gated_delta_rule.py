@@ -29,12 +29,9 @@ class HybridgeGatedDeltaRule(GatedDeltaRule):
     def run(self, mixed: Tensor, gates: DeltaGates, state: Tensor, staged: DeltaStaged, block: Block) -> Tensor:
         rows = mixed, gates.decay, gates.beta, gates.rate, gates.bias, state
         options = staged.key.shape[2], gates.floor, gates.strength
-        out: Tensor
         if block.tentative:
-            out = ops.gated_delta_rule_verify(*rows, *staged, *options)
-        else:
-            out = ops.gated_delta_rule(*rows, block.count, *options)
-        return out
+            return ops.gated_delta_rule_verify(*rows, *staged, *options)
+        return ops.gated_delta_rule(*rows, block.count, *options)
 
     def commit(self, state: Tensor, staged: DeltaStaged, count: Tensor) -> None:
         ops.gated_delta_rule_commit(state, *staged, count)

@@ -22,12 +22,9 @@ class HybridgeGatedLinearScan(GatedLinearScan):
     """Run and commit by hybridge's own operators."""
 
     def run(self, log_decay: Tensor, x: Tensor, state: Tensor, staged: GatedScanStaged, block: Block) -> Tensor:
-        states: Tensor
         if block.tentative:
-            states = ops.fading_sum_verify(log_decay, x, *staged, state)
-        else:
-            states = ops.fading_sum(log_decay, x, state, block.count)
-        return states
+            return ops.fading_sum_verify(log_decay, x, *staged, state)
+        return ops.fading_sum(log_decay, x, state, block.count)
 
     def commit(self, state: Tensor, staged: GatedScanStaged, count: Tensor) -> None:
         ops.fading_sum_commit(state, *staged, count)

@@ -35,12 +35,9 @@ class HybridgeLinearAttention(LinearAttention):
         rows = mixed, *given, weights.rate, weights.skip, state
         high = None if steps is None or steps.high == math.inf else steps.high
         options = steps.start if steps else 0, steps.low if steps else 0.0, high, weights.groups, weights.by_head
-        out: Tensor
         if block.tentative:
-            out = ops.linear_attention_verify(*rows, *staged, *options)
-        else:
-            out = ops.linear_attention(*rows, block.count, *options)
-        return out
+            return ops.linear_attention_verify(*rows, *staged, *options)
+        return ops.linear_attention(*rows, block.count, *options)
 
     def commit(self, weights: LinearWeights, state: Tensor, staged: LinearStaged, count: Tensor) -> None:
         ops.linear_attention_commit(state, *staged, weights.rate, count, weights.groups, weights.by_head)

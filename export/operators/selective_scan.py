@@ -23,12 +23,9 @@ class HybridgeSelectiveScan(SelectiveScan):
     def run(self, selected: Selected, rate: Tensor, skip: Tensor, state: Tensor, staged: ScanStaged, block: Block) -> Tensor:
         steps, inputs = selected.steps, (x.contiguous() for x in (selected.key, selected.query))
         rows = selected.x, steps.raw.contiguous(), steps.bias, *inputs, rate, skip
-        out: Tensor
         if block.tentative:
-            out = ops.selective_scan_verify(*rows, *staged, state)
-        else:
-            out = ops.selective_scan(*rows, state, block.count)
-        return out
+            return ops.selective_scan_verify(*rows, *staged, state)
+        return ops.selective_scan(*rows, state, block.count)
 
     def commit(self, rate: Tensor, state: Tensor, staged: ScanStaged, count: Tensor) -> None:
         ops.selective_scan_commit(state, *staged, rate, count)

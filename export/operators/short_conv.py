@@ -27,7 +27,6 @@ class HybridgeConvWindow(ConvWindow):
         known = convolution.activation is None or convolution.name in ACTIVATIONS
         name = convolution.name or "" if known else ""
         rows = x, convolution.taps, convolution.bias(), window
-        mixed: Tensor
         if block.tentative:
             mixed = ops.short_conv_verify(*rows, staged, start, name)
         else:

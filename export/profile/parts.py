@@ -298,7 +298,7 @@ def size(tensor: Any) -> int:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Part:
+class PartProfile:
     """Instructions that belong together: their number, time, bytes moved, and operators with counts."""
 
     name: str
@@ -319,7 +319,7 @@ class Profile:
     method: str
     context: int
     milliseconds: float
-    parts: list[Part]
+    parts: list[PartProfile]
     bandwidth: float
 
     @property
@@ -368,9 +368,9 @@ class Cut:
             bandwidth=bandwidth,
         )
 
-    def _part(self, name: str, seconds: float, context: int) -> Part:
+    def _part(self, name: str, seconds: float, context: int) -> PartProfile:
         members = self._members(name)
-        return Part(
+        return PartProfile(
             name=name,
             calls=len(members),
             milliseconds=seconds * 1e3,

@@ -1,8 +1,7 @@
 """Trace operations on state and quantized linear layers as onnxruntime's fused operators (``com.microsoft``).
 
-ONNX has no mutable memory, so a buffer of the cache only stands for tensors of the graph. ``held`` maps it to the
-graph's input, and after an operation to the tensor that a mutable buffer would hold, which becomes an output. Nothing
-here computes: ``torch.onnx.ops`` puts the operators into the graph, and onnxruntime runs them.
+The recurrences are in ``hybridge.export.write.onnx_recurrences``, with ``Held``: the tensors of the graph that buffers
+of the cache stand for.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from hybridge.runtime.artifacts.options import ExportOptions
 
 
 class OnnxKernels(CoreKernels):
-    """Puts onnxruntime's operators into the graph; see ``hybridge.cache.operations.kernels.Kernels``.
+    """Put onnxruntime's operators into the graph; see ``hybridge.cache.operations.kernels.Kernels``.
 
     Keys and values are [B, G, R, D] in the graph.
     """

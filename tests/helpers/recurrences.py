@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 import hybridge.export.kernel_sets.hybridge  # noqa: F401  registers the operators
+from hybridge.export.operators.define import ops
 from hybridge.export.operators.elementwise import ACTIVATIONS
-
-ops = torch.ops.hybridge
 
 Size = Callable[[int], int]
 """Gives a number of 1 or more, mostly up to the one that it is given."""
@@ -86,13 +85,13 @@ class GatedDelta(Recurrence):
 
     def extend(self, *inputs: Tensor, state: Tensor) -> Tensor:
         *rows, count = inputs
-        return ops.gated_delta_rule(*rows, *self.weights, state, count, *self.options)  # type: ignore[no-any-return]
+        return ops.gated_delta_rule(*rows, *self.weights, state, count, *self.options)
 
     def verify(self, *inputs: Tensor, state: Tensor, **staged: Tensor) -> Tensor:
-        return ops.gated_delta_rule_verify(*inputs, *self.weights, state, *staged.values(), *self.options)  # type: ignore[no-any-return]
+        return ops.gated_delta_rule_verify(*inputs, *self.weights, state, *staged.values(), *self.options)
 
     def commit(self, count: Tensor, *, state: Tensor, **staged: Tensor) -> Tensor:
-        return ops.gated_delta_rule_commit(state, *staged.values(), count)  # type: ignore[no-any-return]
+        return ops.gated_delta_rule_commit(state, *staged.values(), count)
 
 
 class LinearAttention(Recurrence):
@@ -121,13 +120,13 @@ class LinearAttention(Recurrence):
         return inputs[0], *steps, self.rate, None if self.by_head else self.skip
 
     def extend(self, *inputs: Tensor, state: Tensor) -> Tensor:
-        return ops.linear_attention(*self._rows(inputs), state, inputs[-1], *self.options)  # type: ignore[no-any-return]
+        return ops.linear_attention(*self._rows(inputs), state, inputs[-1], *self.options)
 
     def verify(self, *inputs: Tensor, state: Tensor, **staged: Tensor) -> Tensor:
-        return ops.linear_attention_verify(*self._rows(inputs), state, *staged.values(), *self.options)  # type: ignore[no-any-return]
+        return ops.linear_attention_verify(*self._rows(inputs), state, *staged.values(), *self.options)
 
     def commit(self, count: Tensor, *, state: Tensor, **staged: Tensor) -> Tensor:
-        return ops.linear_attention_commit(state, *staged.values(), self.rate, count, *self.options[-2:])  # type: ignore[no-any-return]
+        return ops.linear_attention_commit(state, *staged.values(), self.rate, count, *self.options[-2:])
 
 
 class SelectiveScan(Recurrence):
@@ -147,14 +146,14 @@ class SelectiveScan(Recurrence):
 
     def extend(self, *inputs: Tensor, state: Tensor) -> Tensor:
         x, steps, key, query, count = inputs
-        return ops.selective_scan(x, steps, self.bias, key, query, *self.weights, state, count)  # type: ignore[no-any-return]
+        return ops.selective_scan(x, steps, self.bias, key, query, *self.weights, state, count)
 
     def verify(self, *inputs: Tensor, state: Tensor, **staged: Tensor) -> Tensor:
         x, steps, key, query = inputs
-        return ops.selective_scan_verify(x, steps, self.bias, key, query, *self.weights, *staged.values(), state)  # type: ignore[no-any-return]
+        return ops.selective_scan_verify(x, steps, self.bias, key, query, *self.weights, *staged.values(), state)
 
     def commit(self, count: Tensor, *, state: Tensor, **staged: Tensor) -> Tensor:
-        return ops.selective_scan_commit(state, *staged.values(), self.weights[0], count)  # type: ignore[no-any-return]
+        return ops.selective_scan_commit(state, *staged.values(), self.weights[0], count)
 
 
 class FadingSum(Recurrence):
@@ -175,13 +174,13 @@ class FadingSum(Recurrence):
 
     def extend(self, *inputs: Tensor, state: Tensor) -> Tensor:
         log_decay, x, count = inputs
-        return ops.fading_sum(log_decay, x, state, count)  # type: ignore[no-any-return]
+        return ops.fading_sum(log_decay, x, state, count)
 
     def verify(self, *inputs: Tensor, state: Tensor, **staged: Tensor) -> Tensor:
-        return ops.fading_sum_verify(*inputs, *staged.values(), state)  # type: ignore[no-any-return]
+        return ops.fading_sum_verify(*inputs, *staged.values(), state)
 
     def commit(self, count: Tensor, *, state: Tensor, **staged: Tensor) -> Tensor:
-        return ops.fading_sum_commit(state, *staged.values(), count)  # type: ignore[no-any-return]
+        return ops.fading_sum_commit(state, *staged.values(), count)
 
 
 class ShortConv(Recurrence):
@@ -204,13 +203,13 @@ class ShortConv(Recurrence):
 
     def extend(self, *inputs: Tensor, state: Tensor) -> Tensor:
         x, count = inputs
-        return ops.short_conv(x, *self.weights, state, count, *self.options)  # type: ignore[no-any-return]
+        return ops.short_conv(x, *self.weights, state, count, *self.options)
 
     def verify(self, *inputs: Tensor, state: Tensor, **staged: Tensor) -> Tensor:
-        return ops.short_conv_verify(*inputs, *self.weights, state, *staged.values(), *self.options)  # type: ignore[no-any-return]
+        return ops.short_conv_verify(*inputs, *self.weights, state, *staged.values(), *self.options)
 
     def commit(self, count: Tensor, *, state: Tensor, **staged: Tensor) -> Tensor:
-        return ops.shift_window(state, *staged.values(), count)  # type: ignore[no-any-return]
+        return ops.shift_window(state, *staged.values(), count)
 
 
 CASES: dict[str, Callable[[], Recurrence]] = {

@@ -98,7 +98,7 @@ def inkling2_key_value_conv(original: nn.Module, cache: HybridCache) -> nn.Modul
     return (DynamicShortConv if hasattr(original, "weight_proj") else ScaledInklingShortConv)(original, cache)
 
 
-class Attention(StatefulMixer):
+class InklingAttention(StatefulMixer):
     """Attention without rope. Source: transformers 5.23 ``InklingAttention``."""
 
     def forward(self, hidden_states: Tensor, **_: Any) -> tuple[Tensor, None]:
@@ -134,7 +134,7 @@ class Attention(StatefulMixer):
         return grown
 
 
-class GatedAttention(Attention):
+class GatedAttention(InklingAttention):
     """With an output gate, a sink for each token, and in full layers inputs of their own for keys and values.
 
     Source: transformers 5.23 ``Inkling2SlidingAttention`` and ``Inkling2FullAttention``.
@@ -271,7 +271,7 @@ FAMILIES: Mapping[str, Adaptation] = {
             "self_attn.v_sconv": InklingShortConv,
             "attn_sconv": InklingShortConv,
             "mlp_sconv": InklingShortConv,
-            "self_attn": Attention,
+            "self_attn": InklingAttention,
         }
     ),
     "inkling2_text": Adaptation(
