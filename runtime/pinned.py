@@ -27,28 +27,28 @@ HEADER_MAGIC = b"eh00"
 """Bytes 8 to 12 of a program with a header; its bytes 16 to 24 are the size of the plans, 24 to 32 where segments begin."""
 
 
-class Fields(SimpleNamespace):
+class FieldNumbers(SimpleNamespace):
     """Numbers of a table's fields in ``schema/program.fbs``; a number never changes its meaning there."""
 
 
-PROGRAM = Fields(execution_plan=1, segments=4, constant_segment=5, named_data=7)
-PLAN = Fields(name=0, values=2, inputs=3, outputs=4, chains=5, operators=6, delegates=7)
-OPERATOR = Fields(name=0, overload=1)
-DELEGATE = Fields(id=0, processed=1, compile_specs=2)
-PROCESSED = Fields(index=1)
-SEGMENT = Fields(offset=0, size=1)
-CONSTANTS = Fields(segment_index=0)
-NAMED_DATA = Fields(segment_index=1)
-SPEC = Fields(key=0)
-CHAIN = Fields(instructions=2)
-INSTRUCTION = Fields(instr_args_type=0, instr_args=1)
-CALL = Fields(index=0, args=1)
+PROGRAM = FieldNumbers(execution_plan=1, segments=4, constant_segment=5, named_data=7)
+PLAN = FieldNumbers(name=0, values=2, inputs=3, outputs=4, chains=5, operators=6, delegates=7)
+OPERATOR = FieldNumbers(name=0, overload=1)
+DELEGATE = FieldNumbers(id=0, processed=1, compile_specs=2)
+PROCESSED = FieldNumbers(index=1)
+SEGMENT = FieldNumbers(offset=0, size=1)
+CONSTANTS = FieldNumbers(segment_index=0)
+NAMED_DATA = FieldNumbers(segment_index=1)
+SPEC = FieldNumbers(key=0)
+CHAIN = FieldNumbers(instructions=2)
+INSTRUCTION = FieldNumbers(instr_args_type=0, instr_args=1)
+CALL = FieldNumbers(index=0, args=1)
 """Fields of a kernel's call and of a delegate's."""
-VALUE = Fields(val_type=0, val=1)
-LIST = Fields(items=0)
-WHOLE_NUMBER = Fields(int_val=0)
-TENSOR_FIELDS = Fields(scalar_type=0, sizes=2, data_buffer_idx=5, allocation_info=6, extra_tensor_info=9)
-EXTRA_TENSOR_INFO = Fields(fully_qualified_name=1)
+VALUE = FieldNumbers(val_type=0, val=1)
+LIST = FieldNumbers(items=0)
+WHOLE_NUMBER = FieldNumbers(int_val=0)
+TENSOR_FIELDS = FieldNumbers(scalar_type=0, sizes=2, data_buffer_idx=5, allocation_info=6, extra_tensor_info=9)
+EXTRA_TENSOR_INFO = FieldNumbers(fully_qualified_name=1)
 
 KERNEL_CALL, DELEGATE_CALL = 1, 2
 """Kinds of instructions."""

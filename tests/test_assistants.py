@@ -23,7 +23,7 @@ from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.export.write.methods import build_cache
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.core.drafters import BlockDrafter
-from hybridge.runtime.core.session import Draws
+from hybridge.runtime.core.session import DraftNoise
 from tests.helpers.loaded_model import loaded_model
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, snapshot_slots=1, draft_blocks=(2, 4, 6))
@@ -83,7 +83,7 @@ def test_a_row_behind_the_window_and_a_length_are_all_it_needs(clustered: Path) 
 def test_what_is_drawn_is_of_the_best_clusters(clustered: Path) -> None:
     session, _ = open_session(clustered, TARGET)
     session.prefill([4, 5, 6, 7])
-    drafted = session.draft(session.hidden, [5, 6, 7, 8], limit=5, draws=Draws([0.1, 0.3, 0.5, 0.7, 0.9], 1.0))
+    drafted = session.draft(session.hidden, [5, 6, 7, 8], limit=5, draws=DraftNoise([0.1, 0.3, 0.5, 0.7, 0.9], 1.0))
     for token, q in zip(drafted.tokens, distributions(drafted, 1.0, 132), strict=True):
         assert q[token] > 0
         assert (q > 0).sum() == 3 * 132 // 11

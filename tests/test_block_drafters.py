@@ -21,7 +21,7 @@ from hybridge.export.drafters.drafter import ArtifactDrafter
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.runtime import ExportOptions, Sampling, Session
 from hybridge.runtime.core.drafters import BlockDrafter
-from hybridge.runtime.core.session import Draws
+from hybridge.runtime.core.session import DraftNoise
 from tests.helpers.loaded_model import loaded_model
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, shorter_verify_lens=(3,), draft_blocks=(2, 4, 6))
@@ -77,7 +77,7 @@ def test_a_part_of_the_vocabulary_may_be_proposed(tmp_path: Path, kind: str) -> 
     subject.twin.allowed = ids
     assert compare_blocks(subject.session, definition_of(subject.twin, subject.model), seed=0, operations=25) > 10
     session = subject.session
-    drafted = session.draft(read(session, [4, 5, 6]), [5, 6, 8], limit=5, draws=Draws([0.1, 0.3, 0.5, 0.7, 0.9], 1.0))
+    drafted = session.draft(read(session, [4, 5, 6]), [5, 6, 8], limit=5, draws=DraftNoise([0.1, 0.3, 0.5, 0.7, 0.9], 1.0))
     assert {*drafted.tokens} <= {*ids.tolist()}
     assert np.allclose(distributions(drafted, 1.0, session.vocab_size)[:, ids].sum(-1), 1.0)
 
@@ -109,7 +109,7 @@ def read(session: Session, tokens: list[int]) -> NDArray[np.float32]:
 
 def test_drawn_tokens_come_from_the_distribution_that_is_given(subject: Subject) -> None:
     session, heat, noise = subject.session, 1.7, [0.03, 0.3, 0.5, 0.7, 0.97]
-    drafted = session.draft(read(session, [4, 5, 6, 7]), [5, 6, 7, 8], limit=5, draws=Draws(noise, heat))
+    drafted = session.draft(read(session, [4, 5, 6, 7]), [5, 6, 7, 8], limit=5, draws=DraftNoise(noise, heat))
     found = distributions(drafted, heat, session.vocab_size)
     _, scores, _ = subject.twin.guess(subject.twin.taps(hidden_states(subject.model, [4, 5, 6, 7])), 8, 5, drawn=drafted.tokens)
     for i, (token, q) in enumerate(zip(drafted.tokens, found, strict=True)):

@@ -16,7 +16,7 @@ from hybridge.export.drafters.eagle import read_eagle_config
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.core.drafters import BlockDrafter
-from hybridge.runtime.core.session import Draws
+from hybridge.runtime.core.session import DraftNoise
 from tests.helpers.loaded_model import loaded_model
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, snapshot_slots=1, draft_blocks=(3, 5))
@@ -53,7 +53,7 @@ def test_guesses_are_those_of_the_definition(tmp_path: Path, form: str) -> None:
 def test_what_is_drawn_is_of_the_drafters_own_tokens(tmp_path: Path) -> None:
     session, twin, _ = made(tmp_path, *FORMS["authors"])
     session.prefill([4, 5, 6, 7])
-    drafted = session.draft(session.hidden, [5, 6, 7, 8], limit=4, draws=Draws([0.2, 0.4, 0.6, 0.8], 1.0))
+    drafted = session.draft(session.hidden, [5, 6, 7, 8], limit=4, draws=DraftNoise([0.2, 0.4, 0.6, 0.8], 1.0))
     own = {i + int(offset) for i, offset in enumerate(twin.tensors["d2t"])}
     assert {*drafted.tokens} <= own
     assert {*distributions(drafted, 1.0, session.vocab_size).nonzero()[1].tolist()} <= own

@@ -31,7 +31,7 @@ TOKENS_REFUSED = (Status.INVALID_ARGUMENT, Status.NO_ROOM)
 
 
 @dataclass(frozen=True)
-class Draws:
+class DraftNoise:
     """Draw draft tokens from softmax(scores / temperature) by noise in [0, 1), one number for each."""
 
     noise: Sequence[float]
@@ -292,7 +292,7 @@ class Session(Owned):
         self._run("keep_hidden", wanted)
 
     def draft(
-        self, hidden: ArrayLike, following: Sequence[int], *, limit: int | None = None, draws: Draws | None = None
+        self, hidden: ArrayLike, following: Sequence[int], *, limit: int | None = None, draws: DraftNoise | None = None
     ) -> Drafted:
         """Propose tokens to come after ``following``, tokens that followed ``hidden``, by the artifact's own drafter.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hybridge.cache.errors import SnapshotError
 from hybridge.runtime import Context, Sampling, Session
-from hybridge.runtime.core.session import Drafted, Draws
+from hybridge.runtime.core.session import Drafted, DraftNoise
 
 Definition = Callable[[list[int], int], list[int]]
 """So many guesses behind a text, whose last token is not committed."""
@@ -27,7 +27,7 @@ def hidden_states(model: Any, tokens: Sequence[int]) -> tuple[Tensor, ...]:
     return found
 
 
-def draft(session: Session, context: Context, limit: int, draws: Draws | None = None) -> Drafted:
+def draft(session: Session, context: Context, limit: int, draws: DraftNoise | None = None) -> Drafted:
     """What the drafter proposes behind a context once it has read its hidden states; nothing where there are none."""
     hidden = context.pop_hidden()
     return session.draft(hidden, context.tokens[-len(hidden) :], limit=limit, draws=draws) if len(hidden) else Drafted([], [])
