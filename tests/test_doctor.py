@@ -129,7 +129,7 @@ def test_kernels_that_may_not_be_run_are_told_with_the_reason(monkeypatch: pytes
         raise KernelsError("others may write it; it is not run")
 
     monkeypatch.setattr(library, "is_built", lambda: True)
-    monkeypatch.setattr(library, "instruction_set", refuse)
+    monkeypatch.setattr(library, "load", refuse)
     report = doctor.examine()
     assert [each.remedy for each in report.missing] == ["others may write it; it is not run"]
 
