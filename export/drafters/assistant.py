@@ -29,12 +29,12 @@ from hybridge.cache.layers.attention import AttentionLayer
 from hybridge.cache.layers.drafter import DrafterLengthLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels, Scoring
-from hybridge.export.drafters.checkpoint import MOST_LAYERS, DrafterFolder, Fields, fill, read_weights
+from hybridge.export.drafters.checkpoint import MOST_LAYERS, ConfigFields, DrafterFolder, fill, read_weights
 from hybridge.export.drafters.drafter import (
     Answers,
     ArtifactDrafter,
     DraftVocabulary,
-    Target,
+    TargetModel,
     TargetNeeds,
     fitted,
     refuse_vocabulary,
@@ -43,9 +43,9 @@ from hybridge.export.drafters.layers import (
     Angles,
     DecoderConfig,
     DraftProposals,
-    Draws,
     Mlp,
     RmsNorm,
+    SamplingInputs,
     TokenSelector,
     load_rope,
     rotate,
@@ -110,10 +110,10 @@ def read_assistant_config(path: Path, content: Mapping[str, Any], target: Any) -
             f"the drafter in {path.parent} is for another target: a {content['model_type']} is for a {wanted}, and this model "
             f"is a {target.model_type}. Give the drafter that was trained for this very model."
         )
-    fields, inside = Fields(path, content), content.get("text_config")
+    fields, inside = ConfigFields(path, content), content.get("text_config")
     if not isinstance(inside, Mapping):
         raise fields.wrong("text_config", "an object")
-    own = Fields(path, inside)
+    own = ConfigFields(path, inside)
     for each in (fields, own):
         each.refuse_others(KNOWN, "assistant")
     text = _completed(path, own, inside, type(target))
@@ -156,7 +156,7 @@ def _source(folder: Path, layer: AssistantLayerConfig, target: Any) -> int:
     return source
 
 
-def _completed(path: Path, own: Fields, inside: Mapping[str, Any], kind: Any) -> Any:
+def _completed(path: Path, own: ConfigFields, inside: Mapping[str, Any], kind: Any) -> Any:
     """Return the config of the text model inside, with transformers' default values."""
     layers = own.count("num_hidden_layers", most=MOST_LAYERS)
     if own.count("num_kv_shared_layers", layers, lowest=0) not in (0, layers):
@@ -170,7 +170,7 @@ def _completed(path: Path, own: Fields, inside: Mapping[str, Any], kind: Any) ->
         raise CheckpointError(f"{path}: its text_config is none ({' '.join(str(error).split())}).") from None
 
 
-def _layer(own: Fields, text: Any, index: int) -> AssistantLayerConfig:
+def _layer(own: ConfigFields, text: Any, index: int) -> AssistantLayerConfig:
     kind, sizes = text.layer_types[index], text.per_layer_config[index]
     rope = text.rope_parameters.get(kind)
     if not isinstance(rope, Mapping):
@@ -192,7 +192,7 @@ def _layer(own: Fields, text: Any, index: int) -> AssistantLayerConfig:
     )
 
 
-def _clusters(fields: Fields, vocab: int) -> Clusters:
+def _clusters(fields: ConfigFields, vocab: int) -> Clusters:
     count = fields.count("num_centroids", 2048)
     if vocab % count:
         raise fields.wrong("num_centroids", f"a divisor of the {vocab} tokens")
@@ -341,14 +341,16 @@ class AssistantDrafter(ArtifactDrafter):
         super().__init__(cache, place, description)
         self.weights, self.sources, self.width = weights, sources, weights.config.target_width
 
-    def read(self, target: Target, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
+    def read(self, target: TargetModel, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
         return self.close(self.length.extend(tokens.shape[1], self._possible(count)))
 
-    def draft(self, target: Target, draft_len: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor) -> Answers:
+    def draft(
+        self, target: TargetModel, draft_len: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor
+    ) -> Answers:
         block = self.length.extend(tokens.shape[1], self._possible(count))
         last = (block.count - 1).clamp(min=0)
         token, h = tokens.index_select(1, last), hidden.index_select(1, last)
-        selector, place = TokenSelector(self.length.kernels, Draws(*draws)), self._last_position()
+        selector, place = TokenSelector(self.length.kernels, SamplingInputs(*draws)), self._last_position()
         angles = self.weights.angles(place.text_positions)
         steps: list[DraftProposals] = []
         for i in range(draft_len):
@@ -367,7 +369,7 @@ class AssistantDrafter(ArtifactDrafter):
         return Block(start=start, count=torch.ones_like(start), length=1, ahead=1)
 
     def _step(
-        self, target: Target, token: Tensor, h: Tensor, place: Block, angles: dict[str, Angles]
+        self, target: TargetModel, token: Tensor, h: Tensor, place: Block, angles: dict[str, Angles]
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return the successor of h [1, 1, F] behind ``token`` [1, 1], and the scores of the next token with candidates."""
         weights = self.weights

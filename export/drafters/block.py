@@ -1,9 +1,10 @@
 """Block drafters, which propose a block of tokens in one pass: DFlash, DFlash 2 and DSpark.
 
-Published forms, weights, drafter and plan; ``block_layers.py`` has the model. Fields have the names of published checkpoints; a
-field of ``dflash_config`` takes precedence over one of the same name at the top. Sources: z-lab/dflash ``dflash/model.py`` and
-its fixtures; mlx-vlm ``speculative/drafters/dspark/config.py``; transformers ``models/muse_glimmer_assistant``, which is
-DFlash in transformers' own form.
+Published forms, weights, drafter and plan; ``block_layers.py`` has the model. A field of ``dflash_config`` takes precedence
+over one of the same name at the top.
+
+Sources: z-lab/dflash ``dflash/model.py`` and its fixtures; mlx-vlm ``speculative/drafters/dspark/config.py``; transformers
+``models/muse_glimmer_assistant``, which is DFlash in transformers' own form.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from hybridge.export.drafters.block_layers import (
     Selector,
     build_tail,
 )
-from hybridge.export.drafters.checkpoint import LONGEST_BLOCK, MOST_LAYERS, DrafterFolder, Fields, fill, read_weights
-from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, DraftVocabulary, Target, TargetNeeds, fitted
-from hybridge.export.drafters.layers import DraftProposals, Draws, Rope, TokenSelector, decoder_fields, load_rope
+from hybridge.export.drafters.checkpoint import LONGEST_BLOCK, MOST_LAYERS, ConfigFields, DrafterFolder, fill, read_weights
+from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, DraftVocabulary, TargetModel, TargetNeeds, fitted
+from hybridge.export.drafters.layers import DraftProposals, Rope, SamplingInputs, TokenSelector, decoder_fields, load_rope
 from hybridge.export.layers import constant
 from hybridge.export.source.checkpoint import LoadedModel, logits_width
 from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions
@@ -63,7 +64,7 @@ KNOWN = {
 """Values of fields that change the model."""
 
 
-def kind_of(fields: Fields) -> BlockKind | None:
+def kind_of(fields: ConfigFields) -> BlockKind | None:
     """Return the kind of block drafter that a config is of, by its architecture or by a field of that kind; None for others."""
     for name in fields.names("architectures"):
         if name in ARCHITECTURES:
@@ -84,7 +85,7 @@ def read_block_config(path: Path, content: Mapping[str, Any]) -> BlockDrafterCon
     Raises CheckpointError for values that no drafter can have, UnsupportedModelError for parts that hybridge does not know.
     """
     nested = content.get("dflash_config")
-    fields = Fields(path, {**content, **nested} if isinstance(nested, Mapping) else content)
+    fields = ConfigFields(path, {**content, **nested} if isinstance(nested, Mapping) else content)
     kind = kind_of(fields)
     if kind is None:
         return None
@@ -118,7 +119,7 @@ def read_block_config(path: Path, content: Mapping[str, Any]) -> BlockDrafterCon
     return _checked(fields, _with_layer_ids(fields, config, layers), types, layers)
 
 
-def _tail(kind: BlockKind, fields: Fields) -> dict[str, Any]:
+def _tail(kind: BlockKind, fields: ConfigFields) -> dict[str, Any]:
     if kind == "dflash2":
         return {
             "convolution": Convolution(kernel=fields.count("conv_kernel_size", most=64), group=fields.count("conv_group_size")),
@@ -131,7 +132,7 @@ def _tail(kind: BlockKind, fields: Fields) -> dict[str, Any]:
     return {}
 
 
-def _with_layer_ids(fields: Fields, config: BlockDrafterConfig, layers: int) -> BlockDrafterConfig:
+def _with_layer_ids(fields: ConfigFields, config: BlockDrafterConfig, layers: int) -> BlockDrafterConfig:
     """Fill in the layers that z-lab's drafters read by default: evenly spread from the second on."""
     if config.target_layer_ids:
         return config
@@ -142,7 +143,7 @@ def _with_layer_ids(fields: Fields, config: BlockDrafterConfig, layers: int) -> 
     return replace(config, target_layer_ids=tuple(spread))
 
 
-def _checked(fields: Fields, config: BlockDrafterConfig, types: list[str], layers: int) -> BlockDrafterConfig:
+def _checked(fields: ConfigFields, config: BlockDrafterConfig, types: list[str], layers: int) -> BlockDrafterConfig:
     if len(types) != layers or not {*types} <= {"full_attention", "sliding_attention"}:
         raise fields.wrong("layer_types", f"{layers} times full_attention or sliding_attention")
     if config.heads % config.kv_heads:
@@ -253,7 +254,7 @@ def _halves(name: str, weight: Tensor, head_dim: int) -> Tensor:
     return turned.flatten(0, 1).contiguous()
 
 
-class BlockDrafter(ArtifactDrafter):
+class MaskedBlockDrafter(ArtifactDrafter):
     """Block drafters; their layers' state is behind their length. Sources: DFlash, arXiv:2602.06036; z-lab/dflash."""
 
     def __init__(self, weights: BlockWeights, cache: HybridCache, place: int, description: DrafterDescription) -> None:
@@ -261,17 +262,19 @@ class BlockDrafter(ArtifactDrafter):
         self.weights = weights
         self.width = len(weights.config.target_layer_ids) * weights.config.hidden_size
 
-    def read(self, target: Target, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
+    def read(self, target: TargetModel, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
         block = self.length.extend(tokens.shape[1], count)
         self._read(hidden, block)
         return self.close(block)
 
-    def draft(self, target: Target, draft_len: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor) -> Answers:
+    def draft(
+        self, target: TargetModel, draft_len: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor
+    ) -> Answers:
         block = self.length.extend(tokens.shape[1], count)
         self._read(hidden, block)
         last = tokens.index_select(1, (block.count - 1).clamp(min=0))
         found = self._propose(
-            target, last, following(block, draft_len + self.weights.config.first_guess), draft_len, Draws(*draws)
+            target, last, following(block, draft_len + self.weights.config.first_guess), draft_len, SamplingInputs(*draws)
         )
         return found.answers(self.close(block) >= 0)
 
@@ -281,7 +284,9 @@ class BlockDrafter(ArtifactDrafter):
         angles = self.weights.rope.angles(block.positions)
         self.weights.backbone.read(self.cache, self.place + 1, taps, block, angles)
 
-    def _propose(self, target: Target, last: Tensor, block: Block, draft_len: int, draws: Draws) -> DraftProposals:
+    def _propose(
+        self, target: TargetModel, last: Tensor, block: Block, draft_len: int, draws: SamplingInputs
+    ) -> DraftProposals:
         """Run ``last`` [1, 1] and masks as ``block``, and choose tokens with the tail."""
         weights, masks = self.weights, block.length - 1
         tokens = torch.cat([last, torch.full((1, masks), weights.config.mask_token)], dim=1) if masks else last
@@ -292,7 +297,7 @@ class BlockDrafter(ArtifactDrafter):
         out: DraftProposals = weights.tail(hidden, self._logits(target, hidden), last, selector)
         return out
 
-    def _logits(self, target: Target, hidden: Tensor) -> Tensor:
+    def _logits(self, target: TargetModel, hidden: Tensor) -> Tensor:
         config, own = self.weights.config, self.weights.head
         logits: Tensor = (target.head if own is None else own)(hidden) * config.output_multiplier
         return logits if config.softcap is None else (logits / config.softcap).tanh() * config.softcap
@@ -336,7 +341,7 @@ class BlockPlan:
         return weights
 
     def build(self, weights: Any, cache: HybridCache) -> ArtifactDrafter:
-        return BlockDrafter(weights, cache, len(cache.layers) - 1 - len(self.config.windows), self.description)
+        return MaskedBlockDrafter(weights, cache, len(cache.layers) - 1 - len(self.config.windows), self.description)
 
 
 def plan_block(

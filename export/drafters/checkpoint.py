@@ -41,7 +41,7 @@ def open_drafter(named: str | Path) -> DrafterFolder:
     return DrafterFolder(folder, path, read_object(path))
 
 
-class Fields:
+class ConfigFields:
     """The fields of the config.json in ``path``. Each method returns a field, or raises CheckpointError with what is expected.
 
     values: the fields without those that are null, which count as left out.

@@ -58,7 +58,7 @@ class DrafterPlan(Protocol):
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetModel:
     """The parts of its target that a drafter shares.
 
     decoder: the text model. logits: the target's own, of hidden states after its final norm. embed: rows of its embedding for
@@ -94,14 +94,16 @@ class ArtifactDrafter(nn.Module):
         """Return example inputs of what decides the draws of ``draft_len`` tokens: none if the drafter cannot sample."""
         return (torch.zeros(1, draft_len), torch.zeros(1)) if self.description.samples else ()
 
-    def read(self, target: Target, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
+    def read(self, target: TargetModel, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
         """Read the first ``count`` pairs of hidden [1, T, F] and the tokens [1, T] after each.
 
         Returns the length int64 [1] afterwards, -1 if they do not fit.
         """
         raise NotImplementedError
 
-    def draft(self, target: Target, draft_len: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor) -> Answers:
+    def draft(
+        self, target: TargetModel, draft_len: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor
+    ) -> Answers:
         """Read pairs likewise, and propose ``draft_len`` tokens behind the last one."""
         raise NotImplementedError
 

@@ -21,12 +21,12 @@ from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.layers.drafter import DrafterAttentionLayer, DrafterLengthLayer, step
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels, Scoring
-from hybridge.export.drafters.checkpoint import DrafterFolder, Fields, fill, read_weights
+from hybridge.export.drafters.checkpoint import ConfigFields, DrafterFolder, fill, read_weights
 from hybridge.export.drafters.drafter import (
     Answers,
     ArtifactDrafter,
     DraftVocabulary,
-    Target,
+    TargetModel,
     TargetNeeds,
     fitted,
     refuse_vocabulary,
@@ -35,10 +35,10 @@ from hybridge.export.drafters.layers import (
     AttentionProjections,
     DecoderConfig,
     DraftProposals,
-    Draws,
     Mlp,
     RmsNorm,
     Rope,
+    SamplingInputs,
     TokenSelector,
     decoder_fields,
     load_rope,
@@ -79,7 +79,7 @@ def read_eagle_config(path: Path, content: Mapping[str, Any]) -> EagleConfig | N
     Raises CheckpointError for values that no drafter can have, UnsupportedModelError for parts that hybridge does not know.
     """
     layer, nested = content.get("transformer_layer_config"), content.get("eagle_config")
-    fields = Fields(path, {**(layer if isinstance(layer, Mapping) else {}), **content})
+    fields = ConfigFields(path, {**(layer if isinstance(layer, Mapping) else {}), **content})
     named = {*fields.names("architectures")} & {*ARCHITECTURES}
     if not named and fields.values.get("speculators_model_type") != "eagle3":
         return None
@@ -88,7 +88,7 @@ def read_eagle_config(path: Path, content: Mapping[str, Any]) -> EagleConfig | N
     # vLLM names the layers that a state enters, SGLang those that it leaves: two names of one place differ by one.
     taps = fields.counts(LAYER_IDS) if LAYER_IDS in fields.values else []
     if not taps and isinstance(nested, Mapping) and nested.get(LAYER_IDS) is not None:
-        taps = [index + 1 for index in Fields(path, nested).counts(LAYER_IDS)]
+        taps = [index + 1 for index in ConfigFields(path, nested).counts(LAYER_IDS)]
     vocab = fields.count("vocab_size")
     return EagleConfig(
         **decoder,
@@ -194,13 +194,15 @@ class EagleDrafter(ArtifactDrafter):
         super().__init__(cache, place, description)
         self.weights, self.width = weights, weights.width
 
-    def read(self, target: Target, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
+    def read(self, target: TargetModel, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
         return self.close(self._read(target, hidden, tokens, count, 0)[1])
 
-    def draft(self, target: Target, draft_len: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor) -> Answers:
+    def draft(
+        self, target: TargetModel, draft_len: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor
+    ) -> Answers:
         g, block = self._read(target, hidden, tokens, count, draft_len)
         g = g.index_select(1, (block.count - 1).clamp(min=0))
-        selector = TokenSelector(self.length.kernels, Draws(*draws), self.weights.ids)
+        selector = TokenSelector(self.length.kernels, SamplingInputs(*draws), self.weights.ids)
         steps: list[DraftProposals] = []
         for i in range(draft_len):
             if i:
@@ -208,12 +210,12 @@ class EagleDrafter(ArtifactDrafter):
             steps.append(selector.choose(self.weights.lm_head(self.weights.norm(g)), i))
         return DraftProposals.joined(steps).answers(self.close(block) >= 0)
 
-    def _read(self, target: Target, hidden: Tensor, tokens: Tensor, count: Tensor, ahead: int) -> tuple[Tensor, Block]:
+    def _read(self, target: TargetModel, hidden: Tensor, tokens: Tensor, count: Tensor, ahead: int) -> tuple[Tensor, Block]:
         block = self.length.extend(tokens.shape[1], count, ahead)
         # A select, because padding may be NaN, which a product with 0 would keep.
         return self._run(target, self.weights.fc(torch.where(block.real[:, None], hidden, 0.0)), tokens, block), block
 
-    def _run(self, target: Target, h: Tensor, tokens: Tensor, block: Block) -> Tensor:
+    def _run(self, target: TargetModel, h: Tensor, tokens: Tensor, block: Block) -> Tensor:
         own = self.weights.embed_tokens
         embedded = target.embed(tokens) if own is None else own(tokens)
         state = self.cache.part(self.place + 1, DrafterAttentionLayer)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hybridge.cache.errors import CheckpointError
 from hybridge.cache.operations.kernels import Kernels
-from hybridge.export.drafters.checkpoint import Fields
+from hybridge.export.drafters.checkpoint import ConfigFields
 from hybridge.export.layers import constant
 from hybridge.export.pinned.transformers import rope_frequencies
 from hybridge.export.source.files import first_line
@@ -40,7 +40,7 @@ class DecoderConfig:
     rope: Mapping[str, Any]
 
 
-def decoder_fields(fields: Fields) -> dict[str, Any]:
+def decoder_fields(fields: ConfigFields) -> dict[str, Any]:
     """Read the arguments of ``DecoderConfig``. Raises CheckpointError."""
     hidden, heads = fields.count("hidden_size"), fields.count("num_attention_heads")
     return {
@@ -133,7 +133,7 @@ def rotate(x: Tensor, angles: Angles) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Draws:
+class SamplingInputs:
     """The inputs of sampling: noise float32 [1, N] in [0, 1) and temperature float32 [1], 0 for the best token."""
 
     noise: Tensor
@@ -175,7 +175,7 @@ class TokenSelector:
     ids: int64 [C], the tokens that the scores are of, if not of the whole vocabulary.
     """
 
-    def __init__(self, kernels: Kernels, draws: Draws, ids: Tensor | None = None) -> None:
+    def __init__(self, kernels: Kernels, draws: SamplingInputs, ids: Tensor | None = None) -> None:
         self.kernels, self.draws, self.ids = kernels, draws, ids
         # The sum makes it a result: a program must not give out its own constant.
         self.candidates = None if ids is None else ids[None, None] + 0

@@ -26,7 +26,7 @@ from hybridge.cache.layers.drafter import DrafterLengthLayer, DrafterStateLayer
 from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.export.drafters.checkpoint import MOST_LAYERS, fill, read_tensors
-from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, Target
+from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, TargetModel
 from hybridge.export.drafters.mtp_families import LAYER, MtpFamily, mtp_config, mtp_family
 from hybridge.export.model.adapt import adapt_layer
 from hybridge.export.source.checkpoint import LoadedModel
@@ -139,14 +139,16 @@ class MtpDrafter(ArtifactDrafter):
         """Return the number of layers."""
         return len(self.weights.layers)
 
-    def read(self, target: Target, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
+    def read(self, target: TargetModel, hidden: Tensor, tokens: Tensor, count: Tensor) -> Tensor:
         block = self.length.extend(tokens.shape[1], count)
         h = known(hidden, block)
         for index in range(self.count):
             h = self._carried(index, self._run(target, index, h, tokens, block, drafts=False), block)[:, : tokens.shape[1]]
         return self.close(block)
 
-    def draft(self, target: Target, draft_len: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor) -> Answers:
+    def draft(
+        self, target: TargetModel, draft_len: int, hidden: Tensor, tokens: Tensor, count: Tensor, *draws: Tensor
+    ) -> Answers:
         block = self.length.extend(tokens.shape[1], count, draft_len)
         h, g, found, probabilities = known(hidden, block), hidden, list[Tensor](), list[Tensor]()
         for i in range(draft_len):
@@ -176,7 +178,7 @@ class MtpDrafter(ArtifactDrafter):
             return out
         return self._state(index).carried.carry(out, block)
 
-    def _run(self, target: Target, index: int, h: Tensor, tokens: Tensor, block: Block, *, drafts: bool) -> Tensor:
+    def _run(self, target: TargetModel, index: int, h: Tensor, tokens: Tensor, block: Block, *, drafts: bool) -> Tensor:
         """Run layer ``index`` over h [1, T, H] and tokens [1, T], and return its output [1, T, H].
 
         Its first row is at the text's token ``index`` + 1, so rows for tokens before that are left out.
@@ -195,13 +197,13 @@ class MtpDrafter(ArtifactDrafter):
             self._state(index).accept(count)
         return moved(out, -missing) if index else out
 
-    def _go_on(self, target: Target, g: Tensor, token: Tensor, block: Block, i: int) -> Tensor:
+    def _go_on(self, target: TargetModel, g: Tensor, token: Tensor, block: Block, i: int) -> Tensor:
         """Run the last layer over its own output g [1, 1, H] and the draft token ``i`` - 1, which are not stored."""
         last = self.count - 1
         start = block.start + block.count + (i - 1 - last)
         return self._layer(target, last, g, token, Block(start=start, count=torch.ones_like(start), length=1, ahead=last + 1))
 
-    def _layer(self, target: Target, index: int, h: Tensor, tokens: Tensor, block: Block) -> Tensor:
+    def _layer(self, target: TargetModel, index: int, h: Tensor, tokens: Tensor, block: Block) -> Tensor:
         layer = self._weights_of(index)
         z = layer.joined(target.embed(tokens), h)
         self.cache.block = block
@@ -288,7 +290,7 @@ class MtpPlan:
         if self.draft_len > len(layers) and layers[-1].has_bounded_state:
             raise UsageError(
                 f"draft_len is {self.draft_len}, but this {self.config.model_type!r} model has {len(layers)} layers of "
-                f"multi-token prediction, none of which can go on with its own guesses; give --draft-len {len(layers)}."
+                f"multi-token prediction, none of which can continue with its own output; give --draft-len {len(layers)}."
             )
         return [DrafterLengthLayer(sizes, kernels), *layers]
 

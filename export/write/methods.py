@@ -22,7 +22,7 @@ from hybridge.cache.errors import UsageError
 from hybridge.cache.families import text_config
 from hybridge.cache.hybrid_cache import HybridCache
 from hybridge.cache.operations.kernels import CoreKernels, Kernels
-from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan, Target
+from hybridge.export.drafters.drafter import ArtifactDrafter, DrafterPlan, TargetModel
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.kernel_sets.hybridge import HybridgeKernels
 from hybridge.export.kernel_sets.llm import LlmKernels
@@ -64,11 +64,11 @@ class State(nn.Module):
         return self.model.logits(torch.where(block.count > 0, last, float("nan"))), hidden
 
     @property
-    def target(self) -> Target:
+    def target(self) -> TargetModel:
         """Return the parts of the model that the drafter shares."""
         shared = self._shared
         assert shared is not None
-        return Target(decoder=self.model.decoder, logits=self.model.logits, embed=shared.embed, head=shared.head)
+        return TargetModel(decoder=self.model.decoder, logits=self.model.logits, embed=shared.embed, head=shared.head)
 
     def tapped(self, logits: Tensor, hidden: Tensor) -> Outputs:
         """Return logits, with the tapped hidden states of the run that ended with ``hidden`` if there are taps."""
@@ -172,16 +172,16 @@ class DrafterMethod(ProgramMethod):
 class DraftTokens(DrafterMethod):
     """hidden [1, S, F], tokens [1, S], n [1] and inputs for sampling -> draft tokens, probabilities, scores and candidates.
 
-    Reads the first n pairs, then proposes ``guesses`` tokens behind the last one; -1 if refused. See
+    Reads the first n pairs, then proposes ``draft_len`` tokens behind the last one; -1 if refused. See
     ``ArtifactDrafter``.
     """
 
-    def __init__(self, state: State, guesses: int) -> None:
+    def __init__(self, state: State, draft_len: int) -> None:
         super().__init__(state)
-        self.guesses = guesses
+        self.draft_len = draft_len
 
     def forward(self, hidden: Tensor, tokens: Tensor, n: Tensor, *draws: Tensor) -> Outputs:
-        return self.drafter.draft(self.state.target, self.guesses, hidden, tokens, n, *draws)
+        return self.drafter.draft(self.state.target, self.draft_len, hidden, tokens, n, *draws)
 
 
 class DraftPrefill(DrafterMethod):
@@ -219,8 +219,8 @@ def draft_methods(state: State, drafter: ArtifactDrafter) -> Mapping[str, tuple[
 
     sizes = state.cache.sizes
     proposing = {
-        name: (DraftTokens(state, guesses), (*pairs(sizes.verify_len), *drafter.draws(guesses)))
-        for name, guesses in drafter.description.methods.items()
+        name: (DraftTokens(state, draft_len), (*pairs(sizes.verify_len), *drafter.draws(draft_len)))
+        for name, draft_len in drafter.description.methods.items()
     }
     return {**proposing, "draft_prefill": (DraftPrefill(state), pairs(sizes.prefill_chunk))}
 
