@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from campaigns.soak.journal import Journal
-from campaigns.soak.nearby import nearby
-from campaigns.soak.program import Round, play_round
+from campaigns.soak.__main__ import Journal
+from campaigns.soak.program import Round, nearby, play_round
 from campaigns.soak.subjects import GROUP, SUBJECTS, WIDER
 from tiny import tiny_config, tiny_model
 from torch import Tensor

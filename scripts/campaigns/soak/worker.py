@@ -12,8 +12,7 @@ from pathlib import Path
 
 import torch
 
-from campaigns.soak.nearby import nearby, none_nearby
-from campaigns.soak.program import play_round
+from campaigns.soak.program import nearby, none_nearby, play_round
 from campaigns.soak.subjects import EXPERTS, SUBJECTS, opened
 from hybridge.export.check.oracle import load_original, round_as, uncached
 
