@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from campaigns.clients import __main__ as clients
-from campaigns.clients import environments, in_programs
+from campaigns.clients import in_programs
 from campaigns.clients.client import Client, ClientError, Ends, Functions, Row
 from campaigns.clients.conversations import NEW, Conversation, Score, conversation, score
 from tokenizers import Tokenizer
@@ -229,15 +229,15 @@ def test_the_text_runner_gives_the_sessions_text(start: Callable[..., Client], a
 @pytest.fixture
 def requirements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(environments, "REQUIREMENTS", tmp_path)
+    monkeypatch.setattr(in_programs, "REQUIREMENTS", tmp_path)
     return tmp_path / "client.txt"
 
 
 @pytest.mark.slow
 def test_an_environment_is_made_once(requirements: Path, capsys: pytest.CaptureFixture[str]) -> None:
     requirements.write_text("# nothing\n")
-    python = environments.python_of("client")
-    assert environments.python_of("client") == python
+    python = in_programs.python_of("client")
+    assert in_programs.python_of("client") == python
     assert python.exists()
     assert capsys.readouterr().err.count("Setting up") == 1
 
@@ -246,11 +246,11 @@ def test_an_environment_is_made_once(requirements: Path, capsys: pytest.CaptureF
 def test_an_environment_that_cannot_be_installed_leaves_nothing(requirements: Path, tmp_path: Path) -> None:
     requirements.write_text("--no-index\nno-such-client==1.0\n")
     with pytest.raises(ClientError, match=r"client-.* cannot be installed: .*no-such-client==1.0"):
-        environments.python_of("client")
+        in_programs.python_of("client")
     assert [path.suffix for path in (tmp_path / "cache/hybridge/clients").iterdir()] in ([], [".lock"])
 
 
-@pytest.mark.parametrize("path", sorted(environments.REQUIREMENTS.glob("*.txt")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(in_programs.REQUIREMENTS.glob("*.txt")), ids=lambda path: path.stem)
 def test_every_package_of_an_environment_is_pinned(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if not re.fullmatch(r"#.*|[\w.-]+==[\w.]+", line)] == []

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from campaigns.fuzz import files
-from campaigns.fuzz.driver import Report, fuzz, run_batch
+from campaigns.fuzz.driver import Input, Report, fuzz, run_batch
 from campaigns.fuzz.kernel_arguments import CALLS
 from campaigns.fuzz.kernels import Kernels
-from campaigns.fuzz.target import Input
 
 CHILD = """
 import struct, sys, time

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from campaigns.on_aarch64 import __main__ as on_aarch64
-from campaigns.on_aarch64 import debian, needs, packages, processor
+from campaigns.on_aarch64 import machine, root
 from campaigns.on_aarch64.journal import Journal, StepError
 from packaging.markers import Marker
 
@@ -58,7 +58,7 @@ def ready(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def without(*missing: str) -> None:
         monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-        monkeypatch.setattr(needs.os, "geteuid", lambda: 0)
+        monkeypatch.setattr(machine.os, "geteuid", lambda: 0)
         monkeypatch.setattr(shutil, "which", lambda name: None if name in missing else f"/usr/bin/{name}")
         listed = "Available CPUs:\n  cortex-a53\n  max\n"
         monkeypatch.setattr(subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, stdout=listed))
@@ -82,7 +82,7 @@ def test_it_says_what_to_install(
 ) -> None:
     ready(*missing)
     with pytest.raises(SystemExit, match="2"):
-        needs.check(["max"])
+        machine.check(["max"])
     assert_said(message, capsys)
 
 
@@ -90,17 +90,17 @@ def test_it_refuses_what_cannot_work(
     ready: Callable[..., None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ready()
-    needs.check(["max", "max,sve=off", "cortex-a53"])
+    machine.check(["max", "max,sve=off", "cortex-a53"])
     with pytest.raises(SystemExit, match="2"):
-        needs.check(["max", "m4"])
+        machine.check(["max", "m4"])
     assert_said("qemu has no processor 'm4'; choose of: cortex-a53, max", capsys)
-    monkeypatch.setattr(needs.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(machine.os, "geteuid", lambda: 1000)
     with pytest.raises(SystemExit, match="2"):
-        needs.check(["max"])
+        machine.check(["max"])
     assert_said("can only be made by root; run it with sudo", capsys)
     monkeypatch.setattr(platform, "machine", lambda: "aarch64")
     with pytest.raises(SystemExit, match="2"):
-        needs.check(["max"])
+        machine.check(["max"])
     assert_said("is ARM64 itself", capsys)
 
 
@@ -122,22 +122,22 @@ def test_the_mirror_is_that_of_apt(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     says("http://mirror.example/debian\nhttp://mirror.example/debian\n")
-    assert debian.mirror() == "http://mirror.example/debian"
+    assert root.mirror() == "http://mirror.example/debian"
     says("")  # Ubuntu
-    assert debian.mirror() is None
+    assert root.mirror() is None
     monkeypatch.setattr(shutil, "which", lambda _: None)
-    assert debian.mirror() is None
+    assert root.mirror() is None
 
 
 def test_the_bits_of_a_processor_have_linux_names() -> None:
     # AT_HWCAP and AT_HWCAP2 of a Neoverse N1 and N2: Linux's asm/hwcap.h has asimddp as bit 20, i8mm as bit 13 of the second.
-    assert processor.named(1 << 0 | 1 << 1 | 1 << 8 | 1 << 20, 0) == ["fp", "asimd", "atomics", "asimddp"]
-    assert processor.named(1 << 22 | 1 << 31, 1 << 1 | 1 << 13 | 1 << 18) == ["sve", "pacg", "sve2", "i8mm", "mte"]
+    assert machine.named(1 << 0 | 1 << 1 | 1 << 8 | 1 << 20, 0) == ["fp", "asimd", "atomics", "asimddp"]
+    assert machine.named(1 << 22 | 1 << 31, 1 << 1 | 1 << 13 | 1 << 18) == ["sve", "pacg", "sve2", "i8mm", "mte"]
 
 
 def test_pip_chooses_for_the_root_and_not_for_this_machine() -> None:
     # executorch requires coremltools on x86-64 alone: there is no wheel of it for ARM64, and nothing could be installed.
-    program = packages.PIP.replace("sys.exit(main())", "").strip() + "\n" + MARKED
+    program = root.PIP.replace("sys.exit(main())", "").strip() + "\n" + MARKED
     shown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert json.loads(shown) == [False, True]
     assert Marker('platform_machine == "x86_64"').evaluate() is (platform.machine() == "x86_64")
@@ -154,5 +154,5 @@ def test_what_is_unpacked_appears_whole(tmp_path: Path) -> None:
     target = tmp_path / "packages"
     target.mkdir()
     with pytest.raises(StepError):
-        packages.unpack_hybridge(target, Journal(tmp_path), tmp_path / "no-such-1.0-py3-none-any.whl")
+        root.unpack_hybridge(target, Journal(tmp_path), tmp_path / "no-such-1.0-py3-none-any.whl")
     assert not target.exists()

@@ -8,10 +8,8 @@ import sys
 
 import numpy as np
 import pytest
-from campaigns.serve_bench.crowd import TALKS, Crowd
-from campaigns.serve_bench.made import made_up_tokenizer
-from campaigns.serve_bench.running import words
-from campaigns.serve_bench.structure import gap, mask_of_a_row
+from campaigns.serve_bench.measurements import TALKS, Crowd, gap, mask_of_a_row
+from campaigns.serve_bench.server import made_up_tokenizer, words
 from numpy.typing import NDArray
 from store import demo_folder
 from tokenizers import Tokenizer

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from campaigns import __main__ as trust
 from campaigns.__main__ import CAMPAIGNS, Campaign
-from campaigns.processes import checks, native
+from campaigns.processes import checks
 
 
 def played(monkeypatch: pytest.MonkeyPatch, campaigns: dict[str, Campaign], *words: str) -> int:
@@ -123,5 +123,5 @@ def test_sessions_that_share_a_state_are_found(own_artifact: Path, monkeypatch: 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the sanitizer's options are those of Linux")
 def test_the_c_interface_has_no_data_races(own_artifact: Path) -> None:
-    fine, said = native.under_the_thread_sanitizer(own_artifact, 2)
+    fine, said = checks.under_the_thread_sanitizer(own_artifact, 2)
     assert fine, said

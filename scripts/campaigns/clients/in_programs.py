@@ -2,23 +2,124 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock
 from tokenizers import Tokenizer
 
-from campaigns.clients import compiled
 from campaigns.clients.client import Client, ClientError, Functions, Row
-from campaigns.clients.environments import python_of
 from hybridge.runtime.artifacts.artifact import open_artifact
-from hybridge.runtime.kernels import library
-from hybridge.runtime.pinned import EXECUTORCH
+from hybridge.runtime.core.library import SOURCES
+from hybridge.runtime.kernels import compiling, library
+from hybridge.runtime.kernels.compiling import cache_folder
+from hybridge.runtime.pinned import EXECUTORCH, MACROS, OPERATORS_AND_BACKENDS
+
+REQUIREMENTS = Path(__file__).parent / "requirements"
+"""A file for each environment, with every package in it pinned."""
+
+
+def python_of(name: str) -> Path:
+    """Return the interpreter of the environment ``name``, making it at first use. Raises ClientError where that fails."""
+    requirements = REQUIREMENTS / f"{name}.txt"
+    key = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:8]
+    folder = cache_folder("clients") / f"{name}-{key}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "installed").exists():
+            _make(folder, requirements)
+    return folder / "bin" / "python"
+
+
+def _make(folder: Path, requirements: Path) -> None:
+    """All of it or nothing."""
+    print(f"Setting up {folder} (once)", file=sys.stderr)
+    _run(folder, [sys.executable, "-m", "venv", "--clear", "--without-pip", str(folder)])
+    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--quiet"]
+    _run(folder, [*pip, "--disable-pip-version-check", "--requirement", str(requirements)])
+    (folder / "installed").touch()
+
+
+def _run(folder: Path, command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        shutil.rmtree(folder, ignore_errors=True)
+        said = [line for line in done.stderr.splitlines() if "ERROR" in line] or done.stderr.splitlines()[-1:]
+        raise ClientError(f"{folder.name} cannot be installed: {' '.join(said)[-300:] or 'no reason given'}")
+
+
+STRICT = ("-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
+ASK = """
+import json, sysconfig
+print(json.dumps([sysconfig.get_path("platlib"), *map(sysconfig.get_config_var, ("Py_ENABLE_SHARED", "LIBDIR", "LDLIBRARY"))]))
+"""
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """An installed ExecuTorch, as a C++ program links to its LLM runner."""
+
+    runner: Path
+    operators: Path
+    libpython: Path
+
+    @classmethod
+    def of(cls, python: Path) -> Wheel:
+        """Find the files of an environment. Raises ClientError where the wheel has no runner, or Python is no library."""
+        done = subprocess.run([python, "-c", ASK], capture_output=True, text=True, check=True)
+        packages, shared, folder, name = json.loads(done.stdout)
+        if not shared:
+            raise ClientError("the wheel's library needs libpython, and this Python was built without --enable-shared")
+        llm = Path(packages, "executorch/extension/llm")
+        found = [*llm.glob("runner/_llm_runner.*.so"), *llm.glob("custom_ops/libcustom_ops_aot_lib.*")]
+        if len(found) != 2:
+            raise ClientError(f"the wheel has no LLM runner with its operators in {llm}")
+        return cls(*found, Path(folder, name))
+
+
+def c_api(source: Path, folder: Path) -> Path:
+    """Compile a C11 program over ``hybridge.h``, our kernels linked in; returns it."""
+    ours = ["-std=c++20", *STRICT, *MACROS, f"-I{SOURCES}", *compiling.include_flags(), "-c", SOURCES / "c_api.cpp"]
+    compile_with(cpp(), *ours, "-o", folder / "library.o")
+    compile_with("gcc", "-std=c11", *STRICT, f"-I{SOURCES}", "-c", source, "-o", folder / "program.o")
+    kernels = library.build()
+    links = ["-Wl,--no-as-needed", *compiling.link_flags(*OPERATORS_AND_BACKENDS), kernels, f"-Wl,-rpath,{kernels.parent}"]
+    return compile_with(cpp(), folder / "program.o", folder / "library.o", "-o", folder / "program", *links)
+
+
+def text_llm_runner(source: Path, folder: Path, wheel: Wheel) -> Path:
+    """Compile the C++ program over the wheel's own TextLLMRunner; returns it."""
+    libraries = [wheel.runner, wheel.libpython]
+    rpaths = [f"-Wl,-rpath,{path.parent}" for path in libraries]
+    # The wheel's Python libraries leave symbols to each other, which the loader finds and the linker does not.
+    links = ["-Wl,--no-as-needed", *libraries, *rpaths, "-Wl,--allow-shlib-undefined", "-ldl"]
+    return compile_with(cpp(), "-std=c++20", *STRICT, source, "-o", folder / "program", *links)
+
+
+def cpp() -> str:
+    """Return the C++ compiler. Raises ClientError."""
+    if (found := compiling.compiler()) is None:
+        raise ClientError("there is no C++ compiler here: install g++ or clang++, or set CXX")
+    return found
+
+
+def compile_with(*command: object) -> Path:
+    """Run a compiler; returns what follows ``-o``. Raises ClientError."""
+    words: Sequence[str] = list(map(str, command))
+    made = Path(words[words.index("-o") + 1])
+    if errors := compiling.errors_of(words, made.parent):
+        raise ClientError(f"it does not compile {errors[-300:]}")
+    return made
+
 
 PROGRAMS = Path(__file__).parent / "programs"
 OLD = "1.4.1"
@@ -44,7 +145,7 @@ def rows(folder: Path) -> Iterator[Row]:
 
 def of_c(stack: ExitStack, artifact: Path, how: str) -> Client:
     """``hybridge.h``, called from C11."""
-    program = compiled.c_api(PROGRAMS / "c_api.c", temporary(stack))
+    program = c_api(PROGRAMS / "c_api.c", temporary(stack))
     return started(stack, [program, artifact / "model.pte", how])
 
 
@@ -56,8 +157,8 @@ def of_runner(stack: ExitStack, python: Path, artifact: Path) -> Client:
 
 def of_runner_in_cpp(stack: ExitStack, python: Path, artifact: Path) -> Client:
     """The same runner, called from C++."""
-    wheel = compiled.Wheel.of(python)
-    program = compiled.text_llm_runner(PROGRAMS / "text_llm_runner.cpp", temporary(stack), wheel)
+    wheel = Wheel.of(python)
+    program = text_llm_runner(PROGRAMS / "text_llm_runner.cpp", temporary(stack), wheel)
     files = [artifact / "model.pte", artifact / "tokenizer.json"]
     return in_text(started(stack, [program, *files, wheel.operators, *kernels(artifact)]), artifact)
 

@@ -117,13 +117,13 @@ def campaigns(name: str, one: Path, other: Path, work: Path, plan: Plan) -> Iter
     writer = WRITERS[name](one, other)
     is_long = isinstance(writer, Export)
     count = plan.exports if is_long else plan.kills
-    yield "kill -9", lambda: kills.campaign(writer, work, count, plan.seed)
-    yield "Ctrl-C", lambda: ctrl_c.campaign(writer, work, min(count, plan.lines) if is_long else plan.lines, plan.seed)
+    yield "kill -9", lambda: kills.kill_writers(writer, work, count, plan.seed)
+    yield "Ctrl-C", lambda: ctrl_c.press_ctrl_c(writer, work, min(count, plan.lines) if is_long else plan.lines, plan.seed)
     if is_long:
         return
     yield "two writers, one killed", lambda: kills.two_writers(writer, work, count // 3, plan.seed)
     if disks.can_mount():
-        yield "full disk", lambda: disks.campaign(writer, work, plan.disks)
+        yield "full disk", lambda: disks.fill_disks(writer, work, plan.disks)
     command = [sys.executable, "-m", "campaigns.faults", "--writer", name, "--write", str(one), str(other)]
     yield "power cut", lambda: power.campaign(writer, work, command)
 

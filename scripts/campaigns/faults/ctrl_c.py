@@ -15,7 +15,7 @@ from campaigns.faults.writers import Broken, Writer, leftovers
 from hybridge.cache.errors import HybridgeError
 
 
-def campaign(writer: Writer, work: Path, most: int, seed: int) -> tuple[Counter[str], list[str]]:
+def press_ctrl_c(writer: Writer, work: Path, most: int, seed: int) -> tuple[Counter[str], list[str]]:
     """Return what was found how often, and what was wrong: after an interrupt at each line, or at ``most`` of them."""
     outcomes: Counter[str] = Counter()
     wrong: list[str] = []

@@ -18,7 +18,7 @@ def can_mount() -> bool:
     return os.geteuid() == 0 and Path("/proc/filesystems").exists()
 
 
-def campaign(writer: Writer, work: Path, sizes: int) -> tuple[Counter[str], list[str]]:
+def fill_disks(writer: Writer, work: Path, sizes: int) -> tuple[Counter[str], list[str]]:
     """Return what was found how often, and what was wrong, on ``sizes`` disks: just the old fits, up to three times it."""
     used = _used(writer, work)
     outcomes: Counter[str] = Counter()

@@ -22,7 +22,7 @@ TRIES = 10
 """For each kill that is wanted, at most: some come when the writer is done."""
 
 
-def campaign(writer: Writer, work: Path, kills: int, seed: int) -> tuple[Counter[str], list[str]]:
+def kill_writers(writer: Writer, work: Path, kills: int, seed: int) -> tuple[Counter[str], list[str]]:
     """Return what was found how often, and what was wrong, after so many kills of a writer over the old.
 
     Writers that were done before they were killed are counted as ``finished``, beside the kills.

@@ -12,9 +12,8 @@ from functools import partial
 
 from campaigns import campaign
 from campaigns.fuzz import files
-from campaigns.fuzz.driver import Report, fuzz
+from campaigns.fuzz.driver import Report, Target, fuzz
 from campaigns.fuzz.kernels import Kernels
-from campaigns.fuzz.target import Target
 
 BASELINE = "x86-64" if platform.machine() == "x86_64" else "armv8-a"  # a processor with few instructions, whose code is another
 TARGETS: Mapping[str, Callable[[], Target]] = {

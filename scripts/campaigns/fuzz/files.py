@@ -18,8 +18,8 @@ from pathlib import Path
 from state_files import forge_state
 
 from campaigns import ROOT
+from campaigns.fuzz.driver import Input
 from campaigns.fuzz.mutations import changed_bytes, changed_json, changed_text
-from campaigns.fuzz.target import Input
 
 EMBEDDED = ROOT / "export" / "embedded"
 SIZES = {"max_seq_len": 48, "prefill_chunk": 9, "verify_len": 3, "snapshot_slots": 2}

@@ -12,9 +12,8 @@ import numpy as np
 
 from campaigns import ROOT
 from campaigns.fuzz import kernel_calls, recurrent_calls
-from campaigns.fuzz.hostile import DTYPES, hostile
-from campaigns.fuzz.kernel_arguments import CALLS, Argument, Array, Maybe, MaybeReal
-from campaigns.fuzz.target import Input
+from campaigns.fuzz.driver import Input
+from campaigns.fuzz.kernel_arguments import CALLS, DTYPES, Argument, Array, Maybe, MaybeReal, hostile
 from hybridge.runtime.kernels import compiling, library
 
 DRIVER = Path(__file__).with_name("kernels.cpp")

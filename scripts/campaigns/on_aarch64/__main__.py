@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 from campaigns import campaign
-from campaigns.on_aarch64 import checks, debian, needs, packages, processor
-from campaigns.on_aarch64.emulation import Emulation
+from campaigns.on_aarch64 import checks, machine
+from campaigns.on_aarch64.checks import Here, There
 from campaigns.on_aarch64.journal import ANSWER, Journal, StepError, shown
-from campaigns.on_aarch64.places import Here, There
+from campaigns.on_aarch64.machine import Emulation
 
 MADE = "made-by-on-aarch64"
 WITHOUT_SVE = "max,sve=off"
@@ -30,7 +30,7 @@ SAME = {"hybridge run": checks.demo, "examples/native": checks.native_app, "C pr
 def main() -> None:
     """Do all steps, and print a table of them."""
     options = arguments()
-    needs.check(options.cpu)
+    machine.check(options.cpu)
     folder = claimed(options.root.resolve())
     journal = Journal(folder)
     try:
@@ -68,7 +68,7 @@ def arguments() -> argparse.Namespace:
 def claimed(folder: Path) -> Path:
     """Return the folder, ours from now on. Exits with 2 for one with other files in it."""
     if folder.exists() and not (folder / MADE).exists() and (not folder.is_dir() or any(folder.iterdir())):
-        needs.refuse(f"{folder} has files that this script has not made; give it a folder of its own by --root.")
+        machine.refuse(f"{folder} has files that this script has not made; give it a folder of its own by --root.")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MADE).touch()
     return folder
@@ -79,13 +79,13 @@ def steps(folder: Path, journal: Journal, options: argparse.Namespace) -> None:
     root, work = folder / "debian", folder / "work"
     if not root.exists():
         journal.forget()
-    key = digest(debian.SUITE, *debian.PACKAGES)
-    journal.step("Debian root", key, debian.make, root, journal, options.mirror)
-    key = digest(key, packages.key())
-    journal.step("Python packages", key, packages.unpack, root / "opt/packages", journal)
-    wheel = packages.wheel(folder / "wheel", journal)
+    key = digest(root.SUITE, *root.PACKAGES)
+    journal.step("Debian root", key, root.make, root, journal, options.mirror)
+    key = digest(key, root.key())
+    journal.step("Python packages", key, root.unpack, root / "opt/packages", journal)
+    wheel = root.wheel(folder / "wheel", journal)
     key = digest(key, wheel.read_bytes().hex())
-    journal.step("hybridge's wheel", key, packages.unpack_hybridge, root / "opt/hybridge", journal, wheel)
+    journal.step("hybridge's wheel", key, root.unpack_hybridge, root / "opt/hybridge", journal, wheel)
     journal.step("exports, on this machine", key, export, work, journal)
     with Emulation(root, journal) as emulation:
         first, *others = (There(emulation, cpu) for cpu in options.cpu)
@@ -119,13 +119,13 @@ def check_oracle(there: There, journal: Journal, key: str) -> None:
 
 def build(there: There, journal: Journal, key: str) -> None:
     """Compile the kernels for a processor. Raises StepError."""
-    names = processor.show(there.emulation, there.cpu)
+    names = machine.show(there.emulation, there.cpu)
     journal.step(f"kernels, {there.cpu}", digest(key, there.cpu, *names), checks.kernels, there)
 
 
 def validate(there: There, journal: Journal, key: str, artifacts: dict[str, tuple[str, ...]]) -> None:
     """Validate artifacts on a processor. Raises StepError."""
-    names = processor.show(there.emulation, there.cpu)
+    names = machine.show(there.emulation, there.cpu)
     for name, words in artifacts.items():
         journal.step(f"validate {name}, {there.cpu}", digest(key, there.cpu, *names), checks.validated, there, *words)
 

@@ -1,16 +1,89 @@
-"""What is run in both places, and what of it is to be the same."""
+"""Run the same commands on this machine and in the root, and compare what must be equal."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from campaigns.on_aarch64.journal import ANSWER, Figures, StepError
-from campaigns.on_aarch64.packages import CHECKOUT
-from campaigns.on_aarch64.places import Place
+from campaigns.on_aarch64.journal import ANSWER, Figures, Journal, StepError
+from campaigns.on_aarch64.machine import Emulation
+from campaigns.on_aarch64.root import CHECKOUT
+
+THREADS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+PROGRAMS = Path(sys.executable).parent
+PYTHONPATH = "/opt/hybridge:/opt/packages"
+
+
+class Place(Protocol):
+    """folder: what is made there, as programs there name it. embedded: the model's checkpoint. cmake: a new one."""
+
+    folder: Path
+    embedded: Path
+    cmake: Path
+
+    def run(self, *words: str | Path) -> str:
+        """Return what a program prints. Raises StepError."""
+
+    def hybridge(self, *words: str | Path) -> str:
+        """Return what the command prints. Raises StepError."""
+
+    def copy(self, source: Path, name: str) -> None:
+        """Have a copy of a file or folder of this machine as ``name`` in ``folder``."""
+
+
+@dataclass
+class Here:
+    """This machine, with the environment that scripts/setup made."""
+
+    folder: Path
+    journal: Journal
+    embedded: Path = CHECKOUT / "export/embedded"
+    cmake: Path = PROGRAMS / "cmake"
+
+    def run(self, *words: str | Path) -> str:
+        return self.journal.run(words, env=os.environ | THREADS)
+
+    def hybridge(self, *words: str | Path) -> str:
+        return self.run(PROGRAMS / "hybridge", *words)
+
+    def copy(self, source: Path, name: str) -> None:
+        _copy(source, self.folder / name)
+
+
+@dataclass
+class There:
+    """The root, on the processor that qemu calls ``cpu``."""
+
+    emulation: Emulation
+    cpu: str
+    folder: Path = Path("/opt/work")
+    embedded: Path = Path("/opt/hybridge/hybridge/export/embedded")
+    cmake: Path = Path("/opt/packages/cmake/data/bin/cmake")
+    environment: dict[str, str] = field(default_factory=lambda: {"PYTHONPATH": PYTHONPATH, **THREADS})
+
+    def run(self, *words: str | Path) -> str:
+        return self.emulation.run(words, cpu=self.cpu, environment=self.environment)
+
+    def hybridge(self, *words: str | Path) -> str:
+        return self.run("python3", "/opt/hybridge/bin/hybridge", *words)
+
+    def copy(self, source: Path, name: str) -> None:
+        _copy(source, self.emulation.root / self.folder.relative_to("/") / name)
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_dir():
+        shutil.rmtree(target)
+    (shutil.copytree if source.is_dir() else shutil.copyfile)(source, target)
+
 
 PROMPT = 'def open_file(name, mode="r"):'
 NEW_TOKENS = 64
@@ -27,7 +100,7 @@ for rows in (1, 3, 8, 17, 64):
     error = (torch.nn.functional.linear(x, weight) - x.double() @ weight.double().T).abs().max().item()
     assert error < 1e-3, f"PyTorch multiplies {rows} rows wrongly on this processor (error {error:.2g}): choose another --cpu"
 """
-PROGRAMS = 5  # of 40 operations: 200
+RANDOM_PROGRAMS = 5  # of 40 operations: 200
 
 
 def demo(place: Place) -> str:
@@ -84,7 +157,7 @@ def kernels(place: Place) -> Figures:
 
 def validated(place: Place, artifact: str, *options: str) -> Figures:
     """Return the figures of ``hybridge validate``, which fails where a logit or a token is wrong."""
-    words = ["--against", place.embedded, "--programs", str(PROGRAMS), "--json", *options]
+    words = ["--against", place.embedded, "--programs", str(RANDOM_PROGRAMS), "--json", *options]
     report: dict[str, Any] = json.loads(place.hybridge("validate", place.folder / artifact, *words))
     generation = report["generation"]
     return {

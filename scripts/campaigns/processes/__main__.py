@@ -54,7 +54,7 @@ def main() -> int:
                     command = [sys.executable, "-m", "campaigns.processes", "--check", check, str(artifact), str(counts[check])]
                     failed |= report(check, counts[check], name, lambda command=command: in_a_process(command))
         if "hybridge" in artifacts and SANITIZED in (options.only or (SANITIZED,)):
-            from campaigns.processes.native import under_the_thread_sanitizer
+            from campaigns.processes.checks import under_the_thread_sanitizer
 
             failed |= report(SANITIZED, 20, "hybridge", lambda: under_the_thread_sanitizer(artifacts["hybridge"], 20))
     return 1 if failed else 0

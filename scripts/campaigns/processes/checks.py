@@ -1,7 +1,4 @@
-"""What sessions must stand: to be loaded and dropped for ever, to be many, to be in threads and in forked children.
-
-Each check raises ``Wrong`` or returns a line of figures. What is computed is held bit for bit against a session alone.
-"""
+"""Load, drop, interleave, thread and fork sessions; run the C interface under the thread sanitizer."""
 
 from __future__ import annotations
 
@@ -9,6 +6,9 @@ import gc
 import os
 import pickle
 import random
+import subprocess
+import sys
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -17,8 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
+from campaigns import ROOT
 from hybridge.cache.errors import UsageError
+from hybridge.runtime import pinned
+from hybridge.runtime.core.library import SOURCES
 from hybridge.runtime.core.session import Logits, Session
+from hybridge.runtime.kernels import compiling, library
 
 GROWTH = 0.02
 """Memory that a thousand loads may add, of what the process has."""
@@ -207,3 +211,38 @@ def _in_a_child(work: Callable[[], tuple[Logits, Logits]], seconds: float = 60) 
         return found
 
     return answer
+
+
+PROGRAM = ROOT / "tests" / "native" / "threads.cpp"
+FLAGS = ("-std=c++20", "-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Werror")
+PROMPT = ("5", "6", "7", "8", "9", "5", "6", "7", "8", "9", "5", "6")
+OPTIONS = "ignore_noninstrumented_modules=1 halt_on_error=1"
+"""ExecuTorch is not compiled for the sanitizer, which cannot see how its threads wait for each other."""
+
+
+def compiled(folder: Path, sanitizer: str) -> Path:
+    """Return the program, with the interface and its headers under a sanitizer."""
+    kernels = library.build()
+    sources = [str(PROGRAM), str(SOURCES / "c_api.cpp"), f"-I{SOURCES}", *compiling.include_flags(), *pinned.MACROS]
+    links = [*compiling.link_flags(*pinned.OPERATORS_AND_BACKENDS), str(kernels), f"-Wl,-rpath,{kernels.parent}"]
+    words = [
+        compiling.compiler() or "g++",
+        *FLAGS,
+        f"-fsanitize={sanitizer}",
+        *sources,
+        "-o",
+        str(folder / "threads"),
+        *links,
+    ]
+    subprocess.run(words, check=True)
+    return folder / "threads"
+
+
+def under_the_thread_sanitizer(artifact: Path, rounds: int) -> tuple[bool, str]:
+    """Return whether it went well, and what was found."""
+    with tempfile.TemporaryDirectory() as scratch:
+        words = [str(compiled(Path(scratch), "thread")), str(artifact / "model.pte"), scratch, str(rounds), *PROMPT]
+        environment = os.environ | {"TSAN_OPTIONS": OPTIONS}
+        done = subprocess.run(words, capture_output=True, text=True, env=environment, timeout=1800, check=False)
+    print(done.stderr[-4000:], end="", file=sys.stderr)
+    return done.returncode == 0, done.stdout.strip() or f"ended with {done.returncode}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from campaigns.real_models.quality import llama_logits, peer
-from campaigns.serve_bench.running import Running, serving
+from campaigns.serve_bench.server import Running, serving
 from hybridge.runtime.cli.run import as_message
 from hybridge.runtime.cli.serve import renderer
 from hybridge.runtime.text.generate import open_text_model

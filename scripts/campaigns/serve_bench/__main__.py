@@ -8,12 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from campaigns import campaign
-from campaigns.serve_bench.crowd import crowd
-from campaigns.serve_bench.made import made_artifact
-from campaigns.serve_bench.reading import bytes_of_a_checkpoint, restart, turns
-from campaigns.serve_bench.running import Row, serving
-from campaigns.serve_bench.structure import mask_of_a_row, structured
-from campaigns.serve_bench.tokens import overhead
+from campaigns.serve_bench.measurements import bytes_of_a_checkpoint, crowd, mask_of_a_row, overhead, restart, structured, turns
+from campaigns.serve_bench.server import Row, made_artifact, serving
 from hybridge.runtime.core.session import Session
 
 FIGURES = ("turns", "bytes", "restart", "json", "mask", "overhead", "crowd")
