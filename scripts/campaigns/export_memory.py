@@ -8,8 +8,7 @@ from safetensors import safe_open
 
 from campaigns import campaign
 from campaigns.bench import export_cost
-from campaigns.bench.large_checkpoint import write_large_checkpoint
-from campaigns.bench.shapes import SHAPES
+from campaigns.bench.shapes import SHAPES, write_large_checkpoint
 
 OPTIONS = ("--max-seq-len", "2048", "--quantize", "8da4w", "--embedding-quantize", "4w")
 HEAD = "| shape | weights | checkpoint, GB | model.pte, GB | peak, GB | allowed, GB | seconds |"

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from campaigns.bench import driver, export_cost, peers, prepare, results, shapes, tables, targets, worker
-from campaigns.bench.client import Client, EngineError
-from campaigns.bench.engine import tokens
+from campaigns.bench import driver, export_cost, peers, prepare, results, shapes, worker
+from campaigns.bench.driver import Client, EngineError
 from campaigns.bench.results import Row, Run, Samples
 from campaigns.bench.variants import BASELINES, VARIANTS, Bits, Variant
+from campaigns.bench.worker import tokens
 from tiny import lively
 from transformers import AutoModelForCausalLM
 
@@ -69,7 +69,7 @@ def test_the_limit_is_what_is_read_over_what_memory_gave_in_the_round() -> None:
     run = run_of(row("hybridge", measured, bytes_read={128: 4e9}))
     assert run.of_limit(run.rows[0], 128, 1) == 0.5
     assert run.of_limit(run.rows[0], 128, 2) is None
-    assert "| hybridge | 50 % |" in tables.limits(run)
+    assert "| hybridge | 50 % |" in results.limits(run)
 
 
 def test_bytes_read_by_one_decode() -> None:
@@ -93,11 +93,11 @@ def test_tables_say_what_failed_and_why_once() -> None:
     missing = {"verify": "only decode", "prefill": "only decode"}
     measured = row("hybridge", samples("decode", [0.01]), missing=missing)
     run = run_of(measured, row("llama.cpp Q4_0", failed=peers.how()))
-    text = tables.shape(run)
+    text = results.shape(run)
     assert f"- llama.cpp Q4_0: {peers.how()}" in text
     assert "- hybridge: no verify, prefill: only decode" in text
     assert "| hybridge | 100 | – |" in text
-    widths = {line.count("|") for line in tables.speeds(run, run.rows, "float32", 1).splitlines()}
+    widths = {line.count("|") for line in results.speeds(run, run.rows, "float32", 1).splitlines()}
     assert len(widths) == 1
 
 
@@ -105,14 +105,14 @@ def test_tables_say_what_failed_and_why_once() -> None:
     ("value", "text"), [(1234.4, "1,234"), (12.34, "12.3"), (1.234, "1.23"), (0.1234, "0.123"), (None, "–")]
 )
 def test_numbers_have_three_digits(value: float | None, text: str) -> None:
-    assert tables.number(value) == text
+    assert results.number(value) == text
 
 
 def test_targets_mark_what_is_missed() -> None:
     ours = row("hybridge 8da4w", samples("decode", [1.0]), samples("verify", [1.5]), samples("decode", [1.0], threads=2))
     theirs = row("llama.cpp Q4_0", samples("decode", [1.3]), samples("decode", [1.5], threads=2))
     ours.file_bytes, ours.weight_bytes = 120, 100
-    text = targets.section(run_of(ours, theirs))
+    text = results.section(run_of(ours, theirs))
     assert "| decode, 8da4w, × llama.cpp Q4_0 | ≥ 1.4 | **1.30** | 1.50 |" in text
     assert "| verify of 8, in decodes | ≤ 1.6 | 1.50 | – |" in text
     assert "| `.pte`, × quantized weights | ≤ 1.03 | **1.20** | – |" in text
@@ -122,7 +122,7 @@ def test_names_of_variants_can_be_given_with_commas_between() -> None:
     names = [variant.name for variant in VARIANTS]
     assert len(set(names)) == len(names)
     assert not any("," in name for name in names)
-    assert all(name in names for name in (*BASELINES.values(), targets.OURS, targets.OURS_INT8, targets.OURS_FLOAT))
+    assert all(name in names for name in (*BASELINES.values(), results.OURS, results.OURS_INT8, results.OURS_FLOAT))
 
 
 def test_results_come_back_from_their_file(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from campaigns.faults import ctrl_c, disks, kills, power
+from campaigns.faults import attacks, power
 from campaigns.faults.writers import Broken, Compile, SaveOver, Writer
 
 from hybridge.cache.errors import KernelsError, OutputError
@@ -70,7 +70,7 @@ def test_a_power_cut_finds_what_is_not_synced(way: str, tmp_path: Path) -> None:
 @needs_preloading
 def test_a_save_survives_kills_and_power_cuts(own_artifact: Path, tmp_path: Path) -> None:
     writer = SaveOver(own_artifact)
-    for campaign in (kills.kill_writers, kills.two_writers):
+    for campaign in (attacks.kill_writers, attacks.two_writers):
         outcomes, wrong = campaign(writer, tmp_path / "kills", 12, seed=0)
         assert wrong == []
         assert sum(outcomes.values()) - outcomes["finished"] == 12
@@ -91,7 +91,7 @@ class Slow(Text):
 
 def test_kills_come_while_it_writes(tmp_path: Path) -> None:
     """Seven of eight came when the writer was done: the end of its process was counted as a part of the write."""
-    outcomes, wrong = kills.kill_writers(Slow(), tmp_path, 8, seed=0)
+    outcomes, wrong = attacks.kill_writers(Slow(), tmp_path, 8, seed=0)
     assert wrong == []
     assert sum(outcomes.values()) - outcomes["finished"] == 8
     assert outcomes["finished"] < 8
@@ -106,12 +106,12 @@ class Full(Text):
 
 def test_a_writer_that_fails_by_itself_is_found(tmp_path: Path) -> None:
     with pytest.raises(Broken, match="the writer failed by itself"):
-        kills.kill(Full(), tmp_path, 60.0)
+        attacks.kill(Full(), tmp_path, 60.0)
 
 
-@pytest.mark.skipif(not disks.can_mount(), reason="needs root, for a file system in memory")
+@pytest.mark.skipif(not attacks.can_mount(), reason="needs root, for a file system in memory")
 def test_an_error_that_hides_a_full_disk_is_found(tmp_path: Path) -> None:
-    _, wrong = disks.fill_disks(Full(), tmp_path / "disk", 2)
+    _, wrong = attacks.fill_disks(Full(), tmp_path / "disk", 2)
     assert len(wrong) == 2
     assert "does not say that the disk is full" in wrong[0]
 
@@ -155,7 +155,7 @@ def test_a_library_beside_the_hash_of_another_is_found(tmp_path: Path, monkeypat
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a strike where a forgotten claim is released
 def test_a_build_survives_ctrl_c_at_every_line(tmp_path: Path) -> None:
     """Struck behind the claim of its folder, it kept the folder from every later build of the process."""
-    outcomes, wrong = ctrl_c.press_ctrl_c(Compile(), tmp_path, 5000, seed=0)
+    outcomes, wrong = attacks.press_ctrl_c(Compile(), tmp_path, 5000, seed=0)
     assert wrong == []
     assert outcomes["old"] > 10
     assert outcomes["new"] > 0
@@ -171,7 +171,7 @@ class InPlace(Text):
 
 
 def test_a_write_in_place_that_is_interrupted_is_found(tmp_path: Path) -> None:
-    outcomes, wrong = ctrl_c.press_ctrl_c(InPlace(), tmp_path, 5000, seed=0)
+    outcomes, wrong = attacks.press_ctrl_c(InPlace(), tmp_path, 5000, seed=0)
     assert outcomes.total() == 0
     assert wrong
     assert all("neither old nor new" in line for line in wrong)

@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 
 from campaigns import ROOT, campaign
-from campaigns.bench import export_cost, peers, prepare, results, speculation, speculation_llama, tables, targets
-from campaigns.bench.bandwidth import Bandwidth
+from campaigns.bench import export_cost, peers, prepare, results, speculation
 from campaigns.bench.drafter_shapes import DRAFTERS
-from campaigns.bench.driver import Contestant, Limits, measure_group
+from campaigns.bench.driver import Bandwidth, Contestant, Limits, measure_group
 from campaigns.bench.results import Row, Run
 from campaigns.bench.shapes import SHAPES, sizes_of, write_checkpoint
 from campaigns.bench.variants import GROUPS, VARIANTS, Variant
@@ -85,7 +84,7 @@ def speculate(options: argparse.Namespace) -> None:
         print(f"there is no shape {unknown[0]!r} with drafters; choose of: {', '.join(DRAFTERS)}", file=sys.stderr)
         raise SystemExit(2)
     for name in options.speculation.split(",") if not options.tables_only else ():
-        curves = [*speculation.measure(name, options, say), *speculation_llama.measure(name, options, say)]
+        curves = [*speculation.measure(name, options, say), *speculation.measure_llama(name, options, say)]
         speculation.save(curves, raw)
     print(speculation.table(speculation.read(raw)))
     plot("campaigns.bench.speculation_plots", raw, options)
@@ -140,7 +139,7 @@ def start(run: Run, chosen: list[Variant], place: prepare.Workplace) -> list[Con
 
 def publish(runs: list[Run], options: argparse.Namespace) -> None:
     """tables.md, and plots where matplotlib is installed."""
-    page = "\n\n".join(f"{tables.shape(run)}\n\n{targets.section(run)}".strip() for run in runs) + "\n"
+    page = "\n\n".join(f"{results.shape(run)}\n\n{results.section(run)}".strip() for run in runs) + "\n"
     (options.output / "tables.md").write_text(page)
     print(page)
     plot("campaigns.bench.plots", options.output / "raw.json", options)

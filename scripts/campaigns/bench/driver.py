@@ -1,16 +1,87 @@
-"""Runs the engines of one group side by side: all loaded, each in turn for one batch of steps, round after round."""
+"""Run engines side by side, each in a process of its own: all loaded, each in turn for one batch of steps."""
 
 from __future__ import annotations
 
+import json
+import os
+import select
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
-from campaigns.bench.bandwidth import Bandwidth
-from campaigns.bench.client import Client, EngineError
-from campaigns.bench.engine import COMMIT, PREFILL, VERIFY
+import torch
+
+from campaigns import ROOT
 from campaigns.bench.results import Measure, Row, Run, Samples
+from campaigns.bench.worker import COMMIT, PREFILL, VERIFY
+from hybridge.export.profile import parts
+
+
+class Bandwidth:
+    """Measured again in every round, so that it sees the same noise as the engines."""
+
+    def __init__(self) -> None:
+        self._memory = parts.Bandwidth()
+
+    def measure(self, threads: int) -> float:
+        """Bytes per second, the median of three."""
+        torch.set_num_threads(threads)
+        return self._memory.measure(times=3)
+
+
+class EngineError(Exception):
+    """The engine cannot do what it was asked for, says why, or is gone."""
+
+
+class Client:
+    """One engine in a process of its own; only the driver decides when it runs."""
+
+    def __init__(self, python: Path | str, engine: str, options: dict[str, Any], log: Path) -> None:
+        paths = [str(ROOT / "scripts"), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1"}
+        command: Sequence[Any] = [python, "-m", "campaigns.bench.worker", engine, json.dumps(options)]
+        self.log = log
+        with log.open("w") as file:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True, env=environment
+            )
+        self.bare = int(self._answer(300)["resident"])
+        """Resident bytes before anything is loaded."""
+
+    def ask(self, limit: float, **request: Any) -> dict[str, Any]:
+        """The answer to a request. Raises EngineError where there is none within ``limit`` seconds."""
+        _pipe(self.process.stdin).write(json.dumps(request) + "\n")
+        _pipe(self.process.stdin).flush()
+        answer = self._answer(limit)
+        if "error" in answer:
+            raise EngineError(answer["error"].removeprefix("NotImplementedError: "))
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.communicate()
+
+    def _answer(self, limit: float) -> dict[str, Any]:
+        pipe = _pipe(self.process.stdout)
+        if not select.select([pipe], [], [], limit)[0]:
+            self.close()
+            raise EngineError(f"no answer within {limit:.0f} s")
+        line = pipe.readline()
+        if not line:
+            code = self.process.wait()
+            raise EngineError(f"its process ended with {code}; see {self.log.name}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def _pipe(pipe: IO[str] | None) -> IO[str]:
+    assert pipe is not None
+    return pipe
+
 
 BATCH_SECONDS, MOST_STEPS, PAUSE = 0.5, 20, 0.05
 ARGUMENTS: dict[Measure, list[int]] = {"decode": [], "verify": [VERIFY], "commit": [COMMIT], "prefill": [PREFILL]}

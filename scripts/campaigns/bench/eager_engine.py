@@ -7,7 +7,7 @@ import os
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
 
-from campaigns.bench.engine import VERIFY, tokens
+from campaigns.bench.worker import VERIFY, tokens
 
 
 class EagerEngine:

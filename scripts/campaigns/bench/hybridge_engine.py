@@ -6,7 +6,7 @@ from ctypes import c_int64
 from pathlib import Path
 from typing import Any
 
-from campaigns.bench.engine import VERIFY, tokens
+from campaigns.bench.worker import VERIFY, tokens
 from hybridge.runtime import Checkpoint, Session, open_artifact
 from hybridge.runtime.core.library import run, set_threads
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import llama_cpp as llama
 
-from campaigns.bench.engine import ROOM, VERIFY, tokens
+from campaigns.bench.worker import ROOM, VERIFY, tokens
 
 BATCH = 512
 TYPES = {"f32": 0, "f16": 1, "q8_0": 8}

@@ -11,12 +11,11 @@ from typing import Any
 
 from campaigns import ROOT
 from campaigns.bench import export_cost, peers
-from campaigns.bench.client import Client, EngineError
-from campaigns.bench.driver import Contestant
-from campaigns.bench.engine import ROOM
+from campaigns.bench.driver import Client, Contestant, EngineError
 from campaigns.bench.results import Row
 from campaigns.bench.shapes import Sizes, vocabulary
 from campaigns.bench.variants import PREFILL_CHUNK, Variant
+from campaigns.bench.worker import ROOM
 
 LOAD_LIMIT, PTE_LIMIT = 900.0, 600.0
 """Seconds for loading, and for an export by transformers."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from executorch.runtime import Method, Runtime
 
-from campaigns.bench.engine import PREFILL, tokens
+from campaigns.bench.worker import PREFILL, tokens
 from hybridge.runtime.core.library import set_threads
 
 DTYPES = {4: torch.int64, 6: torch.float32, 11: torch.bool}

@@ -1,14 +1,18 @@
-"""The measurements of a run, as kept in JSON, and the medians and ratios that tables and plots show. Nothing but arithmetic."""
+"""The measurements of a run: as JSON, as Markdown tables, and compared with hybridge's targets."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Literal
 
 from pydantic import BaseModel, Field
+
+from campaigns.bench.variants import BASELINES
+from campaigns.bench.worker import COMMIT, PREFILL, VERIFY
 
 Measure = Literal["decode", "verify", "commit", "prefill"]
 
@@ -109,3 +113,218 @@ def save(runs: Sequence[Run], path: Path) -> None:
 def read(path: Path) -> list[Run]:
     """The runs of a file that ``save`` wrote."""
     return [Run.model_validate(run) for run in json.loads(path.read_text())]
+
+
+NONE = "–"
+BY_CONTEXT: tuple[Measure, ...] = ("decode", "verify", "commit")
+
+
+def shape(run: Run) -> str:
+    """One shape: what it ran on, a speed table for each number of threads and group, the costs, and what is missing."""
+    parts = [f"## {run.shape}", machine(run)]
+    for threads in run.threads:
+        for group in dict.fromkeys(row.group for row in run.rows):
+            rows = [row for row in run.rows if row.group == group]
+            parts += [f"**{group}, {threads} {'thread' if threads == 1 else 'threads'}**", speeds(run, rows, group, threads)]
+    parts += ["**Share of the bandwidth limit in decode**", limits(run), "**Files, memory, loading**", costs(run)]
+    return "\n\n".join([*parts, *gaps(run)])
+
+
+def machine(run: Run) -> str:
+    """The machine and what memory gives."""
+    rates = ", ".join(
+        f"{median(rates) / 1e9:.1f} (best {max(rates) / 1e9:.1f}) GB/s with {n}"
+        for n, rates in sorted(run.bandwidth.items())
+        if rates
+    )
+    facts = "; ".join(f"{name} {text}" for name, text in run.machine.items())
+    return f"{facts}. Measured read bandwidth by threads: {rates or NONE}."
+
+
+def speeds(run: Run, rows: Sequence[Row], group: str, threads: int) -> str:
+    """Tokens per second and how many times the baseline's; milliseconds of verify and commit."""
+    head = [f"× is {BASELINES[group]}", *(f"decode at {context:,}, tokens/s" for context in run.contexts)]
+    head += ["longest / shortest context, time", f"verify of {VERIFY}, ms", "in decodes", f"commit of {COMMIT}, ms"]
+    head += [f"prefill of {PREFILL}, tokens/s"]
+    base = run.row(BASELINES[group])
+    return table(head, [[row.variant, *speed_cells(run, row, base, threads)] for row in rows if not row.failed])
+
+
+def speed_cells(run: Run, row: Row, base: Row | None, threads: int) -> list[str]:
+    """The cells of one engine."""
+    first, last = run.contexts[0], run.contexts[-1]
+    decode, verify, commit = (row.find(measure, first, threads) for measure in BY_CONTEXT)
+    cells = [speed(row, base, "decode", context, threads) for context in run.contexts]
+    cells += [number(share(row.find("decode", last, threads), decode)), milliseconds(verify), number(share(verify, decode))]
+    return [*cells, milliseconds(commit), speed(row, base, "prefill", 0, threads)]
+
+
+def speed(row: Row, base: Row | None, measure: Measure, context: int, threads: int) -> str:
+    """Tokens per second, and how many times the baseline's."""
+    ours = row.find(measure, context, threads)
+    if ours is None:
+        return NONE
+    text = number((PREFILL if measure == "prefill" else 1) / ours.seconds)
+    times = speedup(ours, base.find(measure, context, threads) if base and base is not row else None)
+    return f"{text} ({number(times)}×)" if times else text
+
+
+def milliseconds(samples: Samples | None) -> str:
+    """The median."""
+    return number(1000 * samples.seconds) if samples else NONE
+
+
+def limits(run: Run) -> str:
+    """Least time over measured time of decodes, in percent."""
+    columns = [(threads, context) for threads in run.threads for context in run.contexts]
+    head = ["", *(f"{threads} threads, {context:,}" for threads, context in columns)]
+    return table(head, [[row.variant, *(limit(run, row, *column) for column in columns)] for row in run.rows if not row.failed])
+
+
+def limit(run: Run, row: Row, threads: int, context: int) -> str:
+    """One cell of it."""
+    part = run.of_limit(row, context, threads)
+    return f"{100 * part:.0f} %" if part else NONE
+
+
+def costs(run: Run) -> str:
+    """Files, export, loading and memory."""
+    head = ["", "file, MB", "export, s", "export's peak, MB", "× checkpoint", "load to first logits, s", "resident, MB"]
+    head += ["more than before loading, MB", "× file"]
+    return table(head, [[row.variant, *cost_cells(run, row)] for row in run.rows if not row.failed])
+
+
+def cost_cells(run: Run, row: Row) -> list[str]:
+    """The cells of one engine."""
+    grown = max(0, row.resident - row.bare)
+    peak = row.export_memory / run.checkpoint_bytes if run.checkpoint_bytes else 0
+    values: list[float] = [row.file_bytes / 1e6, row.export_seconds, row.export_memory / 1e6, peak, row.load_seconds]
+    values += [row.resident / 1e6, grown / 1e6, grown / row.file_bytes if row.file_bytes else 0]
+    return [number(value or None) for value in values]
+
+
+def gaps(run: Run) -> list[str]:
+    """Return what could not be measured, and why; the same reason once."""
+    lines = [f"- {row.variant}: {row.failed}" for row in run.rows if row.failed]
+    for row in run.rows:
+        reasons: dict[str, list[str]] = {}
+        for what, why in row.missing.items():
+            reasons.setdefault(why, []).append(what)
+        lines += [f"- {row.variant}: no {', '.join(whats)}: {why}" for why, whats in reasons.items()]
+    return ["Not measured:\n\n" + "\n".join(lines)] if lines else []
+
+
+def number(value: float | None) -> str:
+    """Three digits that matter, or a dash."""
+    if value is None:
+        return NONE
+    digits: Callable[[float], int] = lambda x: 0 if x >= 100 else 1 if x >= 10 else 2 if x >= 1 else 3  # noqa: E731
+    return f"{value:,.{digits(abs(value))}f}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+OURS, OURS_INT8, OURS_FLOAT = "hybridge 8da4w", "hybridge 8da4w int8 cache", "hybridge"
+LLAMA, EAGER = "llama.cpp Q4_0", "transformers eager"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure to reach: at least, or at most. value is None where the run does not have it; threads 0 if it has none."""
+
+    what: str
+    bound: float
+    at_least: bool
+    value: Callable[[Run, int], float | None]
+    shapes: tuple[str, ...] = ("qwen3.5-0.8b",)
+    threaded: bool = True
+
+
+def section(run: Run) -> str:
+    """A table, empty where nothing was set for the shape."""
+    mine = [target for target in TARGETS if run.shape in target.shapes]
+    head = ["what", "target", *(f"{n} {'thread' if n == 1 else 'threads'}" for n in run.threads)]
+    rows = [[target.what, f"{'≥' if target.at_least else '≤'} {target.bound:g}", *cells(target, run)] for target in mine]
+    return f"**Targets**\n\n{table(head, rows)}" if rows else ""
+
+
+def cells(target: Target, run: Run) -> list[str]:
+    """The value for each number of threads; bold where it is missed."""
+    values = [target.value(run, threads) for threads in run.threads]
+    return [judged(target, value) for value in (values if target.threaded else [*values[:1], *[None] * (len(values) - 1)])]
+
+
+def judged(target: Target, value: float | None) -> str:
+    """As text."""
+    if value is None:
+        return NONE
+    reached = value >= target.bound if target.at_least else value <= target.bound
+    return number(value) if reached else f"**{number(value)}**"
+
+
+def found(run: Run, variant: str, measure: Measure, threads: int, context: int | None = None) -> Samples | None:
+    """The samples of a variant, at the shortest context."""
+    row = run.row(variant)
+    return row.find(measure, run.contexts[0] if context is None else context, threads) if row else None
+
+
+def faster(ours: str, theirs: str, measure: Measure) -> Callable[[Run, int], float | None]:
+    """Return how many times as fast one is as the other."""
+    context = 0 if measure == "prefill" else None
+    return lambda run, n: speedup(found(run, ours, measure, n, context), found(run, theirs, measure, n, context))
+
+
+def within(ours: str, part: Measure, whole: Measure) -> Callable[[Run, int], float | None]:
+    """The time of one call in that of another."""
+    return lambda run, n: share(found(run, ours, part, n), found(run, ours, whole, n))
+
+
+def of_row(ours: str, part: Callable[[Row], float], whole: Callable[[Run, Row], float]) -> Callable[[Run, int], float | None]:
+    """A quotient of what does not depend on threads; None where either is not known."""
+
+    def of(run: Run, threads: int) -> float | None:
+        row = run.row(ours)
+        known = row and not row.failed and part(row) and whole(run, row)
+        return part(row) / whole(run, row) if row and known else None
+
+    return of
+
+
+def of_limit(run: Run, threads: int) -> float | None:
+    """Least time over measured time."""
+    row = run.row(OURS)
+    return run.of_limit(row, run.contexts[0], threads) if row else None
+
+
+def by_context(run: Run, threads: int) -> float | None:
+    """The time at the longest context in that at the shortest."""
+    return share(found(run, OURS_INT8, "decode", threads, run.contexts[-1]), found(run, OURS_INT8, "decode", threads))
+
+
+def alone(run: Run, row: Row) -> float:
+    """For figures that are no quotient."""
+    return 1.0
+
+
+PEAK = of_row(OURS, lambda row: row.export_memory, lambda run, row: run.checkpoint_bytes)
+SIZE = of_row(OURS, lambda row: row.file_bytes, lambda run, row: row.weight_bytes)
+RESIDENT = of_row(OURS, lambda row: row.resident - row.bare, lambda run, row: row.file_bytes)
+TARGETS = (
+    Target("decode, 8da4w, × llama.cpp Q4_0", 1.4, True, faster(OURS, LLAMA, "decode")),
+    Target("decode, 8da4w, of the bandwidth limit", 0.75, True, of_limit),
+    Target("verify of 8, in decodes", 1.6, False, within(OURS, "verify", "decode")),
+    Target("commit of 4, in verifies of 8", 0.03, False, within(OURS, "commit", "verify")),
+    Target("prefill, 8da4w, × llama.cpp Q4_0", 1.5, True, faster(OURS, LLAMA, "prefill")),
+    Target("decode, longest context in shortest, int8 cache", 1.4, False, by_context),
+    Target("float32 decode, × transformers eager", 1.4, True, faster(OURS_FLOAT, EAGER, "decode")),
+    Target("float32 decode, × transformers eager", 8, True, faster(OURS_FLOAT, EAGER, "decode"), ("embedded",)),
+    Target("export, 8da4w, s", 240, False, of_row(OURS, lambda row: row.export_seconds, alone), threaded=False),
+    Target("its peak memory, × checkpoint in float32", 2.2, False, PEAK, threaded=False),
+    Target("`.pte`, × quantized weights", 1.03, False, SIZE, threaded=False),
+    Target("load to first logits, s", 1.5, False, of_row(OURS, lambda row: row.load_seconds, alone), threaded=False),
+    Target("resident after load, × file", 1.3, False, RESIDENT, threaded=False),
+)

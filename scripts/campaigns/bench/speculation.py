@@ -19,9 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hybridge
-from campaigns.bench import export_cost
+from campaigns.bench import export_cost, prepare
 from campaigns.bench.drafter_shapes import DRAFTERS, write_drafter
+from campaigns.bench.driver import ARGUMENTS, Contestant, EngineError, Limits
+from campaigns.bench.results import Measure, Row
 from campaigns.bench.shapes import SHAPES, write_checkpoint
+from campaigns.bench.variants import VARIANTS
+from campaigns.bench.worker import VERIFY
 from hybridge.runtime import (
     Artifact,
     BlockDrafter,
@@ -225,3 +229,52 @@ def _published(curve: Curve) -> str:
     known = (shape.published or {}) if shape else {}
     fitting = {text: tokens for text, tokens in known.items() if tokens <= curve.block}
     return ", ".join(f"{curve.times_at(tokens):.2f} at {tokens} ({text})" for text, tokens in fitting.items())
+
+
+NAME = "llama.cpp, free drafts"
+STEPS = 10
+
+
+def expected(length: int, share: float) -> float:
+    """Return how many tokens a verified block of ``length`` yields where each draft token is right with a chance ``share``."""
+    return float(sum(share**place for place in range(length)))
+
+
+def measure_llama(shape: str, options: argparse.Namespace, say: Callable[[str], None]) -> Iterator[Curve]:
+    """Yield a curve for each number of threads; none where llama.cpp is not installed or cannot go back, which is said."""
+    variant = next(each for each in VARIANTS if each.rollback)
+    place = prepare.Workplace(
+        options.work, options.work / shape, PROMPT, options.export_limit, options.keep_artifacts, options.isa
+    )
+    row = Row(variant=variant.name, group=variant.group)
+    built = prepare.build(variant, place, row)
+    contestant = prepare.load(built, place, row) if built else None
+    if contestant is None:
+        say(f"{shape} with llama.cpp: {row.failed}")
+        return
+    try:
+        for threads in options.threads:
+            curve = Curve(shape, NAME, VERIFY, threads)
+            fill_llama(curve, contestant, options.rounds)
+            say(f"  {NAME}, block {VERIFY}, {threads} threads: a round {curve.round_in_decodes:.2f} decodes")
+            yield curve
+    except EngineError as error:
+        say(f"{shape} with llama.cpp: {error}")
+    finally:
+        contestant.client.close()
+
+
+def fill_llama(curve: Curve, contestant: Contestant, rounds: int) -> None:
+    """Time its steps in turns, and conclude from them. Raises EngineError."""
+    limits = Limits(rounds)
+    contestant.ask(limits.step, do="set_threads", count=curve.threads)
+    seconds: dict[Measure, list[float]] = {"decode": [], "verify": [], "commit": []}
+    for _ in range(rounds + 1):
+        for name, times in seconds.items():
+            contestant.ask(limits.fill, do="fill_llama", context=PROMPT)
+            what = {"name": name, "arguments": ARGUMENTS[name]}
+            times += contestant.ask(limits.step, do="measure_llama", what=what, steps=STEPS)["seconds"]
+    curve.decode = median(seconds["decode"])
+    curve.parts = {"draft": 0.0, "verify": median(seconds["verify"]), "commit": median(seconds["commit"])}
+    curve.tokens = {share: expected(VERIFY, share) for share in SHARES}
+    curve.times = {share: curve.times_at(tokens) for share, tokens in curve.tokens.items()}

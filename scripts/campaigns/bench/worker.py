@@ -14,9 +14,40 @@ import json
 import os
 import sys
 import time
-from typing import Any
+from typing import Any, Protocol
 
-from campaigns.bench.engine import COMMIT, VERIFY, Engine
+VERIFY, COMMIT, PREFILL, ROOM = 8, 4, 512, 1024
+"""Tokens of a verify, of a commit and of a prefill; positions beyond the longest context that every engine is given."""
+
+
+class Engine(Protocol):
+    """One runtime with one model. What it cannot do raises NotImplementedError with the reason."""
+
+    def load(self) -> None:
+        """From the file to the first logits; imports are done before."""
+
+    def set_threads(self, count: int) -> None:
+        """Compute on so many from now on."""
+
+    def fill(self, context: int) -> None:
+        """A state of ``context`` tokens, whatever they are. Called again and again, to go back to that length."""
+
+    def decode(self) -> None:
+        """One token and its logits."""
+
+    def verify(self, count: int) -> None:
+        """The logits of ``count`` tokens after the context."""
+
+    def commit(self, count: int) -> None:
+        """Accept ``count`` tokens of the verify right before."""
+
+    def prefill(self, count: int) -> None:
+        """``count`` tokens from an empty state, logits of the last."""
+
+
+def tokens(count: int, vocabulary: int) -> list[int]:
+    """The same every time, spread over the vocabulary."""
+    return [(7919 * (i + 1)) % vocabulary for i in range(count)]
 
 
 def main(name: str, options: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from campaigns import campaign
-from campaigns.faults import ctrl_c, disks, kills, power
+from campaigns.faults import attacks, power
 from campaigns.faults.writers import (
     CHECKPOINT,
     OPTIONS,
@@ -117,13 +117,13 @@ def campaigns(name: str, one: Path, other: Path, work: Path, plan: Plan) -> Iter
     writer = WRITERS[name](one, other)
     is_long = isinstance(writer, Export)
     count = plan.exports if is_long else plan.kills
-    yield "kill -9", lambda: kills.kill_writers(writer, work, count, plan.seed)
-    yield "Ctrl-C", lambda: ctrl_c.press_ctrl_c(writer, work, min(count, plan.lines) if is_long else plan.lines, plan.seed)
+    yield "kill -9", lambda: attacks.kill_writers(writer, work, count, plan.seed)
+    yield "Ctrl-C", lambda: attacks.press_ctrl_c(writer, work, min(count, plan.lines) if is_long else plan.lines, plan.seed)
     if is_long:
         return
-    yield "two writers, one killed", lambda: kills.two_writers(writer, work, count // 3, plan.seed)
-    if disks.can_mount():
-        yield "full disk", lambda: disks.fill_disks(writer, work, plan.disks)
+    yield "two writers, one killed", lambda: attacks.two_writers(writer, work, count // 3, plan.seed)
+    if attacks.can_mount():
+        yield "full disk", lambda: attacks.fill_disks(writer, work, plan.disks)
     command = [sys.executable, "-m", "campaigns.faults", "--writer", name, "--write", str(one), str(other)]
     yield "power cut", lambda: power.campaign(writer, work, command)
 

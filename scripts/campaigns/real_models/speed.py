@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from campaigns.bench.client import Client
-from campaigns.bench.engine import PREFILL, VERIFY
+from campaigns.bench.driver import Client
+from campaigns.bench.worker import PREFILL, VERIFY
 
 CONTEXT, LIMIT = 128, 600.0
 STEPS = {"decode": 40, "verify": 10, "prefill": 1}

@@ -1,4 +1,4 @@
-"""Kill a writer at any moment of its work, in a process of its own."""
+"""Kill a writer at any moment, let it run out of room, and press Ctrl-C at every line of its work."""
 
 from __future__ import annotations
 
@@ -8,13 +8,18 @@ import select
 import shutil
 import signal
 import statistics
+import subprocess
 import time
+import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Self
 
+from interrupts import Interrupt
+
 from campaigns.faults.writers import Broken, Writer, leftovers
+from hybridge.cache.errors import HybridgeError
 
 Disturb = Callable[[Writer, Path, float], bool]
 """Writes in a child and disturbs it so many seconds later; False where it was done before."""
@@ -146,3 +151,109 @@ def fresh(work: Path) -> Path:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     return work
+
+
+PAGE = 4096
+
+
+def can_mount() -> bool:
+    """Return whether this user may mount a file system."""
+    return os.geteuid() == 0 and Path("/proc/filesystems").exists()
+
+
+def fill_disks(writer: Writer, work: Path, sizes: int) -> tuple[Counter[str], list[str]]:
+    """Return what was found how often, and what was wrong, on ``sizes`` disks: just the old fits, up to three times it."""
+    used = _used(writer, work)
+    outcomes: Counter[str] = Counter()
+    wrong: list[str] = []
+    for number in range(sizes):
+        room = used + PAGE * (number * (2 * used // PAGE + 64) // sizes)
+        try:
+            outcomes[_on_a_disk_of(room, writer, work)] += 1
+        except Broken as error:
+            wrong.append(f"{writer.name}, a disk of {room} bytes: {error}")
+    return outcomes, wrong
+
+
+def _used(writer: Writer, work: Path) -> int:
+    """Bytes of a disk that has the old and nothing else."""
+    with _Disk(work, 1 << 30):
+        writer.before(work)
+        status = os.statvfs(work)
+        return (status.f_blocks - status.f_bfree) * status.f_frsize
+
+
+def _on_a_disk_of(room: int, writer: Writer, work: Path) -> str:
+    with _Disk(work, room + PAGE):
+        writer.before(work)
+        expected = writer.found(work)
+        try:
+            writer.write(work)
+        except HybridgeError as error:
+            if writer.says_full and "full" not in str(error) and "No space" not in str(error):
+                raise Broken(f"the error does not say that the disk is full: {error}") from None
+            if writer.check(work, expected) == "new":
+                raise Broken("it was written, and an error was raised") from None
+            if left := leftovers(writer, work):
+                raise Broken(f"it left {left}") from None
+            return "refused"
+        except OSError as error:
+            raise Broken(f"a bare {type(error).__name__}: {error}") from None
+        if writer.found(work) != "new":
+            raise Broken("it was written to its end, and is not there")
+        return "written"
+
+
+class _Disk:
+    """A file system in memory at ``path``, of so many bytes."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self._path, self._size = path, size
+
+    def __enter__(self) -> None:
+        self._path.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={self._size}", "faults", self._path], check=True)
+
+    def __exit__(self, *error: object) -> None:
+        subprocess.run(["umount", self._path], check=True)
+
+
+def press_ctrl_c(writer: Writer, work: Path, most: int, seed: int) -> tuple[Counter[str], list[str]]:
+    """Return what was found how often, and what was wrong: after an interrupt at each line, or at ``most`` of them."""
+    outcomes: Counter[str] = Counter()
+    wrong: list[str] = []
+    for place in places(writer, work, most, seed):
+        try:
+            outcomes[struck(writer, fresh(work), place)] += 1
+        except Broken as error:
+            wrong.append(f"{writer.name}, Ctrl-C at line {place}: {error}")
+    return outcomes, wrong
+
+
+def places(writer: Writer, work: Path, most: int, seed: int) -> Iterable[int]:
+    """Return the numbers of the lines to strike at: all that a write runs, where there are no more than ``most``."""
+    folder = fresh(work)
+    writer.before(folder)
+    counting = Interrupt(-1)
+    counting.struck(lambda: writer.write(folder))
+    every = range(1, counting.places + 1)
+    return every if len(every) <= most else sorted(random.Random(f"{seed} {writer.name}").sample(every, most))
+
+
+def struck(writer: Writer, folder: Path, place: int) -> str:
+    """Return what is found once a write was interrupted and another one came to its end. Raises Broken."""
+    writer.before(folder)
+    expected = writer.found(folder)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # files that were just opened, and are closed when they are forgotten
+        was_struck = Interrupt(place).struck(lambda: writer.write(folder))
+    outcome = writer.check(folder, expected)
+    if not was_struck and outcome != "new":
+        raise Broken("it was written to its end, and is not there")
+    try:
+        writer.write(folder)
+    except HybridgeError as error:
+        raise Broken(f"the next writer fails: {error}") from None
+    if writer.found(folder) != "new" or leftovers(writer, folder):
+        raise Broken(f"the next writer leaves {leftovers(writer, folder) or writer.found(folder)}")
+    return outcome if was_struck else "finished"
