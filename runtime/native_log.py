@@ -20,7 +20,7 @@ LOG_LINE = re.compile(rb"(?:\[\w+\.(?:cpp|h):\d+\]|(?:Error|Warning) in cpuinfo:
 
 
 class _Redirection:
-    """Standard error led into a file for as long as somebody asks for it."""
+    """Redirection of standard error into a file, while it has users."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +36,7 @@ class _Redirection:
             self._users += 1
 
     def leave(self) -> None:
-        """Restore where nobody else is inside."""
+        """Restore standard error after the last user."""
         with self._lock:
             self._users -= 1
             if self._users == 0:
@@ -44,7 +44,7 @@ class _Redirection:
 
     def _begin(self) -> None:
         _flush()
-        with suppress(OSError):  # where standard error is closed or no file can be made, the log is seen: loading matters more
+        with suppress(OSError):  # if standard error is closed or no file can be made, the log is shown
             self._file = tempfile.TemporaryFile()  # noqa: SIM115  closed by _end
             self._terminal = os.dup(2)
             os.dup2(self._file.fileno(), 2)
@@ -94,5 +94,5 @@ def _write(content: bytes) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """Return what a native error says, without the lines about where it was raised."""
+    """Return the first line of a native error, without those about its origin."""
     return str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__

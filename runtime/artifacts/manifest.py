@@ -172,7 +172,7 @@ class Manifest(Entry):
 
     @property
     def bits_per_weight(self) -> float | None:
-        """Return the bits of the program's files for each weight, embedding and head included; None where nobody counted."""
+        """Return the bits of the program's files for each weight, embedding and head included; None if unknown."""
         return 8 * sum(self.files[name].size for name in self.program_files) / self.parameters if self.parameters else None
 
     @property
@@ -205,7 +205,7 @@ class Manifest(Entry):
 def program_method(name: str) -> str:
     """Return what a program calls the method ``name``: none of ours has a name that a stock runner looks for, but ``forward``.
 
-    The runners of ExecuTorch 1.5 call a method ``decode``, where there is one, for every token after the prompt (its pull
+    The runners of ExecuTorch 1.5 call a method ``decode``, if there is one, for every token after the prompt (its pull
     request 21746), over memory of its own: it would start from an empty state.
     """
     return name if name == "forward" else f"hybridge_{name}"

@@ -42,7 +42,7 @@ class CheckpointFolder:
     """
 
     def __init__(self, top: Path, session: Session, budget: int) -> None:
-        """top: holds a folder for each artifact. Raises OutputError where it cannot be made, UsageError without an artifact."""
+        """Make the artifact's folder in ``top``. Raises OutputError if it cannot be made, UsageError without an artifact."""
         if session.manifest.identity is None:
             raise UsageError("only checkpoints of an exported artifact can be kept in a folder.")
         self.session, self.artifact, self.budget = session, session.manifest.identity, budget
@@ -143,7 +143,7 @@ class CheckpointFolder:
     # Writing
 
     def put(self, checkpoint: Checkpoint) -> None:
-        """Let a checkpoint be written, or count as used where it was; does not wait for that."""
+        """Queue a checkpoint for writing, or mark it as used if it was written; return at once."""
         with self._changed:
             if len(self._waiting) < MOST_WAITING and not self._failed:
                 self._waiting.append(checkpoint)

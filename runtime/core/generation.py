@@ -69,7 +69,7 @@ class Constraint(Protocol):
         """Go on behind ``token``, which may come next."""
 
     def forced(self) -> list[int]:
-        """Return the tokens that come next whatever the model says; none where it has a choice."""
+        """Return the tokens that must come next; none if the model has a choice."""
 
     def fitting(self, tokens: Sequence[int]) -> int:
         """Return how many of ``tokens``, from the first on, may come next."""
@@ -302,7 +302,7 @@ class Generation:
             return self._room[: count.value]
 
     def _signals_wait(self, call: str) -> AbstractContextManager[None]:
-        """Return what to call the core in: signals need not wait where it calls no function of Python's."""
+        """Return the context for a call of the core: signals wait if it calls functions of Python."""
         return signals_wait(self._calls.fail) if self._calls_back or call == "begin" else nullcontext()
 
     def _note_block(self, given: int) -> tuple[int, bool]:
@@ -326,7 +326,7 @@ class Generation:
         self._before = now
 
     def _end(self, yielded: int) -> None:
-        """Commit what was yielded; does nothing where something else has ended the generation."""
+        """Commit the yielded tokens; do nothing if something else has ended the generation."""
         if not self._is_running() or load().hybridge_progress(self._handle, byref(self._counted)):
             return
         with self._signals_wait("end"):

@@ -44,16 +44,16 @@ MOST_THREADS = 1024
 
 
 class _Threads:
-    """chosen: how many threads this process computes on; None for the fast cores, and where nobody has chosen."""
+    """chosen: the number of threads of this process; None for one on each fast core."""
 
     chosen: int | None = None
 
 
 def set_threads(count: int | None = None) -> None:
-    """Let every model that this process opens from now on compute on so many threads; without ``count`` on the fast cores.
+    """Set the number of threads of every model that is opened from now on; None: one for each fast core.
 
-    Do not run those that were opened before: XNNPACK keeps the threads that it found then, which are gone. onnxruntime fixes
-    its number when a model is opened, too. Raises UsageError for a count that cannot be.
+    Do not run models that were opened before: XNNPACK keeps the threads that it found, which are gone then. onnxruntime also
+    fixes its number when a model is opened. Raises UsageError for an impossible count.
     """
     if count is not None and not 1 <= count <= MOST_THREADS:
         raise UsageError(f"{count} threads cannot compute; give 1 to {MOST_THREADS}, or none for the fast cores.")
@@ -64,17 +64,18 @@ def set_threads(count: int | None = None) -> None:
 
 
 def threads() -> int:
-    """Return how many threads models compute on."""
+    """Return the number of threads that models compute on."""
     number: int = load().hybridge_threads()
     return number
 
 
 @functools.cache
 def load() -> ctypes.CDLL:
-    """Return the library, building it if need be. Calls of its functions let go of Python's lock.
+    """Return the library, building it if need be. Calls of its functions release the GIL.
 
-    Raises NativeError where there is no compiler, it fails, or the library is of another version; KernelsError for a cache
-    that others may write.
+    Raises:
+        NativeError: there is no compiler, it fails, or the library is of another version.
+        KernelsError: others may write the cache.
     """
     library = build()
     try:
@@ -102,8 +103,8 @@ def _check_version(library: Path, loaded: ctypes.CDLL) -> None:
 def load_operators(namespaces: Collection[str]) -> None:
     """Register the operators of these namespaces with the runtime, our own kernels among them.
 
-    ExecuTorch's wheel has the llama:: operators in a library for PyTorch alone: both then have to be installed, and are not
-    imported. Raises NativeError where a library does not load, and what ``kernels.library.load`` raises.
+    ExecuTorch's wheel has the llama:: operators in a library for PyTorch only: both have to be installed for them, and are not
+    imported. Raises NativeError if a library does not load, and the errors of ``kernels.library.load``.
     """
     if "hybridge" in namespaces:
         kernels.load()
@@ -131,7 +132,7 @@ def build() -> Path:
 
 
 def path() -> Path:
-    """Return where the library is, or would be compiled."""
+    """Return the path of the library, compiled or not."""
     own = _compiled()
     return own if compiling.is_built(own) else compiling.prebuilt(NAME) or own
 
@@ -142,7 +143,7 @@ def cmake_prefix() -> str:
 
 
 def _compiled() -> Path:
-    """Return where the library of these sources is once it is compiled."""
+    """Return the path of the compiled library of these sources."""
     return compiling.cache_folder("native") / _key() / NAME
 
 
@@ -170,7 +171,7 @@ def _compiler() -> str:
     return chosen
 
 
-# The core's numbers for what went wrong, as the errors of ``hybridge.errors``.
+# Statuses of the core as the errors of ``hybridge.errors``.
 
 
 REFUSALS: Mapping[tuple[str, Status], tuple[type[HybridgeError], str]] = {
@@ -215,11 +216,11 @@ REFUSALS: Mapping[tuple[str, Status], tuple[type[HybridgeError], str]] = {
     },
     ("next", Status.INVALID_STATE): (UsageError, "the session's text was changed while the generation waited; begin another."),
 }
-"""By the call and the status: the error, and its words."""
+"""The error and its message, by call and status."""
 
 
 def failure(call: str, status: int) -> HybridgeError:
-    """Return the error for a status that a call, named as in ``hybridge.h``, has answered with."""
+    """Return the error for a status of a call, which is named as in ``hybridge.h``."""
     if found := REFUSALS.get((call, Status(status))):
         return found[0](found[1])
     text = load().hybridge_status_text(status).decode()
@@ -237,6 +238,6 @@ def failure(call: str, status: int) -> HybridgeError:
 
 
 def run(call: str, *arguments: object) -> None:
-    """Call ``hybridge_<call>``. Raises the error for what it answers, if that is not OK."""
+    """Call ``hybridge_<call>``. Raises the error for its status, if that is not OK."""
     if status := getattr(load(), f"hybridge_{call}")(*arguments):
         raise failure(call, status)

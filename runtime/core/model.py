@@ -128,7 +128,7 @@ class Model(Owned):
 
 
 def _asked(artifact: Artifact | None) -> Any:
-    """Return what the core calls where a program's file was touched: it goes on if the bytes are those of the manifest."""
+    """Return the function that the core calls if a program's file was touched: its bytes must be those of the manifest."""
 
     def is_same(_: object) -> int:
         try:

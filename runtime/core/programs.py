@@ -1,6 +1,6 @@
-"""Programs in Python under the native core: what it calls, and where their state lies.
+"""Run programs in Python under the native core, which calls their methods and reads their state.
 
-onnxruntime's, eager models and plain functions run so, with the same sessions and generations as a .pte.
+Graphs of onnxruntime, eager models and plain functions have the same sessions and generations as a .pte.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ class Program(Protocol):
 
     @property
     def names(self) -> Sequence[str]:
-        """Return the names of the state's buffers, without what is staged."""
+        """Return the names of the state's buffers, without staged ones."""
 
     @property
     def bounded(self) -> Collection[str]:
-        """Return those without which a longer text cannot be cut back to this one, ``length`` among them."""
+        """Return the names of the bounded buffers: those that a rollback must restore, ``length`` among them."""
 
     def call(self, name: str, *inputs: Numbers) -> tuple[Numbers, ...]:
         """Run a method. The inputs are views for the call; the outputs stay as they are until the next one."""
 
     def buffer(self, name: str) -> Numbers:
-        """Return a buffer's memory, where it is now. Raises KeyError without one."""
+        """Return a view of a buffer's current memory. Raises KeyError for an unknown name."""
 
 
 class ProgramFunctions:
-    """A program as the core calls it. ``error`` is what it raised last."""
+    """The functions of a program that the core calls. ``error`` is the last exception of one."""
 
     def __init__(self, program: Program, description: Description) -> None:
         self.program, self.error = program, None
@@ -70,7 +70,7 @@ class ProgramFunctions:
     error: BaseException | None
 
     def open(self) -> int:
-        """Return the handle of a model over it. Raises UsageError for sizes that cannot be."""
+        """Return the handle of a model over the program. Raises UsageError for impossible sizes."""
         handle = Handle()
         if status := load().hybridge_program_open(byref(self._described), byref(handle)):
             raise failure("program_open", status)
@@ -112,7 +112,7 @@ def seen(view: ArrayStruct) -> Numbers:
 
 
 def show(view: ArrayStruct, array: Numbers) -> None:
-    """Describe an array to the core. Raises TypeError for one that it has no word for."""
+    """Describe an array to the core. Raises TypeError for a dtype or layout that the core does not have."""
     if array.dtype not in NUMBERS or array.ndim > MOST_DIMENSIONS or not array.flags.c_contiguous:
         raise TypeError(f"an array of {array.dtype} {array.shape} is none that the core knows.")
     view.type, view.dimensions, view.data = NUMBERS[array.dtype], array.ndim, array.ctypes.data
@@ -158,13 +158,10 @@ def _strings(names: Sequence[str]) -> Array[c_char_p]:
 
 
 def _fingerprint(identity: str | None) -> int:
-    """Return a number for what a state belongs to; for what has no identity, one that nothing else has."""
+    """Return the number that saved states of an artifact carry; a random one without an identity."""
     if identity is None:
         return secrets.randbits(64)
     return int.from_bytes(hashlib.sha256(identity.encode()).digest()[:8], "little")
-
-
-# The plainest of them
 
 
 @dataclass(kw_only=True)
@@ -186,8 +183,8 @@ BLOCK = 512
 class TextProgram:
     """A function from a text to the logits after it, as a program over a list of tokens.
 
-    It stands for a model where only what is drawn from its logits matters, in simulations and in tests. rows int64 [R] hold a
-    token for each position. numbers int64 [3 + slots], length, staged, operations and the slots' lengths, change all at once.
+    It replaces a model in simulations and tests in which only the logits matter. rows int64 [R] hold a token for each position.
+    numbers int64 [3 + slots], length, staged, operations and the slots' lengths, change all at once.
     """
 
     names = ("length", "staged", "operations", "slot_length", "rows")
@@ -203,7 +200,7 @@ class TextProgram:
 
     @property
     def text(self) -> list[int]:
-        """The committed tokens."""
+        """Return the committed tokens."""
         text: list[int] = self.rows[: int(self.numbers[0])].tolist()
         return text
 
@@ -239,7 +236,7 @@ class TextProgram:
         return np.asarray(self.logits(tuple(text)), np.float32)
 
     def _write(self, length: int, tokens: list[int]) -> list[int]:
-        """Write rows behind the length; returns the text with them."""
+        """Write rows after the length; return the text with them."""
         self.rows[length : length + len(tokens)] = tokens
         text: list[int] = self.rows[: length + len(tokens)].tolist()
         return text

@@ -1,4 +1,4 @@
-"""A Session drives one model: tokens in, logits out, and a state that can be rolled back."""
+"""A session over one model: tokens in, logits out, and a state that can be rolled back."""
 
 from __future__ import annotations
 
@@ -40,10 +40,13 @@ class DraftNoise:
 
 @dataclass(frozen=True)
 class Drafted:
-    """Draft tokens, none where the drafter's context is full.
+    """Draft tokens; none if the drafter's context is full.
 
-    confidences: the drafter's own estimate that each is right if those before it are. scores float32 [n, C], if they were
-    drawn: what each was chosen by; of the candidates int64 [n, C], or [1, C] where they are the same for all, or of all tokens.
+    Attributes:
+        tokens: the draft tokens.
+        confidences: the drafter's own estimate that each is right if those before it are.
+        scores: float32 [n, C], if they were drawn: the scores that each was chosen by.
+        candidates: int64 [n, C], or [1, C] if they are the same for all: the tokens of the scores; None for all tokens.
     """
 
     tokens: list[int]
@@ -55,11 +58,10 @@ class Drafted:
 class Session(Owned):
     """The state of one sequence over one model.
 
-    Every method either does what it says or raises an error and leaves the state as it was, but for NumericalError, after which
-    tokens may be committed: ``tokens`` says. Logits are float32 arrays of the caller's own. Any call after ``verify`` other
-    than ``commit`` drops the verified block. Ctrl-C ends a generation between two tokens, and nothing in the middle of a call.
-    One call at a time: another one, of another thread or of the session's own callbacks, raises UsageError. Sessions of one
-    model wait for each other.
+    Every method either succeeds or raises an error and leaves the state as it was; only after NumericalError may tokens be
+    committed, which ``tokens`` shows. Logits are new float32 arrays. Any call after ``verify`` other than ``commit`` drops the
+    verified block. Ctrl-C ends a generation between two tokens, and never interrupts a call. A second call meanwhile, from
+    another thread or from the session's own callbacks, raises UsageError. Sessions of one model wait for each other.
     """
 
     def __init__(self, model: Model) -> None:
@@ -77,17 +79,21 @@ class Session(Owned):
     def load(cls, folder: str | Path, *, private_copy: bool = False) -> Session:
         """Open an artifact after checking sizes, hashes and the program.
 
-        Its program is mapped: a change of the file is noticed at the next call, which raises ArtifactError. private_copy keeps
-        it in memory of its own instead, for folders that others may write to; see ``open_artifact``.
-        Raises ArtifactError, saying what is wrong with the folder.
+        Args:
+            folder: the artifact.
+            private_copy: copy the program into memory, for a folder that others may write to; see ``open_artifact``. Otherwise
+                it is mapped, and the next call after a change of the file raises ArtifactError.
+
+        Raises:
+            ArtifactError: the folder is no artifact, or damaged.
         """
         return cls.of(open_artifact(folder, private_copy=private_copy))
 
     @classmethod
     def of(cls, artifact: Artifact) -> Session:
-        """Make a session over an artifact that was opened. Raises ArtifactError if its program is not what it should be.
+        """Make a session over an open artifact. Raises ArtifactError if its program is not what the manifest says.
 
-        Several sessions over one copy of the weights are those of one ``Model``.
+        Sessions of one ``Model`` share one copy of the weights.
         """
         return cls(Model.open(artifact))
 
@@ -98,30 +104,30 @@ class Session(Owned):
 
     @property
     def tokens(self) -> list[int]:
-        """Return the committed tokens, a copy."""
+        """Return a copy of the committed tokens."""
         return integers("tokens", self.handle)
 
     @property
     def length(self) -> int:
-        """Return how many tokens are committed."""
+        """Return the number of committed tokens."""
         count = c_size_t()
         run("tokens", self.handle, None, 0, byref(count))
         return count.value
 
     @property
     def room(self) -> int:
-        """Return how many tokens can still be committed."""
+        """Return the number of tokens that can still be committed."""
         return self.max_seq_len - self.length
 
     @property
     def slots(self) -> dict[int, list[int]]:
-        """Return the tokens that each snapshot slot was filled with; whether one can still be restored, ``restore`` says."""
+        """Return the tokens that each snapshot slot was filled with; ``restore`` refuses a slot that was overwritten since."""
         kept = {slot: integers("slot_tokens", self.handle, slot) for slot in range(self.snapshot_slots)}
         return {slot: tokens for slot, tokens in kept.items() if tokens}
 
     @property
     def note(self) -> str:
-        """Return what was noted in the state that was loaded last."""
+        """Return the note of the last loaded state."""
         size = c_size_t()
         run("note", self.handle, None, 0, byref(size))
         note = create_string_buffer(size.value)
@@ -130,23 +136,26 @@ class Session(Owned):
 
     @property
     def hidden(self) -> NDArray[np.float32]:
-        """Return the tapped hidden states [n, F] of the last call's tokens, where the artifact has --tap-layers."""
+        """Return the tapped hidden states [n, F] of the last call's tokens; [0, 0] for an artifact without --tap-layers."""
         rows, width, first = c_size_t(), c_size_t(), Floats()
         run("hidden", self.handle, byref(first), byref(rows), byref(width))
         shape = rows.value, width.value
         return as_array(first, shape).copy() if first and rows.value else np.empty(shape, np.float32)
 
     def prefill(self, tokens: Tokens) -> Logits:
-        """Commit any number of tokens ≥ 1; returns the logits [V] after the last.
+        """Commit one or more tokens; return the logits [V] after the last.
 
-        Raises TokenError and CapacityError before anything is done, and NumericalError for logits that are NaN or infinite.
+        Raises:
+            TokenError: a token is outside the vocabulary, or there is none.
+            CapacityError: they do not fit into the context.
+            NumericalError: logits are NaN or infinite.
         """
         ids, logits = self._ids(tokens), np.empty(self.vocab_size, np.float32)
         self._extend("prefill", ids, ids, len(ids), logits.ctypes.data_as(Floats))
         return logits
 
     def decode(self, token: int) -> Logits:
-        """Commit one token; returns the logits [V] after it. Raises TokenError, CapacityError and NumericalError."""
+        """Commit one token; return the logits [V] after it. Raises TokenError, CapacityError and NumericalError."""
         ids, logits = self._ids([token]), np.empty(self.vocab_size, np.float32)
         self._extend("decode", ids, ids[0], logits.ctypes.data_as(Floats))
         return logits
@@ -154,7 +163,10 @@ class Session(Owned):
     def verify(self, tokens: Tokens) -> Logits:
         """Return logits [n, V] after each of n tokens, 1 ≤ n ≤ ``verify_len``, without committing any.
 
-        Raises TokenError for too many or none, CapacityError where they do not fit, NumericalError like ``prefill``.
+        Raises:
+            TokenError: there are no tokens, too many, or one outside the vocabulary.
+            CapacityError: they do not fit into the context.
+            NumericalError: logits are NaN or infinite.
         """
         ids = self._ids(tokens)
         if len(ids) > self.verify_len:
@@ -166,9 +178,9 @@ class Session(Owned):
         return logits
 
     def commit(self, count: int) -> int:
-        """Accept the first ``count`` tokens of the verified block, or none; returns the new length.
+        """Accept the first ``count`` tokens of the verified block, or none; return the new length.
 
-        Runs no forward: it replays only the recurrence. Raises CommitError without a block or for more than it has.
+        It runs no forward pass, and replays only the recurrence. Raises CommitError without a block, or for more than it has.
         """
         possible = type(count) is int and 0 <= count <= self.verify_len
         status = self._call("commit", count if possible else -1)
@@ -180,39 +192,39 @@ class Session(Owned):
         return self.length
 
     def snapshot(self, slot: int) -> int:
-        """Keep the committed state in ``slot``; returns its length. Raises SnapshotError for a slot out of range."""
+        """Copy the committed state to ``slot``; return its length. Raises SnapshotError for a slot out of range."""
         check_slot(slot, self.snapshot_slots)
         self._run("snapshot", slot)
         return self.length
 
     def restore(self, slot: int) -> int:
-        """Go back to what ``slot`` keeps; returns the new length.
+        """Restore the state of ``slot``; return the new length.
 
-        Raises SnapshotError for a slot out of range, never filled, or whose positions were overwritten since.
+        Raises SnapshotError for a slot that is out of range, was never filled, or whose positions were overwritten since.
         """
         check_slot(slot, self.snapshot_slots)
         self._run("restore", slot)
         return self.length
 
     def reset(self) -> int:
-        """Empty the state and all slots; returns 0."""
+        """Empty the state and all slots; return 0."""
         self._run("reset")
         return 0
 
     def checkpoint(self) -> Checkpoint:
-        """Return the committed state, in memory of its own: valid whatever comes after, and for other sessions too.
+        """Return the committed state in memory of its own, which any session of the model can resume later.
 
-        Rows by position are copied only from the last checkpoint on that this session made or resumed on its way here, if that
-        is still kept. A staged block is not part of it, and goes on waiting.
+        Rows by position are copied only from the last checkpoint on that this session made or resumed for this text, if that
+        is still open. A verified block is not part of it, and still waits for its commit.
         """
         handle = Handle()
         self._run("checkpoint_make", byref(handle))
         return Checkpoint(handle.value)
 
     def read_checkpoint(self, parts: Sequence[bytes], like: Checkpoint | None = None, shared: int = 0) -> Checkpoint:
-        """Return the checkpoint of parts (``Checkpoint.part``), whose first ``shared`` segments are those of ``like``.
+        """Return a checkpoint from parts (``Checkpoint.part``), after the first ``shared`` segments of ``like``.
 
-        Raises StateFileError where no session of this model could have made them.
+        Raises StateFileError if no session of this model could have made the parts.
         """
         views, handle = (interface.PartStruct * len(parts))(), Handle()
         for view, part in zip(views, parts, strict=True):
@@ -221,7 +233,7 @@ class Session(Owned):
         return Checkpoint(handle.value)
 
     def resume(self, checkpoint: Checkpoint) -> int:
-        """Go on where ``checkpoint`` was made, bit for bit; returns the length. Slots are empty then.
+        """Restore the state of ``checkpoint``, bit for bit, and empty the slots; return the length.
 
         Rows by position that the state still has are not written again. Raises UsageError for a checkpoint of another model.
         """
@@ -250,22 +262,31 @@ class Session(Owned):
 
         Greedy output is the same with any drafter and without one. With a temperature the distribution is the model's own.
 
-        Starts from the session's state and stops early where the context is full. Leave the session alone while the generator
-        waits: another change of its text ends it. Once it is closed or done, the session's text ends just before the last token
-        that it has yielded, wherever that was.
+        It continues the session's state, and stops early if the context is full. Leave the session alone while the generator
+        waits: another change of its text ends it. After the generator is closed or done, the session's text ends just before
+        the last token that it has yielded.
 
         Args:
-            sampling: replaces ``temperature`` and ``seed`` and has more options.
-            block_length: tokens that are verified at once, which else follows acceptance and costs.
-            eos_ids: end a text, the model's own if left out.
-            until: called with each other new token, before it is yielded, and makes it the last by answering True.
-            watch: called with each new token and its logits, once they are there.
+            tokens: the prompt, at least one token.
+            max_new_tokens: most new tokens.
+            drafter: proposes draft tokens; plain decoding without one.
+            temperature: 0 is greedy.
+            seed: of the sampling; drawn from the system if left out.
+            sampling: replaces ``temperature`` and ``seed``, and has more options.
+            block_length: tokens to verify at once; by default it follows acceptance and costs.
+            eos_ids: tokens that end a text; the model's own by default.
+            until: called with each other new token before it is yielded; True makes that token the last.
+            watch: called with the logits of each new token and the token.
             constraint: a fresh one, which decides what each token may be; the tokens that it forces are draft tokens, with a
                 drafter and without.
-            clock: seconds, by which block lengths are chosen; for tests, as is noise, the seed of a sampling without one.
+            stats: takes the counts and times.
+            clock: seconds, by which block lengths are chosen; for tests.
+            noise: the seed of a sampling without one; for tests.
 
-        Raises UsageError, TokenError and CapacityError before the first token. NumericalError may come at any: the session's
-        text then says whether the last token that was yielded is committed. What a function raises ends it, too.
+        Raises:
+            UsageError, TokenError, CapacityError: before the first token.
+            NumericalError: at any token; ``tokens`` shows whether the last yielded one is committed. An exception of a function
+                that was passed in ends the generation too.
         """
         self._check_arguments(max_new_tokens, drafter, block_length)
         ids = self._ids(tokens)
@@ -294,13 +315,17 @@ class Session(Owned):
     def draft(
         self, hidden: ArrayLike, following: Sequence[int], *, limit: int | None = None, draws: DraftNoise | None = None
     ) -> Drafted:
-        """Propose tokens to come after ``following``, tokens that followed ``hidden``, by the artifact's own drafter.
+        """Propose tokens with the artifact's own drafter; none if the drafter's context is full.
 
-        hidden [n, F]: tapped hidden states of committed tokens since the last call, n ≥ 1; following: the token after each.
-        limit: most draft tokens; as many as the drafter proposes if it is left out. draws: how they are drawn by a drafter that
-        samples; left out, they are its best.
-        Raises TokenError where the numbers differ, DraftError without a drafter. Answers with no tokens where the drafter's own
-        context is full.
+        Args:
+            hidden: [n, F] tapped hidden states of the tokens committed since the last call, n ≥ 1.
+            following: the token after each of them; the draft tokens follow the last.
+            limit: most draft tokens; by default as many as the drafter proposes.
+            draws: noise to draw them by, for a drafter that samples; by default it proposes its best tokens.
+
+        Raises:
+            TokenError: the numbers of hidden states and tokens differ.
+            DraftError: the artifact has no drafter.
         """
         rows, ids = np.ascontiguousarray(hidden, np.float32), self._ids(following)
         if rows.ndim != 2 or not 0 < len(rows) == len(ids):
@@ -320,15 +345,15 @@ class Session(Owned):
         return _drafted(found)
 
     def save(self, path: str | Path, note: str = "") -> None:
-        """Write the whole state, slots included, and ``note`` to ``path``; a staged block is not part of it.
+        """Write the whole state, slots included, and ``note`` to ``path``; a verified block is not part of it.
 
-        Raises OutputError where it cannot be written; what was at ``path`` then stays.
+        Raises OutputError if it cannot be written; an existing file then stays as it was.
         """
         self._check_artifact()
         self._run("save", os.fsencode(path), note.encode())
 
     def load_state(self, path: str | Path) -> int:
-        """Go on where ``save`` was called, bit for bit; returns the length. ``note`` is then what was noted there.
+        """Restore a saved state, bit for bit, and its ``note``; return the length.
 
         Raises StateFileError for a file that is damaged or of another artifact; the state then stays as it was.
         """
@@ -348,7 +373,7 @@ class Session(Owned):
         return {view.name.decode(): seen(view).copy() for view in views}
 
     def cancel(self) -> None:
-        """End the generation that runs in this session, from any thread: behind its next token or chunk of its prompt."""
+        """End the generation of this session after its next token or chunk of the prompt; callable from any thread."""
         run("cancel", self.handle)
 
     def _check_artifact(self) -> None:
@@ -381,12 +406,12 @@ class Session(Owned):
         return (c_int64 * len(ids))(*(token if -(2**63) <= token < 2**63 else -1 for token in ids))
 
     def _run(self, call: str, *arguments: object) -> None:
-        """Call a function of the core on this session. Raises what a program in Python has raised, or the core refuses."""
+        """Call a function of the core on this session. Raises the error of a program in Python, or of the core."""
         if status := self._call(call, *arguments):
             raise self.model.reason(call, status)
 
     def _extend(self, call: str, ids: Array[c_int64], *arguments: object) -> None:
-        """Run tokens. Where the core refuses them, say why in the words of the checks that it made."""
+        """Run tokens. If the core refuses them, raise the error of the check that failed."""
         status = self._call(call, *arguments)
         if status in TOKENS_REFUSED:
             fitting(list(ids), self.vocab_size, self.length, self.max_seq_len)
@@ -394,7 +419,7 @@ class Session(Owned):
             raise self.model.reason(call, status)
 
     def _call(self, call: str, *arguments: object) -> int:
-        """Return the status of a call, which Ctrl-C ends in no program: what its handler raises comes behind it."""
+        """Return the status of a call; an exception of a signal handler is raised after the call, not inside a program."""
         function: Callable[..., int] = getattr(load(), f"hybridge_{call}")
         if self.model.program is None:
             return function(self.handle, *arguments)
@@ -403,7 +428,7 @@ class Session(Owned):
 
 
 def _drafted(found: interface.DraftedStruct) -> Drafted:
-    """Return what the core points to, in memory of its own."""
+    """Copy the core's draft tokens into memory of Python's own."""
     count, width = found.count, found.width
     if not count:
         return Drafted([], [])

@@ -1,4 +1,4 @@
-"""Count what a generation did, and where its time went; with what happened when, for looking at one generation."""
+"""Count the work and the time of a generation; ``Trace`` also keeps every round."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ PHASES: tuple[Phase, ...] = ("commit", "prefill", "draft", "verify", "decode")
 
 @dataclass(kw_only=True)
 class GenerationStats:
-    """Counts, and wall seconds by phase. new_seconds is the time of all new tokens after the first, which the prefill pays for.
+    """Counts, and wall seconds by phase. new_seconds is the time of all new tokens after the first, which the prefill includes.
 
-    Time that the consumer of the tokens takes is in none of them. forced: draft tokens that a grammar left no choice for, which
-    are counted as proposed and accepted too.
+    The time of the tokens' consumer is not counted. forced: draft tokens that a grammar left no choice for, which count as
+    proposed and accepted too.
     """
 
     prompt_tokens: int = 0
@@ -39,7 +39,7 @@ class GenerationStats:
     origin: Origin = "own"
     """Origin of the last yielded token: the model's own, a draft token, or one that a grammar forced."""
     spans: list[tuple[int, int, int]] = field(default_factory=list)
-    """For each verified block: which new token its first draft token stands for, draft tokens accepted, rejected."""
+    """For each verified block: the index of its first draft token, and the numbers of accepted and rejected ones."""
 
     @property
     def acceptance_rate(self) -> float:
@@ -48,7 +48,7 @@ class GenerationStats:
 
     @property
     def mean_accepted_length(self) -> float:
-        """Return how many tokens a verified block yields: the accepted draft tokens and one more; 0 without blocks."""
+        """Return the tokens that a verified block yields: the accepted draft tokens and one more; 0 without blocks."""
         return (self.accepted + self.verifies) / self.verifies if self.verifies else 0.0
 
     @property
@@ -71,7 +71,7 @@ class GenerationStats:
         setattr(self, name, getattr(self, name) + seconds)
 
     def add_block(self, first: int, draft: Sequence[int], accepted: int, forced: bool) -> None:
-        """Take a verified block: which new token its first draft token stands for, its draft tokens, how many were accepted."""
+        """Count a verified block: the index of its first draft token, its draft tokens, and how many were accepted."""
         self.spans.append((first, accepted, len(draft) - accepted))
 
     def to_dict(self) -> dict[str, Any]:
@@ -83,9 +83,9 @@ class GenerationStats:
 
 @dataclass(frozen=True)
 class Draft:
-    """A verified block: which new token its first draft token stands for, its draft tokens, and how many were accepted.
+    """A verified block: the index of its first draft token among the new tokens, its draft tokens, and how many were accepted.
 
-    forced: they were those that a grammar leaves no choice for.
+    forced: a grammar left no choice for them.
     """
 
     first: int
@@ -96,7 +96,7 @@ class Draft:
 
 @dataclass
 class Round:
-    """One round: the phases that it went through with their seconds, and its draft where it verified one."""
+    """One round: its phases with their seconds, and the draft that it verified, if any."""
 
     phases: list[tuple[Phase, float]] = field(default_factory=list)
     draft: Draft | None = None
@@ -113,7 +113,7 @@ class Round:
 
 
 class Trace(GenerationStats):
-    """``GenerationStats`` with every round. It grows with the text: for looking at one generation, not for a server."""
+    """``GenerationStats`` with every round. It grows with the text, so it is for a single generation, not for a server."""
 
     def __init__(self) -> None:
         super().__init__()

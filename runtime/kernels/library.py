@@ -70,7 +70,7 @@ def build(*, again: bool = False) -> Path:
 
 
 def path() -> Path:
-    """Return where the library is, or would be compiled."""
+    """Return the path of the library, compiled or not."""
     own = _compiled()
     return own if compiling.is_built(own) else compiling.prebuilt(NAME) or own
 
@@ -86,7 +86,7 @@ def is_available() -> bool:
 
 
 def cache_folder() -> Path:
-    """Return where built libraries are kept: ``hybridge/kernels`` of the user's cache."""
+    """Return the folder of built libraries: ``hybridge/kernels`` in the user's cache."""
     return compiling.cache_folder("kernels")
 
 
@@ -96,7 +96,7 @@ def sources() -> list[Path]:
 
 
 def headers() -> list[Path]:
-    """Return the headers of both."""
+    """Return all headers."""
     return sorted(FOLDER.rglob("*.h"))
 
 
@@ -133,7 +133,7 @@ def _text(function: Any) -> str | None:
 
 
 def _compile(library: Path) -> None:
-    # A warning is what is shown where nobody has set up logging, and a silent minute would be worse.
+    # A warning is shown even if logging is not set up; a silent minute would be worse.
     LOG.warning("Compiling hybridge's kernels for each instruction set: once, about a minute")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
 

@@ -79,7 +79,7 @@ class OnnxProgram:
         return list(self._state.now.arrays())
 
     def buffer(self, name: str) -> Numbers:
-        """Return a buffer's memory, where it is now. Raises KeyError without one."""
+        """Return a view of a buffer's current memory. Raises KeyError for an unknown name."""
         return self._state.buffer(name)
 
     def call(self, name: str, *inputs: Numbers) -> tuple[Numbers, ...]:

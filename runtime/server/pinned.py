@@ -13,5 +13,5 @@ __all__ = ["H11Protocol", "head_so_far"]
 
 
 def head_so_far(protocol: H11Protocol) -> bytes | None:
-    """Return what came of a request's head, or nothing where h11 does not wait for one."""
+    """Return the bytes so far of a request's head; None if h11 does not wait for one."""
     return bytes(protocol.conn.trailing_data[0]) if protocol.conn.their_state is h11.IDLE else None
