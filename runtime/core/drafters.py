@@ -60,7 +60,7 @@ class Proposal:
     confidences: Sequence[float] | None = None
 
 
-class TargetModel(Protocol):
+class DraftTarget(Protocol):
     """The model that a drafter drafts for: a ``Session`` or its ``Model``."""
 
     @property
@@ -106,7 +106,7 @@ class BlockDrafter:
     kind: ClassVar = DrafterKind.OWN
     needs_hidden: ClassVar = True
 
-    def __init__(self, target: TargetModel) -> None:
+    def __init__(self, target: DraftTarget) -> None:
         """Draft for ``target``, a session or model of the artifact. Raises DraftError if it has no drafter."""
         if target.manifest.drafter is None:
             raise DraftError(
@@ -125,13 +125,13 @@ class DraftModel:
     kind: ClassVar = DrafterKind.MODEL
     needs_hidden: ClassVar = False
 
-    def __init__(self, model: Model, target: TargetModel) -> None:
+    def __init__(self, model: Model, target: DraftTarget) -> None:
         """Draft with ``model``. Raises DraftError if it does not fit ``target``."""
         check_draft(model, target)
         self.model = model
 
     @classmethod
-    def load(cls, folder: str | Path, artifact: Artifact, target: TargetModel) -> DraftModel:
+    def load(cls, folder: str | Path, artifact: Artifact, target: DraftTarget) -> DraftModel:
         """Open the draft's artifact for ``target``, a session or model of ``artifact``.
 
         Raises ArtifactError if it is not an intact artifact, DraftError if its vocabulary is not the target's.
@@ -144,7 +144,7 @@ class DraftModel:
 Drafter = PromptLookup | BlockDrafter | DraftModel | Proposer
 
 
-def check_draft(draft: Model, target: TargetModel) -> None:
+def check_draft(draft: Model, target: DraftTarget) -> None:
     """Raise DraftError if ``draft`` does not fit ``target``."""
     if draft.vocab_size != target.vocab_size:
         raise DraftError(
