@@ -37,6 +37,8 @@ TYPES = {
     "LongArray": "jlongArray",
     "LongArray?": "jlongArray",
     "FloatArray?": "jfloatArray",
+    "Boolean": "jboolean",
+    "Array": "jobjectArray",
 }
 PROMPT = ["5", "6", "7", "8", "9", "5", "6", "7", "8", "9", "5", "6"]
 HEAT = Sampling(temperature=0.9, top_p=0.95, top_k=30, repetition_penalty=1.2, seed=11)
@@ -71,13 +73,13 @@ def test_kotlin_declares_the_jni_functions() -> None:
         for result, name, arguments in re.findall(r"\nNATIVE\((\w+), (\w+)\)\s*\(([^)]*)\)", text(JNI))
     }
     assert declared == defined
-    assert len(declared) == 28
+    assert len(declared) == 36
 
 
 def test_each_c_function_has_its_jni_function() -> None:
     functions = functions_for_apps(text(HEADER))
     assert [name for name in functions if f"{name}(" not in text(JNI)] == []
-    assert len(functions) == 28
+    assert len(functions) == 36
 
 
 def test_the_statuses_are_the_headers() -> None:

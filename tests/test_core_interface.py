@@ -26,6 +26,8 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "generated": interface.GeneratedStruct,
     "kept": interface.KeptStruct,
     "cached": interface.CachedStruct,
+    "span": interface.SpanStruct,
+    "vocabulary": interface.VocabularyStruct,
 }
 DRAFTERS = {
     "NONE": "NO_DRAFTER",
@@ -50,7 +52,7 @@ def test_structures_and_numbers_are_the_headers(tmp_path: Path) -> None:
             wanted.append(f"{name}.{field} {place.offset} {place.size}")
     lines.append('printf("%d\\n", HYBRIDGE_MOST_DIMENSIONS);')
     wanted.append(str(interface.MOST_DIMENSIONS))
-    for number in (*interface.Status, *interface.Type):
+    for number in (*interface.Status, *interface.Type, *interface.Reading):
         lines.append(f'printf("{number.name} %d\\n", HYBRIDGE_{number.name});')
         wanted.append(f"{number.name} {number.value}")
     for kind in interface.DrafterKind:

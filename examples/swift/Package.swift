@@ -22,6 +22,9 @@ let kernels = [
   "where", "write_rows",
 ]
 
+// The libraries below the tokenizer.
+let thirdParty = ["pcre2", "utf8proc/utf8proc.c", "yyjson"].map { "native/third_party/\($0)" }
+
 let package = Package(
   name: "Hybridge",
   platforms: [.iOS(.v17), .macOS(.v12)],
@@ -32,7 +35,11 @@ let package = Package(
     .target(
       name: "CHybridge",
       dependencies: frameworks,
-      sources: ["native/c_api.cpp"] + kernels.map { "kernels/\($0).cpp" },
+      sources: ["native/c_api.cpp", "native/c_api/tokenizer.cpp", "native/text"] + thirdParty
+        + kernels.map { "kernels/\($0).cpp" },
+      cSettings: [
+        .headerSearchPath("native/third_party/pcre2"), .define("HAVE_CONFIG_H"), .define("PCRE2_CODE_UNIT_WIDTH", to: "8"),
+      ],
       cxxSettings: [
         .headerSearchPath("native"),
         .headerSearchPath("kernels"),

@@ -17,7 +17,7 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import Any, ClassVar
 
 VERSION = "0.3.0"
@@ -40,6 +40,13 @@ class Status(IntEnum):
     INTERNAL = 10
     CANCELLED = 11
     NOT_FINITE = 12
+
+
+class Reading(IntFlag):
+    """``hybridge_reading``"""
+
+    AROUND = 1
+    PLAIN = 2
 
 
 class DrafterKind(IntEnum):
@@ -222,6 +229,18 @@ class CachedStruct(Structure):
     _fields_: ClassVar = [(name, c_size_t) for name in ("checkpoints", "bytes")]
 
 
+class VocabularyStruct(Structure):
+    """``hybridge_vocabulary``"""
+
+    _fields_: ClassVar = [(name, c_size_t) for name in ("vocab_size", "longest")]
+
+
+class SpanStruct(Structure):
+    """``hybridge_span``"""
+
+    _fields_: ClassVar = [(name, c_size_t) for name in ("begin", "end")]
+
+
 FUNCTIONS: Mapping[str, list[Any]] = {
     "set_threads": [c_size_t],
     "model_open": [c_char_p, POINTER(Handle)],
@@ -270,6 +289,19 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "progress": [Handle, POINTER(GeneratedStruct)],
     "proposed": [Handle, Tokens, c_size_t, Count, POINTER(c_int)],
     "cancel": [Handle],
+    "tokenizer_open": [c_char_p, POINTER(Handle)],
+    "tokenizer_read": [c_char_p, c_size_t, POINTER(Handle)],
+    "tokenizer_close": [Handle],
+    "tokenizer_encode": [Handle, c_char_p, c_size_t, c_int, Tokens, POINTER(SpanStruct), c_size_t, Count],
+    "tokenizer_decode": [Handle, Tokens, c_size_t, c_int, c_char_p, c_size_t, Count],
+    "tokenizer_id": [Handle, c_char_p, c_size_t, Tokens],
+    "tokenizer_token": [Handle, c_int64, c_char_p, c_size_t, Count],
+    "tokenizer_added": [Handle, c_int, Tokens, c_size_t, Count],
+    "tokenizer_info": [Handle, POINTER(VocabularyStruct)],
+    "text_open": [Handle, c_int, POINTER(Handle)],
+    "text_push": [Handle, c_int64, POINTER(c_void_p), Count],
+    "text_finish": [Handle, POINTER(c_void_p), Count],
+    "text_close": [Handle],
 }
 """Argument types of each function that returns a status, by its name without ``hybridge_``."""
 

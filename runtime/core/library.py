@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hybridge.cache.errors import (
@@ -36,9 +38,11 @@ SOURCES = Path(__file__).parents[1] / "native"
 """The folder of the C++ headers, of the C API over them and of their CMake package."""
 NAME = HERE.library("hybridge")
 FLAGS = (
-    *("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wall", "-Wextra"),
+    *("-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wall", "-Wextra"),
     *pinned.MACROS,
 )
+C_FLAGS = ("-x", "c", "-O2", "-fPIC", "-fvisibility=hidden", "-w", "-DHAVE_CONFIG_H", "-DPCRE2_CODE_UNIT_WIDTH=8")
+"""For the libraries of third_party, whose warnings are not ours to see; CMakeLists.txt has the same."""
 
 MOST_THREADS = 1024
 
@@ -149,16 +153,28 @@ def _compiled() -> Path:
 
 @functools.cache
 def _key() -> str:
-    files = [SOURCES / "c_api.cpp", SOURCES / "exports.map", *sorted(SOURCES.rglob("*.h"))]
-    return compiling.key(files, compiling.compiler(), FLAGS)
+    files = [*sources(), *sources("c"), SOURCES / "exports.map", *sorted(SOURCES.rglob("*.h"))]
+    return compiling.key(files, compiling.compiler(), [*FLAGS, *C_FLAGS])
+
+
+def sources(kind: str = "cpp") -> list[Path]:
+    """Return the files that are compiled: of the core, or of the libraries below its tokenizer, which are in ``c``."""
+    return sorted(each for each in SOURCES.rglob(f"*.{kind}") if each.name != "utf8proc_data.c")  # which utf8proc.c includes
 
 
 def _compile(library: Path) -> None:
+    own = [_compiler(), *FLAGS, f"-I{SOURCES}", *compiling.include_flags()]
+    units = [[*own, str(source)] for source in sources()]
+    units += [[_compiler(), *C_FLAGS, f"-I{source.parent}", str(source)] for source in sources("c")]
+    objects = [str(library.with_name(f"{number}.o")) for number in range(len(units))]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        commands = [[*unit, "-c", "-o", made] for unit, made in zip(units, objects, strict=True)]
+        failures = pool.map(lambda each: compiling.errors_of(each, library.parent), commands)
+        errors = next(filter(None, failures), None)
     exports = HERE.keep_functions.format(folder=SOURCES)
-    sources = [f"-I{SOURCES}", str(SOURCES / "c_api.cpp"), exports]
     links = compiling.plugin_flags(*pinned.OPERATORS_AND_BACKENDS)
-    words = [_compiler(), *FLAGS, *compiling.include_flags(), *sources, "-o", str(library), *links]
-    if errors := compiling.errors_of(words, library.parent):
+    link = [_compiler(), "-shared", *objects, exports, "-o", str(library), *links]
+    if errors := errors or compiling.errors_of(link, library.parent):
         raise NativeError(f"the native core does not compile {errors}")
 
 

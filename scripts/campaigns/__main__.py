@@ -80,6 +80,10 @@ CAMPAIGNS: Mapping[str, Campaign] = {
         "a thousand loads, a hundred sessions, threads and forks", "attacks",
         "", "--loads 40 --sessions 20 --threads 4 --children 4 --calls 200", one_thread=True,
     ),
+    "tokenizers": Campaign(
+        "the core's tokenizer beside the tokenizers library: ids, offsets, texts, speed", "attacks",
+        "", "--count 60", one_thread=True,
+    ),
     "interrupts": Campaign(
         "Ctrl-C at every line, and the thread pool", "attacks",
         INTERRUPTS, f"{INTERRUPTS} -k prefill", script="pytest", one_thread=True,

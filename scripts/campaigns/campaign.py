@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,12 @@ def run(name: str, main: Callable[..., Any]) -> None:
     app = typer.Typer(add_completion=False)
     app.command()(main)
     app(prog_name=f"scripts/trust {name}")
+
+
+def download(package: str, folder: Path) -> None:
+    """Download the wheel of a package, which is pinned, into ``folder``. Raises CalledProcessError."""
+    pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
+    subprocess.run([*pip, "--dest", str(folder), package], check=True)
 
 
 def copy_checkout(folder: Path) -> None:

@@ -14,6 +14,7 @@ FOR_PYTHON = {
     *("hybridge_begin", "hybridge_next", "hybridge_end", "hybridge_progress", "hybridge_proposed"),
     *("hybridge_program_open", "hybridge_note", "hybridge_buffers", "hybridge_hidden"),
     *("hybridge_checkpoint_parts", "hybridge_checkpoint_part", "hybridge_checkpoint_read"),
+    *(f"hybridge_tokenizer_{name}" for name in ("read", "id", "token", "added", "info")),
     *(f"hybridge_cache_{name}" for name in ("add", "find", "clear", "info")),
 }
 """What apps do without: a generator's rounds, programs and drafters in another language, states and checkpoints in parts."""

@@ -6,11 +6,11 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
-#include <new>
 
 #include <hybridge/hybridge.h>
 #include <hybridge/session.h>
 
+#include "failure.h"
 #include "handles.h"
 #include "open_session.h"
 #include "runtime_log.h"
@@ -31,19 +31,6 @@ inline hybridge_status status(Error error) {
     case Error::MemoryAllocationFailed: return HYBRIDGE_OUT_OF_MEMORY;
     case Error::NotSupported: return HYBRIDGE_NOT_FINITE;
     default: return HYBRIDGE_INTERNAL;
-  }
-}
-
-// Runs `call`, out of which nothing is thrown.
-template <typename Call>
-hybridge_status guarded(Call&& call) {
-  try {
-    logged().clear();
-    return call();
-  } catch (const std::bad_alloc&) {
-    return HYBRIDGE_OUT_OF_MEMORY;
-  } catch (...) {
-    return HYBRIDGE_INTERNAL;
   }
 }
 

@@ -9,13 +9,9 @@
 #include <cstddef>
 #include <string>
 
-namespace hybridge::c {
+#include "failure.h"
 
-// Lines of this thread's last call.
-inline std::string& logged() {
-  thread_local std::string lines;
-  return lines;
-}
+namespace hybridge::c {
 
 // Takes lines from where the runtime, or an app's own platform layer, would print them.
 class RuntimeLog {

@@ -378,6 +378,57 @@ hybridge_status hybridge_proposed(hybridge_session session, int64_t* tokens, siz
 // From any thread, and from the generation's callbacks.
 hybridge_status hybridge_cancel(hybridge_session session);
 
+// A tokenizer.json: it makes tokens of a text and a text of tokens, as Hugging Face's tokenizers library does. Once it is open it
+// does not change: any number of threads may use one. Texts are UTF-8 and have a length; what is none is read as U+FFFD.
+typedef uint64_t hybridge_tokenizer;
+
+// HYBRIDGE_INVALID_FILE for one that is damaged, or asks for parts that are not known here: hybridge_failure names them.
+hybridge_status hybridge_tokenizer_open(const char* path, hybridge_tokenizer* tokenizer);
+hybridge_status hybridge_tokenizer_read(const char* json, size_t size, hybridge_tokenizer* tokenizer);
+hybridge_status hybridge_tokenizer_close(hybridge_tokenizer tokenizer);
+
+// How a text is read, added up: with what the tokenizer puts around every text, such as bos; with texts of special tokens as text
+// like any other, which is how to read what people type.
+typedef enum hybridge_reading { HYBRIDGE_AROUND = 1, HYBRIDGE_PLAIN = 2 } hybridge_reading;
+
+// The part of a text that a token stands for, in bytes; an empty one for what was put around it.
+typedef struct hybridge_span {
+  size_t begin, end;
+} hybridge_span;
+
+// Writes the first `capacity` tokens, and their spans unless that is null; count: of all. HYBRIDGE_INVALID_ARGUMENT for a text that
+// the vocabulary has no tokens for, which no published one does.
+hybridge_status hybridge_tokenizer_encode(
+    hybridge_tokenizer tokenizer, const char* text, size_t size, int reading, int64_t* tokens, hybridge_span* spans,
+    size_t capacity, size_t* count
+);
+
+// Writes the first `capacity` bytes of the tokens' text, without special tokens if they are to be skipped; size: of all of it.
+hybridge_status hybridge_tokenizer_decode(
+    hybridge_tokenizer tokenizer, const int64_t* tokens, size_t count, int skip_special, char* text, size_t capacity, size_t* size
+);
+
+// The id of a token by its text, -1 for none; the text of a token as the vocabulary has it.
+hybridge_status hybridge_tokenizer_id(hybridge_tokenizer tokenizer, const char* token, size_t size, int64_t* id);
+hybridge_status hybridge_tokenizer_token(hybridge_tokenizer tokenizer, int64_t id, char* token, size_t capacity, size_t* size);
+
+// The ids of the tokens that are cut out of a text before it is split, in ascending order: of all, or of those that are special.
+hybridge_status hybridge_tokenizer_added(hybridge_tokenizer tokenizer, int special, int64_t* ids, size_t capacity, size_t* count);
+
+// vocab_size: one more than the largest id; longest: bytes of the longest token.
+typedef struct hybridge_vocabulary {
+  size_t vocab_size, longest;
+} hybridge_vocabulary;
+hybridge_status hybridge_tokenizer_info(hybridge_tokenizer tokenizer, hybridge_vocabulary* info);
+
+// The text of tokens that come one after the other. push: what a token adds; a character is held back until all of it is there.
+// finish: what is still held back. The piece stays until the next call of this stream, of which there is one at a time.
+typedef uint64_t hybridge_text;
+hybridge_status hybridge_text_open(hybridge_tokenizer tokenizer, int skip_special, hybridge_text* text);
+hybridge_status hybridge_text_push(hybridge_text text, int64_t token, const char** piece, size_t* size);
+hybridge_status hybridge_text_finish(hybridge_text text, const char** piece, size_t* size);
+hybridge_status hybridge_text_close(hybridge_text text);
+
 #if defined(__GNUC__)
 #pragma GCC visibility pop
 #endif

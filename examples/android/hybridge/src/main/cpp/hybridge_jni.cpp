@@ -54,6 +54,15 @@ void put(JNIEnv* env, jlongArray array, const std::vector<int64_t>& values) {
   env->SetLongArrayRegion(array, 0, static_cast<jsize>(values.size()), reinterpret_cast<const jlong*>(values.data()));
 }
 
+// Puts bytes into an array of one.
+void put(JNIEnv* env, jobjectArray array, const char* bytes, size_t size) {
+  const auto count = static_cast<jsize>(size);
+  const jbyteArray made = env->NewByteArray(count);
+  if (made == nullptr) return;  // an exception is pending
+  env->SetByteArrayRegion(made, 0, count, reinterpret_cast<const jbyte*>(bytes));
+  env->SetObjectArrayElement(array, 0, made);
+}
+
 void put(JNIEnv* env, jfloatArray array, const std::vector<float>& values) {
   if (array != nullptr) env->SetFloatArrayRegion(array, 0, static_cast<jsize>(values.size()), values.data());
 }
@@ -309,3 +318,73 @@ NATIVE(jint, generate)
 }
 
 NATIVE(jint, cancel)(JNIEnv*, jclass, jlong session) { return hybridge_cancel(handle(session)); }
+
+NATIVE(jint, tokenizerOpen)(JNIEnv* env, jclass, jbyteArray path, jlongArray tokenizer) {
+  return guarded([&] {
+    hybridge_tokenizer opened = 0;
+    const hybridge_status status = hybridge_tokenizer_open(text(env, path).c_str(), &opened);
+    if (status == HYBRIDGE_OK) put(env, tokenizer, {static_cast<int64_t>(opened)});
+    return status;
+  });
+}
+
+NATIVE(jint, tokenizerClose)(JNIEnv*, jclass, jlong tokenizer) { return hybridge_tokenizer_close(handle(tokenizer)); }
+
+NATIVE(jint, tokenizerEncode)
+(JNIEnv* env, jclass, jlong tokenizer, jbyteArray bytes, jint reading, jlongArray ids, jlongArray count) {
+  return guarded([&] {
+    const std::string given = text(env, bytes);
+    std::vector<int64_t> found = tokens(env, ids);
+    size_t number = 0;
+    const hybridge_status status = hybridge_tokenizer_encode(
+        handle(tokenizer), given.data(), given.size(), reading, found.data(), nullptr, found.size(), &number);
+    if (status == HYBRIDGE_OK && ids != nullptr) put(env, ids, found);
+    if (status == HYBRIDGE_OK) put(env, count, {static_cast<int64_t>(number)});
+    return status;
+  });
+}
+
+NATIVE(jint, tokenizerDecode)
+(JNIEnv* env, jclass, jlong tokenizer, jlongArray ids, jboolean skip_special, jobjectArray text) {
+  return guarded([&] {
+    const std::vector<int64_t> given = tokens(env, ids);
+    std::string bytes(16 * given.size(), '\0');
+    size_t size = 0;
+    hybridge_status status = HYBRIDGE_OK;
+    for (int tries = 0; tries < 2; tries++) {
+      status = hybridge_tokenizer_decode(
+          handle(tokenizer), given.data(), given.size(), skip_special, bytes.data(), bytes.size(), &size);
+      if (status != HYBRIDGE_OK || size <= bytes.size()) break;
+      bytes.resize(size);
+    }
+    if (status == HYBRIDGE_OK) put(env, text, bytes.data(), size);
+    return status;
+  });
+}
+
+NATIVE(jint, textOpen)(JNIEnv* env, jclass, jlong tokenizer, jboolean skip_special, jlongArray text) {
+  return guarded([&] {
+    hybridge_text opened = 0;
+    const hybridge_status status = hybridge_text_open(handle(tokenizer), skip_special, &opened);
+    if (status == HYBRIDGE_OK) put(env, text, {static_cast<int64_t>(opened)});
+    return status;
+  });
+}
+
+NATIVE(jint, textPush)(JNIEnv* env, jclass, jlong text, jlong token, jobjectArray piece) {
+  const char* bytes = nullptr;
+  size_t size = 0;
+  const hybridge_status status = hybridge_text_push(handle(text), token, &bytes, &size);
+  if (status == HYBRIDGE_OK) put(env, piece, bytes, size);
+  return status;
+}
+
+NATIVE(jint, textFinish)(JNIEnv* env, jclass, jlong text, jobjectArray piece) {
+  const char* bytes = nullptr;
+  size_t size = 0;
+  const hybridge_status status = hybridge_text_finish(handle(text), &bytes, &size);
+  if (status == HYBRIDGE_OK) put(env, piece, bytes, size);
+  return status;
+}
+
+NATIVE(jint, textClose)(JNIEnv*, jclass, jlong text) { return hybridge_text_close(handle(text)); }

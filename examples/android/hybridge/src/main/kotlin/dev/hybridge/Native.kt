@@ -69,12 +69,35 @@ internal object Native {
     ): Int
 
     @JvmStatic external fun cancel(session: Long): Int
+
+    @JvmStatic external fun tokenizerOpen(path: ByteArray, tokenizer: LongArray): Int
+
+    @JvmStatic external fun tokenizerClose(tokenizer: Long): Int
+
+    @JvmStatic external fun tokenizerEncode(tokenizer: Long, text: ByteArray, reading: Int, tokens: LongArray?, count: LongArray): Int
+
+    @JvmStatic external fun tokenizerDecode(tokenizer: Long, tokens: LongArray, skipSpecial: Boolean, text: Array<ByteArray?>): Int
+
+    @JvmStatic external fun textOpen(tokenizer: Long, skipSpecial: Boolean, text: LongArray): Int
+
+    @JvmStatic external fun textPush(text: Long, token: Long, piece: Array<ByteArray?>): Int
+
+    @JvmStatic external fun textFinish(text: Long, piece: Array<ByteArray?>): Int
+
+    @JvmStatic external fun textClose(text: Long): Int
 }
 
 /** Calls [body] and throws where it does not answer with [Status.OK]. */
 internal inline fun expectOk(body: () -> Int) {
     val code = body()
     if (code != 0) throw HybridgeException(Status.of(code), Native.statusText(code))
+}
+
+/** Returns the text that [body] puts into an array of one. */
+internal inline fun text(body: (Array<ByteArray?>) -> Int): String {
+    val bytes = arrayOfNulls<ByteArray>(1)
+    expectOk { body(bytes) }
+    return bytes[0]!!.decodeToString()
 }
 
 /** Returns an array that [body] fills, which tells its length where it is given none. */

@@ -1,0 +1,142 @@
+"""A tokenizer.json in the native core: tokens of a text, and the text of tokens."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import weakref
+from collections.abc import Iterable
+from ctypes import byref, c_int64, c_size_t, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hybridge.cache.errors import ArtifactError, UsageError
+from hybridge.runtime.core.interface import Handle, Reading, SpanStruct, Status, Tokens, VocabularyStruct
+from hybridge.runtime.core.library import failure, load, run
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The tokens of a text. ids: of each; spans: the part of the text in UTF-8 that each stands for, begin and end in bytes."""
+
+    ids: list[int]
+    spans: NDArray[np.uint64]
+
+
+class Tokenizer:
+    """What a tokenizer.json says. It does not change, and any number of threads may use it."""
+
+    def __init__(self, json: bytes, name: str = "tokenizer.json") -> None:
+        """Read the content of a tokenizer.json; name: what errors call it. Raises ArtifactError if it cannot be used."""
+        handle = Handle()
+        status = load().hybridge_tokenizer_read(json, len(json), byref(handle))
+        if status == Status.INVALID_FILE:
+            reason = load().hybridge_failure().decode(errors="replace")
+            raise ArtifactError(f"{name} cannot be read as a tokenizer ({reason}); export the model again.")
+        if status:
+            raise failure("tokenizer_read", status)
+        self.handle = handle
+        weakref.finalize(self, load().hybridge_tokenizer_close, handle)
+
+    @classmethod
+    def from_file(cls, path: Path | str) -> Tokenizer:
+        """Read a tokenizer.json. Raises ArtifactError if it cannot be used, and OSError."""
+        return cls(Path(path).read_bytes(), str(path))
+
+    @functools.cached_property
+    def info(self) -> VocabularyStruct:
+        """vocab_size: one more than the largest id; longest: bytes of the longest token."""
+        info = VocabularyStruct()
+        run("tokenizer_info", self.handle, byref(info))
+        return info
+
+    def added_tokens(self, *, special: bool = False) -> dict[int, str]:
+        """Return the tokens that are cut out of a text before it is split, by id: all of them, or those that are special."""
+        count = c_size_t()
+        run("tokenizer_added", self.handle, special, None, 0, byref(count))
+        ids = np.empty(count.value, np.int64)
+        run("tokenizer_added", self.handle, special, ids.ctypes.data_as(Tokens), len(ids), byref(count))
+        return {token: self.id_to_token(token) for token in ids.tolist()}
+
+    def encode(self, text: str, add_special_tokens: bool = True, *, plain: bool = False) -> Encoding:
+        """Return the tokens of a text.
+
+        Args:
+            text: of any length; half a surrogate pair is read as U+FFFD.
+            add_special_tokens: with what the tokenizer puts around every text, such as bos.
+            plain: whether texts of special tokens are text like any other.
+
+        Raises:
+            UsageError: the vocabulary has no tokens for the text.
+        """
+        data = text.encode("utf-8", "surrogatepass")
+        reading = (Reading.AROUND if add_special_tokens else 0) | (Reading.PLAIN if plain else 0)
+        capacity, count = len(data) + 16, c_size_t()
+        while True:
+            ids, spans = np.empty(capacity, np.int64), np.empty((capacity, 2), np.uint64)
+            status = load().hybridge_tokenizer_encode(
+                *(self.handle, data, len(data), reading, ids.ctypes.data_as(Tokens)),
+                *(spans.ctypes.data_as(ctypes.POINTER(SpanStruct)), capacity, byref(count)),
+            )
+            if status == Status.INVALID_ARGUMENT:
+                raise UsageError(f"the text cannot be tokenized: {load().hybridge_failure().decode(errors='replace')}.")
+            if status:
+                raise failure("tokenizer_encode", status)
+            if count.value <= capacity:
+                return Encoding(ids[: count.value].tolist(), spans[: count.value])
+            capacity = count.value
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        """Return the text of tokens; ids that nothing has are left out."""
+        given = np.fromiter(ids, np.int64)
+        capacity, size = 16 * len(given) + 64, c_size_t()
+        while True:
+            text = ctypes.create_string_buffer(capacity)
+            run(
+                *("tokenizer_decode", self.handle, given.ctypes.data_as(Tokens), len(given), skip_special_tokens),
+                *(text, capacity, byref(size)),
+            )
+            if size.value <= capacity:
+                return text.raw[: size.value].decode("utf-8")
+            capacity = size.value
+
+    def token_to_id(self, token: str) -> int | None:
+        """Return the id of a token by its text."""
+        data, found = token.encode("utf-8", "surrogatepass"), c_int64()
+        run("tokenizer_id", self.handle, data, len(data), byref(found))
+        return None if found.value < 0 else found.value
+
+    def id_to_token(self, token: int) -> str:
+        """Return the text of a token as the vocabulary has it; empty for an id that nothing has."""
+        capacity, size = 256, c_size_t()
+        while True:
+            text = ctypes.create_string_buffer(capacity)
+            run("tokenizer_token", self.handle, token, text, capacity, byref(size))
+            if size.value <= capacity:
+                return text.raw[: size.value].decode("utf-8")
+            capacity = size.value
+
+
+class TextStream:
+    """The text of tokens that come one after the other."""
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special_tokens: bool = True) -> None:
+        self.handle = Handle()
+        run("text_open", tokenizer.handle, skip_special_tokens, byref(self.handle))
+        weakref.finalize(self, load().hybridge_text_close, self.handle)
+
+    def push(self, token: int) -> str:
+        """Return what a token adds to the text; a character is held back until all of it is there."""
+        return self._piece("text_push", token)
+
+    def finish(self) -> str:
+        """Return what is still held back."""
+        return self._piece("text_finish")
+
+    def _piece(self, call: str, *arguments: int) -> str:
+        piece, size = c_void_p(), c_size_t()
+        run(call, self.handle, *arguments, byref(piece), byref(size))
+        return ctypes.string_at(piece.value or 0, size.value).decode("utf-8") if size.value else ""

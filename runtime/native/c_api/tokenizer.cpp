@@ -1,0 +1,213 @@
+// The functions of hybridge.h about texts, over text/tokenizer.h. Nothing here needs the runtime.
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <hybridge/hybridge.h>
+
+#include "../text/tokenizer.h"
+#include "failure.h"
+#include "handles.h"
+
+namespace {
+
+using namespace hybridge::c;
+using hybridge::text::TextStream;
+using hybridge::text::TextToken;
+using hybridge::text::Tokenizer;
+using hybridge::text::TokenizerError;
+
+constexpr size_t LARGEST_FILE = size_t(1) << 28;  // no published tokenizer.json has an eighth
+
+struct OpenText {
+  std::shared_ptr<const Tokenizer> of;
+  TextStream stream;
+  std::string piece;
+  std::atomic<bool> busy = false;
+
+  OpenText(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special)
+      : of(std::move(tokenizer)), stream(*of, skip_special) {}
+};
+
+// Runs `call` on what is open; a text or a file that cannot be read is `refused`, in the tokenizer's words.
+template <typename Open, typename Call>
+hybridge_status with(uint64_t handle, Call&& call) {
+  return guarded([&] {
+    const auto open = handles<Open>().find(handle);
+    if (open == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    try {
+      return call(*open);
+    } catch (const TokenizerError& error) {
+      logged() = error.what();
+      return HYBRIDGE_INVALID_ARGUMENT;
+    }
+  });
+}
+
+hybridge_status read(std::string_view json, hybridge_tokenizer* tokenizer) {
+  try {
+    *tokenizer = handles<const Tokenizer>().add(std::make_shared<const Tokenizer>(json));
+    return HYBRIDGE_OK;
+  } catch (const TokenizerError& error) {
+    logged() = error.what();
+    return HYBRIDGE_INVALID_FILE;
+  }
+}
+
+// The bytes of a regular file: a pipe or a device is neither waited for nor read.
+bool read_file(const char* path, std::string& into) {
+  const int file = ::open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+  struct stat status {};
+  bool read = file >= 0 && ::fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
+              static_cast<size_t>(status.st_size) <= LARGEST_FILE;
+  if (read) into.resize(static_cast<size_t>(status.st_size));
+  for (size_t place = 0; read && place < into.size();) {
+    const ssize_t got = ::read(file, into.data() + place, into.size() - place);
+    if (got < 0 && errno == EINTR) continue;
+    read = got > 0;
+    place += read ? static_cast<size_t>(got) : 0;
+  }
+  if (file >= 0) ::close(file);
+  return read;
+}
+
+hybridge_status copy(std::string_view from, char* to, size_t capacity, size_t* size) {
+  *size = from.size();
+  std::copy_n(from.data(), std::min(capacity, from.size()), to);
+  return HYBRIDGE_OK;
+}
+
+// Ids as the tokenizer has them: one that is out of range is an id that nothing has.
+uint32_t id_of(int64_t token) { return 0 <= token && token < UINT32_MAX ? static_cast<uint32_t>(token) : UINT32_MAX; }
+
+template <typename Call>
+hybridge_status add_piece(hybridge_text text, const char** piece, size_t* size, Call&& call) {
+  if (piece == nullptr || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return with<OpenText>(text, [&](OpenText& open) {
+    if (open.busy.exchange(true)) return HYBRIDGE_BUSY;
+    struct Release {
+      std::atomic<bool>& busy;
+      ~Release() { busy = false; }
+    } release{open.busy};
+    open.piece = call(open.stream);
+    *piece = open.piece.data();
+    *size = open.piece.size();
+    return HYBRIDGE_OK;
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+hybridge_status hybridge_tokenizer_open(const char* path, hybridge_tokenizer* tokenizer) {
+  if (path == nullptr || tokenizer == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return guarded([&] {
+    std::string json;
+    return read_file(path, json) ? read(json, tokenizer) : HYBRIDGE_FILE_ACCESS;
+  });
+}
+
+hybridge_status hybridge_tokenizer_read(const char* json, size_t size, hybridge_tokenizer* tokenizer) {
+  if (json == nullptr || tokenizer == nullptr || size > LARGEST_FILE) return HYBRIDGE_INVALID_ARGUMENT;
+  return guarded([&] { return read({json, size}, tokenizer); });
+}
+
+hybridge_status hybridge_tokenizer_close(hybridge_tokenizer tokenizer) {
+  return guarded([&] { return handles<const Tokenizer>().remove(tokenizer) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; });
+}
+
+hybridge_status hybridge_tokenizer_encode(
+    hybridge_tokenizer tokenizer, const char* text, size_t size, int reading, int64_t* tokens, hybridge_span* spans,
+    size_t capacity, size_t* count
+) {
+  const bool has_room = count != nullptr && (tokens != nullptr || capacity == 0);
+  if ((text == nullptr && size > 0) || !has_room || (reading & ~(HYBRIDGE_AROUND | HYBRIDGE_PLAIN)) != 0) {
+    return HYBRIDGE_INVALID_ARGUMENT;
+  }
+  return with<const Tokenizer>(tokenizer, [&](const Tokenizer& open) {
+    const auto all = open.encode({text, size}, (reading & HYBRIDGE_AROUND) != 0, (reading & HYBRIDGE_PLAIN) != 0);
+    *count = all.size();
+    for (size_t i = 0; i < std::min(capacity, all.size()); i++) {
+      tokens[i] = all[i].id;
+      if (spans != nullptr) spans[i] = {all[i].begin, all[i].end};
+    }
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_tokenizer_decode(
+    hybridge_tokenizer tokenizer, const int64_t* tokens, size_t count, int skip_special, char* text, size_t capacity, size_t* size
+) {
+  if ((tokens == nullptr && count > 0) || (text == nullptr && capacity > 0) || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return with<const Tokenizer>(tokenizer, [&](const Tokenizer& open) {
+    std::vector<uint32_t> ids(count);
+    std::transform(tokens, tokens + count, ids.begin(), id_of);
+    return copy(open.decode(ids, skip_special != 0), text, capacity, size);
+  });
+}
+
+hybridge_status hybridge_tokenizer_id(hybridge_tokenizer tokenizer, const char* token, size_t size, int64_t* id) {
+  if (token == nullptr || id == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return with<const Tokenizer>(tokenizer, [&](const Tokenizer& open) {
+    *id = open.id({token, size});
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_tokenizer_token(hybridge_tokenizer tokenizer, int64_t id, char* token, size_t capacity, size_t* size) {
+  if ((token == nullptr && capacity > 0) || size == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return with<const Tokenizer>(tokenizer, [&](const Tokenizer& open) {
+    return copy(open.token(id_of(id)), token, capacity, size);
+  });
+}
+
+hybridge_status hybridge_tokenizer_added(hybridge_tokenizer tokenizer, int special, int64_t* ids, size_t capacity, size_t* count) {
+  if ((ids == nullptr && capacity > 0) || count == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return with<const Tokenizer>(tokenizer, [&](const Tokenizer& open) {
+    const auto all = open.added(special != 0);
+    *count = all.size();
+    std::copy_n(all.begin(), std::min(capacity, all.size()), ids);
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_tokenizer_info(hybridge_tokenizer tokenizer, hybridge_vocabulary* info) {
+  if (info == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return with<const Tokenizer>(tokenizer, [&](const Tokenizer& open) {
+    *info = {open.vocab_size(), open.longest()};
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_text_open(hybridge_tokenizer tokenizer, int skip_special, hybridge_text* text) {
+  if (text == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
+  return guarded([&] {
+    auto of = handles<const Tokenizer>().find(tokenizer);
+    if (of == nullptr) return HYBRIDGE_INVALID_HANDLE;
+    *text = handles<OpenText>().add(std::make_shared<OpenText>(std::move(of), skip_special != 0));
+    return HYBRIDGE_OK;
+  });
+}
+
+hybridge_status hybridge_text_push(hybridge_text text, int64_t token, const char** piece, size_t* size) {
+  return add_piece(text, piece, size, [&](TextStream& stream) { return stream.push(id_of(token)); });
+}
+
+hybridge_status hybridge_text_finish(hybridge_text text, const char** piece, size_t* size) {
+  return add_piece(text, piece, size, [](TextStream& stream) { return stream.finish(); });
+}
+
+hybridge_status hybridge_text_close(hybridge_text text) {
+  return guarded([&] { return handles<OpenText>().remove(text) ? HYBRIDGE_OK : HYBRIDGE_INVALID_HANDLE; });
+}
+
+}  // extern "C"

@@ -1,0 +1,25 @@
+// What makes a text of tokens' texts: `decoder` in tokenizer.json.
+#ifndef HYBRIDGE_NATIVE_TEXT_DECODER_H
+#define HYBRIDGE_NATIVE_TEXT_DECODER_H
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "json.h"
+
+namespace hybridge::text {
+
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  // Replaces the tokens' texts by others, which together are the text.
+  virtual void apply(std::vector<std::string>& tokens) const = 0;
+};
+
+// The decoder of a description; null for null. Throws TokenizerError.
+std::unique_ptr<Decoder> read_decoder(const Json& json);
+
+}  // namespace hybridge::text
+
+#endif

@@ -1,0 +1,102 @@
+// Reading tokenizer.json: typed access to a parsed document, in which a wrong type is an error that names the key.
+#ifndef HYBRIDGE_NATIVE_TEXT_JSON_H
+#define HYBRIDGE_NATIVE_TEXT_JSON_H
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "../third_party/yyjson/yyjson.h"
+#include "error.h"
+
+namespace hybridge::text {
+
+// A value of a document that outlives it. Null stands for a key that is missing as well as for a null.
+class Json {
+ public:
+  Json() = default;
+  Json(yyjson_val* value, std::string name) : value_(value), name_(std::move(name)) {}
+
+  explicit operator bool() const { return value_ != nullptr && !yyjson_is_null(value_); }
+  const std::string& name() const { return name_; }
+  bool is_string() const { return yyjson_is_str(value_); }
+  bool is_array() const { return yyjson_is_arr(value_); }
+  bool is_object() const { return yyjson_is_obj(value_); }
+  bool has(const char* key) const { return yyjson_obj_get(value_, key) != nullptr; }
+  size_t size() const { return yyjson_get_len(value_); }
+
+  Json operator[](const char* key) const { return {yyjson_obj_get(value_, key), name_ + "." + key}; }
+
+  std::string_view string() const {
+    if (!is_string()) fail("a string");
+    return {yyjson_get_str(value_), yyjson_get_len(value_)};
+  }
+  std::string_view string_or(std::string_view otherwise) const { return *this ? string() : otherwise; }
+
+  bool boolean() const {
+    if (!yyjson_is_bool(value_)) fail("true or false");
+    return yyjson_get_bool(value_);
+  }
+  bool boolean_or(bool otherwise) const { return *this ? boolean() : otherwise; }
+
+  // An integer from 0 to `most`.
+  uint64_t integer(uint64_t most) const {
+    if (!yyjson_is_uint(value_) || yyjson_get_uint(value_) > most) fail(("an integer from 0 to " + std::to_string(most)).c_str());
+    return yyjson_get_uint(value_);
+  }
+
+  double number() const {
+    if (!yyjson_is_num(value_)) fail("a number");
+    return yyjson_get_num(value_);
+  }
+
+  // Calls `call(item)` for each of an array.
+  template <typename Call>
+  void each(Call&& call) const {
+    if (!is_array()) fail("a list");
+    size_t place, count;
+    yyjson_val* item;
+    yyjson_arr_foreach(value_, place, count, item) call(Json(item, name_ + "[]"));
+  }
+
+  // Calls `call(key, value)` for each of an object.
+  template <typename Call>
+  void each_entry(Call&& call) const {
+    if (!is_object()) fail("an object");
+    size_t place, count;
+    yyjson_val *key, *value;
+    yyjson_obj_foreach(value_, place, count, key, value) {
+      call(std::string_view(yyjson_get_str(key), yyjson_get_len(key)), Json(value, name_ + "{}"));
+    }
+  }
+
+  [[noreturn]] void fail(const char* expected) const { throw TokenizerError(name_ + " is not " + expected); }
+
+ private:
+  yyjson_val* value_ = nullptr;
+  std::string name_;
+};
+
+// A document. Throws TokenizerError if the text is no JSON; invalid UTF-8 and nesting that is too deep are none.
+class JsonDocument {
+ public:
+  explicit JsonDocument(std::string_view text) {
+    yyjson_read_err error;
+    document_.reset(yyjson_read_opts(const_cast<char*>(text.data()), text.size(), YYJSON_READ_NOFLAG, nullptr, &error));
+    if (document_ == nullptr) throw TokenizerError("no JSON: " + std::string(error.msg) + " at byte " + std::to_string(error.pos));
+  }
+
+  Json root() const { return {yyjson_doc_get_root(document_.get()), "tokenizer.json"}; }
+
+ private:
+  struct Free {
+    void operator()(yyjson_doc* document) const { yyjson_doc_free(document); }
+  };
+  std::unique_ptr<yyjson_doc, Free> document_;
+};
+
+}  // namespace hybridge::text
+
+#endif

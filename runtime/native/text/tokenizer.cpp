@@ -1,0 +1,371 @@
+#include "tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "decoder.h"
+#include "json.h"
+#include "model.h"
+#include "normalizer.h"
+#include "pre_tokenizer.h"
+
+namespace hybridge::text {
+namespace {
+
+constexpr std::string_view REPLACEMENT = "\xEF\xBF\xBD";
+
+// Looks for the longest of many texts at each place.
+class Matcher {
+ public:
+  void add(std::string_view text, uint32_t id) {
+    uint32_t node = 0;
+    for (const char byte : text) {
+      const auto [entry, added] = edges_.try_emplace(edge(node, byte), nodes_);
+      nodes_ += added;
+      node = entry->second;
+    }
+    if (node == 0) return;  // nothing is found everywhere
+    ids_[node] = id;
+    first_[static_cast<uint8_t>(text[0])] = true;
+  }
+
+  struct Match {
+    size_t begin, end;
+    uint32_t id;
+  };
+
+  // The leftmost match at or behind `from`, of several the longest.
+  std::optional<Match> find(std::string_view text, size_t from) const {
+    for (size_t begin = from; begin < text.size(); begin++) {
+      if (!first_[static_cast<uint8_t>(text[begin])]) continue;
+      std::optional<Match> longest;
+      uint32_t node = 0;
+      for (size_t end = begin; end < text.size();) {
+        const auto next = edges_.find(edge(node, text[end++]));
+        if (next == edges_.end()) break;
+        node = next->second;
+        if (const auto id = ids_.find(node); id != ids_.end()) longest = Match{begin, end, id->second};
+      }
+      if (longest) return longest;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static uint64_t edge(uint32_t node, char byte) { return static_cast<uint64_t>(node) << 8 | static_cast<uint8_t>(byte); }
+
+  std::unordered_map<uint64_t, uint32_t> edges_;
+  std::unordered_map<uint32_t, uint32_t> ids_;  // by the node at which a text ends
+  std::array<bool, 256> first_{};
+  uint32_t nodes_ = 1;
+};
+
+// A token that is cut out of a text before anything else happens to it.
+struct AddedToken {
+  std::string content;
+  bool single_word = false, lstrip = false, rstrip = false, normalized = true, special = false;
+  std::string decoded;  // what it is to the decoder: as the normalizer leaves it
+
+  explicit AddedToken(const Json& json)
+      : content(json["content"].string()),
+        single_word(json["single_word"].boolean()),
+        lstrip(json["lstrip"].boolean()),
+        rstrip(json["rstrip"].boolean()),
+        normalized(json["normalized"].boolean()),
+        special(json["special"].boolean()),
+        decoded(content) {}
+};
+
+bool is_word(std::string_view character) {
+  static const Pattern word = Pattern::regex("[" + std::string(RUST_WORD) + "]");
+  return word.matches(character);
+}
+
+size_t last_character(std::string_view text) {
+  size_t place = text.size() - 1;
+  while (place > 0 && (text[place] & 0xC0) == 0x80) place--;
+  return place;
+}
+
+// What a post-processor does to the tokens of a text.
+struct PostProcessor {
+  // What is put around the tokens, by id; nothing stands for the tokens themselves.
+  std::vector<std::optional<uint32_t>> around;
+  bool trim = false;  // whether tokens' parts of the text begin and end without white space
+  bool keeps_first_blank = false;
+};
+
+std::vector<std::optional<uint32_t>> read_template(const Json& json) {
+  std::vector<std::optional<uint32_t>> around;
+  const Json known = json["special_tokens"];
+  json["single"].each([&](const Json& piece) {
+    if (piece["Sequence"]) {
+      if (piece["Sequence"]["id"].string() != "A") piece.fail("of the one text that there is");
+      around.emplace_back();
+    } else {
+      const auto name = std::string(piece["SpecialToken"]["id"].string());
+      if (!known[name.c_str()]) throw TokenizerError("the template names '" + name + "', which is no special token of it");
+      known[name.c_str()]["ids"].each([&](const Json& id) { around.emplace_back(static_cast<uint32_t>(id.integer(LARGEST_ID))); });
+    }
+  });
+  return around;
+}
+
+uint32_t read_pair_id(const Json& json) {  // of ["[CLS]", 101]
+  std::optional<uint32_t> id;
+  size_t place = 0;
+  json.each([&](const Json& each) {
+    if (place++ == 1) id = static_cast<uint32_t>(each.integer(LARGEST_ID));
+  });
+  if (!id || place != 2) json.fail("a token and its id");
+  return *id;
+}
+
+void read_post_processors(const Json& json, std::vector<PostProcessor>& into) {
+  if (!json) return;
+  const std::string_view type = json["type"].string();
+  if (type == "Sequence") return json["processors"].each([&](const Json& each) { read_post_processors(each, into); });
+  PostProcessor processor;
+  if (type == "TemplateProcessing") {
+    processor.around = read_template(json);
+  } else if (type == "BertProcessing" || type == "RobertaProcessing") {
+    processor.around = {read_pair_id(json["cls"]), std::nullopt, read_pair_id(json["sep"])};
+  } else if (type != "ByteLevel") {
+    throw TokenizerError("the post-processor '" + std::string(type) + "' is not supported");
+  }
+  if (type == "ByteLevel" || type == "RobertaProcessing") {
+    processor.trim = json["trim_offsets"].boolean();
+    processor.keeps_first_blank = json["add_prefix_space"].boolean();
+  }
+  into.push_back(std::move(processor));
+}
+
+// Takes a character off a part of the text for each blank that the token begins or ends with; value: the token as the vocabulary
+// has it.
+void trim(TextToken& token, std::string_view text, std::string_view value, bool first, bool keeps_first_blank) {
+  const auto is_blank = [](std::string_view character) {
+    return character == "\xC4\xA0" || is_whitespace(character_at(character, 0));  // Ġ is the blank of byte-level vocabularies
+  };
+  size_t leading = 0, trailing = 0;
+  for (size_t place = 0; place < value.size() && is_blank(value.substr(place, length_of(value[place]))); leading++) {
+    place += length_of(value[place]);
+  }
+  for (std::string_view left = value; !left.empty() && is_blank(left.substr(last_character(left))); trailing++) {
+    left = left.substr(0, last_character(left));
+  }
+  if (leading == 1 && keeps_first_blank && (first || token.begin == 0)) leading = 0;
+  for (; leading > 0 && token.begin < token.end; leading--) token.begin += static_cast<uint32_t>(length_of(text[token.begin]));
+  token.begin = std::min(token.begin, token.end);
+  for (; trailing > 0 && token.end > token.begin; trailing--) {
+    token.end = static_cast<uint32_t>(last_character(text.substr(0, token.end)));
+  }
+  token.end = std::max(token.end, token.begin);
+}
+
+}  // namespace
+
+struct Tokenizer::Parts {
+  std::unique_ptr<Normalizer> normalizer;
+  std::unique_ptr<PreTokenizer> pre_tokenizer;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Decoder> decoder;
+  std::vector<PostProcessor> post_processors;
+
+  std::unordered_map<uint32_t, AddedToken> added;
+  std::unordered_map<std::string, uint32_t> added_ids;
+  std::unordered_set<std::string> special;
+  Matcher as_written, as_normalized;
+
+  explicit Parts(const Json& json) {
+    if (!json.is_object()) json.fail("an object");
+    if (json["version"].string_or("1.0") != "1.0") throw TokenizerError("its version is not 1.0");
+    normalizer = read_normalizer(json["normalizer"]);
+    pre_tokenizer = read_pre_tokenizer(json["pre_tokenizer"]);
+    model = read_model(json["model"]);
+    decoder = read_decoder(json["decoder"]);
+    read_post_processors(json["post_processor"], post_processors);
+    if (json["added_tokens"]) read_added_tokens(json["added_tokens"]);
+  }
+
+  void read_added_tokens(const Json& json) {
+    size_t next = model->vocabulary().size();
+    json.each([&](const Json& each) {
+      AddedToken token(each);
+      if (token.content.empty()) return;
+      const auto known = find(token.content);
+      const uint32_t id = known.value_or(static_cast<uint32_t>(next));
+      if (!known) next++;
+      if (token.normalized && normalizer != nullptr) {
+        NormalizedText text(token.content);
+        normalizer->apply(text);
+        token.decoded = text.text();
+      }
+      added_ids[token.content] = id;
+      if (token.special) special.insert(token.content);
+      added.insert_or_assign(id, std::move(token));
+    });
+    for (const auto& [id, token] : added) (token.normalized ? as_normalized : as_written).add(token.decoded, id);
+  }
+
+  std::optional<uint32_t> find(const std::string& token) const {
+    const auto found = added_ids.find(token);
+    return found != added_ids.end() ? std::optional(found->second) : model->vocabulary().id(token);
+  }
+
+  // The text of an id, as the decoder takes it.
+  std::optional<std::string_view> text(uint32_t id) const {
+    const auto found = added.find(id);
+    return found != added.end() ? std::optional<std::string_view>(found->second.decoded) : model->vocabulary().text(id);
+  }
+
+  // Calls `call(begin, end, id)` for the parts of a text; id: the added token that one is, if it is one.
+  template <typename Call>
+  void cut(const Matcher& matcher, std::string_view text, bool plain, Call&& call) const {
+    size_t last = 0;
+    for (size_t from = 0; const auto match = matcher.find(text, from);) {
+      auto [begin, end, id] = *match;
+      from = end;
+      const AddedToken& token = added.at(id);
+      if (plain && special.contains(token.content)) continue;
+      if (token.single_word) {
+        const std::string_view front = text.substr(0, begin);
+        const bool behind_word = begin > 0 && is_word(front.substr(last_character(front)));
+        const bool before_word = end < text.size() && is_word(text.substr(end, length_of(text[end])));
+        if (behind_word || before_word) continue;
+      }
+      while (token.lstrip && begin > last) {
+        const size_t before = last_character(text.substr(0, begin));
+        if (!is_whitespace(character_at(text, before))) break;
+        begin = before;
+      }
+      begin = std::max(begin, last);
+      while (token.rstrip && end < text.size() && is_whitespace(character_at(text, end))) end += length_of(text[end]);
+      if (last < begin) call(last, begin, std::optional<uint32_t>());
+      call(begin, end, std::optional(id));
+      last = end;
+    }
+    if (last < text.size()) call(last, text.size(), std::optional<uint32_t>());
+  }
+};
+
+Tokenizer::Tokenizer(std::string_view json) : parts_(std::make_unique<Parts>(JsonDocument(json).root())) {}
+
+Tokenizer::~Tokenizer() = default;
+
+std::vector<TextToken> Tokenizer::encode(std::string_view given, bool special, bool plain) const {
+  const Parts& parts = *parts_;
+  std::string repaired;
+  if (!is_valid_utf8(given)) given = repaired = valid_utf8(given);
+  if (given.size() > UINT32_MAX) throw TokenizerError("the text has more than 4 GB");
+  std::vector<TextToken> all;
+  const auto add = [&](TextToken token, std::string_view value) {
+    for (const auto& each : parts.post_processors) {
+      if (each.trim) trim(token, given, value, all.empty(), each.keeps_first_blank);
+    }
+    all.push_back(token);
+  };
+  std::vector<Token> tokens;
+  const auto add_word = [&](const NormalizedText& word) {
+    if (word.text().empty()) return;
+    tokens.clear();
+    parts.model->tokenize(word.text(), tokens);
+    for (const Token& token : tokens) {
+      const Span span = word.original(token.begin, token.end);
+      add({token.id, span.begin, span.end}, *parts.model->vocabulary().text(token.id));
+    }
+  };
+  parts.cut(parts.as_written, given, plain, [&](size_t begin, size_t end, std::optional<uint32_t> id) {
+    const std::string_view part = given.substr(begin, end - begin);
+    if (id) return add({*id, static_cast<uint32_t>(begin), static_cast<uint32_t>(end)}, part);
+    NormalizedText text(part, static_cast<uint32_t>(begin));
+    if (parts.normalizer != nullptr) parts.normalizer->apply(text);
+    parts.cut(parts.as_normalized, text.text(), plain, [&](size_t first, size_t last, std::optional<uint32_t> found) {
+      const Span span = text.original(first, last);
+      if (found) return add({*found, span.begin, span.end}, std::string_view(text.text()).substr(first, last - first));
+      if (parts.pre_tokenizer == nullptr) return add_word(text.slice(first, last));
+      Words words;
+      parts.pre_tokenizer->split(text.slice(first, last), words);
+      std::ranges::for_each(words, add_word);
+    });
+  });
+  for (const auto& each : parts.post_processors) {
+    if (each.around.empty()) continue;
+    std::vector<TextToken> whole;
+    for (const auto& id : each.around) {
+      if (!id) whole.insert(whole.end(), all.begin(), all.end());
+      else if (special) whole.push_back({*id, 0, 0});
+    }
+    all = std::move(whole);
+  }
+  return all;
+}
+
+std::string Tokenizer::decode(std::span<const uint32_t> ids, bool skip_special) const {
+  std::vector<std::string> tokens;
+  for (const uint32_t id : ids) {
+    const auto text = parts_->text(id);
+    if (text && !(skip_special && parts_->special.contains(std::string(*text)))) tokens.emplace_back(*text);
+  }
+  if (parts_->decoder != nullptr) parts_->decoder->apply(tokens);
+  std::string whole;
+  for (size_t i = 0; i < tokens.size(); i++) {
+    if (i > 0 && parts_->decoder == nullptr) whole += ' ';
+    whole += tokens[i];
+  }
+  return whole;
+}
+
+int64_t Tokenizer::id(std::string_view token) const {
+  const auto found = parts_->find(std::string(token));
+  return found ? static_cast<int64_t>(*found) : -1;
+}
+
+std::string Tokenizer::token(uint32_t id) const { return std::string(parts_->text(id).value_or("")); }
+
+std::vector<uint32_t> Tokenizer::added(bool special) const {
+  std::vector<uint32_t> ids;
+  for (const auto& [id, token] : parts_->added) {
+    if (token.special || !special) ids.push_back(id);
+  }
+  std::ranges::sort(ids);
+  return ids;
+}
+
+size_t Tokenizer::longest() const {
+  size_t longest = parts_->model->vocabulary().longest();
+  for (const auto& [id, token] : parts_->added) longest = std::max(longest, token.content.size());
+  return longest;
+}
+
+size_t Tokenizer::vocab_size() const {
+  size_t size = parts_->model->vocabulary().end();
+  for (const auto& [id, token] : parts_->added) size = std::max(size, static_cast<size_t>(id) + 1);
+  return size;
+}
+
+std::string TextStream::push(uint32_t id) {
+  ids_.push_back(id);
+  const std::string text = tokenizer_.decode(ids_, skip_special_);
+  if (text.size() <= given_.size() || text.ends_with(REPLACEMENT)) return "";
+  std::string added = text.substr(given_.size());
+  // The next tokens are decoded behind those of this piece: a decoder may treat a text's first token in another way.
+  ids_.erase(ids_.begin(), ids_.begin() + static_cast<ptrdiff_t>(given_ids_));
+  given_ids_ = ids_.size();
+  given_ = tokenizer_.decode(ids_, skip_special_);
+  return added;
+}
+
+std::string TextStream::finish() {
+  const std::string text = tokenizer_.decode(ids_, skip_special_);
+  std::string rest = text.size() > given_.size() ? text.substr(given_.size()) : "";
+  ids_.clear();
+  given_.clear();
+  given_ids_ = 0;
+  return rest;
+}
+
+}  // namespace hybridge::text

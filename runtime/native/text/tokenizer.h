@@ -1,0 +1,83 @@
+// A tokenizer.json of Hugging Face's tokenizers library (0.23), and what it makes of texts: the same tokens, offsets and texts.
+//
+// The parts, in the order in which a text goes through them: added tokens are cut out (tokenizer.cpp), the rest is changed by
+// the normalizer, split by the pre-tokenizer, made tokens of by the model; the post-processor adds what begins and ends a text.
+// The decoder goes back. Truncation and padding, which training leaves in the file, are ignored.
+#ifndef HYBRIDGE_NATIVE_TEXT_TOKENIZER_H
+#define HYBRIDGE_NATIVE_TEXT_TOKENIZER_H
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "error.h"
+
+namespace hybridge::text {
+
+// A token of a text, and the part of the text that it stands for, in bytes: an empty part for what was put around it.
+struct TextToken {
+  uint32_t id;
+  uint32_t begin, end;
+};
+
+// Does not change once it is read: any number of threads may use one.
+class Tokenizer {
+ public:
+  // Reads the text of a tokenizer.json. Throws TokenizerError for one that is damaged, or asks for parts that are not here.
+  explicit Tokenizer(std::string_view json);
+  ~Tokenizer();
+
+  // The tokens of a text. Invalid UTF-8 is read as U+FFFD. special: with what begins and ends a text. plain: texts of special
+  // tokens are text like any other. Throws TokenizerError for a text that the vocabulary has no tokens for.
+  std::vector<TextToken> encode(std::string_view text, bool special = true, bool plain = false) const;
+
+  // The text of tokens; ids that nothing has are left out.
+  std::string decode(std::span<const uint32_t> ids, bool skip_special = true) const;
+
+  // The id of a token by its text, or -1.
+  int64_t id(std::string_view token) const;
+
+  // The text of a token as the vocabulary has it; empty for an id that nothing has.
+  std::string token(uint32_t id) const;
+
+  // The ids of added tokens in ascending order: of all, or of those that are special.
+  std::vector<uint32_t> added(bool special) const;
+
+  // One more than the largest id.
+  size_t vocab_size() const;
+
+  // The bytes of the longest token, as the vocabulary has it.
+  size_t longest() const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<const Parts> parts_;
+};
+
+// The text of tokens that come one after the other. A character, or a mark that changes the text in front of it, is held back
+// until it is whole.
+class TextStream {
+ public:
+  // The tokenizer must outlive it.
+  explicit TextStream(const Tokenizer& tokenizer, bool skip_special = true) : tokenizer_(tokenizer), skip_special_(skip_special) {}
+
+  // What a token adds to the text.
+  std::string push(uint32_t id);
+
+  // What is still held back, as the end of the text.
+  std::string finish();
+
+ private:
+  const Tokenizer& tokenizer_;
+  bool skip_special_;
+  std::vector<uint32_t> ids_;  // of the last piece, and those behind it that are held back
+  size_t given_ids_ = 0;       // how many are of the last piece
+  std::string given_;          // the last piece, as it is decoded by itself
+};
+
+}  // namespace hybridge::text
+
+#endif

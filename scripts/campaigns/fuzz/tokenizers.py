@@ -1,0 +1,84 @@
+"""The tokenizer and the libraries below it, with changed files and odd texts, under the address and UB sanitizers."""
+
+from __future__ import annotations
+
+import os
+import random
+import struct
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+from campaigns.fuzz.kernels import OPTIONS, SANITIZERS
+from campaigns.fuzz.mutations import changed_text
+from campaigns.fuzz.target import Input
+from hybridge.runtime.core import library
+from hybridge.runtime.kernels import compiling
+
+DRIVER = Path(__file__).with_name("tokenizers.cpp")
+FLAGS = ("-O1", "-g1", f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", f"-I{library.SOURCES}")
+
+
+class Tokenizers:
+    """See ``Target``: each published kind of tokenizer, its file changed nine times of ten."""
+
+    name = "tokenizers"
+
+    def __init__(self) -> None:
+        self._program: Path | None = None
+
+    def prepare(self) -> None:
+        """Compile the tokenizer with the sanitizers: a minute, once for each state of the sources."""
+        self._program = compiled()
+        files()
+
+    def command(self) -> Sequence[str]:
+        assert self._program
+        return [str(self._program)]
+
+    def environment(self) -> Mapping[str, str]:
+        return OPTIONS
+
+    def make(self, seed: int, index: int) -> Input:
+        """A text of odd pieces or of bytes that are none, for a file as it is or changed."""
+        from odd_texts import odd_texts
+
+        rng = random.Random(f"{self.name} {seed} {index}")
+        name, file = rng.choice(files())
+        text = odd_texts(2, ("<s>", "<|im_end|>", " <l> "), rng.randrange(1 << 30))[1].encode() * rng.choice((1, 1, 1, 50))
+        if rng.random() < 0.3:
+            text = rng.randbytes(rng.randint(0, 40)) + text
+        good = rng.random() < 0.1
+        data = file if good else changed_text(rng, file)
+        return Input(struct.pack("<I", len(data)) + data + text, f"{name}, {len(data)} bytes; {text[:80]!r}", good=good)
+
+
+@cache
+def files() -> list[tuple[str, bytes]]:
+    """Return a tokenizer.json of each kind."""
+    from tokenizer_zoo import ZOO
+
+    return [(name, make().to_str().encode()) for name, make in ZOO.items()]
+
+
+def compiled() -> Path:
+    """Return the program; what is in the user's cache is not compiled again."""
+    compiler = compiling.compiler() or "g++"
+    own = [DRIVER, *sorted((library.SOURCES / "text").glob("*.cpp"))]
+    units = [[compiler, "-std=c++20", *FLAGS, str(path)] for path in own]
+    units += [[compiler, *library.C_FLAGS, *FLAGS, f"-I{path.parent}", str(path)] for path in library.sources("c")]
+    parts = [*own, *library.sources("c"), *sorted(library.SOURCES.rglob("*.h"))]
+    program = compiling.cache_folder("fuzz") / compiling.key(parts, compiler, [*FLAGS, *library.C_FLAGS]) / "tokenizers"
+
+    def make(unfinished: Path) -> None:
+        objects = [str(unfinished.with_name(f"{number}.o")) for number in range(len(units))]
+        commands = [[*unit, "-c", "-o", made] for unit, made in zip(units, objects, strict=True)]
+        commands_of_link = [[compiler, f"-fsanitize={SANITIZERS}", *objects, "-o", str(unfinished)]]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for step in (commands, commands_of_link):
+                for errors in pool.map(lambda each: compiling.errors_of(each, unfinished.parent), step):
+                    if errors:
+                        raise SystemExit(f"the tokenizer does not compile with sanitizers {errors}")
+
+    return compiling.built(program, make)
