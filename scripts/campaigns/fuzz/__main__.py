@@ -14,11 +14,7 @@ from campaigns import campaign
 from campaigns.fuzz import files
 from campaigns.fuzz.driver import Report, Target, fuzz
 from campaigns.fuzz.kernels import Kernels
-<<<<<<< HEAD
-=======
-from campaigns.fuzz.target import Target
 from campaigns.fuzz.tokenizers import Tokenizers
->>>>>>> 373ed96 (A tokenizer in the core: tokenizer.json in C++ over PCRE2, utf8proc and yyjson, with the ids, offsets and texts of the tokenizers library)
 
 BASELINE = "x86-64" if platform.machine() == "x86_64" else "armv8-a"  # a processor with few instructions, whose code is another
 TARGETS: Mapping[str, Callable[[], Target]] = {

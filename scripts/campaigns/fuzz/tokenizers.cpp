@@ -1,4 +1,4 @@
-// Reads tokenizers and texts, each pair behind its length, and answers each with a line; see target.py. A pair is the length of the
+// Reads tokenizers and texts, each pair behind its length, and answers each with a line; see driver.py. A pair is the length of the
 // file (uint32), the file and the text.
 #include <cstdint>
 #include <cstdio>

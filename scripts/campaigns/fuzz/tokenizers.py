@@ -12,7 +12,7 @@ from pathlib import Path
 
 from campaigns.fuzz.kernels import OPTIONS, SANITIZERS
 from campaigns.fuzz.mutations import changed_text
-from campaigns.fuzz.target import Input
+from campaigns.fuzz.driver import Input
 from hybridge.runtime.core import library
 from hybridge.runtime.kernels import compiling
 
