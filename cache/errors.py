@@ -12,7 +12,7 @@ HybridgeError
 │   ├── UnsupportedModelError  a model, or a layer of one, that hybridge has no state for
 │   └── NotACheckpointError    something else than a checkpoint was named, such as an adapter: exit code 2
 ├── ArtifactError          an exported folder that cannot be trusted: truncated, altered or of another version
-├── NumericalError         a program that gave logits which are no numbers
+├── NumericalError         a program that returned NaN or infinite logits
 ├── StateFileError         a saved session that is damaged or of another artifact
 ├── KernelsError           hybridge's own kernels cannot be built or loaded on this machine
 ├── NativeError            the native core cannot be built or started on this machine
@@ -79,9 +79,9 @@ class ArtifactError(HybridgeError):
 
 
 class NumericalError(HybridgeError):
-    """A program gave NaN or infinite logits: the message says which method, and after which position.
+    """A program returned NaN or infinite logits: the message says which method, and after which position.
 
-    Nothing can be drawn from them. They come of weights or a state that are NaN, or of numbers beyond float32.
+    Nothing can be sampled from them. The cause is weights or a state that are NaN, or numbers beyond float32.
     """
 
 

@@ -33,7 +33,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
     """Static state of a whole model; every length is a tensor, so the same code runs eager and exported.
 
     Buffers of its own: length int64 [1], committed tokens; staged int64 [1], tokens of a verified block that waits for
-    ``commit``, 0 without one; slot_length int64 [N ≥ 1], the length that each snapshot slot keeps, -1 where it is invalid;
+    ``commit``, 0 without one; slot_length int64 [N ≥ 1], the length that each snapshot slot keeps, -1 if it is invalid;
     operations int64 [1], block operations that were not refused, which tells a state from an equal one before it.
 
     The block operations (``extend``, ``speculate``, ``close``, ``commit``, ``write_slot``, ``read_slot``, ``clear``) never
@@ -74,7 +74,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
         """Return the cache that ``config`` (a model's, or its text model's) asks for.
 
         max_seq_len is in tokens; left out it is 2048 with a warning, never ``config.max_position_embeddings``, which is ten
-        million for some models. dtype, of keys, values and conv windows, is the config's where it is left out;
+        million for some models. dtype, of keys, values and conv windows, is the config's by default;
         kv_dtype, float16 or int8, is what those of full attention are rounded to.
         Raises UsageError for a size below 1 and UnsupportedModelError for an unknown layer.
         """
@@ -107,7 +107,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
         return [part for layer in self.cache_layers() for part in layer.leaves()]
 
     def part(self, index: int, kind: type[Layer], name: str = "") -> Layer:
-        """Return the layer of that kind at ``index``; ``name`` says which where the decoder layer has several."""
+        """Return the layer of that kind at ``index``; ``name`` selects one if the decoder layer has several."""
         part = self.cache_layers()[index].part(name)
         assert isinstance(part, kind)
         return part
@@ -205,7 +205,7 @@ class HybridCache(TransformersCacheApi, nn.Module):
         return Snapshot(self.layout(), {name: tensor.clone() for name, tensor in self.named_buffers()})
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot of this cache or of one with the same layout. Buffers keep their addresses.
+        """Restore a snapshot of this cache or of one with the same layout. Buffers keep their addresses.
 
         Raises SnapshotError for a snapshot of another layout.
         """

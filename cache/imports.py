@@ -34,7 +34,7 @@ def deferred(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
 
 @contextmanager
 def needs_export(who: str) -> Iterator[None]:
-    """Run a block that may import a library of the extra ``export``. Raises UsageError where it is not installed.
+    """Run a block that may import a library of the extra ``export``. Raises UsageError if it is not installed.
 
     who: the command or the name that was asked for.
     """
@@ -53,7 +53,7 @@ _ONE_AT_A_TIME = threading.RLock()
 def quiet() -> Iterator[None]:
     """Show no warnings, of the module or logged: PyTorch and ExecuTorch warn of their own deprecations by the hundred.
 
-    These settings are the process's, so a second thread waits until the first is done, lest it keeps what the first has set.
+    These settings are the process's, so a second thread waits until the first is done: it would restore what the first has set.
     """
     with _ONE_AT_A_TIME, warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -43,12 +43,12 @@ class TransformersCacheApi:
         """Take in keys and values [B, G, T, D]; returns with them those before that may be seen, [B, G, N, D].
 
         The last attention layer of a forward moves the length, so all of them see the same one.
-        Raises CapacityError where the tokens do not fit, UsageError for another batch size.
+        Raises CapacityError if the tokens do not fit, UsageError for another batch size.
         """
         tokens = keys.shape[2]
         self._check_fits(keys.shape[0], tokens)
         block = Block(start=self.length.clone(), count=torch.full_like(self.length, tokens), length=tokens)
-        seen = self._attention(layer_idx).seen(keys.transpose(1, 2), values.transpose(1, 2), block, self._length())
+        seen = self._attention(layer_idx).visible_keys(keys.transpose(1, 2), values.transpose(1, 2), block, self._length())
         if layer_idx == self._attention_layers()[-1]:
             self.length.add_(tokens)
         return seen[0].transpose(1, 2), seen[1].transpose(1, 2)
@@ -61,7 +61,7 @@ class TransformersCacheApi:
         asked = sliding if layer_idx == len(self) else full if layer_idx == 0 else [layer_idx]
         if not layers:
             return query_length, 0
-        return self._attention((asked or layers)[0]).seen_sizes(query_length, self._length())
+        return self._attention((asked or layers)[0]).visible_sizes(query_length, self._length())
 
     @property
     def is_sliding(self) -> list[bool]:
@@ -119,7 +119,7 @@ class TransformersCacheApi:
         """Forget the last ``-tokens_to_remove`` tokens, as transformers' assisted generation does.
 
         Raises UsageError, a ValueError, for a positive number, which transformers once took for the length to keep; for more
-        tokens than there are; and where a layer cannot forget: recurrent state is rolled back by ``restore``, or verified and
+        tokens than there are; and if a layer cannot forget: recurrent state is rolled back by ``restore``, or verified and
         committed in the first place; a window keeps ``verify_len`` positions to go back by.
         """
         removed, held = -tokens_to_remove, int(self.length)

@@ -242,7 +242,7 @@ def run_experts(module: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_w
     if isinstance(module.down_proj, PackedExperts):
         return _run_packed(module, hidden_states, top_k_index, top_k_weights)
     choices = top_k_index.numel()
-    if isinstance(choices, int) and choices < module.num_experts:  # a symbol where the number of tokens is open
+    if isinstance(choices, int) and choices < module.num_experts:  # a symbol if the number of tokens is open
         return gather_experts(module, hidden_states, top_k_index, top_k_weights)
     return _run_all(module, hidden_states, top_k_index, top_k_weights)
 

@@ -27,7 +27,7 @@ def test_without_a_temperature_it_is_the_best() -> None:
 
 def test_the_candidates_are_the_best_and_the_chance_is_the_largest() -> None:
     assert CoreKernels().best_candidates(SCORES[:, :1], 3).tolist() == [[[1, 3, 0]]]
-    torch.testing.assert_close(CoreKernels().top_chance(SCORES), SCORES.softmax(-1)[..., 1])
+    torch.testing.assert_close(CoreKernels().top_probability(SCORES), SCORES.softmax(-1)[..., 1])
 
 
 @pytest.mark.parametrize(

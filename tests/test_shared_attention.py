@@ -59,7 +59,7 @@ def test_a_look_sees_what_the_last_token_saw_and_takes_nothing_in(kind: str) -> 
         layer.attend(*(torch.full((1, 5, heads, 8), 9.0) for heads in (4, 2, 2)), staged, Scoring(scale=0.3))
         before = {name: each.clone() for name, each in cache.named_buffers()}
         last = Block(start=cache.length - 1, count=torch.ones(1, dtype=torch.long), length=1)
-        torch.testing.assert_close(layer.look(query[:, -1:], last, Scoring(scale=0.3)), want)
+        torch.testing.assert_close(layer.attend_only(query[:, -1:], last, Scoring(scale=0.3)), want)
         assert all(torch.equal(each, before[name]) for name, each in cache.named_buffers())
 
 
@@ -77,7 +77,7 @@ def test_a_drafter_sees_a_position_behind_the_window() -> None:
         staged = Block(start=torch.tensor([start + tokens]), count=torch.tensor([5]), length=5, tentative=True)
         narrow.attend(*(torch.full((1, 5, heads, 8), 9.0) for heads in (4, 2, 2)), staged, scoring)
         last = Block(start=staged.start - 1, count=torch.tensor([1]), length=1)
-        torch.testing.assert_close(narrow.look(query[:, -1:], last, scoring), want)
+        torch.testing.assert_close(narrow.attend_only(query[:, -1:], last, scoring), want)
 
 
 @pytest.mark.slow

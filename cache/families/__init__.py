@@ -63,18 +63,18 @@ ATTENTION_ALONE = "hybridge_attention_alone"
 
 
 def family_of(config: Config) -> Family | None:
-    """Return the family of a text config; for an unknown model type that of attention alone, where the config is marked so."""
+    """Return the family of a text config; for an unknown model type that of attention alone, if the config is marked so."""
     untried = attention.UNTRIED if getattr(config, ATTENTION_ALONE, False) else None
     return FAMILIES.get(config.model_type, untried)
 
 
 def text_config(config: Config) -> Config:
-    """Return the config of the text model; the config itself where there is no other."""
+    """Return the config of the text model; the config itself if there is no other."""
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 def config_dtype(config: Config) -> torch.dtype:
-    """Return the dtype that the config asks for; float32 where it does not."""
+    """Return the dtype that the config asks for; float32 if it does not."""
     dtype = getattr(text_config(config), "dtype", None)
     return dtype if isinstance(dtype, torch.dtype) else torch.float32
 

@@ -37,7 +37,7 @@ def chunked_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index
 def windowed(config: Config, sizes: CacheSizes, kernels: Kernels, *, option: str, chunked: bool = False) -> CacheLayer:
     """Return attention over a window of ``option`` tokens; full attention if no text of ``max_seq_len`` tokens outgrows it.
 
-    Raises CheckpointError where the config has no such window.
+    Raises CheckpointError if the config has no such window.
     """
     window, shape = getattr(config, option), {"kv_heads": kv_heads(config), "head_dim": head_dim(config)}
     if window is None or window < 1:
@@ -68,7 +68,7 @@ def first_sharing(config: Config) -> int:
 
 
 def shared_source(config: Config, kind: str) -> int:
-    """Return the last layer of type ``kind`` with keys and values of its own. Raises CheckpointError where there is none."""
+    """Return the last layer of type ``kind`` with keys and values of its own. Raises CheckpointError if there is none."""
     types = config.layer_types[: first_sharing(config)]
     if kind not in types:
         raise CheckpointError(
@@ -88,7 +88,7 @@ class HeadsOf:
         self.hidden_size, self.num_attention_heads = config.hidden_size, config.num_attention_heads
 
 
-# The plans of models that read no ``layer_types``, whatever their config says.
+# The plans of models that do not read ``layer_types``
 
 
 def all_full(config: Config) -> list[str]:
@@ -96,7 +96,7 @@ def all_full(config: Config) -> list[str]:
 
 
 def all_sliding(config: Config) -> list[str]:
-    """Return sliding attention in every layer where the config has a window."""
+    """Return sliding attention in every layer if the config has a window, otherwise full attention."""
     return ["full_attention" if config.sliding_window is None else "sliding_attention"] * config.num_hidden_layers
 
 
@@ -110,8 +110,8 @@ def kv_heads(config: Config) -> int:
     return heads
 
 
-def windowed_where_said(config: Config) -> Sequence[str]:
-    """Return the config's layer types, else sliding attention everywhere where it has a window and uses it."""
+def planned_by_window(config: Config) -> Sequence[str]:
+    """Return the config's layer types; without any, sliding attention everywhere if it has a window and uses it."""
     if types := getattr(config, "layer_types", None):
         return list(types)
     windowed = getattr(config, "sliding_window", None) is not None and getattr(config, "use_sliding_window", True)
@@ -121,8 +121,8 @@ def windowed_where_said(config: Config) -> Sequence[str]:
 LAYERS: Mapping[str, LayerBuilder] = {"full_attention": full_attention, "sliding_attention": sliding_attention}
 ATTENTION = Family(layers=LAYERS)
 WINDOWED = Family(layers=LAYERS, plan=all_sliding)
-UNTRIED = Family(layers=LAYERS, plan=windowed_where_said)
-"""For configs that somebody found to be of attention alone; see ``family_of``."""
+UNTRIED = Family(layers=LAYERS, plan=planned_by_window)
+"""The family of configs that were found to be of attention alone; see ``family_of``."""
 
 FAMILIES: Mapping[str, Family] = {
     "cohere2": ATTENTION,

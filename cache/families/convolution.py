@@ -23,7 +23,7 @@ def short_conv(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) 
 
 
 def written_plan(config: Config) -> Sequence[str]:
-    """Return ``layer_types``. Raises CheckpointError where there are none: nothing else says which layers attend."""
+    """Return ``layer_types``. Raises CheckpointError if there are none: nothing else says which layers attend."""
     if not config.layer_types:
         raise CheckpointError(
             f"config.json of this {config.model_type!r} model has no layer_types, expected one of them for each of its "

@@ -79,7 +79,7 @@ KIMI_DELTA = Family(layers={"full_attention": latent_attention, "linear_attentio
 
 
 def indexed_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    """Return attention without an indexer if every pool of ``max_seq_len`` tokens is selected, else indexed attention."""
+    """Return attention without an indexer if every pool of ``max_seq_len`` tokens is selected, otherwise indexed attention."""
     shared = _shares_indexer(config, index)
     _check_pools(config)
     if sizes.max_seq_len // config.index_kpool <= config.index_topk // config.index_kpool:
@@ -135,7 +135,7 @@ MOST_EXACT_IDS = 2**24
 
 
 def indexed_full_attention(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
-    """Return attention without an indexer if every pool of ``max_seq_len`` tokens is selected, else indexed attention."""
+    """Return attention without an indexer if every pool of ``max_seq_len`` tokens is selected, otherwise indexed attention."""
     if config.indexer_budget is None:
         raise CheckpointError(
             "config.json says indexer_budget = None, but has layers of indexed attention: expected how many tokens the indexer "

@@ -1,4 +1,4 @@
-"""Define a model family: the layer for each entry of its plan, and where its config has the plan; refuse impossible models."""
+"""Define a model family: the layer for each entry of its plan, and the plan from its config; refuse impossible models."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_LAYERS = 4096
 
 
 def layer_types(config: Config) -> Sequence[str]:
-    """Return the config's ``layer_types``; full attention everywhere where it has none."""
+    """Return the config's ``layer_types``; full attention everywhere if it has none."""
     return getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
 
 

@@ -35,7 +35,7 @@ def zamba_mamba(config: Config, sizes: CacheSizes, kernels: Kernels, index: int)
 def zamba_hybrid(config: Config, sizes: CacheSizes, kernels: Kernels, index: int) -> CacheLayer:
     """Return a block of attention with shared weights, then Mamba; keys and values are the layer's own.
 
-    Raises CheckpointError where the block does not take the hidden states beside the embeddings.
+    Raises CheckpointError if the block does not take the hidden states beside the embeddings.
     """
     if config.attention_hidden_size != 2 * config.hidden_size:
         raise CheckpointError(

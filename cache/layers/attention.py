@@ -27,7 +27,7 @@ class AttentionLayer(CacheLayer):
     keeps: ClassVar[bool] = True  # keys and values of its own
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, block: Block, scoring: Scoring) -> Tensor:
-        """Take the block's key [B, T, G, D] and value [B, T, G, V] in and attend with query [B, T, H, D]; [B, T, H, V].
+        """Keep the block's key [B, T, G, D] and value [B, T, G, V] and attend with query [B, T, H, D]. Returns [B, T, H, V].
 
         Another query of the same block attends over the same keys.
         """
@@ -35,29 +35,29 @@ class AttentionLayer(CacheLayer):
         return self.kernels.attend(query, keys, values, block, scoring, visible)
 
     def update(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
-        """Take the block's key and value in; returns all the keys and values to attend over, and who sees which."""
+        """Keep the block's key and value; return all keys and values to attend over, and which token sees which."""
         raise NotImplementedError
 
-    def look(self, query: Tensor, block: Block, scoring: Scoring) -> Tensor:
-        """Attend with query [B, T, H, D] over what is kept up to the block's positions, and take nothing in; [B, T, H, V].
+    def attend_only(self, query: Tensor, block: Block, scoring: Scoring) -> Tensor:
+        """Attend with query [B, T, H, D] over the rows up to the block's positions, and keep nothing. Returns [B, T, H, V].
 
-        Of a window, ``sizes.behind_window`` positions more than its own tokens see.
+        A window reaches ``sizes.behind_window`` positions farther back here.
         """
-        return self.kernels.attend(query, self.keys, self.values, block, scoring, self.kept(block))
+        return self.kernels.attend(query, self.keys, self.values, block, scoring, self.past_mask(block))
 
-    def kept(self, block: Block) -> Visible | None:
-        """Return which rows ``look`` sees; none where row r holds position r."""
+    def past_mask(self, block: Block) -> Visible | None:
+        """Return the rows that ``attend_only`` sees; None if row r holds position r."""
         return None
 
     # For transformers' own attention, which wants keys in the order of their positions. length is the committed length: a
     # number in eager use, where shapes follow it, and a tensor under torch.compile, where every shape is static.
 
-    def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
-        """Take the block in; returns keys and values [B, N, G, ...] that its tokens may see, in their order."""
+    def visible_keys(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
+        """Keep the block; return keys and values [B, N, G, ...] that its tokens may see, in the order of their positions."""
         raise NotImplementedError
 
-    def seen_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
-        """Return N of ``seen`` for a block of so many tokens, and the position of the first."""
+    def visible_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
+        """Return N of ``visible_keys`` for a block of that many tokens, and the position of the first key."""
         raise NotImplementedError
 
 
@@ -117,12 +117,12 @@ class FullAttentionLayer(AttentionLayer):
         self.kernels.write_rows(self.values, value, block)
         return self.keys, self.values, None
 
-    def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
+    def visible_keys(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
         self.update(key, value, block)
-        rows = self.seen_sizes(block.length, length)[0]
+        rows = self.visible_sizes(block.length, length)[0]
         return self.keys[:, :rows].to(key.dtype), self.values[:, :rows].to(value.dtype)
 
-    def seen_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
+    def visible_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
         return (length + tokens if isinstance(length, int) else self.sizes.rows), 0
 
 
@@ -166,17 +166,17 @@ class QuantizedAttentionLayer(AttentionLayer):
         block.shared("updated", lambda: self.kernels.write_quantized(self.rows, key, value, block), of=self)
         return self.kernels.attend_quantized(query, self.rows, self.value_dim, block, scoring)
 
-    def look(self, query: Tensor, block: Block, scoring: Scoring) -> Tensor:
+    def attend_only(self, query: Tensor, block: Block, scoring: Scoring) -> Tensor:
         return self.kernels.attend_quantized(query, self.rows, self.value_dim, block, scoring)
 
     def update(self, key: Tensor, value: Tensor, block: Block) -> tuple[Tensor, Tensor, Visible | None]:
         self.kernels.write_quantized(self.rows, key, value, block)
         return *self.rows.dense(self.head_dim, self.value_dim), None
 
-    def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
+    def visible_keys(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
         keys, values, _ = self.update(key, value, block)
-        rows = self.seen_sizes(block.length, length)[0]
+        rows = self.visible_sizes(block.length, length)[0]
         return keys[:, :rows], values[:, :rows]
 
-    def seen_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
+    def visible_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
         return (length + tokens if isinstance(length, int) else self.sizes.rows), 0

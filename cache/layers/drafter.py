@@ -47,7 +47,7 @@ class DrafterLengthLayer(CacheLayer):
         return (kept > self.drafted_length[0]) & (block.count > 0)
 
     def close(self, block: Block) -> Tensor:
-        """Count the block's rows. Returns the length int64 [1], or -1 where the block was refused."""
+        """Count the block's rows. Returns the length int64 [1], or -1 if the block was refused."""
         length = self.drafted_length[0].long() + block.count
         self.drafted_length.copy_(length[None].to(self.drafted_length.dtype))
         return torch.where(block.count > 0, length, -1)
@@ -83,7 +83,7 @@ class DrafterSlidingAttentionLayer(SlidingAttentionLayer):
     kind: ClassVar[str] = "drafter_sliding_attention"
 
     def read(self, key: Tensor, value: Tensor, block: Block) -> None:
-        """Keep what counts of the block's key [B, T, G, D] and value [B, T, G, V]."""
+        """Keep the counted tokens of the block's key [B, T, G, D] and value [B, T, G, V]."""
         self._write(key, value, block)
 
     def attend_block(
@@ -120,7 +120,7 @@ class CarriedLayer(CacheLayer):
 
 
 class DrafterStateLayer(CompositeLayer):
-    """The state of a decoder layer that a drafter has: the parts of such a layer of the target, and what it put out last.
+    """The state of a drafter's decoder layer: the parts of such a layer of the target, and its last output.
 
     A tentative block is what was committed and draft tokens behind it; ``accept`` keeps the former. A target's commit is for
     the target's layers alone.
@@ -139,12 +139,12 @@ class DrafterStateLayer(CompositeLayer):
 
     @property
     def carried(self) -> CarriedLayer:
-        """Return what keeps its last output."""
+        """Return the layer that keeps the last output."""
         return self.parts["carried"]  # type: ignore[return-value]  # a ModuleDict forgets what it holds
 
     @property
     def has_bounded_state(self) -> bool:
-        """Return whether its state is more than rows by position, so that it ends where a block ends."""
+        """Return whether the layer has more state than rows by position, so that its state ends with a block."""
         return any(part.committed for part in self._states)
 
     def accept(self, count: Tensor) -> None:

@@ -29,7 +29,7 @@ class IndexedAttentionLayer(LatentAttentionLayer):
         keys, values, _ = super().update(key, value, block)
         return keys, values, block.shared(("selected", self.source), _nothing)
 
-    def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
+    def visible_keys(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
         raise _needs_a_session()
 
     def reset(self, when: Tensor) -> None:
@@ -50,7 +50,7 @@ class IndexedFullAttentionLayer(FullAttentionLayer):
         keys, values, _ = super().update(key, value, block)
         return keys, values, block.shared(("selected", self.source), _nothing)
 
-    def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
+    def visible_keys(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
         raise _needs_a_session()
 
     def reset(self, when: Tensor) -> None:

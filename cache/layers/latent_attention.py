@@ -57,10 +57,10 @@ class LatentAttentionLayer(AttentionLayer):
         self.kernels.write_rows(self.keys, torch.cat([key, value], dim=-1) if self.shared_dim else key, block)
         return self.keys, self.keys, None
 
-    def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
+    def visible_keys(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
         self.update(key, value, block)
-        rows = self.keys[:, : self.seen_sizes(block.length, length)[0]]
+        rows = self.keys[:, : self.visible_sizes(block.length, length)[0]]
         return rows[..., : self.rank], rows[..., self.rank :]
 
-    def seen_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
+    def visible_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
         return (length + tokens if isinstance(length, int) else self.sizes.rows), 0

@@ -32,7 +32,7 @@ class CacheLayer(nn.Module):
 
     @property
     def rounded_to(self) -> torch.dtype | None:
-        """Return what it rounds keys and values to, float16 or int8; none where it keeps them as they are, or has none."""
+        """Return float16 or int8 if the layer rounds keys and values to it, None if it keeps them exact or has none."""
         return None
 
     def __init__(self, sizes: CacheSizes, kernels: Kernels) -> None:
@@ -98,12 +98,12 @@ class CacheLayer(nn.Module):
     def write_slot(self, slot: Tensor, when: Tensor) -> None:
         """Keep the committed state in ``slot`` (int64 [1], in range) where ``when`` holds."""
         for name in self.committed:
-            self.kernels.keep_state(self.get_buffer(name), self.get_buffer(f"{name}_slots"), slot, when)
+            self.kernels.save_slot(self.get_buffer(name), self.get_buffer(f"{name}_slots"), slot, when)
 
     def read_slot(self, slot: Tensor, when: Tensor) -> None:
         """Bring back what ``slot`` (int64 [1], in range) holds where ``when`` holds."""
         for name in self.committed:
-            self.kernels.bring_back(self.get_buffer(f"{name}_slots"), self.get_buffer(name), slot, when)
+            self.kernels.load_slot(self.get_buffer(f"{name}_slots"), self.get_buffer(name), slot, when)
 
     def bytes_by_use(self) -> Mapping[str, int]:
         """Return the bytes of the committed and positional state, of what a rollback adds, and of the snapshot slots."""

@@ -179,7 +179,7 @@ class LightningAttentionLayer(CacheLayer):
         self.attention = kernels.recurrence(LinearAttention)
         self.add_committed("recurrent_state", heads, head_dim, head_dim)
         self.add_staged("staged_mixed", 3 * heads * head_dim, dtype=sizes.dtype)
-        self.add_staged("staged_steps", heads)  # all 1, but for what a commit does not accept
+        self.add_staged("staged_steps", heads)  # all 1; a commit makes those of rejected tokens 0
 
     def mix(self, mixed: Tensor, *, block: Block) -> Tensor:
         """Run the block, mixed [B, T, 3 H D]: query, key and value of each head in turn. Returns [B, T, H D]."""

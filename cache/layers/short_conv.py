@@ -16,7 +16,7 @@ from hybridge.cache.recurrences.short_conv import ConvWindow, ShortConvolution
 
 
 class ShortConvLayer(CacheLayer):
-    """conv_state [B, W, C], W = conv kernel - 1, in ``dtype`` (``sizes.dtype`` where it is left out).
+    """conv_state [B, W, C], W = conv kernel - 1, in ``dtype`` (``sizes.dtype`` by default).
 
     ``mix(x, block=...)`` takes the inputs [B, T, C] of the convolution, in that dtype, and returns its outputs [B, T, C].
     There is no other recurrence, so a commit only moves the window.
@@ -46,7 +46,7 @@ class ShortConvLayer(CacheLayer):
         return self.conv.run(x, self.convolution, self.conv_state, self.staged_conv, block)
 
     def extend_window(self, x: Tensor, block: Block) -> Tensor:
-        """Take the block's inputs in; returns window and inputs [B, W + T, C], for taps that depend on the token."""
+        """Keep the block's inputs; return window and inputs [B, W + T, C], for taps that depend on the token."""
         return self.conv.extend(x, self.conv_state, self.staged_conv, block)
 
     def commit(self, count: Tensor) -> None:
@@ -74,7 +74,7 @@ class DelayLayer(CacheLayer):
         window = torch.cat([self.recurrent_state.unsqueeze(1), x], dim=1)
         stage(block, (self.staged_input,), x)
         if not block.tentative:
-            # A select: inputs of padding or of a refused block, NaN perhaps, are not looked at.
+            # A select, because inputs of padding or of a refused block may be NaN.
             self.recurrent_state.copy_(window.index_select(1, block.count).squeeze(1))
         return window[:, :-1]
 

@@ -58,8 +58,8 @@ class SlidingAttentionLayer(AttentionLayer):
         self._write(key, value, block)
         return keys, values, self._visible(block, keys.shape[1], self.ring)
 
-    def seen(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
-        rows, first = self.seen_sizes(block.length, length)
+    def visible_keys(self, key: Tensor, value: Tensor, block: Block, length: int | Tensor) -> tuple[Tensor, Tensor]:
+        rows, first = self.visible_sizes(block.length, length)
         at, ring = torch.arange(rows) + first, self.ring.size
         source = torch.where(at < length, torch.remainder(at, ring), at - length + ring)
         source = source.clamp(max=ring + block.length - 1)
@@ -67,13 +67,13 @@ class SlidingAttentionLayer(AttentionLayer):
         self._write(key, value, block)
         return keys.index_select(1, source), values.index_select(1, source)
 
-    def seen_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
+    def visible_sizes(self, tokens: int, length: int | Tensor) -> tuple[int, int | Tensor]:
         if isinstance(length, int):
             before = min(length, self.window - 1)
             return before + tokens, length - before
         return self.window - 1 + tokens, (length - self.window + 1).clamp(min=0)
 
-    def kept(self, block: Block) -> Visible:
+    def past_mask(self, block: Block) -> Visible:
         return self._visible(block, self.behind.size, self.behind)
 
     def _write(self, key: Tensor, value: Tensor, block: Block) -> None:

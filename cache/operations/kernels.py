@@ -47,7 +47,7 @@ class Scoring:
 class Visible:
     """held: int64 [R], the position whose key each row holds; mask: bool [T, R], which rows each token sees.
 
-    ring: how both follow from the block's start, where they do.
+    ring: the ring by which both follow from the block's start, if they do.
     """
 
     held: Tensor
@@ -56,12 +56,12 @@ class Visible:
 
     @property
     def additive(self) -> Tensor:
-        """Return float32 [T, R] to add to scores: 0 where visible, else -inf."""
+        """Return float32 [T, R] to add to scores: 0 for visible keys, -inf for others."""
         return torch.where(self.mask, 0.0, float("-inf"))
 
 
 def causal(block: Block, rows: int) -> Visible:
-    """Return who sees what if row r holds position r: each token sees its own position and those before."""
+    """Return the rows that each token sees if row r holds position r: those up to its own position."""
     held = torch.arange(rows)
     return block.shared(("causal", rows), lambda: Visible(held=held, mask=held <= block.positions[:, None]))
 
@@ -84,7 +84,7 @@ def relative_bias(profiles: Tensor, block: Block) -> Callable[[Tensor], Tensor]:
 
 
 def _source(block: Block, held: Tensor, length: int) -> Tensor:
-    """Return where the bias of each pair lies in the flattened profiles, int64 [T * R]."""
+    """Return the index of each pair's bias in the flattened profiles, int64 [T * R]."""
     distance = (block.positions[:, None] - held).clamp(0, length - 1)  # negative ones are not visible
     return (torch.arange(block.length)[:, None] * length + distance).flatten()
 
@@ -118,10 +118,10 @@ class Kernels(Protocol):
     def attend_quantized(self, query: Tensor, rows: QuantizedRows, value_dim: int, block: Block, scoring: Scoring) -> Tensor:
         """Attend over such rows as ``attend`` does; row r holds position r."""
 
-    def keep_state(self, state: Tensor, slots: Tensor, slot: Tensor, when: Tensor) -> None:
+    def save_slot(self, state: Tensor, slots: Tensor, slot: Tensor, when: Tensor) -> None:
         """Copy state into slots [B, N, X, Y], in place at ``slot`` (int64 [1], in range), where ``when`` (bool [1]) holds."""
 
-    def bring_back(self, slots: Tensor, state: Tensor, slot: Tensor, when: Tensor) -> None:
+    def load_slot(self, slots: Tensor, state: Tensor, slot: Tensor, when: Tensor) -> None:
         """Copy what slots [B, N, X, Y] hold at ``slot`` into state where ``when`` holds."""
 
     def clear(self, state: Tensor, when: Tensor) -> None:
@@ -133,7 +133,7 @@ class Kernels(Protocol):
         temperature float32 [1]; noise in [0, 1) is a place in the running sum of softmax(scores / temperature).
         """
 
-    def top_chance(self, scores: Tensor) -> Tensor:
+    def top_probability(self, scores: Tensor) -> Tensor:
         """Return float32 [1, N]: the largest of softmax(scores)."""
 
     def best_candidates(self, scores: Tensor, count: int) -> Tensor:
@@ -189,11 +189,11 @@ class CoreKernels:
     def attend_quantized(self, query: Tensor, rows: QuantizedRows, value_dim: int, block: Block, scoring: Scoring) -> Tensor:
         return self.attend(query, *rows.dense(query.shape[-1], value_dim), block, scoring)
 
-    def keep_state(self, state: Tensor, slots: Tensor, slot: Tensor, when: Tensor) -> None:
+    def save_slot(self, state: Tensor, slots: Tensor, slot: Tensor, when: Tensor) -> None:
         kept = slots.index_select(1, slot)
         self.write_slot(slots, torch.where(when, state.view(kept.shape), kept), slot)
 
-    def bring_back(self, slots: Tensor, state: Tensor, slot: Tensor, when: Tensor) -> None:
+    def load_slot(self, slots: Tensor, state: Tensor, slot: Tensor, when: Tensor) -> None:
         kept = slots.index_select(1, slot)
         state.copy_(torch.where(when, kept.view(state.shape), state))
 
@@ -210,7 +210,7 @@ class CoreKernels:
         drawn = (total <= noise.unsqueeze(-1) * total[..., -1:]).sum(-1).clamp(max=scores.shape[-1] - 1)
         return torch.where(temperature > 0, drawn, scores.argmax(-1))
 
-    def top_chance(self, scores: Tensor) -> Tensor:
+    def top_probability(self, scores: Tensor) -> Tensor:
         return scores.softmax(-1).amax(-1)
 
     def best_candidates(self, scores: Tensor, count: int) -> Tensor:

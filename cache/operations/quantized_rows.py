@@ -1,4 +1,4 @@
-"""Keys and values in 8 bits as they lie in memory: blocks of 64 rows, in the order in which a processor multiplies them.
+"""Keep keys and values in 8 bits as a processor multiplies them: blocks of 64 rows, sixteen to a vector, four bytes to a lane.
 
 Sixteen lanes of a vector take sixteen rows of keys, or sixteen columns of values, and four bytes a lane are summed at once, so
 neither product of attention needs a sum across lanes.

@@ -1,4 +1,4 @@
-"""A ring of rows for a window: position p lives in row p mod R, so which position a row holds follows from the length alone."""
+"""Compute with a ring of rows for a window: position p is in row p mod R, so the length tells which position a row holds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hybridge.cache.block import Block
 
 @dataclass(frozen=True, kw_only=True)
 class Ring:
-    """size: R; window: how many positions a token sees, itself included; chunked: those of its own chunk of so many instead."""
+    """size: R. window: the number of positions that a token sees, itself included; if ``chunked``, those of its own chunk."""
 
     size: int
     window: int

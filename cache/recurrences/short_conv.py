@@ -9,7 +9,7 @@ Source: transformers 5.23 ``Lfm2ShortConv``; Amini et al., "LFM2 Technical Repor
 
     out[c, t] = sum over lag of (static[lag, c] + dynamic[t, h, lag]) x[c, t - lag]
 
-**Identity step**: to leave the window where it is.
+**Identity step**: to leave the window as it is.
 
 Axes: B batch, C channels, T tokens, S staged tokens, K taps, H heads of C / H channels.
 """
@@ -33,7 +33,7 @@ def no_bias() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ShortConvolution:
-    """A mixer's convolution. Weights are asked for anew in every call, as an export has to see where they come from.
+    """A mixer's convolution. Weights are functions, because an export has to see at every call where a weight comes from.
 
     weight gives [C, 1, K], the newest tap last, and bias [C] or None; ``name`` is what kernels may know the activation by.
     """
@@ -73,7 +73,7 @@ class ConvWindow(Recurrence):
         rows = torch.cat([window, x], dim=1)
         stage(block, (staged,), x)
         if not block.tentative:
-            # A select: inputs of padding or of a refused block, NaN perhaps, are not looked at.
+            # A select, because inputs of padding or of a refused block may be NaN.
             window.copy_(window_after(rows, block.count, window.shape[1]))
         return rows
 

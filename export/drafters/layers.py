@@ -191,7 +191,7 @@ class TokenSelector:
         noise = self.draws.noise if i is None else self.draws.noise[:, i : i + 1]
         places = self.kernels.draw(scores, noise, self.draws.temperature)
         tokens = self.named(places) if of is None else of.gather(-1, places.unsqueeze(-1)).squeeze(-1)
-        return DraftProposals(tokens, self.kernels.top_chance(scores), scores, self.candidates if of is None else of)
+        return DraftProposals(tokens, self.kernels.top_probability(scores), scores, self.candidates if of is None else of)
 
     def named(self, places: Tensor) -> Tensor:
         """Return the tokens at ``places`` int64 [...] of the scores."""

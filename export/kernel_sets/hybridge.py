@@ -28,10 +28,10 @@ class HybridgeKernels(LlmKernels):
         HybridgeSelectiveScan(),
     )
 
-    def keep_state(self, state: Tensor, slots: Tensor, slot: Tensor, when: Tensor) -> None:
+    def save_slot(self, state: Tensor, slots: Tensor, slot: Tensor, when: Tensor) -> None:
         ops.keep_state(state, slots, slot, when)
 
-    def bring_back(self, slots: Tensor, state: Tensor, slot: Tensor, when: Tensor) -> None:
+    def load_slot(self, slots: Tensor, state: Tensor, slot: Tensor, when: Tensor) -> None:
         ops.bring_back(slots, state, slot, when)
 
     def clear(self, state: Tensor, when: Tensor) -> None:
@@ -67,7 +67,7 @@ class HybridgeKernels(LlmKernels):
     def draw(self, scores: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
         return ops.draw(scores, noise, temperature)
 
-    def top_chance(self, scores: Tensor) -> Tensor:
+    def top_probability(self, scores: Tensor) -> Tensor:
         return ops.top_chance(scores)
 
     def best_candidates(self, scores: Tensor, count: int) -> Tensor:

@@ -178,7 +178,7 @@ def hold_rope(model: nn.Module) -> None:
                 keep_first_angles(module, prefix)
 
 
-# Hidden states of chosen layers, put out beside the logits for drafters that read them.
+# Hidden states of chosen layers, returned beside the logits for drafters that read them.
 
 
 class Taps:

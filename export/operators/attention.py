@@ -168,7 +168,7 @@ define("permute", "Tensor x, int[] dims", permute, lambda x, dims: x.new_empty([
 
 
 def where(condition: Tensor, x: Tensor, other: Tensor) -> Tensor:
-    """Return x where condition (bool) holds, else other; x and other of the same dtype, all three broadcast."""
+    """Return x where condition (bool) holds, other elsewhere; x and other of the same dtype, all three broadcast."""
     return torch.where(condition, x, other)
 
 
@@ -189,7 +189,7 @@ def draw(scores: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
 
 def top_chance(scores: Tensor) -> Tensor:
     """Return float32 [1, N]: the largest of softmax(scores), scores [1, N, C]."""
-    return CoreKernels().top_chance(scores)
+    return CoreKernels().top_probability(scores)
 
 
 def best_candidates(scores: Tensor, count: int) -> Tensor:

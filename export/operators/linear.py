@@ -29,7 +29,7 @@ def round_activations(x: Tensor, groups: int) -> Tensor:
 
 
 def packed_linear(x: Tensor, packed: Tensor, scales: Tensor | None, bias: Tensor | None, rows: int, integer: bool) -> Tensor:
-    """Map x float32 [..., K] to [..., N]; ``integer`` rounds x to 8 bits by the weights' groups, else x stays (4w, 8w)."""
+    """Map x float32 [..., K] to [..., N]; ``integer`` rounds x to 8 bits by the weights' groups, otherwise x stays (4w, 8w)."""
     return product(x, packed, Factors(scales), bias, rows, integer)
 
 

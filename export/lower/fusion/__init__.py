@@ -1,6 +1,6 @@
 """Recognize in exported graphs what our kernels do in one pass, whatever model wrote it: one idea a file.
 
-A replacement is made only where the graph says exactly what the operator computes; anything else stays as it is.
+A replacement is made only if the graph says exactly what the operator computes; anything else stays as it is.
 """
 
 from __future__ import annotations

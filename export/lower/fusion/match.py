@@ -18,7 +18,7 @@ AnyNode: TypeAlias = Any
 """A ``torch.fx.Node``, whose arguments PyTorch types so widely that nothing can be read of them."""
 
 SLICE = (None, 0, None, None, 1)
-"""The arguments that a slice has where it does not say."""
+"""The default arguments of a slice."""
 
 WRITTEN = "written"
 """The mark of ``mark_written``."""
@@ -93,7 +93,7 @@ def either_way(node: Any, target: Any) -> Iterator[tuple[AnyNode, AnyNode]]:
 
 
 def only_user(node: AnyNode) -> AnyNode:
-    """Return the one node that uses ``node``; None where there are none or several."""
+    """Return the one node that uses ``node``; None if there are none or several."""
     return next(iter(node.users)) if len(node.users) == 1 else None
 
 

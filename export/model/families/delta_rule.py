@@ -72,7 +72,7 @@ class PackedGatedDeltaNet(GatedDeltaNet):
 
 
 class OlmoGatedDeltaNet(GatedDeltaNet):
-    """Everything projected apart, other names, and beta up to 2 where the state may turn its sign.
+    """OLMo Hybrid: separate projections, other names, and beta up to 2 if the state may change its sign.
 
     Source: transformers 5.23 ``OlmoHybridGatedDeltaNet``.
     """

@@ -41,7 +41,7 @@ def nothing(model: PreTrainedModel, cache: HybridCache) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Adaptation:
-    """mixers: which attribute of a decoder layer (dots reach deeper) is replaced by which mixer, where the layer has it.
+    """mixers: which attribute of a decoder layer (dots reach deeper) is replaced by which mixer, if the layer has it.
 
     prepare: what else must change in the model, once, after the mixers are in place.
     """
@@ -74,7 +74,7 @@ class StatefulMixer(nn.Module):
         return self.state.cache
 
     def cache_layer(self, kind: type[Layer], name: str = "") -> Layer:
-        """Return the cache layer of this mixer's decoder layer; ``name`` says which where it has several."""
+        """Return the cache layer of this mixer's decoder layer; ``name`` selects one if it has several."""
         return self.cache.part(self.original.layer_idx, kind, name)  # type: ignore[arg-type]
 
 
