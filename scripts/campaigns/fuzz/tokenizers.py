@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
+from campaigns.fuzz.driver import Input
 from campaigns.fuzz.kernels import OPTIONS, SANITIZERS
 from campaigns.fuzz.mutations import changed_text
-from campaigns.fuzz.driver import Input
 from hybridge.runtime.core import library
 from hybridge.runtime.kernels import compiling
 
