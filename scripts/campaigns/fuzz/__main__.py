@@ -20,7 +20,7 @@ BASELINE = "x86-64" if platform.machine() == "x86_64" else "armv8-a"  # a proces
 TARGETS: Mapping[str, Callable[[], Target]] = {
     "kernels": Kernels,
     "kernels-baseline": lambda: Kernels("kernels-baseline", BASELINE),
-    "tokenizers": Tokenizers,
+    "native-tokenizers": Tokenizers,
     **{each.name: partial(replace, each) for each in files.TARGETS},
 }
 

@@ -23,7 +23,7 @@ FLAGS = ("-O1", "-g1", f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", 
 class Tokenizers:
     """See ``Target``: each published kind of tokenizer, its file changed nine times of ten."""
 
-    name = "tokenizers"
+    name = "native-tokenizers"
 
     def __init__(self) -> None:
         self._program: Path | None = None
