@@ -70,7 +70,7 @@ def test_what_is_built_is_not_built_again(monkeypatch: pytest.MonkeyPatch) -> No
     def run(command: Sequence[str], folder: Path) -> None:
         raise AssertionError(command)
 
-    monkeypatch.setattr(library, "_run", run)
+    monkeypatch.setattr(compiling, "errors_of", run)
     assert library.build() == library.path()
 
 

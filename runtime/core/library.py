@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import os
 from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from hybridge.cache.errors import (
@@ -167,14 +165,11 @@ def _compile(library: Path) -> None:
     units = [[*own, str(source)] for source in sources()]
     units += [[_compiler(), *C_FLAGS, f"-I{source.parent}", str(source)] for source in sources("c")]
     objects = [str(library.with_name(f"{number}.o")) for number in range(len(units))]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        commands = [[*unit, "-c", "-o", made] for unit, made in zip(units, objects, strict=True)]
-        failures = pool.map(lambda each: compiling.errors_of(each, library.parent), commands)
-        errors = next(filter(None, failures), None)
+    commands = [[*unit, "-c", "-o", made] for unit, made in zip(units, objects, strict=True)]
     exports = HERE.keep_functions.format(folder=SOURCES)
     links = compiling.plugin_flags(*pinned.OPERATORS_AND_BACKENDS)
     link = [_compiler(), "-shared", *objects, exports, "-o", str(library), *links]
-    if errors := errors or compiling.errors_of(link, library.parent):
+    if errors := compiling.compile_all(commands, library.parent) or compiling.errors_of(link, library.parent):
         raise NativeError(f"the native core does not compile {errors}")
 
 

@@ -92,16 +92,8 @@ class Tokenizer:
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
         """Return the text of tokens; ids that nothing has are left out."""
         given = np.fromiter(ids, np.int64)
-        capacity, size = 16 * len(given) + 64, c_size_t()
-        while True:
-            text = ctypes.create_string_buffer(capacity)
-            run(
-                *("tokenizer_decode", self.handle, given.ctypes.data_as(Tokens), len(given), skip_special_tokens),
-                *(text, capacity, byref(size)),
-            )
-            if size.value <= capacity:
-                return text.raw[: size.value].decode("utf-8")
-            capacity = size.value
+        arguments = (given.ctypes.data_as(Tokens), len(given), skip_special_tokens)
+        return self._text("tokenizer_decode", *arguments, capacity=16 * len(given) + 64)
 
     def token_to_id(self, token: str) -> int | None:
         """Return the id of a token by its text."""
@@ -111,10 +103,14 @@ class Tokenizer:
 
     def id_to_token(self, token: int) -> str:
         """Return the text of a token as the vocabulary has it; empty for an id that nothing has."""
-        capacity, size = 256, c_size_t()
+        return self._text("tokenizer_token", token, capacity=256)
+
+    def _text(self, call: str, *arguments: object, capacity: int) -> str:
+        """Return the text that a call writes, which is called again if it has more bytes than ``capacity``."""
+        size = c_size_t()
         while True:
             text = ctypes.create_string_buffer(capacity)
-            run("tokenizer_token", self.handle, token, text, capacity, byref(size))
+            run(call, self.handle, *arguments, text, capacity, byref(size))
             if size.value <= capacity:
                 return text.raw[: size.value].decode("utf-8")
             capacity = size.value

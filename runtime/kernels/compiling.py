@@ -11,7 +11,8 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -140,6 +141,12 @@ def errors_of(command: Sequence[str], folder: Path) -> str | None:
     environment = os.environ | {"TMPDIR": str(folder)}  # it is removed, whatever ends the compiler
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     return f"with {command[0]}:\n{done.stderr.strip()[-2000:]}" if done.returncode else None
+
+
+def compile_all(commands: Iterable[Sequence[str]], folder: Path) -> str | None:
+    """Run compilers side by side, one for each processor; returns what ``errors_of`` says of the first that fails."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return next(filter(None, pool.map(lambda each: errors_of(each, folder), commands)), None)
 
 
 def include_flags() -> list[str]:

@@ -14,7 +14,6 @@ import functools
 import logging
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -135,20 +134,20 @@ def _text(function: Any) -> str | None:
 def _compile(library: Path) -> None:
     # A warning is shown even if logging is not set up; a silent minute would be worse.
     LOG.warning("Compiling hybridge's kernels for each instruction set: once, about a minute")
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
 
-        def run_all(commands: Sequence[Sequence[str]]) -> None:
-            list(pool.map(lambda each: _run(each, library.parent), commands))
+    def run_all(commands: Sequence[Sequence[str]]) -> None:
+        if errors := compiling.compile_all(commands, library.parent):
+            raise KernelsError(f"the kernels do not compile {errors}")
 
-        command = [_compiler(), *FLAGS, *compiling.include_flags()]
-        # ExecuTorch's headers take longer than what the kernels do with them: they are read once for each instruction set.
-        headers = {each: str(library.with_name(f"{each.name}.h")) for each in instruction_sets()}
-        run_all([[*command, *each.flags, *_precompile(made)] for each, made in headers.items()])
-        units = [[*instruction_sets()[0].flags, str(source)] for source in dispatch_sources()]
-        units += [[*each.flags, "-include", made, str(source)] for each, made in headers.items() for source in sources()]
-        objects = [str(library.with_name(f"{number}.o")) for number in range(len(units))]
-        run_all([[*command, *unit, "-c", "-o", made] for unit, made in zip(units, objects, strict=True)])
-        run_all([[_compiler(), "-shared", *objects, "-o", str(library), *compiling.plugin_flags()]])
+    command = [_compiler(), *FLAGS, *compiling.include_flags()]
+    # ExecuTorch's headers take longer than what the kernels do with them: they are read once for each instruction set.
+    headers = {each: str(library.with_name(f"{each.name}.h")) for each in instruction_sets()}
+    run_all([[*command, *each.flags, *_precompile(made)] for each, made in headers.items()])
+    units = [[*instruction_sets()[0].flags, str(source)] for source in dispatch_sources()]
+    units += [[*each.flags, "-include", made, str(source)] for each, made in headers.items() for source in sources()]
+    objects = [str(library.with_name(f"{number}.o")) for number in range(len(units))]
+    run_all([[*command, *unit, "-c", "-o", made] for unit, made in zip(units, objects, strict=True)])
+    run_all([[_compiler(), "-shared", *objects, "-o", str(library), *compiling.plugin_flags()]])
 
 
 def _compiler() -> str:
@@ -163,11 +162,6 @@ def _compiler() -> str:
 
 def _precompile(header: str) -> list[str]:
     return ["-x", "c++-header", str(FOLDER / "kernel.h"), "-o", f"{header}.gch"]
-
-
-def _run(command: Sequence[str], folder: Path) -> None:
-    if errors := compiling.errors_of(command, folder):
-        raise KernelsError(f"the kernels do not compile {errors}")
 
 
 @functools.cache

@@ -34,13 +34,13 @@ def split(pattern: str) -> Any:
 
 
 def byte_level(*before: Any, **options: Any) -> Any:
-    """What GPT-2 and all that came of it end with."""
+    """Return a pre-tokenizer that ends with bytes, as GPT-2's and its successors' do."""
     last = P.ByteLevel(add_prefix_space=options.get("prefix", False), use_regex=options.get("regex", False))
     return P.Sequence([*before, last]) if before else last
 
 
 def template(tokenizer: Tokenizer) -> Any:
-    """Bos and eos around a text."""
+    """Return a post-processor that puts bos and eos around a text."""
     names = SPECIAL[:2]
     ids = [(name, tokenizer.token_to_id(name)) for name in names]
     return processors.TemplateProcessing(single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=ids)

@@ -1,17 +1,13 @@
-// The functions of hybridge.h about texts, over text/tokenizer.h. Nothing here needs the runtime.
-
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
+// The functions of hybridge.h about texts, over text/tokenizer.h.
 
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <hybridge/hybridge.h>
+#include <hybridge/open_file.h>
 
 #include "../text/tokenizer.h"
 #include "failure.h"
@@ -62,23 +58,6 @@ hybridge_status read(std::string_view json, hybridge_tokenizer* tokenizer) {
   }
 }
 
-// The bytes of a regular file: a pipe or a device is neither waited for nor read.
-bool read_file(const char* path, std::string& into) {
-  const int file = ::open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-  struct stat status {};
-  bool read = file >= 0 && ::fstat(file, &status) == 0 && S_ISREG(status.st_mode) &&
-              static_cast<size_t>(status.st_size) <= LARGEST_FILE;
-  if (read) into.resize(static_cast<size_t>(status.st_size));
-  for (size_t place = 0; read && place < into.size();) {
-    const ssize_t got = ::read(file, into.data() + place, into.size() - place);
-    if (got < 0 && errno == EINTR) continue;
-    read = got > 0;
-    place += read ? static_cast<size_t>(got) : 0;
-  }
-  if (file >= 0) ::close(file);
-  return read;
-}
-
 hybridge_status copy(std::string_view from, char* to, size_t capacity, size_t* size) {
   *size = from.size();
   std::copy_n(from.data(), std::min(capacity, from.size()), to);
@@ -111,8 +90,11 @@ extern "C" {
 hybridge_status hybridge_tokenizer_open(const char* path, hybridge_tokenizer* tokenizer) {
   if (path == nullptr || tokenizer == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return guarded([&] {
-    std::string json;
-    return read_file(path, json) ? read(json, tokenizer) : HYBRIDGE_FILE_ACCESS;
+    const auto file = hybridge::OpenFile::regular(path);
+    if (!file.ok() || static_cast<size_t>(file->status().st_size) > LARGEST_FILE) return HYBRIDGE_FILE_ACCESS;
+    std::string json(static_cast<size_t>(file->status().st_size), '\0');
+    if (!file->read_all({reinterpret_cast<uint8_t*>(json.data()), json.size()})) return HYBRIDGE_FILE_ACCESS;
+    return read(json, tokenizer);
   });
 }
 

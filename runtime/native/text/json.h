@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -24,7 +23,6 @@ class Json {
   bool is_string() const { return yyjson_is_str(value_); }
   bool is_array() const { return yyjson_is_arr(value_); }
   bool is_object() const { return yyjson_is_obj(value_); }
-  bool has(const char* key) const { return yyjson_obj_get(value_, key) != nullptr; }
   size_t size() const { return yyjson_get_len(value_); }
 
   Json operator[](const char* key) const { return {yyjson_obj_get(value_, key), name_ + "." + key}; }

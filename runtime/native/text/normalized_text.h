@@ -16,7 +16,6 @@ namespace hybridge::text {
 // A part of the original text, in bytes.
 struct Span {
   uint32_t begin, end;
-  bool operator==(const Span&) const = default;
 };
 
 // What becomes of the parts that a pattern splits a text at.

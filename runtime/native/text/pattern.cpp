@@ -129,8 +129,7 @@ Pattern::Pattern(const std::string& translated, std::string_view original) {
 Pattern Pattern::regex(std::string_view expression) { return Pattern(translate(expression), expression); }
 
 Pattern Pattern::literal(std::string_view text) {
-  Pattern pattern("", "");
-  pattern.code_ = nullptr;
+  Pattern pattern;
   pattern.literal_ = text;
   return pattern;
 }

@@ -32,7 +32,8 @@ class Pattern {
   bool matches(std::string_view text) const;
 
  private:
-  explicit Pattern(const std::string& translated, std::string_view original);
+  Pattern() = default;
+  Pattern(const std::string& translated, std::string_view original);
 
   std::shared_ptr<void> code_;
   std::string literal_;  // what a literal looks for; its code is null

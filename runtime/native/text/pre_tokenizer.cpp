@@ -60,9 +60,8 @@ std::unique_ptr<PreTokenizer> byte_level(const Json& json) {
 }
 
 std::unique_ptr<PreTokenizer> metaspace(const Json& json) {
-  return simple([of = Metaspace(json), blank = Pattern::literal(" "), mark = Pattern::literal(Metaspace(json).replacement)](
-                    NormalizedText word, Words& into
-                ) {
+  const Metaspace of(json);
+  return simple([of, blank = Pattern::literal(" "), mark = Pattern::literal(of.replacement)](NormalizedText word, Words& into) {
     word.replace(blank, of.replacement);
     const bool wanted = of.prepend == Metaspace::Prepend::Always || (of.prepend == Metaspace::Prepend::First && word.start() == 0);
     if (wanted && !word.text().starts_with(of.replacement)) word.prepend(of.replacement);

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import random
 import struct
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -74,11 +72,8 @@ def compiled() -> Path:
     def make(unfinished: Path) -> None:
         objects = [str(unfinished.with_name(f"{number}.o")) for number in range(len(units))]
         commands = [[*unit, "-c", "-o", made] for unit, made in zip(units, objects, strict=True)]
-        commands_of_link = [[compiler, f"-fsanitize={SANITIZERS}", *objects, "-o", str(unfinished)]]
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for step in (commands, commands_of_link):
-                for errors in pool.map(lambda each: compiling.errors_of(each, unfinished.parent), step):
-                    if errors:
-                        raise SystemExit(f"the tokenizer does not compile with sanitizers {errors}")
+        link = [compiler, f"-fsanitize={SANITIZERS}", *objects, "-o", str(unfinished)]
+        if errors := compiling.compile_all(commands, unfinished.parent) or compiling.errors_of(link, unfinished.parent):
+            raise SystemExit(f"the tokenizer does not compile with sanitizers {errors}")
 
     return compiling.built(program, make)
