@@ -1,37 +1,31 @@
 """Tokens a second of generations in Python over those of the C++ loop alone: the same texts and drafters, in turns.
 
-Python asks for a round at a time and yields each token; the C++ loop runs from the prompt to the end in one call. With --old,
-the Python engine of hybridge 0.2 takes its turns as well, in a process of its own. All generate greedily and must give the same
-tokens. Reading the prompt is part of the time.
+Python asks for a round at a time and yields each token; the C++ loop runs from the prompt to the end in one call. Both generate
+greedily and must give the same tokens. Reading the prompt is part of the time.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from ctypes import byref, c_int64
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 import hybridge
-from campaigns import ROOT, campaign
+from campaigns import campaign
 from hybridge.export.cli.embedded import code_prompts, export_embedded
 from hybridge.runtime import BlockDrafter, DraftModel, Model, PromptLookup, Session, open_artifact
 from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 from hybridge.runtime.core.interface import DrafterKind, GeneratedStruct, GenerationStruct, OnToken
 from hybridge.runtime.core.library import run
 
-OLD = "39341d9^"
-"""The last commit with an engine in Python."""
-PYTHON, CPP, OLDER = "Python", "C++", "0.2"
+PYTHON, CPP = "Python", "C++"
 
 Timed = tuple[list[int], float]
 """New tokens, and the seconds that they took. The C++ loop keeps the last token to itself."""
@@ -53,52 +47,19 @@ def main() -> int:
     parser.add_argument("--prompts", type=int, default=8, help="texts (default: 8)")
     parser.add_argument("--tokens", type=int, default=400, help="new tokens of each (default: 400)")
     parser.add_argument("--threads", type=int, default=1, help="cores of each engine (default: 1)")
-    parser.add_argument("--old", nargs="?", const=OLD, metavar="COMMIT", help=f"measure 0.2's engine, too (default: {OLD})")
     options = parser.parse_args()
     if min(options.prompts, options.tokens, options.threads) < 1 or options.threads > len(os.sched_getaffinity(0)):
         parser.error("give counts of 1 or more, and no more threads than cores")
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: options.threads])
     hybridge.set_threads(options.threads)
-    with tempfile.TemporaryDirectory(prefix="hybridge-native-speed-") as scratch, ExitStack() as stack:
+    with tempfile.TemporaryDirectory(prefix="hybridge-native-speed-") as scratch:
         folders = [Path(scratch) / name for name in ("target", "draft", "dspark")]
         export_embedded(*folders)
         prompts = code_prompts(tokenizer_of(open_artifact(folders[0])), options.prompts)
-        older = OlderEngine(stack, options.old, Path(scratch) / "old", folders, options.threads) if options.old else None
-        return report(list(ways(folders, older)), prompts, options.tokens)
+        return report(list(ways(folders)), prompts, options.tokens)
 
 
-class OlderEngine:
-    """The engine of an older commit, in a process that runs ``bench/engine_of_0_2.py`` over a copy of its files."""
-
-    def __init__(self, stack: ExitStack, commit: str, checkout: Path, folders: Sequence[Path], threads: int) -> None:
-        """The process ends with the stack."""
-        checkout.mkdir()
-        archive = subprocess.run(["git", "archive", commit], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
-        subprocess.run(["tar", "-x"], cwd=checkout, input=archive, check=True)
-        program = ROOT / "scripts" / "benchmarks" / "engine_of_0_2.py"
-        self.process = subprocess.Popen(
-            [sys.executable, program, str(threads), *map(str, folders)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=os.environ | {"PYTHONPATH": str(checkout / "src")},
-        )
-        stack.callback(self.process.communicate)
-
-    def engine(self, way: str) -> Engine:
-        """Return what generates there in a way."""
-
-        def generate(prompt: Sequence[int], count: int) -> Timed:
-            assert self.process.stdin is not None
-            assert self.process.stdout is not None
-            print(json.dumps([way, list(prompt), count]), file=self.process.stdin, flush=True)
-            tokens, seconds = json.loads(self.process.stdout.readline())
-            return tokens, seconds
-
-        return generate
-
-
-def ways(folders: Sequence[Path], older: OlderEngine | None = None) -> Iterator[Way]:
+def ways(folders: Sequence[Path]) -> Iterator[Way]:
     """Every drafter. The two engines have sessions of their own, which measure for themselves how long blocks pay."""
     target, small, dspark = (Model.open(open_artifact(folder)) for folder in folders)
     drafters = {
@@ -109,8 +70,7 @@ def ways(folders: Sequence[Path], older: OlderEngine | None = None) -> Iterator[
         "DSpark": (dspark, BlockDrafter(dspark)),
     }
     for name, (model, drafter) in drafters.items():
-        engines = {PYTHON: in_python(Session(model), drafter), CPP: in_cpp(Session(model), drafter)}
-        yield Way(name, engines | ({OLDER: older.engine(name)} if older else {}))
+        yield Way(name, {PYTHON: in_python(Session(model), drafter), CPP: in_cpp(Session(model), drafter)})
 
 
 Core = PromptLookup | BlockDrafter | DraftModel | None

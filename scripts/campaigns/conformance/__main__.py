@@ -163,9 +163,8 @@ def share(case: Case) -> Iterator[str]:
 
 def run(case: Case, operations: int, sources: str) -> dict[str, Any]:
     """Run a case in its own process, and keep what came of it."""
-    module = f"campaigns.conformance.{'drafter_case' if case.drafter else 'case'}"
     asked = [*share(case), case.drafter] if case.drafter else [str(operations)]
-    command = [sys.executable, "-m", module, case.family, str(case.variant), case.kernels, *asked]
+    command = [sys.executable, "-m", "campaigns.conformance.case", case.family, str(case.variant), case.kernels, *asked]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HYBRIDGE_ISA": case.isa}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     lines = done.stdout.strip().splitlines()

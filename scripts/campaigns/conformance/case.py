@@ -1,18 +1,40 @@
-"""One case of ``scripts/trust conformance``: FAMILY VARIANT KERNELS OPERATIONS; prints its result as one line of JSON."""
+"""Run one case of conformance in this process and print its result as a line of JSON.
+
+FAMILY VARIANT KERNELS OPERATIONS compares random programs with the eager model. FAMILY VARIANT KERNELS BLOCKS TOKENS DRAFTER
+compares a drafter's proposals with a reference, and its texts with plain ones.
+"""
 
 from __future__ import annotations
 
 import json
+import random
 import sys
 import tempfile
 import time
 import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from assistant_reference import AssistantReference, assistant_config
+from drafter_programs import Definition, compare_blocks, definition_of
+from drafter_twins import (
+    EagleTwin,
+    Twin,
+    dflash2_config,
+    dflash_config,
+    dspark_config,
+    eagle_config,
+    eagle_tensors,
+    random_tensors,
+    save_drafter,
+)  # fmt: skip
+from mtp_reference import save_mtp
 from tiny import count_nodes, save_lively_checkpoint, tiny_config
 
+from hybridge.export.api import export_model
 from hybridge.export.check.oracle import load_oracle
 from hybridge.export.check.validate import OPERATIONS_PER_PROGRAM, validate
 from hybridge.export.progress import ExportProgress
@@ -21,7 +43,8 @@ from hybridge.export.write.methods import State, build_cache, build_methods
 from hybridge.export.write.pte import PteWriter
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.drafters import BlockDrafter
+from hybridge.runtime.core.session import Logits, Session
 
 SIZES = {"max_seq_len": 67, "prefill_chunk": 17, "verify_len": 5, "snapshot_slots": 2}
 
@@ -75,8 +98,144 @@ def failure(report: dict[str, Any]) -> str:
     )
 
 
+DRAFTED_SIZES = {"max_seq_len": 67, "prefill_chunk": 17, "verify_len": 6, "snapshot_slots": 2}
+LAYERS = ["sliding_attention", "full_attention"]
+KINDS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "dflash": lambda target: dflash_config(target, LAYERS, [1, 0]),
+    "dflash2": lambda target: dflash2_config(target, LAYERS, [0, 1]),
+    "dspark": lambda target: dspark_config(target, LAYERS, [0, 1]),
+    "eagle3": lambda target: eagle_config(target, target.vocab_size // 2),
+}
+MTP_LAYERS: dict[str, dict[str, Any]] = {
+    "bailing_hybrid": {"num_mtp_layers": 2},
+    "inkling_text": {"num_mtp_layers": 4, "mtp_local_layer_ids": [0, 2], "chain_hidden_post_norm": True},
+}
+TIE = 1e-6
+"""Of the largest logit: blocks of different lengths sum in different orders, and differ by a few roundings of float32."""
+BLOCK_OPERATIONS, LONGEST_PROMPT, NEW_TOKENS = 40, 20, 30
+
+
+def of_drafter(family: str, variant: int, kernels: str, blocks: int, tokens: int, kind: str) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        definition = MADE.get(kind, with_drafter)(folder, family, variant, kernels, kind)
+        session = Session.load(folder / "artifact")
+        compared = seed = 0
+        while compared < blocks:
+            compared, seed = compared + compare_blocks(session, definition, seed, BLOCK_OPERATIONS), seed + 1
+        same, ties = tokens_as_plain(session, tokens)
+        return {"passed": True, "blocks": compared, "tokens": same, "ties": ties}
+
+
+def with_drafter(folder: Path, family: str, variant: int, kernels: str, kind: str) -> Definition:
+    """Export a target with a drafter of its own folder; what this has to propose."""
+    target = tiny_config(family, variant)
+    save_lively_checkpoint(folder / "target", target, seed=variant)
+    config = KINDS[kind](target)
+    tensors = eagle_tensors(config, 2) if kind == "eagle3" else random_tensors(config)
+    save_drafter(folder / "drafter", config, tensors)
+    options = ExportOptions(**DRAFTED_SIZES, draft_blocks=(2, 4, 6), kernels=kernels)  # type: ignore[arg-type]
+    export_model(folder / "target", folder / "artifact", options, drafter=folder / "drafter")
+    model = load_checkpoint(folder / "target").model
+    embedding, head = (each.weight.detach() for each in (model.get_input_embeddings(), model.get_output_embeddings()))
+    twin = EagleTwin(config, tensors, embedding) if kind == "eagle3" else Twin(config, tensors, embedding, head)
+    return definition_of(twin, model)
+
+
+def with_mtp(folder: Path, family: str, variant: int, kernels: str, kind: str) -> Definition:
+    """Export a target with layers of multi-token prediction in its own checkpoint; what these have to propose."""
+    reference = save_mtp(folder / "target", tiny_config(family, variant, **MTP_LAYERS.get(family, {})), seed=variant)
+    options = ExportOptions(**DRAFTED_SIZES, mtp=True, draft_len=3, tap_layers=(-1,), kernels=kernels)  # type: ignore[arg-type]
+    export_model(folder / "target", folder / "artifact", options)
+    return reference.chain
+
+
+def with_assistant(folder: Path, family: str, variant: int, kernels: str, kind: str) -> Definition:
+    """Export a target with an assistant; what this has to propose."""
+    target = tiny_config(family, variant)
+    save_lively_checkpoint(folder / "target", target, seed=variant)
+    reference = AssistantReference(assistant_config(target))
+    options = ExportOptions(**DRAFTED_SIZES, draft_blocks=(2, 4, 6), kernels=kernels)  # type: ignore[arg-type]
+    export_model(folder / "target", folder / "artifact", options, drafter=reference.save(folder / "drafter"))
+    return reference.definition(load_checkpoint(folder / "target").model)
+
+
+MADE = {"mtp": with_mtp, "gemma4_assistant": with_assistant}
+"""What exports a target with a drafter of a kind, where it is not ``with_drafter``."""
+
+
+class Agreeing:
+    """A constraint that lets a drafter be right: each draft token becomes the only one that may come, with a chance.
+
+    Random weights guess almost nothing right, and so blocks are accepted to every length. Another generation with the same
+    ``decided`` has the same choice at each place.
+    """
+
+    def __init__(self, decided: dict[int, int], chance: float, rng: random.Random) -> None:
+        self.decided, self.chance, self.rng = decided, chance, rng
+        self.place = 0
+
+    def mask(self, logits: Logits) -> None:
+        """Leave the token that was decided on, if one was."""
+        if (token := self.decided.get(self.place)) is not None:
+            logits[np.arange(len(logits)) != token] = -np.inf
+
+    def take(self, token: int) -> None:
+        """Go to the next place."""
+        self.place += 1
+
+    def forced(self) -> list[int]:
+        """Return nothing: the drafter is asked."""
+        return []
+
+    def fitting(self, tokens: Sequence[int]) -> int:
+        """Decide on the places of draft tokens, none of which has been masked yet; all of them may be verified."""
+        for place, token in enumerate(tokens, self.place):
+            self.decided.pop(place, None)
+            if self.rng.random() < self.chance:
+                self.decided[place] = token
+        return len(tokens)
+
+
+def tokens_as_plain(session: Session, wanted: int) -> tuple[int, int]:
+    """Return how many tokens were the same with the drafter, at least ``wanted``, and how many texts parted at a tie.
+
+    Raises AssertionError where a text parted elsewhere.
+    """
+    assert session.manifest.drafter is not None
+    rng, count, ties = random.Random(0), 0, 0
+    while count < wanted:
+        prompt = [rng.randrange(session.vocab_size) for _ in range(rng.randint(1, LONGEST_PROMPT))]
+        for block in session.manifest.drafter.blocks:
+            agreeing = Agreeing({}, rng.choice((0.0, 0.5, 0.9)), rng)
+            drafted = generated(session, prompt, agreeing, drafter=BlockDrafter(session), block_length=block)
+            plain = generated(session, prompt, Agreeing(agreeing.decided, 0.0, rng))
+            same = next((i for i, pair in enumerate(zip(plain, drafted, strict=True)) if len({*pair}) > 1), len(plain))
+            if same < len(plain):
+                check_tie(session, [*prompt, *plain[:same]], plain[same], drafted[same])
+                ties += 1
+            count += same
+    return count, ties
+
+
+def generated(session: Session, prompt: Sequence[int], constraint: Agreeing, **how: Any) -> list[int]:
+    """Return the tokens after a prompt."""
+    session.reset()
+    return list(session.generate(prompt, max_new_tokens=NEW_TOKENS, constraint=constraint, eos_ids=(), **how))
+
+
+def check_tie(session: Session, text: Sequence[int], *tokens: int) -> None:
+    """Raises AssertionError unless the logits of two tokens after a text differ by no more than rounding makes of either."""
+    session.reset()
+    logits = session.prefill(text)
+    between = abs(float(logits[tokens[0]] - logits[tokens[1]]))
+    assert between <= TIE * float(np.abs(logits).max()), f"tokens {tokens} after {len(text)} tokens are {between:.1e} apart"
+
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    family, variant, kernels, operations = sys.argv[1:]
-    print(json.dumps(main(family, int(variant), kernels, int(operations))))
+    family, variant, kernels, *counts = sys.argv[1:]
+    numbers, kind = map(int, filter(str.isdecimal, counts)), counts[2:]
+    run = of_drafter if kind else main
+    print(json.dumps(run(family, int(variant), kernels, *numbers, *kind)))
