@@ -12,8 +12,7 @@ import pytest
 import torch
 from campaigns.bench import driver, export_cost, peers, prepare, results, shapes, worker
 from campaigns.bench.driver import Client, EngineError
-from campaigns.bench.results import Row, Run, Samples
-from campaigns.bench.variants import BASELINES, VARIANTS, Bits, Variant
+from campaigns.bench.results import BASELINES, VARIANTS, Bits, Row, Run, Samples, Variant
 from campaigns.bench.worker import tokens
 from tiny import lively
 from transformers import AutoModelForCausalLM

@@ -11,9 +11,8 @@ from campaigns import ROOT, campaign
 from campaigns.bench import export_cost, peers, prepare, results, speculation
 from campaigns.bench.drafter_shapes import DRAFTERS
 from campaigns.bench.driver import Bandwidth, Contestant, Limits, measure_group
-from campaigns.bench.results import Row, Run
+from campaigns.bench.results import GROUPS, VARIANTS, Row, Run, Variant
 from campaigns.bench.shapes import SHAPES, sizes_of, write_checkpoint
-from campaigns.bench.variants import GROUPS, VARIANTS, Variant
 from hybridge.runtime.platforms import processor_name
 
 NAMES = [variant.name for variant in VARIANTS]

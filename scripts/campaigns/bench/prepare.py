@@ -12,9 +12,8 @@ from typing import Any
 from campaigns import ROOT
 from campaigns.bench import export_cost, peers
 from campaigns.bench.driver import Client, Contestant, EngineError
-from campaigns.bench.results import Row
+from campaigns.bench.results import PREFILL_CHUNK, Row, Variant
 from campaigns.bench.shapes import Sizes, vocabulary
-from campaigns.bench.variants import PREFILL_CHUNK, Variant
 from campaigns.bench.worker import ROOM
 
 LOAD_LIMIT, PTE_LIMIT = 900.0, 600.0

@@ -22,9 +22,8 @@ import hybridge
 from campaigns.bench import export_cost, prepare
 from campaigns.bench.drafter_shapes import DRAFTERS, write_drafter
 from campaigns.bench.driver import ARGUMENTS, Contestant, EngineError, Limits
-from campaigns.bench.results import Measure, Row
+from campaigns.bench.results import VARIANTS, Measure, Row
 from campaigns.bench.shapes import SHAPES, write_checkpoint
-from campaigns.bench.variants import VARIANTS
 from campaigns.bench.worker import VERIFY
 from hybridge.runtime import (
     Artifact,

@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from campaigns import ROOT
 from hybridge.export.check.evaluate import Comparison
 from hybridge.export.texts import logits_of
 from hybridge.runtime.core.session import Session
 
-CAMPAIGNS = ROOT / "scripts" / "campaigns"
+PEER = Path(__file__).with_name("llama_peer.py")
 REQUANTIZED = ("Q4_0", "Q4_K_M", "Q8_0")
 HEAD = (
     "| | bytes | of the file | KL from llama.cpp on the file, nats | same best token | perplexity |\n|---|---|---|---|---|---|"
@@ -67,10 +66,10 @@ def rows(reference: Reference, artifacts: Mapping[str, Path], work: Path) -> Ite
 def llama_logits(python: Path, gguf: Path, tokens: list[int]) -> Tensor:
     """Return llama.cpp's logits [T, V] after each token, from an empty state."""
     asked, answered = gguf.with_suffix(".tokens.npy"), gguf.with_suffix(".logits.npy")
-    np.save(asked, np.array([tokens]))
+    np.save(asked, np.array(tokens))
     try:
-        subprocess.run([python, CAMPAIGNS / "bench" / "llama_logits.py", gguf, asked, answered], check=True)
-        return torch.from_numpy(np.load(answered)[0])
+        peer(python, "logits", gguf, asked, answered)
+        return torch.from_numpy(np.load(answered))
     finally:
         for file in (asked, answered):
             file.unlink(missing_ok=True)
@@ -78,5 +77,5 @@ def llama_logits(python: Path, gguf: Path, tokens: list[int]) -> Tensor:
 
 def peer(python: Path, *words: object) -> None:
     """Run ``llama_peer.py``. Raises CalledProcessError with what it said."""
-    command = [str(word) for word in (python, CAMPAIGNS / "real_models" / "llama_peer.py", *words)]
+    command = [str(word) for word in (python, PEER, *words)]
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
