@@ -21,6 +21,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import hybridge.export.write.pte  # noqa: F401
 
+from checkout import CHECKOUT
 from command_line import Outcome, Run, exit_code, outcome
 from store import exported as stored
 from tiny import save_checkpoint, save_tokenizer, tiny_config
@@ -33,8 +34,8 @@ pytest_plugins = ["selection"]
 
 # Examples that failed once are committed in hypothesis-examples and tried first ever after. Hypothesis forgets an example that
 # passes, so that folder is read only; a new failure is kept in .hypothesis, to be copied there with the repair.
-COMMITTED = DirectoryBasedExampleDatabase(Path(__file__).parent / "hypothesis-examples")
-FOUND_HERE = DirectoryBasedExampleDatabase(Path(__file__).parents[1] / ".hypothesis" / "examples")
+COMMITTED = DirectoryBasedExampleDatabase(CHECKOUT / "tests" / "hypothesis-examples")
+FOUND_HERE = DirectoryBasedExampleDatabase(CHECKOUT / ".hypothesis" / "examples")
 EXAMPLES = MultiplexedDatabase(FOUND_HERE, ReadOnlyDatabase(COMMITTED))
 settings.register_profile(
     "hybridge",

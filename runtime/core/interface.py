@@ -1,4 +1,7 @@
-"""``hybridge.h`` for ctypes: its numbers, structures and functions, which tests/test_core_interface.py compares with it."""
+"""``hybridge.h`` for ctypes: its numbers, structures and functions.
+
+tests/runtime/core/test_core_interface.py compares them with the header.
+"""
 
 from __future__ import annotations
 

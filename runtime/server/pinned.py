@@ -1,7 +1,8 @@
 """Name uvicorn 0.54's protocol over h11, as a class to build on: only its name as a setting is documented.
 
 ``runtime/server/connections.py`` reads its ``cycle`` (none before a head), ``connections``, ``client``, ``loop`` and
-``transport``, and overrides asyncio's callbacks and ``on_response_complete``; tests/test_pins_of_server.py has them.
+``transport``, and overrides asyncio's callbacks and ``on_response_complete``; tests/runtime/server/test_pins_of_server.py
+has them.
 """
 
 from __future__ import annotations

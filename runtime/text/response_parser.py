@@ -1,7 +1,7 @@
 """Parse an answer by a response template, which says what opens and closes each field of a message.
 
 A tokenizer's ``response_template`` is transformers' format (``transformers.utils.chat_parsing``); this reads it without
-transformers, in pieces, and gives the same events (tests/test_response_parser.py compares them).
+transformers, in pieces, and gives the same events (tests/runtime/text/test_response_parser.py compares them).
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ class Campaign:
         return os.environ | ({"OMP_NUM_THREADS": "1"} if self.one_thread else {})
 
 
-MUTANTS = "--share 0.8 hybridge.cache.block tests/test_block.py"
-INTERRUPTS = "tests/test_interrupts.py tests/test_pool.py"
+MUTANTS = "--share 0.8 hybridge.cache.block tests/cache/test_block.py"
+INTERRUPTS = "tests/runtime/core/test_interrupts.py tests/runtime/kernels/test_pool.py"
 CAMPAIGNS: Mapping[str, Campaign] = {
     "soak": Campaign(
         "random operations on real artifacts, compared with the eager model", "attacks",

@@ -15,12 +15,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import torch
+from checkout import CHECKOUT
 from torch import Tensor
 
 from hybridge.runtime.kernels import compiling, library
 from hybridge.runtime.kernels.compiling import TABLE, instruction_sets
 
-STUB, PROGRAM = Path(__file__).parents[1] / "cross", "kernels"
+STUB, PROGRAM = CHECKOUT / "tests" / "cross", "kernels"
 DTYPES = {
     torch.uint8: 0,
     torch.int8: 1,

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
+from checkout import CHECKOUT
 from markdown_it import MarkdownIt
 
 from hybridge.__main__ import app
 
-ROOT = Path(__file__).parents[2]
 TOP = ("cache", "export", "runtime", "docs", "tests", "scripts", "src", "examples", ".ci")
 PATH = re.compile(rf"(?<![\w./<-])(?:{'|'.join(map(re.escape, TOP))})/[\w./*-]*")
 OPTION = re.compile(r"--[a-z][a-z0-9-]*(?==|$)")
@@ -51,7 +51,7 @@ class Document:
         paths = {match[0].rstrip(".,") for text in texts for match in PATH.finditer(text)}
         lines = [line for text in texts for line in text.splitlines()]
         return sorted(
-            {f"no file {path}" for path in paths if not any(ROOT.glob(path))}
+            {f"no file {path}" for path in paths if not any(CHECKOUT.glob(path))}
             | {fault for line in lines for fault in command_faults(line)}
             | {f"no name {code}" for code in self.codes if (match := NAME.fullmatch(code)) and not _exists(match[1], examples)}
         )
@@ -88,7 +88,7 @@ def _exists(name: str, examples: str) -> bool:
 @cache
 def words_of_sources() -> frozenset[str]:
     """Return all words of the sources, with `_` for `-`, and the names of files."""
-    files = [path for top in TOP if top not in ("docs", "tests") for path in (ROOT / top).rglob("*") if path.is_file()]
+    files = [path for top in TOP if top not in ("docs", "tests") for path in (CHECKOUT / top).rglob("*") if path.is_file()]
     texts = (
         path.read_text(encoding="utf-8", errors="ignore").replace("-", "_") for path in files if path.suffix != ".safetensors"
     )

@@ -11,15 +11,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+from checkout import CHECKOUT
 from filelock import FileLock
-from store import FOLDER, ROOT
+from store import FOLDER
 
 from hybridge.runtime.core import library
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.kernels import library as kernel_library
 from hybridge.runtime.pinned import MACROS, OPERATORS_AND_BACKENDS, include_folders
 
-PROJECT = ROOT / "tests" / "native"
+PROJECT = CHECKOUT / "tests" / "native"
 
 
 def native_program(name: str) -> Path:
@@ -39,7 +40,7 @@ def build_programs(*words: str) -> Path:
         "CMAKE_CXX_COMPILER": [compiling.compiler() or "g++"],
     }
     configure = [str(cmake), "-S", str(PROJECT), *(f"-D{key}={';'.join(values)}" for key, values in lists.items())]
-    of = f"{ROOT} {lists['CMAKE_CXX_COMPILER']}"  # CMake keeps nothing of a folder that had another compiler
+    of = f"{CHECKOUT} {lists['CMAKE_CXX_COMPILER']}"  # CMake keeps nothing of a folder that had another compiler
     build = FOLDER / "native" / hashlib.sha256(of.encode()).hexdigest()[:16]
     build.mkdir(parents=True, exist_ok=True)
     configured = build / "configured"

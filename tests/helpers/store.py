@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import grimp
+from checkout import CHECKOUT
 from filelock import FileLock
 
 from hybridge.runtime.artifacts.options import ExportOptions
 
-ROOT = Path(__file__).parents[2]
 FOLDER = Path(os.environ.get("HYBRIDGE_TEST_STORE", Path.home() / ".cache" / "hybridge-tests"))
 GENERATIONS = 4
 """Versions of the code whose artifacts are kept; those of the others go."""
@@ -103,14 +103,14 @@ def exporting_code() -> str:
             continue
         modules.add(module)
         left += graph.find_modules_directly_imported_by(module)
-    files = [ROOT / "requirements.lock", *map(_source, sorted(modules))]
+    files = [CHECKOUT / "requirements.lock", *map(_source, sorted(modules))]
     digest = _digest([sys.version.encode(), platform.machine().encode(), *(path.read_bytes() for path in files)])
     _forget_older(digest)
     return digest
 
 
 def _source(module: str) -> Path:
-    path = ROOT.joinpath(*module.split(".")[1:])
+    path = CHECKOUT.joinpath(*module.split(".")[1:])
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from c_functions import functions_for_apps
+from checkout import CHECKOUT
 
 from hybridge.runtime.core.library import SOURCES as NATIVE
 from hybridge.runtime.kernels import library
 from hybridge.runtime.pinned import executorch
 
-CHECKOUT = Path(__file__).parents[1]
 PACKAGE = CHECKOUT / "examples/swift"
 MANIFEST = (PACKAGE / "Package.swift").read_text(encoding="utf-8")
 SOURCES = PACKAGE / "Sources"

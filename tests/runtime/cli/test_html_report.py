@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from browser import BROWSER, HOSTILE, browser
+from checkout import OLDER_ARTIFACT
 from served import BABBLE, BYTES, babble
 from typer.testing import CliRunner
 
@@ -26,7 +27,6 @@ from hybridge.runtime.core.programs import TextProgram
 from hybridge.runtime.core.statistics import PHASES, Draft, Round, Trace
 from hybridge.runtime.html_report import Section, Speed, artifact_sections, run_sections, speed_sections, validation_sections
 
-ARTIFACT = Path(__file__).parent / "artifacts" / "executorch-1.4.1"
 Traced = tuple[list[int], Trace, list[Draft]]
 
 
@@ -62,7 +62,7 @@ def inspected(manifest: Manifest) -> list[Section]:
 
 
 def test_the_page_of_an_artifact_shows_its_layers_methods_and_files(tmp_path: Path) -> None:
-    manifest = read_manifest(ARTIFACT)
+    manifest = read_manifest(OLDER_ARTIFACT)
     shown = [*manifest.files, *manifest.operators, *map(manifest.program_method, manifest.methods), manifest.model_type]
     for i, layer in enumerate(manifest.layers):
         shown += [f"{layer.kind} {i}", f"{layer.state_bytes:,} + {layer.rollback_bytes:,} + {layer.slot_bytes:,}"]
@@ -79,7 +79,7 @@ def test_a_hostile_manifest_stays_text(tmp_path: Path) -> None:
 
 
 def hostile_manifest() -> Manifest:
-    manifest, tensor = read_manifest(ARTIFACT), TensorEntry(shape=[1], dtype=HOSTILE)
+    manifest, tensor = read_manifest(OLDER_ARTIFACT), TensorEntry(shape=[1], dtype=HOSTILE)
     layer = LayerEntry(kind=HOSTILE, buffers={HOSTILE: tensor}, state_bytes=1, rollback_bytes=2, slot_bytes=3)
     layers = [layer, layer.model_copy(update={"kind": "$x^2$ <b> \0\n_"})]
     method = MethodEntry(inputs=[tensor], outputs=[tensor], operators=[HOSTILE], delegates={HOSTILE: 1})
@@ -171,10 +171,10 @@ def test_a_page_that_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> 
 
 
 def test_inspect_writes_its_page(tmp_path: Path) -> None:
-    assert CliRunner().invoke(app, ["inspect", str(ARTIFACT), "--html", str(tmp_path / "page.html")]).output == ""
+    assert CliRunner().invoke(app, ["inspect", str(OLDER_ARTIFACT), "--html", str(tmp_path / "page.html")]).output == ""
     assert "<h1>executorch-1.4.1</h1>" in (tmp_path / "page.html").read_text()
     for words, error in (((), "it is a folder"), (("--device",), "leave --profile and --device out")):
-        done = CliRunner().invoke(app, ["bench" if words else "inspect", str(ARTIFACT), "--html", str(tmp_path), *words])
+        done = CliRunner().invoke(app, ["bench" if words else "inspect", str(OLDER_ARTIFACT), "--html", str(tmp_path), *words])
         assert error in str(done.exception)
 
 

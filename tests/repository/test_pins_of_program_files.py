@@ -10,6 +10,7 @@ from pathlib import Path
 
 import operator_table
 import pytest
+from checkout import OLDER_ARTIFACT
 from forgery import forge
 
 from hybridge.cache.errors import ArtifactError
@@ -21,16 +22,14 @@ from hybridge.runtime.artifacts.manifest import PROGRAM
 from hybridge.runtime.artifacts.plan_check import HEAD_BYTES, check_plans, plan_bytes
 from hybridge.runtime.artifacts.program_check import STATE, buffer_names
 
-EXPORTED = Path(__file__).parent / "artifacts/executorch-1.4.1/model.pte"
-
 
 def test_the_names_of_the_state_are_where_we_read_them() -> None:
     """By ExecuTorch's own reader."""
-    values = ProgramFile(EXPORTED).plans["hybridge_decode"].values
+    values = ProgramFile(OLDER_ARTIFACT / "model.pte").plans["hybridge_decode"].values
     tensors = [each.val for each in values if isinstance(each.val, program_format.Tensor)]
     names = [each.extra_tensor_info.fully_qualified_name for each in tensors if each.extra_tensor_info]
     state = [name.removeprefix(STATE) for name in names if name and name.startswith(STATE)]
-    session = Session.load(EXPORTED.parent)
+    session = Session.load(OLDER_ARTIFACT)
     assert list(session.state()) == state == buffer_names(session.manifest)
 
 
@@ -92,9 +91,9 @@ def test_a_kernel_takes_the_arguments_of_its_schema() -> None:
 
 
 def test_a_damaged_plan_is_refused_or_read(tmp_path: Path) -> None:
-    rng, data = random.Random(0), EXPORTED.read_bytes()
+    rng, data = random.Random(0), (OLDER_ARTIFACT / "model.pte").read_bytes()
     size = plan_bytes(data[:HEAD_BYTES])
-    folder = Path(shutil.copytree(EXPORTED.parent, tmp_path / "artifact"))
+    folder = Path(shutil.copytree(OLDER_ARTIFACT, tmp_path / "artifact"))
 
     def check(changed: bytes) -> None:
         (folder / PROGRAM).write_bytes(changed)

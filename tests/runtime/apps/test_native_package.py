@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from checkout import CHECKOUT
 from documents import Document
 from native_programs import app_links, native_program
 from store import demo_folder
@@ -23,7 +24,6 @@ from hybridge.runtime.core.library import SOURCES
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.pinned import MACROS, executorch
 
-CHECKOUT = Path(__file__).parents[1]
 EXAMPLE = CHECKOUT / "examples/native"
 STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
 ONE_SET = "-DHYBRIDGE_INSTRUCTION_SETS=plain"  # four take two minutes of processor time

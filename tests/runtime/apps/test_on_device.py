@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from checkout import CHECKOUT
 from native_programs import app_links
 from tokenizers import Tokenizer
 
@@ -14,7 +15,6 @@ from hybridge.runtime import Session
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.pinned import MACROS
 
-CHECKOUT = Path(__file__).parents[1]
 DOCUMENT = (CHECKOUT / "docs/on-device.md").read_text(encoding="utf-8")
 MAIN = """
 // MODEL PROMPT...: 20 tokens by decode; the same after going back, by blocks whose last guess is wrong, in other words.

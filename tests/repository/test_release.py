@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import yaml
+from checkout import CHECKOUT
 
 import hybridge
 
-ROOT = Path(__file__).parents[1]
-WORKFLOW = ROOT / ".github/workflows/ci.yml"
-TEMPLATES = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
+WORKFLOW = CHECKOUT / ".github/workflows/ci.yml"
+TEMPLATES = sorted((CHECKOUT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 SHORT = hybridge.__version__.rpartition(".")[0]
 
 
@@ -30,11 +30,11 @@ SHORT = hybridge.__version__.rpartition(".")[0]
     ],
 )
 def test_the_version_of_python_is_that_of_every_other_file(name: str, line: str) -> None:
-    assert line in (ROOT / name).read_text(encoding="utf-8")
+    assert line in (CHECKOUT / name).read_text(encoding="utf-8")
 
 
 def test_the_changelog_begins_with_this_version() -> None:
-    versions = re.findall(r"(?m)^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    versions = re.findall(r"(?m)^## (\S+)", (CHECKOUT / "CHANGELOG.md").read_text(encoding="utf-8"))
     assert versions[0] == hybridge.__version__
     assert len(versions) == len(set(versions))
 
@@ -46,7 +46,7 @@ def jobs() -> dict[str, Any]:
 
 def test_wheels_are_built_for_each_platform_that_is_locked() -> None:
     built = {each["platform"] for each in jobs()["wheels"]["strategy"]["matrix"]["include"]}
-    resolved = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["uv"]["environments"]
+    resolved = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["uv"]["environments"]
     assert built == {"-".join(re.findall(r"(?:sys_platform|platform_machine) == '(\w+)'", each)) for each in resolved}
 
 
@@ -54,7 +54,7 @@ def test_the_workflow_runs_scripts_that_there_are() -> None:
     run = "\n".join(step.get("run", "") for job in jobs().values() for step in job["steps"])
     scripts = set(re.findall(r"(?<![\w/])(?:scripts/[\w-]+|\.ci/run)", run))
     assert scripts == {".ci/run", "scripts/test", "scripts/setup", "scripts/trust", "scripts/docs"}
-    assert all((ROOT / each).is_file() for each in scripts)
+    assert all((CHECKOUT / each).is_file() for each in scripts)
     assert set(jobs()["release"]["needs"]) == jobs().keys() - {"release"}
 
 

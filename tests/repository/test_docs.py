@@ -10,17 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from documents import ROOT, Document
+from checkout import CHECKOUT
+from documents import Document
 from store import demo_folder
 from tiny import save_checkpoint, save_tokenizer, tiny_config
 
 from hybridge.cache.families import FAMILIES
 from hybridge.export.cli.embedded import EMBEDDED
 
-README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
-DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("examples/*/README.md")), *sorted(ROOT.glob("docs/*.md"))]
+README, TUTORIAL = CHECKOUT / "README.md", CHECKOUT / "docs" / "tutorial.md"
+DOCUMENTS = [
+    README,
+    CHECKOUT / "CONTRIBUTING.md",
+    *sorted(CHECKOUT.glob("examples/*/README.md")),
+    *sorted(CHECKOUT.glob("docs/*.md")),
+]
 ELSEWHERE = ("scripts/demo", "source ", "hf download", "python3 -m venv", "pip install", "cmake", "build/talk")
-"""Beginnings of commands that these tests do not run; tests/test_native_package.py builds the app."""
+"""Beginnings of commands that these tests do not run; tests/runtime/apps/test_native_package.py builds the app."""
 WRONG = """`cache/recurrent.py`, `Session.undone_twice`, `hybridge::Cursor`, `--quantise 8w`, `hybridge train`,
 `hybridge run OUT --against X`
 
@@ -34,7 +40,7 @@ RIGHT = """`Session.save`, `hybridge.load("OUT").generate(…)`, `cache/*.py`, `
 """
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(CHECKOUT)))
 def test_what_a_document_mentions_exists(path: Path) -> None:
     assert Document.read(path).faults() == []
 
@@ -45,7 +51,7 @@ def test_each_kind_of_fault_is_found_and_no_other() -> None:
 
 
 def test_every_model_type_is_listed() -> None:
-    lines = (ROOT / "docs" / "models.md").read_text(encoding="utf-8").splitlines()
+    lines = (CHECKOUT / "docs" / "models.md").read_text(encoding="utf-8").splitlines()
     listed = {name for line in lines if line.startswith("| `") for name in re.findall(r"`(\w+)`", line.split("|")[1])}
     assert listed == {name.removesuffix("_text") for name in FAMILIES}
 
@@ -97,6 +103,6 @@ def run(command: str, folder: Path) -> str:
 def test_the_python_of_a_document_runs_as_written(name: str, workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(workplace)
     namespace: dict[str, Any] = {}
-    for block in Document.read(ROOT / name).blocks("python"):
+    for block in Document.read(CHECKOUT / name).blocks("python"):
         exec(compile(block, name, "exec"), namespace)
     assert namespace

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checkout import CHECKOUT, OLDER_ARTIFACT
 from command_line import exit_code
 from forgery import Content, forge
 from tiny import save_tokenizer
@@ -27,8 +28,6 @@ from hybridge.runtime import Session, pinned
 from hybridge.runtime.artifacts.artifact import file_entry, open_artifact
 from hybridge.runtime.artifacts.program_check import installed
 
-CHECKOUT = Path(__file__).parents[1]
-OLDER = CHECKOUT / "tests/artifacts/executorch-1.4.1"
 PROMPT = [5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41]
 GREEDY = [
     *(24, 104, 35, 65, 104, 76, 97, 112, 7, 11, 0, 127, 22, 15, 12),
@@ -40,7 +39,7 @@ BETWEEN = "It was made with executorch 1.4.1, and 1.5.1 is installed here."
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return Path(shutil.copytree(OLDER, tmp_path / "artifact"))
+    return Path(shutil.copytree(OLDER_ARTIFACT, tmp_path / "artifact"))
 
 
 def refused(folder: Path, change: Callable[[Content], object]) -> str:
@@ -55,13 +54,13 @@ def called(*names: str) -> Callable[[Content], object]:
 
 
 def test_it_runs_and_inspect_names_both_versions() -> None:
-    shown = " ".join(CliRunner().invoke(app, ["inspect", str(OLDER)]).stdout.split())
+    shown = " ".join(CliRunner().invoke(app, ["inspect", str(OLDER_ARTIFACT)]).stdout.split())
     assert f"{BETWEEN} Loading it checks that this one has all of its operators and backends." in shown
-    assert np.isfinite(Session.load(OLDER).prefill([5, 7])).all()
+    assert np.isfinite(Session.load(OLDER_ARTIFACT).prefill([5, 7])).all()
 
 
 def test_a_session_gives_the_same_tokens() -> None:
-    session = Session.load(OLDER)
+    session = Session.load(OLDER_ARTIFACT)
     assert list(session.generate(PROMPT, max_new_tokens=len(GREEDY))) == GREEDY
     session.reset()
     session.prefill(PROMPT)
@@ -118,7 +117,7 @@ def test_the_command_ends_with_1_and_the_message(
 @pytest.fixture
 def for_another_runtime(folder: Path) -> Path:
     """The program itself calls an operator that nobody has, and the manifest says so."""
-    file = ProgramFile(OLDER / "model.pte")
+    file = ProgramFile(OLDER_ARTIFACT / "model.pte")
     calls = [each for plan in file.plans.values() for each in plan.operators if each.name == "hybridge::write_rows"]
     for each in calls:
         each.name = "hybridge::better_rows"
@@ -158,7 +157,7 @@ def test_another_executorch_in_the_environment_is_named_by_what_needs_its_packag
     monkeypatch.setattr(executorch_program, "extension", extension)
     monkeypatch.setattr(executorch_program, "installed", lambda library: "1.4.1")
     with pytest.raises(ArtifactError, match=r"^a profile needs ExecuTorch 1.5.1, and 1.4.1 is installed here .*pip install"):
-        executorch_program.ExecuTorchProgram(open_artifact(OLDER))
+        executorch_program.ExecuTorchProgram(open_artifact(OLDER_ARTIFACT))
 
 
 def test_the_version_is_the_one_that_is_pinned() -> None:

@@ -15,12 +15,12 @@ from zipfile import ZipFile
 
 import pytest
 from base_install import WITHOUT_EXECUTORCH, WITHOUT_EXPORT
+from checkout import CHECKOUT
 
 import hybridge
 from hybridge.runtime.pinned import COPIED, library_folder
 from hybridge.runtime.platforms import HERE
 
-CHECKOUT = Path(__file__).parents[1]
 PACKAGES = ("cache", "export", "runtime")
 REGISTRATION = "optimum/commands/register/register_hybridge.py"
 IMPORT_ALL = """

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from checkout import CHECKOUT
 from scripted import TEMPLATE, speaker
 from served import BYTES, Served, ask, chat_tokens, client, close_clients, served, user
 
@@ -214,7 +214,7 @@ connections.listen(server.app(), "127.0.0.1", 0, lambda url: print(url, flush=Tr
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_server_whatever_it_does(number: signal.Signals) -> None:
-    helpers = Path(__file__).parent / "helpers"
+    helpers = CHECKOUT / "tests" / "helpers"
     program = f"import sys; sys.path.insert(0, {str(helpers)!r})\n{ENDLESS}"
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

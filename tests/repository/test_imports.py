@@ -13,8 +13,8 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from checkout import CHECKOUT
 
-CHECKOUT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 MODULES = sorted(path for folder in ("cache", "export", "runtime", "src/optimum") for path in (CHECKOUT / folder).rglob("*.py"))
 PINNED = (
@@ -66,7 +66,7 @@ def test_the_insides_of_libraries_are_for_pinned_alone() -> None:
     found = [f"{inside(path)}:{line}: {what}" for path, each in uses.items() for line, what in each]
     assert not found, (
         "These use what libraries do not document. Give each a function or constant in a pinned module that says what is "
-        "assumed, and a test in tests/test_pins.py:\n" + "\n".join(found)
+        "assumed, and a test in tests/repository/test_pins.py:\n" + "\n".join(found)
     )
 
 
@@ -189,7 +189,7 @@ EXTRAS = {
     if name != "dev"
 }
 EVERYWHERE = "export"
-"""An extra whose libraries any module may need: tests/test_base_install.py says what has to run without them."""
+"""An extra whose libraries any module may need: tests/repository/test_base_install.py says what has to run without them."""
 
 
 def name_of(requirement: str) -> str:

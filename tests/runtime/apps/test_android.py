@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from c_functions import functions_for_apps
+from checkout import CHECKOUT
 from cross_compiled import has_zig, zig
 from java import java_home, jni_flags
 
@@ -20,7 +21,6 @@ from hybridge.runtime import Sampling, Session
 from hybridge.runtime.core import library
 from hybridge.runtime.kernels import compiling
 
-CHECKOUT = Path(__file__).parents[1]
 MODULE = CHECKOUT / "examples/android/hybridge"
 MAIN = MODULE / "src/main"
 KOTLIN = MAIN / "kotlin/dev/hybridge"

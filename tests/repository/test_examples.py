@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from documents import ROOT, Document
+from checkout import CHECKOUT
+from documents import Document
 from store import demo_folder
 from tokenizers import Tokenizer
 
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.runtime import Session
 
-FOLDER = ROOT / "examples" / "python"
+FOLDER = CHECKOUT / "examples" / "python"
 pytestmark = pytest.mark.slow
 
 

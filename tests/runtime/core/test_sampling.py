@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from checkout import CHECKOUT
 from hypothesis import given
 from hypothesis import strategies as st
 from store import demo_folder
@@ -141,7 +142,7 @@ NO_NUMBERS = [float("nan"), float("inf"), float("-inf")]
 def test_cpp_draws_no_token_from_what_is_no_number(tmp_path: Path) -> None:
     program = tmp_path / "sampling"
     flags = ("-std=c++20", "-Wall", "-Wextra", "-Werror", "-Wconversion", f"-I{SOURCES}")
-    source = Path(__file__).parent / "native/sampling.cpp"
+    source = CHECKOUT / "tests/native/sampling.cpp"
     subprocess.run([compiling.compiler() or "g++", *flags, source, "-o", program], check=True)
     for value in NO_NUMBERS:
         lines = subprocess.run([program, str(value)], capture_output=True, text=True, check=True).stdout.splitlines()

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from checkout import CHECKOUT
 from cross_compiled import has_zig, zig
 from native_programs import app_links
 
@@ -19,7 +20,6 @@ from hybridge.runtime.core.library import SOURCES
 from hybridge.runtime.kernels import compiling, library
 from hybridge.runtime.pinned import MACROS
 
-CHECKOUT = Path(__file__).parents[1]
 EXAMPLE = CHECKOUT / "examples/native/main.cpp"
 APPS = [EXAMPLE, SOURCES / "c_api.cpp"]
 # The statement expressions are ExecuTorch's own, in ET_UNWRAP.

@@ -11,13 +11,13 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from checkout import CHECKOUT
 from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 pytestmark = pytest.mark.thorough
 
-CHECKOUT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
 NAMES = ("requirements", "requirements-build", "requirements-cuda", "requirements-docs")
 PLATFORMS = [re.findall(r"(\w+) == '(\w+)'", each) for each in PROJECT["tool"]["uv"]["environments"]]
