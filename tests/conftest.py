@@ -24,7 +24,7 @@ with warnings.catch_warnings():
 from checkout import CHECKOUT
 from command_line import Outcome, Run, exit_code, outcome
 from store import exported as stored
-from tiny import save_checkpoint, save_tokenizer, tiny_config
+from tiny import save_checkpoint, save_lively_checkpoint, save_tokenizer, tiny_config
 
 from hybridge.__main__ import main
 from hybridge.runtime.artifacts.options import ExportOptions
@@ -73,13 +73,14 @@ def _collected() -> Iterator[None]:
     gc.freeze()
 
 
+HYBRID = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}
+
+
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One linear_attention and one full_attention layer, and a tokenizer of ASCII characters."""
     folder = tmp_path_factory.mktemp("checkpoint")
-    save_checkpoint(
-        folder, tiny_config("qwen3_5_text", num_hidden_layers=2, layer_types=["linear_attention", "full_attention"])
-    )
+    save_checkpoint(folder, tiny_config("qwen3_5_text", **HYBRID))
     save_tokenizer(folder)
     return folder
 
@@ -106,15 +107,18 @@ def exported(checkpoint: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The ONNX artifact of a model that is written by hand, and a tokenizer. Copy it before changing it."""
-    from small_onnx import WEIGHTS, save_small_onnx
-
-    folder = tmp_path_factory.mktemp("onnx") / "artifact"
-    folder.mkdir()
+def lively_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint like ``checkpoint`` whose weights are large enough to show mistakes."""
+    folder = tmp_path_factory.mktemp("lively")
+    save_lively_checkpoint(folder, tiny_config("qwen3_5_text", **HYBRID))
     save_tokenizer(folder)
-    save_small_onnx(folder, WEIGHTS)
     return folder
+
+
+@pytest.fixture(scope="session")
+def onnx_artifact(lively_checkpoint: Path) -> Path:
+    """The ONNX artifact of ``lively_checkpoint``. Copy it before changing it."""
+    return stored(lively_checkpoint, replace(SIZES, format="onnx", kernels="hybridge"))
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +12,17 @@ import pytest
 from command_line import exit_code
 from numpy.typing import NDArray
 from refusals import REFUSED, Inputs, number, padded, refuses
-from small_onnx import OPTIONS, WEIGHTS, save_small_onnx, uncached
 from states import Arrays, same
+from store import exported as stored
 from torch import Tensor
 
 from hybridge.__main__ import main
 from hybridge.cache.errors import ArtifactError, CommitError, SnapshotError
-from hybridge.export.check.random_program import RandomProgram
+from hybridge.export.check.oracle import uncached
+from hybridge.export.check.random_program import Oracle, RandomProgram
 from hybridge.export.check.validate import validate
-from hybridge.runtime import ExportOptions, PromptLookup, Session, open_artifact
+from hybridge.export.source.checkpoint import load_checkpoint
+from hybridge.runtime import PromptLookup, Session, open_artifact
 from hybridge.runtime.core.drafters import DraftModel
 from hybridge.runtime.core.model import Model
 from hybridge.runtime.core.programs import Program
@@ -30,8 +32,8 @@ PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
 
 
 @pytest.fixture(scope="module")
-def session(small: Path) -> Session:
-    return Session.load(small)
+def session(onnx_artifact: Path) -> Session:
+    return Session.load(onnx_artifact)
 
 
 @pytest.fixture(autouse=True)
@@ -39,8 +41,10 @@ def _empty(session: Session) -> None:
     session.reset()
 
 
-def oracle(tokens: Sequence[int]) -> Tensor:
-    return uncached(WEIGHTS, tokens)
+@pytest.fixture(scope="module")
+def oracle(lively_checkpoint: Path) -> Oracle:
+    """The checkpoint's own logits, without a cache."""
+    return uncached(load_checkpoint(lively_checkpoint).model)
 
 
 def program(session: Session) -> Program:
@@ -64,7 +68,7 @@ def bits(session: Session) -> Arrays:
 
 
 @pytest.mark.slow
-def test_random_programs_and_generation_agree_with_the_uncached_model(session: Session) -> None:
+def test_random_programs_and_generation_agree_with_the_uncached_model(session: Session, oracle: Oracle) -> None:
     report = validate(session, oracle, programs=15, prompts=3, new_tokens=40, seed=1, notify=lambda done, total: None)
     assert report.passed, report
     assert report.generation.rollbacks > 0
@@ -72,8 +76,8 @@ def test_random_programs_and_generation_agree_with_the_uncached_model(session: S
 
 
 @pytest.mark.parametrize("count", range(6))
-def test_a_commit_is_what_decoding_leaves(session: Session, small: Path, count: int) -> None:
-    block, other = [1, 2, 3, 4, 5], Session.load(small)
+def test_a_commit_is_what_decoding_leaves(session: Session, onnx_artifact: Path, count: int, oracle: Oracle) -> None:
+    block, other = [1, 2, 3, 4, 5], Session.load(onnx_artifact)
     for each in (session, other):
         each.prefill(PROMPT)
     session.verify(block)
@@ -98,7 +102,7 @@ def test_a_rejection_changes_no_bit(session: Session) -> None:
     assert not np.array_equal(before["layers.0.conv_state"], bits(session)["layers.0.conv_state"]), "the check notices a commit"
 
 
-def test_a_verify_runs_only_the_tokens_that_fit(session: Session) -> None:
+def test_a_verify_runs_only_the_tokens_that_fit(session: Session, oracle: Oracle) -> None:
     """A harness may pad a block beyond the last position."""
     text = list(range(94))
     session.prefill(text)
@@ -121,7 +125,7 @@ def test_a_snapshot_copies_nothing_and_versions_are_few(session: Session) -> Non
     assert len(state._versions) <= session.snapshot_slots + 2
 
 
-def test_a_slot_whose_rows_were_overwritten_is_refused(session: Session) -> None:
+def test_a_slot_whose_rows_were_overwritten_is_refused(session: Session, oracle: Oracle) -> None:
     session.prefill([1, 2, 3])
     session.snapshot(0)
     session.prefill([4, 5])
@@ -160,7 +164,9 @@ def test_a_token_outside_the_vocabulary_fails_and_changes_nothing(session: Sessi
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_an_interrupt_leaves_a_usable_session(session: Session, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_leaves_a_usable_session(
+    session: Session, when: str, monkeypatch: pytest.MonkeyPatch, oracle: Oracle
+) -> None:
     def run(graph: OnnxGraph, binding: object) -> None:
         if when == "after":
             really(graph, binding)
@@ -178,7 +184,7 @@ def test_an_interrupt_leaves_a_usable_session(session: Session, when: str, monke
     close(session.decode(4), oracle([*PROMPT, 4])[-1])
 
 
-def test_forward_serves_a_stock_loop(session: Session) -> None:
+def test_forward_serves_a_stock_loop(session: Session, oracle: Oracle) -> None:
     session.prefill([9, 9])
     for i, token in enumerate(PROMPT):
         (logits,) = program(session).call("forward", np.array([[token]]), number(i))
@@ -188,14 +194,14 @@ def test_forward_serves_a_stock_loop(session: Session) -> None:
 # On disk
 
 
-def test_a_saved_state_goes_on_bit_for_bit(session: Session, small: Path, tmp_path: Path) -> None:
+def test_a_saved_state_goes_on_bit_for_bit(session: Session, onnx_artifact: Path, tmp_path: Path, oracle: Oracle) -> None:
     session.prefill(PROMPT[:4])
     session.snapshot(1)
     session.prefill(PROMPT[4:])
     session.snapshot(0)
     session.verify([1, 2])
     session.save(tmp_path / "state")
-    other = Session.load(small)
+    other = Session.load(onnx_artifact)
     other.prefill([1, 2, 3])
     other.snapshot(0)
     other.verify([4, 4])
@@ -213,10 +219,10 @@ def test_a_saved_state_goes_on_bit_for_bit(session: Session, small: Path, tmp_pa
 # What guesses
 
 
-def test_a_draft_model_guesses_for_it(session: Session, small: Path, tmp_path: Path) -> None:
+def test_a_draft_model_guesses_for_it(session: Session, lively_checkpoint: Path) -> None:
     plain = list(session.generate(PROMPT, max_new_tokens=30))
-    save_small_onnx(tmp_path / "draft", WEIGHTS, ExportOptions(**{**vars(OPTIONS), "max_seq_len": 64}))
-    draft = Model.open(open_artifact(tmp_path / "draft"))
+    shorter = replace(session.manifest.options, max_seq_len=64)
+    draft = Model.open(open_artifact(stored(lively_checkpoint, shorter)))
     for drafter in (DraftModel(draft, session), PromptLookup()):
         session.reset()
         assert list(session.generate(PROMPT, max_new_tokens=30, drafter=drafter)) == plain
@@ -226,13 +232,13 @@ def test_a_draft_model_guesses_for_it(session: Session, small: Path, tmp_path: P
 
 
 def test_the_commands_take_either_artifact(
-    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    onnx_artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert exit_code(monkeypatch, main, "hybridge", "run", small, "--prompt", "abcabcabc", "--max-new-tokens", 12) == 0
+    assert exit_code(monkeypatch, main, "hybridge", "run", onnx_artifact, "--prompt", "abcabcabc", "--max-new-tokens", 12) == 0
     assert capsys.readouterr().out.startswith("abcabcabc")
-    assert exit_code(monkeypatch, main, "hybridge", "inspect", small) == 0
+    assert exit_code(monkeypatch, main, "hybridge", "inspect", onnx_artifact) == 0
     assert "com.microsoft::LinearAttention" in capsys.readouterr().out
-    assert exit_code(monkeypatch, main, "hybridge", "bench", small, "--profile") == 2
+    assert exit_code(monkeypatch, main, "hybridge", "bench", onnx_artifact, "--profile") == 2
     assert "onnxruntime's own profiler" in " ".join(capsys.readouterr().err.split())
 
 
