@@ -244,6 +244,9 @@ class SpanStruct(Structure):
     _fields_: ClassVar = [(name, c_size_t) for name in ("begin", "end")]
 
 
+Spans = POINTER(SpanStruct)
+
+
 FUNCTIONS: Mapping[str, list[Any]] = {
     "set_threads": [c_size_t],
     "model_open": [c_char_p, POINTER(Handle)],
@@ -295,7 +298,7 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "tokenizer_open": [c_char_p, POINTER(Handle)],
     "tokenizer_read": [c_char_p, c_size_t, POINTER(Handle)],
     "tokenizer_close": [Handle],
-    "tokenizer_encode": [Handle, c_char_p, c_size_t, c_int, Tokens, POINTER(SpanStruct), c_size_t, Count],
+    "tokenizer_encode": [Handle, c_char_p, c_size_t, c_int, Spans, c_size_t, Tokens, Spans, c_size_t, Count],
     "tokenizer_decode": [Handle, Tokens, c_size_t, c_int, c_char_p, c_size_t, Count],
     "tokenizer_id": [Handle, c_char_p, c_size_t, Tokens],
     "tokenizer_token": [Handle, c_int64, c_char_p, c_size_t, Count],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import re
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from ctypes import byref, c_int64, c_size_t, c_void_p
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridge.cache.errors import ArtifactError, UsageError
-from hybridge.runtime.core.interface import Handle, Reading, SpanStruct, Status, Tokens, VocabularyStruct
+from hybridge.runtime.core.interface import Handle, Reading, Spans, Status, Tokens, VocabularyStruct
 from hybridge.runtime.core.library import failure, load, run
 
 
 @dataclass(frozen=True)
 class Encoding:
-    """The tokens of a text. ids: of each; spans: the part of the text in UTF-8 that each stands for, begin and end in bytes."""
+    """The tokens of a text. ids: of each; spans: the part of the text that each stands for, begin and end in characters."""
 
     ids: list[int]
-    spans: NDArray[np.uint64]
+    spans: NDArray[np.intp]
 
 
 class Tokenizer:
@@ -61,32 +62,37 @@ class Tokenizer:
         run("tokenizer_added", self.handle, special, ids.ctypes.data_as(Tokens), len(ids), byref(count))
         return {token: self.id_to_token(token) for token in ids.tolist()}
 
-    def encode(self, text: str, add_special_tokens: bool = True, *, plain: bool = False) -> Encoding:
+    def encode(self, text: str, *, around: bool = True, plain: Sequence[tuple[int, int]] = ()) -> Encoding:
         """Return the tokens of a text.
 
         Args:
             text: of any length; half a surrogate pair is read as U+FFFD.
-            add_special_tokens: with what the tokenizer puts around every text, such as bos.
-            plain: whether texts of special tokens are text like any other.
+            around: with what the tokenizer puts around every text, such as bos.
+            plain: parts of the text that people wrote, begin and end in characters: special tokens take nothing of them.
 
         Raises:
             UsageError: the vocabulary has no tokens for the text.
         """
-        data = text.encode("utf-8", "surrogatepass")
-        reading = (Reading.AROUND if add_special_tokens else 0) | (Reading.PLAIN if plain else 0)
+        data = _utf8(text)
+        parts = np.array(plain, np.uintp).reshape(-1, 2)
+        if len(data) > len(text) and len(parts):
+            parts = np.append(np.flatnonzero(_begins_character(data)), len(data)).astype(np.uintp)[parts]
+        arguments = (self.handle, data, len(data), Reading.AROUND if around else 0, parts.ctypes.data_as(Spans), len(parts))
         capacity, count = len(data) + 16, c_size_t()
         while True:
-            ids, spans = np.empty(capacity, np.int64), np.empty((capacity, 2), np.uint64)
+            ids, spans = np.empty(capacity, np.int64), np.empty((capacity, 2), np.uintp)
             status = load().hybridge_tokenizer_encode(
-                *(self.handle, data, len(data), reading, ids.ctypes.data_as(Tokens)),
-                *(spans.ctypes.data_as(ctypes.POINTER(SpanStruct)), capacity, byref(count)),
+                *arguments, ids.ctypes.data_as(Tokens), spans.ctypes.data_as(Spans), capacity, byref(count)
             )
             if status == Status.INVALID_ARGUMENT:
                 raise UsageError(f"the text cannot be tokenized: {load().hybridge_failure().decode(errors='replace')}.")
             if status:
                 raise failure("tokenizer_encode", status)
             if count.value <= capacity:
-                return Encoding(ids[: count.value].tolist(), spans[: count.value])
+                found = spans[: count.value].astype(np.intp)
+                if len(data) > len(text):
+                    found = np.append(_begins_character(data).cumsum() - 1, len(text))[found]
+                return Encoding(ids[: count.value].tolist(), found)
             capacity = count.value
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
@@ -114,6 +120,19 @@ class Tokenizer:
             if size.value <= capacity:
                 return text.raw[: size.value].decode("utf-8")
             capacity = size.value
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # half a surrogate pair
+        return re.sub("[\ud800-\udfff]", "\ufffd", text).encode()
+
+
+def _begins_character(data: bytes) -> NDArray[np.bool_]:
+    """Return for each byte in UTF-8 whether a character begins there."""
+    begins: NDArray[np.bool_] = (np.frombuffer(data, np.uint8) & 0xC0) != 0x80
+    return begins
 
 
 class TextStream:

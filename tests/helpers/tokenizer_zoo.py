@@ -203,15 +203,3 @@ ZOO: Mapping[str, Callable[[], Tokenizer]] = {
     "prepended": prepended,
 }
 """By the model that published one like it, or by what is special about it."""
-
-
-def in_characters(text: str, spans: Any) -> list[tuple[int, int]]:
-    """Return spans of bytes as the library's bindings give them: of the characters that they lie in."""
-    characters = [i for i, character in enumerate(text) for _ in character.encode()]
-    end = len(text)
-
-    def converted(first: int, last: int) -> tuple[int, int]:
-        begin = characters[first] if first < len(characters) else end
-        return begin, begin if first == last else characters[last] if last < len(characters) else characters[last - 1] + 1
-
-    return [converted(*span) for span in spans.tolist()]

@@ -16,6 +16,7 @@
 namespace {
 
 using namespace hybridge::c;
+using hybridge::text::TextPart;
 using hybridge::text::TextStream;
 using hybridge::text::TextToken;
 using hybridge::text::Tokenizer;
@@ -108,15 +109,22 @@ hybridge_status hybridge_tokenizer_close(hybridge_tokenizer tokenizer) {
 }
 
 hybridge_status hybridge_tokenizer_encode(
-    hybridge_tokenizer tokenizer, const char* text, size_t size, int reading, int64_t* tokens, hybridge_span* spans,
-    size_t capacity, size_t* count
+    hybridge_tokenizer tokenizer, const char* text, size_t size, int reading, const hybridge_span* plain, size_t plain_count,
+    int64_t* tokens, hybridge_span* spans, size_t capacity, size_t* count
 ) {
   const bool has_room = count != nullptr && (tokens != nullptr || capacity == 0);
-  if ((text == nullptr && size > 0) || !has_room || (reading & ~(HYBRIDGE_AROUND | HYBRIDGE_PLAIN)) != 0) {
+  const bool has_all = (text != nullptr || size == 0) && (plain != nullptr || plain_count == 0);
+  if (!has_all || !has_room || (reading & ~(HYBRIDGE_AROUND | HYBRIDGE_PLAIN)) != 0) {
     return HYBRIDGE_INVALID_ARGUMENT;
   }
   return with<const Tokenizer>(tokenizer, [&](const Tokenizer& open) {
-    const auto all = open.encode({text, size}, (reading & HYBRIDGE_AROUND) != 0, (reading & HYBRIDGE_PLAIN) != 0);
+    std::vector<TextPart> people;
+    for (size_t i = 0; i < plain_count; i++) {
+      if (plain[i].begin > plain[i].end || plain[i].end > size) return HYBRIDGE_INVALID_ARGUMENT;
+      people.push_back({plain[i].begin, plain[i].end});
+    }
+    if ((reading & HYBRIDGE_PLAIN) != 0) people = {{0, size}};
+    const auto all = open.encode({text, size}, (reading & HYBRIDGE_AROUND) != 0, people);
     *count = all.size();
     for (size_t i = 0; i < std::min(capacity, all.size()); i++) {
       tokens[i] = all[i].id;

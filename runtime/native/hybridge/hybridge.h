@@ -388,7 +388,7 @@ hybridge_status hybridge_tokenizer_read(const char* json, size_t size, hybridge_
 hybridge_status hybridge_tokenizer_close(hybridge_tokenizer tokenizer);
 
 // How a text is read, added up: with what the tokenizer puts around every text, such as bos; with texts of special tokens as text
-// like any other, which is how to read what people type.
+// like any other.
 typedef enum hybridge_reading { HYBRIDGE_AROUND = 1, HYBRIDGE_PLAIN = 2 } hybridge_reading;
 
 // The part of a text that a token stands for, in bytes; an empty one for what was put around it.
@@ -396,11 +396,12 @@ typedef struct hybridge_span {
   size_t begin, end;
 } hybridge_span;
 
-// Writes the first `capacity` tokens, and their spans unless that is null; count: of all. HYBRIDGE_INVALID_ARGUMENT for a text that
-// the vocabulary has no tokens for, which no published one does.
+// Writes the first `capacity` tokens, and their spans unless that is null; count: of all. plain: the parts of the text that people
+// wrote, in any order, of which special tokens take nothing, whatever they spell; null for none. HYBRIDGE_INVALID_ARGUMENT for a
+// part that is not in the text, and for a text that the vocabulary has no tokens for, of which no published one has any.
 hybridge_status hybridge_tokenizer_encode(
-    hybridge_tokenizer tokenizer, const char* text, size_t size, int reading, int64_t* tokens, hybridge_span* spans,
-    size_t capacity, size_t* count
+    hybridge_tokenizer tokenizer, const char* text, size_t size, int reading, const hybridge_span* plain, size_t plain_count,
+    int64_t* tokens, hybridge_span* spans, size_t capacity, size_t* count
 );
 
 // Writes the first `capacity` bytes of the tokens' text, without special tokens if they are to be skipped; size: of all of it.

@@ -37,8 +37,9 @@ class Matcher {
     uint32_t id;
   };
 
-  // The leftmost match at or behind `from`, of several the longest.
-  std::optional<Match> find(std::string_view text, size_t from) const {
+  // The leftmost match at or behind `from` that is `allowed`, of several the longest.
+  template <typename Allowed>
+  std::optional<Match> find(std::string_view text, size_t from, Allowed&& allowed) const {
     for (size_t begin = from; begin < text.size(); begin++) {
       if (!first_[static_cast<uint8_t>(text[begin])]) continue;
       std::optional<Match> longest;
@@ -47,7 +48,8 @@ class Matcher {
         const auto next = edges_.find(edge(node, text[end++]));
         if (next == edges_.end()) break;
         node = next->second;
-        if (const auto id = ids_.find(node); id != ids_.end()) longest = Match{begin, end, id->second};
+        const auto id = ids_.find(node);
+        if (id != ids_.end() && allowed(Match{begin, end, id->second})) longest = Match{begin, end, id->second};
       }
       if (longest) return longest;
     }
@@ -62,6 +64,58 @@ class Matcher {
   std::array<bool, 256> first_{};
   uint32_t nodes_ = 1;
 };
+
+// The parts of a text that people wrote.
+class PlainParts {
+ public:
+  PlainParts() = default;
+  explicit PlainParts(std::span<const TextPart> parts) {
+    for (const TextPart& part : parts) {
+      if (part.begin < part.end) parts_.push_back(part);
+    }
+    std::ranges::sort(parts_, {}, &TextPart::begin);
+    size_t last = 0;
+    for (const TextPart& part : parts_) {  // those that touch are one
+      if (last > 0 && part.begin <= parts_[last - 1].end) parts_[last - 1].end = std::max(parts_[last - 1].end, part.end);
+      else parts_[last++] = part;
+    }
+    parts_.resize(last);
+  }
+
+  bool empty() const { return parts_.empty(); }
+
+  // Whether anything of a stretch is in one of the parts.
+  bool touch(size_t begin, size_t end) const {
+    const auto next = behind(begin);
+    return next != parts_.end() && next->begin < end;
+  }
+
+  // Whether all of a stretch is in one of the parts.
+  bool cover(size_t begin, size_t end) const {
+    const auto next = behind(begin);
+    return next != parts_.end() && next->begin <= begin && end <= next->end;
+  }
+
+ private:
+  // The first part that ends behind a place.
+  std::vector<TextPart>::const_iterator behind(size_t place) const {
+    return std::ranges::upper_bound(parts_, place, {}, &TextPart::end);
+  }
+
+  std::vector<TextPart> parts_;  // in order, with something between each two
+};
+
+// A text with U+FFFD for what is invalid in it, and its plain parts there: of what replaces something, all or nothing.
+std::string repaired_text(std::string_view text, std::vector<TextPart>& plain) {
+  std::vector<size_t> places;
+  std::string repaired = valid_utf8(text, plain.empty() ? nullptr : &places);
+  for (TextPart& part : plain) {
+    size_t end = std::min(part.end, text.size());
+    while (end > 0 && end < text.size() && places[end] == places[end - 1]) end++;
+    part = {places[std::min(part.begin, text.size())], places[end]};
+  }
+  return repaired;
+}
 
 // A token that is cut out of a text before anything else happens to it.
 struct AddedToken {
@@ -221,15 +275,30 @@ struct Tokenizer::Parts {
     return found != added.end() ? std::optional<std::string_view>(found->second.decoded) : model->vocabulary().text(id);
   }
 
-  // Calls `call(begin, end, id)` for the parts of a text; id: the added token that one is, if it is one.
-  template <typename Call>
-  void cut(const Matcher& matcher, std::string_view text, bool plain, Call&& call) const {
+  bool is_special(uint32_t id) const {
+    const auto found = added.find(id);
+    return found != added.end() && special.contains(found->second.content);
+  }
+
+  // Calls `call(begin, end, id)` for the parts of a text; id: the added token that one is, if it is one. original: where a part
+  // of this text is in the one that `plain` is of.
+  template <typename Original, typename Call>
+  void cut(const Matcher& matcher, std::string_view text, const PlainParts& plain, Original&& original, Call&& call) const {
+    // A special token that is half people's words and half not is none; the shorter one that it may begin with is.
+    const auto allowed = [&](const Matcher::Match& match) {
+      if (plain.empty() || !is_special(match.id)) return true;
+      const Span span = original(match.begin, match.end);
+      return !plain.touch(span.begin, span.end) || plain.cover(span.begin, span.end);
+    };
     size_t last = 0;
-    for (size_t from = 0; const auto match = matcher.find(text, from);) {
+    for (size_t from = 0; const auto match = matcher.find(text, from, allowed);) {
       auto [begin, end, id] = *match;
       from = end;
       const AddedToken& token = added.at(id);
-      if (plain && special.contains(token.content)) continue;
+      if (!plain.empty() && is_special(id)) {
+        const Span span = original(begin, end);
+        if (plain.cover(span.begin, span.end)) continue;
+      }
       if (token.single_word) {
         const std::string_view front = text.substr(0, begin);
         const bool behind_word = begin > 0 && is_word(front.substr(last_character(front)));
@@ -249,16 +318,52 @@ struct Tokenizer::Parts {
     }
     if (last < text.size()) call(last, text.size(), std::optional<uint32_t>());
   }
+
+  // Adds the tokens of a word. A vocabulary may have special tokens among the others: one that people spelled is read in two
+  // parts, its first character and the rest.
+  void tokenize(const NormalizedText& word, const PlainParts& plain, std::vector<Token>& into) const {
+    if (plain.empty()) return model->tokenize(word.text(), into);
+    const std::string_view text = word.text();
+    std::vector<Token> tokens, left{{0, 0, text.size()}};
+    while (!left.empty()) {
+      const Token part = left.back();  // of the text, or a token of it
+      left.pop_back();
+      tokens.clear();
+      model->tokenize(text.substr(part.begin, part.end - part.begin), tokens);
+      const auto is_spelled = [&](const Token& token) {
+        const std::string_view spelled = text.substr(part.begin + token.begin, token.end - token.begin);
+        if (!is_special(token.id) || spelled != model->vocabulary().text(token.id)) return false;
+        const Span span = word.original(part.begin + token.begin, part.begin + token.end);
+        return plain.touch(span.begin, span.end) && length_of(spelled[0]) < spelled.size();
+      };
+      const auto found = std::ranges::find_if(tokens, is_spelled);
+      for (auto token = tokens.begin(); token != found; token++) {
+        into.push_back({token->id, part.begin + token->begin, part.begin + token->end});
+      }
+      if (found == tokens.end()) continue;
+      const size_t begin = part.begin + found->begin, end = part.begin + found->end;
+      const size_t second = begin + length_of(text[begin]);
+      if (end < part.end) left.push_back({0, end, part.end});
+      left.push_back({0, second, end});
+      left.push_back({0, begin, second});
+    }
+  }
 };
 
 Tokenizer::Tokenizer(std::string_view json) : parts_(std::make_unique<Parts>(JsonDocument(json).root())) {}
 
 Tokenizer::~Tokenizer() = default;
 
-std::vector<TextToken> Tokenizer::encode(std::string_view given, bool special, bool plain) const {
+std::vector<TextToken> Tokenizer::encode(std::string_view given, bool special, std::span<const TextPart> people) const {
   const Parts& parts = *parts_;
   std::string repaired;
-  if (!is_valid_utf8(given)) given = repaired = valid_utf8(given);
+  std::vector<TextPart> people_there;
+  if (!is_valid_utf8(given)) {
+    people_there.assign(people.begin(), people.end());
+    given = repaired = repaired_text(given, people_there);
+    people = people_there;
+  }
+  const PlainParts plain(people);
   if (given.size() > UINT32_MAX) throw TokenizerError("the text has more than 4 GB");
   std::vector<TextToken> all;
   const auto add = [&](TextToken token, std::string_view value) {
@@ -271,18 +376,20 @@ std::vector<TextToken> Tokenizer::encode(std::string_view given, bool special, b
   const auto add_word = [&](const NormalizedText& word) {
     if (word.text().empty()) return;
     tokens.clear();
-    parts.model->tokenize(word.text(), tokens);
+    parts.tokenize(word, plain, tokens);
     for (const Token& token : tokens) {
       const Span span = word.original(token.begin, token.end);
       add({token.id, span.begin, span.end}, *parts.model->vocabulary().text(token.id));
     }
   };
-  parts.cut(parts.as_written, given, plain, [&](size_t begin, size_t end, std::optional<uint32_t> id) {
+  const auto as_given = [](size_t begin, size_t end) { return Span{static_cast<uint32_t>(begin), static_cast<uint32_t>(end)}; };
+  parts.cut(parts.as_written, given, plain, as_given, [&](size_t begin, size_t end, std::optional<uint32_t> id) {
     const std::string_view part = given.substr(begin, end - begin);
     if (id) return add({*id, static_cast<uint32_t>(begin), static_cast<uint32_t>(end)}, part);
     NormalizedText text(part, static_cast<uint32_t>(begin));
     if (parts.normalizer != nullptr) parts.normalizer->apply(text);
-    parts.cut(parts.as_normalized, text.text(), plain, [&](size_t first, size_t last, std::optional<uint32_t> found) {
+    const auto original = [&](size_t first, size_t last) { return text.original(first, last); };
+    parts.cut(parts.as_normalized, text.text(), plain, original, [&](size_t first, size_t last, std::optional<uint32_t> found) {
       const Span span = text.original(first, last);
       if (found) return add({*found, span.begin, span.end}, std::string_view(text.text()).substr(first, last - first));
       if (parts.pre_tokenizer == nullptr) return add_word(text.slice(first, last));

@@ -23,6 +23,11 @@ struct TextToken {
   uint32_t begin, end;
 };
 
+// A part of a text, in bytes.
+struct TextPart {
+  size_t begin, end;
+};
+
 // Does not change once it is read: any number of threads may use one.
 class Tokenizer {
  public:
@@ -30,9 +35,11 @@ class Tokenizer {
   explicit Tokenizer(std::string_view json);
   ~Tokenizer();
 
-  // The tokens of a text. Invalid UTF-8 is read as U+FFFD. special: with what begins and ends a text. plain: texts of special
-  // tokens are text like any other. Throws TokenizerError for a text that the vocabulary has no tokens for.
-  std::vector<TextToken> encode(std::string_view text, bool special = true, bool plain = false) const;
+  // The tokens of a text. Invalid UTF-8 is read as U+FFFD. special: with what begins and ends a text. plain: the parts that people
+  // wrote, in any order: no special token takes anything of them, however they spell it. Only one of a single character, which
+  // the vocabulary has no other token for, is said by that token still. Throws TokenizerError for a text that the vocabulary has
+  // no tokens for.
+  std::vector<TextToken> encode(std::string_view text, bool special = true, std::span<const TextPart> plain = {}) const;
 
   // The text of tokens; ids that nothing has are left out.
   std::string decode(std::span<const uint32_t> ids, bool skip_special = true) const;

@@ -123,13 +123,15 @@ bool is_valid_utf8(std::string_view bytes) {
   return true;
 }
 
-std::string valid_utf8(std::string_view bytes) {
+std::string valid_utf8(std::string_view bytes, std::vector<size_t>* places) {
   std::string text;
   for (size_t place = 0; place < bytes.size();) {
     const auto [length, whole] = valid_part(bytes, place);
+    if (places != nullptr) places->insert(places->end(), length, text.size());
     text += whole ? bytes.substr(place, length) : "\xEF\xBF\xBD";
     place += length;
   }
+  if (places != nullptr) places->push_back(text.size());
   return text;
 }
 

@@ -32,8 +32,9 @@ std::string to_utf8(char32_t character);
 std::u32string to_utf32(std::string_view text);
 size_t count_characters(std::string_view text);
 
-// The text with U+FFFD for each longest part of a character that never ends, as Rust and browsers read it.
-std::string valid_utf8(std::string_view bytes);
+// The text with U+FFFD for each longest part of a character that never ends, as Rust and browsers read it. places: takes where
+// each byte went, and where the text ends.
+std::string valid_utf8(std::string_view bytes, std::vector<size_t>* places = nullptr);
 bool is_valid_utf8(std::string_view bytes);
 
 bool is_whitespace(char32_t character);  // the property White_Space

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import json
 import random
+import re
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,12 +16,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from odd_texts import odd_texts
-from tokenizer_zoo import QWEN, SPECIAL, ZOO, bpe, byte_level, in_characters, split
+from tokenizer_zoo import QWEN, SPECIAL, ZOO, bpe, byte_level, split
 from tokenizers import Tokenizer as Reference
 from tokenizers import decoders, normalizers
 
 from hybridge.cache.errors import ArtifactError, UsageError
+from hybridge.runtime.core.interface import Reading, SpanStruct, Status
+from hybridge.runtime.core.library import load
 from hybridge.runtime.core.tokenizer import TextStream, Tokenizer
+
+Parts = list[tuple[int, int]]
 
 ADDED = (*SPECIAL, "HYBRID", " state ", "<l>", " <r> ", "to", "é", "<lr>", "<|im", "my tok", "[MASK]", "<sp ecial>", "</s>x")
 TEXTS = odd_texts(120, ADDED, seed=3)
@@ -34,9 +41,9 @@ def both(request: pytest.FixtureRequest) -> tuple[Reference, Tokenizer]:
 def check_same(both: tuple[Reference, Tokenizer], text: str) -> None:
     reference, own = both
     for special in (True, False):
-        wanted, found = reference.encode(text, add_special_tokens=special), own.encode(text, special)
+        wanted, found = reference.encode(text, add_special_tokens=special), own.encode(text, around=special)
         assert found.ids == wanted.ids
-        assert in_characters(text, found.spans) == wanted.offsets
+        assert [*map(tuple, found.spans.tolist())] == wanted.offsets
     for skipped in (True, False):
         assert own.decode(wanted.ids, skipped) == reference.decode(wanted.ids, skip_special_tokens=skipped)
 
@@ -80,13 +87,91 @@ def test_ids_and_texts_of_tokens(both: tuple[Reference, Tokenizer]) -> None:
     assert list(own.added_tokens(special=True)) == sorted(each for each, token in added.items() if token.special)
 
 
-def test_what_people_type_is_no_special_token() -> None:
+# What people wrote
+
+
+def of_format_and_words(special: Sequence[str], words: Sequence[str], seed: int) -> tuple[str, Parts, Parts]:
+    """Return a text of special tokens and words in turn, and where each of the two is."""
+    draw = random.Random(seed)
+    text, parts = "", list[tuple[int, int]]()
+    for piece in (each for _ in range(3) for each in (draw.choice(special), draw.choice(words))):
+        parts.append((len(text), len(text) + len(piece)))
+        text += piece
+    return text, parts[::2], parts[1::2]
+
+
+def special_ids(own: Tokenizer) -> dict[int, str]:
+    """Return the special tokens, but for the one that stands for what the vocabulary has no token for."""
+    return {each: text for each, text in own.added_tokens(special=True).items() if text not in ("<unk>", "[UNK]")}
+
+
+def test_special_tokens_that_people_spell_stay_text(both: tuple[Reference, Tokenizer]) -> None:
+    """Those of the format are there, each where it was written, and no other one."""
+    _, own = both
+    special = special_ids(own)
+    names = sorted(special.values()) or ["the"]
+    words = [
+        *names,
+        *(name[1:] for name in names),
+        *(name[:-1] for name in names),
+        *(f"é {a}{b}" for a in names for b in names),
+    ]
+    for seed in range(300):
+        text, written, plain = of_format_and_words(names, words, seed)
+        found = own.encode(text, around=False, plain=plain)
+        pairs = [
+            (special[each], tuple(span)) for each, span in zip(found.ids, found.spans.tolist(), strict=True) if each in special
+        ]
+        assert pairs == [(text[slice(*span)], span) for span in written if special]
+
+
+def test_words_without_special_tokens_are_the_same_if_they_are_named(both: tuple[Reference, Tokenizer]) -> None:
+    reference, own = both
+    special = sorted(special_ids(own).values(), key=len, reverse=True) or ["the"]
+    spelled = re.compile("|".join(map(re.escape, special)))
+    words = [text for text in odd_texts(200, seed=4) if text]
+    for seed in range(150):
+        text, written, plain = of_format_and_words(special, words, seed)
+        assert [match.span() for match in spelled.finditer(text)] == written or special == ["the"]
+        assert own.encode(text, plain=plain).ids == reference.encode(text).ids
+
+
+def test_a_text_that_is_all_words_is_read_as_the_library_does_without_special_tokens() -> None:
     reference = ZOO["qwen"]()
     own = Tokenizer(reference.to_str().encode())
     reference.encode_special_tokens = True
     text = "<|im_start|>system</s>"
-    assert own.encode(text, plain=True).ids == reference.encode(text).ids
-    assert not set(own.encode(text, plain=True).ids) & set(own.added_tokens(special=True))
+    assert own.encode(text, plain=[(0, len(text))]).ids == reference.encode(text).ids
+
+
+def test_a_token_that_is_half_format_is_the_shorter_one_before_the_words() -> None:
+    reference = ZOO["qwen"]()
+    reference.add_special_tokens(["</s>more", "a<|im_end|>"])
+    own = Tokenizer(reference.to_str().encode())
+    assert own.encode("</s>more", plain=[(4, 8)]).ids == [1, *reference.encode("more").ids]
+    assert own.encode("a<|im_end|>", plain=[(0, 1)]).ids == [*reference.encode("a").ids, 3]
+
+
+def test_words_of_bytes_that_are_no_text_stay_words() -> None:
+    """Where a part lies is moved with what is put in place of such bytes, and a part that is not in the text is refused."""
+    own = Tokenizer(ZOO["qwen"]().to_str().encode())
+
+    def ids(text: bytes, *parts: tuple[int, int], reading: int = 0) -> list[int] | int:
+        found, spans, count = (ctypes.c_int64 * 64)(), (SpanStruct * len(parts))(*parts), ctypes.c_size_t()
+        status = load().hybridge_tokenizer_encode(
+            own.handle, text, len(text), reading, spans, len(parts), found, None, 64, ctypes.byref(count)
+        )
+        return status or found[: count.value]
+
+    broken = b"\xff\xe2\x82<|im_end|>\xf0\x9f</s>"
+    assert 1 in ids(broken, (0, 15))
+    assert 3 in ids(broken, (15, 19))
+    for part in ((3, 4), (12, 14), (1, 13), (2, 4)):
+        assert 3 not in ids(broken, part)
+    assert not {1, 3} & set(ids(broken, (15, 19), (3, 13)))
+    assert not {1, 3} & set(ids(broken, reading=Reading.PLAIN))
+    for part in ((0, 20), (2, 1), (20, 20)):
+        assert ids(broken, part) == Status.INVALID_ARGUMENT
 
 
 @pytest.mark.parametrize("normal_form", ["NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents"])
@@ -119,7 +204,9 @@ def test_threads_share_one() -> None:
 
 def test_half_a_surrogate_pair_is_one_character_that_is_unknown() -> None:
     own = Tokenizer(ZOO["qwen"]().to_str().encode())
-    assert own.encode("a\ud800b").ids == own.encode("a\ufffd\ufffd\ufffdb").ids
+    found = own.encode("a\ud800b</s>", plain=[(3, 7)])
+    assert found.ids == own.encode("a\ufffdb</s>", plain=[(3, 7)]).ids
+    assert found.spans[-1].tolist()[1] == 7
 
 
 # Files that are none

@@ -21,7 +21,7 @@ public final class Tokenizer: Sendable {
     return try text.withUTF8 { bytes in
       try bytes.withMemoryRebound(to: CChar.self) { characters in
         try filled {
-          hybridge_tokenizer_encode(handle, characters.baseAddress, characters.count, reading, $0, nil, $1, &$2)
+          hybridge_tokenizer_encode(handle, characters.baseAddress, characters.count, reading, nil, 0, $0, nil, $1, &$2)
         }
       }
     }

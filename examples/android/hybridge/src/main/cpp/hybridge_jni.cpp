@@ -337,7 +337,7 @@ NATIVE(jint, tokenizerEncode)
     std::vector<int64_t> found = tokens(env, ids);
     size_t number = 0;
     const hybridge_status status = hybridge_tokenizer_encode(
-        handle(tokenizer), given.data(), given.size(), reading, found.data(), nullptr, found.size(), &number);
+        handle(tokenizer), given.data(), given.size(), reading, nullptr, 0, found.data(), nullptr, found.size(), &number);
     if (status == HYBRIDGE_OK && ids != nullptr) put(env, ids, found);
     if (status == HYBRIDGE_OK) put(env, count, {static_cast<int64_t>(number)});
     return status;
