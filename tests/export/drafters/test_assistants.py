@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 from assistant_reference import CLUSTERS, AssistantReference, assistant_config
 from drafter_programs import compare_blocks, distributions
+from loaded_model import loaded_model
 from store import exported
 from tiny import lively, save_lively_checkpoint, tiny_config, tiny_model
 from transformers import Gemma4Config
@@ -24,7 +25,6 @@ from hybridge.export.write.methods import build_cache
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.core.drafters import BlockDrafter
 from hybridge.runtime.core.session import DraftNoise
-from tests.helpers.loaded_model import loaded_model
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, snapshot_slots=1, draft_blocks=(2, 4, 6))
 VOCAB = {"vocab_size": 132, "vocab_size_per_layer_input": 132}

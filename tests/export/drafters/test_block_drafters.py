@@ -11,6 +11,7 @@ import pytest
 import torch
 from drafter_programs import compare_blocks, definition_of, distributions, hidden_states
 from drafter_twins import Twin, dflash2_config, dflash_config, dspark_config, random_tensors, save_drafter
+from loaded_model import loaded_model
 from numpy.typing import NDArray
 from states import around_a_restore
 from tiny import lively, tiny_config, tiny_model
@@ -22,7 +23,6 @@ from hybridge.export.drafters.plan import plan_drafter
 from hybridge.runtime import ExportOptions, Sampling, Session
 from hybridge.runtime.core.drafters import BlockDrafter
 from hybridge.runtime.core.session import DraftNoise
-from tests.helpers.loaded_model import loaded_model
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, shorter_verify_lens=(3,), draft_blocks=(2, 4, 6))
 FULL, SLIDING = "full_attention", "sliding_attention"

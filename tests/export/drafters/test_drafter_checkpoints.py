@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from drafter_twins import Twin, dflash2_config, dflash_config, dspark_config, random_tensors, save_drafter
+from loaded_model import loaded_model
 from tiny import lively, tiny_config, tiny_model
 from transformers import MuseGlimmerAssistantConfig, MuseGlimmerAssistantModel
 from transformers.cache_utils import DFlashCache
@@ -15,7 +16,6 @@ from hybridge.export.check.oracle import LoadedDrafter, eager_session
 from hybridge.export.drafters.block import read_block_config
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.runtime import ExportOptions, Session
-from tests.helpers.loaded_model import loaded_model
 
 OPTIONS = ExportOptions(max_seq_len=40, prefill_chunk=8, verify_len=6)
 TARGET = tiny_config("qwen3_5_text")

@@ -7,6 +7,7 @@ import pytest
 import torch
 from drafter_programs import compare_blocks, definition_of, distributions
 from drafter_twins import EagleTwin, eagle_config, eagle_tensors, save_drafter
+from loaded_model import loaded_model
 from store import exported
 from tiny import lively, tiny_config, tiny_model
 
@@ -17,7 +18,6 @@ from hybridge.export.drafters.plan import plan_drafter
 from hybridge.runtime import ExportOptions, Session
 from hybridge.runtime.core.drafters import BlockDrafter
 from hybridge.runtime.core.session import DraftNoise
-from tests.helpers.loaded_model import loaded_model
 
 OPTIONS = ExportOptions(max_seq_len=45, prefill_chunk=7, verify_len=6, snapshot_slots=1, draft_blocks=(3, 5))
 TARGET = tiny_config("qwen3_5_text")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from blocks import packed_blocks
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
@@ -14,7 +15,6 @@ from hybridge.export.layers import PackedLinear
 from hybridge.export.lower.fusion import fuse
 from hybridge.export.lower.rewrite import drop_idle_nodes
 from hybridge.export.operators.elementwise import rotate_half, rotate_neighbours
-from tests.helpers.blocks import packed_blocks
 
 
 class Calls(nn.Module):

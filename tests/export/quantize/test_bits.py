@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from tiny import tiny_config, tiny_model
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.layers import PackedLinear
@@ -13,7 +14,6 @@ from hybridge.export.quantize.bits import RECIPES, bits_of, parse_bits, rounded_
 from hybridge.export.quantize.quantize import check_quantization, quantize
 from hybridge.export.write.manifest import WeightFigures
 from hybridge.runtime.artifacts.options import ExportOptions
-from tests.helpers.tiny import tiny_config, tiny_model
 
 FLOAT = {"in_proj_a", "in_proj_b", "in_proj_ba", "b_proj", "f_a_proj", "f_b_proj", "dt_proj", "x_proj", "gate", "router"}
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 from store import exported
-from tiny import save_tokenizer, tiny_config
+from tiny import lively, save_lively_checkpoint, save_tokenizer, tiny_config, tiny_model
+from zoo import VARIANTS
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.api import export_model
@@ -26,8 +27,6 @@ from hybridge.export.source.checkpoint import load_checkpoint, resolve_checkpoin
 from hybridge.export.write.manifest import WeightFigures
 from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions
-from tests.helpers.tiny import lively, save_lively_checkpoint, tiny_model
-from tests.helpers.zoo import VARIANTS
 
 SIZES = {"hidden_size": 64, "intermediate_size": 96}
 LAYERS = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}

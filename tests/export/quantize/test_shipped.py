@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from quantized_folders import FORMS, save_quantized
+from store import exported
+from tiny import tiny_config, tiny_model
 
 from hybridge.cache.families import FAMILIES
 from hybridge.export.layers import PackedLinear
@@ -15,9 +18,6 @@ from hybridge.export.source.checkpoint import CheckpointSource, load_checkpoint,
 from hybridge.export.write.manifest import WeightFigures
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.options import ExportOptions, check_limits
-from tests.helpers.quantized_folders import FORMS, save_quantized
-from tests.helpers.store import exported
-from tests.helpers.tiny import tiny_config, tiny_model
 
 AUTO = ExportOptions(quantize="auto")
 HAVE_8_BITS = {"int8", "compressed fp8", "fp8", "fp8 per tensor", "fbgemm", "modelopt fp8", "llm.int8"}

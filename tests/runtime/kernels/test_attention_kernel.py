@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from kernel_program import KernelProgram
 from torch import Tensor
 
 from hybridge.cache.block import Block
@@ -11,7 +12,6 @@ from hybridge.cache.operations.quantized_rows import QuantizedRows, quantize_row
 from hybridge.cache.operations.ring import Ring
 from hybridge.export.operators.attention import attention, quantized_attention
 from hybridge.runtime.core.library import set_threads
-from tests.helpers.kernel_program import KernelProgram
 
 ops = torch.ops.hybridge
 NAN = float("nan")

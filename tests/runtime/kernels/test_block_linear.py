@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from blocks import HALVES, KINDS, block_weight, packed_blocks
+from kernel_program import KernelProgram
 from torch import Tensor
 
 import hybridge.export.operators.linear  # noqa: F401  registers the operator
 from hybridge.export.layers import PackedEmbedding, PackedExperts, PackedLinear, PackedWeight
 from hybridge.export.operators.linear import Factors, pack, unpack, weights
 from hybridge.runtime.core.library import set_threads
-from tests.helpers.blocks import HALVES, KINDS, block_weight, packed_blocks
-from tests.helpers.kernel_program import KernelProgram
 
 EVERY = [*KINDS, *HALVES]
 

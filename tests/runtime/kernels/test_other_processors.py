@@ -7,14 +7,14 @@ import subprocess
 
 import pytest
 import torch
+from blocks import HALVES, KINDS, packed_blocks
+from cross_compiled import CrossCompiled, Target, arm, cross_compile, emulator, has_zig, x86
+from packed_weight import packed_weight
 from torch import Tensor
 
 import hybridge.export.operators.elementwise  # noqa: F401  registers the operator
 from hybridge.export.layers import PackedLinear, PackedWeight
 from hybridge.export.operators.linear import packed_linear, weights
-from tests.helpers.blocks import HALVES, KINDS, packed_blocks
-from tests.helpers.cross_compiled import CrossCompiled, Target, arm, cross_compile, emulator, has_zig, x86
-from tests.helpers.packed_weight import packed_weight
 
 IS_X86 = platform.machine() == "x86_64"
 needs_arm = pytest.mark.skipif(not (has_zig() and emulator("aarch64")), reason="needs ARM64: apt-get install qemu-user-static")

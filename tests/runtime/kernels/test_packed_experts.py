@@ -6,16 +6,16 @@ import copy
 
 import pytest
 import torch
+from kernel_program import KernelProgram
+from packed_weight import packed_weight
+from tiny import tiny_config, tiny_model
+from zoo import VARIANTS
 
 from hybridge.export.layers import PackedExperts
 from hybridge.export.operators.linear import packed_experts
 from hybridge.export.quantize.quantize import pack_weights
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.core.library import set_threads
-from tests.helpers.kernel_program import KernelProgram
-from tests.helpers.packed_weight import packed_weight
-from tests.helpers.tiny import tiny_config, tiny_model
-from tests.helpers.zoo import VARIANTS
 
 CHOICES = {
     "one row": [3],

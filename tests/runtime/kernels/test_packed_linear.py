@@ -8,6 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from kernel_program import KernelProgram
+from packed_weight import packed_weight
+from tiny import tiny_config, tiny_model
 from torch import nn
 
 from hybridge.cache.errors import UsageError
@@ -16,9 +19,6 @@ from hybridge.export.operators.linear import pack, packed_linear, unpack, weight
 from hybridge.export.quantize.quantize import check_quantization, pack_weights
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.core.library import set_threads
-from tests.helpers.kernel_program import KernelProgram
-from tests.helpers.packed_weight import packed_weight
-from tests.helpers.tiny import tiny_config, tiny_model
 
 SIZES = [(1, 8, 8), (17, 24, 8), (40, 64, 32), (131, 136, 8)]
 
