@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 
 def open_regular(path: Path, largest: int | None = None) -> BufferedReader:
@@ -44,30 +44,88 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
 
 
-# Durable writes: files and folders are synced before they appear under their names, and the names after that.
+# Durable writes: files and folders are synced before they appear under their names, and the names after that. What is
+# unfinished has a hidden name beside the target, and one writer at a time: a lock, which the system releases when a process
+# ends. The names follow from the target's, so that the next writer removes what a killed one left.
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 """Linux, <fcntl.h> and <linux/fs.h>."""
 CANNOT = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EXDEV)
 """Errors of a kernel or a file system that cannot exchange two names."""
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
 
 
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file at ``path``, whole or not at all, readable by its owner only; it is on the disk when this returns.
 
-    Another writer waits meanwhile; the leftover of a killed writer is overwritten. Raises OSError.
+    Another writer waits meanwhile. Raises OSError.
     """
     partial = partial_path(path)
-    try:
-        with claimed_file(partial) as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+    with locked(path):
+        try:
+            partial.unlink(missing_ok=True)
+            with open(partial, "xb", opener=_for_the_owner) as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
             partial.replace(path)
-    except BaseException:
-        remove_leftover(partial)
-        raise
+        finally:
+            partial.unlink(missing_ok=True)
     sync(path.parent)
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Keep other processes from ``locked(path)`` until the body is done, by a hidden file beside ``path``.
+
+    Raises BlockingIOError if another process has it and ``wait`` is False, and other OSErrors.
+    """
+    lock = lock_path(path)
+    while True:
+        with open(lock, "ab", opener=_for_the_owner) as file:
+            try:
+                fcntl.flock(file.fileno(), fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno not in NO_LOCKS:
+                    raise
+            if os.fstat(file.fileno()).st_nlink == 0:  # the process that had it has just removed it
+                continue
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+            return
+
+
+def lock_path(path: Path) -> Path:
+    """Return the hidden name of the lock of ``path``."""
+    return path.with_name(f".{path.name}.lock")
+
+
+def partial_path(path: Path) -> Path:
+    """Return the hidden name beside ``path`` that is written before it is whole."""
+    return path.with_name(f".{path.name}.partial")
+
+
+@contextmanager
+def partial_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder beside ``path`` for its owner only, which is removed at the end. Raises OSError."""
+    folder = partial_path(path)
+    remove(folder)
+    try:
+        folder.mkdir(mode=0o700)
+        yield folder
+    finally:
+        with suppress(OSError):
+            remove(folder)
+
+
+def remove(path: Path) -> None:
+    """Remove a folder with all that is in it, a file, or a link and not what it leads to. Raises OSError."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:
@@ -107,129 +165,6 @@ def exchange(one: Path, other: Path) -> bool:
 def _renameat2() -> Any:
     """Return the C library's function, or None."""
     return getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-
-
-# Unfinished files and folders have one writer at a time; a lock distinguishes it from a killed one, because the system releases
-# locks when a process ends. The name follows from the target's, so that the next writer finds and reuses a leftover.
-
-NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EBADF)
-
-
-def partial_path(path: Path) -> Path:
-    """Return the hidden name beside ``path`` that is written before it is whole."""
-    return path.with_name(f".{path.name}.partial")
-
-
-@contextmanager
-def claimed_file(path: Path) -> Iterator[BinaryIO]:
-    """Yield an empty file at ``path`` that only this process writes; other writers wait. It is not removed afterwards.
-
-    It is readable by its owner only. A file of another user, put there to read along or to keep us waiting, is removed. Raises
-    OSError, such as PermissionError if it cannot be removed.
-    """
-    while True:
-        with open(path, "ab", opener=_for_the_owner) as file:
-            status = os.fstat(file.fileno())
-            if status.st_nlink == 0:  # its last writer has just removed it
-                continue
-            if status.st_uid != os.geteuid() or status.st_nlink > 1:
-                path.unlink(missing_ok=True)
-                continue
-            os.fchmod(file.fileno(), 0o600)
-            _lock(file.fileno(), wait=True)
-            if _is_at(path, file.fileno()):
-                file.truncate(0)
-                yield file
-                return
-
-
-class ClaimedFolder:
-    """A folder that only this process writes until it is released; see ``claim_folder``."""
-
-    _descriptor = -1
-
-    def __init__(self, path: Path) -> None:
-        """Lock a folder. Raises FileNotFoundError, BlockingIOError if another process has it, and other OSErrors."""
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        try:
-            if os.fstat(self._descriptor).st_uid != os.geteuid():
-                raise PermissionError(errno.EPERM, "it belongs to another user", str(path))
-            _lock(self._descriptor, wait=False)
-            if not _is_at(path, self._descriptor):
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        except BaseException:
-            self.release()
-            raise
-
-    def release(self) -> None:
-        """Unlock the folder, under whatever name it has by now."""
-        if self._descriptor >= 0:
-            os.close(self.__dict__.pop("_descriptor"))  # one line, behind which it is neither open nor closed a second time
-
-    def __del__(self) -> None:
-        """Unlock the folder if Ctrl-C kept its user from it."""
-        self.release()
-
-
-def claim_folder(path: Path) -> ClaimedFolder:
-    """Make an empty folder at ``path`` for its owner only, or empty the leftover of a killed writer.
-
-    Raises BlockingIOError if another process is writing there, and other OSErrors.
-    """
-    while True:
-        if path.is_symlink():
-            path.unlink()  # an artifact was replaced through it
-        with suppress(FileExistsError):
-            path.mkdir(mode=0o700)
-        with suppress(FileNotFoundError):  # its last writer has just moved it away
-            claim = ClaimedFolder(path)
-            break
-    try:
-        _clear(path)
-    except BaseException:
-        claim.release()
-        raise
-    return claim
-
-
-def remove_leftover(path: Path) -> None:
-    """Remove the leftover of a killed writer at ``path``, unless another is writing; errors are ignored."""
-    with suppress(OSError):
-        if path.is_symlink():
-            path.unlink()
-        elif path.is_dir():
-            claim = ClaimedFolder(path)
-            shutil.rmtree(path, ignore_errors=True)
-            claim.release()
-        else:
-            with open_regular(path) as file:
-                _lock(file.fileno(), wait=False)
-                if _is_at(path, file.fileno()):
-                    path.unlink()
-
-
-def _clear(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
-def _lock(descriptor: int, *, wait: bool) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    """Return whether ``path`` still leads to the open file; an earlier writer may have renamed it."""
-    try:
-        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False
 
 
 def _for_the_owner(path: str, flags: int) -> int:

@@ -9,7 +9,17 @@ from pathlib import Path
 
 from hybridge.cache.errors import OutputError, UsageError
 from hybridge.runtime.artifacts.manifest import MANIFEST
-from hybridge.runtime.files import claim_folder, exchange, partial_path, remove_leftover, sync, sync_tree, undone_at_signals
+from hybridge.runtime.files import (
+    exchange,
+    lock_path,
+    locked,
+    partial_folder,
+    partial_path,
+    remove,
+    sync,
+    sync_tree,
+    undone_at_signals,
+)
 
 
 @contextmanager
@@ -23,30 +33,23 @@ def output_folder(target: Path, *, force: bool) -> Iterator[Path]:
         UsageError: ``target`` exists, unless ``force`` is given and it is an artifact or empty.
         OutputError: ``target`` cannot be written, the disk is full, or another process is writing it.
     """
-    staging = partial_path(target)
-    with _explained(target):
-        _recover(target)
-        check_target(target, force=force)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        claim = claim_folder(staging)
-
-    def clear() -> None:
-        claim.release()
-        remove_leftover(staging)
 
     def undo() -> None:
-        clear()
         _recover(target)
+        remove(partial_path(target))
+        lock_path(target).unlink(missing_ok=True)
 
-    try:
-        with undone_at_signals(undo), _explained(target):
-            yield staging
-            staging.chmod(0o755)
-            sync_tree(staging)
-            _replace(target, staging)
-            sync(target.parent)
-    finally:
-        clear()
+    with _explained(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with locked(target, wait=False), undone_at_signals(undo):
+            _recover(target)
+            check_target(target, force=force)
+            with partial_folder(target) as staging:
+                yield staging
+                staging.chmod(0o755)
+                sync_tree(staging)
+                _replace(target, staging)
+                sync(target.parent)
 
 
 def check_target(target: Path, *, force: bool) -> None:
@@ -77,7 +80,7 @@ def _replace_in_two_steps(target: Path, staging: Path) -> None:
         if old.exists() and not target.exists():
             old.rename(target)
         raise
-    remove_leftover(old)
+    remove(old)
 
 
 def _recover(target: Path) -> None:
@@ -86,7 +89,7 @@ def _recover(target: Path) -> None:
     if not (old / MANIFEST).is_file():
         return  # nothing, or nothing of ours
     if target.exists() or target.is_symlink():
-        remove_leftover(old)
+        remove(old)
     else:
         old.rename(target)
 

@@ -13,21 +13,12 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from hybridge.cache.errors import KernelsError
-from hybridge.runtime.files import (
-    claim_folder,
-    claimed_file,
-    distrust,
-    hash_path,
-    partial_path,
-    private_folder,
-    remove_leftover,
-    sync,
-    write_hash,
-)
+from hybridge.runtime.files import distrust, hash_path, locked, partial_folder, private_folder, remove, sync, write_hash
 from hybridge.runtime.pinned import (
     COPIES,
     EXECUTORCH,
@@ -89,21 +80,16 @@ def built(path: Path, make: Callable[[Path], None], *, again: bool = False) -> P
 
 def _build_alone(path: Path, make: Callable[[Path], None], again: bool) -> None:
     private_folder(path.parent, _top())
-    lock = path.with_name(f".{path.name}.lock")
-    with claimed_file(lock):
-        try:
-            if again or not is_built(path):
-                _build(path, make)
-        finally:
-            lock.unlink()  # those who wait for it look whether it is still there
+    for leftover in path.parent.parent.glob("*/.*.partial"):
+        with suppress(OSError), locked(leftover.with_name(leftover.name[1:].removesuffix(".partial")), wait=False):
+            remove(leftover)
+    with locked(path):
+        if again or not is_built(path):
+            _build(path, make)
 
 
 def _build(path: Path, make: Callable[[Path], None]) -> None:
-    for leftover in path.parent.parent.glob("*/.*.partial"):
-        remove_leftover(leftover)
-    folder = partial_path(path)
-    claim = claim_folder(folder)
-    try:
+    with partial_folder(path) as folder:
         unfinished = folder / path.name
         make(unfinished)
         unfinished.chmod(0o755)  # whatever the umask lets others do; the folder is closed to them
@@ -113,9 +99,6 @@ def _build(path: Path, make: Callable[[Path], None]) -> None:
             sync(each)
             each.replace(path.with_name(each.name))
         sync(path.parent)
-    finally:
-        claim.release()
-        remove_leftover(folder)
 
 
 def _check(path: Path) -> None:

@@ -10,16 +10,16 @@ import pytest
 
 from hybridge.runtime import files
 from hybridge.runtime.files import (
-    ClaimedFolder,
-    claim_folder,
-    claimed_file,
     distrust,
     exchange,
+    lock_path,
+    locked,
     open_regular,
+    partial_folder,
     partial_path,
     private_folder,
     read_regular,
-    remove_leftover,
+    remove,
     replace_file,
     sync_tree,
     write_hash,
@@ -67,7 +67,8 @@ def test_what_is_written_and_read_is_closed(tmp_path: Path) -> None:
         replace_file(tmp_path / "file", b"1")
         sync_tree(tmp_path)
         assert read_regular(tmp_path / "file", 1) == b"1"
-        claim_folder(tmp_path / "folder").release()
+        with partial_folder(tmp_path / "folder"):
+            pass
         return len(os.listdir("/proc/self/fd"))
 
     assert written() == written()
@@ -108,8 +109,7 @@ def test_writers_of_one_file_wait_and_never_mix(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_file_that_goes_while_it_is_claimed_is_claimed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a name it was taken for a stranger's, and its name removed, which is gone, or another writer's."""
+def test_a_lock_that_goes_while_it_is_waited_for_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, opened = tmp_path / "file", files._for_the_owner
     gone: list[str] = []
 
@@ -121,10 +121,18 @@ def test_a_file_that_goes_while_it_is_claimed_is_claimed_anew(tmp_path: Path, mo
         return descriptor
 
     monkeypatch.setattr(files, "_for_the_owner", open_and_lose)
-    with claimed_file(path) as file:
-        file.write(b"1")
-    assert gone == [str(path)]
-    assert path.read_bytes() == b"1"
+    with locked(path), pytest.raises(BlockingIOError), locked(path, wait=False):
+        pass
+    assert gone == [str(lock_path(path))]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_leftover_with_another_name_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("precious")
+    os.link(tmp_path / "precious", tmp_path / ".file.partial")
+    replace_file(tmp_path / "file", b"new")
+    assert (tmp_path / "precious").read_text() == "precious"
+    assert (tmp_path / "file").read_text() == "new"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user's file")
@@ -137,42 +145,19 @@ def test_what_another_user_put_there_is_not_written_to(tmp_path: Path) -> None:
         replace_file(tmp_path / "file", b"secret")
         assert reader.read() == ""
     assert (tmp_path / "file").stat().st_uid == 0
-    (tmp_path / ".out.partial").mkdir()
-    os.chown(tmp_path / ".out.partial", 12345, -1)
-    with pytest.raises(PermissionError, match="another user"):
-        claim_folder(tmp_path / ".out.partial")
 
 
-def test_a_leftover_with_another_name_is_not_written_through(tmp_path: Path) -> None:
-    (tmp_path / "precious").write_text("precious")
-    os.link(tmp_path / "precious", tmp_path / ".file.partial")
-    replace_file(tmp_path / "file", b"new")
-    assert (tmp_path / "precious").read_text() == "precious"
-    assert (tmp_path / "file").read_text() == "new"
-
-
-def test_a_folder_is_claimed_by_one(tmp_path: Path) -> None:
+def test_an_unfinished_folder_begins_empty_and_is_removed(tmp_path: Path) -> None:
     path = partial_path(tmp_path / "out")
-    claim = claim_folder(path)
-    (path / "half").write_text("written")
-    (tmp_path / "precious").mkdir()
-    (path / "folder").mkdir()
+    (path / "folder").mkdir(parents=True)
     (path / "folder" / "file").write_text("written")
+    (tmp_path / "precious").mkdir()
     (path / "link").symlink_to(tmp_path / "precious")
-    with pytest.raises(BlockingIOError):
-        claim_folder(path)
-    remove_leftover(path)
-    assert (path / "half").exists(), "it is not a leftover as long as somebody has it"
-    claim.release()
-    again = claim_folder(path)
-    assert list(path.iterdir()) == []
-    assert (tmp_path / "precious").is_dir(), "a link is removed, and not followed"
-    path.rename(tmp_path / "out")
-    other = claim_folder(path)
-    other.release()
-    again.release()
-    with pytest.raises(FileNotFoundError):
-        ClaimedFolder(tmp_path / "nothing")
+    with partial_folder(tmp_path / "out") as folder:
+        assert folder == path
+        assert list(folder.iterdir()) == []
+        (folder / "half").write_text("written")
+    assert [each.name for each in tmp_path.iterdir()] == ["precious"], "a link is removed, and not followed"
 
 
 def test_a_leftover_that_leads_elsewhere_is_not_followed(tmp_path: Path) -> None:
@@ -180,15 +165,20 @@ def test_a_leftover_that_leads_elsewhere_is_not_followed(tmp_path: Path) -> None
     (tmp_path / "precious/file").write_text("precious")
     partial = partial_path(tmp_path / "out")
     partial.symlink_to(tmp_path / "precious")
-    claim_folder(partial).release()
-    assert (tmp_path / "precious/file").read_text() == "precious"
-    partial.rmdir()
-    partial.symlink_to(tmp_path / "precious/file")
-    with pytest.raises(OSError, match="symbolic links"), claimed_file(partial):
+    with partial_folder(tmp_path / "out"):
         pass
     assert (tmp_path / "precious/file").read_text() == "precious"
-    remove_leftover(partial)
+    partial.symlink_to(tmp_path / "precious/file")
+    replace_file(tmp_path / "out", b"new")
+    assert (tmp_path / "precious/file").read_text() == "precious"
+    assert (tmp_path / "out").read_text() == "new"
+    lock_path(tmp_path / "out").symlink_to(tmp_path / "precious/file")
+    with pytest.raises(OSError, match="symbolic links"), locked(tmp_path / "out"):
+        pass
+    partial.symlink_to(tmp_path / "precious")
+    remove(partial)
     assert not partial.is_symlink()
+    assert (tmp_path / "precious/file").read_text() == "precious"
 
 
 def test_a_private_folder_is_closed_to_others(tmp_path: Path) -> None:

@@ -63,9 +63,9 @@ def test_an_export_that_is_stopped_leaves_nothing(checkpoint: Path, tmp_path: Pa
     listen = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=listen) as process:
         deadline = time.monotonic() + 120
-        while not list(tmp_path.iterdir()) and process.poll() is None and time.monotonic() < deadline:
+        while len(list(tmp_path.iterdir())) < 2 and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert [path.suffix for path in tmp_path.iterdir()] == [".partial"]
+        assert {path.name for path in tmp_path.iterdir()} == {".out.lock", ".out.partial"}
         time.sleep(2)
         process.send_signal(number)
         out, err = process.communicate(timeout=120)
