@@ -1,6 +1,6 @@
-"""Differences between Linux and macOS in compiling, linking and loading our C++; no other module asks for the platform.
+"""Differences between Linux and macOS in compiling, linking and loading our C++, and the processor's name.
 
-``backends/zero_pages.py`` alone has a call of Linux's own, and does nothing elsewhere.
+``exchange`` in files.py alone has another call of Linux's own, and does without it elsewhere.
 """
 
 from __future__ import annotations
