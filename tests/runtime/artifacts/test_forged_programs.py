@@ -1,6 +1,6 @@
-"""A program whose tensors are not what its kernels go by, with hashes that say it is right: each call of such a kernel fails.
+"""Programs that were changed, with hashes that say they are right: kernels and the core refuse what they cannot take.
 
-One with other sizes wrote 5.5 MB past the arena of its state.
+A kernel whose tensors had other sizes wrote 5.5 MB past the arena of its state.
 """
 
 from __future__ import annotations
@@ -11,16 +11,21 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from ctypes import byref
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import pytest
 from executorch.exir._serialize._program import deserialize_pte_binary, serialize_pte_binary
-from executorch.exir.schema import Int, KernelCall, Null, Tensor
+from executorch.exir.schema import EValue, Int, KernelCall, Null, Tensor
 from forgery import forge
 
+from hybridge.cache.errors import ArtifactError
+from hybridge.runtime import Session
 from hybridge.runtime.artifacts.manifest import PROGRAM
+from hybridge.runtime.core.interface import Handle, Status
+from hybridge.runtime.core.library import load
 
 RAN, FAILED = 0, 1
 RUNNER = f"""
@@ -152,3 +157,34 @@ def test_kernels_refuse_what_a_forged_program_hands_them(own_artifact: Path, tmp
     assert codes.pop("as it was") == RAN, done.stderr
     assert {what: code for what, code in codes.items() if code != FAILED} == {}, done.stderr[-3000:]
     assert len(codes) > 20
+
+
+def number_for_logits(plan: Any) -> None:
+    plan.values.append(EValue(Int(7)))
+    plan.outputs[0] = len(plan.values) - 1
+
+
+FORGED: dict[str, tuple[str, Callable[[Any], None], str]] = {
+    "a number in place of logits": ("decode", number_for_logits, "is no tensor"),
+    "a number in place of a length": ("reset", number_for_logits, "is no tensor"),
+    "nothing in place of logits": ("decode", lambda plan: plan.outputs.clear(), r"decode gives \[\]"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("forgery", FORGED)
+def test_a_program_that_answers_with_no_tensors_is_refused(artifact: Path, forgery: str, tmp_path: Path) -> None:
+    """The runtime ends a process that takes a number for a tensor."""
+    method, change, says = FORGED[forgery]
+    shutil.copytree(artifact, tmp_path / "artifact")
+    file = deserialize_pte_binary((artifact / "model.pte").read_bytes())
+    change(next(plan for plan in file.program.execution_plan if plan.name == f"hybridge_{method}"))
+    forged = serialize_pte_binary(file, extract_delegate_segments=True, segment_alignment=4096)
+    (tmp_path / "artifact" / "model.pte").write_bytes(bytes(forged))
+    forge(tmp_path / "artifact")
+    with pytest.raises(ArtifactError, match=says):
+        Session.load(tmp_path / "artifact")
+    # The core refuses it too: apps have no other check.
+    model, session = Handle(), Handle()
+    assert load().hybridge_model_open(str(tmp_path / "artifact/model.pte").encode(), byref(model)) == Status.OK
+    assert load().hybridge_session_open(model, byref(session)) == Status.INVALID_FILE

@@ -440,26 +440,6 @@ def test_numbers_beyond_64_bits_are_refused(session: Session, number: int) -> No
         assert len(list(session.generate(PROMPT, **options))) > 10
 
 
-SAID: dict[str, tuple[str, Callable[[Session], object]]] = {
-    "no tokens": ("got no tokens; give at least one", lambda s: s.prefill([])),
-    "an unknown token": ("token id 1000000 is outside the vocabulary, 0 to 130", lambda s: s.verify([10**6])),
-    "too many tokens": ("1000 tokens do not fit: 0 of max_seq_len = 96 are used", lambda s: s.prefill([1] * 1000)),
-    "too many in a generation": ("1000 tokens do not fit: 0 of max_seq_len", lambda s: s.generate([1] * 1000)),
-    "a long block": ("verify takes at most 5 tokens, got 7; export with a larger --verify-len", lambda s: s.verify([1] * 7)),
-    "a slot out of range": ("slot 99 does not exist; this artifact has slots 0 to 1", lambda s: s.snapshot(99)),
-    "an empty slot": ("this slot keeps nothing", lambda s: s.restore(1)),
-    "no block": ("there is no verified block: call verify first", lambda s: s.commit(1)),
-    "no tapped layers": ("no drafter of its own; export it again", lambda s: s.draft([[1.0]], [1])),
-}
-
-
-@pytest.mark.parametrize("case", SAID)
-def test_a_refusal_says_what_to_do(session: Session, case: str) -> None:
-    says, call = SAID[case]
-    with pytest.raises(HybridgeError, match=re.escape(says)):
-        call(session)
-
-
 def test_what_is_closed_is_refused(model: Model, own_artifact: Path) -> None:
     opened = Model.open(open_artifact(own_artifact))
     with Session(opened) as session:
@@ -479,15 +459,6 @@ def test_what_is_closed_is_refused(model: Model, own_artifact: Path) -> None:
             call()
     with pytest.raises(HybridgeError, match="closed"):
         Session(opened)
-
-
-def test_a_checkpoint_is_for_sessions_of_its_artifact(model: Model, own_artifact: Path, artifact: Path) -> None:
-    session = Session(model)
-    session.prefill(PROMPT)
-    kept = session.checkpoint()
-    assert Session.load(own_artifact).resume(kept) == len(PROMPT)
-    with pytest.raises(UsageError, match="another model"):
-        Session.load(artifact).resume(kept)
 
 
 @pytest.fixture

@@ -1,30 +1,40 @@
-"""A session on disk over a real program."""
+"""A session on disk over a real program: another one goes on from it, and what is wrong with a file is refused."""
 
 from __future__ import annotations
 
+import math
 import os
 import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.numpy
-from state_files import save_in_full
+from core_child import in_core
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from state_files import forge_state, save_in_full
 from states import Arrays, same
 from table import table_session
 
-from hybridge.cache.errors import CommitError, OutputError, StateFileError, UsageError
-from hybridge.runtime import Session
+from hybridge.cache.errors import CommitError, NumericalError, OutputError, SnapshotError, StateFileError, UsageError
+from hybridge.runtime import Model, Session, open_artifact
 
 PROMPT = [5, 6, 7, 0, 9, 5, 6, 130, 8, 9, 5, 6]
 """With the first and the last of the vocabulary."""
 
 
 @pytest.fixture(scope="module")
-def session(artifact: Path) -> Session:
-    return Session.load(artifact)
+def model(artifact: Path) -> Model:
+    return Model.open(open_artifact(artifact))
+
+
+@pytest.fixture
+def session(model: Model) -> Session:
+    return Session(model)
 
 
 @pytest.fixture
@@ -71,19 +81,20 @@ def test_saving_leaves_the_session_as_it_is(session: Session, tmp_path: Path) ->
     assert session.tokens == [*PROMPT, 1, 2]
 
 
-@pytest.mark.parametrize("place", [0.0, 0.001, 0.02, 0.3, 0.7, 0.999])
-def test_a_flipped_byte_is_refused_and_changes_nothing(session: Session, saved: Path, place: float) -> None:
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.02, 0.3, 0.7, 0.999, None])
+def test_a_flipped_byte_is_refused_and_changes_nothing(session: Session, saved: Path, share: float | None) -> None:
     before, data = bits(session), bytearray(saved.read_bytes())
-    data[int(place * len(data))] ^= 0x10
+    data[16 if share is None else int(share * len(data))] ^= 0x10  # the model's number is at 16
     saved.write_bytes(data)
     with pytest.raises(StateFileError):
         session.load_state(saved)
     assert same(bits(session), before)
 
 
-@pytest.mark.parametrize("left", [0, 5, 100, 4000, -1])
-def test_a_truncated_file_is_refused(session: Session, saved: Path, left: int) -> None:
-    saved.write_bytes(saved.read_bytes()[:left])
+@pytest.mark.parametrize("left", [0, 5, 100, 4000, -1, None])
+def test_a_truncated_file_or_a_longer_one_is_refused(session: Session, saved: Path, left: int | None) -> None:
+    data = saved.read_bytes()
+    saved.write_bytes(data + b"x" if left is None else data[:left])
     with pytest.raises(StateFileError, match="state"):
         session.load_state(saved)
 
@@ -100,7 +111,8 @@ def test_what_is_no_saved_session_is_refused(session: Session, tmp_path: Path) -
     safetensors.numpy.save_file({"length": np.zeros(1, np.int64)}, tmp_path / "of 0.2", metadata)
     with pytest.raises(StateFileError, match=r"of 0\.2: .* in the format of hybridge 0\.2; save the state again"):
         session.load_state(tmp_path / "of 0.2")
-    for path in (tmp_path / "nothing", tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "nothing", tmp_path, tmp_path / "pipe", Path("/dev/zero")):
         with pytest.raises(StateFileError, match="does not exist, cannot be read, or is no regular file"):
             session.load_state(path)
 
@@ -147,3 +159,145 @@ def test_a_file_that_is_too_large_is_not_read(session: Session, saved: Path) -> 
     os.truncate(saved, 10**12)  # it takes no room on the disk
     with pytest.raises(StateFileError, match="damaged"):
         session.load_state(saved)
+
+
+@pytest.mark.slow
+def test_another_process_goes_on_bit_for_bit(artifact: Path, tmp_path: Path) -> None:
+    """Both have as many threads; those of this process may have been chosen."""
+    going_on = """
+        print(session.decode(3).tobytes().hex(), session.restore(1), session.decode(3).tobytes().hex())
+    """
+    saving = f"""
+        session.prefill({PROMPT[:4]})
+        session.snapshot(1)
+        session.prefill({PROMPT[4:]})
+        session.verify([1, 2])
+        session.save({str(tmp_path / "state")!r})
+    """
+    loading = f"""
+        session.prefill([1, 2, 3])
+        assert session.load_state({str(tmp_path / "state")!r}) == {len(PROMPT)}
+        try:
+            session.commit(1)
+        except errors.CommitError:
+            pass
+        else:
+            raise AssertionError("a block that waited was saved")
+    """
+    said = in_core(artifact, saving + going_on)
+    assert said.split()[1] == "4"
+    assert in_core(artifact, loading + going_on) == said
+
+
+def at(place: int, value: int) -> Callable[[bytearray], object]:
+    """Write a number into the texts, which stand behind the state's bytes: a length, tokens, a length, …"""
+
+    def change(content: bytearray) -> None:
+        texts = bytes(content).rfind(struct.pack("<13q", len(PROMPT), *PROMPT))
+        content[texts + 8 * place : texts + 8 * place + 8] = struct.pack("<q", value)
+
+    return change
+
+
+def everywhere(old: int, new: int) -> Callable[[bytearray], object]:
+    """Write a number into the state's bytes wherever another one stands, which nothing but a length is."""
+
+    def change(content: bytearray) -> None:
+        end = bytes(content).rfind(struct.pack("<13q", len(PROMPT), *PROMPT)) // 8
+        numbers = struct.unpack(f"<{end}q", content[: 8 * end])
+        assert old in numbers
+        content[: 8 * end] = struct.pack(f"<{end}q", *(new if number == old else number for number in numbers))
+
+    return change
+
+
+FORGED: dict[str, Callable[[bytearray], object]] = {
+    "a token beyond the vocabulary": at(1, 131),
+    "a negative token": at(3, -1),
+    "a text of another length": at(0, 11),
+    "a huge text": at(0, 2**62),
+    "a negative text": at(0, -1),
+    "a slot's text of another length": at(len(PROMPT) + 2, 3),
+    **{f"a state of length {new}": everywhere(len(PROMPT), new) for new in (-100000, -1, 0, 97, 2**63 - 1)},
+    **{f"a slot of length {new}": everywhere(4, new) for new in (-100000, -2, 0, 97, 2**63 - 1)},
+    "something behind it": lambda content: content.extend(bytes(8)),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGED)
+def test_a_forged_state_is_refused_and_changes_nothing(saved: Path, session: Session, model: Model, forgery: str) -> None:
+    """With a checksum made anew, a length of -100000 once took the process down."""
+    forge_state(saved, FORGED[forgery])
+    other = Session(model)
+    for each in (session, other):
+        each.reset()
+        each.prefill(PROMPT)
+    with pytest.raises(StateFileError):
+        other.load_state(saved)
+    assert other.length == len(PROMPT)
+    assert np.array_equal(session.decode(3), other.decode(3))
+
+
+@pytest.mark.slow
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(edits=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 255) | st.integers(-(2**63), 2**63 - 1)), max_size=4))
+def test_whatever_a_state_says_it_is_loaded_or_refused(session: Session, tmp_path: Path, edits: list[tuple[int, int]]) -> None:
+    path = save_in_full(session, PROMPT, tmp_path / "a state")
+
+    def change(content: bytearray) -> None:
+        for place, value in edits:
+            start = place % (len(content) // 8) * 8
+            content[start : start + 8] = struct.pack("<q", value)
+
+    forge_state(path, change)
+    session.reset()
+    session.prefill([3, 3])
+    with suppress(StateFileError):
+        session.load_state(path)
+    assert 0 <= session.length <= session.max_seq_len
+    for call in (lambda: session.decode(1), lambda: session.restore(1), session.reset):
+        with suppress(NumericalError, SnapshotError):  # the numbers of the state itself may be anything
+            call()
+
+
+def test_a_state_that_is_saved_after_a_reset_holds_nothing_of_before(session: Session, tmp_path: Path) -> None:
+    """Slots once kept their texts through a reset, and a saved state had them."""
+    session.prefill([77] * 5)
+    session.snapshot(0)
+    session.reset()
+    session.prefill(PROMPT)
+    session.save(tmp_path / "state")
+    assert struct.pack("<q", 77) not in (tmp_path / "state").read_bytes()
+
+
+def test_what_a_killed_save_left_is_used_up_by_the_next(session: Session, tmp_path: Path) -> None:
+    (tmp_path / "state.part").write_bytes(b"half" * 100_000)
+    save_in_full(session, PROMPT, tmp_path / "state")
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+    assert session.load_state(tmp_path / "state") == len(PROMPT)
+
+
+def test_a_state_of_nan_gives_an_error_and_no_token(session: Session, tmp_path: Path) -> None:
+    save_in_full(session, PROMPT, tmp_path / "state")
+    row = session.state()["layers.0.recurrent_state"][0, 0, 0, :8].tobytes()
+    forge_state(tmp_path / "state", lambda content: replace_bytes(content, row))
+    session.load_state(tmp_path / "state")
+    with pytest.raises(NumericalError, match="'verify'"):
+        session.verify([1, 2])
+    assert session.length == len(PROMPT)
+    with pytest.raises(CommitError):
+        session.commit(1)
+    with pytest.raises(NumericalError, match="'decode'"):
+        session.decode(1)
+    assert session.length == len(PROMPT) + 1, "the program committed it"
+    with pytest.raises(NumericalError):
+        session.generate([1], max_new_tokens=5)
+    assert session.restore(1) == 4
+    assert np.isfinite(session.decode(1)).all()
+
+
+def replace_bytes(content: bytearray, old: bytes) -> None:
+    """Put NaN where ``old`` stands, float32."""
+    place = content.find(old)
+    assert place >= 0
+    content[place : place + len(old)] = struct.pack("<f", math.nan) * (len(old) // 4)
