@@ -158,6 +158,17 @@ def user(text: str) -> list[Any]:
     return [{"role": "user", "content": text}]
 
 
+def chat(server: Served, messages: str | list[Any], **options: Any) -> Any:
+    """Return the answer to a conversation, or to one message, that OpenAI's client gets."""
+    told = user(messages) if isinstance(messages, str) else messages
+    return client(server).chat.completions.create(model="babble", messages=told, **options)
+
+
+def complete(server: Served, prompt: str | list[int], **options: Any) -> Any:
+    """Return the completion of a text or of tokens that OpenAI's client gets."""
+    return client(server).completions.create(model="babble", prompt=prompt, **options)
+
+
 def ask(
     server: Served, path: str, body: Any = None, headers: dict[str, str] | None = None, method: str = "POST"
 ) -> tuple[int, Any]:

@@ -10,22 +10,10 @@ import openai
 import pytest
 from pydantic import BaseModel, ConfigDict
 from scripted import OPENING, TEMPLATE, TOOLS, speaker
-from served import Served, ask, client, close_clients, served, user
+from served import Served, ask, client, user
 
 TOOL: Any = {"type": "function", **TOOLS[0]["function"]}
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"place": "here"}}\n</tool_call>'
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    close_clients()
-
-
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[Served]:
-    with served() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +27,14 @@ def thinker() -> Iterator[Served]:
         yield running
 
 
-def test_an_answer_is_that_of_a_chat(one_server: Served) -> None:
-    said = client(one_server)
+def test_an_answer_is_that_of_a_chat(babbling_server: Served) -> None:
+    said = client(babbling_server)
     chat = said.chat.completions.create(
         model="babble", messages=[{"role": "system", "content": "be brief"}, *user("hello")], max_tokens=40
     )
     answer = said.responses.create(model="babble", instructions="be brief", input="hello", max_output_tokens=40)
     assert answer.output_text == chat.choices[0].message.content
     assert answer.status == {"stop": "completed", "length": "incomplete"}[chat.choices[0].finish_reason]
-    assert answer.usage is not None
-    assert chat.usage is not None
     assert (answer.usage.input_tokens, answer.usage.output_tokens) == (chat.usage.prompt_tokens, chat.usage.completion_tokens)
     assert answer.usage.input_tokens_details.cached_tokens > 0, "the same prompt"
     turns: Any = [*user("hello"), {"role": "assistant", "content": answer.output_text}, *user("more")]
@@ -57,9 +43,11 @@ def test_an_answer_is_that_of_a_chat(one_server: Served) -> None:
     assert again.output_text == same.choices[0].message.content
 
 
-def test_a_stream_adds_up_to_the_answer(one_server: Served) -> None:
-    whole = client(one_server).responses.create(model="babble", input="hello", max_output_tokens=30)
-    with client(one_server).responses.stream(model="babble", input="hello", extra_body={"max_output_tokens": 30}) as stream:
+def test_a_stream_adds_up_to_the_answer(babbling_server: Served) -> None:
+    whole = client(babbling_server).responses.create(model="babble", input="hello", max_output_tokens=30)
+    with client(babbling_server).responses.stream(
+        model="babble", input="hello", extra_body={"max_output_tokens": 30}
+    ) as stream:
         events = list(stream)
         final = stream.get_final_response() if events[-1].type == "response.completed" else None
     assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == whole.output_text
@@ -75,16 +63,16 @@ def test_reasoning_and_calls_are_items(thinker: Served, stream: bool) -> None:
     items: list[Any] = user("how is the weather?")
     if stream:
         *_, last = said.responses.create(model="babble", input=items, tools=[TOOL], max_output_tokens=300, stream=True)
-        answer = last.response  # type: ignore[union-attr]
+        answer = last.response
     else:
         answer = said.responses.create(model="babble", input=items, tools=[TOOL], max_output_tokens=300)
     assert [item.type for item in answer.output] == ["reasoning", "message", "function_call"]
     reasoning, _, call = answer.output
-    assert reasoning.content[0].text == "Let me look"  # type: ignore[union-attr, index]
+    assert reasoning.content[0].text == "Let me look"
     assert answer.output_text == "Wait."
-    assert (call.name, json.loads(call.arguments)) == ("weather", {"place": "here"})  # type: ignore[union-attr]
+    assert (call.name, json.loads(call.arguments)) == ("weather", {"place": "here"})
     items += [item.model_dump(exclude_none=True) for item in answer.output]
-    items.append({"type": "function_call_output", "call_id": call.call_id, "output": "rain"})  # type: ignore[union-attr]
+    items.append({"type": "function_call_output", "call_id": call.call_id, "output": "rain"})
     before = thinker.read
     after = said.responses.create(model="babble", input=items, tools=[TOOL], max_output_tokens=300)
     assert after.output_text == "It rains."
@@ -122,6 +110,6 @@ def test_what_is_not_supported_is_said(thinker: Served, what: str) -> None:
     assert says in answer["error"]["message"]
 
 
-def test_an_error_is_one_of_openais(one_server: Served) -> None:
+def test_an_error_is_one_of_openais(babbling_server: Served) -> None:
     with pytest.raises(openai.BadRequestError, match="leaves no room"):
-        client(one_server).responses.create(model="babble", input="a" * 700)
+        client(babbling_server).responses.create(model="babble", input="a" * 700)

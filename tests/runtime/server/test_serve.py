@@ -8,14 +8,13 @@ import random
 import re
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
 import openai
 import pytest
-from served import BYTES, END, OPTIONS, Served, alone, ask, babble, chat_tokens, client, close_clients, served, user
+from served import BYTES, END, OPTIONS, Served, alone, ask, babble, chat, chat_tokens, client, complete, served, user
 
 from hybridge.runtime import Sampling, Session
 from hybridge.runtime.core.checkpoint import PrefixCache
@@ -24,83 +23,56 @@ from hybridge.runtime.server.connections import Limits
 from hybridge.runtime.server.worker import Event, Finished, Job, SessionSlot
 from hybridge.runtime.text.generate import TextPiece
 
-
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    close_clients()
-
-
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[Served]:
-    with served() as running:
-        yield running
-
-
 # Texts
 
 
-def test_a_chat_is_what_the_model_says_alone(one_server: Served) -> None:
-    answer = client(one_server).chat.completions.create(model="babble", messages=user("hello"), max_tokens=40)
+def test_a_chat_is_what_the_model_says_alone(babbling_server: Served) -> None:
+    answer = chat(babbling_server, "hello", max_tokens=40)
     assert answer.choices[0].message.content == alone(chat_tokens("hello"), 40)
     assert answer.choices[0].finish_reason in ("stop", "length")
-    assert answer.usage is not None
     assert answer.usage.prompt_tokens == len(chat_tokens("hello"))
 
 
-def test_a_stream_has_the_same_text_and_says_what_was_counted(one_server: Served) -> None:
-    whole = client(one_server).chat.completions.create(model="babble", messages=user("stream"), max_tokens=50)
-    chunks = list(
-        client(one_server).chat.completions.create(
-            model="babble", messages=user("stream"), max_tokens=50, stream=True, stream_options={"include_usage": True}
-        )
-    )
+def test_a_stream_has_the_same_text_and_says_what_was_counted(babbling_server: Served) -> None:
+    whole = chat(babbling_server, "stream", max_tokens=50)
+    chunks = list(chat(babbling_server, "stream", max_tokens=50, stream=True, stream_options={"include_usage": True}))
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text == whole.choices[0].message.content
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == whole.choices[0].finish_reason
-    assert chunks[-1].usage is not None
-    assert whole.usage is not None
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
     assert len({chunk.id for chunk in chunks}) == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_completion_goes_on_from_a_text_or_tokens(one_server: Served, stream: bool) -> None:
+def test_a_completion_goes_on_from_a_text_or_tokens(babbling_server: Served, stream: bool) -> None:
     prompt = "ab ab ab"
     for given in (prompt, BYTES.encode(prompt).ids):
-        answer: Any = client(one_server).completions.create(model="babble", prompt=given, max_tokens=30, stream=stream)
+        answer: Any = complete(babbling_server, given, max_tokens=30, stream=stream)
         text = "".join(chunk.choices[0].text for chunk in answer) if stream else answer.choices[0].text
         assert text == alone(BYTES.encode(prompt).ids, 30)
 
 
-def test_sampling_follows_the_request(one_server: Served) -> None:
+def test_sampling_follows_the_request(babbling_server: Served) -> None:
     options: dict[str, Any] = {"temperature": 0.9, "top_p": 0.8, "seed": 5}
-    answer = client(one_server).chat.completions.create(
-        model="babble", messages=user("draw"), max_tokens=40, extra_body={"top_k": 7, "min_p": 0.05}, **options
-    )
+    answer = chat(babbling_server, "draw", max_tokens=40, extra_body={"top_k": 7, "min_p": 0.05}, **options)
     sampling = Sampling(top_k=7, min_p=0.05, **options)
     assert answer.choices[0].message.content == alone(chat_tokens("draw"), 40, sampling=sampling)
 
 
-def test_a_text_ends_at_its_length_or_before_a_stop_string(one_server: Served) -> None:
+def test_a_text_ends_at_its_length_or_before_a_stop_string(babbling_server: Served) -> None:
     asked = next(text for text in ("stop", "halt", "end", "enough") if len(alone(chat_tokens(text), 40)) > 8)
     plain = alone(chat_tokens(asked), 40)
     stop = plain[3:5]
-    cut = client(one_server).chat.completions.create(model="babble", messages=user(asked), max_tokens=40, stop=[stop, "\n\n"])
+    cut = chat(babbling_server, asked, max_tokens=40, stop=[stop, "\n\n"])
     assert cut.choices[0].message.content == plain[: plain.find(stop)]
     assert cut.choices[0].finish_reason == "stop"
-    short = client(one_server).chat.completions.create(model="babble", messages=user(asked), max_completion_tokens=2)
+    short = chat(babbling_server, asked, max_completion_tokens=2)
     assert (short.choices[0].finish_reason, short.choices[0].message.content) == ("length", plain[:2])
 
 
-def test_probabilities_are_the_models(one_server: Served) -> None:
-    answer = client(one_server).chat.completions.create(
-        model="babble", messages=user("sure?"), max_tokens=12, logprobs=True, top_logprobs=3
-    )
-    assert answer.choices[0].logprobs is not None
+def test_probabilities_are_the_models(babbling_server: Served) -> None:
+    answer = chat(babbling_server, "sure?", max_tokens=12, logprobs=True, top_logprobs=3)
     content = answer.choices[0].logprobs.content
-    assert content is not None
-    assert answer.usage is not None
     assert len(content) == answer.usage.completion_tokens
     text = chat_tokens("sure?")
     for entry in content:
@@ -110,33 +82,26 @@ def test_probabilities_are_the_models(one_server: Served) -> None:
         assert [each.logprob for each in entry.top_logprobs] == pytest.approx(wanted.topk(3).values.tolist(), abs=1e-5)
         assert entry.logprob == entry.top_logprobs[0].logprob, "greedy"
         text.append(token)
-    old = client(one_server).completions.create(model="babble", prompt="ab", max_tokens=6, logprobs=2)
-    assert old.choices[0].logprobs is not None
-    assert old.choices[0].logprobs.tokens is not None
+    old = complete(babbling_server, "ab", max_tokens=6, logprobs=2)
     assert "".join(old.choices[0].logprobs.tokens).startswith(old.choices[0].text)
 
 
 def test_a_conversation_is_not_read_twice() -> None:
     with served() as one_server:
         told = "a long story " * 20
-        first = client(one_server).chat.completions.create(model="babble", messages=user(told), max_tokens=20)
+        first = chat(one_server, told, max_tokens=20)
         said = first.choices[0].message.content or ""
-        client(one_server).chat.completions.create(model="babble", messages=user("something else"), max_tokens=5)
+        chat(one_server, "something else", max_tokens=5)
         before = one_server.read
         turns = [*user(told), {"role": "assistant", "content": said}, *user("and then?")]
-        second = client(one_server).chat.completions.create(model="babble", messages=turns, max_tokens=20)
+        second = chat(one_server, turns, max_tokens=20)
         assert second.choices[0].message.content == alone(chat_tokens(told, said, "and then?"), 20)
-        assert second.usage is not None
-        assert second.usage.prompt_tokens_details is not None
         cached = second.usage.prompt_tokens_details.cached_tokens
-        assert cached is not None
         assert cached >= len(chat_tokens(told)) + len(said) - 1
         assert one_server.read - before <= second.usage.total_tokens - cached + 4 * second.usage.completion_tokens
         edited = [*turns[:2], *user("no, tell another")]
-        third = client(one_server).chat.completions.create(model="babble", messages=edited, max_tokens=20)
+        third = chat(one_server, edited, max_tokens=20)
         assert third.choices[0].message.content == alone(chat_tokens(told, said, "no, tell another"), 20)
-        assert third.usage is not None
-        assert third.usage.prompt_tokens_details is not None
         assert (third.usage.prompt_tokens_details.cached_tokens or 0) >= cached
 
 
@@ -145,9 +110,7 @@ def test_the_system_prompt_is_shared_between_conversations() -> None:
         system = [{"role": "system", "content": "be brief and kind " * 5}]
         cached = []
         for text in ("one", "two"):
-            answer = client(one_server).chat.completions.create(model="babble", messages=[*system, *user(text)], max_tokens=4)
-            assert answer.usage is not None
-            assert answer.usage.prompt_tokens_details is not None
+            answer = chat(one_server, [*system, *user(text)], max_tokens=4)
             cached.append(answer.usage.prompt_tokens_details.cached_tokens)
         assert cached[0] == 0
         assert cached[1] > 80
@@ -168,18 +131,15 @@ def test_a_message_of_a_history_that_was_sent_whole_is_edited_without_reading_wh
         edited = [*history[:2], *user("no, something else")]
         answer = ask_for(model="babble", messages=edited, max_tokens=20)
         assert answer.choices[0].message.content == alone(chat_tokens("tell " * 40, "abc " * 20, "no, something else"), 20)
-        assert answer.usage is not None
-        assert answer.usage.prompt_tokens_details is not None
         cached = answer.usage.prompt_tokens_details.cached_tokens or 0
         assert cached >= len(chat_tokens("tell " * 40, "abc " * 20)) - 20
 
 
-def test_draft_tokens_are_counted(one_server: Served) -> None:
+def test_draft_tokens_are_counted(babbling_server: Served) -> None:
     prompt = "abcd " * 30
-    answer = client(one_server).completions.create(model="babble", prompt=prompt, max_tokens=200)
-    assert answer.usage is not None
+    answer = complete(babbling_server, prompt, max_tokens=200)
     assert answer.usage.completion_tokens_details is not None
-    status, text = ask(one_server, "/metrics", method="GET")
+    status, text = ask(babbling_server, "/metrics", method="GET")
     assert status == 200
     assert float(re.findall(r"(?m)^hybridge_generated_tokens_total (\S+)$", text)[0]) >= answer.usage.completion_tokens
 
@@ -197,15 +157,13 @@ def test_clients_that_come_and_go_each_get_their_own_text(cache_bytes: int) -> N
             for _ in range(8):
                 text, most = "".join(rng.choices("abc ", k=rng.randint(1, 60))), rng.randint(1, 30)
                 if rng.random() < 0.3:
-                    with client(one_server).completions.create(
-                        model="babble", prompt=text, max_tokens=200, stream=True
-                    ) as chunks:
+                    with complete(one_server, text, max_tokens=200, stream=True) as chunks:
                         next(iter(chunks))
                 elif rng.random() < 0.2:
                     status, _ = ask(one_server, "/v1/completions", "{" * rng.randint(1, 9))
                     wrong.extend([] if status == 400 else [f"{status}"])
                 else:
-                    answer = client(one_server).completions.create(model="babble", prompt=text, max_tokens=most)
+                    answer = complete(one_server, text, max_tokens=most)
                     if answer.choices[0].text != alone(BYTES.encode(text).ids, most):
                         wrong.append(text)
 
@@ -225,9 +183,7 @@ def test_two_conversations_take_turns() -> None:
         seen: list[str] = []
 
         def listen(name: str) -> None:
-            for _ in client(one_server).completions.create(
-                model="babble", prompt=name, max_tokens=40, stream=True, temperature=3, seed=1
-            ):
+            for _ in complete(one_server, name, max_tokens=40, stream=True, temperature=3, seed=1):
                 seen.append(name)  # noqa: PERF401  the other thread does, too
 
         threads = [threading.Thread(target=listen, args=[name]) for name in ("a", "b")]
@@ -252,25 +208,17 @@ def test_a_client_that_goes_away_ends_its_generation(stream: bool) -> None:
             response.close()
         connection.close()
         one_server.wait_for("running", 0, seconds=2)
-        assert client(one_server).completions.create(model="babble", prompt="abc", max_tokens=5).choices[0].text == alone(
-            [97, 98, 99], 5
-        )
+        assert complete(one_server, "abc", max_tokens=5).choices[0].text == alone([97, 98, 99], 5)
 
 
 def test_more_than_may_wait_are_refused() -> None:
     with served(sessions=1, seconds=0.02, queue=1, drafters=False) as one_server:
-        busy = [
-            client(one_server).completions.create(
-                model="babble", prompt="ab", max_tokens=500, stream=True, temperature=5, seed=3
-            )
-        ]
-        threads = [
-            threading.Thread(target=lambda: client(one_server).completions.create(model="babble", prompt="b", max_tokens=2))
-        ]
+        busy = [complete(one_server, "ab", max_tokens=500, stream=True, temperature=5, seed=3)]
+        threads = [threading.Thread(target=lambda: complete(one_server, "b", max_tokens=2))]
         threads[0].start()
         one_server.wait_for("waiting", 1)
         with pytest.raises(openai.RateLimitError, match="wait already"):
-            client(one_server).completions.create(model="babble", prompt="c", max_tokens=2)
+            complete(one_server, "c", max_tokens=2)
         busy[0].close()
         threads[0].join()
 
@@ -278,16 +226,14 @@ def test_more_than_may_wait_are_refused() -> None:
 def test_a_request_takes_no_longer_than_it_may() -> None:
     with served(sessions=1, seconds=0.02, limits=Limits(seconds=0.3)) as one_server:
         with pytest.raises(openai.APIStatusError, match="longer than the server allows") as caught:
-            client(one_server).completions.create(model="babble", prompt="ab", max_tokens=500, temperature=5, seed=3)
+            complete(one_server, "ab", max_tokens=500, temperature=5, seed=3)
         assert caught.value.status_code == 408
 
 
 def test_times_are_not_waited_for() -> None:
     """A server that is told to end while it computes ends soon."""
     with served(sessions=1, seconds=0.01, drafters=False) as one_server:
-        chunks = client(one_server).completions.create(
-            model="babble", prompt="a", max_tokens=500, stream=True, temperature=5, seed=2
-        )
+        chunks = complete(one_server, "a", max_tokens=500, stream=True, temperature=5, seed=2)
         next(iter(chunks))
         began = time.monotonic()
         chunks.close()

@@ -9,14 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import openai
 import pytest
-from served import Served, ask, client, close_clients, served, talking_to, user
+from served import Served, ask, client, served, talking_to, user
 from store import demo_folder
 
 from hybridge.cache.errors import UsageError
@@ -24,18 +23,6 @@ from hybridge.runtime.cli.serve import api_key
 from hybridge.runtime.server.connections import Limits
 
 SCRIPT = Path(sys.executable).parent / "hybridge"
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    close_clients()
-
-
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[Served]:
-    with served() as running:
-        yield running
 
 
 # What is refused
@@ -66,16 +53,16 @@ BAD: dict[str, tuple[Any, int, str]] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_a_bad_request_is_told_why(one_server: Served, what: str) -> None:
+def test_a_bad_request_is_told_why(babbling_server: Served, what: str) -> None:
     body, status, says = BAD[what]
-    got, answer = ask(one_server, "/v1/chat/completions", body)
+    got, answer = ask(babbling_server, "/v1/chat/completions", body)
     assert (got, set(answer["error"])) == (status, {"message", "type", "param", "code"}), answer
     assert says in answer["error"]["message"]
 
 
-def test_wrong_tokens_and_an_empty_prompt_are_refused(one_server: Served) -> None:
+def test_wrong_tokens_and_an_empty_prompt_are_refused(babbling_server: Served) -> None:
     for prompt, says in (([999], "outside the vocabulary"), ("", "empty"), ([], "prompt"), (["a", "b"], "prompt")):
-        status, answer = ask(one_server, "/v1/completions", {"prompt": prompt, "stream": True})
+        status, answer = ask(babbling_server, "/v1/completions", {"prompt": prompt, "stream": True})
         assert status == 400
         assert says in answer["error"]["message"]
 
@@ -108,22 +95,24 @@ def test_the_key_is_asked_for() -> None:
         assert ask(one_server, "/metrics", method="GET")[0] == 401
 
 
-def test_a_web_page_gets_nothing_unless_it_is_named(one_server: Served) -> None:
-    assert ask(one_server, "/v1/models", headers={"Host": "evil.example"}, method="GET")[0] == 403
+def test_a_web_page_gets_nothing_unless_it_is_named(babbling_server: Served) -> None:
+    assert ask(babbling_server, "/v1/models", headers={"Host": "evil.example"}, method="GET")[0] == 403
     origin = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST"}
-    assert ask(one_server, "/v1/completions", headers=origin, method="OPTIONS")[0] == 405
+    assert ask(babbling_server, "/v1/completions", headers=origin, method="OPTIONS")[0] == 405
     with served(origins=["https://page.example"]) as other:
         assert ask(other, "/v1/completions", headers=origin, method="OPTIONS")[0] == 200
         strange = {**origin, "Origin": "https://evil.example"}
         assert ask(other, "/v1/completions", headers=strange, method="OPTIONS")[0] == 400
 
 
-def test_texts_are_not_logged(one_server: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_not_logged(
+    babbling_server: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("it was told a secret")
 
-    monkeypatch.setattr(one_server.server.prompts, "render", broken)
-    status, answer = ask(one_server, "/v1/chat/completions", {"messages": user("a secret")})
+    monkeypatch.setattr(babbling_server.server.prompts, "render", broken)
+    status, answer = ask(babbling_server, "/v1/chat/completions", {"messages": user("a secret")})
     assert status == 500
     assert "RuntimeError" in caplog.text
     assert "secret" not in caplog.text + json.dumps(answer)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 from checkout import CHECKOUT
 from scripted import TEMPLATE, speaker
-from served import BYTES, Served, ask, chat_tokens, client, close_clients, served, user
+from served import BYTES, Served, ask, chat, chat_tokens, served, user
 
 from hybridge.runtime.server import connections
 from hybridge.runtime.server.prompts import Prompts
@@ -31,30 +31,18 @@ LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% end
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    close_clients()
-
-
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[Served]:
-    with served() as running:
-        yield running
-
-
-def opened(one_server: Served, sent: bytes) -> socket.socket:
+def opened(babbling_server: Served, sent: bytes) -> socket.socket:
     """A connection over which something was sent."""
-    host, _, port = urlsplit(one_server.url).netloc.rpartition(":")
+    host, _, port = urlsplit(babbling_server.url).netloc.rpartition(":")
     connection = socket.create_connection((host, int(port)), timeout=10)
     connection.sendall(sent)
     return connection
 
 
-def healthy(one_server: Served) -> float:
+def healthy(babbling_server: Served) -> float:
     """The seconds that it takes to be told that all is well."""
     begun = time.monotonic()
-    assert ask(one_server, "/health", method="GET") == (200, {"status": "ok"})
+    assert ask(babbling_server, "/health", method="GET") == (200, {"status": "ok"})
     return time.monotonic() - begun
 
 
@@ -62,13 +50,13 @@ def healthy(one_server: Served) -> float:
 
 
 @pytest.mark.parametrize("line", [b"GET /\r\n", b"GET / HTTP/0.9\r\n", b"\r\nnonsense\n"])
-def test_what_is_no_line_of_http_1_is_refused_at_once(one_server: Served, line: bytes) -> None:
-    with opened(one_server, line) as connection:
+def test_what_is_no_line_of_http_1_is_refused_at_once(babbling_server: Served, line: bytes) -> None:
+    with opened(babbling_server, line) as connection:
         assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
-def test_a_head_in_pieces_is_a_head(one_server: Served) -> None:
-    with opened(one_server, b"GET /hea") as connection:
+def test_a_head_in_pieces_is_a_head(babbling_server: Served) -> None:
+    with opened(babbling_server, b"GET /hea") as connection:
         for piece in (b"lth HTTP/1.1\r\n", b"Host: localhost\r\n", b"\r\n"):
             time.sleep(0.02)
             connection.sendall(piece)
@@ -79,12 +67,12 @@ def test_a_head_in_pieces_is_a_head(one_server: Served) -> None:
     "sent", [b"", b"GET / HTTP/1.1\r\nHost: a", b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\na"]
 )
 def test_a_request_that_does_not_come_is_not_waited_for(
-    one_server: Served, sent: bytes, monkeypatch: pytest.MonkeyPatch
+    babbling_server: Served, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor is the rest of one that was answered, of which a byte comes now and then."""
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
     monkeypatch.setattr(connections, "LOOK_SECONDS", 0.1)
-    with opened(one_server, sent) as connection:
+    with opened(babbling_server, sent) as connection:
         connection.settimeout(0.1)
         end = time.monotonic() + 5
         while time.monotonic() < end:
@@ -100,13 +88,13 @@ def test_a_request_that_does_not_come_is_not_waited_for(
 
 
 @pytest.mark.parametrize("sent", [HEAD, HEAD + b'Content-Length: 100\r\n\r\n{"mess'])
-def test_three_hundred_half_sent_requests_lock_nobody_out(one_server: Served, sent: bytes) -> None:
+def test_three_hundred_half_sent_requests_lock_nobody_out(babbling_server: Served, sent: bytes) -> None:
     with ExitStack() as stack:
         for _ in range(300):
-            stack.enter_context(opened(one_server, sent))
-        assert healthy(one_server) < 2
+            stack.enter_context(opened(babbling_server, sent))
+        assert healthy(babbling_server) < 2
         begun = time.monotonic()
-        answer = client(one_server).chat.completions.create(model="babble", messages=user("hello"), max_tokens=3)
+        answer = chat(babbling_server, "hello", max_tokens=3)
         assert answer.choices[0].message.content is not None
         assert time.monotonic() - begun < 5
 
@@ -125,18 +113,18 @@ def test_health_has_room_where_every_connection_is_busy(monkeypatch: pytest.Monk
 # Prompts
 
 
-def test_a_huge_prompt_is_refused_before_it_is_encoded(one_server: Served) -> None:
+def test_a_huge_prompt_is_refused_before_it_is_encoded(babbling_server: Served) -> None:
     """And nobody waits for it."""
     text = "hello " * 1_200_000
     with ThreadPoolExecutor() as pool:
-        asked = [pool.submit(ask, one_server, "/v1/chat/completions", {"messages": user(text)}) for _ in range(3)]
-        asked += [pool.submit(ask, one_server, "/v1/completions", {"prompt": text})]
-        assert max(healthy(one_server) for _ in range(20)) < 2
+        asked = [pool.submit(ask, babbling_server, "/v1/chat/completions", {"messages": user(text)}) for _ in range(3)]
+        asked += [pool.submit(ask, babbling_server, "/v1/completions", {"prompt": text})]
+        assert max(healthy(babbling_server) for _ in range(20)) < 2
         for each in asked:
             status, answer = each.result(timeout=30)
             assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
             assert "at least" in answer["error"]["message"]
-    status, answer = ask(one_server, "/v1/chat/completions", {"messages": user(text * 2)})
+    status, answer = ask(babbling_server, "/v1/chat/completions", {"messages": user(text * 2)})
     assert (status, answer["error"]["code"]) == (413, "request_too_large")
 
 
@@ -159,20 +147,22 @@ def test_of_a_long_text_the_beginning_says_that_it_is_too_long() -> None:
 
 
 @pytest.mark.parametrize("part", ["render", "_encode"])
-def test_others_are_answered_while_a_prompt_is_made(one_server: Served, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_others_are_answered_while_a_prompt_is_made(
+    babbling_server: Served, part: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     goes_on, begun = threading.Event(), threading.Event()
-    real: Callable[..., Any] = getattr(one_server.server.prompts, part)
+    real: Callable[..., Any] = getattr(babbling_server.server.prompts, part)
 
     def slow(*args: Any) -> Any:
         begun.set()
         assert goes_on.wait(20)
         return real(*args)
 
-    monkeypatch.setattr(one_server.server.prompts, part, slow)
+    monkeypatch.setattr(babbling_server.server.prompts, part, slow)
     with ThreadPoolExecutor() as pool:
-        asked = pool.submit(ask, one_server, "/v1/chat/completions", {"messages": user("hi"), "max_tokens": 2})
+        asked = pool.submit(ask, babbling_server, "/v1/chat/completions", {"messages": user("hi"), "max_tokens": 2})
         assert begun.wait(10)
-        assert healthy(one_server) < 2
+        assert healthy(babbling_server) < 2
         goes_on.set()
         assert asked.result(timeout=20)[1]["usage"]["prompt_tokens"] == len(chat_tokens("hi"))
 
@@ -192,7 +182,7 @@ def test_a_template_that_loops_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> 
         status, answer = asked.result()
         assert status == 400
         assert "takes longer than 1 seconds" in answer["error"]["message"]
-        answer = client(one_server).chat.completions.create(model="babble", messages=user("hi"), max_tokens=20)
+        answer = chat(one_server, "hi", max_tokens=20)
         assert answer.choices[0].message.content == "Yes."
     process.close()
 

@@ -11,9 +11,8 @@ import hypothesis.strategies as st
 import openai
 import pytest
 from hypothesis import given, settings
-from openai import OpenAI
 from scripted import OPENING, TEMPLATE, TOOLS, speaker
-from served import BYTES, Served
+from served import BYTES, Served, chat, client, user
 
 from hybridge.runtime import GenerationStats, Sampling
 from hybridge.runtime.server.app import Question
@@ -105,10 +104,6 @@ def test_a_format_is_known_by_its_template_or_its_tokens() -> None:
 # Through the server
 
 
-def client(one_server: Served) -> OpenAI:
-    return OpenAI(base_url=f"{one_server.url}/v1", api_key="none", max_retries=0, timeout=60)
-
-
 def called(place: str) -> str:
     return f'<tool_call>\n{{"name": "weather", "arguments": {{"place": "{place}"}}}}\n</tool_call>'
 
@@ -120,25 +115,23 @@ def agent(prompt: str) -> str:
 
 
 def test_a_loop_of_tool_calls_reads_nothing_again() -> None:
-    with speaker(agent) as one_server, client(one_server) as openai_client:
-        messages: list[Any] = [{"role": "user", "content": "how is the weather?"}]
+    with speaker(agent) as calling_server:
+        messages = user("how is the weather?")
         places, before = [], 0
         for turn in range(4):
-            answer = openai_client.chat.completions.create(model="babble", messages=messages, tools=TOOLS, max_tokens=200)
+            answer = chat(calling_server, messages, tools=TOOLS, max_tokens=200)
             message, usage = answer.choices[0].message, answer.usage
-            assert usage is not None
-            assert usage.prompt_tokens_details is not None
             new = len(BYTES.encode(f"<|im_end|>\n<|im_start|>tool\nrain {turn}<|im_end|>\n{OPENING}").ids)
             if turn:
                 assert usage.prompt_tokens - (usage.prompt_tokens_details.cached_tokens or 0) <= new + 1
                 assert (usage.prompt_tokens_details.cached_tokens or 0) >= before
             before = usage.prompt_tokens
-            assert message.reasoning_content == f"call {turn}"  # type: ignore[attr-defined]
+            assert message.reasoning_content == f"call {turn}"
             if not message.tool_calls:
                 break
             assert answer.choices[0].finish_reason == "tool_calls"
             assert message.content is None
-            places.append(json.loads(message.tool_calls[0].function.arguments)["place"])  # type: ignore[union-attr]
+            places.append(json.loads(message.tool_calls[0].function.arguments)["place"])
             messages += [
                 {"role": "assistant", "tool_calls": [each.model_dump() for each in message.tool_calls]},  # no reasoning
                 {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": f"rain {turn}"},
@@ -146,50 +139,39 @@ def test_a_loop_of_tool_calls_reads_nothing_again() -> None:
         assert places == ["here", "there", "nowhere"]
         assert message.content == "It rains."
         # The same conversation, read by a model that has seen none of it, has the same prompt.
-        assert one_server.read == usage.prompt_tokens + usage.completion_tokens - 1
+        assert calling_server.read == usage.prompt_tokens + usage.completion_tokens - 1
 
 
 @pytest.fixture(scope="module")
-def one_server() -> Iterator[Served]:
+def calling_server() -> Iterator[Served]:
     with speaker(lambda prompt: "One.\n" + called("here") + "\n" + called("there")) as running:
         yield running
 
 
-def test_calls_are_streamed(one_server: Served) -> None:
-    with client(one_server) as openai_client:
-        chunks = list(
-            openai_client.chat.completions.create(
-                model="babble", messages=[{"role": "user", "content": "a"}], tools=TOOLS, stream=True, max_tokens=300
-            )
-        )
-        with openai_client.chat.completions.stream(
-            model="babble", messages=[{"role": "user", "content": "a"}], tools=TOOLS, max_tokens=300
-        ) as stream:
-            message = stream.get_final_completion().choices[0].message
+def test_calls_are_streamed(calling_server: Served) -> None:
+    chunks = list(chat(calling_server, "a", tools=TOOLS, stream=True, max_tokens=300))
+    with client(calling_server).chat.completions.stream(
+        model="babble", messages=user("a"), tools=TOOLS, max_tokens=300
+    ) as stream:
+        message = stream.get_final_completion().choices[0].message
     calls = [call for chunk in chunks for call in chunk.choices[0].delta.tool_calls or ()]
     assert [call.index for call in calls] == [0, 1]
-    assert [json.loads(call.function.arguments)["place"] for call in calls if call.function] == ["here", "there"]  # type: ignore[arg-type]
+    assert [json.loads(call.function.arguments)["place"] for call in calls if call.function] == ["here", "there"]
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "One." == message.content
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
-    assert [call.function.name for call in message.tool_calls or ()] == ["weather", "weather"]  # type: ignore[union-attr]
+    assert [call.function.name for call in message.tool_calls or ()] == ["weather", "weather"]
 
 
 @pytest.mark.parametrize("options", [{}, {"tools": TOOLS, "tool_choice": "none"}])
-def test_without_tools_a_call_is_text(one_server: Served, options: dict[str, Any]) -> None:
-    with client(one_server) as openai_client:
-        answer = openai_client.chat.completions.create(
-            model="babble", messages=[{"role": "user", "content": "a"}], max_tokens=300, **options
-        )
+def test_without_tools_a_call_is_text(calling_server: Served, options: dict[str, Any]) -> None:
+    answer = chat(calling_server, "a", max_tokens=300, **options)
     assert answer.choices[0].message.tool_calls is None
     assert "<tool_call>" in (answer.choices[0].message.content or "")
     assert answer.choices[0].finish_reason == "stop"
 
 
-def test_an_answer_that_is_cut_short_says_so(one_server: Served) -> None:
-    with client(one_server) as openai_client:
-        answer = openai_client.chat.completions.create(
-            model="babble", messages=[{"role": "user", "content": "a"}], tools=TOOLS, max_tokens=40
-        )
+def test_an_answer_that_is_cut_short_says_so(calling_server: Served) -> None:
+    answer = chat(calling_server, "a", tools=TOOLS, max_tokens=40)
     assert answer.choices[0].finish_reason == "length"
     assert answer.choices[0].message.tool_calls is None
 
@@ -199,14 +181,11 @@ def test_an_answer_that_is_cut_short_says_so(one_server: Served) -> None:
 def test_a_call_that_is_asked_for_comes_and_fits(choice: Any, prompt: str) -> None:
     template = TEMPLATE.replace(OPENING, OPENING + prompt) if prompt else TEMPLATE
     seen = []
-    with (
-        speaker(lambda before: seen.append(before) or "I would rather talk", template) as one_server,
-        client(one_server) as openai_client,
-    ):  # type: ignore[func-returns-value]
+    with speaker(lambda before: seen.append(before) or "I would rather talk", template) as calling_server:
         for stream in (False, True):
-            answer: Any = openai_client.chat.completions.create(
-                model="babble", messages=[{"role": "user", "content": "a"}], tools=TOOLS, tool_choice=choice,
-                max_tokens=400, stream=stream, temperature=0.5, seed=1, extra_body={"top_k": 0},
+            answer = chat(
+                calling_server, "a", tools=TOOLS, tool_choice=choice, max_tokens=400, stream=stream, temperature=0.5, seed=1,
+                extra_body={"top_k": 0},
             )  # fmt: skip
             if stream:
                 (call,) = [each for chunk in answer for each in chunk.choices[0].delta.tool_calls or ()]
@@ -245,9 +224,9 @@ def test_what_leads_to_content_or_a_call(name: str) -> None:
         {"tool_choice": "required"},
     ],
 )
-def test_wrong_tools_are_refused(one_server: Served, options: dict[str, Any]) -> None:
-    with client(one_server) as openai_client, pytest.raises(openai.BadRequestError, match="tool"):
-        openai_client.chat.completions.create(model="babble", messages=[{"role": "user", "content": "a"}], **options)
+def test_wrong_tools_are_refused(calling_server: Served, options: dict[str, Any]) -> None:
+    with pytest.raises(openai.BadRequestError, match="tool"):
+        chat(calling_server, "a", **options)
 
 
 TURNS = """
@@ -284,41 +263,40 @@ def without_a_form(prompt: str) -> str:
 def test_a_template_without_tools_gets_a_general_form_of_them(template: str) -> None:
     """In the system turn, or the user's where there is none; calls that would not fit do, and results come back as text."""
     think = "<think>\nhm\n</think>\n\n" if template == THINKS else ""  # which the template begins, and the model goes on with
-    with speaker(lambda prompt: think + without_a_form(prompt), template) as running, client(running) as openai_client:
-        messages: list[Any] = [{"role": "user", "content": "how is the weather?"}]
-        answer = openai_client.chat.completions.create(model="babble", messages=messages, tools=TOOLS, max_tokens=300)
+    with speaker(lambda prompt: think + without_a_form(prompt), template) as calling_server:
+        messages = user("how is the weather?")
+        answer = chat(calling_server, messages, tools=TOOLS, max_tokens=300)
         message = answer.choices[0].message
         assert (message.content, answer.choices[0].finish_reason) == ("Wait.", "tool_calls")
         assert getattr(message, "reasoning_content", None) == ("hm" if template == THINKS else None)
         calls = message.tool_calls or []
-        assert [call.function.name for call in calls] == ["weather", "weather"]  # type: ignore[union-attr]
-        assert [json.loads(call.function.arguments)["place"] for call in calls] == ["here", "there"]  # type: ignore[union-attr]
+        assert [call.function.name for call in calls] == ["weather", "weather"]
+        assert [json.loads(call.function.arguments)["place"] for call in calls] == ["here", "there"]
         messages.append({"role": "assistant", "content": "Wait.", "tool_calls": [call.model_dump() for call in calls]})
         messages += [
             {"role": "tool", "tool_call_id": call.id, "content": said}
             for call, said in zip(calls, ("rain", "wind"), strict=True)
         ]
-        answer = openai_client.chat.completions.create(model="babble", messages=messages, tools=TOOLS, max_tokens=300)
+        answer = chat(calling_server, messages, tools=TOOLS, max_tokens=300)
         assert answer.choices[0].message.content == "It rains."
-        none = openai_client.chat.completions.create(model="babble", messages=messages[:1], max_tokens=60)
+        none = chat(calling_server, messages[:1], max_tokens=60)
         assert none.choices[0].message.content == "What can I do?"
 
 
 def test_a_general_call_can_be_asked_for_behind_a_system_turn() -> None:
     prompts: list[str] = []
-    with speaker(lambda prompt: prompts.append(prompt) or "no", TURNS) as running, client(running) as openai_client:  # type: ignore[func-returns-value]
-        answer = openai_client.chat.completions.create(
-            model="babble", tools=TOOLS, tool_choice={"type": "function", "function": {"name": "weather"}}, max_tokens=400,
-            temperature=0.5, seed=1, extra_body={"top_k": 0},
-            messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "when?"}],
+    with speaker(lambda prompt: prompts.append(prompt) or "no", TURNS) as calling_server:
+        answer = chat(
+            calling_server, [{"role": "system", "content": "Be brief."}, *user("when?")], tools=TOOLS, max_tokens=400,
+            tool_choice={"type": "function", "function": {"name": "weather"}}, temperature=0.5, seed=1, extra_body={"top_k": 0},
         )  # fmt: skip
     (call,) = answer.choices[0].message.tool_calls or ()
-    assert call.function.name == "weather"  # type: ignore[union-attr]
-    assert isinstance(json.loads(call.function.arguments)["place"], str)  # type: ignore[union-attr]
+    assert call.function.name == "weather"
+    assert isinstance(json.loads(call.function.arguments)["place"], str)
     assert "<|im_start|>system\nBe brief.\n\nYou can call these functions" in max(prompts, key=len)
 
 
-def test_pieces_that_come_with_the_end_are_read_before_it(one_server: Served) -> None:
+def test_pieces_that_come_with_the_end_are_read_before_it(calling_server: Served) -> None:
     """The computing thread may be done before anybody has listened."""
     job = Job(prompt=[1], tokenizer=BYTES, sampling=Sampling(), max_new_tokens=1, emit=print, deadline=0)
     question = Question(
@@ -331,7 +309,7 @@ def test_pieces_that_come_with_the_end_are_read_before_it(one_server: Served) ->
         for text in ('{"name": "clock", "argu', 'ments": {}}'):
             inbox.put(TextPiece(text, [], []))
         inbox.put(Finished("stop", 0, GenerationStats()))
-        return [each async for each in one_server.server.stream_events(question, job, inbox)]
+        return [each async for each in calling_server.server.stream_events(question, job, inbox)]
 
     said, _ = asyncio.run(listen())
     assert [delta.call.name for delta in said.deltas if delta.call] == ["clock"]

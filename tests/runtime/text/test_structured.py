@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import io
 import json
 import re
@@ -12,16 +11,14 @@ from collections.abc import Sequence
 from itertools import count, product
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
 import torch
 from command_line import Run
 from numpy.typing import NDArray
-from openai import OpenAI
 from pydantic import BaseModel, ConfigDict, Field
-from served import BYTES, END, Served, served, session
+from served import BYTES, END, session
 from store import demo_folder
 from table import VOCABULARY, Table, table_session
 from tokenizers import ByteLevelBPETokenizer
@@ -31,24 +28,6 @@ from hybridge.cache.errors import GrammarError, UsageError
 from hybridge.runtime import Context, GenerationStats, PromptLookup, Proposal, Sampling
 from hybridge.runtime.integrations.causal_lm import CausalLM
 from hybridge.runtime.text.grammars import Grammars
-
-
-def user(text: str) -> list[Any]:
-    return [{"role": "user", "content": text}]
-
-
-def client(one: Served) -> OpenAI:
-    return OpenAI(base_url=f"{one.url}/v1", api_key="none", max_retries=0, timeout=60)
-
-
-def ask(one: Served, path: str, body: Any) -> tuple[int, Any]:
-    connection = http.client.HTTPConnection(urlsplit(one.url).netloc, timeout=60)
-    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-    response = connection.getresponse()
-    content = json.loads(response.read())
-    connection.close()
-    return response.status, content
-
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -376,48 +355,3 @@ def test_generate_takes_a_grammar(demo: Path) -> None:
         Answer.model_validate_json(bytes(new[:-1]))
     with pytest.raises(UsageError, match=r"hybridge\.load"):
         _ = CausalLM(model.session, model.generation_config).grammars
-
-
-# The server
-
-
-def test_the_server_answers_in_a_schema() -> None:
-    with served() as one:
-        form: Any = {"type": "json_schema", "json_schema": {"name": "thing", "strict": True, "schema": SCHEMA}}
-        texts = []
-        for stream in (False, True):
-            answer: Any = client(one).chat.completions.create(
-                model="babble", messages=user("a thing"), max_tokens=150, response_format=form, stream=stream
-            )
-            parts = (
-                (chunk.choices[0].delta.content or "" for chunk in answer) if stream else [answer.choices[0].message.content]
-            )
-            texts.append("".join(parts))
-        assert texts[0] == texts[1]
-        assert json.loads(texts[0])["kind"] in ("abacus", "bridge")
-        status, raw = ask(
-            one, "/v1/completions", {"prompt": "is it? ", "response_format": {"type": "regex", "regex": "yes|no"}}
-        )
-        assert status == 200
-        assert raw["choices"][0]["text"] in ("yes", "no")
-        parsed = client(one).chat.completions.parse(
-            model="babble", messages=user("again"), max_tokens=100, response_format=Answer, temperature=1.5, seed=2
-        )
-        if parsed.choices[0].finish_reason == "stop":
-            assert isinstance(parsed.choices[0].message.parsed, Answer)
-
-
-@pytest.mark.parametrize(
-    ("form", "says"),
-    [
-        ({"type": "json_schema"}, "needs the field json_schema"),
-        ({"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "nonsense"}}}, "nonsense"),
-        ({"type": "regex", "regex": "("}, "regular expression"),
-        ({"type": "poem"}, "response_format"),
-    ],
-)
-def test_a_form_that_cannot_be_followed_is_refused(form: dict[str, Any], says: str) -> None:
-    with served() as one:
-        status, answer = ask(one, "/v1/chat/completions", {"messages": user("a"), "response_format": form})
-        assert status == 400
-        assert says in answer["error"]["message"]

@@ -1,16 +1,16 @@
-"""Grammars that begin within a text: behind reasoning, and in calls that the model makes of its own accord."""
+"""Grammars in the server: whole answers, and those that begin behind reasoning or in a call of the model's own accord."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import openai
 import pytest
+from pydantic import BaseModel, ConfigDict, Field
 from scripted import OPENING, TEMPLATE, TOOLS, speaker
-from served import BYTES, END, client, close_clients, user
+from served import BYTES, END, Served, ask, chat, client, user
 
 from hybridge.cache.errors import GrammarError
 from hybridge.runtime.server.requests import Function
@@ -44,12 +44,6 @@ TREE = Function(
     },
 )
 """Refers to itself as a whole, to a property, and to a definition of the older name; a constant only looks like a reference."""
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    close_clients()
 
 
 @pytest.fixture(scope="module")
@@ -187,13 +181,9 @@ def test_parameters_that_cannot_be_followed_are_refused_by_the_tools_name(form: 
             for choice in ("auto", "required"):
                 odd: Any = {"type": "function", "function": {"name": "odd", "parameters": parameters}}
                 with pytest.raises(openai.BadRequestError, match=f"parameters of odd cannot be followed: .*{says}"):
-                    client(one).chat.completions.create(
-                        model="babble", messages=user("a"), tools=[TOOLS[0], odd], tool_choice=choice
-                    )  # type: ignore[call-overload]
+                    chat(one, "a", tools=[TOOLS[0], odd], tool_choice=choice)
             odd["function"]["strict"] = False
-            answer = client(one).chat.completions.create(
-                model="babble", messages=user("a"), tools=[TOOLS[0], odd], max_tokens=30
-            )
+            answer = chat(one, "a", tools=[TOOLS[0], odd], max_tokens=30)
             assert answer.choices[0].message.content == "Nothing to call.", parameters
 
 
@@ -202,10 +192,8 @@ def test_a_tool_that_is_not_strict_may_be_called_with_anything() -> None:
     loose: Any = {"type": "function", "function": {"name": "odd", "strict": False, "parameters": ODD[-1][0]}}
     said = '<tool_call>\n{"name": "odd", "arguments": {"a": "x"}}\n</tool_call>' + STUBBORN
     with speaker(lambda prompt: said) as one:
-        answer = client(one).chat.completions.create(
-            model="babble", messages=user("a"), tools=[TOOLS[0], loose], max_tokens=300
-        )
-    calls = [call.function for call in answer.choices[0].message.tool_calls or ()]  # type: ignore[union-attr]
+        answer = chat(one, "a", tools=[TOOLS[0], loose], max_tokens=300)
+    calls = [call.function for call in answer.choices[0].message.tool_calls or ()]
     assert [(call.name, json.loads(call.arguments)) for call in calls] == [("odd", {"a": "x"}), ("weather", {"place": "here"})]
 
 
@@ -213,9 +201,9 @@ def test_a_parameter_in_xml_gets_the_type_that_its_reference_names() -> None:
     tool: Any = {"type": "function", "function": {"name": "grow", "parameters": TREE.parameters}}
     said = '<tool_call>\n<function=grow>\n<parameter=child>\n{"label": "b"}\n</parameter>\n</function>\n</tool_call>'
     with speaker(lambda prompt: said, TEMPLATE + "{# <function= #}") as one:
-        answer = client(one).chat.completions.create(model="babble", messages=user("a"), tools=[tool], max_tokens=300)
+        answer = chat(one, "a", tools=[tool], max_tokens=300)
     (call,) = answer.choices[0].message.tool_calls or ()
-    assert json.loads(call.function.arguments) == {"child": {"label": "b"}}  # type: ignore[union-attr]
+    assert json.loads(call.function.arguments) == {"child": {"label": "b"}}
 
 
 def test_references_cannot_make_a_schema_grow_without_end() -> None:
@@ -238,12 +226,12 @@ def test_a_call_that_nobody_asked_for_fits_too(drafts: bool) -> None:
     with speaker(lambda prompt: STUBBORN) as one:
         for place in one.places:
             object.__setattr__(place, "drafter", place.drafter if drafts else None)
-        message = client(one).chat.completions.create(model="babble", messages=user("a"), tools=TOOLS, max_tokens=200)
+        message = chat(one, "a", tools=TOOLS, max_tokens=200)
         assert message.choices[0].message.content == "Let me see."
         (call,) = message.choices[0].message.tool_calls or ()
-        assert call.function.name == "weather"  # type: ignore[union-attr]
-        assert json.loads(call.function.arguments) == {"place": "here"}  # type: ignore[union-attr]
-        text = client(one).chat.completions.create(model="babble", messages=user("a"), max_tokens=200)
+        assert call.function.name == "weather"
+        assert json.loads(call.function.arguments) == {"place": "here"}
+        text = chat(one, "a", max_tokens=200)
         assert "whether" in (text.choices[0].message.content or "")
 
 
@@ -253,10 +241,61 @@ def test_a_model_may_think_before_a_structured_answer() -> None:
     wanted: Any = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
     with speaker(lambda prompt: '<think>\nSeven <b>?\n</think>\n\n{"n": 7}', template) as one:
         for options in ({}, {"temperature": 0.3, "seed": 5}):
-            answer = client(one).chat.completions.create(
-                model="babble", messages=user("a"), response_format=wanted, max_tokens=200, **options
-            )
+            answer = chat(one, "a", response_format=wanted, max_tokens=200, **options)
             message = answer.choices[0].message
-            assert message.reasoning_content == "Seven <b>?"  # type: ignore[attr-defined]
+            assert message.reasoning_content == "Seven <b>?"
             assert json.loads(message.content or "") == {"n": 7}
             assert answer.choices[0].finish_reason == "stop"
+
+
+# Answers that follow a schema as a whole
+
+
+THING: dict[str, Any] = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 6}, "kind": {"enum": ["abacus", "bridge"]}},
+    "required": ["name", "kind"],
+    "additionalProperties": False,
+}
+
+
+class Count(BaseModel):
+    """What an answer is to be."""
+
+    model_config = ConfigDict(extra="forbid")
+    kind: Literal["one", "two"]
+    count: Annotated[int, Field(ge=0, le=99)]
+
+
+def test_the_server_answers_in_a_schema(babbling_server: Served) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "thing", "strict": True, "schema": THING}}
+    whole, chunks = (
+        chat(babbling_server, "a thing", max_tokens=150, response_format=form, stream=each) for each in (False, True)
+    )
+    text = whole.choices[0].message.content
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == text
+    assert json.loads(text)["kind"] in ("abacus", "bridge")
+    yes = {"prompt": "is it? ", "response_format": {"type": "regex", "regex": "yes|no"}}
+    status, raw = ask(babbling_server, "/v1/completions", yes)
+    assert status == 200
+    assert raw["choices"][0]["text"] in ("yes", "no")
+    parsed = client(babbling_server).chat.completions.parse(
+        model="babble", messages=user("again"), max_tokens=100, response_format=Count, temperature=1.5, seed=2
+    )
+    if parsed.choices[0].finish_reason == "stop":
+        assert isinstance(parsed.choices[0].message.parsed, Count)
+
+
+@pytest.mark.parametrize(
+    ("form", "says"),
+    [
+        ({"type": "json_schema"}, "needs the field json_schema"),
+        ({"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "nonsense"}}}, "nonsense"),
+        ({"type": "regex", "regex": "("}, "regular expression"),
+        ({"type": "poem"}, "response_format"),
+    ],
+)
+def test_a_form_that_cannot_be_followed_is_refused(babbling_server: Served, form: dict[str, Any], says: str) -> None:
+    status, answer = ask(babbling_server, "/v1/chat/completions", {"messages": user("a"), "response_format": form})
+    assert status == 400
+    assert says in answer["error"]["message"]
