@@ -68,7 +68,7 @@ FEATURES = (
     Break("sampling: the accepted draft keeps the distribution", "runtime/native/hybridge/sampling.h",
           "const Distribution rest = excess(p, q);", "const Distribution rest = p;", "sampling generate"),
     Break("structured output: tokens outside the grammar", "runtime/text/grammars.py", "logits[~allowed] = -np.inf", "pass",
-          "structured lazy_grammars tools serve_requests"),
+          "structured server_grammars tools serve_requests"),
     Break("the prefix cache's budget", "runtime/native/hybridge/prefix_cache.h", "while (bytes_ > budget_)",
           "while (bytes_ > 2 * budget_)", "checkpoints checkpoint_folder"),
     Break("saved states are checked", "runtime/native/hybridge/state_file.h",
