@@ -10,12 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from hybridge.cache.errors import UsageError
-from hybridge.runtime.artifacts.tokenizer import before_texts
 from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.files import read_regular
 
 LARGEST_TEXT = 1 << 30
@@ -38,8 +37,8 @@ def windows(tokenizer: Tokenizer, text: str, length: int, most: int, option: str
     Each begins with the tokens that the tokenizer puts before every text, such as bos. Raises UsageError if the text is
     shorter than one window.
     """
-    start = before_texts(tokenizer)
-    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    start = tokenizer.before_texts
+    ids = tokenizer.encode(text, around=False).ids
     own = length - len(start)
     if len(ids) < max(1, own):
         raise UsageError(f"{option} has {len(ids)} tokens, and one window is {own}; give a longer text{hint}.")

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 import hybridge
 from hybridge.runtime.core.checkpoint import PrefixCache, bring_to
+from hybridge.runtime.core.tokenizer import Tokenizer
 
 EXAMPLES = "# Each line is a Python expression and its type.\n1 + 1  # int\n'a' + 'b'  # str\n[1, 2]  # list\n"
 
@@ -35,7 +35,7 @@ class Scorer:
     def score(self, beginning: str, end: str) -> float:
         """Return the mean log probability of the tokens of ``end`` behind ``beginning``."""
         before = self.tokenizer.encode(beginning).ids
-        tokens = self.tokenizer.encode(end, add_special_tokens=False).ids
+        tokens = self.tokenizer.encode(end, around=False).ids
         known = bring_to(self.session, before[:-1], self.cache)
         expects = [self.session.prefill(before[-1:]), *(self.session.decode(token) for token in tokens[:-1])]
         self.asked += len(before) + len(tokens)

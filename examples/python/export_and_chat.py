@@ -8,7 +8,7 @@ from pathlib import Path
 import hybridge
 from hybridge.cache.errors import HybridgeError
 from hybridge.runtime import GenerationStats, PromptLookup, Session, open_artifact
-from hybridge.runtime.artifacts.tokenizer import tokenizer_of
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
@@ -21,7 +21,7 @@ def main(checkpoint: str, out: str) -> None:
     artifact = open_artifact(Path(out))
     conversation = Conversation(
         Session.of(artifact),
-        tokenizer_of(artifact),
+        Tokenizer.of(artifact),
         load_template(artifact),
         GenerationSettings(drafter=PromptLookup(), max_new_tokens=64),
     )

@@ -8,10 +8,9 @@ from __future__ import annotations
 import re
 import sys
 
-from tokenizers import Tokenizer
-
 import hybridge
 from hybridge.runtime import Context, GenerationStats, Proposal
+from hybridge.runtime.core.tokenizer import Tokenizer
 
 PROMPT = "def save_document(document, folder):\n    document_name = document.name\n"
 
@@ -32,7 +31,7 @@ class WordCompleter:
             return Proposal([])
         known = [word for word in words[:-1] if word.startswith(words[-1]) and word != words[-1]]
         rest = max(known, key=len)[len(words[-1]) :] if known else ""
-        return Proposal(self.tokenizer.encode(rest, add_special_tokens=False).ids[:limit])
+        return Proposal(self.tokenizer.encode(rest, around=False).ids[:limit])
 
 
 def main(out: str) -> bool:

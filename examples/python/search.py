@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 import hybridge
 from hybridge.runtime import Checkpoint
+from hybridge.runtime.core.tokenizer import Tokenizer
 
 PROMPT = "class Stack:\n    def push(self, "
 BEAMS, STEPS = 4, 24

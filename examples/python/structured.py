@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
 import hybridge
 from hybridge.runtime import GenerationStats, PromptLookup, open_artifact
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.grammars import Grammars
 
 SCHEMA = {

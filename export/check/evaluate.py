@@ -24,8 +24,8 @@ from hybridge.export.source.checkpoint import CheckpointSource
 from hybridge.export.texts import continued, logits_of, read_text, sampled, windows
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.manifest import Manifest
-from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +85,9 @@ def token_texts(artifact: Artifact, session: Session, texts: Texts, steps: Expor
     count = max(1, texts.tokens // length)
     if texts.text is not None:
         text, name = read_text(texts.text, "--text"), f"--text {texts.text}"
-        return windows(tokenizer_of(artifact), text, length, count, name, ", or shorter windows by --window")
+        return windows(Tokenizer.of(artifact), text, length, count, name, ", or shorter windows by --window")
     if texts.prompts is not None:
-        prompts, tokenizer = read_text(texts.prompts, "--prompts"), tokenizer_of(artifact)
+        prompts, tokenizer = read_text(texts.prompts, "--prompts"), Tokenizer.of(artifact)
         with steps.step("Answering the prompts"):
             return list(continued(session, tokenizer, prompts, length, f"--prompts {texts.prompts}", texts.seed))
     with steps.step("Sampling texts"):

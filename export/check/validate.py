@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer as Reference
 from torch import Tensor
 
 from hybridge.cache.errors import UsageError, ValidationError
@@ -29,10 +29,10 @@ from hybridge.export.quantize.quantize import is_lossy
 from hybridge.export.source.checkpoint import CheckpointSource, LoadedModel
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 from hybridge.runtime.core.drafters import BlockDrafter, Context, Proposal
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats
+from hybridge.runtime.core.tokenizer import Tokenizer
 
 Notify = Callable[[int, int], None]
 GenerateDrafted = Callable[[list[int], int, GenerationStats], Iterable[int]]
@@ -374,10 +374,10 @@ def compare_texts(artifact: Artifact, loaded: LoadedModel) -> TextCheck:
     wanted = loaded.source.tokenizer
     if artifact.tokenizer is None or wanted.tokenizer is None:
         return TextCheck()
-    return compare_tokenizers(tokenizer_of(artifact), wanted.tokenizer, [*wanted.special.values()])
+    return compare_tokenizers(Tokenizer.of(artifact), wanted.tokenizer, [*wanted.special.values()])
 
 
-def compare_tokenizers(found: Tokenizer, wanted: Tokenizer, special: Sequence[str]) -> TextCheck:
+def compare_tokenizers(found: Tokenizer, wanted: Reference, special: Sequence[str]) -> TextCheck:
     """Count the texts, some with special tokens in them, that become the same tokens, those added around them included."""
     check = TextCheck()
     for text in (*ODD_TEXTS, *(f"a{token} b" for token in special)):

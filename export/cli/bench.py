@@ -162,9 +162,9 @@ def load(artifacts: Artifacts) -> Subject:
     from hybridge.export.cli.embedded import code_prompts
     from hybridge.export.cli.figures import Subject
     from hybridge.runtime.artifacts.artifact import open_artifact
-    from hybridge.runtime.artifacts.tokenizer import tokenizer_of
     from hybridge.runtime.core.drafters import DraftModel, PromptLookup
     from hybridge.runtime.core.session import Session
+    from hybridge.runtime.core.tokenizer import Tokenizer
     from hybridge.runtime.measure.speculation import PLAIN
 
     opened, draft = open_artifact(artifacts.target), artifacts.draft
@@ -180,7 +180,7 @@ def load(artifacts: Artifacts) -> Subject:
     other = Session.load(artifacts.other) if artifacts.other is not None else None
     more = own_drafter(other) if other is not None else {}
     sessions = dict.fromkeys(more, other) if other is not None else {}
-    prompts = code_prompts(tokenizer_of(opened), PROMPTS)
+    prompts = code_prompts(Tokenizer.of(opened), PROMPTS)
     return Subject(session=session, ways=ways | more, sessions=sessions, prompts=prompts, draft=draft)
 
 

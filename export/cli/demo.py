@@ -15,12 +15,11 @@ from hybridge.runtime.cli.console import err, out
 from hybridge.runtime.defaults import DEFAULT_PROGRAMS
 
 if TYPE_CHECKING:  # PyTorch and numpy take long to start: they are imported when the command runs
-    from tokenizers import Tokenizer
-
     from hybridge.export.cli.figures import Subject
     from hybridge.runtime.core.drafters import Drafter
     from hybridge.runtime.core.session import Session
     from hybridge.runtime.core.statistics import GenerationStats
+    from hybridge.runtime.core.tokenizer import Tokenizer
 
 EXAMPLES = ("hybridge demo", "hybridge demo -o somewhere/else")
 NEW_TOKENS, CODE_PROMPTS = 400, 5
@@ -51,7 +50,7 @@ def demo(
     from hybridge.export.cli.figures import Figure, figures, print_figures
     from hybridge.export.cli.progress import ConsoleProgress, print_report
     from hybridge.export.source.checkpoint import resolve_checkpoint
-    from hybridge.runtime.artifacts.tokenizer import load_tokenizer
+    from hybridge.runtime.core.tokenizer import Tokenizer
 
     began = time.perf_counter()
     draft, dspark = (output.with_name(f"{output.name}-{name}") for name in ("draft", "dspark"))
@@ -63,7 +62,7 @@ def demo(
     err.print("[bold]3. Generate[/] with and without speculation")
     subject = load(Artifacts(output, draft, dspark))
     gc.freeze()
-    same = compare_generation(subject, load_tokenizer(output / "tokenizer.json"))
+    same = compare_generation(subject, Tokenizer.from_file(output / "tokenizer.json"))
     results = [*figures(manifest, report, subject.session), Figure(
         what="this demo's generation, each drafter vs plain", target="identical",
         measured="identical" if same else "different", reached=same,

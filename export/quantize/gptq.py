@@ -159,7 +159,7 @@ def calibration_tokens(loaded: LoadedModel, source: str | Path) -> Tensor:
     """
     if source == "self":
         return sampled_tokens(loaded)
-    tokenizer = loaded.source.tokenizer.tokenizer
+    tokenizer = loaded.source.tokenizer.core
     if tokenizer is None:
         raise UsageError(
             f"--calibrate {source} needs a tokenizer, and {loaded.source.folder} has none; --calibrate self needs none."

@@ -11,6 +11,7 @@ import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from transformers.utils import logging
 
 from hybridge.cache.errors import CheckpointError
 from hybridge.export.source.files import read_object
-from hybridge.runtime.artifacts.tokenizer import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens, whole_texts
+from hybridge.runtime.artifacts.tokenizer import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
+from hybridge.runtime.core.tokenizer import Tokenizer as CoreTokenizer
+from hybridge.runtime.core.tokenizer import UnreadableTokenizerError
 
 TOKENIZER = "tokenizer.json"
 PLAIN_CLASS = "PreTrainedTokenizerFast"
@@ -47,6 +50,19 @@ class TokenizerFiles:
     tokenizer: Tokenizer | None
     special: dict[str, str] = field(default_factory=dict)
     note: str = ""
+
+    @cached_property
+    def core(self) -> CoreTokenizer | None:
+        """The tokenizer as the core runs it, None without one. Raises CheckpointError if the core does not have all parts."""
+        if self.tokenizer is None:
+            return None
+        try:
+            return CoreTokenizer(self.tokenizer.to_str().encode())
+        except UnreadableTokenizerError as error:
+            raise CheckpointError(
+                f"the tokenizer in {self.folder} cannot be run: {error.reason}. Give a folder that has another tokenizer of "
+                "this model by --tokenizer, or take its files out of the folder: the artifact then takes token ids alone."
+            ) from None
 
     def write(self, folder: Path) -> None:
         """Write the tokenizer, and other files that a runtime may read, into the artifact ``folder``."""
@@ -84,8 +100,14 @@ def read_tokenizer(folder: Path, *, verbatim: bool = False) -> TokenizerFiles:
     """Return the tokenizer in ``folder`` as transformers has it, converted if there is no tokenizer.json.
 
     verbatim: take tokenizer.json as it is, whatever transformers makes of it. Raises CheckpointError if a file is
-    damaged.
+    damaged, or has parts that the core does not have.
     """
+    files = _tokenizer_files(folder, verbatim)
+    _ = files.core
+    return files
+
+
+def _tokenizer_files(folder: Path, verbatim: bool) -> TokenizerFiles:
     named = special_tokens(read_object(folder / TOKENIZER_CONFIG), read_object(folder / SPECIAL_TOKENS_MAP))
     if (folder / TOKENIZER).is_file():
         own = _read(folder / TOKENIZER)
@@ -101,6 +123,13 @@ def read_tokenizer(folder: Path, *, verbatim: bool = False) -> TokenizerFiles:
         return TokenizerFiles(folder=folder, tokenizer=None, special=named, note=note)
     note = f"{folder} has no tokenizer.json: one was made of {source}."
     return TokenizerFiles(folder=folder, tokenizer=whole_texts(made.tokenizer), special=made.special | named, note=note)
+
+
+def whole_texts(tokenizer: Tokenizer) -> Tokenizer:
+    """Switch off what training left in the file: truncation would cut a prompt, padding would lengthen it."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
 
 
 def _read(path: Path) -> Tokenizer:

@@ -31,7 +31,7 @@ from hybridge.runtime.cli.options import (
 )
 from hybridge.runtime.files import private_folder
 
-if TYPE_CHECKING:  # numpy and tokenizers take long to start: they are imported when the command runs
+if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command runs
     from hybridge.runtime.core.statistics import GenerationStats
     from hybridge.runtime.text.conversation import Conversation
 

@@ -19,7 +19,7 @@ import typer
 from hybridge.cache.errors import GrammarError, UsageError
 from hybridge.runtime.defaults import DEFAULT_BYTES
 
-if TYPE_CHECKING:  # numpy and tokenizers take long to start: they are imported when a command runs
+if TYPE_CHECKING:  # numpy takes long to start: it is imported when a command runs
     from hybridge.runtime.core.generation import Constraint
     from hybridge.runtime.core.sampling import Sampling
     from hybridge.runtime.text.generate import TextModel

@@ -36,10 +36,9 @@ from hybridge.runtime.cli.options import (
     with_options,
 )
 
-if TYPE_CHECKING:  # numpy and tokenizers take long to start: they are imported when the command runs
-    from tokenizers import Tokenizer
-
+if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command runs
     from hybridge.runtime.core.statistics import GenerationStats
+    from hybridge.runtime.core.tokenizer import Tokenizer
     from hybridge.runtime.text.answers import Answer
     from hybridge.runtime.text.chat_template import Render
     from hybridge.runtime.text.generate import GenerationSettings, TextModel
@@ -207,7 +206,7 @@ def as_message(tokenizer: Tokenizer, text: str, system: Sequence[str], render: R
     """Return the prompt of a message to answer, rendered by the chat template; only the answer is shown."""
     opening = [{"role": "system", "content": told} for told in system]
     rendered = render([*opening, {"role": "user", "content": text}])
-    return RunPrompt(text, tokenizer.encode(rendered, add_special_tokens=False).ids, "", rendered)
+    return RunPrompt(text, tokenizer.encode(rendered, around=False).ids, "", rendered)
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:

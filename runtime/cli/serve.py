@@ -23,7 +23,7 @@ from hybridge.runtime.cli.options import (
     with_options,
 )
 
-if TYPE_CHECKING:  # numpy and tokenizers take long to start: they are imported when the command runs
+if TYPE_CHECKING:  # numpy takes long to start: it is imported when the command runs
     from hybridge.runtime.artifacts.artifact import Artifact
     from hybridge.runtime.server.prompts import ChatRenderer
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from hybridge.cache.errors import DraftError
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
 from hybridge.runtime.artifacts.options import Description
-from hybridge.runtime.artifacts.tokenizer import check_draft_tokenizer
 from hybridge.runtime.core.interface import DrafterKind
 from hybridge.runtime.core.model import Model
 from hybridge.runtime.core.sampling import Sampling
+from hybridge.runtime.core.tokenizer import check_draft_tokenizer
 
 NO_HIDDEN = np.empty((0, 0), np.float32)
 

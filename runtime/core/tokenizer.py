@@ -14,9 +14,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hybridge.cache.errors import ArtifactError, UsageError
+from hybridge.cache.errors import ArtifactError, DraftError, UsageError
+from hybridge.runtime.artifacts.artifact import LARGEST_SIDE_FILE, Artifact
 from hybridge.runtime.core.interface import Handle, Reading, Spans, Status, Tokens, VocabularyStruct
 from hybridge.runtime.core.library import failure, load, run
+from hybridge.runtime.files import read_regular
 
 
 @dataclass(frozen=True)
@@ -27,16 +29,23 @@ class Encoding:
     spans: NDArray[np.intp]
 
 
+class UnreadableTokenizerError(ArtifactError):
+    """A tokenizer.json is damaged, or asks for a part that the core does not have. reason: names it."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name} cannot be read as a tokenizer ({reason}); export the model again.")
+        self.reason = reason
+
+
 class Tokenizer:
     """What a tokenizer.json says. It does not change, and any number of threads may use it."""
 
     def __init__(self, json: bytes, name: str = "tokenizer.json") -> None:
         """Read the content of a tokenizer.json; name: what errors call it. Raises ArtifactError if it cannot be used."""
-        handle = Handle()
+        self.json, handle = json, Handle()
         status = load().hybridge_tokenizer_read(json, len(json), byref(handle))
         if status == Status.INVALID_FILE:
-            reason = load().hybridge_failure().decode(errors="replace")
-            raise ArtifactError(f"{name} cannot be read as a tokenizer ({reason}); export the model again.")
+            raise UnreadableTokenizerError(name, load().hybridge_failure().decode(errors="replace"))
         if status:
             raise failure("tokenizer_read", status)
         self.handle = handle
@@ -44,8 +53,16 @@ class Tokenizer:
 
     @classmethod
     def from_file(cls, path: Path | str) -> Tokenizer:
-        """Read a tokenizer.json. Raises ArtifactError if it cannot be used, and OSError."""
-        return cls(Path(path).read_bytes(), str(path))
+        """Read a tokenizer.json. Raises ArtifactError if it cannot be used."""
+        try:
+            return cls(read_regular(Path(path), LARGEST_SIDE_FILE), str(path))
+        except OSError as error:
+            raise UnreadableTokenizerError(str(path), str(error.strerror)) from None
+
+    @classmethod
+    def of(cls, artifact: Artifact) -> Tokenizer:
+        """Read the tokenizer of an artifact that has one, from checked bytes. Raises ArtifactError."""
+        return cls(artifact.read("tokenizer.json"), str(artifact.folder / "tokenizer.json"))
 
     @functools.cached_property
     def info(self) -> VocabularyStruct:
@@ -61,6 +78,18 @@ class Tokenizer:
         ids = np.empty(count.value, np.int64)
         run("tokenizer_added", self.handle, special, ids.ctypes.data_as(Tokens), len(ids), byref(count))
         return {token: self.id_to_token(token) for token in ids.tolist()}
+
+    def vocabulary(self) -> dict[str, int]:
+        """Return the ids of all tokens, the added ones included, by their texts."""
+        texts = map(self.id_to_token, range(self.info.vocab_size))
+        return {text: token for token, text in enumerate(texts) if text}
+
+    @functools.cached_property
+    def before_texts(self) -> list[int]:
+        """The tokens that are put before every text, such as bos; those after it, such as eos, are left out."""
+        whole, text = self.encode("a").ids, self.encode("a", around=False).ids
+        places = (at for at in range(len(whole) - len(text) + 1) if whole[at : at + len(text)] == text)
+        return whole[: next(places, 0)]
 
     def encode(self, text: str, *, around: bool = True, plain: Sequence[tuple[int, int]] = ()) -> Encoding:
         """Return the tokens of a text.
@@ -133,6 +162,23 @@ def _begins_character(data: bytes) -> NDArray[np.bool_]:
     """Return for each byte in UTF-8 whether a character begins there."""
     begins: NDArray[np.bool_] = (np.frombuffer(data, np.uint8) & 0xC0) != 0x80
     return begins
+
+
+def check_draft_tokenizer(draft: Artifact, target: Artifact) -> None:
+    """Raise DraftError if the two artifacts' tokenizers give ids different meanings."""
+    if draft.tokenizer is None or target.tokenizer is None:
+        return  # the caller has token ids, and knows what they mean
+    if draft.manifest.files["tokenizer.json"] == target.manifest.files["tokenizer.json"]:
+        return
+    mine, other = (Tokenizer.of(artifact).vocabulary() for artifact in (draft, target))
+    if mine == other:
+        return
+    differing = sorted(name for name in mine.keys() | other.keys() if mine.get(name) != other.get(name))
+    raise DraftError(
+        f"the draft model's tokenizer is another one: {len(differing)} tokens differ, such as {differing[0]!r} "
+        f"({mine.get(differing[0])} there, {other.get(differing[0])} in the target); use a draft model that was trained with "
+        "the target's tokenizer."
+    )
 
 
 class TextStream:

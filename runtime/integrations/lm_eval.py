@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.progress import track
 
 from hybridge.cache.errors import CapacityError, UsageError
-from hybridge.runtime.artifacts.tokenizer import before_texts
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Logits
 from hybridge.runtime.text.chat_template import load_template
@@ -98,10 +97,10 @@ class HybridgeLM(TemplateLM):  # type: ignore[misc]  # untyped upstream
 
         A text that begins with bos, as a chat template writes it, gets no second one.
         """
-        tokenizer, start = self.model.tokenizer, before_texts(self.model.tokenizer)
-        plain: list[int] = tokenizer.encode(string, add_special_tokens=False).ids
+        tokenizer, start = self.model.tokenizer, self.model.tokenizer.before_texts
+        plain = tokenizer.encode(string, around=False).ids
         written = add_special_tokens is None and bool(start) and plain[: len(start)] == start
-        return plain if add_special_tokens is False or written else list(tokenizer.encode(string).ids)
+        return plain if add_special_tokens is False or written else tokenizer.encode(string).ids
 
     def _loglikelihood_tokens(self, requests: list[Scored], disable_tqdm: bool = False, **_: Any) -> list[Score]:
         """Score continuations. A context is read once for all of its continuations."""

@@ -21,11 +21,11 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from tokenizers import Tokenizer
 
 from hybridge.cache.errors import HybridgeError
 from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.core.sampling import Sampling
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.server.connections import Limits, check_host, check_key, read_body
 from hybridge.runtime.server.prompts import ChatRenderer, Prompt, Prompts, ignores_tools, with_tools_in_text
 from hybridge.runtime.server.requests import (

@@ -10,9 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tokenizers import Encoding, Tokenizer
-
 from hybridge.cache.errors import HybridgeError
+from hybridge.runtime.core.tokenizer import Encoding, Tokenizer
 from hybridge.runtime.server.requests import ApiError, ChatMessage, invalid
 from hybridge.runtime.text.answers import Answer
 from hybridge.runtime.text.chat_template import Message
@@ -58,7 +57,7 @@ class Prompts:
     def __init__(self, tokenizer: Tokenizer, render: ChatRenderer, longest: int, eos_ids: Sequence[int] = ()) -> None:
         """Remember no answers yet. longest: tokens of the context. eos_ids: tokens that end an answer, also in templates."""
         self.tokenizer, self.render, self.longest = tokenizer, render, longest
-        self._longest_token = max(map(len, tokenizer.get_vocab()), default=1)
+        self._longest_token = max(1, tokenizer.info.longest)
         self._lock = threading.Lock()
         self._answers: OrderedDict[str, list[int]] = OrderedDict()
         self._reasons: OrderedDict[str, str] = OrderedDict()
@@ -79,12 +78,12 @@ class Prompts:
             raise ApiError(400, "the chat template makes no text of these messages.", param="messages")
         before = len(tokens) - len(encoded.ids)
         branches = [at - len(known) for at in self._branches(text, plain, variables) if at > len(known)]
-        marks = {before + sum(end <= at for _, end in encoded.offsets) for at in branches}
+        marks = {before + int((encoded.spans[:, 1] <= at).sum()) for at in branches}
         return Prompt(text, tokens, tuple(sorted(marks - {0})), plain, variables)
 
     def of_text(self, text: str) -> list[int]:
         """Return the tokens of a text to continue, with those that the tokenizer adds. Raises ApiError if it is too long."""
-        return list(self._encode(text, "prompt", add_special_tokens=True).ids)
+        return self._encode(text, "prompt", around=True).ids
 
     def check_length(self, at_least: int, param: str, exact: bool = False) -> None:
         """Raise ApiError if the context has no room for a prompt of at least this number of tokens and an answer."""
@@ -93,25 +92,23 @@ class Prompts:
             message = f"the prompt has {count} tokens, and a context of {self.longest} leaves no room for an answer."
             raise invalid(message, param, "context_length_exceeded")
 
-    def _encode(self, text: str, param: str, add_special_tokens: bool = False) -> Encoding:
-        """Encode a text, without blocking other threads. Raises ApiError early if it is far too long.
+    def _encode(self, text: str, param: str, around: bool = False) -> Encoding:
+        """Encode a text. Raises ApiError early if it is far too long.
 
         The lower bounds are its length in longest tokens, and half the tokens of its beginning, less those that the cut may
         add.
         """
         at_least, size = len(text) // self._longest_token, BEGINNING * self.longest
         while size < len(text) and at_least < self.longest:
-            beginning = self.tokenizer.encode_batch([text[:size]], add_special_tokens=False)[0]
-            at_least = max(at_least, (len(beginning) - self._longest_token) // 2)
+            beginning = self.tokenizer.encode(text[:size], around=False)
+            at_least = max(at_least, (len(beginning.ids) - self._longest_token) // 2)
             size *= 4
         self.check_length(at_least, param)
-        # ``encode`` would keep Python's lock.
-        encoding: Encoding = self.tokenizer.encode_batch([text], add_special_tokens=add_special_tokens)[0]
-        return encoding
+        return self.tokenizer.encode(text, around=around)
 
     def with_lead(self, prompt: Prompt, lead: str) -> Prompt:
         """Return the prompt with the beginning of its answer."""
-        tokens = [*prompt.tokens, *self.tokenizer.encode(lead, add_special_tokens=False).ids]
+        tokens = [*prompt.tokens, *self.tokenizer.encode(lead, around=False).ids]
         return replace(prompt, text=prompt.text + lead, tokens=tokens, lead=lead)
 
     def remember(self, prompt: Prompt, answer: Answer, text: str, tokens: list[int]) -> None:

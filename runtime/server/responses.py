@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from starlette.responses import JSONResponse, Response
-from tokenizers import Tokenizer
 
 from hybridge.runtime.core.statistics import Origin
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.server.requests import ApiError
 from hybridge.runtime.server.worker import Finished, Job
 from hybridge.runtime.text.answers import Answer, Delta

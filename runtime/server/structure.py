@@ -11,11 +11,10 @@ from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
-from tokenizers import Tokenizer
-
 from hybridge.cache.errors import GrammarError, UsageError
 from hybridge.runtime.artifacts.options import Description
 from hybridge.runtime.core.generation import Constraint
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.server.requests import Function, GenerationRequest, invalid
 from hybridge.runtime.text.answers import AnswerFormat
 from hybridge.runtime.text.grammars import LAYOUT, Grammar, Grammars, Lazy, behind, in_full
@@ -118,7 +117,7 @@ class Structures:
         return self._grammars
 
     def _read(self) -> Grammars:
-        return Grammars(self._tokenizer.to_str(), self._description.vocab_size, self._description.eos_ids)
+        return Grammars(self._tokenizer, self._description.vocab_size, self._description.eos_ids)
 
 
 def _loose(function: Function) -> Function:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from uuid import uuid4
 
-from tokenizers import Tokenizer
-
 from hybridge.runtime.core.statistics import Origin
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.response_parser import ResponseParser
 
 log = logging.getLogger(__name__)
@@ -31,7 +30,7 @@ ResponseTemplate = Mapping[str, Any]
 
 
 class TokenDecoder(Protocol):
-    """The part of ``tokenizers.Tokenizer`` that turns tokens into text."""
+    """The part of a tokenizer that turns tokens into text."""
 
     def decode(self, ids: Sequence[int], /) -> str: ...
 
@@ -279,8 +278,8 @@ def without_calls(template: ResponseTemplate) -> ResponseTemplate:
 def decoder_of(form: AnswerFormat | None, tokenizer: Tokenizer) -> TokenDecoder:
     """Return a decoder that drops special tokens, except those that the format's parser looks for."""
     looked_for = json.dumps(form.response).replace("\\", "") if form is not None else ""
-    added = tokenizer.get_added_tokens_decoder().items()
-    shown = frozenset(token for token, each in added if each.special and each.content in looked_for)
+    special = tokenizer.added_tokens(special=True)
+    shown = frozenset(token for token, text in special.items() if text in looked_for)
     return ShownTokens(tokenizer, shown) if shown else tokenizer
 
 
@@ -289,8 +288,7 @@ class ShownTokens:
 
     def __init__(self, tokenizer: Tokenizer, shown: frozenset[int]) -> None:
         self._tokenizer = tokenizer
-        added = tokenizer.get_added_tokens_decoder().items()
-        self._hidden = {token for token, each in added if each.special} - shown
+        self._hidden = tokenizer.added_tokens(special=True).keys() - shown
 
     def decode(self, ids: Sequence[int], /) -> str:
         """Return the text of tokens."""

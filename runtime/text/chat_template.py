@@ -15,11 +15,11 @@ from time import monotonic
 from typing import Any
 
 from jinja2 import Environment, TemplateSyntaxError
-from tokenizers import Tokenizer
 
 from hybridge.cache.errors import UsageError
 from hybridge.runtime.artifacts.artifact import Artifact
 from hybridge.runtime.artifacts.tokenizer import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import AnswerFormat, AnswerSplitter, answer_format, decoder_of, unsplit
 
 Message = dict[str, Any]

@@ -8,12 +8,11 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from hybridge.cache.errors import CapacityError, SnapshotError, StateFileError, UsageError
 from hybridge.runtime.core.checkpoint import PrefixCache, PromptPrefill, keep_checkpoint, resume_prefix
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import unsplit
 from hybridge.runtime.text.chat_template import Message, Render
 from hybridge.runtime.text.generate import GenerationSettings, generate_text
@@ -68,7 +67,7 @@ class Conversation:
         messages = [*self.messages, {"role": "user", "content": text}]
         rendered = self.render(messages)
         known, added = self._added(rendered)
-        tokens = [*known, *self.tokenizer.encode(added, add_special_tokens=False).ids]
+        tokens = [*known, *self.tokenizer.encode(added, around=False).ids]
         if len(tokens) >= self.session.max_seq_len:
             raise CapacityError(
                 f"the message makes {len(tokens)} tokens of conversation, which leaves no room for an answer in "

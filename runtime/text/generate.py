@@ -14,11 +14,9 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from hybridge.cache.errors import UsageError
 from hybridge.runtime.artifacts.artifact import Artifact, open_artifact
-from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.core.checkpoint_folder import CheckpointFolder
 from hybridge.runtime.core.drafters import BlockDrafter, Drafter, DraftModel, PromptLookup
@@ -28,6 +26,7 @@ from hybridge.runtime.core.model import Model
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats, Origin
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import Answer, AnswerSplitter, TokenDecoder
 
 UNFINISHED = "\ufffd"
@@ -277,7 +276,7 @@ def open_text_models(
     opened = open_artifact(folder)
     if opened.tokenizer is None:
         raise UsageError(f"{folder} has no tokenizer.json, so text cannot be turned into tokens; use Session from Python.")
-    tokenizer = tokenizer_of(opened)
+    tokenizer = Tokenizer.of(opened)
     if threads is not None:
         set_threads(threads)
     shared = Model.open(opened)

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from hybridge.cache.errors import GrammarError, UsageError
 from hybridge.runtime.artifacts.artifact import Artifact
-from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 from hybridge.runtime.core.generation import Constraint
+from hybridge.runtime.core.tokenizer import Tokenizer
 
 LAYOUT = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
 """The only way to write JSON: with free whitespace fewer tokens are forced, and a model may write it without end."""
@@ -32,11 +31,11 @@ Decode = Callable[[Sequence[int]], str]
 class Grammars:
     """Reads schemas, expressions and grammars for one tokenizer. It takes 2 seconds to make for a vocabulary of 250,000."""
 
-    def __init__(self, tokenizer: str, vocab_size: int, eos_ids: Sequence[int]) -> None:
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, eos_ids: Sequence[int]) -> None:
         """Read a tokenizer.
 
         Args:
-            tokenizer: the text of tokenizer.json.
+            tokenizer: the model's.
             vocab_size: number of logits.
             eos_ids: tokens that end a text.
 
@@ -48,7 +47,7 @@ class Grammars:
         if not eos_ids:
             raise UsageError("this model has no token that ends a text, so nothing can say that a structure is complete.")
         try:
-            self._tokenizer = LLTokenizer(tokenizer, n_vocab=vocab_size, eos_token=list(eos_ids))
+            self._tokenizer = LLTokenizer(tokenizer.json.decode(), n_vocab=vocab_size, eos_token=list(eos_ids))
         except Exception as error:  # whatever its parser raises
             raise UsageError(f"structured output is not possible with this tokenizer: {str(error)[:SAID]}") from None
         self.vocab_size = vocab_size
@@ -59,7 +58,7 @@ class Grammars:
         if artifact.tokenizer is None:
             raise UsageError(f"{artifact.folder} has no tokenizer.json, which structured output needs.")
         manifest = artifact.manifest
-        return cls(tokenizer_of(artifact).to_str(), manifest.vocab_size, manifest.eos_ids if eos_ids is None else eos_ids)
+        return cls(Tokenizer.of(artifact), manifest.vocab_size, manifest.eos_ids if eos_ids is None else eos_ids)
 
     def json_schema(self, schema: Mapping[str, Any]) -> Grammar:
         """Return the grammar of JSON that fits ``schema``. Raises GrammarError if llguidance does not support it."""
@@ -260,8 +259,8 @@ def behind(end: str, follow: Callable[[], Follower], tokenizer: Tokenizer, eos_i
 def in_full(tokenizer: Tokenizer) -> tuple[Decode, Callable[[str], list[int]]]:
     """Return functions that decode with special tokens, and encode without adding any."""
     return (
-        lambda tokens: str(tokenizer.decode(tokens, skip_special_tokens=False)),
-        lambda text: list(tokenizer.encode(text, add_special_tokens=False).ids),
+        lambda tokens: tokenizer.decode(tokens, skip_special_tokens=False),
+        lambda text: tokenizer.encode(text, around=False).ids,
     )
 
 

@@ -21,9 +21,9 @@ import hybridge
 from campaigns import campaign
 from hybridge.export.cli.embedded import code_prompts, export_embedded
 from hybridge.runtime import BlockDrafter, DraftModel, Model, PromptLookup, Session, open_artifact
-from hybridge.runtime.artifacts.tokenizer import tokenizer_of
 from hybridge.runtime.core.interface import DrafterKind, GeneratedStruct, GenerationStruct, OnToken
 from hybridge.runtime.core.library import run
+from hybridge.runtime.core.tokenizer import Tokenizer
 
 PYTHON, CPP = "Python", "C++"
 
@@ -55,7 +55,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="hybridge-native-speed-") as scratch:
         folders = [Path(scratch) / name for name in ("target", "draft", "dspark")]
         export_embedded(*folders)
-        prompts = code_prompts(tokenizer_of(open_artifact(folders[0])), options.prompts)
+        prompts = code_prompts(Tokenizer.of(open_artifact(folders[0])), options.prompts)
         return report(list(ways(folders)), prompts, options.tokens)
 
 

@@ -25,7 +25,7 @@ from hybridge.export.quantize.quantize import quantize
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint
 from hybridge.export.write.manifest import parameter_count, weight_bytes
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.artifacts.tokenizer import load_tokenizer
+from hybridge.runtime.core.tokenizer import Tokenizer
 
 PROSE = Path(__file__).parent / "real_models" / "prose.txt"
 BLOCKS: dict[str, Any] = {"rounding": "blocks"}
@@ -109,7 +109,7 @@ def tokens_of(checkpoint: LoadedModel) -> list[int]:
     """Return the tokens of the prose."""
     with tempfile.TemporaryDirectory() as folder:
         checkpoint.source.tokenizer.write(Path(folder))
-        tokens: list[int] = load_tokenizer(Path(folder) / "tokenizer.json").encode(PROSE.read_text(encoding="utf-8")).ids
+        tokens: list[int] = Tokenizer.from_file(Path(folder) / "tokenizer.json").encode(PROSE.read_text(encoding="utf-8")).ids
     return tokens
 
 

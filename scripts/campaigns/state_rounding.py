@@ -1,7 +1,6 @@
 """Measure what a bfloat16 recurrent state costs: the embedded model token by token over code it has not seen."""
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from campaigns import campaign
@@ -9,6 +8,7 @@ from hybridge.export.check.oracle import eager_session
 from hybridge.export.cli.embedded import EMBEDDED, code_prompts
 from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.core.tokenizer import Tokenizer
 
 TEXTS, TOKENS, PART = 2, 2048, 512
 

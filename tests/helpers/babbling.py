@@ -4,18 +4,18 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.runtime import ExportOptions, GenerationStats, Session
 from hybridge.runtime.core.checkpoint import PrefixCache
 from hybridge.runtime.core.programs import TextDescription, TextProgram
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.chat_template import render
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
 
-BYTES = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
+BYTES = Tokenizer.from_file(EMBEDDED / "tokenizer.json")
 END = ord(".")
 TEMPLATE = (EMBEDDED / "chat_template.jinja").read_text()
 

@@ -68,7 +68,7 @@ def render_chat(messages: list[dict[str, Any]], variables: Mapping[str, Any]) ->
 def chat_tokens(*texts: str) -> list[int]:
     """The prompt of a conversation whose first message is the user's."""
     messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
-    return list(BYTES.encode(render_chat(messages, {}), add_special_tokens=False).ids)
+    return list(BYTES.encode(render_chat(messages, {}), around=False).ids)
 
 
 @dataclass(frozen=True)

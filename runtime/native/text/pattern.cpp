@@ -14,6 +14,8 @@ namespace {
 
 // Classes in Oniguruma's sense, inside brackets. PCRE2's \s has U+180E besides, its \w other marks.
 constexpr std::string_view WHITESPACE = "\\x{9}-\\x{d}\\x{85}\\p{Z}";
+constexpr std::string_view NO_WHITESPACE =  // all categories but Z, and of Cc what is no white space
+    "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{7f}-\\x{84}\\x{86}-\\x{9f}\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Cf}\\p{Cs}\\p{Co}\\p{Cn}";
 constexpr std::string_view WORD = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}";
 
 // More steps than any published expression takes for a text; one that backtracks without end stops here.
@@ -36,10 +38,10 @@ std::string translate(std::string_view from) {
         case '\0': refuse(from, "ends in a backslash");
         case 's': to += in_class ? std::string(WHITESPACE) : "[" + std::string(WHITESPACE) + "]"; break;
         case 'w': to += in_class ? std::string(WORD) : "[" + std::string(WORD) + "]"; break;
-        case 'S':
+        case 'S': to += in_class ? std::string(NO_WHITESPACE) : "[^" + std::string(WHITESPACE) + "]"; break;
         case 'W':
-          if (in_class) refuse(from, "has \\S or \\W inside brackets, which is not supported");
-          to += "[^" + std::string(next == 'S' ? WHITESPACE : WORD) + "]";
+          if (in_class) refuse(from, "has \\W inside brackets, which is not supported");
+          to += "[^" + std::string(WORD) + "]";
           break;
         case 'h': case 'H': case 'R': case 'X': case 'N': case 'O': case 'K': case 'Q': case 'E': case 'y': case 'Y': case 'M':
         case 'C': case 'g': case 'k': case 'u': case 'b': case 'B':

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tokenizers import Tokenizer
-
 from campaigns import campaign
 from campaigns.clients import in_process, in_programs
 from campaigns.clients.client import ClientError, Row
@@ -26,6 +24,7 @@ from hybridge.export.check.random_program import Oracle
 from hybridge.export.cli.embedded import EMBEDDED, TARGET_OPTIONS, code_prompts
 from hybridge.runtime import ExportOptions
 from hybridge.runtime.artifacts.artifact import open_artifact
+from hybridge.runtime.core.tokenizer import Tokenizer
 
 PROMPTS, PROMPT_CHARACTERS, TURN_TOKENS = 20, 200, 30
 ARTIFACTS = {

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
-from tokenizers import Tokenizer
 
 from campaigns.clients.client import Client, ClientError, Functions, Row
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.core.library import SOURCES
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.kernels import compiling, library
 from hybridge.runtime.kernels.compiling import cache_folder
 from hybridge.runtime.pinned import EXECUTORCH, MACROS, OPERATORS_AND_BACKENDS

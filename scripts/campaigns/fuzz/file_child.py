@@ -22,8 +22,8 @@ from forgery import forge
 from hybridge.cache.errors import HybridgeError
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.manifest import MANIFEST
-from hybridge.runtime.artifacts.tokenizer import load_tokenizer
 from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.tokenizer import Tokenizer
 
 PROMPT = [1, 2, 3, 4, 5]
 
@@ -100,7 +100,7 @@ def of_tokenizer(base: Path) -> Callable[[Path], None]:
     def run(folder: Path) -> None:
         path = open_artifact(folder).tokenizer
         assert path, "the tokenizer is gone"
-        tokenizer = load_tokenizer(path)
+        tokenizer = Tokenizer.from_file(path)
         tokenizer.decode(tokenizer.encode("def main() -> None:\n\tprint('ä\U0001f600')").ids, skip_special_tokens=False)
 
     return run

@@ -20,7 +20,7 @@ from campaigns.real_models.models import MODELS, RealModel, gguf_of
 from hybridge.export.api import export_model
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.artifacts.tokenizer import tokenizer_of
+from hybridge.runtime.core.tokenizer import Tokenizer
 
 PARTS = ("quality", "text", "speed")
 PROSE = Path(__file__).parent / "prose.txt"
@@ -77,7 +77,7 @@ def show(model: RealModel, work: Path, python: Path, options: argparse.Namespace
     prose = PROSE.read_text(encoding="utf-8")
     say(f"## {model.name}\n")
     if "quality" in parts:
-        tokens = tokenizer_of(opened).encode(prose).ids
+        tokens = Tokenizer.of(opened).encode(prose).ids
         say(f"{len(tokens)} tokens of English prose.\n\n{quality.HEAD}")
         folders = {
             name: artifact(gguf, f"row{i}", *made, reuse=reuse)

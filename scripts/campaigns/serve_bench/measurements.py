@@ -76,7 +76,7 @@ def crowd(artifact: Path, clients: int, requests: int) -> Iterator[Row]:
     alone = []
     for talk in TALKS:
         model.session.reset()
-        prompt = model.tokenizer.encode(renderer(model.artifact, {})(talk, {}), add_special_tokens=False).ids
+        prompt = model.tokenizer.encode(renderer(model.artifact, {})(talk, {}), around=False).ids
         alone.append(model.tokenizer.decode(list(model.session.generate(prompt, max_new_tokens=TOKENS))))
     total = clients * requests
     with serving(artifact, "--cache-bytes", CACHE) as one:
@@ -217,7 +217,7 @@ def overhead(artifact: Path, rounds: int, most: int) -> Iterator[Row]:
         for i in range(rounds + 1):
             talk = [{"role": "user", "content": words(60, i)}]
             one.ask(talk)
-            prompt = model.tokenizer.encode(renderer(model.artifact, {})(talk, {}), add_special_tokens=False).ids
+            prompt = model.tokenizer.encode(renderer(model.artifact, {})(talk, {}), around=False).ids
             times = alone(model, prompt, most)
             less, more = one.ask(talk, short), one.ask(talk, most)
             if more[3]["completion_tokens"] == len(times) > 2 * short:

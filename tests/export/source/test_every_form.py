@@ -16,7 +16,7 @@ from hybridge.export.check.validate import validate
 from hybridge.export.source.checkpoint import CheckpointSource, resolve_checkpoint
 from hybridge.runtime import ExportOptions, GenerationStats, Session, open_artifact
 from hybridge.runtime.artifacts.artifact import Artifact
-from hybridge.runtime.artifacts.tokenizer import load_tokenizer
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.chat_template import load_template
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
@@ -55,7 +55,7 @@ def assert_is_the_model(source: CheckpointSource, folder: Path) -> None:
 
 
 def assert_chats(artifact: Artifact, session: Session) -> None:
-    tokenizer = load_tokenizer(artifact.folder / "tokenizer.json")
+    tokenizer = Tokenizer.from_file(artifact.folder / "tokenizer.json")
     conversation = Conversation(session, tokenizer, load_template(artifact), GenerationSettings(max_new_tokens=4))
     stats = GenerationStats()
     answer = "".join(conversation.say("ab", stats))

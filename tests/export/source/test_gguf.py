@@ -26,7 +26,7 @@ from hybridge.export.source.gguf.checkpoint import ARCHITECTURES
 from hybridge.export.source.gguf.file import read_header
 from hybridge.runtime import Session
 from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.artifacts.tokenizer import load_tokenizer
+from hybridge.runtime.core.tokenizer import Tokenizer
 
 
 def test_every_architecture_has_a_file() -> None:
@@ -93,7 +93,7 @@ def test_a_file_exports_validates_and_has_its_tokenizer(tmp_path: Path) -> None:
     export_model(tmp_path / "model.gguf", tmp_path / "artifact", options, force=False, validate=True)
     session = Session.load(tmp_path / "artifact")
     assert session.manifest.eos_ids == [257, 258]
-    assert load_tokenizer(tmp_path / "artifact" / "tokenizer.json").encode("<|im_end|>").ids == [258]
+    assert Tokenizer.from_file(tmp_path / "artifact" / "tokenizer.json").encode("<|im_end|>").ids == [258]
     assert (tmp_path / "artifact" / "chat_template.jinja").read_text().endswith("<|im_end|>")
 
 

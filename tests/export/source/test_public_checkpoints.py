@@ -15,8 +15,8 @@ from tokenizers import ByteLevelBPETokenizer
 from hybridge.export.source.checkpoint import resolve_checkpoint
 from hybridge.export.write.methods import build_cache
 from hybridge.runtime import ExportOptions, Session, open_artifact
-from hybridge.runtime.artifacts.tokenizer import load_tokenizer
 from hybridge.runtime.core.drafters import BlockDrafter
+from hybridge.runtime.core.tokenizer import Tokenizer as CoreTokenizer
 from hybridge.runtime.text.chat_template import load_template
 
 OPTIONS = ExportOptions(
@@ -70,7 +70,7 @@ def test_turns_end_too(exported_qwen: Path) -> None:
 
 
 def test_its_tokenizer_was_made_of_vocabulary_and_merges(qwen: Path, exported_qwen: Path) -> None:
-    made = load_tokenizer(exported_qwen / "tokenizer.json")
+    made = CoreTokenizer.from_file(exported_qwen / "tokenizer.json")
     original = ByteLevelBPETokenizer.from_file(str(qwen / "vocab.json"), str(qwen / "merges.txt"))
     assert made.get_vocab_size() == TOKENS
     for text in TEXT[:3]:

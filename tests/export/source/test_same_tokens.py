@@ -22,9 +22,8 @@ from hybridge.export.check.validate import ValidationReport, compare_tokenizers
 from hybridge.export.source.gguf.checkpoint import PRE_TOKENIZERS, read_gguf_tokenizer, write_tokenizer_files
 from hybridge.export.source.gguf.file import open_gguf
 from hybridge.export.source.tokenizer import read_tokenizer
-from hybridge.export.texts import before_texts
-from hybridge.runtime.artifacts.tokenizer import load_tokenizer
 from hybridge.runtime.cli.run import as_message, as_text
+from hybridge.runtime.core.tokenizer import Tokenizer as CoreTokenizer
 
 COUNT = 1000
 
@@ -101,12 +100,15 @@ def test_a_folders_tokens_are_those_of_transformers(tmp_path: Path, form: str) -
         (folder / "config.json").unlink()
     wanted = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     read_tokenizer(folder).write(artifact)
-    found, again = load_tokenizer(artifact / "tokenizer.json"), AutoTokenizer.from_pretrained(artifact, local_files_only=True)
+    found, again = (
+        CoreTokenizer.from_file(artifact / "tokenizer.json"),
+        AutoTokenizer.from_pretrained(artifact, local_files_only=True),
+    )
     for text in odd_texts(COUNT, (*SPECIAL, "<s>", "</s>", "<unk>", "<end>", "<tool>")):
         want = wanted.encode(text)
         assert found.encode(text).ids == want, repr(text)
         assert again.encode(text) == want, repr(text)
-        assert found.encode(text, add_special_tokens=False).ids == wanted.encode(text, add_special_tokens=False)
+        assert found.encode(text, around=False).ids == wanted.encode(text, add_special_tokens=False)
 
 
 def test_a_class_that_loses_text_is_not_followed(tmp_path: Path) -> None:
@@ -192,7 +194,7 @@ def test_a_files_tokens_are_those_of_llama_cpp(tmp_path: Path, form: str) -> Non
     assert write_tokenizer_files(open_gguf(tmp_path / "model.gguf"), tmp_path) == ""
     (tmp_path / "artifact").mkdir()
     read_tokenizer(tmp_path, verbatim=True).write(tmp_path / "artifact")
-    found = load_tokenizer(tmp_path / "artifact" / "tokenizer.json")
+    found = CoreTokenizer.from_file(tmp_path / "artifact" / "tokenizer.json")
     again = AutoTokenizer.from_pretrained(tmp_path / "artifact", local_files_only=True)
     wanted = reference(tmp_path / "model.gguf", metadata)
     for text in odd_texts(COUNT, (*SPECIAL, "<s>", "</s>", "<unk>", "<think>", "<start_of_turn>")):
@@ -212,6 +214,15 @@ def test_the_stock_runners_tokens_are_ours(tmp_path: Path, kind: str) -> None:
     for text in odd_texts(100, (*SPECIAL, "<s>", "<think>", "<start_of_turn>")):
         assert list(stock.encode(text, 0, 0)) == made.encode(text, add_special_tokens=False).ids, repr(text)
         assert list(stock.encode(text, 1, 0)) == made.encode(text).ids, repr(text)
+
+
+@pytest.mark.parametrize("kind", PRE_TOKENIZERS)
+def test_every_kind_of_words_is_cut_in_the_same_way_by_the_core(kind: str) -> None:
+    metadata = {f"tokenizer.ggml.{name}": value for name, value in byte_level(kind).items()}
+    reference = read_gguf_tokenizer(metadata).tokenizer
+    made = CoreTokenizer(reference.to_str().encode())
+    for text in odd_texts(100, SPECIAL):
+        assert made.encode(text).ids == reference.encode(text).ids, repr(text)
 
 
 def test_every_kind_of_words_is_one_that_the_library_reads() -> None:
@@ -277,7 +288,7 @@ def test_a_chat_begins_with_one_bos_where_llama_cpp_puts_one(tmp_path: Path, tem
 )
 def test_a_window_begins_with_bos_and_never_with_eos(tmp_path: Path, around: list[str], want: list[int]) -> None:
     byte_level_json(tmp_path, around=around)
-    assert before_texts(load_tokenizer(tmp_path / "tokenizer.json")) == want
+    assert CoreTokenizer.from_file(tmp_path / "tokenizer.json").before_texts == want
 
 
 def test_validation_compares_the_tokens_of_texts(tmp_path: Path) -> None:
@@ -285,7 +296,7 @@ def test_validation_compares_the_tokens_of_texts(tmp_path: Path) -> None:
     for folder in (checkpoint, artifact):
         folder.mkdir()
         byte_level_json(folder, around=[SPECIAL[0], "$A"] if folder == checkpoint else ["$A"])
-    wanted, found = (load_tokenizer(folder / "tokenizer.json") for folder in (checkpoint, artifact))
+    wanted, found = (CoreTokenizer.from_file(folder / "tokenizer.json") for folder in (checkpoint, artifact))
     same, other = compare_tokenizers(wanted, wanted, SPECIAL), compare_tokenizers(found, wanted, SPECIAL)
     assert same.texts == same.equal > len(SPECIAL)
     assert same.difference == ""
@@ -303,7 +314,7 @@ def test_validation_compares_the_tokens_of_texts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("written", ["", SPECIAL[0]])
 def test_a_chat_has_the_bos_of_its_template_and_no_other(tmp_path: Path, written: str) -> None:
     byte_level_json(tmp_path, around=[SPECIAL[0], "$A"])
-    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
+    tokenizer = CoreTokenizer.from_file(tmp_path / "tokenizer.json")
     message = as_message(tokenizer, "the tokens", (), lambda messages: written + str(messages[-1]["content"]))
     assert message.ids.count(0) == bool(written)
     assert as_text(tokenizer, "the tokens").ids.count(0) == 1

@@ -19,7 +19,7 @@ from hybridge.export.cli.progress import ConsoleProgress
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint
 from hybridge.export.source.tokenizer import TokenizerFiles, read_tokenizer
 from hybridge.export.write.manifest import write_tokenizer
-from hybridge.runtime.artifacts.tokenizer import load_tokenizer
+from hybridge.runtime.core.tokenizer import Tokenizer as CoreTokenizer
 from hybridge.runtime.integrations.causal_lm import read_generation_config
 
 LONG = "".join(TEXT[:9])
@@ -33,11 +33,11 @@ def said(checkpoint: LoadedModel, folder: Path) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def written(files: TokenizerFiles, folder: Path) -> Tokenizer:
+def written(files: TokenizerFiles, folder: Path) -> CoreTokenizer:
     """The tokenizer that an artifact gets, as it is loaded again."""
     folder.mkdir()
     files.write(folder)
-    return load_tokenizer(folder / "tokenizer.json")
+    return CoreTokenizer.from_file(folder / "tokenizer.json")
 
 
 # Converted ones
@@ -59,7 +59,7 @@ def test_a_sentencepiece_model_is_converted(tmp_path: Path, kind: str, model_typ
     made = written(files, tmp_path / "artifact")
     for text in TEXT[:5]:
         want = original.encode("\n" + text)
-        assert made.encode("\n" + text, add_special_tokens=False).ids in (want, want[1:] if kind == "unigram" else want)
+        assert made.encode("\n" + text, around=False).ids in (want, want[1:] if kind == "unigram" else want)
         assert made.decode(made.encode(text).ids).strip() == text
 
 
@@ -77,7 +77,7 @@ def test_vocabulary_and_merges_are_converted(tmp_path: Path, model_type: str, ow
         return
     assert files.special["eos_token"] == ("<|im_end|>" if own_class else "<|endoftext|>")
     made = written(files, tmp_path / "artifact")
-    assert made.get_vocab() == original.get_vocab()
+    assert made.vocabulary() == original.get_vocab()
     for text in TEXT[:5]:
         assert made.decode(made.encode(text).ids) == text
         words = text.split(": ")[1].split(" of ")[0]  # without digits and signs, which the classes cut otherwise
@@ -93,7 +93,7 @@ def test_a_tiktoken_file_is_converted(tmp_path: Path, name: str, model_type: str
     assert f"one was made of {name}" in files.note
     made = written(files, tmp_path / "artifact")
     for text in [*TEXT[:5], "<|im_start|>user\nthe tokens<|im_end|>"]:
-        assert made.encode(text, add_special_tokens=False).ids == original.encode(text, allowed_special="all")
+        assert made.encode(text, around=False).ids == original.encode(text, allowed_special="all")
 
 
 def test_code_beside_a_tokenizer_never_runs(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def limited(folder: Path) -> Tokenizer:
 
 def test_a_tokenizer_that_truncates_and_pads_encodes_prompts_whole(tmp_path: Path) -> None:
     want = limited(tmp_path).encode(LONG).ids
-    assert load_tokenizer(tmp_path / "tokenizer.json").encode(LONG).ids == want
+    assert CoreTokenizer.from_file(tmp_path / "tokenizer.json").encode(LONG).ids == want
     files = read_tokenizer(tmp_path)
     assert files.tokenizer is not None
     assert files.tokenizer.encode(LONG).ids == want
@@ -187,7 +187,44 @@ def test_a_plain_tokenizer_is_copied_byte_for_byte(tmp_path: Path) -> None:
 def test_a_tokenizer_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ArtifactError, match=r"tokenizer\.json cannot be read as a tokenizer"):
-        load_tokenizer(tmp_path / "tokenizer.json")
+        CoreTokenizer.from_file(tmp_path / "tokenizer.json")
+
+
+# Parts that the core does not have
+
+UNKNOWN: dict[str, tuple[dict[str, Any], str]] = {
+    "pre-tokenizer": ({"pre_tokenizer": {"type": "UnicodeScripts"}}, "the pre-tokenizer 'UnicodeScripts' is not supported"),
+    "decoder": (
+        {"decoder": {"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "|", "cleanup": True}},
+        "the decoder 'CTC' is not supported",
+    ),
+    "expression": (
+        {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "a{2}+"}, "behavior": "Isolated", "invert": False}},
+        "has a '+' behind braces",
+    ),
+}
+"""Files of the tokenizers library that it reads itself, and what is said of them."""
+
+
+@pytest.mark.parametrize("part", UNKNOWN)
+def test_a_part_that_the_core_does_not_have_is_refused_by_name_before_an_export(tmp_path: Path, part: str) -> None:
+    save_tokenizer(tmp_path)
+    path, (changes, reason) = tmp_path / "tokenizer.json", UNKNOWN[part]
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    assert Tokenizer.from_file(str(path)).encode("a").ids
+    for verbatim in (True, False):
+        with pytest.raises(CheckpointError, match=re.escape(reason)) as refused:
+            read_tokenizer(tmp_path, verbatim=verbatim)
+        assert "by --tokenizer" in str(refused.value)
+
+
+@pytest.mark.parametrize("part", UNKNOWN)
+def test_a_part_that_the_core_does_not_have_is_refused_by_name_at_load(tmp_path: Path, part: str) -> None:
+    save_tokenizer(tmp_path)
+    path, (changes, reason) = tmp_path / "tokenizer.json", UNKNOWN[part]
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+    with pytest.raises(ArtifactError, match=re.escape(reason)):
+        CoreTokenizer.from_file(path)
 
 
 # What ends a text

@@ -20,7 +20,7 @@ from forgery import Content, forge
 from hybridge.cache.errors import ArtifactError
 from hybridge.runtime import Session, open_artifact
 from hybridge.runtime.artifacts.manifest import FORMAT_VERSION, MANIFEST, PROGRAM, read_manifest
-from hybridge.runtime.artifacts.tokenizer import tokenizer_of
+from hybridge.runtime.core.tokenizer import Tokenizer
 
 FILES = [MANIFEST, PROGRAM, "tokenizer.json", "generation_config.json"]
 LOADED, REFUSED = 0, 1
@@ -368,7 +368,7 @@ def test_a_tokenizer_that_changes_after_the_check_is_not_read(folder: Path) -> N
     checked = open_artifact(folder)
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(ArtifactError, match=r"tokenizer\.json has 2 bytes"):
-        tokenizer_of(checked)
+        Tokenizer.of(checked)
 
 
 # Programs that were damaged, with a manifest that says so: ExecuTorch's own verification is all there is.

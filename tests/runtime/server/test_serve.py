@@ -77,7 +77,7 @@ def test_probabilities_are_the_models(babbling_server: Served) -> None:
     text = chat_tokens("sure?")
     for entry in content:
         wanted = babble(tuple(text)).log_softmax(-1)
-        token = BYTES.encode(entry.token, add_special_tokens=False).ids[0]
+        token = BYTES.encode(entry.token, around=False).ids[0]
         assert entry.logprob == pytest.approx(float(wanted[token]), abs=1e-5)
         assert [each.logprob for each in entry.top_logprobs] == pytest.approx(wanted.topk(3).values.tolist(), abs=1e-5)
         assert entry.logprob == entry.top_logprobs[0].logprob, "greedy"

@@ -48,7 +48,7 @@ TREE = Function(
 
 @pytest.fixture(scope="module")
 def grammars() -> Grammars:
-    return Grammars(BYTES.to_str(), 260, [END])
+    return Grammars(BYTES, 260, [END])
 
 
 def lazy(grammars: Grammars, **options: Any) -> Lazy:

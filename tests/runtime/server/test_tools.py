@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given, settings
 from scripted import OPENING, TEMPLATE, TOOLS, speaker
 from served import BYTES, Served, chat, client, user
+from tokenizers import Tokenizer as Reference
 
 from hybridge.runtime import GenerationStats, Sampling
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.server.app import Question
 from hybridge.runtime.server.prompts import Prompt
 from hybridge.runtime.server.requests import GenerationRequest
@@ -84,9 +86,9 @@ def test_answers_are_taken_apart_however_they_come(case: Any, data: st.DataObjec
 
 def test_a_format_is_known_by_its_template_or_its_tokens() -> None:
     def name(chat_template: str, *tokens: str, own: Any = None) -> str | None:
-        tokenizer = type(BYTES).from_str(BYTES.to_str())
-        tokenizer.add_special_tokens(list(tokens))
-        found = answer_format(own, chat_template, tokenizer)
+        made = Reference.from_str(BYTES.json.decode())
+        made.add_special_tokens(list(tokens))
+        found = answer_format(own, chat_template, Tokenizer(made.to_str().encode()))
         return None if found is None else found.name
 
     assert name("{{ messages }}") is None

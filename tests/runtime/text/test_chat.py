@@ -19,7 +19,6 @@ from babbling import TEMPLATE, said
 from command_line import Outcome, Run
 from forgery import forge
 from store import exported
-from tokenizers import Tokenizer
 from typer.testing import CliRunner
 
 from hybridge.__main__ import app
@@ -27,6 +26,7 @@ from hybridge.cache.errors import OutputError, StateFileError, UsageError
 from hybridge.runtime import Session, open_artifact
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.chat_template import load_template, render
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
@@ -50,7 +50,7 @@ def with_template(artifact: Path, place: Path) -> Path:
 
 def opened(folder: Path) -> Conversation:
     artifact = open_artifact(folder)
-    tokenizer = Tokenizer.from_file(str(artifact.tokenizer))
+    tokenizer = Tokenizer.of(artifact)
     return Conversation(Session.load(folder), tokenizer, load_template(artifact), GenerationSettings(max_new_tokens=10))
 
 

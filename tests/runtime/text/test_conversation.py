@@ -207,7 +207,7 @@ def test_a_drafter_gets_the_hidden_states_of_the_whole_prompt() -> None:
 
 def test_what_an_answer_follows_is_made_of_its_prompt() -> None:
     """Behind the reasoning that a prompt has begun, the answer fits; where it has begun none, all of it does."""
-    grammars, prompts = Grammars(BYTES.to_str(), 260, [END]), list[str]()
+    grammars, prompts = Grammars(BYTES, 260, [END]), list[str]()
 
     def constrain(prompt: str) -> Constraint:
         prompts.append(prompt)

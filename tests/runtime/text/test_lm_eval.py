@@ -23,6 +23,7 @@ from torch import Tensor
 from hybridge.export.check.oracle import load_oracle
 from hybridge.runtime.artifacts.manifest import read_manifest
 from hybridge.runtime.artifacts.options import ExportOptions
+from hybridge.runtime.core.tokenizer import Tokenizer as CoreTokenizer
 
 pytest.importorskip("lm_eval", reason="needs lm_eval: .venv/bin/pip install '.[eval]'")
 
@@ -152,7 +153,8 @@ def test_a_chat_that_begins_with_bos_gets_no_second_one(tmp_path: Path) -> None:
     tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     tokenizer.add_special_tokens(["<begin>"])
     tokenizer.post_processor = processors.TemplateProcessing(single=["<begin>", "$A"], special_tokens=[("<begin>", 129)])
-    encode = partial(HybridgeLM.tok_encode, SimpleNamespace(model=SimpleNamespace(tokenizer=tokenizer)))
+    model = SimpleNamespace(tokenizer=CoreTokenizer(tokenizer.to_str().encode()))
+    encode = partial(HybridgeLM.tok_encode, SimpleNamespace(model=model))
     assert encode("ab") == encode("<begin>ab") == [129, 97, 98]
     assert encode("<begin>ab", add_special_tokens=True) == [129, 129, 97, 98]
     assert encode("ab", add_special_tokens=False) == [97, 98]

@@ -26,9 +26,12 @@ from tokenizers import ByteLevelBPETokenizer
 import hybridge
 from hybridge.cache.errors import GrammarError, UsageError
 from hybridge.runtime import Context, GenerationStats, PromptLookup, Proposal, Sampling
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.integrations.causal_lm import CausalLM
 from hybridge.runtime.text.grammars import Grammars
 
+WORDS = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}
+"""A model without bytes."""
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -44,7 +47,7 @@ PROMPT = list(b"tell me: ")
 
 @pytest.fixture(scope="module")
 def grammars() -> Grammars:
-    return Grammars(BYTES.to_str(), 260, [END])
+    return Grammars(BYTES, 260, [END])
 
 
 class Wild:
@@ -180,7 +183,7 @@ def merged() -> tuple[Grammars, int, int]:
     text = ['{"name": "abacus", "kind": "bridge", "numbers": [1, 2, 33]} the bridge and the abacus'] * 30
     tokenizer.train_from_iterator(text, vocab_size=330, special_tokens=["<|im_end|>"], show_progress=False)
     size, end = tokenizer.get_vocab_size() + 7, tokenizer.token_to_id("<|im_end|>")  # checkpoints have rows without a token
-    return Grammars(tokenizer.to_str(), size, [end]), size, end
+    return Grammars(Tokenizer(tokenizer.to_str().encode()), size, [end]), size, end
 
 
 @pytest.mark.parametrize("name", SAMPLINGS)
@@ -259,9 +262,9 @@ def test_what_cannot_be_followed_is_refused(grammars: Grammars) -> None:
     with pytest.raises(UsageError, match="regular expression cannot be followed"):
         grammars.regex("(a")
     with pytest.raises(UsageError, match="no token that ends a text"):
-        Grammars(BYTES.to_str(), 260, [])
+        Grammars(BYTES, 260, [])
     with pytest.raises(UsageError, match="not possible with this tokenizer"):
-        Grammars("{}", 260, [1])
+        Grammars(Tokenizer(json.dumps({"version": "1.0", "model": WORDS}).encode()), 260, [1])
 
 
 def test_refusals_say_what_is_wrong_and_nothing_of_how_llguidance_is_made(grammars: Grammars) -> None:

@@ -3,13 +3,15 @@ from pathlib import Path
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Tokenizer as Reference
+from tokenizers import decoders, models
 
 from hybridge.cache.errors import UsageError
 from hybridge.export.cli.embedded import EMBEDDED
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.generate import TextStream
 
-BYTES = Tokenizer.from_file(str(EMBEDDED / "tokenizer.json"))
+BYTES = Tokenizer.from_file(EMBEDDED / "tokenizer.json")
 
 
 class Words:
@@ -40,20 +42,20 @@ def cut(chunks: list[bytes]) -> tuple[Tokenizer, list[int]]:
     """A byte-level tokenizer that has these chunks as its tokens, and the chunks as tokens of it."""
     names = ["".join(BYTES.id_to_token(byte) for byte in chunk) for chunk in chunks]
     vocabulary = {name: i for i, name in enumerate(dict.fromkeys(names))}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=names[0] if names else ""))
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer, [vocabulary[name] for name in names]
+    made = Reference(models.WordLevel(vocabulary, unk_token=names[0] if names else ""))
+    made.decoder = decoders.ByteLevel()
+    return Tokenizer(made.to_str().encode()), [vocabulary[name] for name in names]
 
 
 def fallback() -> Tokenizer:
     """Words with the space before them, and bytes for all else, as Llama's tokenizer has them."""
     words = ["▁", "▁a", "a", "▁ä", "b"]
     names = [*(f"<0x{byte:02X}>" for byte in range(256)), *words]
-    tokenizer = Tokenizer(models.BPE({name: i for i, name in enumerate(names)}, merges=[], byte_fallback=True))
-    tokenizer.decoder = decoders.Sequence(
+    made = Reference(models.BPE({name: i for i, name in enumerate(names)}, merges=[], byte_fallback=True))
+    made.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
-    return tokenizer
+    return Tokenizer(made.to_str().encode())
 
 
 FALLBACK = fallback()
