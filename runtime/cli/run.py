@@ -204,9 +204,12 @@ def as_text(tokenizer: Tokenizer, text: str) -> RunPrompt:
 
 def as_message(tokenizer: Tokenizer, text: str, system: Sequence[str], render: Render) -> RunPrompt:
     """Return the prompt of a message to answer, rendered by the chat template; only the answer is shown."""
+    from hybridge.runtime.text.spelled_tokens import SpelledTokens
+
     opening = [{"role": "system", "content": told} for told in system]
-    rendered = render([*opening, {"role": "user", "content": text}])
-    return RunPrompt(text, tokenizer.encode(rendered, around=False).ids, "", rendered)
+    rendered = SpelledTokens(tokenizer).rendered(render, [*opening, {"role": "user", "content": text}])
+    ids = tokenizer.encode(rendered.text, around=False, plain=rendered.spelled).ids
+    return RunPrompt(text, ids, "", rendered.text)
 
 
 def read_prompt(prompt: str | None, file: Path | None) -> str:

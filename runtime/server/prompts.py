@@ -8,17 +8,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from hybridge.cache.errors import HybridgeError
 from hybridge.runtime.core.tokenizer import Encoding, Tokenizer
 from hybridge.runtime.server.requests import ApiError, ChatMessage, invalid
 from hybridge.runtime.text.answers import Answer
 from hybridge.runtime.text.chat_template import Message
+from hybridge.runtime.text.spelled_tokens import Rendered, Spans, SpelledTokens
 
 ChatRenderer = Callable[[list[dict[str, Any]], Mapping[str, Any]], str]
 """Returns the text of messages by the chat template with further variables, up to the assistant's turn."""
 
+Key = TypeVar("Key")
 MOST_ANSWERS = 512
 """Answers that are remembered."""
 LATE = 3
@@ -34,7 +36,7 @@ class Prompt:
     """A prompt: its text as the template wrote it, and its tokens.
 
     marks: lengths of the tokens at which other conversations may branch off. messages, variables: the template's input. lead:
-    text behind the template's, as if the model had written it.
+    text behind the template's, as if the model had written it. spelled: see ``Rendered``.
     """
 
     text: str
@@ -43,6 +45,7 @@ class Prompt:
     messages: Sequence[dict[str, Any]] = ()
     variables: Mapping[str, Any] = field(default_factory=dict)
     lead: str = ""
+    spelled: Spans = ()
 
 
 class Prompts:
@@ -57,33 +60,36 @@ class Prompts:
     def __init__(self, tokenizer: Tokenizer, render: ChatRenderer, longest: int, eos_ids: Sequence[int] = ()) -> None:
         """Remember no answers yet. longest: tokens of the context. eos_ids: tokens that end an answer, also in templates."""
         self.tokenizer, self.render, self.longest = tokenizer, render, longest
+        self._special = SpelledTokens(tokenizer)
         self._longest_token = max(1, tokenizer.info.longest)
         self._lock = threading.Lock()
-        self._answers: OrderedDict[str, list[int]] = OrderedDict()
+        self._answers: OrderedDict[Rendered, list[int]] = OrderedDict()
         self._reasons: OrderedDict[str, str] = OrderedDict()
         self._ends = [text for token in eos_ids if (text := tokenizer.id_to_token(token))]
 
     def of_chat(self, messages: Sequence[ChatMessage], variables: Mapping[str, Any]) -> Prompt:
         """Return the prompt of a conversation. Raises like the renderer, and ApiError if it is too long."""
         plain = [self._with_reasons(message.for_template()) for message in messages]
-        text = self.render(plain, variables)
+        rendered = self._rendered(plain, variables)
         with self._lock:
-            known = max((each for each in self._answers if text.startswith(each)), key=len, default="")
-            if known:
+            answers = (each for each in self._answers if rendered.begins_with(each))
+            known = max(answers, key=lambda each: len(each.text), default=Rendered(""))
+            if known.text:
                 self._answers.move_to_end(known)
             tokens = self._answers.get(known, [])
-        encoded = self._encode(text[len(known) :], "messages")
+        behind = len(known.text)
+        encoded = self._encode(rendered.behind(behind), "messages")
         tokens = [*tokens, *encoded.ids]
         if not tokens:
             raise ApiError(400, "the chat template makes no text of these messages.", param="messages")
         before = len(tokens) - len(encoded.ids)
-        branches = [at - len(known) for at in self._branches(text, plain, variables) if at > len(known)]
+        branches = [at - behind for at in self._branches(rendered.text, plain, variables) if at > behind]
         marks = {before + int((encoded.spans[:, 1] <= at).sum()) for at in branches}
-        return Prompt(text, tokens, tuple(sorted(marks - {0})), plain, variables)
+        return Prompt(rendered.text, tokens, tuple(sorted(marks - {0})), plain, variables, spelled=rendered.spelled)
 
     def of_text(self, text: str) -> list[int]:
         """Return the tokens of a text to continue, with those that the tokenizer adds. Raises ApiError if it is too long."""
-        return self._encode(text, "prompt", around=True).ids
+        return self._encode(Rendered(text), "prompt", around=True).ids
 
     def check_length(self, at_least: int, param: str, exact: bool = False) -> None:
         """Raise ApiError if the context has no room for a prompt of at least this number of tokens and an answer."""
@@ -92,19 +98,25 @@ class Prompts:
             message = f"the prompt has {count} tokens, and a context of {self.longest} leaves no room for an answer."
             raise invalid(message, param, "context_length_exceeded")
 
-    def _encode(self, text: str, param: str, around: bool = False) -> Encoding:
+    def _rendered(self, messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> Rendered:
+        # Names such as bos_token are the template's own.
+        written = {name: value for name, value in variables.items() if not name.endswith("_token")}
+        return self._special.rendered(lambda given: self.render(given[0], {**variables, **given[1]}), (messages, written))
+
+    def _encode(self, rendered: Rendered, param: str, around: bool = False) -> Encoding:
         """Encode a text. Raises ApiError early if it is far too long.
 
         The lower bounds are its length in longest tokens, and half the tokens of its beginning, less those that the cut may
         add.
         """
+        text = rendered.text
         at_least, size = len(text) // self._longest_token, BEGINNING * self.longest
         while size < len(text) and at_least < self.longest:
             beginning = self.tokenizer.encode(text[:size], around=False)
             at_least = max(at_least, (len(beginning.ids) - self._longest_token) // 2)
             size *= 4
         self.check_length(at_least, param)
-        return self.tokenizer.encode(text, around=around)
+        return self.tokenizer.encode(text, around=around, plain=rendered.spelled)
 
     def with_lead(self, prompt: Prompt, lead: str) -> Prompt:
         """Return the prompt with the beginning of its answer."""
@@ -113,7 +125,8 @@ class Prompts:
 
     def remember(self, prompt: Prompt, answer: Answer, text: str, tokens: list[int]) -> None:
         """Remember the tokens of a complete answer. text: as it was generated."""
-        written = prompt.text + text
+        said = tuple((len(prompt.text) + begin, len(prompt.text) + end) for begin, end in self._special.found(text))
+        written = Rendered(prompt.text + text, prompt.spelled + said)
         if answer.calls or answer.reasoning:
             written = self._written(prompt, answer) or written
         with self._lock:
@@ -121,16 +134,16 @@ class Prompts:
             if answer.calls and answer.reasoning:
                 _put(self._reasons, answer.calls[0].id, answer.reasoning)
 
-    def _written(self, prompt: Prompt, answer: Answer) -> str | None:
+    def _written(self, prompt: Prompt, answer: Answer) -> Rendered | None:
         """Return the conversation up to the answer's end as the template writes it; None if it drops the reasoning."""
         said = ChatMessage.model_validate(answer.message()).for_template()
         try:
-            text = self.render([*prompt.messages, said], prompt.variables)
+            written = self._rendered([*prompt.messages, said], prompt.variables)
         except HybridgeError:
             return None
-        end = max((text.rfind(each) for each in self._ends), default=-1)
-        keeps = answer.reasoning in text
-        return text[:end] if end > 0 and keeps else None
+        end = max((written.text.rfind(each) for each in self._ends), default=-1)
+        keeps = answer.reasoning in written.text
+        return written.until(end) if end > 0 and keeps else None
 
     def _with_reasons(self, message: dict[str, Any]) -> dict[str, Any]:
         """Return the message with the reasoning before its calls, if the client left it out."""
@@ -147,11 +160,11 @@ class Prompts:
         users = [i for i, message in enumerate(messages) if message["role"] == "user"]
         for i in sorted({*users[:1], *users[-LATE:]} - {0}):
             with suppress(HybridgeError):  # a template may want a conversation to be whole
-                other = self.render([*messages[:i], {"role": "user", "content": OTHER}], variables)
+                other = self._rendered([*messages[:i], {"role": "user", "content": OTHER}], variables).text
                 yield next((at for at, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), 0)
 
 
-def _put(known: OrderedDict[str, Any], key: str, value: Any) -> None:
+def _put(known: OrderedDict[Key, Any], key: Key, value: Any) -> None:
     """Add as the newest entry, and forget the oldest ones beyond MOST_ANSWERS."""
     known[key] = value
     known.move_to_end(key)

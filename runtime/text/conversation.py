@@ -16,6 +16,7 @@ from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import unsplit
 from hybridge.runtime.text.chat_template import Message, Render
 from hybridge.runtime.text.generate import GenerationSettings, generate_text
+from hybridge.runtime.text.spelled_tokens import Rendered, Spans, SpelledTokens
 
 
 @dataclass
@@ -24,12 +25,17 @@ class Turn:
 
     start, answer: lengths of the tokens before the message, and before its answer. rendered: the conversation up to the
     answer, as the template wrote it. said: the answer as generated, reasoning included; None if it is the message's content.
+    spelled: see ``Rendered``.
     """
 
     start: int
     answer: int
     rendered: str
     said: str | None = None
+    spelled: Spans = ()
+
+    def __post_init__(self) -> None:
+        self.spelled = tuple((begin, end) for begin, end in self.spelled)  # a saved conversation has lists
 
 
 class Conversation:
@@ -52,6 +58,7 @@ class Conversation:
     ) -> None:
         """Begin a conversation behind the messages ``opening``, such as the system's."""
         self.session, self.tokenizer, self.render, self.settings = session, tokenizer, render, settings
+        self._special = SpelledTokens(tokenizer)
         self.opening = list(opening)
         self.messages: list[Message] = list(opening)
         self.checkpoints = PrefixCache(session.model) if checkpoints is None else checkpoints
@@ -65,16 +72,16 @@ class Conversation:
     def say(self, text: str, stats: GenerationStats) -> Iterator[str]:
         """Yield the answer to ``text`` in pieces. Raises CapacityError, with nothing changed, if it does not fit."""
         messages = [*self.messages, {"role": "user", "content": text}]
-        rendered = self.render(messages)
+        rendered = self._special.rendered(self.render, messages)
         known, added = self._added(rendered)
-        tokens = [*known, *self.tokenizer.encode(added, around=False).ids]
+        tokens = [*known, *self.tokenizer.encode(added.text, around=False, plain=added.spelled).ids]
         if len(tokens) >= self.session.max_seq_len:
             raise CapacityError(
                 f"the message makes {len(tokens)} tokens of conversation, which leaves no room for an answer in "
                 f"{self.session.max_seq_len}; shorten it, start anew, or export with a larger --max-seq-len."
             )
         self._keep(2 * len(self.turns))
-        self.turns.append(Turn(len(known), len(tokens), rendered))
+        self.turns.append(Turn(len(known), len(tokens), rendered.text, spelled=rendered.spelled))
         self.messages, self.tokens = messages, tokens
         return self._answer(stats)
 
@@ -148,14 +155,15 @@ class Conversation:
                     self.think(piece.reasoning)
                 yield piece.content
 
-    def _added(self, rendered: str) -> tuple[list[int], str]:
+    def _added(self, rendered: Rendered) -> tuple[list[int], Rendered]:
         """Return the tokens that stay, and the text behind them: all of it if the template rewrote the past."""
         if not self.turns:
             return [], rendered
         spoken, turn = self.messages[-1], self.turns[-1]
         content = spoken["content"] if spoken["role"] == "assistant" else ""
         known = turn.rendered + (content if turn.said is None else turn.said)
-        return (self.tokens, rendered[len(known) :]) if rendered.startswith(known) else ([], rendered)
+        stays = rendered.text.startswith(known) and rendered.begins_with(Rendered(turn.rendered, turn.spelled))
+        return (self.tokens, rendered.behind(len(known))) if stays else ([], rendered)
 
     def _last(self) -> Turn:
         if not self.turns:

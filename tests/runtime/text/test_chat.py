@@ -31,6 +31,7 @@ from hybridge.runtime.text.chat_template import load_template, render
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
 
+FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 SCRIPT = Path(sys.executable).parent / "hybridge"
 
 
@@ -49,24 +50,42 @@ def with_template(artifact: Path, place: Path) -> Path:
 
 
 def opened(folder: Path) -> Conversation:
+    """Return a conversation in which <end> is a special token."""
     artifact = open_artifact(folder)
-    tokenizer = Tokenizer.of(artifact)
+    content = json.loads(artifact.read("tokenizer.json"))
+    content["added_tokens"] = [{"id": 130, "content": "<end>", **dict.fromkeys(FLAGS, False), "special": True}]
+    tokenizer = Tokenizer(json.dumps(content).encode())
     return Conversation(Session.load(folder), tokenizer, load_template(artifact), GenerationSettings(max_new_tokens=10))
 
 
-def test_a_saved_conversation_goes_on_and_can_still_be_undone(talking: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("first", ["hello", "hello<end> you"])
+def test_a_saved_conversation_goes_on_and_can_still_be_undone(talking: Path, tmp_path: Path, first: str) -> None:
     one = opened(talking)
-    said(one, "hello")
+    said(one, first)
     said(one, "more")
     one.save(tmp_path / "talk")
     other = opened(talking)
     other.load(tmp_path / "talk")
     assert other.messages == one.messages
+    assert other.turns == one.turns
+    assert bool(other.turns[1].spelled) == (first != "hello")
     assert other.session.tokens == one.session.tokens
     other.undo()
     one.undo()
     assert other.session.length == one.session.length > 0, "what the file's slots keep is not read again"
     assert said(other, "again") == said(one, "again")
+
+
+def test_a_conversation_of_0_2_goes_on(talking: Path, tmp_path: Path) -> None:
+    """Its turns have no spelled tokens."""
+    one = opened(talking)
+    said(one, "hello")
+    turns = [{name: value for name, value in vars(turn).items() if name != "spelled"} for turn in one.turns]
+    one.session.save(tmp_path / "talk", json.dumps({"messages": one.messages, "turns": turns, "tokens": one.tokens}))
+    other = opened(talking)
+    other.load(tmp_path / "talk")
+    assert said(other, "more") == said(one, "more")
+    assert other.tokens == one.tokens
 
 
 def test_a_state_without_a_conversation_is_refused(talking: Path, tmp_path: Path) -> None:
