@@ -15,6 +15,7 @@ import hybridge
 from hybridge.export.layers import WithoutWeight
 from hybridge.export.progress import ExportProgress
 from hybridge.export.source.checkpoint import LoadedModel
+from hybridge.export.write.chat_format import chat_format_of
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.artifacts.manifest import (
     FORMAT_VERSION,
@@ -99,6 +100,7 @@ def manifest_of(
     drafter: DrafterDescription | None = None,
 ) -> Manifest:
     """Return the manifest of the files in ``folder``, with the installed versions of ``libraries``."""
+    chats = chat_format_of(folder)
     return Manifest(
         format_version=FORMAT_VERSION,
         model_type=loaded.config.model_type,
@@ -117,4 +119,6 @@ def manifest_of(
         onnx=onnx,
         source=loaded.source.origin,
         drafter=drafter,
+        chat_format=chats.entry,
+        without_chat_format=chats.reason,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
@@ -38,6 +38,11 @@ class Artifact:
     def tokenizer(self) -> Path | None:
         """Return ``tokenizer.json``; None if the checkpoint had none."""
         return self.folder / "tokenizer.json" if "tokenizer.json" in self.manifest.files else None
+
+    @property
+    def names(self) -> Collection[str]:
+        """Return the names of the files that the manifest lists."""
+        return self.manifest.files
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a file that the manifest lists, checked once more. Raises ArtifactError."""

@@ -14,6 +14,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from hybridge.cache.errors import ArtifactError
+from hybridge.runtime.artifacts.chat_format import ChatFormatEntry
 from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions, check_drafter, check_limits
 from hybridge.runtime.files import read_regular
 
@@ -149,6 +150,10 @@ class Manifest(Entry):
     calibration: CalibrationEntry | None = None
     source: Annotated[Name | None, Field(description="model and commit on the hub, ORG/NAME@COMMIT")] = None
     drafter: DrafterDescription | None = None
+    chat_format: ChatFormatEntry | None = None
+    without_chat_format: Annotated[
+        str | None, StringConstraints(max_length=1 << 12), Field(description="why there is no chat format")
+    ] = None
 
     @model_validator(mode="after")
     def _says_what_its_format_needs(self) -> Self:

@@ -79,6 +79,7 @@ def summary(manifest: Manifest) -> Iterator[tuple[str, str]]:
         yield "bits a weight", f"{manifest.bits_per_weight:.2f}, of the whole file for {manifest.parameters / 1e6:.1f} million"
     if manifest.drafter is not None:
         yield "drafter", _drafter(manifest.drafter)
+    yield "chats", _chats(manifest)
     yield "made with", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
 
 
@@ -100,6 +101,16 @@ def _drafter(drafter: DrafterDescription) -> str:
     blocks, taps = ("/".join(map(str, each)) for each in (drafter.blocks, drafter.taps))
     drawn = "best or drawn" if drafter.samples else "best"
     return f"{drafter.kind}: {drawn} tokens in blocks of {blocks}, from the hidden states {taps}"
+
+
+def _chats(manifest: Manifest) -> str:
+    """Return what an app can do with chats without Python."""
+    if manifest.chat_format is None:
+        return f"by Python alone: {manifest.without_chat_format or 'this artifact does not say more'}"
+    found = manifest.chat_format
+    switch = "thinking can be switched" if found.renderings.thinking is not None else "no switch for thinking"
+    parts = ", ".join(f"{each.kind} in {each.open[0]}" for each in found.sections) or "answers of one part"
+    return f"in apps too: {switch}; {parts}"
 
 
 def _print_layers(manifest: Manifest) -> None:

@@ -247,6 +247,62 @@ class SpanStruct(Structure):
 Spans = POINTER(SpanStruct)
 
 
+class Thinking(IntEnum):
+    """``hybridge_thinking``"""
+
+    AS_USUAL = 0
+    ON = 1
+    OFF = 2
+
+
+class Ending(IntEnum):
+    """``hybridge_ending``"""
+
+    BY_MODEL = 0
+    BY_STOP = 1
+    BY_LENGTH = 2
+    BY_CALLER = 3
+
+
+class ChatOptionsStruct(Structure):
+    """``hybridge_chat_options``"""
+
+    _fields_: ClassVar = [("system", c_char_p), ("thinking", c_int), ("checkpoint_bytes", c_size_t)]
+
+
+class PieceStruct(Structure):
+    """``hybridge_piece``"""
+
+    _fields_: ClassVar = [
+        ("content", c_void_p), ("content_size", c_size_t), ("reasoning", c_void_p), ("reasoning_size", c_size_t)
+    ]  # fmt: skip
+
+
+OnPiece = CFUNCTYPE(c_int, POINTER(PieceStruct), c_void_p)
+
+
+class AnswerStruct(Structure):
+    """``hybridge_answer``"""
+
+    _fields_: ClassVar = [
+        ("ending", c_int), ("prompt_tokens", c_size_t), ("cached_tokens", c_size_t), ("generated", GeneratedStruct)
+    ]  # fmt: skip
+
+
+class MessageStruct(Structure):
+    """``hybridge_message``"""
+
+    _fields_: ClassVar = [
+        ("role", c_char_p),
+        ("content", c_void_p),
+        ("content_size", c_size_t),
+        ("reasoning", c_void_p),
+        ("reasoning_size", c_size_t),
+    ]
+
+
+ANSWERING = [POINTER(GenerationStruct), POINTER(c_char_p), c_size_t, OnPiece, c_void_p, POINTER(AnswerStruct)]
+
 FUNCTIONS: Mapping[str, list[Any]] = {
     "set_threads": [c_size_t],
     "model_open": [c_char_p, POINTER(Handle)],
@@ -308,6 +364,25 @@ FUNCTIONS: Mapping[str, list[Any]] = {
     "text_push": [Handle, c_int64, POINTER(c_void_p), Count],
     "text_finish": [Handle, POINTER(c_void_p), Count],
     "text_close": [Handle],
+    "artifact_open": [c_char_p, POINTER(Handle)],
+    "artifact_close": [Handle],
+    "artifact_model": [Handle, POINTER(Handle)],
+    "artifact_tokenizer": [Handle, POINTER(Handle)],
+    "chat_open": [Handle, POINTER(ChatOptionsStruct), POINTER(Handle)],
+    "chat_over": [Handle, Handle, c_char_p, c_size_t, POINTER(ChatOptionsStruct), POINTER(Handle)],
+    "chat_close": [Handle],
+    "chat_send": [Handle, c_char_p, c_size_t, *ANSWERING],
+    "chat_retry": [Handle, *ANSWERING],
+    "chat_undo": [Handle],
+    "chat_reset": [Handle],
+    "chat_cancel": [Handle],
+    "chat_save": [Handle, c_char_p],
+    "chat_load": [Handle, c_char_p],
+    "chat_messages": [Handle, POINTER(MessageStruct), c_size_t, Count, POINTER(c_int64)],
+    "chat_render": [
+        *(c_char_p, c_size_t, c_int, POINTER(MessageStruct), c_size_t),
+        *(c_char_p, c_size_t, Count, POINTER(SpanStruct), c_size_t, Count),
+    ],
 }
 """Argument types of each function that returns a status, by its name without ``hybridge_``."""
 

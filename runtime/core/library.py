@@ -209,6 +209,9 @@ REFUSALS: Mapping[tuple[str, Status], tuple[type[HybridgeError], str]] = {
         StateFileError,
         "the file is damaged, of another artifact, or in the format of hybridge 0.2; save the state again.",
     ),
+    ("chat_save", Status.FILE_ACCESS): (OutputError, "the conversation cannot be written."),
+    ("chat_load", Status.FILE_ACCESS): (StateFileError, "the file does not exist, cannot be read, or is no regular file."),
+    ("chat_load", Status.INVALID_FILE): (StateFileError, "the file is damaged, or holds no conversation of this artifact."),
     ("checkpoint_read", Status.INVALID_FILE): (StateFileError, "this is no checkpoint of this artifact."),
     **{
         (call, Status.INVALID_ARGUMENT): (
@@ -244,6 +247,8 @@ def failure(call: str, status: int) -> HybridgeError:
             return NumericalError(f"the program gave logits in {call!r} that are NaN or infinite: {reason}.")
         case Status.BUSY | Status.INVALID_HANDLE | Status.INVALID_ARGUMENT | Status.INVALID_STATE:
             return UsageError(f"{call}: {reason}.")
+        case Status.INVALID_FILE if call in ("artifact_open", "chat_open", "chat_over"):
+            return ArtifactError(f"{call}: {reason}.")
         case _:
             return ArtifactError(f"the program failed in {call!r}: {reason}.")
 

@@ -330,7 +330,7 @@ PYTHON_CALLS = {"open_pattern": r"\s*<\|tool_call_start\|>", "close": "<|tool_ca
 GRANITE_CALLS = {"open_pattern": r"\s*<\|tool_call\|>", "close": "<|end_of_text|>", "content": "json"}
 HARMONY = {
     "reasoning_content": {
-        "open_pattern": r"(?:<\|start\|>assistant)?<\|channel\|>analysis<\|message\|>", "close": "<|end|>",
+        "open": [f"{lead}<|channel|>analysis<|message|>" for lead in ("", "<|start|>assistant")], "close": "<|end|>",
         "repeats": True, "join": "\n",
     },
     "tool_calls": {
@@ -339,7 +339,9 @@ HARMONY = {
         "close": "<|call|>", "repeats": True, "content": "json", "transform": CALL,
     },
     "content": {
-        "open_pattern": r"(?:<\|start\|>assistant)?<\|channel\|>(?:final|commentary)<\|message\|>",
+        "open": [
+            f"{lead}<|channel|>{name}<|message|>" for lead in ("", "<|start|>assistant") for name in ("final", "commentary")
+        ],
         "close": ["<|end|>", "<|return|>"],
         "repeats": True, "join": "\n",
     },

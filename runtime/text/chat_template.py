@@ -8,11 +8,11 @@ import select
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from jinja2 import Environment, TemplateSyntaxError
 
@@ -59,6 +59,16 @@ def load_template(artifact: Artifact, variables: Mapping[str, Any] | None = None
     return ChatTemplates.of(artifact).with_variables(variables or {}, thinking)
 
 
+class Files(Protocol):
+    """A folder of files, such as an artifact, or what an export has written of one."""
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def names(self) -> Collection[str]: ...
+    def read(self, name: str) -> bytes: ...
+
+
 @dataclass(frozen=True)
 class ChatTemplates:
     """The chat templates of an artifact by name, read once, and its special tokens."""
@@ -68,16 +78,20 @@ class ChatTemplates:
     special: Mapping[str, Any]
 
     @classmethod
-    def of(cls, artifact: Artifact) -> ChatTemplates:
+    def of(cls, artifact: Files) -> ChatTemplates:
         """Read the chat templates of an artifact. Raises UsageError for a file that is not JSON."""
         special = special_tokens(_json(artifact, TOKENIZER_CONFIG), _json(artifact, SPECIAL_TOKENS_MAP))
         return cls(artifact.folder, _templates(artifact), special)
 
-    def with_variables(self, variables: Mapping[str, Any], thinking: bool | None = None) -> Render:
-        """Return a function that renders conversations with ``variables``; see ``load_template``."""
+    def with_variables(self, variables: Mapping[str, Any], thinking: bool | None = None, now: str | None = None) -> Render:
+        """Return a function that renders conversations with ``variables``; see ``load_template``.
+
+        now: the date and time that templates see, in ISO's format, instead of the system's; or a text with ``{format}`` for
+        every date.
+        """
         template = self.chosen(tools=variables.get("tools") is not None)
         every = {**self.special, **variables, **thinking_variables(template, thinking, variables)}
-        return lambda messages: render(template, messages, every)
+        return lambda messages: render(template, messages, every, now)
 
     def chosen(self, *, tools: bool) -> str:
         """Return the template for tools if ``tools`` and the model has one, or else the default. Raises UsageError."""
@@ -94,7 +108,7 @@ class ChatTemplates:
         return self.texts[name]
 
 
-def answer_format_of(artifact: Artifact, tokenizer: Tokenizer) -> AnswerFormat | None:
+def answer_format_of(artifact: Files, tokenizer: Tokenizer) -> AnswerFormat | None:
     """Return the format of the model's calls and reasoning; None if it is unknown."""
     own = _json(artifact, TOKENIZER_CONFIG).get("response_template")
     return answer_format(own, "\n".join(_templates(artifact).values()), tokenizer)
@@ -108,10 +122,10 @@ def reasoning_parser(artifact: Artifact, tokenizer: Tokenizer) -> AnswerSplitter
     return AnswerSplitter(decoder_of(form, tokenizer), lambda prompt: form.answer(prompt, ()))
 
 
-def render(template: str, messages: list[Message], variables: Mapping[str, Any]) -> str:
+def render(template: str, messages: list[Message], variables: Mapping[str, Any], now: str | None = None) -> str:
     """Return the text of ``messages`` up to the assistant's turn. Raises UsageError with the template's own message."""
     try:
-        return PROCESS.render(template, messages, variables)
+        return PROCESS.render(template, messages, variables, now)
     except RenderError as error:
         if error.line is not None:
             raise UsageError(f"the model's chat template is no Jinja template: {error} (line {error.line}).") from None
@@ -171,9 +185,12 @@ class TemplateProcess:
         self._process: subprocess.Popen[bytes] | None = None
         atexit.register(self.close)
 
-    def render(self, template: str, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
-        """Return the text of ``messages`` up to the assistant's turn. Raises RenderError."""
-        body = json.dumps({"template": template, "messages": messages, "variables": variables}, default=_placeholder).encode()
+    def render(
+        self, template: str, messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any], now: str | None = None
+    ) -> str:
+        """Return the text of ``messages`` up to the assistant's turn, ``now`` or at the system's time. Raises RenderError."""
+        asked = {"template": template, "messages": messages, "variables": variables, "now": now}
+        body = json.dumps(asked, default=_placeholder).encode()
         limits = {
             "memory": MEMORY + 32 * len(body),
             "characters": CHARACTERS + 4 * len(body),
@@ -253,18 +270,18 @@ PROCESS = TemplateProcess()
 # The templates of an artifact
 
 
-def _templates(artifact: Artifact) -> dict[str, str]:
+def _templates(artifact: Files) -> dict[str, str]:
     """Return templates by name, from any place where checkpoints have them."""
     own = _files(artifact) or _named(_json(artifact, TOKENIZER_CONFIG))
     return own or _named(_json(artifact, "chat_template.json"))
 
 
-def _files(artifact: Artifact) -> dict[str, str]:
+def _files(artifact: Files) -> dict[str, str]:
     """Return templates by name: chat_template.jinja is the default, chat_template.rag.jinja the one for rag.
 
     An export copies additional_chat_templates/rag.jinja to the latter.
     """
-    names = [name for name in artifact.manifest.files if name.startswith(f"{TEMPLATE_FILE}.") and name.endswith(SUFFIX)]
+    names = [name for name in artifact.names if name.startswith(f"{TEMPLATE_FILE}.") and name.endswith(SUFFIX)]
     middles = {name: name.removeprefix(TEMPLATE_FILE).removesuffix(SUFFIX).removeprefix(".") for name in names}
     return {middle or DEFAULT: _text(artifact, name) or "" for name, middle in middles.items()}
 
@@ -277,11 +294,11 @@ def _named(config: dict[str, Any]) -> dict[str, str]:
     return {str(name): template for name, template in templates.items() if isinstance(template, str)}
 
 
-def _text(artifact: Artifact, name: str) -> str | None:
-    return artifact.read(name).decode("utf-8") if name in artifact.manifest.files else None
+def _text(artifact: Files, name: str) -> str | None:
+    return artifact.read(name).decode("utf-8") if name in artifact.names else None
 
 
-def _json(artifact: Artifact, name: str) -> dict[str, Any]:
+def _json(artifact: Files, name: str) -> dict[str, Any]:
     text = _text(artifact, name)
     try:
         content = json.loads(text) if text else {}

@@ -108,6 +108,16 @@ def _text(template: str, messages: list[dict[str, Any]], variables: dict[str, An
     return "".join(pieces)
 
 
+def _clock(now: str | None) -> dict[str, Any]:
+    """Return the function by which a template sees the time ``now``; none leaves it the system's.
+
+    In place of a time, ``now`` may be a text with ``{format}``, which stands for every date then.
+    """
+    if now is None:
+        return {}
+    return {"strftime_now": (lambda form: now.format(format=form)) if "{" in now else datetime.fromisoformat(now).strftime}
+
+
 def _limit(memory: int, seconds: int) -> None:
     """Limit the process's bytes of memory, and its seconds of computing from now on: its caller may be gone."""
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -124,7 +134,8 @@ def answer(line: bytes) -> dict[str, Any]:
     try:
         asked = json.loads(line)
         _limit(asked["memory"], asked["seconds"])
-        text = _text(asked["template"], asked["messages"], asked["variables"], asked["characters"])
+        variables = asked["variables"] | _clock(asked.get("now"))
+        text = _text(asked["template"], asked["messages"], variables, asked["characters"])
         text.encode()  # half a surrogate pair is no text, and fails here
     except jinja2.TemplateSyntaxError as error:
         return {"syntax": error.message, "line": error.lineno}

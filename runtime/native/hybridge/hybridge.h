@@ -8,6 +8,8 @@
 //   hybridge_snapshot(session, 0);                              // keep the state; hybridge_restore comes back to it
 //   hybridge_checkpoint_make(session, &checkpoint);             // the same, any number; hybridge_resume comes back to it
 //
+// An app that talks in words begins at hybridge_artifact_open, near the end.
+//
 // Nothing throws and nothing prints. A call that answers anything but HYBRIDGE_OK leaves the state as it was; a generation
 // keeps the tokens that it had given, and after HYBRIDGE_NOT_FINITE tokens may be committed: hybridge_tokens says. Handles are
 // numbers that are never used again: one that is closed, 0 or made up is answered with HYBRIDGE_INVALID_HANDLE. All functions may
@@ -429,6 +431,128 @@ hybridge_status hybridge_text_open(hybridge_tokenizer tokenizer, int skip_specia
 hybridge_status hybridge_text_push(hybridge_text text, int64_t token, const char** piece, size_t* size);
 hybridge_status hybridge_text_finish(hybridge_text text, const char** piece, size_t* size);
 hybridge_status hybridge_text_close(hybridge_text text);
+
+// Chats: words in, words out. An artifact's folder has what that takes: the program, tokenizer.json, and in manifest.json how the
+// model's chat template writes a conversation. Opened once, it serves any number of chats.
+//
+//   hybridge_artifact artifact;
+//   hybridge_chat chat;
+//   hybridge_artifact_open("OUT", &artifact);
+//   hybridge_chat_open(artifact, NULL, &chat);
+//   hybridge_chat_send(chat, "Hello", 5, NULL, NULL, 0, show, user, NULL);
+typedef uint64_t hybridge_artifact;
+typedef uint64_t hybridge_chat;
+
+// HYBRIDGE_INVALID_FILE for a folder that is damaged or lacks a part; hybridge_failure says which. A folder without tokenizer.json
+// opens, and has no chats. Its model and tokenizer are the artifact's own: they are closed with it, and chats keep what they need.
+hybridge_status hybridge_artifact_open(const char* folder, hybridge_artifact* artifact);
+hybridge_status hybridge_artifact_close(hybridge_artifact artifact);
+hybridge_status hybridge_artifact_model(hybridge_artifact artifact, hybridge_model* model);
+hybridge_status hybridge_artifact_tokenizer(hybridge_artifact artifact, hybridge_tokenizer* tokenizer);
+
+// Whether the model thinks before it answers, by the switch of its chat template; as usual: as the template does by itself.
+typedef enum hybridge_thinking {
+  HYBRIDGE_THINKING_AS_USUAL = 0,
+  HYBRIDGE_THINKING_ON = 1,
+  HYBRIDGE_THINKING_OFF = 2
+} hybridge_thinking;
+
+// system: what the model is told before the first message, or null. checkpoint_bytes: most memory for states to go back to, 0 for
+// 256 MB; a state that had to go is read again.
+typedef struct hybridge_chat_options {
+  const char* system;
+  hybridge_thinking thinking;
+  size_t checkpoint_bytes;
+} hybridge_chat_options;
+
+// A chat with a session of its own. options may be null. HYBRIDGE_INVALID_FILE where the folder has no tokenizer, or the chat
+// template is one that cannot be written without Jinja; HYBRIDGE_INVALID_ARGUMENT for a system's message or a switch for thinking
+// that the template does not have. hybridge_failure says why.
+hybridge_status hybridge_chat_open(hybridge_artifact artifact, const hybridge_chat_options* options, hybridge_chat* chat);
+
+// The same over a session, a tokenizer and a chat format, the manifest's `chat_format` as JSON, of the caller's; the session must stay
+// open, and its text is the chat's from the first answer on.
+hybridge_status hybridge_chat_over(
+    hybridge_session session, hybridge_tokenizer tokenizer, const char* chat_format, size_t size,
+    const hybridge_chat_options* options, hybridge_chat* chat
+);
+hybridge_status hybridge_chat_close(hybridge_chat chat);
+
+// What a token adds to an answer, in whole characters of UTF-8: to what is said, or to the reasoning before it. Either may be empty.
+typedef struct hybridge_piece {
+  const char* content;
+  size_t content_size;
+  const char* reasoning;
+  size_t reasoning_size;
+} hybridge_piece;
+
+// Called for each token of an answer, and once at its end; answers 0 to end it.
+typedef int (*hybridge_on_piece)(const hybridge_piece* piece, void* user);
+
+// What ended an answer: the model, a stop string, max_new_tokens or a full context, or the caller.
+typedef enum hybridge_ending {
+  HYBRIDGE_ENDED_BY_MODEL = 0,
+  HYBRIDGE_ENDED_BY_STOP = 1,
+  HYBRIDGE_ENDED_BY_LENGTH = 2,
+  HYBRIDGE_ENDED_BY_CALLER = 3
+} hybridge_ending;
+
+// prompt_tokens were read for the answer, cached_tokens were known from before.
+typedef struct hybridge_answer {
+  hybridge_ending ending;
+  size_t prompt_tokens, cached_tokens;
+  hybridge_generated generated;
+} hybridge_answer;
+
+// Answers a message. options null: 512 tokens, prompt lookup, greedy. stops: texts in UTF-8 before the first of which the answer
+// ends. on_piece and answer may be null. Where it fails before the answer's first token, HYBRIDGE_CANCELLED included, nothing has
+// changed; behind that, what was said stays. HYBRIDGE_NO_ROOM for a message that leaves no room for an answer;
+// HYBRIDGE_INVALID_ARGUMENT for words that the chat template would take for more than words. Special tokens in a message are text,
+// and what is no UTF-8 is read as U+FFFD.
+hybridge_status hybridge_chat_send(
+    hybridge_chat chat, const char* message, size_t size, const hybridge_generation* options, const char* const* stops,
+    size_t stop_count, hybridge_on_piece on_piece, void* user, hybridge_answer* answer
+);
+
+// Another answer to the last message; and that message and its answer taken back. HYBRIDGE_INVALID_STATE without one. Neither reads
+// anything again as long as the checkpoints are there.
+hybridge_status hybridge_chat_retry(
+    hybridge_chat chat, const hybridge_generation* options, const char* const* stops, size_t stop_count,
+    hybridge_on_piece on_piece, void* user, hybridge_answer* answer
+);
+hybridge_status hybridge_chat_undo(hybridge_chat chat);
+
+// Begins anew, behind the system's message.
+hybridge_status hybridge_chat_reset(hybridge_chat chat);
+
+// Ends the answer that runs, as hybridge_cancel does: from any thread, and from on_piece.
+hybridge_status hybridge_chat_cancel(hybridge_chat chat);
+
+// Writes the conversation and the model's state to one file, and goes on with one, of `hybridge chat` as well. A file that is no
+// conversation of this artifact's is HYBRIDGE_INVALID_FILE; one that holds a state alone leaves a chat that begins anew.
+hybridge_status hybridge_chat_save(hybridge_chat chat, const char* path);
+hybridge_status hybridge_chat_load(hybridge_chat chat, const char* path);
+
+// A message, as long as the chat's next call does not end: role is "system", "user" or "assistant"; the reasoning of most is empty.
+typedef struct hybridge_message {
+  const char* role;
+  const char* content;
+  size_t content_size;
+  const char* reasoning;
+  size_t reasoning_size;
+} hybridge_message;
+
+// Writes the first `capacity` messages; count: of all. room: tokens that still fit, or null.
+hybridge_status hybridge_chat_messages(hybridge_chat chat, hybridge_message* messages, size_t capacity, size_t* count, int64_t* room);
+
+// Writes a conversation that ends with a user's message as the chat format `json`, the manifest's, says: the first `capacity` bytes
+// of it, and the first `most_words` parts of it that are the words of messages, in which special tokens are text; size and word_count:
+// of all. HYBRIDGE_INVALID_FILE for what is no chat format, HYBRIDGE_INVALID_ARGUMENT for a conversation that it cannot write.
+hybridge_status hybridge_chat_render(
+    const char* json, size_t json_size, hybridge_thinking thinking, const hybridge_message* messages, size_t count, char* text,
+    size_t capacity, size_t* size, hybridge_span* words, size_t most_words, size_t* word_count
+);
+
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

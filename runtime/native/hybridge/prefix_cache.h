@@ -6,6 +6,7 @@
 #define HYBRIDGE_NATIVE_PREFIX_CACHE_H
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <list>
 #include <map>
@@ -25,6 +26,7 @@ class PrefixCache {
 
   explicit PrefixCache(size_t budget) : budget_(budget) {}
 
+  size_t budget() const { return budget_; }
   size_t size() const { return kept_.size(); }
   size_t bytes() const { return bytes_; }
 
@@ -82,20 +84,28 @@ class PrefixCache {
 // Tokens of a long text from one checkpoint to the next.
 constexpr size_t CHECKPOINT_EVERY = 512;
 
-// Brings the session to `text`; returns the number of tokens that were not read, because the session or a checkpoint has them.
-// Checkpoints go into the cache at the end and every CHECKPOINT_EVERY tokens. Fails as `prefill` does; what was read stays.
-inline Result<int64_t> bring_to(Session& session, Tokens text, PrefixCache& cache) {
+// Brings the session to the longest beginning of `text` that its own state or a checkpoint has; the length.
+inline Result<int64_t> resume_prefix(Session& session, Tokens text, PrefixCache& cache) {
   const Tokens now = session.tokens();
   const bool goes_on = text.size() >= now.size() && std::equal(now.begin(), now.end(), text.begin());
   const auto found = cache.find(text);
-  if (found != nullptr && (!goes_on || found->length() > now.size())) {
-    ET_UNWRAP(session.resume(*found));
-  } else if (!goes_on) {
-    ET_UNWRAP(session.reset());
-  }
-  const int64_t cached = session.length();
+  if (found != nullptr && (!goes_on || found->length() > now.size())) return session.resume(*found);
+  return goes_on ? Result<int64_t>(session.length()) : session.reset();
+}
+
+// Adds a checkpoint of the session's text, unless there is one or the text is empty.
+inline void keep_checkpoint(Session& session, PrefixCache& cache) {
+  if (cache.budget() == 0 || session.length() == 0) return;
+  const auto found = cache.find(session.tokens());
+  if (found == nullptr || found->length() < session.tokens().size()) cache.add(session.checkpoint());
+}
+
+// Brings the session to `text`; returns the number of tokens that were not read, because the session or a checkpoint has them.
+// Checkpoints go into the cache at the end and every CHECKPOINT_EVERY tokens. Fails as `prefill` does; what was read stays.
+inline Result<int64_t> bring_to(Session& session, Tokens text, PrefixCache& cache, const std::atomic<bool>* cancelled = nullptr) {
+  const int64_t cached = ET_UNWRAP(resume_prefix(session, text, cache));
   for (auto at = static_cast<size_t>(cached); at < text.size(); at = static_cast<size_t>(session.length())) {
-    ET_UNWRAP(session.prefill(text.subspan(at, std::min(CHECKPOINT_EVERY, text.size() - at))));
+    ET_UNWRAP(session.prefill(text.subspan(at, std::min(CHECKPOINT_EVERY, text.size() - at)), cancelled));
     cache.add(session.checkpoint());
   }
   return cached;

@@ -86,7 +86,7 @@ class JsonDocument {
     if (document_ == nullptr) throw TokenizerError("no JSON: " + std::string(error.msg) + " at byte " + std::to_string(error.pos));
   }
 
-  Json root() const { return {yyjson_doc_get_root(document_.get()), "tokenizer.json"}; }
+  Json root(const char* name = "tokenizer.json") const { return {yyjson_doc_get_root(document_.get()), name}; }
 
  private:
   struct Free {

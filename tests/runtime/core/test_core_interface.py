@@ -28,6 +28,10 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "cached": interface.CachedStruct,
     "span": interface.SpanStruct,
     "vocabulary": interface.VocabularyStruct,
+    "chat_options": interface.ChatOptionsStruct,
+    "piece": interface.PieceStruct,
+    "answer": interface.AnswerStruct,
+    "message": interface.MessageStruct,
 }
 DRAFTERS = {
     "NONE": "NO_DRAFTER",
@@ -55,6 +59,12 @@ def test_structures_and_numbers_are_the_headers(tmp_path: Path) -> None:
     for number in (*interface.Status, *interface.Type, *interface.Reading):
         lines.append(f'printf("{number.name} %d\\n", HYBRIDGE_{number.name});')
         wanted.append(f"{number.name} {number.value}")
+    for thinking in interface.Thinking:
+        lines.append(f'printf("{thinking.name} %d\\n", HYBRIDGE_THINKING_{thinking.name});')
+        wanted.append(f"{thinking.name} {thinking.value}")
+    for ending in interface.Ending:
+        lines.append(f'printf("{ending.name} %d\\n", HYBRIDGE_ENDED_{ending.name});')
+        wanted.append(f"{ending.name} {ending.value}")
     for kind in interface.DrafterKind:
         lines.append(f'printf("{kind.name} %d\\n", HYBRIDGE_{DRAFTERS[kind.name]});')
         wanted.append(f"{kind.name} {kind.value}")

@@ -1,0 +1,73 @@
+// The text of an answer while it comes: up to a stop string, and split into content and reasoning.
+#ifndef HYBRIDGE_NATIVE_TEXT_ANSWER_H
+#define HYBRIDGE_NATIVE_TEXT_ANSWER_H
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "chat_format.h"
+
+namespace hybridge::text {
+
+// Ends a text just before the first stop string: the one that is complete first, however the text comes in pieces. What may begin
+// one is held back.
+class StopStrings {
+ public:
+  explicit StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+
+  bool is_stopped() const { return is_stopped_; }
+
+  // The text that is free to be shown with this piece.
+  std::string push(std::string_view piece);
+
+  // The rest, once the text has ended.
+  std::string finish() { return is_stopped_ ? std::string() : std::exchange(held_, {}); }
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;
+  bool is_stopped_ = false;
+};
+
+struct Parts {
+  std::string content, reasoning;
+};
+
+// Splits an answer by the sections of its model's chat format. White space between one part and the next is dropped.
+class AnswerSplitter {
+ public:
+  // opening: the end of the prompt, which may begin a section. The format must outlive this.
+  AnswerSplitter(const ChatFormat& format, std::string_view opening);
+
+  // What a piece of the answer adds to its parts, and what its end does.
+  Parts push(std::string_view piece);
+  Parts finish();
+
+ private:
+  // A text that opens or closes a section. is_pending: more text may make it one, or a longer one.
+  struct Mark {
+    size_t begin, end;
+    const Section* section;
+    bool is_pending;
+  };
+
+  Parts split(bool has_ended);
+  std::optional<Mark> next_mark(bool has_ended) const;
+  void say(std::string_view text, Parts& parts);
+  void enter(const Section* section);
+
+  const ChatFormat& format_;
+  const Section* section_ = nullptr;  // null outside of all
+  bool has_begun_ = true;             // this part has text that is no white space, or keeps it
+  bool is_open_ = false;              // the text outside of sections has begun
+  size_t parts_ = 0;
+  std::string text_, spaces_;  // what is held back: of a mark, and white space that may be the last of its part
+};
+
+}  // namespace hybridge::text
+
+#endif

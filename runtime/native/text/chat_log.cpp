@@ -1,0 +1,104 @@
+#include "chat_log.h"
+
+#include <cstdlib>
+#include <memory>
+
+#include "json.h"
+
+namespace hybridge::text {
+namespace {
+
+constexpr size_t MOST_TOKENS = size_t(1) << 32;
+
+struct FreeDocument {
+  void operator()(yyjson_mut_doc* document) const { yyjson_mut_doc_free(document); }
+};
+
+class Writer {
+ public:
+  Writer() : document_(yyjson_mut_doc_new(nullptr)) {}
+
+  yyjson_mut_doc* get() const { return document_.get(); }
+
+  yyjson_mut_val* list(yyjson_mut_val* object, const char* key) const { return yyjson_mut_obj_add_arr(get(), object, key); }
+
+  void add(yyjson_mut_val* object, const char* key, const std::string& text) const {
+    yyjson_mut_obj_add_strn(get(), object, key, text.data(), text.size());
+  }
+
+  std::string text() const {
+    size_t size = 0;
+    const std::unique_ptr<char, decltype(&std::free)> written(yyjson_mut_write(get(), 0, &size), &std::free);
+    if (written == nullptr) throw TokenizerError("the conversation cannot be written");
+    return {written.get(), size};
+  }
+
+ private:
+  std::unique_ptr<yyjson_mut_doc, FreeDocument> document_;
+};
+
+Message read_message(const Json& value) {
+  Message read{std::string(value["role"].string()), std::string(value["content"].string()), {}};
+  read.reasoning = value["reasoning_content"].string_or("");
+  if (read.role != "system" && read.role != "user" && read.role != "assistant") value["role"].fail("system, user or assistant");
+  return read;
+}
+
+Turn read_turn(const Json& value) {
+  Turn read{value["start"].integer(MOST_TOKENS), value["answer"].integer(MOST_TOKENS), std::string(value["rendered"].string()), {}};
+  if (value["said"]) read.said = value["said"].string();
+  return read;
+}
+
+// Turns are about the last messages, two for each: a user's, and an assistant's unless the last is not answered.
+bool is_whole(const ChatLog& log) {
+  size_t before = 0, at = !log.messages.empty() && log.messages[0].role == "system";
+  for (const Turn& turn : log.turns) {
+    if (turn.start < before || turn.answer <= turn.start || turn.answer > log.tokens.size()) return false;
+    before = turn.answer;
+    if (at >= log.messages.size() || log.messages[at++].role != "user") return false;
+    const bool is_answered = at < log.messages.size() && log.messages[at].role == "assistant";
+    if (is_answered != turn.said.has_value()) return false;
+    at += is_answered;
+  }
+  return at == log.messages.size();
+}
+
+}  // namespace
+
+std::string ChatLog::to_json() const {
+  const Writer writer;
+  yyjson_mut_val* root = yyjson_mut_obj(writer.get());
+  yyjson_mut_doc_set_root(writer.get(), root);
+  yyjson_mut_val* said = writer.list(root, "messages");
+  for (const Message& each : messages) {
+    yyjson_mut_val* message = yyjson_mut_arr_add_obj(writer.get(), said);
+    writer.add(message, "role", each.role);
+    writer.add(message, "content", each.content);
+    if (!each.reasoning.empty()) writer.add(message, "reasoning_content", each.reasoning);
+  }
+  yyjson_mut_val* taken = writer.list(root, "turns");
+  for (const Turn& each : turns) {
+    yyjson_mut_val* turn = yyjson_mut_arr_add_obj(writer.get(), taken);
+    yyjson_mut_obj_add_uint(writer.get(), turn, "start", each.start);
+    yyjson_mut_obj_add_uint(writer.get(), turn, "answer", each.answer);
+    writer.add(turn, "rendered", each.rendered);
+    if (each.said) writer.add(turn, "said", *each.said);
+  }
+  yyjson_mut_val* ids = writer.list(root, "tokens");
+  for (const int64_t token : tokens) yyjson_mut_arr_add_int(writer.get(), ids, token);
+  return writer.text();
+}
+
+ChatLog ChatLog::from_json(std::string_view json) {
+  const JsonDocument document(json);
+  const Json root = document.root("the note");
+  ChatLog read;
+  root["messages"].each([&](const Json& each) { read.messages.push_back(read_message(each)); });
+  root["turns"].each([&](const Json& each) { read.turns.push_back(read_turn(each)); });
+  root["tokens"].each([&](const Json& each) { read.tokens.push_back(static_cast<int64_t>(each.integer(INT64_MAX))); });
+  if (!is_whole(read)) throw TokenizerError("the note's messages, turns and tokens are not of one conversation");
+  return read;
+}
+
+}  // namespace hybridge::text

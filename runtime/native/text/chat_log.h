@@ -1,0 +1,37 @@
+// What a conversation is, apart from its model's state: messages, where their tokens begin, and the tokens. It is saved as the note
+// beside a state, as Python's conversations are.
+#ifndef HYBRIDGE_NATIVE_TEXT_CHAT_LOG_H
+#define HYBRIDGE_NATIVE_TEXT_CHAT_LOG_H
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chat_format.h"
+
+namespace hybridge::text {
+
+// A message of the user and its answer. start, answer: the number of tokens before the message, and before its answer. rendered:
+// the conversation's text up to the answer. said: the answer as it was generated, with its reasoning; none before there is one.
+struct Turn {
+  size_t start, answer;
+  std::string rendered;
+  std::optional<std::string> said;
+};
+
+struct ChatLog {
+  std::vector<Message> messages;
+  std::vector<Turn> turns;
+  std::vector<int64_t> tokens;
+
+  std::string to_json() const;
+
+  // Reads a note. Throws TokenizerError for one that is no conversation's.
+  static ChatLog from_json(std::string_view json);
+};
+
+}  // namespace hybridge::text
+
+#endif
