@@ -13,6 +13,7 @@ import os
 import platform
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,10 @@ from filelock import FileLock
 from hybridge.runtime.artifacts.options import ExportOptions
 
 FOLDER = Path(os.environ.get("HYBRIDGE_TEST_STORE", Path.home() / ".cache" / "hybridge-tests"))
-GENERATIONS = 4
-"""Versions of the code whose artifacts are kept; those of the others go."""
-EXPORTING = ("hybridge.export.api", "hybridge.export.api")
-NOT_WRITING = ("hybridge.export.check.validate", "hybridge.export.check")
+KEPT = 24 * 3600.0
+"""Seconds since its last run for which a version's artifacts are kept: runs of several working copies share the folder."""
+EXPORTING = ("hybridge.export.api",)
+NOT_WRITING = ("hybridge.export.check",)
 """Modules that ``EXPORTING`` imports and that decide nothing of what is written, as ``hybridge`` itself, which names things."""
 
 
@@ -117,9 +118,9 @@ def _source(module: str) -> Path:
 def _forget_older(current: str) -> None:
     (FOLDER / current).mkdir(parents=True, exist_ok=True)
     os.utime(FOLDER / current)
-    generations = sorted((path for path in FOLDER.iterdir() if path.is_dir()), key=lambda path: path.stat().st_mtime)
-    for old in generations[:-GENERATIONS]:
-        shutil.rmtree(old, ignore_errors=True)
+    for old in FOLDER.iterdir():
+        if old.is_dir() and time.time() - old.stat().st_mtime > KEPT:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _parts(inputs: Iterable[object]) -> Iterable[bytes]:
