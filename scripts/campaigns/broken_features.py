@@ -43,7 +43,7 @@ FEATURES = (
     Break("Mamba's groups of heads", "cache/recurrences/linear_attention.py",
           "grouped.unsqueeze(2).expand(-1, -1, each, -1, -1).flatten(1, 2) if each > 1",
           "grouped.unsqueeze(1).expand(-1, each, -1, -1, -1).flatten(1, 2) if each > 1",
-          "mamba_families linear_attention families exports"),
+          "linear_attention selective_scan families exports"),
     Break("sliding windows past the window", "cache/operations/ring.py", "(at - self.window + 1).clamp(min=0)",
           "(at - self.window).clamp(min=0)", "sliding_attention families exports"),
     Break("verify leaves the committed length alone", "cache/hybrid_cache.py", "self.staged.fill_(block.length)\n",

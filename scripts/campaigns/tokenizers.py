@@ -29,7 +29,7 @@ PACKAGES: Mapping[str, tuple[str, str]] = {
 
 def texts(count: int, seed: int) -> Iterator[str]:
     """Yield odd texts, random characters, and stretches of this repository, a third each."""
-    from odd_texts import odd_texts
+    from tokenizer_zoo import odd_texts
 
     draw = random.Random(seed)
     prose = "".join((ROOT / name).read_text() for name in ("README.md", "runtime/core/session.py", "docs/architecture.md"))

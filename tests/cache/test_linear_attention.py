@@ -1,10 +1,14 @@
+"""Linear attention with a decay for each head against its definition; and that a wrong decay would be seen."""
+
+from __future__ import annotations
+
 import math
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import tiny_config
+from tiny import tiny_config, tiny_model
 from torch import Tensor
 
 from hybridge.cache import HybridCache
@@ -84,3 +88,11 @@ def test_pieces_are_the_whole() -> None:
 def test_impossible_sizes_are_refused_by_name(model_type: str, overrides: dict[str, object], said: str) -> None:
     with pytest.raises(CheckpointError, match=said):
         HybridCache.from_config(tiny_config(model_type, **overrides), max_seq_len=32)
+
+
+@pytest.mark.parametrize("variant", [0, 1])
+def test_both_configs_have_heads_that_fade(variant: int) -> None:
+    """transformers' slopes fall to nothing in the last layer, where no test would notice a missing decay."""
+    layers = tiny_model(tiny_config("minimax", variant)).get_decoder().layers
+    slopes = [layer.self_attn.slope_rate.max().item() for layer in layers if hasattr(layer.self_attn, "slope_rate")]
+    assert max(slopes) > 0.05

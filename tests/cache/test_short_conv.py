@@ -1,16 +1,30 @@
+"""Short convolutions, delays and dynamic convolutions against their definitions, by blocks, commits and in models."""
+
+from __future__ import annotations
+
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import tiny_config
+from tiny import tiny_config, tiny_model
 from torch import Tensor
+from transformers.models.inkling2.modeling_inkling2 import Inkling2DynamicShortConvolution
 
 from hybridge.cache import HybridCache
 from hybridge.cache.block import Block, CacheSizes
 from hybridge.cache.errors import CheckpointError
-from hybridge.cache.layers.short_conv import ShortConvLayer
+from hybridge.cache.layers.short_conv import DelayLayer, ShortConvLayer, delay_naive
 from hybridge.cache.operations.kernels import CoreKernels
-from hybridge.cache.recurrences.short_conv import ShortConvolution, short_conv_naive, window_after
+from hybridge.cache.recurrences.short_conv import (
+    ShortConvolution,
+    dynamic_conv,
+    dynamic_conv_naive,
+    short_conv_naive,
+    window_after,
+)
+from hybridge.export.write.methods import State, build_methods
 
 CHANNELS = 5
 
@@ -83,3 +97,101 @@ def test_the_conv_window_holds_the_last_accepted_inputs(width: int, tokens: int,
     window = torch.arange(width + tokens).float()[None, :, None].expand(1, -1, 2)
     kept = window_after(window, torch.tensor([count]), width)
     assert kept[0, :, 0].tolist() == list(range(count, count + width))
+
+
+def delay_layer() -> DelayLayer:
+    """A layer in the middle of a text."""
+    made = DelayLayer(CacheSizes(max_seq_len=32, verify_len=7), CoreKernels(), channels=5)
+    made.recurrent_state.copy_(torch.randn(1, 5))
+    return made
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 7])
+def test_a_block_and_a_commit_are_the_naive_delay(count: int) -> None:
+    torch.manual_seed(count)
+    extended, verified, x = delay_layer(), delay_layer(), torch.randn(1, 7, 5)
+    verified.load_state_dict(extended.state_dict())
+    last = extended.recurrent_state.clone()
+    out, kept = delay_naive(x, last)[0], delay_naive(x[:, :count], last)[1] if count else last
+    assert torch.equal(extended.mix(x, block=block(7, count)), out)
+    assert torch.equal(extended.recurrent_state, kept)
+    assert torch.equal(verified.mix(x, block=block(7, 7, tentative=True)), out)
+    assert torch.equal(verified.recurrent_state, last)
+    verified.commit(torch.tensor([count]))
+    assert torch.equal(verified.recurrent_state, kept)
+
+
+def test_a_delay_does_not_look_at_inputs_of_a_refused_block() -> None:
+    delay = delay_layer()
+    before = delay.recurrent_state.clone()
+    delay.mix(torch.full((1, 4, 5), float("nan")), block=block(4, 0))
+    assert torch.equal(delay.recurrent_state, before)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"attention_bias": True}, "attention_bias = true, which hybridge does not support for .zaya., expected false"),
+        ({"cca_time0": 1, "cca_time1": 1}, "kernel of 1, expected 2 or more"),
+        ({"num_key_value_heads": 1, "head_dim": 15}, "1 heads of 15, expected an even number"),
+    ],
+)
+def test_zaya_refuses_what_it_has_no_state_for(option: dict[str, int], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        HybridCache.from_config(tiny_config("zaya", **option), max_seq_len=32)
+
+
+HEADS, WIDE, HIDDEN = 3, 15, 7
+
+
+def taps(kernel: int, tokens: int) -> tuple[Tensor, Tensor]:
+    """static [K, C] and dynamic [B, T, H, K]."""
+    torch.manual_seed(tokens)
+    return torch.randn(kernel, WIDE), torch.randn(2, tokens, HEADS, kernel)
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 5, 17])
+@pytest.mark.parametrize("kernel", [2, 3, 7])
+def test_the_static_form_is_the_naive_one(kernel: int, tokens: int) -> None:
+    static, dynamic = taps(kernel, tokens)
+    window = torch.randn(2, kernel - 1 + tokens, WIDE)
+    fast, naive = (form(window, static, dynamic) for form in (dynamic_conv, dynamic_conv_naive))
+    torch.testing.assert_close(fast, naive, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+@given(tokens=st.integers(1, 9), count=st.integers(0, 9))
+@settings(max_examples=18, deadline=None)
+def test_a_second_block_sees_the_accepted_inputs_of_the_first(tokens: int, count: int) -> None:
+    count, kernel = min(count, tokens), 4
+    conv = ShortConvLayer(CacheSizes(max_seq_len=32, batch_size=2), CoreKernels(), channels=WIDE, conv_kernel=kernel)
+    static, dynamic = taps(kernel, tokens)
+    x, more = torch.randn(2, tokens, WIDE), torch.randn(2, 1, WIDE)
+    whole = torch.cat([torch.zeros(2, kernel - 1, WIDE), x[:, :count], more], dim=1)
+    conv.extend_window(x, Block(start=torch.tensor([0]), count=torch.tensor([count]), length=tokens))
+    window = conv.extend_window(more, Block(start=torch.tensor([count]), count=torch.tensor([1]), length=1))
+    out = dynamic_conv(window, static, dynamic[:, :1])
+    torch.testing.assert_close(out, dynamic_conv_naive(whole[:, -kernel:], static, dynamic[:, :1]), rtol=1e-5, atol=1e-5)
+
+
+def test_it_is_the_dynamic_convolution_of_transformers() -> None:
+    kernel, tokens = 4, 9
+    reference = Inkling2DynamicShortConvolution(WIDE, HIDDEN, HEADS, kernel, layer_idx=0, conv_idx=0)
+    torch.nn.init.normal_(reference.static_weight)
+    x, maker = torch.randn(2, tokens, WIDE), torch.randn(2, tokens, HIDDEN)
+    dynamic = reference.weight_proj(maker).unflatten(-1, (HEADS, kernel))
+    window = torch.nn.functional.pad(x, (0, 0, kernel - 1, 0))
+    mixed = dynamic_conv_naive(window, reference.static_weight, dynamic)
+    torch.testing.assert_close((mixed + x) / 9**0.5, reference(x, maker), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("hidden_act", ["silu", "gelu_pytorch_tanh"])
+@pytest.mark.parametrize("model_type", ["qwen3_5_text", "qwen3_next"])
+@torch.no_grad()
+def test_the_conv_has_the_activation_of_the_config(model_type: str, hidden_act: str) -> None:
+    oracle = tiny_model(tiny_config(model_type, num_hidden_layers=2, hidden_act=hidden_act))
+    cache = HybridCache.from_config(oracle.config, max_seq_len=32, prefill_chunk=9, verify_len=3)
+    prefill, _ = build_methods(State(copy.deepcopy(oracle), cache))["prefill"]
+    text = torch.arange(9)[None]
+    got = prefill(text, torch.tensor([9]))[0, 0]
+    torch.testing.assert_close(got, oracle(text, use_cache=False).logits[0, -1], rtol=1e-4, atol=1e-5)

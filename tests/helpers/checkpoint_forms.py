@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from tiny import save_checkpoint, tiny_config
 from transformers import PreTrainedModel
 
 from hybridge.cache.errors import CheckpointError, HybridgeError
-from hybridge.export.source.checkpoint import load_checkpoint
+from hybridge.export.source.checkpoint import CheckpointSource, load_checkpoint
 
 
 def lfs_pointer(path: Path) -> None:
@@ -83,12 +84,17 @@ def without_permission(path: Path) -> Iterator[None]:
         path.chmod(before)
 
 
-def refusal(named: str | Path, kind: type[HybridgeError] = CheckpointError) -> str:
+def refusal(named: str | Path | CheckpointSource, kind: type[HybridgeError] = CheckpointError) -> str:
     """What is said when the checkpoint is loaded; it must be of this very kind of error."""
     with pytest.raises(kind) as error:
         load_checkpoint(named)
     assert error.type is kind
     return str(error.value)
+
+
+def edit_json(path: Path, **fields: Any) -> None:
+    """Change fields of a JSON object in a file."""
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 def assert_same_weights(model: PreTrainedModel, folder: Path) -> None:

@@ -78,26 +78,13 @@ def flat(config: dict[str, Any]) -> dict[str, Any]:
 def random_tensors(config: dict[str, Any], seed: int = 0) -> dict[str, Tensor]:
     """Every tensor of a checkpoint with that config, by its name there."""
     c, generator = flat(config), torch.Generator().manual_seed(seed)
-    H, wide, D, V = c["hidden_size"], c["intermediate_size"], c["head_dim"], c["vocab_size"]
-    queries, keys = c["num_attention_heads"] * D, c["num_key_value_heads"] * D
+    H, D, V = c["hidden_size"], c["head_dim"], c["vocab_size"]
     shapes: dict[str, tuple[int, ...]] = {"fc.weight": (H, H * len(c["target_layer_ids"])), "hidden_norm.weight": (H,)}
     shapes["norm.weight"] = (H,)
     for layer in range(c["num_hidden_layers"]):
         at = f"layers.{layer}."
-        for name, shape in {
-            "input_layernorm.weight": (H,),
-            "post_attention_layernorm.weight": (H,),
-            "self_attn.q_proj.weight": (queries, H),
-            "self_attn.k_proj.weight": (keys, H),
-            "self_attn.v_proj.weight": (keys, H),
-            "self_attn.o_proj.weight": (H, queries),
-            "self_attn.q_norm.weight": (D,),
-            "self_attn.k_norm.weight": (D,),
-            "mlp.gate_proj.weight": (wide, H),
-            "mlp.up_proj.weight": (wide, H),
-            "mlp.down_proj.weight": (H, wide),
-        }.items():
-            shapes[at + name] = shape
+        shapes |= layer_shapes(c, at, H)
+        shapes[f"{at}self_attn.q_norm.weight"] = shapes[f"{at}self_attn.k_norm.weight"] = (D,)
         if "conv_kernel_size" in c:
             K = c["conv_kernel_size"]
             for conv in ("attention_conv", "mlp_conv"):
@@ -112,6 +99,23 @@ def random_tensors(config: dict[str, Any], seed: int = 0) -> dict[str, Tensor]:
         if c["enable_confidence_head"]:
             width = H + (c["markov_rank"] if c["confidence_head_with_markov"] else 0)
             shapes["confidence_head.proj.weight"], shapes["confidence_head.proj.bias"] = (1, width), (1,)
+    return random_weights(shapes, generator)
+
+
+def layer_shapes(c: dict[str, Any], at: str, read: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a layer's weights by name; read: the numbers that its queries, keys and values are made of."""
+    H, wide, D = c["hidden_size"], c["intermediate_size"], c["head_dim"]
+    queries, keys = c["num_attention_heads"] * D, c["num_key_value_heads"] * D
+    return {
+        f"{at}input_layernorm.weight": (H,), f"{at}post_attention_layernorm.weight": (H,),
+        f"{at}self_attn.q_proj.weight": (queries, read), f"{at}self_attn.k_proj.weight": (keys, read),
+        f"{at}self_attn.v_proj.weight": (keys, read), f"{at}self_attn.o_proj.weight": (H, queries),
+        f"{at}mlp.gate_proj.weight": (wide, H), f"{at}mlp.up_proj.weight": (wide, H), f"{at}mlp.down_proj.weight": (H, wide),
+    }  # fmt: skip
+
+
+def random_weights(shapes: dict[str, tuple[int, ...]], generator: torch.Generator) -> dict[str, Tensor]:
+    """Return norms around 1, and matrices large enough to show mistakes."""
     found = {}
     for name, shape in shapes.items():
         values = torch.randn(shape, generator=generator)
@@ -125,6 +129,16 @@ def save_drafter(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor
     (folder / "config.json").write_text(json.dumps(config))
     save_file({name: each.contiguous() for name, each in tensors.items()}, folder / "model.safetensors")
     return folder
+
+
+def turn(x: Tensor, positions: Tensor, theta: float, neighbours: bool = False) -> Tensor:
+    """x [T, heads, D] as complex numbers, of neighbours or of the halves, times e^(i angle)."""
+    D = x.shape[-1]
+    angles = positions[:, None] * theta ** (-torch.arange(0, D, 2) / D)
+    real, imaginary = (x[..., ::2], x[..., 1::2]) if neighbours else x.chunk(2, -1)
+    numbers = torch.complex(real.contiguous(), imaginary.contiguous())
+    parts = torch.view_as_real(numbers * torch.polar(torch.ones_like(angles), angles)[:, None])
+    return parts.flatten(-2) if neighbours else torch.cat([parts[..., 0], parts[..., 1]], -1)
 
 
 @dataclass
@@ -214,8 +228,9 @@ class Twin:
             return (x @ w[f"{at}{name}.weight"].T).unflatten(-1, (-1, c["head_dim"]))
 
         both = torch.cat([context, h])
-        q = self.turn(self.norm(f"{at}q_norm", project(h, "q_proj")), positions[n:])
-        k = self.turn(self.norm(f"{at}k_norm", project(both, "k_proj")), positions).repeat_interleave(repeats, 1)
+        rope = c["rope_parameters"]["rope_theta"], not c.get("rope_is_neox_style", True)
+        q = turn(self.norm(f"{at}q_norm", project(h, "q_proj")), positions[n:], *rope)
+        k = turn(self.norm(f"{at}k_norm", project(both, "k_proj")), positions, *rope).repeat_interleave(repeats, 1)
         v = project(both, "v_proj").repeat_interleave(repeats, 1)
         assert k.shape[1] == G * repeats
         distance = positions[n:, None] - positions
@@ -227,15 +242,6 @@ class Twin:
         scores = torch.einsum("qhd,khd->hqk", q, k) * c["head_dim"] ** -0.5
         out = torch.einsum("hqk,khd->qhd", scores.masked_fill(~seen, -math.inf).softmax(-1), v)
         return out.flatten(1) @ w[f"{at}o_proj.weight"].T
-
-    def turn(self, x: Tensor, positions: Tensor) -> Tensor:
-        """x [T, heads, D] as complex numbers, of neighbours or of the halves, times e^(i angle)."""
-        D, neighbours = x.shape[-1], not self.c.get("rope_is_neox_style", True)
-        angles = positions[:, None] * self.c["rope_parameters"]["rope_theta"] ** (-torch.arange(0, D, 2) / D)
-        real, imaginary = (x[..., ::2], x[..., 1::2]) if neighbours else x.chunk(2, -1)
-        numbers = torch.complex(real.contiguous(), imaginary.contiguous())
-        parts = torch.view_as_real(numbers * torch.polar(torch.ones_like(angles), angles)[:, None])
-        return parts.flatten(-2) if neighbours else torch.cat([parts[..., 0], parts[..., 1]], -1)
 
     def norm(self, name: str, x: Tensor) -> Tensor:
         return F.rms_norm(x, x.shape[-1:], self.tensors[f"{name}.weight"], self.c["rms_norm_eps"])
@@ -275,30 +281,17 @@ def eagle_config(target: Any, draft_vocab: int, **changes: Any) -> dict[str, Any
 def eagle_tensors(config: dict[str, Any], taps: int, own_embedding: bool = False, seed: int = 0) -> dict[str, Tensor]:
     """Every tensor of a checkpoint with that config, by its name there."""
     generator = torch.Generator().manual_seed(seed)
-    H, wide, D, V = (config[name] for name in ("hidden_size", "intermediate_size", "head_dim", "vocab_size"))
-    queries, keys, few = config["num_attention_heads"] * D, config["num_key_value_heads"] * D, config["draft_vocab_size"]
-    at = "midlayer."
+    H, V, few = config["hidden_size"], config["vocab_size"], config["draft_vocab_size"]
     shapes: dict[str, tuple[int, ...]] = {
         "fc.weight": (H, taps * config.get("target_hidden_size", H)),
         "norm.weight": (H,),
         "lm_head.weight": (few, H),
-        f"{at}input_layernorm.weight": (H,),
-        f"{at}hidden_norm.weight": (H,),
-        f"{at}post_attention_layernorm.weight": (H,),
-        f"{at}self_attn.q_proj.weight": (queries, 2 * H),
-        f"{at}self_attn.k_proj.weight": (keys, 2 * H),
-        f"{at}self_attn.v_proj.weight": (keys, 2 * H),
-        f"{at}self_attn.o_proj.weight": (H, queries),
-        f"{at}mlp.gate_proj.weight": (wide, H),
-        f"{at}mlp.up_proj.weight": (wide, H),
-        f"{at}mlp.down_proj.weight": (H, wide),
+        "midlayer.hidden_norm.weight": (H,),
+        **layer_shapes(config, "midlayer.", 2 * H),
     }
     if own_embedding:
         shapes["embed_tokens.weight"] = (V, H)
-    found = {}
-    for name, shape in shapes.items():
-        values = torch.randn(shape, generator=generator)
-        found[name] = 1 + 0.1 * values if len(shape) == 1 else values * 1.5 / math.sqrt(shape[-1])
+    found = random_weights(shapes, generator)
     if few < V:
         ids = torch.randperm(V, generator=generator)[:few].sort().values
         found["d2t"], found["t2d"] = ids - torch.arange(few), torch.zeros(V, dtype=torch.bool).index_fill(0, ids, True)
@@ -335,12 +328,11 @@ class EagleTwin:
         normed = self.norm(f"{at}hidden_norm", h)
         both = torch.cat([self.norm(f"{at}input_layernorm", embedded), normed], -1)
         repeats, positions = c["num_attention_heads"] // c["num_key_value_heads"], torch.arange(T)
-        turner = Twin({**c, "rope_parameters": {"rope_theta": c["rope_theta"]}}, {}, h, h)
 
         def project(name: str) -> Tensor:
             return (both @ w[f"{at}self_attn.{name}.weight"].T).unflatten(-1, (-1, c["head_dim"]))
 
-        q, k = turner.turn(project("q_proj"), positions), turner.turn(project("k_proj"), positions)
+        q, k = (turn(project(name), positions, c["rope_theta"]) for name in ("q_proj", "k_proj"))
         k, v = k.repeat_interleave(repeats, 1), project("v_proj").repeat_interleave(repeats, 1)
         out = F.scaled_dot_product_attention(*(x.transpose(0, 1)[None] for x in (q, k, v)), is_causal=True)[0].transpose(0, 1)
         h = (normed if c.get("norm_before_residual") else h) + out.flatten(1) @ w[f"{at}self_attn.o_proj.weight"].T

@@ -52,3 +52,34 @@ def _lowered(method: Calls, inputs: tuple[Tensor, ...]) -> bytes:
     starts_as_given = InitializedMutableBufferPass(method.names)
     config = ExecutorchBackendConfig(emit_mutable_buffer_names=True, passes=[starts_as_given] if method.names else [])
     return bytes(edge.to_executorch(config).buffer)
+
+
+class Twins:
+    """``function`` over tensors like ``inputs`` and ``state`` by name, which it may write to."""
+
+    def __init__(self, function: Callable[..., Any], inputs: Sequence[Tensor], **state: Tensor) -> None:
+        self.function = function
+        self.state = {name: tensor.clone() for name, tensor in state.items()}
+        self.program = KernelProgram(self._run, inputs, **state)
+
+    def _run(self, *inputs: Tensor, **state: Tensor) -> list[Tensor]:
+        return [self.function(*inputs, **state), *(tensor.clone() for tensor in state.values())]
+
+    def __call__(self, *inputs: Tensor) -> list[Tensor]:
+        """The program's output and state, after checking that both are the reference's."""
+        want = self._run(*inputs, **self.state)
+        got = self.program(*inputs)
+        for mine, reference in zip(got, want, strict=True):
+            close(mine, reference)
+        return got
+
+
+def close(got: Tensor, want: Tensor) -> None:
+    """To some rounding errors of the largest number; NaN where there is NaN."""
+    largest = float(want.nan_to_num().abs().max()) if want.numel() else 0.0
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=2e-6 * max(1.0, largest), equal_nan=True)
+
+
+def one(number: int) -> Tensor:
+    """int64 [1]."""
+    return torch.tensor([number])

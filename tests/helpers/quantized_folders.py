@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from checkpoint_forms import edit_json
 from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 from safetensors.torch import load_file, save_file
 from tiny import save_checkpoint, save_tokenizer, tiny_config
@@ -54,7 +55,7 @@ def save_quantized(folder: Path, form: str, layers: int = 2) -> dict[str, Tensor
             stored[name] = weight.bfloat16()
             numbers[name] = weight.bfloat16().float()
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
-    add_to_config(folder, quantization_config=public.config)
+    edit_json(folder / "config.json", quantization_config=public.config)
     return numbers
 
 
@@ -66,13 +67,8 @@ def save_torchao(folder: Path) -> dict[str, Tensor]:
     numbers = {name: getattr(each, "dequantize", lambda each=each: each)() for name, each in model.state_dict().items()}
     stored, metadata = flatten_tensor_state_dict({name: each.detach() for name, each in model.state_dict().items()})
     save_file(stored, folder / "model.safetensors", metadata={**metadata, "format": "pt"})
-    add_to_config(folder, quantization_config={"quant_method": "torchao", "quant_type": {"default": {}}})
+    edit_json(folder / "config.json", quantization_config={"quant_method": "torchao", "quant_type": {"default": {}}})
     return numbers
-
-
-def add_to_config(folder: Path, **fields: Any) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 def whole(weight: Tensor, low: int, high: int, group: int, dtype: torch.dtype = torch.float16) -> tuple[Tensor, Tensor]:
@@ -250,7 +246,7 @@ def save_mxfp4(folder: Path) -> dict[str, Tensor]:
             stored[name] = weight
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
-    add_to_config(folder, quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": kept})
+    edit_json(folder / "config.json", quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": kept})
     return numbers
 
 

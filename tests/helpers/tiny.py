@@ -14,6 +14,7 @@ from zoo import VARIANTS
 from zoo.untried import UNTRIED
 
 from hybridge.export.lower.rewrite import drop_idle_nodes, fold_constants
+from hybridge.export.source.checkpoint import CheckpointSource, LoadedModel
 
 
 def tiny_config(model_type: str, variant: int = 0, **overrides: Any) -> PreTrainedConfig:
@@ -76,3 +77,8 @@ def save_tokenizer(folder: Path) -> None:
     tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges=[], unk_token="<unknown>"))
     tokenizer.decoder = decoders.Fuse()
     tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def loaded_model(folder: Path, model: PreTrainedModel) -> LoadedModel:
+    """Return ``model`` as if it had been loaded from ``folder``."""
+    return LoadedModel(source=CheckpointSource(path=folder, folder=folder, config=model.config), model=model)

@@ -40,7 +40,7 @@ class Tokenizers:
 
     def make(self, seed: int, index: int) -> Input:
         """A text of odd pieces or of bytes that are none, for a file as it is or changed."""
-        from odd_texts import odd_texts
+        from tokenizer_zoo import odd_texts
 
         rng = random.Random(f"{self.name} {seed} {index}")
         name, file = rng.choice(files())

@@ -12,9 +12,8 @@ import safetensors.torch
 import torch
 from assistant_reference import CLUSTERS, AssistantReference, assistant_config
 from drafter_programs import compare_blocks, distributions
-from loaded_model import loaded_model
 from store import exported
-from tiny import lively, save_lively_checkpoint, tiny_config, tiny_model
+from tiny import lively, loaded_model, save_lively_checkpoint, tiny_config, tiny_model
 from transformers import Gemma4Config
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError

@@ -15,9 +15,8 @@ import pytest
 import torch
 from drafter_programs import definition_of, hidden_states
 from drafter_twins import Twin, dflash_config, random_tensors, save_drafter
-from loaded_model import loaded_model
 from states import Arrays
-from tiny import lively, tiny_config, tiny_model
+from tiny import lively, loaded_model, tiny_config, tiny_model
 
 from hybridge.export.check.oracle import LoadedDrafter, eager_session
 from hybridge.export.drafters.plan import plan_drafter

@@ -11,10 +11,9 @@ import pytest
 import torch
 from drafter_programs import compare_blocks, definition_of, distributions, hidden_states
 from drafter_twins import Twin, dflash2_config, dflash_config, dspark_config, random_tensors, save_drafter
-from loaded_model import loaded_model
 from numpy.typing import NDArray
 from states import around_a_restore
-from tiny import lively, tiny_config, tiny_model
+from tiny import lively, loaded_model, tiny_config, tiny_model
 from torch import Tensor
 
 from hybridge.export.check.oracle import EagerProgram, LoadedDrafter, eager_session

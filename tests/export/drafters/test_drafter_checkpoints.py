@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import torch
 from drafter_twins import Twin, dflash2_config, dflash_config, dspark_config, random_tensors, save_drafter
-from loaded_model import loaded_model
-from tiny import lively, tiny_config, tiny_model
+from tiny import lively, loaded_model, tiny_config, tiny_model
 from transformers import MuseGlimmerAssistantConfig, MuseGlimmerAssistantModel
 from transformers.cache_utils import DFlashCache
 

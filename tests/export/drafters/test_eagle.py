@@ -7,9 +7,8 @@ import pytest
 import torch
 from drafter_programs import compare_blocks, definition_of, distributions
 from drafter_twins import EagleTwin, eagle_config, eagle_tensors, save_drafter
-from loaded_model import loaded_model
 from store import exported
-from tiny import lively, tiny_config, tiny_model
+from tiny import lively, loaded_model, tiny_config, tiny_model
 
 from hybridge.cache.errors import CheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.check.oracle import LoadedDrafter, eager_session

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from blocks import packed_blocks
+from packed_weights import packed_blocks
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import peft
 import pytest
 import torch
+from checkpoint_forms import edit_json, refusal
 from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 from tiny import save_checkpoint, tiny_config
@@ -78,7 +78,7 @@ def test_names_of_a_whole_model_are_those_of_its_text_model(base: Path, tmp_path
     path = tmp_path / "adapter_model.safetensors"
     renamed = {name.replace("model.layers", "model.language_model.layers"): each for name, each in load_file(path).items()}
     save_file(renamed, path)
-    change(tmp_path, target_modules=r".*language_model.*\.(q_proj|v_proj|down_proj)")
+    edit_json(tmp_path / "adapter_config.json", target_modules=r".*language_model.*\.(q_proj|v_proj|down_proj)")
     got = load_checkpoint(resolve_checkpoint(base, (tmp_path,))).model.state_dict()
     torch.testing.assert_close(got["model.layers.1.mlp.down_proj.weight"], want["model.layers.1.mlp.down_proj.weight"])
 
@@ -86,24 +86,16 @@ def test_names_of_a_whole_model_are_those_of_its_text_model(base: Path, tmp_path
 # Bad input
 
 
-def change(folder: Path, **fields: Any) -> None:
-    path = folder / "adapter_config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
-
-
-def refusal(base: Path, folder: Path, kind: type[HybridgeError] = CheckpointError) -> str:
-    with pytest.raises(kind) as refused:
-        load_checkpoint(resolve_checkpoint(base, (folder,)))
-    assert refused.type is kind
-    return str(refused.value)
+def said_of(base: Path, folder: Path, kind: type[HybridgeError] = CheckpointError) -> str:
+    return refusal(resolve_checkpoint(base, (folder,)), kind)
 
 
 def test_an_adapter_of_another_model_is_refused_by_name(base: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     save_checkpoint(other, tiny_config("lfm2"))
     save_adapter(other, tmp_path / "adapter", target_modules=["in_proj"])
-    change(tmp_path / "adapter", base_model_name_or_path="LiquidAI/LFM2-1.2B")
-    said = refusal(base, tmp_path / "adapter")
+    edit_json(tmp_path / "adapter" / "adapter_config.json", base_model_name_or_path="LiquidAI/LFM2-1.2B")
+    said = said_of(base, tmp_path / "adapter")
     assert f"{tmp_path / 'adapter'} is an adapter for LiquidAI/LFM2-1.2B, and cannot be merged into this 'qwen3' model" in said
     assert "it changes model.layers.0.conv.in_proj, which this model does not have" in said
 
@@ -112,23 +104,23 @@ def test_an_adapter_of_a_larger_model_is_refused(base: Path, tmp_path: Path) -> 
     other = tmp_path / "other"
     save_checkpoint(other, tiny_config("qwen3", hidden_size=64, tie_word_embeddings=False))
     save_adapter(other, tmp_path / "adapter", **FORMS["plain"])
-    assert "cannot be merged into this 'qwen3' model" in refusal(base, tmp_path / "adapter")
+    assert "cannot be merged into this 'qwen3' model" in said_of(base, tmp_path / "adapter")
 
 
 def test_another_kind_of_adapter_is_named(base: Path, tmp_path: Path) -> None:
     save_adapter(base, tmp_path, **FORMS["plain"])
-    change(tmp_path, peft_type="IA3")
-    assert "is an adapter of the kind 'IA3'; hybridge merges LORA" in refusal(base, tmp_path, UnsupportedModelError)
+    edit_json(tmp_path / "adapter_config.json", peft_type="IA3")
+    assert "is an adapter of the kind 'IA3'; hybridge merges LORA" in said_of(base, tmp_path, UnsupportedModelError)
 
 
 def test_a_folder_without_an_adapter_is_wrong_usage(base: Path, tmp_path: Path) -> None:
-    assert "has no adapter_config.json, so it is no adapter" in refusal(base, tmp_path, UsageError)
+    assert "has no adapter_config.json, so it is no adapter" in said_of(base, tmp_path, UsageError)
 
 
 def test_pickles_are_not_loaded(base: Path, tmp_path: Path) -> None:
     save_adapter(base, tmp_path, **FORMS["plain"])
     (tmp_path / "adapter_model.safetensors").rename(tmp_path / "adapter_model.bin")
-    assert "has no adapter_model.safetensors (adapter_model.bin is a pickle" in refusal(base, tmp_path)
+    assert "has no adapter_model.safetensors (adapter_model.bin is a pickle" in said_of(base, tmp_path)
 
 
 def test_damaged_weights_are_told(base: Path, tmp_path: Path) -> None:
@@ -138,6 +130,6 @@ def test_damaged_weights_are_told(base: Path, tmp_path: Path) -> None:
     name = next(iter(stored))
     stored[name] = stored[name] * float("nan")
     save_file(stored, path)
-    assert f"{name} in {path} is not finite" in refusal(base, tmp_path)
+    assert f"{name} in {path} is not finite" in said_of(base, tmp_path)
     path.write_bytes(path.read_bytes()[:500])
-    assert "is damaged or only a part of it is there" in refusal(base, tmp_path)
+    assert "is damaged or only a part of it is there" in said_of(base, tmp_path)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from checkpoint_forms import hub_entry
-from every_form import EVERY_FORM, with_template
+import torch
+from checkpoint_forms import hub_entry, save_adapter, save_sharded
+from gguf_files import MODELS, TYPES, random_model, save_gguf
+from public_folders import save_qwen3_5
+from quantized_folders import FORMS, save_mxfp4, save_quantized, save_torchao
 from store import exported
-from tiny import save_checkpoint, tiny_config
+from tiny import save_checkpoint, save_tokenizer, tiny_config
 
 from hybridge.export.api import export_model
 from hybridge.export.check.oracle import load_oracle
@@ -25,6 +31,59 @@ pytestmark = pytest.mark.slow
 OPTIONS = ExportOptions(max_seq_len=40, prefill_chunk=5, verify_len=3, snapshot_slots=0, quantize="4w", group_size=8)
 
 
+TEMPLATE = "{% for message in messages %}{{ message.content }}{% endfor %}<end>"
+TOKENS = 262
+"""Enough for all bytes, and for what a file of llama.cpp's has beside them."""
+Save = Callable[[Path], CheckpointSource]
+"""Writes into a folder and returns what to export."""
+
+
+def saved_by(save: Callable[..., object], *arguments: Any, **options: Any) -> Save:
+    """Return what writes a checkpoint with this function, then a tokenizer and a chat template."""
+
+    def write(folder: Path) -> CheckpointSource:
+        save(folder, *arguments, **options)
+        return with_template(folder)
+
+    return write
+
+
+def gguf_file(folder: Path, architecture: str, kind: TYPES) -> CheckpointSource:
+    save_gguf(folder / "model.gguf", architecture, random_model(architecture, vocab_size=TOKENS), kind)
+    return resolve_checkpoint(folder / "model.gguf")
+
+
+def with_adapter(folder: Path) -> CheckpointSource:
+    layers = ["linear_attention", "full_attention"]
+    save_checkpoint(folder, tiny_config("qwen3_5_text", layer_types=layers, num_hidden_layers=len(layers)))
+    save_adapter(folder / "adapter")
+    return resolve_checkpoint(with_template(folder).path, (folder / "adapter",))
+
+
+def multimodal(folder: Path) -> CheckpointSource:
+    save_qwen3_5(folder)
+    return resolve_checkpoint(folder)
+
+
+def with_template(folder: Path) -> CheckpointSource:
+    save_tokenizer(folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return resolve_checkpoint(folder)
+
+
+EVERY_FORM: dict[str, Save] = {
+    "float16": saved_by(save_checkpoint, tiny_config("qwen3"), torch.float16),
+    "bfloat16": saved_by(save_checkpoint, tiny_config("qwen3"), torch.bfloat16),
+    "shards": saved_by(save_sharded, index=True),
+    "shards without an index": saved_by(save_sharded, index=False),
+    **{form: saved_by(save_quantized, form, layers=1) for form in FORMS},
+    "mxfp4": saved_by(save_mxfp4),
+    "torchao": saved_by(save_torchao),
+    **{f"gguf {name}": partial(gguf_file, architecture=name, kind=TYPES.Q4_0) for name in MODELS},
+    "gguf in 8 bits": partial(gguf_file, architecture="lfm2", kind=TYPES.Q8_0),
+    "adapter": with_adapter,
+    "multimodal": multimodal,
+}
 FEW = ("bfloat16", "shards", "adapter", "multimodal", "mxfp4", "gguf qwen35")
 """They differ in more than how a number is stored; test_quantized_checkpoints.py and test_gguf.py see how each is read."""
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
+from checkpoint_forms import refusal
 from gguf_files import MODELS, TYPES, dequantized_linears, random_model, save_gguf
 from tiny import save_tokenizer
 from torch import Tensor
 
-from hybridge.cache.errors import CheckpointError, HybridgeError, NotACheckpointError, UnsupportedModelError, UsageError
+from hybridge.cache.errors import NotACheckpointError, UnsupportedModelError, UsageError
 from hybridge.export.api import export_model
 from hybridge.export.check.oracle import uncached
 from hybridge.export.layers import PackedLinear
@@ -117,13 +118,6 @@ def test_a_tokenizer_of_ones_own_is_taken(tmp_path: Path) -> None:
 def file(tmp_path: Path) -> Path:
     save_gguf(tmp_path / "model.gguf", "qwen3", random_model("qwen3"), TYPES.Q4_0)
     return tmp_path / "model.gguf"
-
-
-def refusal(path: Path, kind: type[HybridgeError] = CheckpointError) -> str:
-    with pytest.raises(kind) as refused:
-        load_checkpoint(path)
-    assert refused.type is kind
-    return str(refused.value)
 
 
 def test_an_architecture_that_is_not_read_is_named(tmp_path: Path) -> None:

@@ -12,8 +12,7 @@ import pytest
 import torch
 from command_line import Run
 from gguf import GGML_QUANT_SIZES, quants
-from gguf_blocks import HALVES, random_bytes
-from gguf_files import EXPERTS, MODELS, TYPES, random_model, save_gguf
+from gguf_files import EXPERTS, HALVES, MODELS, TYPES, random_bytes, random_model, save_gguf
 from store import exported
 from tiny import save_checkpoint, tiny_config
 from torch import Tensor, nn

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from quantized_folders import FORMS, add_to_config, save_mxfp4, save_quantized, save_torchao
+from checkpoint_forms import edit_json, refusal
+from quantized_folders import FORMS, save_mxfp4, save_quantized, save_torchao
 from safetensors.torch import load_file, save_file
 from tiny import save_checkpoint, save_tokenizer, tiny_config
 from torch import Tensor
@@ -63,12 +64,6 @@ def test_numbers_of_few_bits_stay_as_they_are(tmp_path: Path, quantize: str, fit
 # Bad input
 
 
-def refusal(folder: Path, kind: type[Exception] = UnsupportedModelError) -> str:
-    with pytest.raises(kind) as refused:
-        load_checkpoint(folder)
-    return str(refused.value)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     save_checkpoint(tmp_path, tiny_config("qwen3"))
@@ -77,8 +72,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_method_that_is_not_read_is_named(folder: Path) -> None:
-    add_to_config(folder, quantization_config={"quant_method": "aqlm", "in_group_size": 8})
-    said = refusal(folder)
+    edit_json(folder / "config.json", quantization_config={"quant_method": "aqlm", "in_group_size": 8})
+    said = refusal(folder, UnsupportedModelError)
     assert f"the weights in {folder} are quantized already, by aqlm, which hybridge does not read" in said
     assert "Take the unquantized checkpoint, in float32, float16 or bfloat16" in said
 
@@ -95,8 +90,8 @@ def test_a_method_that_is_not_read_is_named(folder: Path) -> None:
 )
 def test_a_variant_that_is_not_read_is_named(tmp_path: Path, form: str, changes: dict[str, object], message: str) -> None:
     save_quantized(tmp_path, form)
-    add_to_config(tmp_path, quantization_config={**FORMS[form].config, **changes})
-    said = refusal(tmp_path)
+    edit_json(tmp_path / "config.json", quantization_config={**FORMS[form].config, **changes})
+    said = refusal(tmp_path, UnsupportedModelError)
     assert message in said
     assert "Take the unquantized checkpoint" in said
 
@@ -117,12 +112,12 @@ def test_a_part_that_is_missing_or_misshapen_is_told(tmp_path: Path, form: str) 
 
 def test_an_old_config_of_bitsandbytes_is_known(tmp_path: Path) -> None:
     numbers = save_quantized(tmp_path, "llm.int8")
-    add_to_config(tmp_path, quantization_config={"load_in_8bit": True})
+    edit_json(tmp_path / "config.json", quantization_config={"load_in_8bit": True})
     assert_numbers(tmp_path, numbers)
 
 
 def test_modelopts_own_file_is_read(tmp_path: Path) -> None:
     numbers = save_quantized(tmp_path, "modelopt fp8")
-    add_to_config(tmp_path, quantization_config=None)
+    edit_json(tmp_path / "config.json", quantization_config=None)
     (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}))
     assert_numbers(tmp_path, numbers)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from gguf_files import random_model, save_gguf
 from llama_cpp_tokens import CUTS, reference
-from odd_texts import odd_texts
 from tiny import save_tokenizer
 from tokenizer_folders import SPECIAL, TEXT, added_token, save_sentencepiece, save_tiktoken, save_vocabulary, write_json
+from tokenizer_zoo import odd_texts
 from tokenizers import ByteLevelBPETokenizer, Tokenizer, processors
 from transformers import AutoTokenizer
 

@@ -1,15 +1,18 @@
 """Real ONNX artifacts of each kind of layer against the uncached model, what onnxruntime-genai makes of one, and refusals."""
 
+from __future__ import annotations
+
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import onnx
+import onnxruntime_genai
 import pytest
 import torch
 from command_line import exit_code
-from genai import greedy
 from store import exported as stored
 from tiny import save_lively_checkpoint, tiny_config
 
@@ -176,3 +179,19 @@ def test_genai_config_is_greedy_and_names_the_states(exported: Path) -> None:
     assert content["model"]["context_length"] == content["search"]["max_length"] == 96
     assert content["search"]["past_present_share_buffer"]
     assert not content["search"]["do_sample"]
+
+
+def greedy(folder: Path, count: int) -> Callable[[list[int]], list[int]]:
+    """From a prompt's tokens to at most ``count`` new ones."""
+    model = onnxruntime_genai.Model(str(folder))
+
+    def generate(prompt: list[int]) -> list[int]:
+        parameters = onnxruntime_genai.GeneratorParams(model)
+        parameters.set_search_options(max_length=len(prompt) + count)
+        generator = onnxruntime_genai.Generator(model, parameters)
+        generator.append_tokens(prompt)
+        while not generator.is_done():
+            generator.generate_next_token()
+        return [int(token) for token in generator.get_sequence(0)][len(prompt) :]
+
+    return generate

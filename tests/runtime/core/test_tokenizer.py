@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from odd_texts import odd_texts
-from tokenizer_zoo import QWEN, SPECIAL, ZOO, bpe, byte_level, split
+from tokenizer_zoo import QWEN, SPECIAL, ZOO, bpe, byte_level, odd_texts, split
 from tokenizers import Tokenizer as Reference
 from tokenizers import decoders, normalizers
 

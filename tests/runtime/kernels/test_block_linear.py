@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from blocks import HALVES, KINDS, block_weight, packed_blocks
 from kernel_program import KernelProgram
+from packed_weights import HALVES, KINDS, block_weight, packed_blocks
 from torch import Tensor
 
 import hybridge.export.operators.linear  # noqa: F401  registers the operator

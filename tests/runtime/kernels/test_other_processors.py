@@ -7,9 +7,8 @@ import subprocess
 
 import pytest
 import torch
-from blocks import HALVES, KINDS, packed_blocks
 from cross_compiled import CrossCompiled, Target, arm, cross_compile, emulator, has_zig, x86
-from packed_weight import packed_weight
+from packed_weights import HALVES, KINDS, packed_blocks, packed_weight
 from torch import Tensor
 
 import hybridge.export.operators.elementwise  # noqa: F401  registers the operator

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 from kernel_program import KernelProgram
-from packed_weight import packed_weight
+from packed_weights import packed_weight
 from tiny import tiny_config, tiny_model
 from zoo import VARIANTS
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from kernel_program import KernelProgram
-from packed_weight import packed_weight
+from packed_weights import packed_weight
 from tiny import tiny_config, tiny_model
 from torch import nn
 

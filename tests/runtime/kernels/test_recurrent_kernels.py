@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from kernel_twins import Twins, close, one
+from kernel_program import Twins, close, one
 from recurrences import CASES, Recurrence, ShortConv
 
 from hybridge.cache.operations.kernels import CoreKernels

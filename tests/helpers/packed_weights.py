@@ -1,4 +1,4 @@
-"""Random weights of every kind that panels hold: those of GGUF files, and our own."""
+"""Random weights in panels: of every kind that GGUF files have, of our own, and rounded to nearest."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hybridge.export.layers import PackedWeight, RoundedWeight
+from hybridge.export.layers import Grid, PackedWeight, RoundedWeight
 from hybridge.export.operators.linear import Factors
+from hybridge.export.quantize.rounding import round_to_nearest
 from hybridge.export.source.gguf.file import IQ4, MXFP4
 
 TABLES = {name: torch.tensor(numbers, dtype=torch.int8) for name, numbers in (("IQ4", IQ4), ("MXFP4", MXFP4))}
@@ -78,3 +79,9 @@ def _factors(kind: Kind, rows: int, groups: int) -> Factors:
 
 def _halves(rows: int, columns: int) -> Tensor:
     return (torch.randn(rows, columns) * 0.1).half()
+
+
+def packed_weight(weight: Tensor, bits: int, group: int) -> PackedWeight:
+    if bits == 32:
+        return PackedWeight.exact(weight)
+    return PackedWeight.of(round_to_nearest("", weight, Grid(bits=bits, group=group)))
