@@ -14,14 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from hypothesis.database import DirectoryBasedExampleDatabase, MultiplexedDatabase, ReadOnlyDatabase
 
 with warnings.catch_warnings():
     # What the pinned libraries say of themselves while they are imported.
     warnings.simplefilter("ignore")
     import hybridge.export.write.pte  # noqa: F401
 
-from checkout import CHECKOUT
 from command_line import Outcome, Run, exit_code, outcome
 from store import exported as stored
 from tiny import save_checkpoint, save_lively_checkpoint, save_tokenizer, tiny_config
@@ -32,14 +30,9 @@ from hybridge.runtime.native_log import LOG_LINE
 
 pytest_plugins = ["selection"]
 
-# Examples that failed once are committed in hypothesis-examples and tried first ever after. Hypothesis forgets an example that
-# passes, so that folder is read only; a new failure is kept in .hypothesis, to be copied there with the repair.
-COMMITTED = DirectoryBasedExampleDatabase(CHECKOUT / "tests" / "hypothesis-examples")
-FOUND_HERE = DirectoryBasedExampleDatabase(CHECKOUT / ".hypothesis" / "examples")
-EXAMPLES = MultiplexedDatabase(FOUND_HERE, ReadOnlyDatabase(COMMITTED))
+# An example that failed once is written beside its test as @example: hypothesis's own store knows a test by its path and text.
 settings.register_profile(
     "hybridge",
-    database=EXAMPLES,
     max_examples=30,
     derandomize=False,
     print_blob=bool(os.environ.get("CI")),
@@ -95,13 +88,13 @@ def artifact(checkpoint: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def own_artifact(checkpoint: Path) -> Path:
-    """The artifact of ``checkpoint`` by our own kernels."""
+def kernels_artifact(checkpoint: Path) -> Path:
+    """The artifact of ``checkpoint`` with ``--kernels hybridge``. Copy it before changing it."""
     return stored(checkpoint, replace(SIZES, kernels="hybridge"))
 
 
 @pytest.fixture(scope="session")
-def exported(checkpoint: Path) -> Path:
+def onnx_artifact(checkpoint: Path) -> Path:
     """The ONNX artifact of ``checkpoint``, with the sizes of ``artifact``."""
     return stored(checkpoint, replace(SIZES, format="onnx", kernels="hybridge"))
 
@@ -116,7 +109,7 @@ def lively_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def onnx_artifact(lively_checkpoint: Path) -> Path:
+def lively_onnx_artifact(lively_checkpoint: Path) -> Path:
     """The ONNX artifact of ``lively_checkpoint``. Copy it before changing it."""
     return stored(lively_checkpoint, replace(SIZES, format="onnx", kernels="hybridge"))
 
@@ -136,6 +129,6 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.fixture
-def copied(artifact: Path, tmp_path: Path) -> Path:
-    """An artifact to be spoilt."""
+def artifact_copy(artifact: Path, tmp_path: Path) -> Path:
+    """A copy of ``artifact``, to be damaged."""
     return Path(shutil.copytree(artifact, tmp_path / "artifact"))

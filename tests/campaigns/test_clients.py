@@ -204,9 +204,9 @@ def answers(client: Client) -> list[list[int]]:
 
 
 @pytest.mark.slow
-def test_the_c_program_gives_the_sessions_tokens(own_artifact: Path) -> None:
+def test_the_c_program_gives_the_sessions_tokens(kernels_artifact: Path) -> None:
     with ExitStack() as stack:
-        assert answers(in_programs.of_c(stack, own_artifact, "lookup")) == sessions(own_artifact)
+        assert answers(in_programs.of_c(stack, kernels_artifact, "lookup")) == sessions(kernels_artifact)
 
 
 @pytest.mark.slow

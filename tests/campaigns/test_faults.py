@@ -68,13 +68,22 @@ def test_a_power_cut_finds_what_is_not_synced(way: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_preloading
-def test_a_save_survives_kills_and_power_cuts(own_artifact: Path, tmp_path: Path) -> None:
-    writer = SaveOver(own_artifact)
+def test_a_save_survives_kills_and_power_cuts(kernels_artifact: Path, tmp_path: Path) -> None:
+    writer = SaveOver(kernels_artifact)
     for campaign in (attacks.kill_writers, attacks.two_writers):
         outcomes, wrong = campaign(writer, tmp_path / "kills", 12, seed=0)
         assert wrong == []
         assert sum(outcomes.values()) - outcomes["finished"] == 12
-    command = [sys.executable, "-m", "campaigns.faults", "--writer", "save", "--write", str(own_artifact), str(own_artifact)]
+    command = [
+        sys.executable,
+        "-m",
+        "campaigns.faults",
+        "--writer",
+        "save",
+        "--write",
+        str(kernels_artifact),
+        str(kernels_artifact),
+    ]
     outcomes, wrong = power.campaign(writer, tmp_path / "power", command)
     assert wrong == []
     assert outcomes["old"] > outcomes["new"] > 0

@@ -26,10 +26,10 @@ EVERY = {"prefill", "decode", "verify", "commit", "snapshot", "restore", "save",
 
 
 @pytest.mark.slow
-def test_a_slice_of_the_soak(own_artifact: Path, checkpoint: Path, tmp_path: Path) -> None:
-    oracle = load_oracle(checkpoint, open_artifact(own_artifact).manifest)
-    model = Model.open(open_artifact(own_artifact))
-    sessions = [Session(model), Session(model), Session.load(own_artifact)]
+def test_a_slice_of_the_soak(kernels_artifact: Path, checkpoint: Path, tmp_path: Path) -> None:
+    oracle = load_oracle(checkpoint, open_artifact(kernels_artifact).manifest)
+    model = Model.open(open_artifact(kernels_artifact))
+    sessions = [Session(model), Session(model), Session.load(kernels_artifact)]
     rounds = [play_round(sessions, oracle, 0, number, tmp_path) for number in range(ROUNDS)]
     assert [each.error for each in rounds] == [""] * ROUNDS
     assert set().union(*(each.operations for each in rounds)) >= EVERY
@@ -54,19 +54,21 @@ class Lossy(Session):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [Inexact, Lossy])
-def test_a_session_that_is_wrong_is_found(own_artifact: Path, checkpoint: Path, tmp_path: Path, kind: type[Session]) -> None:
-    oracle = load_oracle(checkpoint, open_artifact(own_artifact).manifest)
-    sessions = [kind.load(own_artifact) for _ in range(2)]
+def test_a_session_that_is_wrong_is_found(
+    kernels_artifact: Path, checkpoint: Path, tmp_path: Path, kind: type[Session]
+) -> None:
+    oracle = load_oracle(checkpoint, open_artifact(kernels_artifact).manifest)
+    sessions = [kind.load(kernels_artifact) for _ in range(2)]
     errors = [play_round(sessions, oracle, 0, number, tmp_path).error for number in range(ROUNDS)]
     assert any(errors)
     assert all("after:" in each for each in errors if each), "an error shows what led to it"
 
 
 @pytest.mark.slow
-def test_what_a_model_nearby_gives_is_a_tie(own_artifact: Path, checkpoint: Path, tmp_path: Path) -> None:
+def test_what_a_model_nearby_gives_is_a_tie(kernels_artifact: Path, checkpoint: Path, tmp_path: Path) -> None:
     """Of a right kimi_linear 1 round of 67 counted as wrong: two of its experts had the same score."""
-    oracle = load_oracle(checkpoint, open_artifact(own_artifact).manifest)
-    sessions = [Session.load(own_artifact)]
+    oracle = load_oracle(checkpoint, open_artifact(kernels_artifact).manifest)
+    sessions = [Session.load(kernels_artifact)]
 
     def another(tokens: Sequence[int]) -> Tensor:
         return oracle(tokens) * 1.01

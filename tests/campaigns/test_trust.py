@@ -88,9 +88,9 @@ def test_every_campaign_knows_its_arguments(name: str) -> None:
 @pytest.mark.parametrize(
     ("check", "count"), [("loads", 4), ("sessions", 5), ("threads", 3), ("children", 2), ("one_session", 60)]
 )
-def test_a_slice_of_the_processes(check: str, count: int, own_artifact: Path) -> None:
+def test_a_slice_of_the_processes(check: str, count: int, kernels_artifact: Path) -> None:
     """In a process of its own: other tests have started threads, which a fork would lose."""
-    words = [sys.executable, "-m", "campaigns.processes", "--check", check, own_artifact, str(count)]
+    words = [sys.executable, "-m", "campaigns.processes", "--check", check, kernels_artifact, str(count)]
     done = subprocess.run(
         words, capture_output=True, text=True, check=False, timeout=300, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
@@ -99,15 +99,15 @@ def test_a_slice_of_the_processes(check: str, count: int, own_artifact: Path) ->
 
 
 @pytest.mark.slow
-def test_memory_that_is_not_given_back_is_found(own_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_is_not_given_back_is_found(kernels_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = iter(range(1 << 30, 1 << 40, 1 << 25))
     monkeypatch.setattr(checks, "resident", lambda: next(sizes))
     with pytest.raises(checks.Wrong, match="4 loads added"):
-        checks.loads(own_artifact, 4)
+        checks.loads(kernels_artifact, 4)
 
 
 @pytest.mark.slow
-def test_sessions_that_share_a_state_are_found(own_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_that_share_a_state_are_found(kernels_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load, opened = checks.Session.load, list[checks.Session]()
 
     def shared(artifact: Path) -> checks.Session:
@@ -117,11 +117,11 @@ def test_sessions_that_share_a_state_are_found(own_artifact: Path, monkeypatch: 
 
     monkeypatch.setattr(checks.Session, "load", shared)
     with pytest.raises(checks.Wrong, match="gives other logits"):
-        checks.sessions(own_artifact, 3)
+        checks.sessions(kernels_artifact, 3)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the sanitizer's options are those of Linux")
-def test_the_c_interface_has_no_data_races(own_artifact: Path) -> None:
-    fine, said = checks.under_the_thread_sanitizer(own_artifact, 2)
+def test_the_c_interface_has_no_data_races(kernels_artifact: Path) -> None:
+    fine, said = checks.under_the_thread_sanitizer(kernels_artifact, 2)
     assert fine, said

@@ -18,7 +18,7 @@ from tiny import save_checkpoint, tiny_config
 from transformers import PreTrainedModel
 
 from hybridge.cache.errors import CheckpointError, HybridgeError
-from hybridge.export.source.checkpoint import CheckpointSource, load_checkpoint
+from hybridge.export.source.checkpoint import load_checkpoint
 
 
 def lfs_pointer(path: Path) -> None:
@@ -84,7 +84,7 @@ def without_permission(path: Path) -> Iterator[None]:
         path.chmod(before)
 
 
-def refusal(named: str | Path | CheckpointSource, kind: type[HybridgeError] = CheckpointError) -> str:
+def refusal(named: str | Path, kind: type[HybridgeError] = CheckpointError) -> str:
     """What is said when the checkpoint is loaded; it must be of this very kind of error."""
     with pytest.raises(kind) as error:
         load_checkpoint(named)

@@ -14,7 +14,10 @@ from typing import NoReturn
 
 import pytest
 
-SLOW_FIXTURES = {"artifact", "own_artifact", "exported", "exported_qwen", "onnx_artifact", "demo", "built", "kernels"}
+SLOW_FIXTURES = {
+    *("artifact", "kernels_artifact", "onnx_artifact", "lively_onnx_artifact", "qwen_artifact"),
+    *("demo", "distributions", "kernels"),
+}
 """Each is made by an export, a package build or a compiler, in more than a few seconds."""
 EXPORTERS = ["hybridge.export.lower.lower._to_edge", "hybridge.export.write.onnx._translate"]
 

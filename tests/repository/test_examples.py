@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def out() -> str:
+def printed() -> str:
     return str(demo_folder() / "hybridge-demo")
 
 
@@ -33,17 +33,17 @@ def example(name: str) -> dict[str, Any]:
     return runpy.run_path(str(FOLDER / f"{name}.py"))
 
 
-def test_a_drafter_of_ones_own_changes_no_token(out: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert example("own_drafter")["main"](out)
+def test_a_drafter_of_ones_own_changes_no_token(printed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert example("own_drafter")["main"](printed)
     shown = capsys.readouterr().out
     accepted, proposed, _ = (int(word) for word in shown.splitlines()[-2].split() if word.isdecimal())
     assert 0 < accepted <= proposed
 
 
-def test_a_search_finds_texts_with_the_scores_that_the_model_gives_them(out: str) -> None:
+def test_a_search_finds_texts_with_the_scores_that_the_model_gives_them(printed: str) -> None:
     script = example("search")
-    beams = script["main"](out)
-    session, tokenizer = Session.load(out), Tokenizer.from_file(f"{out}/tokenizer.json")
+    beams = script["main"](printed)
+    session, tokenizer = Session.load(printed), Tokenizer.from_file(f"{printed}/tokenizer.json")
     prompt = tokenizer.encode(script["PROMPT"]).ids
     assert len({tuple(beam.tokens) for beam in beams}) == script["BEAMS"]
     assert [beam.score for beam in beams] == sorted((beam.score for beam in beams), reverse=True)
@@ -60,22 +60,24 @@ def test_a_search_finds_texts_with_the_scores_that_the_model_gives_them(out: str
     assert beams[0].score >= float(alone.sum()) - 1e-3, "a wider search finds nothing worse"
 
 
-def test_structured_answers_fit_their_schema(out: str) -> None:
+def test_structured_answers_fit_their_schema(printed: str) -> None:
     script = example("structured")
-    for answer in script["main"](out):
+    for answer in script["main"](printed):
         assert list(answer) == ["name", "color", "sides"]
         assert answer["color"] in ("red", "green", "blue")
         assert 3 <= answer["sides"] <= 12
 
 
-def test_a_batch_of_questions_reads_what_they_share_once(out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_batch_of_questions_reads_what_they_share_once(
+    printed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     questions = [{"question": f"{n} + {n}", "choices": ["int", "zzz"], "answer": 0} for n in range(1, 5)]
     (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, questions)))
     script = example("evaluate_choices")
-    assert script["main"](out, str(tmp_path / "questions.jsonl")) == 1.0
+    assert script["main"](printed, str(tmp_path / "questions.jsonl")) == 1.0
     read, asked = (int(word) for word in capsys.readouterr().out.splitlines()[-1].partition(";")[2].split() if word.isdecimal())
     assert read < asked / 2
-    scorer, fresh = script["Scorer"](out), script["Scorer"](out)
+    scorer, fresh = script["Scorer"](printed), script["Scorer"](printed)
     scorer.score(script["EXAMPLES"] + "1 + 1  # ", "int")
     assert scorer.score(script["EXAMPLES"] + "1 + 2  # ", "int") == fresh.score(script["EXAMPLES"] + "1 + 2  # ", "int")
 

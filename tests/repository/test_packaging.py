@@ -59,7 +59,7 @@ def python(code: str, *arguments: object, **environment: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the source distribution and the wheel that is built from it."""
     folder = tmp_path_factory.mktemp("built")
     output_of(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, CHECKOUT)
@@ -67,8 +67,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(built: Path) -> Path:
-    return next(built.glob("*.whl"))
+def wheel(distributions: Path) -> Path:
+    return next(distributions.glob("*.whl"))
 
 
 @pytest.fixture(scope="module")
@@ -106,14 +106,14 @@ def test_a_wheel_without_compiled_kernels_is_for_every_platform(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_the_installed_kernels_run_without_a_compiler(installed: Path, own_artifact: Path, tmp_path: Path) -> None:
+def test_the_installed_kernels_run_without_a_compiler(installed: Path, kernels_artifact: Path, tmp_path: Path) -> None:
     """On a machine that has none, and has compiled nothing before."""
     without = {"PATH": "", "CXX": "", "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(installed)}
     facts = json.loads(output_of(sys.executable, installed / "bin" / "hybridge", "kernels", "info", "--json", **without))
     assert facts["built"]
     assert facts["compiler"] is None
     assert Path(facts["library"]).is_relative_to(installed)
-    assert python(RUN, own_artifact, **without)
+    assert python(RUN, kernels_artifact, **without)
     assert not list(tmp_path.iterdir())
 
 
@@ -129,10 +129,10 @@ print(json.dumps([generated, sorted(loaded)]))
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_installed_core_runs_on_the_wheels_own_libraries(installed: Path, own_artifact: Path, tmp_path: Path) -> None:
+def test_the_installed_core_runs_on_the_wheels_own_libraries(installed: Path, kernels_artifact: Path, tmp_path: Path) -> None:
     """Without a compiler, ExecuTorch's wheel and PyTorch."""
     without = {"PATH": "", "CXX": "", "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(installed)}
-    tokens, loaded = python(WITHOUT_EXECUTORCH + WITHOUT_EXPORT + GENERATE, own_artifact, **without)
+    tokens, loaded = python(WITHOUT_EXECUTORCH + WITHOUT_EXPORT + GENERATE, kernels_artifact, **without)
     assert len(tokens) == 3
     assert {Path(path).parent for path in loaded} == {installed / "hybridge" / "runtime" / "kernels" / "prebuilt"}
     assert len(loaded) == 6
@@ -142,10 +142,10 @@ def test_the_installed_core_runs_on_the_wheels_own_libraries(installed: Path, ow
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_beside_an_installed_executorch_the_wheels_copies_are_not_loaded(
-    installed: Path, own_artifact: Path, tmp_path: Path
+    installed: Path, kernels_artifact: Path, tmp_path: Path
 ) -> None:
     without = {"PATH": "", "CXX": "", "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": str(installed)}
-    _, loaded = python(GENERATE, own_artifact, **without)
+    _, loaded = python(GENERATE, kernels_artifact, **without)
     places = {Path(path).parent for path in loaded if "libexecutorch" in path}
     assert places == {library_folder().resolve()}
 
@@ -159,28 +159,28 @@ def test_the_wheel_holds_the_embedded_model_and_the_license(wheel: Path) -> None
         assert any(each.endswith(f".dist-info/licenses/{name}") for each in names)
 
 
-def test_the_source_distribution_holds_no_tests_and_every_file_once(built: Path) -> None:
-    with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
+def test_the_source_distribution_holds_no_tests_and_every_file_once(distributions: Path) -> None:
+    with tarfile.open(next(distributions.glob("*.tar.gz"))) as archive:
         names = [name.split("/", 1)[1] for name in archive.getnames()]
     assert len([name for name in names if name.endswith("embedded/model.safetensors")]) == 1
     assert not [name for name in names if name.startswith("tests")]
 
 
 @pytest.fixture(scope="module")
-def imported(installed: Path) -> dict[str, Any]:
+def imported_modules(installed: Path) -> dict[str, Any]:
     return dict(python(IMPORT_ALL, PYTHONPATH=str(installed)))
 
 
 @pytest.mark.thorough
-def test_every_module_imports_from_the_installed_wheel(installed: Path, imported: dict[str, Any]) -> None:
+def test_every_module_imports_from_the_installed_wheel(installed: Path, imported_modules: dict[str, Any]) -> None:
     expected = {name for name in checkout_files() if name.endswith(".py")} - {"hybridge/__init__.py", REGISTRATION}
-    assert {f"{Path(place).relative_to(installed)}" for place in imported["places"].values()} == expected
+    assert {f"{Path(place).relative_to(installed)}" for place in imported_modules["places"].values()} == expected
 
 
 @pytest.mark.slow
-def test_the_installed_demo_finds_its_model(installed: Path, imported: dict[str, Any]) -> None:
-    assert Path(imported["embedded"]) == installed / "hybridge" / "export" / "embedded"
-    assert imported["model"] == "qwen3_5_text"
+def test_the_installed_demo_finds_its_model(installed: Path, imported_modules: dict[str, Any]) -> None:
+    assert Path(imported_modules["embedded"]) == installed / "hybridge" / "export" / "embedded"
+    assert imported_modules["model"] == "qwen3_5_text"
 
 
 @pytest.mark.slow

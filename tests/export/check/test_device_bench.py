@@ -44,34 +44,36 @@ def test_the_row_of_the_table() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_measured_on_this_machine(own_artifact: Path) -> None:
-    answer = CliRunner().invoke(app, ["bench", str(own_artifact), "--device", "--context", "20", "--json"])
+def test_what_is_measured_on_this_machine(kernels_artifact: Path) -> None:
+    answer = CliRunner().invoke(app, ["bench", str(kernels_artifact), "--device", "--context", "20", "--json"])
     assert answer.exit_code == 0, answer.output
     found = json.loads(answer.stdout)
     assert found["instruction_set"] in found["instruction_sets"]
     assert set(found["instruction_sets"]) <= {each.name for each in instruction_sets()}
     assert found["processor"] != ""
     assert min(found[name] for name in ("decode_milliseconds", "verify_milliseconds", "commit_milliseconds", "bandwidth")) > 0
-    weights = open_artifact(own_artifact).manifest.weight_bytes
+    weights = open_artifact(kernels_artifact).manifest.weight_bytes
     assert 0.5 * weights < found["decode_bytes"] < 2 * weights
 
 
 @pytest.mark.slow
-def test_a_table_and_a_row(own_artifact: Path) -> None:
-    shown = CliRunner().invoke(app, ["bench", str(own_artifact), "--device", "--context", "20"], env={"COLUMNS": "200"}).stdout
+def test_a_table_and_a_row(kernels_artifact: Path) -> None:
+    shown = (
+        CliRunner().invoke(app, ["bench", str(kernels_artifact), "--device", "--context", "20"], env={"COLUMNS": "200"}).stdout
+    )
     assert re.search(r"verify of 5 .*commit of 2 .*prefill .*A decode after 20 tokens moves", shown, flags=re.DOTALL)
     assert shown.strip().splitlines()[-1].count("|") == 9
 
 
 @pytest.mark.slow
-def test_a_context_without_room_is_refused(own_artifact: Path) -> None:
+def test_a_context_without_room_is_refused(kernels_artifact: Path) -> None:
     with pytest.raises(UsageError, match="a context of 95 tokens leaves no room in 96; give a smaller --context"):
-        device.measure_device(open_artifact(own_artifact), 95)
+        device.measure_device(open_artifact(kernels_artifact), 95)
 
 
-def test_an_onnx_artifact_is_refused(onnx_artifact: Path) -> None:
+def test_an_onnx_artifact_is_refused(lively_onnx_artifact: Path) -> None:
     with pytest.raises(UsageError, match="is for onnxruntime, which --device is not for"):
-        device.measure_device(open_artifact(onnx_artifact), 1)
+        device.measure_device(open_artifact(lively_onnx_artifact), 1)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +92,6 @@ def test_the_processor_has_a_name(cpuinfo: str, board: str, wanted: str, monkeyp
     assert platforms.processor_name() == wanted
 
 
-def test_two_kinds_of_figures_at_once_are_refused(own_artifact: Path) -> None:
-    answer = CliRunner().invoke(app, ["bench", str(own_artifact), "--device", "--profile"])
+def test_two_kinds_of_figures_at_once_are_refused(kernels_artifact: Path) -> None:
+    answer = CliRunner().invoke(app, ["bench", str(kernels_artifact), "--device", "--profile"])
     assert isinstance(answer.exception, UsageError)

@@ -60,7 +60,7 @@ def test_proposals_are_those_of_transformers(tmp_path: Path, form: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def clustered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def clustered_assistant(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an assistant with clusters, for ``TARGET``."""
     return AssistantReference(assistant_config(TARGET, **CLUSTERS)).save(tmp_path_factory.mktemp("assistant"))
 
@@ -68,8 +68,8 @@ def clustered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 TARGET = tiny_config("gemma4_text", **VOCAB)
 
 
-def test_a_row_behind_the_window_and_a_length_are_all_it_needs(clustered: Path) -> None:
-    plan, options = plan_drafter(TARGET, OPTIONS, clustered)
+def test_a_row_behind_the_window_and_a_length_are_all_it_needs(clustered_assistant: Path) -> None:
+    plan, options = plan_drafter(TARGET, OPTIONS, clustered_assistant)
     with torch.device("meta"):
         own, alone = build_cache(TARGET, options, plan), build_cache(TARGET, replace(OPTIONS, draft_blocks=()))
     before = {name: math.prod(shape) for name, shape in alone.layout()}
@@ -79,8 +79,8 @@ def test_a_row_behind_the_window_and_a_length_are_all_it_needs(clustered: Path) 
     assert {name: numbers for name, numbers in grown.items() if numbers} == {**row, **length}
 
 
-def test_what_is_drawn_is_of_the_best_clusters(clustered: Path) -> None:
-    session, _ = open_session(clustered, TARGET)
+def test_what_is_drawn_is_of_the_best_clusters(clustered_assistant: Path) -> None:
+    session, _ = open_session(clustered_assistant, TARGET)
     session.prefill([4, 5, 6, 7])
     drafted = session.draft(session.hidden, [5, 6, 7, 8], limit=5, draws=DraftNoise([0.1, 0.3, 0.5, 0.7, 0.9], 1.0))
     for token, q in zip(drafted.tokens, distributions(drafted, 1.0, 132), strict=True):
@@ -88,16 +88,16 @@ def test_what_is_drawn_is_of_the_best_clusters(clustered: Path) -> None:
         assert (q > 0).sum() == 3 * 132 // 11
 
 
-def test_an_empty_target_gives_nothing_to_look_at(clustered: Path) -> None:
-    session, _ = open_session(clustered, TARGET)
+def test_an_empty_target_gives_nothing_to_look_at(clustered_assistant: Path) -> None:
+    session, _ = open_session(clustered_assistant, TARGET)
     hidden = np.zeros((1, TARGET.hidden_size), np.float32)
     assert session.draft(hidden, [5]).tokens == []
     session.prefill([1, 2, 3])
     assert len(session.draft(session.hidden, [2, 3, 4], limit=3).tokens) == 3
 
 
-def test_a_drafter_that_is_broken_breaks_nothing(clustered: Path) -> None:
-    session, _ = open_session(clustered, TARGET)
+def test_a_drafter_that_is_broken_breaks_nothing(clustered_assistant: Path) -> None:
+    session, _ = open_session(clustered_assistant, TARGET)
     plain = list(session.generate([5, 6, 7], max_new_tokens=20, eos_ids=()))
     program = session.model.program
     assert isinstance(program, EagerProgram)
@@ -107,20 +107,20 @@ def test_a_drafter_that_is_broken_breaks_nothing(clustered: Path) -> None:
     assert list(drafted) == plain
 
 
-def test_a_multimodal_target_is_its_text_model(clustered: Path) -> None:
-    plan, options = plan_drafter(Gemma4Config(text_config=TARGET), OPTIONS, clustered)
+def test_a_multimodal_target_is_its_text_model(clustered_assistant: Path) -> None:
+    plan, options = plan_drafter(Gemma4Config(text_config=TARGET), OPTIONS, clustered_assistant)
     assert plan is not None
     assert (plan.description.kind, plan.description.taps, options.tap_layers) == ("gemma4_assistant", (4,), (4,))
 
 
-def test_older_configs_name_the_full_layers_heads_apart(clustered: Path, tmp_path: Path) -> None:
+def test_older_configs_name_the_full_layers_heads_apart(clustered_assistant: Path, tmp_path: Path) -> None:
     """As the published ones do."""
-    config = json.loads((clustered / "config.json").read_text())
+    config = json.loads((clustered_assistant / "config.json").read_text())
     wide = config["text_config"].pop("per_layer_config")["2"]
     config["text_config"]["global_head_dim"] = wide["head_dim"]
     del config["text_config"]["num_kv_shared_layers"]
     (tmp_path / "config.json").write_text(json.dumps(config))
-    plans = [plan_drafter(TARGET, OPTIONS, folder)[0] for folder in (clustered, tmp_path)]
+    plans = [plan_drafter(TARGET, OPTIONS, folder)[0] for folder in (clustered_assistant, tmp_path)]
     assert vars(plans[0])["config"] == vars(plans[1])["config"]
 
 
@@ -173,9 +173,9 @@ def text(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_configs_that_make_no_assistant_are_refused(
-    clustered: Path, tmp_path: Path, changes: dict[str, Any], error: type, says: str
+    clustered_assistant: Path, tmp_path: Path, changes: dict[str, Any], error: type, says: str
 ) -> None:
-    spoil(clustered, tmp_path, changes)
+    spoil(clustered_assistant, tmp_path, changes)
     with pytest.raises(error, match=says):
         plan_drafter(TARGET, OPTIONS, tmp_path)
 
@@ -187,14 +187,14 @@ def test_configs_that_make_no_assistant_are_refused(
         (tiny_config("gemma4_text", **VOCAB, layer_types=["full_attention"] * 4), "only those of full_attention"),
     ],
 )
-def test_targets_that_it_cannot_read_are_refused(clustered: Path, target: Any, says: str) -> None:
+def test_targets_that_it_cannot_read_are_refused(clustered_assistant: Path, target: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        plan_drafter(target, OPTIONS, clustered)
+        plan_drafter(target, OPTIONS, clustered_assistant)
 
 
-def test_a_draft_vocabulary_is_for_others(clustered: Path) -> None:
+def test_a_draft_vocabulary_is_for_others(clustered_assistant: Path) -> None:
     with pytest.raises(UsageError, match="assistants have their own"):
-        plan_drafter(TARGET, OPTIONS, clustered, vocabulary=70)
+        plan_drafter(TARGET, OPTIONS, clustered_assistant, vocabulary=70)
 
 
 @pytest.mark.parametrize(
@@ -209,19 +209,19 @@ def test_a_draft_vocabulary_is_for_others(clustered: Path) -> None:
     ],
 )
 def test_weights_that_make_no_assistant_are_refused(
-    clustered: Path, tmp_path: Path, tensors: dict[str, Any], says: str
+    clustered_assistant: Path, tmp_path: Path, tensors: dict[str, Any], says: str
 ) -> None:
-    spoil(clustered, tmp_path, {}, tensors)
+    spoil(clustered_assistant, tmp_path, {}, tensors)
     with pytest.raises(CheckpointError, match=says):
         open_session(tmp_path, TARGET)
 
 
-def test_copies_and_what_has_no_use_are_left_out(clustered: Path, tmp_path: Path) -> None:
+def test_copies_and_what_has_no_use_are_left_out(clustered_assistant: Path, tmp_path: Path) -> None:
     """Layers without keys have no use for their projections, and the head is the embedding."""
     more = {"lm_head.weight": torch.zeros(132, 20), "model.layers.0.self_attn.k_proj.weight": torch.zeros(16, 20)}
-    spoil(clustered, tmp_path, {}, more)
+    spoil(clustered_assistant, tmp_path, {}, more)
     drafted: list[Any] = []
-    for folder in (clustered, tmp_path):
+    for folder in (clustered_assistant, tmp_path):
         session, _ = open_session(folder, TARGET)
         session.prefill([1, 2, 3])
         drafted.append(session.draft(session.hidden, [2, 3, 4]).tokens)

@@ -130,7 +130,7 @@ DRAFTED = ExportOptions(max_seq_len=67, prefill_chunk=17, verify_len=6, snapshot
 @pytest.fixture(
     scope="module", params=["dflash2", *(pytest.param(each, marks=pytest.mark.thorough) for each in KINDS if each != "dflash2")]
 )
-def drafted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def drafter_artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One with the drafter, and hidden states that the drafter does not read."""
     folder, (target, save) = tmp_path_factory.mktemp("drafted"), KINDS[request.param]
     save_lively_checkpoint(folder / "target", target)
@@ -139,8 +139,8 @@ def drafted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture
-def session(drafted: Path) -> Session:
-    return Session.load(drafted)
+def session(drafter_artifact: Path) -> Session:
+    return Session.load(drafter_artifact)
 
 
 def read(session: Session, count: int = 41) -> list[int]:
@@ -222,8 +222,10 @@ def test_the_same_noise_gives_the_same_draws(session: Session) -> None:
 
 
 @pytest.mark.slow
-def test_a_validation_generates_with_the_drafter(drafted: Path) -> None:
-    report = validate_session(drafted, resolve_checkpoint(drafted.with_name("target")), ExportProgress(), programs=1, seed=0)
+def test_a_validation_generates_with_the_drafter(drafter_artifact: Path) -> None:
+    report = validate_session(
+        drafter_artifact, resolve_checkpoint(drafter_artifact.with_name("target")), ExportProgress(), programs=1, seed=0
+    )
     check = report.generation
     assert report.passed
     assert check.drafted_matches == check.drafted_prompts == check.prompts
@@ -267,8 +269,8 @@ def test_multi_token_prediction_of_the_demo() -> None:
 
 
 @pytest.mark.slow
-def test_an_artifact_without_a_drafter_has_none(own_artifact: Path) -> None:
-    session, drafter = Session.load(own_artifact), BlockDrafter(Session.load(demo_folder() / "hybridge-demo"))
+def test_an_artifact_without_a_drafter_has_none(kernels_artifact: Path) -> None:
+    session, drafter = Session.load(kernels_artifact), BlockDrafter(Session.load(demo_folder() / "hybridge-demo"))
     session.prefill([1, 2, 3])
     with pytest.raises(DraftError, match="no drafter of its own"):
         session.draft(np.zeros((1, 4), np.float32), [4])

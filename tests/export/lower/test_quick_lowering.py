@@ -84,31 +84,35 @@ def lowered(patch: Callable[[], AbstractContextManager[None]]) -> tuple[bytes, C
 
 
 @pytest.fixture(scope="module")
-def plain() -> tuple[bytes, Counter[str]]:
+def plain_program() -> tuple[bytes, Counter[str]]:
     return lowered(without_history)  # whose numbers for debuggers come from histories
 
 
 @pytest.fixture(scope="module")
-def quick() -> tuple[bytes, Counter[str]]:
+def quick_program() -> tuple[bytes, Counter[str]]:
     return lowered(quick_lowering)
 
 
 @pytest.mark.slow
-def test_every_byte_stays_as_it_is(plain: tuple[bytes, Any], quick: tuple[bytes, Any]) -> None:
-    assert quick[0] == plain[0]
+def test_every_byte_stays_as_it_is(plain_program: tuple[bytes, Any], quick_program: tuple[bytes, Any]) -> None:
+    assert quick_program[0] == plain_program[0]
 
 
 @pytest.mark.parametrize(
     ("name", "at_most"),
     [("_decompose_exported_program", 0.5), ("call", 0.9), ("_can_merge_partitions", 0.0), ("_tensor_spec_to_evalue", 0.98)],
 )
-def test_calls_are_spared(name: str, at_most: float, plain: tuple[Any, Counter[str]], quick: tuple[Any, Counter[str]]) -> None:
-    assert plain[1][name] > 0, f"{name} is not what is called any more"
-    assert quick[1][name] <= at_most * plain[1][name]
+def test_calls_are_spared(
+    name: str, at_most: float, plain_program: tuple[Any, Counter[str]], quick_program: tuple[Any, Counter[str]]
+) -> None:
+    assert plain_program[1][name] > 0, f"{name} is not what is called any more"
+    assert quick_program[1][name] <= at_most * plain_program[1][name]
 
 
-def test_a_constant_is_stored_as_often_as_before(plain: tuple[Any, Counter[str]], quick: tuple[Any, Counter[str]]) -> None:
-    assert quick[1]["_save_new_const_tensor"] == plain[1]["_save_new_const_tensor"] > 0
+def test_a_constant_is_stored_as_often_as_before(
+    plain_program: tuple[Any, Counter[str]], quick_program: tuple[Any, Counter[str]]
+) -> None:
+    assert quick_program[1]["_save_new_const_tensor"] == plain_program[1]["_save_new_const_tensor"] > 0
 
 
 def test_a_constant_is_not_copied_and_writes_itself(tmp_path: Path) -> None:

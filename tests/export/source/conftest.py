@@ -1,4 +1,4 @@
-"""A checkpoint to be spoilt."""
+"""A checkpoint to be damaged."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import pytest
 
 
 @pytest.fixture
-def folder(checkpoint: Path, tmp_path: Path) -> Path:
+def checkpoint_copy(checkpoint: Path, tmp_path: Path) -> Path:
     """A copy of a good checkpoint."""
     return Path(shutil.copytree(checkpoint, tmp_path / "checkpoint"))

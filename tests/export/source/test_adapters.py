@@ -9,7 +9,7 @@ from typing import Any
 import peft
 import pytest
 import torch
-from checkpoint_forms import edit_json, refusal
+from checkpoint_forms import edit_json
 from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 from tiny import save_checkpoint, tiny_config
@@ -32,7 +32,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def base_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("base")
     save_checkpoint(folder, tiny_config("qwen3", tie_word_embeddings=False))
     return folder
@@ -54,82 +54,85 @@ def save_adapter(base: Path, folder: Path, seed: int = 0, **options: Any) -> dic
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_adapter_is_merged_as_peft_does(base: Path, tmp_path: Path, form: str) -> None:
-    want = save_adapter(base, tmp_path, **FORMS[form])
-    got = load_checkpoint(resolve_checkpoint(base, (tmp_path,))).model.state_dict()
-    before = load_checkpoint(base).model.state_dict()
+def test_an_adapter_is_merged_as_peft_does(base_checkpoint: Path, tmp_path: Path, form: str) -> None:
+    want = save_adapter(base_checkpoint, tmp_path, **FORMS[form])
+    got = load_checkpoint(resolve_checkpoint(base_checkpoint, (tmp_path,))).model.state_dict()
+    before = load_checkpoint(base_checkpoint).model.state_dict()
     assert got.keys() == want.keys()
     for name, weight in want.items():
         torch.testing.assert_close(got[name], weight, rtol=1e-5, atol=1e-6)
     assert any(not got[name].equal(before[name]) for name in want)
 
 
-def test_several_are_merged_one_after_the_other(base: Path, tmp_path: Path) -> None:
-    first = save_adapter(base, tmp_path / "a", 0, **FORMS["plain"])
-    second = save_adapter(base, tmp_path / "b", 1, **FORMS["plain"])
-    before = load_checkpoint(base).model.state_dict()
-    both = load_checkpoint(resolve_checkpoint(base, (tmp_path / "a", tmp_path / "b"))).model.state_dict()
+def test_several_are_merged_one_after_the_other(base_checkpoint: Path, tmp_path: Path) -> None:
+    first = save_adapter(base_checkpoint, tmp_path / "a", 0, **FORMS["plain"])
+    second = save_adapter(base_checkpoint, tmp_path / "b", 1, **FORMS["plain"])
+    before = load_checkpoint(base_checkpoint).model.state_dict()
+    both = load_checkpoint(resolve_checkpoint(base_checkpoint, (tmp_path / "a", tmp_path / "b"))).model.state_dict()
     for name, weight in before.items():
         torch.testing.assert_close(both[name], first[name] + second[name] - weight, rtol=1e-4, atol=1e-5)
 
 
-def test_names_of_a_whole_model_are_those_of_its_text_model(base: Path, tmp_path: Path) -> None:
-    want = save_adapter(base, tmp_path, **FORMS["plain"])
+def test_names_of_a_whole_model_are_those_of_its_text_model(base_checkpoint: Path, tmp_path: Path) -> None:
+    want = save_adapter(base_checkpoint, tmp_path, **FORMS["plain"])
     path = tmp_path / "adapter_model.safetensors"
     renamed = {name.replace("model.layers", "model.language_model.layers"): each for name, each in load_file(path).items()}
     save_file(renamed, path)
     edit_json(tmp_path / "adapter_config.json", target_modules=r".*language_model.*\.(q_proj|v_proj|down_proj)")
-    got = load_checkpoint(resolve_checkpoint(base, (tmp_path,))).model.state_dict()
+    got = load_checkpoint(resolve_checkpoint(base_checkpoint, (tmp_path,))).model.state_dict()
     torch.testing.assert_close(got["model.layers.1.mlp.down_proj.weight"], want["model.layers.1.mlp.down_proj.weight"])
 
 
 # Bad input
 
 
-def said_of(base: Path, folder: Path, kind: type[HybridgeError] = CheckpointError) -> str:
-    return refusal(resolve_checkpoint(base, (folder,)), kind)
+def refusal(base: Path, adapter: Path, kind: type[HybridgeError] = CheckpointError) -> str:
+    with pytest.raises(kind) as refused:
+        load_checkpoint(resolve_checkpoint(base, (adapter,)))
+    assert refused.type is kind
+    return str(refused.value)
 
 
-def test_an_adapter_of_another_model_is_refused_by_name(base: Path, tmp_path: Path) -> None:
+def test_an_adapter_of_another_model_is_refused_by_name(base_checkpoint: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     save_checkpoint(other, tiny_config("lfm2"))
     save_adapter(other, tmp_path / "adapter", target_modules=["in_proj"])
     edit_json(tmp_path / "adapter" / "adapter_config.json", base_model_name_or_path="LiquidAI/LFM2-1.2B")
-    said = said_of(base, tmp_path / "adapter")
+    said = refusal(base_checkpoint, tmp_path / "adapter")
     assert f"{tmp_path / 'adapter'} is an adapter for LiquidAI/LFM2-1.2B, and cannot be merged into this 'qwen3' model" in said
     assert "it changes model.layers.0.conv.in_proj, which this model does not have" in said
 
 
-def test_an_adapter_of_a_larger_model_is_refused(base: Path, tmp_path: Path) -> None:
+def test_an_adapter_of_a_larger_model_is_refused(base_checkpoint: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     save_checkpoint(other, tiny_config("qwen3", hidden_size=64, tie_word_embeddings=False))
     save_adapter(other, tmp_path / "adapter", **FORMS["plain"])
-    assert "cannot be merged into this 'qwen3' model" in said_of(base, tmp_path / "adapter")
+    assert "cannot be merged into this 'qwen3' model" in refusal(base_checkpoint, tmp_path / "adapter")
 
 
-def test_another_kind_of_adapter_is_named(base: Path, tmp_path: Path) -> None:
-    save_adapter(base, tmp_path, **FORMS["plain"])
+def test_another_kind_of_adapter_is_named(base_checkpoint: Path, tmp_path: Path) -> None:
+    save_adapter(base_checkpoint, tmp_path, **FORMS["plain"])
     edit_json(tmp_path / "adapter_config.json", peft_type="IA3")
-    assert "is an adapter of the kind 'IA3'; hybridge merges LORA" in said_of(base, tmp_path, UnsupportedModelError)
+    assert "is an adapter of the kind 'IA3'; hybridge merges LORA" in refusal(base_checkpoint, tmp_path, UnsupportedModelError)
 
 
-def test_a_folder_without_an_adapter_is_wrong_usage(base: Path, tmp_path: Path) -> None:
-    assert "has no adapter_config.json, so it is no adapter" in said_of(base, tmp_path, UsageError)
+def test_a_folder_without_an_adapter_is_wrong_usage(base_checkpoint: Path, tmp_path: Path) -> None:
+    assert "has no adapter_config.json, so it is no adapter" in refusal(base_checkpoint, tmp_path, UsageError)
 
 
-def test_pickles_are_not_loaded(base: Path, tmp_path: Path) -> None:
-    save_adapter(base, tmp_path, **FORMS["plain"])
+def test_pickles_are_not_loaded(base_checkpoint: Path, tmp_path: Path) -> None:
+    save_adapter(base_checkpoint, tmp_path, **FORMS["plain"])
     (tmp_path / "adapter_model.safetensors").rename(tmp_path / "adapter_model.bin")
-    assert "has no adapter_model.safetensors (adapter_model.bin is a pickle" in said_of(base, tmp_path)
+    assert "has no adapter_model.safetensors (adapter_model.bin is a pickle" in refusal(base_checkpoint, tmp_path)
 
 
-def test_damaged_weights_are_told(base: Path, tmp_path: Path) -> None:
-    save_adapter(base, tmp_path, **FORMS["plain"])
+def test_damaged_weights_are_told(base_checkpoint: Path, tmp_path: Path) -> None:
+    save_adapter(base_checkpoint, tmp_path, **FORMS["plain"])
     path = tmp_path / "adapter_model.safetensors"
     stored = load_file(path)
     name = next(iter(stored))
     stored[name] = stored[name] * float("nan")
     save_file(stored, path)
-    assert f"{name} in {path} is not finite" in said_of(base, tmp_path)
+    assert f"{name} in {path} is not finite" in refusal(base_checkpoint, tmp_path)
     path.write_bytes(path.read_bytes()[:500])
-    assert "is damaged or only a part of it is there" in said_of(base, tmp_path)
+    assert "is damaged or only a part of it is there" in refusal(base_checkpoint, tmp_path)

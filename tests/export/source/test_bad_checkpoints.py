@@ -65,10 +65,10 @@ def test_a_name_on_a_hub_is_refused() -> None:
         resolve_checkpoint(Path("someone/some-model"))
 
 
-def test_no_config_is_refused(folder: Path) -> None:
-    (folder / "config.json").unlink()
+def test_no_config_is_refused(checkpoint_copy: Path) -> None:
+    (checkpoint_copy / "config.json").unlink()
     with pytest.raises(CheckpointError, match=r"has no config\.json"):
-        resolve_checkpoint(folder)
+        resolve_checkpoint(checkpoint_copy)
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ def test_no_config_is_refused(folder: Path) -> None:
         ("\xff\xfe{}", "codec can't decode"),
     ],
 )
-def test_a_config_that_is_none_is_refused(folder: Path, text: str, says: str) -> None:
-    (folder / "config.json").write_text(text, encoding="latin-1")
+def test_a_config_that_is_none_is_refused(checkpoint_copy: Path, text: str, says: str) -> None:
+    (checkpoint_copy / "config.json").write_text(text, encoding="latin-1")
     with pytest.raises(CheckpointError, match=rf"config\.json cannot be read as a transformers config.*{says}"):
-        resolve_checkpoint(folder)
+        resolve_checkpoint(checkpoint_copy)
 
 
 CANNOT_BUILD = r"config\.json describes a model that transformers cannot build \({}.*Take the config\.json that came with"
@@ -109,10 +109,10 @@ NOT_VALID = r"config\.json is not a valid 'qwen3_5_text' config: .*{}"
     ],
     ids=str,
 )
-def test_a_config_of_an_impossible_model_is_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
-    edit_json(folder / "config.json", **changes)
+def test_a_config_of_an_impossible_model_is_refused(checkpoint_copy: Path, changes: dict[str, Any], message: str) -> None:
+    edit_json(checkpoint_copy / "config.json", **changes)
     with pytest.raises(CheckpointError, match=message):
-        build_cache(resolve_checkpoint(folder).config, ExportOptions(max_seq_len=96)), load_checkpoint(folder)
+        build_cache(resolve_checkpoint(checkpoint_copy).config, ExportOptions(max_seq_len=96)), load_checkpoint(checkpoint_copy)
 
 
 UNSUPPORTED = {
@@ -136,10 +136,10 @@ def test_an_unsupported_model_is_named_beside_the_supported_ones(tmp_path: Path,
     assert ("docs/adding-a-family.md" in message) == (model_type == "deepseek_v3")
 
 
-def test_an_unknown_model_is_named_with_its_layers(folder: Path) -> None:
-    edit_json(folder / "config.json", model_type="made_up", layer_types=["mystery", "mystery", "full_attention"])
+def test_an_unknown_model_is_named_with_its_layers(checkpoint_copy: Path) -> None:
+    edit_json(checkpoint_copy / "config.json", model_type="made_up", layer_types=["mystery", "mystery", "full_attention"])
     with pytest.raises(UnsupportedModelError, match=r"'made_up' is not supported.*2 × mystery, 1 × full_attention"):
-        resolve_checkpoint(folder)
+        resolve_checkpoint(checkpoint_copy)
 
 
 @pytest.mark.parametrize("model_type", ["bert", "made_up"])
@@ -172,45 +172,45 @@ def test_a_window_smaller_than_the_convolution_is_refused() -> None:
 
 
 @pytest.mark.parametrize("model_type", ["qwen3_5_text", "made_up"])
-def test_code_in_a_checkpoint_never_runs(folder: Path, tmp_path: Path, model_type: str) -> None:
+def test_code_in_a_checkpoint_never_runs(checkpoint_copy: Path, tmp_path: Path, model_type: str) -> None:
     marker = tmp_path / "ran"
-    (folder / "evil.py").write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\n")
+    (checkpoint_copy / "evil.py").write_text(f"import pathlib\npathlib.Path({str(marker)!r}).touch()\n")
     evil = dict.fromkeys(("AutoConfig", "AutoModel", "AutoModelForCausalLM"), "evil.Evil")
-    edit_json(folder / "config.json", model_type=model_type, auto_map=evil)
+    edit_json(checkpoint_copy / "config.json", model_type=model_type, auto_map=evil)
     if model_type in FAMILIES:
-        load_checkpoint(folder)
+        load_checkpoint(checkpoint_copy)
     else:
         with pytest.raises(UnsupportedModelError, match="made_up"):
-            load_checkpoint(folder)
+            load_checkpoint(checkpoint_copy)
     assert not marker.exists()
 
 
 # Weights
 
 
-def test_no_weights_are_refused(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
+def test_no_weights_are_refused(checkpoint_copy: Path) -> None:
+    (checkpoint_copy / "model.safetensors").unlink()
     with pytest.raises(
         CheckpointError, match=r"has no \*\.safetensors with the weights; the checkpoint is incomplete: download"
     ):
-        load_checkpoint(folder)
+        load_checkpoint(checkpoint_copy)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pth", "model.ckpt"])
-def test_a_pickle_is_refused_and_never_loaded(folder: Path, tmp_path: Path, name: str) -> None:
+def test_a_pickle_is_refused_and_never_loaded(checkpoint_copy: Path, tmp_path: Path, name: str) -> None:
     bomb = pickle.dumps(Bomb(tmp_path / "exploded"))
-    (folder / "model.safetensors").unlink()
-    (folder / name).write_bytes(bomb)
+    (checkpoint_copy / "model.safetensors").unlink()
+    (checkpoint_copy / name).write_bytes(bomb)
     with pytest.raises(CheckpointError, match=f"{name} is a pickle, which hybridge never loads"):
-        load_checkpoint(folder)
+        load_checkpoint(checkpoint_copy)
     assert not (tmp_path / "exploded").exists()
     pickle.loads(bomb)
     assert (tmp_path / "exploded").exists(), "the bomb was a dud"
 
 
-def test_a_pickle_beside_the_weights_is_ignored(folder: Path, tmp_path: Path) -> None:
-    (folder / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
-    load_checkpoint(folder)
+def test_a_pickle_beside_the_weights_is_ignored(checkpoint_copy: Path, tmp_path: Path) -> None:
+    (checkpoint_copy / "pytorch_model.bin").write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
+    load_checkpoint(checkpoint_copy)
     assert not (tmp_path / "exploded").exists()
 
 
@@ -223,10 +223,10 @@ def test_an_index_that_names_a_pickle_is_refused(tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
-def test_a_missing_weight_is_named(folder: Path) -> None:
-    edit_weights(folder, lambda weights: weights.pop(NORM))
+def test_a_missing_weight_is_named(checkpoint_copy: Path) -> None:
+    edit_weights(checkpoint_copy, lambda weights: weights.pop(NORM))
     with pytest.raises(CheckpointError, match=rf"lacks {NORM}; the checkpoint is incomplete"):
-        load_checkpoint(folder)
+        load_checkpoint(checkpoint_copy)
 
 
 @pytest.mark.parametrize(
@@ -238,37 +238,39 @@ def test_a_missing_weight_is_named(folder: Path) -> None:
     ],
     ids=str,
 )
-def test_no_weights_are_made_up(folder: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, object], says: str) -> None:
+def test_no_weights_are_made_up(
+    checkpoint_copy: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, object], says: str
+) -> None:
     """Random ones of the size that was asked for took 19 GB and 70 s, with one number of a config of 878 bytes changed."""
-    edit_json(folder / "config.json", **asked)
+    edit_json(checkpoint_copy / "config.json", **asked)
     monkeypatch.setattr(PreTrainedModel, "_initialize_missing_keys", lambda *_: pytest.fail("random weights were made"))
     with pytest.raises(CheckpointError, match=says):
-        load_checkpoint(folder)
+        load_checkpoint(checkpoint_copy)
 
 
-def test_a_misshapen_weight_is_named_with_both_shapes(folder: Path) -> None:
-    edit_weights(folder, lambda weights: weights.update({NORM: torch.ones(47)}))
+def test_a_misshapen_weight_is_named_with_both_shapes(checkpoint_copy: Path) -> None:
+    edit_weights(checkpoint_copy, lambda weights: weights.update({NORM: torch.ones(47)}))
     with pytest.raises(CheckpointError, match=rf"{NORM} in .* has shape \[47\], but config\.json asks for \[48\]"):
-        load_checkpoint(folder)
+        load_checkpoint(checkpoint_copy)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_a_weight_that_is_not_finite_is_named(folder: Path, value: float, dtype: torch.dtype) -> None:
+def test_a_weight_that_is_not_finite_is_named(checkpoint_copy: Path, value: float, dtype: torch.dtype) -> None:
     """float16 overflows where somebody converted a larger number."""
     edit_weights(
-        folder, lambda weights: weights.update({NORM: weights[NORM].to(dtype).index_fill(0, torch.tensor([3]), value)})
+        checkpoint_copy, lambda weights: weights.update({NORM: weights[NORM].to(dtype).index_fill(0, torch.tensor([3]), value)})
     )
     with pytest.raises(CheckpointError, match=rf"{NORM} in .* is not finite \(NaN or infinity\); the weights are damaged"):
-        load_checkpoint(folder)
+        load_checkpoint(checkpoint_copy)
 
 
 @pytest.mark.parametrize("kept", [0, 3, 8, 100, 5000, -1])
-def test_truncated_weights_are_refused(folder: Path, kept: int) -> None:
-    path = folder / "model.safetensors"
+def test_truncated_weights_are_refused(checkpoint_copy: Path, kept: int) -> None:
+    path = checkpoint_copy / "model.safetensors"
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(CheckpointError, match=r"the weights in .* cannot be read.*damaged or only a part of it is there"):
-        load_checkpoint(folder)
+        load_checkpoint(checkpoint_copy)
 
 
 @pytest.mark.parametrize(

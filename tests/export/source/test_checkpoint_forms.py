@@ -36,7 +36,7 @@ ID = "Qwen/Qwen3.5-0.8B"
 
 
 @pytest.fixture
-def open_folder(checkpoint: Path) -> Iterator[Path]:
+def public_checkpoint(checkpoint: Path) -> Iterator[Path]:
     """A checkpoint in a folder whose parents everybody may enter."""
     with tempfile.TemporaryDirectory() as name:
         copy = Path(shutil.copytree(checkpoint, Path(name) / "checkpoint"))
@@ -49,10 +49,10 @@ def open_folder(checkpoint: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_a_git_lfs_pointer_is_told(folder: Path, name: str) -> None:
-    lfs_pointer(folder / name)
-    message = refusal(folder)
-    assert f"{folder} was cloned without its large files: instead of {name} there is a git-lfs pointer" in message
+def test_a_git_lfs_pointer_is_told(checkpoint_copy: Path, name: str) -> None:
+    lfs_pointer(checkpoint_copy / name)
+    message = refusal(checkpoint_copy)
+    assert f"{checkpoint_copy} was cloned without its large files: instead of {name} there is a git-lfs pointer" in message
     assert message.endswith("Run 'git lfs install' and then 'git lfs pull' in that folder.")
 
 
@@ -65,15 +65,18 @@ def test_shards_that_were_fetched_in_part_are_named(tmp_path: Path, index: bool)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_a_file_without_permission_is_named(open_folder: Path, name: str) -> None:
-    with without_permission(open_folder / name):
-        assert refusal(open_folder) == f"no permission to read {open_folder / name}; change it, or copy the checkpoint."
+def test_a_file_without_permission_is_named(public_checkpoint: Path, name: str) -> None:
+    with without_permission(public_checkpoint / name):
+        assert (
+            refusal(public_checkpoint)
+            == f"no permission to read {public_checkpoint / name}; change it, or copy the checkpoint."
+        )
 
 
-def test_a_folder_without_permission_is_named(open_folder: Path) -> None:
-    for path in (open_folder, open_folder.parent):
+def test_a_folder_without_permission_is_named(public_checkpoint: Path) -> None:
+    for path in (public_checkpoint, public_checkpoint.parent):
         with without_permission(path):
-            assert refusal(open_folder).startswith(f"no permission to read {open_folder}")
+            assert refusal(public_checkpoint).startswith(f"no permission to read {public_checkpoint}")
 
 
 def test_a_name_that_is_too_long_is_refused() -> None:
@@ -84,10 +87,10 @@ def test_a_name_that_is_too_long_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["model-00001-of-00001.safetensors", "weights.safetensors", "model.fp32.safetensors"])
-def test_a_single_file_of_another_name_is_read(folder: Path, checkpoint: Path, name: str) -> None:
-    (folder / "model.safetensors").rename(folder / name)
-    loaded = load_checkpoint(folder)
-    assert loaded.source.folder == folder
+def test_a_single_file_of_another_name_is_read(checkpoint_copy: Path, checkpoint: Path, name: str) -> None:
+    (checkpoint_copy / "model.safetensors").rename(checkpoint_copy / name)
+    loaded = load_checkpoint(checkpoint_copy)
+    assert loaded.source.folder == checkpoint_copy
     assert_same_weights(loaded.model, checkpoint)
 
 
@@ -156,11 +159,11 @@ def test_an_output_layer_that_is_a_copy_of_the_embedding_is_read_as_one(tmp_path
     assert_same_weights(model, tmp_path)
 
 
-def test_tensors_that_the_model_has_no_place_for_are_left_out(folder: Path, checkpoint: Path) -> None:
-    path = folder / "model.safetensors"
+def test_tensors_that_the_model_has_no_place_for_are_left_out(checkpoint_copy: Path, checkpoint: Path) -> None:
+    path = checkpoint_copy / "model.safetensors"
     extra = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4), "model.layers.61.eh_proj.weight": torch.ones(3, 3)}
     save_file(load_file(path) | extra, path, metadata={"format": "pt"})
-    assert_same_weights(load_checkpoint(folder).model, checkpoint)
+    assert_same_weights(load_checkpoint(checkpoint_copy).model, checkpoint)
 
 
 def test_two_sets_of_shards_are_not_mixed(tmp_path: Path) -> None:
@@ -169,10 +172,10 @@ def test_two_sets_of_shards_are_not_mixed(tmp_path: Path) -> None:
     assert "has shards of 2 sets of weights and no model.safetensors.index.json" in refusal(tmp_path)
 
 
-def test_several_files_without_an_index_are_not_guessed_from(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "a.safetensors")
-    shutil.copyfile(folder / "a.safetensors", folder / "b.safetensors")
-    message = refusal(folder)
+def test_several_files_without_an_index_are_not_guessed_from(checkpoint_copy: Path) -> None:
+    (checkpoint_copy / "model.safetensors").rename(checkpoint_copy / "a.safetensors")
+    shutil.copyfile(checkpoint_copy / "a.safetensors", checkpoint_copy / "b.safetensors")
+    message = refusal(checkpoint_copy)
     assert "which of its 2 other files hold the weights is not clear: a.safetensors, b.safetensors. Rename" in message
 
 
@@ -188,23 +191,23 @@ def test_an_adapter_is_told_with_its_base_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"base_model_name_or_path": null}'])
-def test_an_adapter_of_nobody_knows_what_is_told(folder: Path, text: str) -> None:
-    save_adapter(folder)
-    (folder / "adapter_config.json").write_text(text)
-    (folder / "model.safetensors").unlink()
-    assert "Merge it into its base model first, with peft" in refusal(folder, NotACheckpointError)
+def test_an_adapter_of_nobody_knows_what_is_told(checkpoint_copy: Path, text: str) -> None:
+    save_adapter(checkpoint_copy)
+    (checkpoint_copy / "adapter_config.json").write_text(text)
+    (checkpoint_copy / "model.safetensors").unlink()
+    assert "Merge it into its base model first, with peft" in refusal(checkpoint_copy, NotACheckpointError)
 
 
 def test_an_adapter_beside_a_model_is_left_out_with_a_warning(
-    folder: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    checkpoint_copy: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save_adapter(folder)
+    save_adapter(checkpoint_copy)
     # With peft installed, transformers would load the adapter too; here it would find a peft in which nothing is.
     is_peft_available()  # is cached: the answer of a process in which this test comes first would be the one for this peft
     monkeypatch.setitem(sys.modules, "peft", ModuleType("peft"))
     monkeypatch.setattr("transformers.integrations.peft.is_peft_available", lambda: True)
-    assert_same_weights(load_checkpoint(folder).model, checkpoint)
-    (warning,) = ignored_parts(folder)
+    assert_same_weights(load_checkpoint(checkpoint_copy).model, checkpoint)
+    (warning,) = ignored_parts(checkpoint_copy)
     assert "adapter_config.json is ignored: the model beside it is exported without the adapter. Merge it" in warning
     assert ignored_parts(checkpoint) == []
 
@@ -227,34 +230,34 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 @pytest.mark.parametrize("config", [True, False], ids=["config", "bare"])
-def test_a_folder_of_another_kind_is_told(folder: Path, name: str, config: bool) -> None:
-    (folder / "model.safetensors").unlink()
+def test_a_folder_of_another_kind_is_told(checkpoint_copy: Path, name: str, config: bool) -> None:
+    (checkpoint_copy / "model.safetensors").unlink()
     if not config:
-        (folder / "config.json").unlink()
-    (folder / name).parent.mkdir(exist_ok=True)
-    (folder / name).write_bytes(pickle.dumps(None))
-    message = refusal(folder, NotACheckpointError)
-    assert f"{folder / name} {OTHERS[name]}" in message
+        (checkpoint_copy / "config.json").unlink()
+    (checkpoint_copy / name).parent.mkdir(exist_ok=True)
+    (checkpoint_copy / name).write_bytes(pickle.dumps(None))
+    message = refusal(checkpoint_copy, NotACheckpointError)
+    assert f"{checkpoint_copy / name} {OTHERS[name]}" in message
 
 
 @pytest.mark.parametrize("name", [name for name in OTHERS if "/" not in name])
-def test_a_file_of_another_kind_is_told(folder: Path, name: str) -> None:
-    (folder / name).write_bytes(b"GGUF")
-    assert f"{folder / name} {OTHERS[name]}" in refusal(folder / name, NotACheckpointError)
+def test_a_file_of_another_kind_is_told(checkpoint_copy: Path, name: str) -> None:
+    (checkpoint_copy / name).write_bytes(b"GGUF")
+    assert f"{checkpoint_copy / name} {OTHERS[name]}" in refusal(checkpoint_copy / name, NotACheckpointError)
 
 
-def test_other_forms_beside_the_weights_do_no_harm(folder: Path, checkpoint: Path) -> None:
+def test_other_forms_beside_the_weights_do_no_harm(checkpoint_copy: Path, checkpoint: Path) -> None:
     for name in OTHERS:
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(b"GGUF")
-    assert_same_weights(load_checkpoint(folder).model, checkpoint)
+        (checkpoint_copy / name).parent.mkdir(exist_ok=True)
+        (checkpoint_copy / name).write_bytes(b"GGUF")
+    assert_same_weights(load_checkpoint(checkpoint_copy).model, checkpoint)
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "README"])
-def test_a_file_in_a_checkpoint_leads_to_its_folder(folder: Path, name: str) -> None:
-    (folder / name).touch()
-    message = refusal(folder / name, NotACheckpointError)
-    assert message == f"{folder / name} is a file, not a folder. Give the folder that it is in: {folder}"
+def test_a_file_in_a_checkpoint_leads_to_its_folder(checkpoint_copy: Path, name: str) -> None:
+    (checkpoint_copy / name).touch()
+    message = refusal(checkpoint_copy / name, NotACheckpointError)
+    assert message == f"{checkpoint_copy / name} is a file, not a folder. Give the folder that it is in: {checkpoint_copy}"
 
 
 def test_a_lone_file_is_no_checkpoint(tmp_path: Path) -> None:
@@ -273,35 +276,39 @@ def test_folders_with_checkpoints_in_them_are_listed(checkpoint: Path, tmp_path:
     ]
 
 
-def test_a_config_in_another_publishers_form_is_told(folder: Path) -> None:
-    (folder / "config.json").rename(folder / "params.json")
-    assert "params.json is a config in Meta's or Mistral's own format" in refusal(folder, NotACheckpointError)
+def test_a_config_in_another_publishers_form_is_told(checkpoint_copy: Path) -> None:
+    (checkpoint_copy / "config.json").rename(checkpoint_copy / "params.json")
+    assert "params.json is a config in Meta's or Mistral's own format" in refusal(checkpoint_copy, NotACheckpointError)
 
 
 # Quantized by others
 
 
 @pytest.mark.parametrize("nothing", [None, {}])
-def test_an_empty_quantization_config_says_nothing(folder: Path, nothing: object) -> None:
-    plain = resolve_checkpoint(folder).config
-    edit_json(folder / "config.json", quantization_config=nothing)
-    assert resolve_checkpoint(folder).config.model_type == plain.model_type
+def test_an_empty_quantization_config_says_nothing(checkpoint_copy: Path, nothing: object) -> None:
+    plain = resolve_checkpoint(checkpoint_copy).config
+    edit_json(checkpoint_copy / "config.json", quantization_config=nothing)
+    assert resolve_checkpoint(checkpoint_copy).config.model_type == plain.model_type
 
 
-def test_quantized_mlx_weights_are_told(folder: Path) -> None:
+def test_quantized_mlx_weights_are_told(checkpoint_copy: Path) -> None:
     quantization = {"group_size": 64, "bits": 4}
-    edit_json(folder / "config.json", quantization=quantization, quantization_config=quantization)
-    assert f"{folder} holds weights that were converted for MLX. Give the original" in refusal(folder, NotACheckpointError)
+    edit_json(checkpoint_copy / "config.json", quantization=quantization, quantization_config=quantization)
+    assert f"{checkpoint_copy} holds weights that were converted for MLX. Give the original" in refusal(
+        checkpoint_copy, NotACheckpointError
+    )
 
 
-def test_mlx_weights_are_told_by_their_metadata(folder: Path) -> None:
-    rewritten(folder / "model.safetensors", {"format": "mlx"})
-    assert "holds weights that were converted for MLX" in refusal(folder, NotACheckpointError)
+def test_mlx_weights_are_told_by_their_metadata(checkpoint_copy: Path) -> None:
+    rewritten(checkpoint_copy / "model.safetensors", {"format": "mlx"})
+    assert "holds weights that were converted for MLX" in refusal(checkpoint_copy, NotACheckpointError)
 
 
-def test_nothing_of_all_this_leaves_links_behind(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_all_this_leaves_links_behind(
+    checkpoint_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "links"))
     (tmp_path / "links").mkdir()
-    (folder / "model.safetensors").rename(folder / "weights.safetensors")
-    load_checkpoint(folder)
+    (checkpoint_copy / "model.safetensors").rename(checkpoint_copy / "weights.safetensors")
+    load_checkpoint(checkpoint_copy)
     assert os.listdir(tmp_path / "links") == []

@@ -18,7 +18,7 @@ ID = "Qwen/Qwen3.5-0.8B"
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def hub_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The hub's local cache, empty."""
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     return tmp_path / "hub"
@@ -46,16 +46,16 @@ def test_a_folder_that_is_really_called_tilde_is_taken(
     assert find_checkpoint("~/checkpoint") == Path("~/checkpoint")
 
 
-def test_a_model_that_was_not_downloaded_says_how_to(cache: Path) -> None:
+def test_a_model_that_was_not_downloaded_says_how_to(hub_cache: Path) -> None:
     message = refusal(ID)
-    assert f"{ID} is not a folder, and the hub's cache {cache} has no such model" in message
+    assert f"{ID} is not a folder, and the hub's cache {hub_cache} has no such model" in message
     assert "cannot be downloaded (the environment says HF_HUB_OFFLINE" in message
     assert f"or run 'hf download {ID}'" in message
 
 
 @pytest.mark.parametrize("named", [ID, f"https://hub.example/{ID}", f"https://hub.example/{ID}/tree/main"])
-def test_a_model_in_the_hubs_cache_is_found_by_its_id(cache: Path, checkpoint: Path, named: str) -> None:
-    entry = hub_entry(cache, ID, {"0a1b": checkpoint}, main="0a1b")
+def test_a_model_in_the_hubs_cache_is_found_by_its_id(hub_cache: Path, checkpoint: Path, named: str) -> None:
+    entry = hub_entry(hub_cache, ID, {"0a1b": checkpoint}, main="0a1b")
     assert find_checkpoint(named) == entry / "snapshots" / "0a1b"
     assert_same_weights(load_checkpoint(named).model, checkpoint)
 
@@ -75,9 +75,9 @@ def test_the_cache_is_where_the_hubs_tools_have_it(
 
 
 def test_a_folder_comes_before_a_model_of_the_same_name(
-    cache: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub_cache: Path, checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub_entry(cache, ID, {"0a1b": checkpoint})
+    hub_entry(hub_cache, ID, {"0a1b": checkpoint})
     shutil.copytree(checkpoint, tmp_path / ID)
     monkeypatch.chdir(tmp_path)
     assert find_checkpoint(ID) == Path(ID)

@@ -115,7 +115,7 @@ def test_a_tokenizer_of_ones_own_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def gguf_file(tmp_path: Path) -> Path:
     save_gguf(tmp_path / "model.gguf", "qwen3", random_model("qwen3"), TYPES.Q4_0)
     return tmp_path / "model.gguf"
 
@@ -129,21 +129,21 @@ def test_an_architecture_that_is_not_read_is_named(tmp_path: Path) -> None:
     assert "is of llama.cpp's architecture 't5', which hybridge does not read. It reads falcon-h1, gemma3, gpt-oss," in said
 
 
-def test_a_type_of_tensors_that_is_not_read_is_named(file: Path) -> None:
-    data = bytearray(file.read_bytes())
+def test_a_type_of_tensors_that_is_not_read_is_named(gguf_file: Path) -> None:
+    data = bytearray(gguf_file.read_bytes())
     at = data.index(b"blk.0.attn_q.weight") + len(b"blk.0.attn_q.weight") + 4 + 16
     data[at : at + 4] = struct.pack("<I", 36)
-    file.write_bytes(data)
-    said = refusal(file, UnsupportedModelError)
+    gguf_file.write_bytes(data)
+    said = refusal(gguf_file, UnsupportedModelError)
     assert "has tensors of GGML's type" in said
     assert "blk.0.attn_q.weight, which hybridge does not read. Take a file of Q4_0" in said
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 0.6, 0.99])
-def test_a_part_of_a_file_is_told(file: Path, share: float) -> None:
-    data = file.read_bytes()
-    file.write_bytes(data[: int(len(data) * share)])
-    assert "download it again" in refusal(file)
+def test_a_part_of_a_file_is_told(gguf_file: Path, share: float) -> None:
+    data = gguf_file.read_bytes()
+    gguf_file.write_bytes(data[: int(len(data) * share)])
+    assert "download it again" in refusal(gguf_file)
 
 
 def test_arrays_of_strings_are_read_where_they_are_asked_for(tmp_path: Path) -> None:
@@ -156,11 +156,11 @@ def test_arrays_of_strings_are_read_where_they_are_asked_for(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("count", [1 << 20, 1 << 62])
 @pytest.mark.parametrize("place", [8, 16, 24], ids=["tensors", "entries", "length of a name"])
-def test_hostile_counts_are_refused_at_once(file: Path, place: int, count: int) -> None:
-    data = bytearray(file.read_bytes())
+def test_hostile_counts_are_refused_at_once(gguf_file: Path, place: int, count: int) -> None:
+    data = bytearray(gguf_file.read_bytes())
     data[place : place + 8] = struct.pack("<Q", count)
-    file.write_bytes(data)
-    assert "cannot be read as GGUF" in refusal(file)
+    gguf_file.write_bytes(data)
+    assert "cannot be read as GGUF" in refusal(gguf_file)
 
 
 def numbers_of(data: bytes, name: str) -> int:
@@ -211,29 +211,29 @@ def test_a_forged_length_is_refused_by_name_at_once(tmp_path: Path, forged: str)
     assert time.perf_counter() - began < 2
 
 
-def test_a_name_that_is_there_twice_is_refused(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b"blk.0.attn_k.weight", b"blk.0.attn_q.weight"))
-    assert "blk.0.attn_q.weight is there twice" in refusal(file)
+def test_a_name_that_is_there_twice_is_refused(gguf_file: Path) -> None:
+    gguf_file.write_bytes(gguf_file.read_bytes().replace(b"blk.0.attn_k.weight", b"blk.0.attn_q.weight"))
+    assert "blk.0.attn_q.weight is there twice" in refusal(gguf_file)
 
 
-def test_hostile_sizes_are_refused_at_once(file: Path) -> None:
-    data = bytearray(file.read_bytes())
+def test_hostile_sizes_are_refused_at_once(gguf_file: Path) -> None:
+    data = bytearray(gguf_file.read_bytes())
     at = data.index(b"blk.0.attn_q.weight") + len(b"blk.0.attn_q.weight") + 4
     data[at : at + 8] = struct.pack("<Q", 1 << 61)
-    file.write_bytes(data)
-    assert "blk.0.attn_q.weight has shape" in refusal(file)
+    gguf_file.write_bytes(data)
+    assert "blk.0.attn_q.weight has shape" in refusal(gguf_file)
 
 
-def test_a_tensor_without_a_place_is_told(tmp_path: Path, file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b"blk.0.attn_q_norm", b"blk.0.attn_x_norm"))
+def test_a_tensor_without_a_place_is_told(tmp_path: Path, gguf_file: Path) -> None:
+    gguf_file.write_bytes(gguf_file.read_bytes().replace(b"blk.0.attn_q_norm", b"blk.0.attn_x_norm"))
     assert "has tensors that hybridge knows no place for, such as blk.0.attn_x_norm.weight (1 in all)" in refusal(
-        file, UnsupportedModelError
+        gguf_file, UnsupportedModelError
     )
 
 
-def test_a_size_that_is_missing_is_named(file: Path) -> None:
-    file.write_bytes(file.read_bytes().replace(b"qwen3.attention.head_count_kv", b"qwen3.attention.head_count_xx"))
-    assert "lacks qwen3.attention.head_count_kv" in refusal(file)
+def test_a_size_that_is_missing_is_named(gguf_file: Path) -> None:
+    gguf_file.write_bytes(gguf_file.read_bytes().replace(b"qwen3.attention.head_count_kv", b"qwen3.attention.head_count_xx"))
+    assert "lacks qwen3.attention.head_count_kv" in refusal(gguf_file)
 
 
 def test_a_file_that_is_no_gguf_is_told(tmp_path: Path) -> None:
@@ -241,17 +241,19 @@ def test_a_file_that_is_no_gguf_is_told(tmp_path: Path) -> None:
     assert "cannot be read as GGUF" in refusal(tmp_path / "model.gguf")
 
 
-def test_a_folder_with_a_file_says_to_give_it(file: Path) -> None:
-    assert f"is a GGUF file, llama.cpp's format. Give the file itself: {file}" in refusal(file.parent, NotACheckpointError)
+def test_a_folder_with_a_file_says_to_give_it(gguf_file: Path) -> None:
+    assert f"is a GGUF file, llama.cpp's format. Give the file itself: {gguf_file}" in refusal(
+        gguf_file.parent, NotACheckpointError
+    )
 
 
-def test_nothing_is_left_behind(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_behind(gguf_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tempfile
 
     (tmp_path / "views").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "views"))
-    resolve_checkpoint(file)
-    loaded = load_checkpoint(file)
+    resolve_checkpoint(gguf_file)
+    loaded = load_checkpoint(gguf_file)
     assert list((tmp_path / "views").iterdir()) == [loaded.source.folder]
     del loaded
     assert list((tmp_path / "views").iterdir()) == []

@@ -142,7 +142,7 @@ def test_a_model_has_the_bits_of_its_file(
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small model in Q4_0, with a tokenizer."""
     path = tmp_path_factory.mktemp("gguf") / "model.gguf"
     save_gguf(path, "qwen3", random_model("qwen3", vocab_size=262), TYPES.Q4_0)
@@ -209,9 +209,9 @@ def test_a_number_without_a_positive_twin_is_kept_in_float32(tmp_path: Path) -> 
     assert count_equal(path, model) > 5
 
 
-def test_weights_that_were_changed_are_not_those_of_the_file(file: Path) -> None:
+def test_weights_that_were_changed_are_not_those_of_the_file(gguf_file: Path) -> None:
     """As an adapter changes them."""
-    model = load_checkpoint(file).model
+    model = load_checkpoint(gguf_file).model
     with torch.no_grad():
         model.model.layers[0].mlp.up_proj.weight[3, 5] += 1
     quantize(model, KEEP)
@@ -242,8 +242,8 @@ def test_an_artifact_is_the_model_of_its_file(
 
 
 @pytest.mark.slow
-def test_keeping_is_what_a_file_is_exported_with(cli: Run, file: Path, tmp_path: Path) -> None:
-    said = cli("export", file, "-o", tmp_path / "out", "--max-seq-len", 96, "--validate")
+def test_keeping_is_what_a_file_is_exported_with(cli: Run, gguf_file: Path, tmp_path: Path) -> None:
+    said = cli("export", gguf_file, "-o", tmp_path / "out", "--max-seq-len", 96, "--validate")
     assert said.code == 0, said.err
     assert read_manifest(tmp_path / "out").options.quantize == "keep"
     assert (tmp_path / "out" / "model.pte").stat().st_size < 0.7 * 4 * 262 * 64 + 1e6
@@ -253,23 +253,23 @@ def test_keeping_is_what_a_file_is_exported_with(cli: Run, file: Path, tmp_path:
 # Choosing
 
 
-def test_what_is_not_said_follows_the_checkpoint(file: Path, tmp_path: Path) -> None:
+def test_what_is_not_said_follows_the_checkpoint(gguf_file: Path, tmp_path: Path) -> None:
     save_checkpoint(tmp_path, tiny_config("qwen3"))
 
     def chosen(place: Path, **given: Any) -> str:
         return resolve_quantization(ExportOptions(quantize="auto", **given), resolve_checkpoint(place), lambda _: None).quantize
 
-    assert chosen(file) == "keep"
+    assert chosen(gguf_file) == "keep"
     assert chosen(tmp_path) == "8da4w"  # of the recipe
-    assert (chosen(file, format="onnx"), chosen(file, kernels="llm")) == ("none", "none")
-    assert (chosen(file, embedding_quantize="8w"), chosen(file, bits=(("*", 4),))) == ("8da4w", "8da4w")
-    assert chosen(file, recipe="small") == "8da4w"
+    assert (chosen(gguf_file, format="onnx"), chosen(gguf_file, kernels="llm")) == ("none", "none")
+    assert (chosen(gguf_file, embedding_quantize="8w"), chosen(gguf_file, bits=(("*", 4),))) == ("8da4w", "8da4w")
+    assert chosen(gguf_file, recipe="small") == "8da4w"
 
 
-def test_other_choices_say_what_they_cost(file: Path) -> None:
+def test_other_choices_say_what_they_cost(gguf_file: Path) -> None:
     def said(**given: Any) -> str:
         warned: list[str] = []
-        resolve_quantization(ExportOptions(**given), resolve_checkpoint(file), warned.append)
+        resolve_quantization(ExportOptions(**given), resolve_checkpoint(gguf_file), warned.append)
         return " ".join(warned)
 
     assert "are quantized already (Q4_0): --quantize 8da4w rounds them again" in said(quantize="8da4w")
@@ -289,10 +289,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_go_with_keeping_is_refused(file: Path, tmp_path: Path, case: str) -> None:
+def test_what_does_not_go_with_keeping_is_refused(gguf_file: Path, tmp_path: Path, case: str) -> None:
     given, says = REFUSED[case]
     with pytest.raises(UsageError, match=says):
-        export_model(file, tmp_path / "out", ExportOptions(quantize="keep", **given))
+        export_model(gguf_file, tmp_path / "out", ExportOptions(quantize="keep", **given))
     assert not (tmp_path / "out").exists()
 
 
@@ -304,9 +304,9 @@ def test_only_a_gguf_file_has_blocks_to_keep(tmp_path: Path) -> None:
         export_model(tmp_path / "model", tmp_path / "out", ExportOptions(quantize="keep"))
 
 
-def test_nothing_is_calibrated_that_is_kept(file: Path, tmp_path: Path) -> None:
+def test_nothing_is_calibrated_that_is_kept(gguf_file: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--calibrate is for weights that are rounded, and --quantize keep rounds none"):
-        export_model(file, tmp_path / "out", ExportOptions(quantize="keep"), calibrate="self")
+        export_model(gguf_file, tmp_path / "out", ExportOptions(quantize="keep"), calibrate="self")
 
 
 # Bad input
@@ -348,9 +348,9 @@ def test_rows_that_are_no_whole_number_of_blocks_are_refused(tmp_path: Path) -> 
     )
 
 
-def test_a_file_that_ends_inside_a_tensor_is_refused(file: Path, tmp_path: Path) -> None:
-    tensor = tensor_of(file, "blk.1.ffn_up.weight")
-    (tmp_path / "cut.gguf").write_bytes(file.read_bytes()[: tensor.data_offset + 20])
+def test_a_file_that_ends_inside_a_tensor_is_refused(gguf_file: Path, tmp_path: Path) -> None:
+    tensor = tensor_of(gguf_file, "blk.1.ffn_up.weight")
+    (tmp_path / "cut.gguf").write_bytes(gguf_file.read_bytes()[: tensor.data_offset + 20])
     assert "is only there in part" in refused(tmp_path / "cut.gguf", tmp_path)
 
 

@@ -26,36 +26,36 @@ SCRIPT = Path(sys.executable).parent / "hybridge"
 
 
 @pytest.fixture(scope="module")
-def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def qwen_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("qwen3_5")
     save_qwen3_5(folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def exported_qwen(qwen: Path) -> Path:
-    return exported(qwen, OPTIONS)
+def qwen_artifact(qwen_checkpoint: Path) -> Path:
+    return exported(qwen_checkpoint, OPTIONS)
 
 
-def test_the_folder_is_as_they_are_published(qwen: Path) -> None:
-    config = json.loads((qwen / "config.json").read_text())
+def test_the_folder_is_as_they_are_published(qwen_checkpoint: Path) -> None:
+    config = json.loads((qwen_checkpoint / "config.json").read_text())
     assert config["architectures"] == ["Qwen3_5ForConditionalGeneration"]
     assert "num_attention_heads" not in config
-    with safe_open(qwen / "model.safetensors", framework="pt") as file:
+    with safe_open(qwen_checkpoint / "model.safetensors", framework="pt") as file:
         names = set(file.keys())
     assert {name.split(".")[0] for name in names} == {"model", "mtp", "lm_head"}
     assert {name.split(".")[1] for name in names if name.startswith("model.")} == {"language_model", "visual"}
 
 
-def test_the_state_of_a_drafter_is_that_of_the_text_model(qwen: Path) -> None:
-    whole = resolve_checkpoint(qwen).config
+def test_the_state_of_a_drafter_is_that_of_the_text_model(qwen_checkpoint: Path) -> None:
+    whole = resolve_checkpoint(qwen_checkpoint).config
     caches = [build_cache(config, OPTIONS) for config in (whole, whole.get_text_config())]
     shapes = [{name: each.shape for name, each in cache.named_buffers()} for cache in caches]
     assert shapes[0] == shapes[1]
 
 
-def test_text_is_the_same_with_its_own_drafter(exported_qwen: Path) -> None:
-    session = Session.load(exported_qwen)
+def test_text_is_the_same_with_its_own_drafter(qwen_artifact: Path) -> None:
+    session = Session.load(qwen_artifact)
     texts = []
     for drafter in (None, BlockDrafter(session)):
         session.reset()
@@ -65,13 +65,13 @@ def test_text_is_the_same_with_its_own_drafter(exported_qwen: Path) -> None:
 
 
 @pytest.mark.slow
-def test_turns_end_too(exported_qwen: Path) -> None:
-    assert open_artifact(exported_qwen).manifest.eos_ids == [END_OF_DOCUMENT, END_OF_TURN]
+def test_turns_end_too(qwen_artifact: Path) -> None:
+    assert open_artifact(qwen_artifact).manifest.eos_ids == [END_OF_DOCUMENT, END_OF_TURN]
 
 
-def test_its_tokenizer_was_made_of_vocabulary_and_merges(qwen: Path, exported_qwen: Path) -> None:
-    made = CoreTokenizer.from_file(exported_qwen / "tokenizer.json")
-    original = ByteLevelBPETokenizer.from_file(str(qwen / "vocab.json"), str(qwen / "merges.txt"))
+def test_its_tokenizer_was_made_of_vocabulary_and_merges(qwen_checkpoint: Path, qwen_artifact: Path) -> None:
+    made = CoreTokenizer.from_file(qwen_artifact / "tokenizer.json")
+    original = ByteLevelBPETokenizer.from_file(str(qwen_checkpoint / "vocab.json"), str(qwen_checkpoint / "merges.txt"))
     assert made.get_vocab_size() == TOKENS
     for text in TEXT[:3]:
         assert made.decode(made.encode(text).ids) == text
@@ -79,16 +79,16 @@ def test_its_tokenizer_was_made_of_vocabulary_and_merges(qwen: Path, exported_qw
     assert made.encode("<|im_end|>").ids == [END_OF_TURN]
 
 
-def test_its_template_takes_variables(exported_qwen: Path) -> None:
-    artifact, told = open_artifact(exported_qwen), [{"role": "user", "content": "hi"}]
+def test_its_template_takes_variables(qwen_artifact: Path) -> None:
+    artifact, told = open_artifact(qwen_artifact), [{"role": "user", "content": "hi"}]
     assert load_template(artifact)(told).endswith("<think>\n")
     assert load_template(artifact, {"enable_thinking": False})(told).endswith("<think>\n\n</think>\n\n")
 
 
 @pytest.mark.slow
-def test_the_commands_run_and_chat(exported_qwen: Path) -> None:
+def test_the_commands_run_and_chat(qwen_artifact: Path) -> None:
     for words in (("run", "--prompt", "hybrid models"), ("chat", "--template-arg", "enable_thinking=false")):
-        command = [SCRIPT, words[0], exported_qwen, *words[1:], "--drafter", "--max-new-tokens", "4"]
+        command = [SCRIPT, words[0], qwen_artifact, *words[1:], "--drafter", "--max-new-tokens", "4"]
         done = subprocess.run(command, input="hi\n", check=False, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip()

@@ -65,16 +65,16 @@ def test_numbers_of_few_bits_stay_as_they_are(tmp_path: Path, quantize: str, fit
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def plain_checkpoint(tmp_path: Path) -> Path:
     save_checkpoint(tmp_path, tiny_config("qwen3"))
     save_tokenizer(tmp_path)
     return tmp_path
 
 
-def test_a_method_that_is_not_read_is_named(folder: Path) -> None:
-    edit_json(folder / "config.json", quantization_config={"quant_method": "aqlm", "in_group_size": 8})
-    said = refusal(folder, UnsupportedModelError)
-    assert f"the weights in {folder} are quantized already, by aqlm, which hybridge does not read" in said
+def test_a_method_that_is_not_read_is_named(plain_checkpoint: Path) -> None:
+    edit_json(plain_checkpoint / "config.json", quantization_config={"quant_method": "aqlm", "in_group_size": 8})
+    said = refusal(plain_checkpoint, UnsupportedModelError)
+    assert f"the weights in {plain_checkpoint} are quantized already, by aqlm, which hybridge does not read" in said
     assert "Take the unquantized checkpoint, in float32, float16 or bfloat16" in said
 
 

@@ -63,26 +63,26 @@ def test_an_artifact_is_the_model(case: str, tmp_path: Path) -> None:
     assert ("com.microsoft::MatMulNBits" in manifest.onnx.contrib_operators) == ("quantize" in extra)
 
 
-def test_the_folder_is_what_the_manifest_says(exported: Path) -> None:
-    manifest = read_manifest(exported)
-    assert {path.name for path in exported.iterdir()} == {*manifest.files, "manifest.json"}
-    assert all(file_entry(exported / name) == entry for name, entry in manifest.files.items())
-    model = onnx.load(exported / ONNX_PROGRAM, load_external_data=False)
+def test_the_folder_is_what_the_manifest_says(onnx_artifact: Path) -> None:
+    manifest = read_manifest(onnx_artifact)
+    assert {path.name for path in onnx_artifact.iterdir()} == {*manifest.files, "manifest.json"}
+    assert all(file_entry(onnx_artifact / name) == entry for name, entry in manifest.files.items())
+    model = onnx.load(onnx_artifact / ONNX_PROGRAM, load_external_data=False)
     assert not any(node.metadata_props for node in model.graph.node)  # which told paths of the machine that exported it
     weights = [each for each in model.graph.initializer if each.data_location == onnx.TensorProto.EXTERNAL]
     assert sum(4 * torch.Size(each.dims).numel() for each in weights) >= 0.95 * manifest.weight_bytes
 
 
-def test_a_commit_has_no_weights(exported: Path) -> None:
-    model = onnx.load(exported / ONNX_COMMIT)
+def test_a_commit_has_no_weights(onnx_artifact: Path) -> None:
+    model = onnx.load(onnx_artifact / ONNX_COMMIT)
     assert sum(torch.Size(each.dims).numel() for each in model.graph.initializer) < 50
 
 
-def test_onnxruntime_genai_says_the_same(exported: Path, checkpoint: Path) -> None:
+def test_onnxruntime_genai_says_the_same(onnx_artifact: Path, checkpoint: Path) -> None:
     prompt, count = [100, 101, 102, 32, 7, 120], 40
-    said = [*prompt, *greedy(exported, count)(prompt)]
+    said = [*prompt, *greedy(onnx_artifact, count)(prompt)]
     assert len(said) > len(prompt)
-    oracle = load_oracle(checkpoint, read_manifest(exported))
+    oracle = load_oracle(checkpoint, read_manifest(onnx_artifact))
     assert said[len(prompt) :] == oracle(said)[len(prompt) - 1 : -1].argmax(-1).tolist()
 
 
@@ -173,8 +173,8 @@ def test_what_stops_an_export_leaves_nothing(checkpoint: Path, tmp_path: Path, m
     assert not any(tmp_path.iterdir())
 
 
-def test_genai_config_is_greedy_and_names_the_states(exported: Path) -> None:
-    content = json.loads((exported / "genai_config.json").read_text())
+def test_genai_config_is_greedy_and_names_the_states(onnx_artifact: Path) -> None:
+    content = json.loads((onnx_artifact / "genai_config.json").read_text())
     assert content["model"]["type"] == "qwen3_5_text"
     assert content["model"]["context_length"] == content["search"]["max_length"] == 96
     assert content["search"]["past_present_share_buffer"]

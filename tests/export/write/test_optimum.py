@@ -29,7 +29,7 @@ def optimum(*arguments: object) -> tuple[int, str, str]:
 
 
 @pytest.fixture
-def ended(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+def optimum_exit_code(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
     """Exit code of optimum's main function in this process, which is told to find the registration anew."""
 
     def run(*arguments: str) -> int:
@@ -52,8 +52,8 @@ def test_the_help_lists_every_option_of_hybridge_export() -> None:
     assert options(shown) == (options(ours) - {"--output"}) | {"--model"}
 
 
-def test_optimum_lists_the_command(ended: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended("export", "--help") == 0
+def test_optimum_lists_the_command(optimum_exit_code: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert optimum_exit_code("export", "--help") == 0
     assert re.search(r"hybridge\s+Export a hybrid model", capsys.readouterr().out)
 
 
@@ -70,10 +70,10 @@ ENDS = {
 
 @pytest.mark.parametrize("words", ENDS)
 def test_exit_codes_and_messages_are_ours(
-    words: str, tmp_path: Path, ended: Callable[..., int], capsys: pytest.CaptureFixture[str]
+    words: str, tmp_path: Path, optimum_exit_code: Callable[..., int], capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, message = ENDS[words]
-    assert ended("export", "hybridge", *words.format(tmp=tmp_path).split()) == code
+    assert optimum_exit_code("export", "hybridge", *words.format(tmp=tmp_path).split()) == code
     assert message in re.sub(r"[\s│]+", " ", capsys.readouterr().err)
     assert not list(tmp_path.iterdir())
 

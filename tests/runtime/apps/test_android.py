@@ -141,7 +141,7 @@ def test_the_jni_functions_compile(name: str, tmp_path: Path) -> None:
 @needs_jni
 @needs_kotlin
 @pytest.mark.slow
-def test_kotlin_does_all_that_a_session_can(own_artifact: Path, tmp_path: Path) -> None:
+def test_kotlin_does_all_that_a_session_can(kernels_artifact: Path, tmp_path: Path) -> None:
     """The module's own CMakeLists.txt over the installed packages, and its Kotlin, checked by the virtual machine."""
     home = java_home()
     assert home
@@ -150,10 +150,10 @@ def test_kotlin_does_all_that_a_session_can(own_artifact: Path, tmp_path: Path) 
     run(cmake, "--build", build, "--parallel", 2)
     classes = compile_kotlin(tmp_path, home)
     java = [home / "bin/java", "-Xcheck:jni", "--enable-native-access=ALL-UNNAMED", f"-Djava.library.path={build}"]
-    said = run(*java, "-cp", ":".join(map(str, classes)), "talk.TalkKt", own_artifact / "model.pte", tmp_path, *PROMPT)
+    said = run(*java, "-cp", ":".join(map(str, classes)), "talk.TalkKt", kernels_artifact / "model.pte", tmp_path, *PROMPT)
     version, *texts = said.splitlines()[-3:]
     assert version == f"version {hybridge.__version__}"
-    session, prompt = Session.load(own_artifact), [int(token) for token in PROMPT]
+    session, prompt = Session.load(kernels_artifact), [int(token) for token in PROMPT]
     for sampling, text in zip((Sampling(), HEAT), texts, strict=True):
         session.reset()
         wanted = list(session.generate(prompt, max_new_tokens=20, sampling=sampling))

@@ -79,13 +79,13 @@ def system_clang() -> list[str]:
 @needs_zig
 @pytest.mark.slow
 @pytest.mark.skipif((platform.system(), platform.machine()) != ("Linux", "x86_64"), reason="for x86-64 Linux")
-def test_the_example_runs_as_clang_makes_it(own_artifact: Path, tmp_path: Path) -> None:
+def test_the_example_runs_as_clang_makes_it(kernels_artifact: Path, tmp_path: Path) -> None:
     made, program = tmp_path / "main.o", tmp_path / "talk"
     compile_all([[*system_clang(), *compiling.include_flags(), *APP_FLAGS, "-O1", "-c", EXAMPLE, "-o", made]], made.parent)
     compile_all([[compiling.compiler(), made, "-o", program, *app_links()]], made.parent)
-    command = [program, own_artifact / "model.pte", PROMPT]
+    command = [program, kernels_artifact / "model.pte", PROMPT]
     said = subprocess.run(command, capture_output=True, encoding="latin-1", check=True, timeout=120).stdout
-    session = Session.load(own_artifact)
+    session = Session.load(kernels_artifact)
     session.prefill([ord(each) for each in f"\n\n# {PROMPT}\n"])
     tokens = session.generate([ord(each) for each in "def "], max_new_tokens=48)
     assert said.startswith("def " + "".join(map(chr, tokens)))

@@ -44,12 +44,12 @@ def run(*words: object, **environment: str) -> str:
 
 @pytest.mark.parametrize("name", [pytest.param("c_api", marks=pytest.mark.thorough), "c_api_sanitized"])
 @pytest.mark.slow
-def test_a_c_program_does_all_that_a_session_can(own_artifact: Path, tmp_path: Path, name: str) -> None:
+def test_a_c_program_does_all_that_a_session_can(kernels_artifact: Path, tmp_path: Path, name: str) -> None:
     program = native_program(name)
-    version, eos, tokens, drawn = run(program, own_artifact / "model.pte", tmp_path / "state", *PROMPT).splitlines()
+    version, eos, tokens, drawn = run(program, kernels_artifact / "model.pte", tmp_path / "state", *PROMPT).splitlines()
     assert version == f"version {hybridge.__version__}"
-    assert [int(token) for token in eos.split()[1:]] == list(Session.load(own_artifact).manifest.eos_ids)
-    python = Session.load(own_artifact)
+    assert [int(token) for token in eos.split()[1:]] == list(Session.load(kernels_artifact).manifest.eos_ids)
+    python = Session.load(kernels_artifact)
     assert [int(token) for token in tokens.split()] == list(python.generate(PROMPT, max_new_tokens=20))
     python.reset()
     assert [int(token) for token in drawn.split()] == list(python.generate(PROMPT, max_new_tokens=20, sampling=HEAT))
@@ -65,15 +65,15 @@ def test_a_c_program_drafts_with_the_models_own_drafter(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_example_gives_the_sessions_text(own_artifact: Path, tmp_path: Path) -> None:
+def test_the_example_gives_the_sessions_text(kernels_artifact: Path, tmp_path: Path) -> None:
     program = native_program("talk_sanitized")
-    assert text_of(run(program, own_artifact / "model.pte", QUESTION, tmp_path / "state")) == expected(own_artifact)
+    assert text_of(run(program, kernels_artifact / "model.pte", QUESTION, tmp_path / "state")) == expected(kernels_artifact)
     assert (tmp_path / "state").stat().st_size > 1000
 
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_the_tutorials_program_goes_on_with_the_sessions_text(own_artifact: Path, tmp_path: Path) -> None:
+def test_the_tutorials_program_goes_on_with_the_sessions_text(kernels_artifact: Path, tmp_path: Path) -> None:
     """Its CMakeLists.txt is the example's with another line."""
     tutorial = Document.read(CHECKOUT / "docs/tutorial.md")
     (source,), (cmake,) = tutorial.blocks("cpp"), tutorial.blocks("cmake")
@@ -81,15 +81,15 @@ def test_the_tutorials_program_goes_on_with_the_sessions_text(own_artifact: Path
     flags = ["-std=c++20", *STRICT, "-Wconversion", *MACROS, f"-I{SOURCES}", *compiling.include_flags()]
     run(compiling.compiler(), *flags, tmp_path / "main.cpp", "-o", tmp_path / "app", *app_links())
     assert set(cmake.splitlines()) <= set(read(EXAMPLE / "CMakeLists.txt").splitlines()) | {"find_package(hybridge REQUIRED)"}
-    shown = run(tmp_path / "app", own_artifact / "model.pte", QUESTION)
-    session = Session.load(own_artifact)
+    shown = run(tmp_path / "app", kernels_artifact / "model.pte", QUESTION)
+    session = Session.load(kernels_artifact)
     tokens = session.generate([ord(each) for each in QUESTION], max_new_tokens=55)
     assert shown.rpartition("\n[")[0] == "".join(map(chr, tokens))
 
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_cmake_builds_the_example_from_installed_packages(own_artifact: Path, tmp_path: Path) -> None:
+def test_cmake_builds_the_example_from_installed_packages(kernels_artifact: Path, tmp_path: Path) -> None:
     cmake = Path(sys.executable).with_name("cmake")
     prefix = CliRunner().invoke(app, ["native", "--cmake-prefix"]).stdout.strip()
     flags = f"-DCMAKE_CXX_FLAGS={' '.join(STRICT)} -Wno-pedantic"
@@ -97,10 +97,10 @@ def test_cmake_builds_the_example_from_installed_packages(own_artifact: Path, tm
     run(cmake, "--build", tmp_path / "build", "--parallel", 2, "--target", "talk", "hybridge_shared")
     program = tmp_path / "build/talk"
     assert not re.search(r"not found|lib(python|torch|c10)", listed := run("ldd", program)), listed
-    assert text_of(run(program, own_artifact / "model.pte", QUESTION)) == expected(own_artifact)
+    assert text_of(run(program, kernels_artifact / "model.pte", QUESTION)) == expected(kernels_artifact)
     chosen = os.environ | {"HYBRIDGE_ISA": "avx2"}
     answer = subprocess.run(
-        [program, own_artifact / "model.pte", QUESTION], env=chosen, capture_output=True, text=True, check=False
+        [program, kernels_artifact / "model.pte", QUESTION], env=chosen, capture_output=True, text=True, check=False
     )
     assert "HYBRIDGE_ISA is avx2, but this processor has plain; no kernels" in answer.stderr
 
@@ -116,7 +116,7 @@ def test_an_instruction_set_that_there_is_not_is_refused(tmp_path: Path) -> None
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_an_installed_hybridge_is_found_without_its_sources(own_artifact: Path, tmp_path: Path) -> None:
+def test_an_installed_hybridge_is_found_without_its_sources(kernels_artifact: Path, tmp_path: Path) -> None:
     """cmake --install, and the example against what came of it: a moved folder with no way back to where it was built."""
     cmake, built, installed, moved = Path(sys.executable).with_name("cmake"), *(tmp_path / name for name in "bim")
     flags = f"-DCMAKE_CXX_FLAGS={' '.join(STRICT)} -Wno-pedantic"
@@ -128,7 +128,7 @@ def test_an_installed_hybridge_is_found_without_its_sources(own_artifact: Path, 
     assert not re.search(re.escape(str(tmp_path)), "".join(map(read, moved.rglob("*.cmake"))))
     run(cmake, "-S", EXAMPLE, "-B", tmp_path / "app", f"-DCMAKE_PREFIX_PATH={moved};{executorch()}", flags)
     run(cmake, "--build", tmp_path / "app")
-    assert text_of(run(tmp_path / "app/talk", own_artifact / "model.pte", QUESTION)) == expected(own_artifact)
+    assert text_of(run(tmp_path / "app/talk", kernels_artifact / "model.pte", QUESTION)) == expected(kernels_artifact)
 
 
 def read(path: Path) -> str:

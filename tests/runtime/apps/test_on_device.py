@@ -64,11 +64,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_the_cpp_example_gives_the_sessions_tokens(program: Path, own_artifact: Path) -> None:
-    session = Session.load(own_artifact)
-    prompt = Tokenizer.from_file(str(own_artifact / "tokenizer.json")).encode("class Point:\n    def __init__(self, x").ids
+def test_the_cpp_example_gives_the_sessions_tokens(program: Path, kernels_artifact: Path) -> None:
+    session = Session.load(kernels_artifact)
+    prompt = Tokenizer.from_file(str(kernels_artifact / "tokenizer.json")).encode("class Point:\n    def __init__(self, x").ids
     wanted = list(session.generate(prompt, max_new_tokens=20, eos_ids=[]))
-    command = [program, own_artifact / "model.pte", *map(str, prompt)]
+    command = [program, kernels_artifact / "model.pte", *map(str, prompt)]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
     said = dict(line.rsplit(" ", 1) if i < 4 else line.split(" ", 1) for i, line in enumerate(done.stdout.splitlines()))
     assert (said["kept"], said["back"], said["nothing verified"]) == (f"{len(prompt)}", f"{len(prompt)}", "-1")

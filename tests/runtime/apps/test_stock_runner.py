@@ -69,7 +69,7 @@ class Ours:
 
 
 @pytest.fixture(scope="module")
-def ours(artifact: Path) -> Ours:
+def our_texts(artifact: Path) -> Ours:
     return Ours(artifact)
 
 
@@ -86,45 +86,45 @@ def runner_texts(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> di
     return answers(folder / "model.pte", artifact / "tokenizer.json", SCENARIOS | {"20 prompts": twenty})
 
 
-def test_greedy_text_of_20_prompts_is_the_sessions(runner_texts: dict[str, list[Any]], ours: Ours) -> None:
+def test_greedy_text_of_20_prompts_is_the_sessions(runner_texts: dict[str, list[Any]], our_texts: Ours) -> None:
     texts = runner_texts["20 prompts"][1::2]
-    assert texts == [ours.fresh(prompt, 60) for prompt in prompts(20)]
+    assert texts == [our_texts.fresh(prompt, 60) for prompt in prompts(20)]
     assert 2 <= sum(text.endswith("}") for text in texts) <= 18, "some reach the end of sequence, and some do not"
 
 
-def test_turns_go_on_from_the_state(runner_texts: dict[str, list[Any]], ours: Ours) -> None:
+def test_turns_go_on_from_the_state(runner_texts: dict[str, list[Any]], our_texts: Ours) -> None:
     first, second, nothing, third = runner_texts["several turns"]
-    assert (first, second) == (ours.fresh(FIRST, 13), ours.text(SECOND, 11))
-    assert (nothing, third) == ("", ours.text(THIRD, 12))
+    assert (first, second) == (our_texts.fresh(FIRST, 13), our_texts.text(SECOND, 11))
+    assert (nothing, third) == ("", our_texts.text(THIRD, 12))
 
 
-def test_reset_starts_afresh(runner_texts: dict[str, list[Any]], ours: Ours) -> None:
-    assert runner_texts["reset"][2] == ours.fresh(FIRST, 15)
+def test_reset_starts_afresh(runner_texts: dict[str, list[Any]], our_texts: Ours) -> None:
+    assert runner_texts["reset"][2] == our_texts.fresh(FIRST, 15)
 
 
 @pytest.mark.slow
-def test_a_full_context_ends_the_text_and_refuses_more(runner_texts: dict[str, list[Any]], ours: Ours) -> None:
+def test_a_full_context_ends_the_text_and_refuses_more(runner_texts: dict[str, list[Any]], our_texts: Ours) -> None:
     """The runner counts the room in positions, so its text is one token shorter than what fits."""
     text, refused, _, again = runner_texts["a full context"]
-    assert text == ours.fresh(LONG[:60], 96 - 60)
+    assert text == our_texts.fresh(LONG[:60], 96 - 60)
     assert "error" in refused
-    assert again == ours.fresh(FIRST, 15)
+    assert again == our_texts.fresh(FIRST, 15)
 
 
 def test_a_prompt_longer_than_the_context_is_refused_and_the_state_stays(
-    runner_texts: dict[str, list[Any]], ours: Ours
+    runner_texts: dict[str, list[Any]], our_texts: Ours
 ) -> None:
     first, refused, second = runner_texts["too long a prompt"]
     assert "error" in refused
-    assert (first, second) == (ours.fresh(FIRST, 13), ours.text(SECOND, 11))
+    assert (first, second) == (our_texts.fresh(FIRST, 13), our_texts.text(SECOND, 11))
 
 
-def test_a_prefill_beyond_the_context_lets_nothing_be_generated(runner_texts: dict[str, list[Any]], ours: Ours) -> None:
+def test_a_prefill_beyond_the_context_lets_nothing_be_generated(runner_texts: dict[str, list[Any]], our_texts: Ours) -> None:
     """The runner checks no lengths there, and cannot see the NaN that we answer; but it counts."""
     _, empty, more, _, again = runner_texts["too long a prefill"]
     assert "error" in empty
     assert "error" in more
-    assert again == ours.fresh(FIRST, 15)
+    assert again == our_texts.fresh(FIRST, 15)
 
 
 @pytest.mark.thorough

@@ -54,7 +54,7 @@ def test_each_c_function_is_called() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("swift") is None, reason="needs Swift: apt-get install swiftlang (Debian 13)")
-def test_its_own_tests_pass(own_artifact: Path, tmp_path: Path) -> None:
+def test_its_own_tests_pass(kernels_artifact: Path, tmp_path: Path) -> None:
     """A copy, because the link to ExecuTorch's package is the user's own."""
     package = tmp_path / "examples/swift"
     shutil.copytree(PACKAGE, package, symlinks=True, ignore=shutil.ignore_patterns(".build", "executorch"))
@@ -62,7 +62,7 @@ def test_its_own_tests_pass(own_artifact: Path, tmp_path: Path) -> None:
     (tmp_path / "runtime").symlink_to(CHECKOUT / "runtime")
     done = subprocess.run(
         ["swift", "test", "--package-path", str(package), "--scratch-path", str(tmp_path / "build")],
-        env=os.environ | {"HYBRIDGE_MODEL": str(own_artifact / "model.pte")},
+        env=os.environ | {"HYBRIDGE_MODEL": str(kernels_artifact / "model.pte")},
         capture_output=True,
         text=True,
         check=False,

@@ -143,11 +143,11 @@ def fewer(rng: random.Random, plan: Any, args: list[int]) -> tuple[str, Undo]:
 
 
 @pytest.mark.slow
-def test_kernels_refuse_what_a_forged_program_hands_them(own_artifact: Path, tmp_path: Path) -> None:
-    good = (own_artifact / PROGRAM).read_bytes()
-    folders = {"as it was": own_artifact}
+def test_kernels_refuse_what_a_forged_program_hands_them(kernels_artifact: Path, tmp_path: Path) -> None:
+    good = (kernels_artifact / PROGRAM).read_bytes()
+    folders = {"as it was": kernels_artifact}
     for i, (what, program) in enumerate(forgeries(good, random.Random(0))):
-        folders[f"{i}, {what}"] = Path(shutil.copytree(own_artifact, tmp_path / f"{i}"))
+        folders[f"{i}, {what}"] = Path(shutil.copytree(kernels_artifact, tmp_path / f"{i}"))
         (tmp_path / f"{i}" / PROGRAM).write_bytes(program)
         forge(tmp_path / f"{i}")
     done = subprocess.run(

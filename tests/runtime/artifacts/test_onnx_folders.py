@@ -18,9 +18,9 @@ from hybridge.runtime.artifacts.manifest import ONNX_COMMIT, ONNX_PROGRAM, ONNX_
 
 
 @pytest.fixture
-def copied(onnx_artifact: Path, tmp_path: Path) -> Path:
-    """An artifact to be spoilt."""
-    return Path(shutil.copytree(onnx_artifact, tmp_path / "artifact"))
+def onnx_artifact_copy(lively_onnx_artifact: Path, tmp_path: Path) -> Path:
+    """A copy of ``lively_onnx_artifact``, to be damaged."""
+    return Path(shutil.copytree(lively_onnx_artifact, tmp_path / "artifact"))
 
 
 def refused(folder: Path, says: str) -> None:
@@ -37,13 +37,13 @@ def edit(folder: Path, change: Callable[[onnx.ModelProto], object], name: str = 
 
 
 @pytest.mark.parametrize("name", [ONNX_PROGRAM, ONNX_WEIGHTS, ONNX_COMMIT])
-def test_a_missing_resized_or_altered_file_is_named(copied: Path, name: str) -> None:
-    data = (copied / name).read_bytes()
+def test_a_missing_resized_or_altered_file_is_named(onnx_artifact_copy: Path, name: str) -> None:
+    data = (onnx_artifact_copy / name).read_bytes()
     for spoilt, says in ((data[:-1], "bytes, but the manifest says"), (data[:-1] + b"~", "was altered")):
-        (copied / name).write_bytes(spoilt)
-        refused(copied, f"{name}.*{says}")
-    (copied / name).unlink()
-    refused(copied, f"{name} is missing")
+        (onnx_artifact_copy / name).write_bytes(spoilt)
+        refused(onnx_artifact_copy, f"{name}.*{says}")
+    (onnx_artifact_copy / name).unlink()
+    refused(onnx_artifact_copy, f"{name} is missing")
 
 
 def other_vocabulary(content: Content) -> None:
@@ -75,10 +75,10 @@ FORGERIES: dict[str, tuple[Callable[[Content], object], str]] = {
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-def test_a_manifest_that_lies_is_refused(copied: Path, name: str) -> None:
+def test_a_manifest_that_lies_is_refused(onnx_artifact_copy: Path, name: str) -> None:
     change, says = FORGERIES[name]
-    forge(copied, change)
-    refused(copied, says)
+    forge(onnx_artifact_copy, change)
+    refused(onnx_artifact_copy, says)
 
 
 def set_location(model: onnx.ModelProto, location: str) -> None:
@@ -89,17 +89,17 @@ def set_location(model: onnx.ModelProto, location: str) -> None:
 
 
 @pytest.mark.parametrize("location", ["../outside", "{folder}/outside", "x/../../outside", "link"])
-def test_weights_outside_the_folder_are_refused(copied: Path, tmp_path: Path, location: str) -> None:
-    shutil.copy(copied / ONNX_WEIGHTS, tmp_path / "outside")
-    (copied / "link").symlink_to(tmp_path / "outside")
-    edit(copied, lambda model: set_location(model, location.format(folder=tmp_path)))
-    refused(copied, "does not load .*(escapes|[Aa]bsolute)")
+def test_weights_outside_the_folder_are_refused(onnx_artifact_copy: Path, tmp_path: Path, location: str) -> None:
+    shutil.copy(onnx_artifact_copy / ONNX_WEIGHTS, tmp_path / "outside")
+    (onnx_artifact_copy / "link").symlink_to(tmp_path / "outside")
+    edit(onnx_artifact_copy, lambda model: set_location(model, location.format(folder=tmp_path)))
+    refused(onnx_artifact_copy, "does not load .*(escapes|[Aa]bsolute)")
 
 
-def test_weights_that_end_too_early_are_refused(copied: Path) -> None:
-    (copied / ONNX_WEIGHTS).write_bytes((copied / ONNX_WEIGHTS).read_bytes()[:999])
-    forge(copied)
-    refused(copied, "does not load .*out of bounds")
+def test_weights_that_end_too_early_are_refused(onnx_artifact_copy: Path) -> None:
+    (onnx_artifact_copy / ONNX_WEIGHTS).write_bytes((onnx_artifact_copy / ONNX_WEIGHTS).read_bytes()[:999])
+    forge(onnx_artifact_copy)
+    refused(onnx_artifact_copy, "does not load .*out of bounds")
 
 
 def rename_operator(model: onnx.ModelProto) -> None:
@@ -118,18 +118,18 @@ GRAPHS: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_a_graph_that_is_something_else_is_refused(copied: Path, name: str) -> None:
+def test_a_graph_that_is_something_else_is_refused(onnx_artifact_copy: Path, name: str) -> None:
     change, says = GRAPHS[name]
-    edit(copied, change)
-    refused(copied, says)
+    edit(onnx_artifact_copy, change)
+    refused(onnx_artifact_copy, says)
 
 
-def test_a_commit_graph_that_is_something_else_is_refused(copied: Path) -> None:
-    edit(copied, lambda model: model.graph.input.pop(), ONNX_COMMIT)
-    refused(copied, "commit.onnx")
+def test_a_commit_graph_that_is_something_else_is_refused(onnx_artifact_copy: Path) -> None:
+    edit(onnx_artifact_copy, lambda model: model.graph.input.pop(), ONNX_COMMIT)
+    refused(onnx_artifact_copy, "commit.onnx")
 
 
-def test_onnxruntime_is_an_extra(onnx_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnxruntime_is_an_extra(lively_onnx_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     missing: Any = None
     monkeypatch.setitem(sys.modules, "onnxruntime", missing)
-    refused(onnx_artifact, r"pip install 'hybridge\[onnx\]'")
+    refused(lively_onnx_artifact, r"pip install 'hybridge\[onnx\]'")

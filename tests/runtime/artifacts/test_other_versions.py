@@ -38,7 +38,7 @@ BETWEEN = "It was made with executorch 1.4.1, and 1.5.1 is installed here."
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def older_artifact(tmp_path: Path) -> Path:
     return Path(shutil.copytree(OLDER_ARTIFACT, tmp_path / "artifact"))
 
 
@@ -72,31 +72,31 @@ def test_a_session_gives_the_same_tokens() -> None:
     assert int(session.decode(GREEDY[0]).argmax()) == GREEDY[1]
 
 
-def test_the_same_version_is_not_talked_about(folder: Path) -> None:
-    forge(folder, lambda content: content["versions"].update(executorch=installed("executorch")))
-    assert "installed here" not in CliRunner().invoke(app, ["inspect", str(folder)]).stdout
+def test_the_same_version_is_not_talked_about(older_artifact: Path) -> None:
+    forge(older_artifact, lambda content: content["versions"].update(executorch=installed("executorch")))
+    assert "installed here" not in CliRunner().invoke(app, ["inspect", str(older_artifact)]).stdout
 
 
-def test_a_missing_operator_is_named_with_what_to_do(folder: Path) -> None:
-    assert refused(folder, called("llama::better_delta_rule.out")) == (
+def test_a_missing_operator_is_named_with_what_to_do(older_artifact: Path) -> None:
+    assert refused(older_artifact, called("llama::better_delta_rule.out")) == (
         f"this ExecuTorch has no operator llama::better_delta_rule.out, which the program calls. {BETWEEN} "
         "Export the model again, with --kernels aten if the operator is still missing then."
     )
 
 
-def test_an_operator_of_a_later_hybridge_is_named_with_its_version(folder: Path) -> None:
-    said = refused(folder, called("hybridge::later.out", "llama::x.out"))
+def test_an_operator_of_a_later_hybridge_is_named_with_its_version(older_artifact: Path) -> None:
+    said = refused(older_artifact, called("hybridge::later.out", "llama::x.out"))
     assert said.startswith("this hybridge has no operator hybridge::later.out, which the program calls.")
-    assert f"use hybridge {open_artifact(folder).manifest.versions['hybridge']} that made it" in said
+    assert f"use hybridge {open_artifact(older_artifact).manifest.versions['hybridge']} that made it" in said
 
 
-def test_of_many_missing_operators_some_are_named(folder: Path) -> None:
-    said = refused(folder, called(*(f"aten::{letter}.out" for letter in "abcdefghijk")))
+def test_of_many_missing_operators_some_are_named(older_artifact: Path) -> None:
+    said = refused(older_artifact, called(*(f"aten::{letter}.out" for letter in "abcdefghijk")))
     assert "aten::g.out, aten::h.out and 3 more, which" in said
 
 
-def test_a_missing_backend_is_named_with_what_to_do(folder: Path) -> None:
-    said = refused(folder, lambda content: content["methods"]["decode"]["delegates"].update(CoreMLBackend=2))
+def test_a_missing_backend_is_named_with_what_to_do(older_artifact: Path) -> None:
+    said = refused(older_artifact, lambda content: content["methods"]["decode"]["delegates"].update(CoreMLBackend=2))
     assert said == (
         f"this ExecuTorch has no backend CoreMLBackend, to which the program hands parts. {BETWEEN} "
         "Export the model again, with --backend portable if the backend is still missing then."
@@ -104,27 +104,27 @@ def test_a_missing_backend_is_named_with_what_to_do(folder: Path) -> None:
 
 
 def test_the_command_ends_with_1_and_the_message(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    older_artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save_tokenizer(folder)
-    entry = file_entry(folder / "tokenizer.json").model_dump()
-    forge(folder, lambda content: content["files"].update({"tokenizer.json": entry}))
-    forge(folder, called("llama::better_delta_rule.out"))
-    assert exit_code(monkeypatch, main, "hybridge", "run", folder, "--prompt", "x") == 1
+    save_tokenizer(older_artifact)
+    entry = file_entry(older_artifact / "tokenizer.json").model_dump()
+    forge(older_artifact, lambda content: content["files"].update({"tokenizer.json": entry}))
+    forge(older_artifact, called("llama::better_delta_rule.out"))
+    assert exit_code(monkeypatch, main, "hybridge", "run", older_artifact, "--prompt", "x") == 1
     assert "has no operator llama::better_delta_rule.out" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.fixture
-def for_another_runtime(folder: Path) -> Path:
+def for_another_runtime(older_artifact: Path) -> Path:
     """The program itself calls an operator that nobody has, and the manifest says so."""
     file = ProgramFile(OLDER_ARTIFACT / "model.pte")
     calls = [each for plan in file.plans.values() for each in plan.operators if each.name == "hybridge::write_rows"]
     for each in calls:
         each.name = "hybridge::better_rows"
     assert calls
-    file.write(folder / "model.pte", [])
-    forge(folder, called("hybridge::better_rows.out"))
-    return folder
+    file.write(older_artifact / "model.pte", [])
+    forge(older_artifact, called("hybridge::better_rows.out"))
+    return older_artifact
 
 
 def test_an_operator_that_nobody_has_is_named(for_another_runtime: Path) -> None:
@@ -138,12 +138,12 @@ def test_an_operator_that_the_manifest_hides_is_named(for_another_runtime: Path)
     assert "calls 'hybridge::better_rows.out', which its manifest does not list" in said
 
 
-def test_a_program_that_does_not_load_says_that_it_is_of_another_version(folder: Path) -> None:
-    data = bytearray((folder / "model.pte").read_bytes())
+def test_a_program_that_does_not_load_says_that_it_is_of_another_version(older_artifact: Path) -> None:
+    data = bytearray((older_artifact / "model.pte").read_bytes())
     assert data[4:6] == b"ET"
     data[4:8] = b"ET99"  # of a later format
-    (folder / "model.pte").write_bytes(data)
-    said = refused(folder, lambda content: None)
+    (older_artifact / "model.pte").write_bytes(data)
+    said = refused(older_artifact, lambda content: None)
     assert "model.pte does not load: " in said
     assert said.endswith(BETWEEN)
 

@@ -175,11 +175,11 @@ def test_a_forged_plan_is_refused(artifact: Path, name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("operator", "method"), [("clear", "reset"), ("write_rows", "decode"), ("linear", "decode")])
-def test_our_kernels_write_into_no_constant(own_artifact: Path, operator: str, method: str, tmp_path: Path) -> None:
+def test_our_kernels_write_into_no_constant(kernels_artifact: Path, operator: str, method: str, tmp_path: Path) -> None:
     """``clear`` did, and died of it: nobody was asked what it writes."""
-    (tmp_path / PROGRAM).write_bytes(changed(own_artifact, output_as_constant(f"hybridge::{operator}", method=method)))
+    (tmp_path / PROGRAM).write_bytes(changed(kernels_artifact, output_as_constant(f"hybridge::{operator}", method=method)))
     with pytest.raises(ArtifactError, match=rf"lets hybridge::{operator}.out write into a constant, its value \d"):
-        check(own_artifact, tmp_path / PROGRAM)
+        check(kernels_artifact, tmp_path / PROGRAM)
 
 
 def test_what_each_of_our_kernels_writes_is_known() -> None:
@@ -211,8 +211,8 @@ def test_tensors_that_are_left_out_of_a_list_are_taken(artifact: Path, tmp_path:
         check(artifact, tmp_path / PROGRAM)
 
 
-def test_programs_as_they_are_exported_are_taken(artifact: Path, own_artifact: Path) -> None:
-    for folder in (artifact, own_artifact):
+def test_programs_as_they_are_exported_are_taken(artifact: Path, kernels_artifact: Path) -> None:
+    for folder in (artifact, kernels_artifact):
         check(folder, folder / PROGRAM)
 
 

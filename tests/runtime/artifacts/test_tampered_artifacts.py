@@ -42,12 +42,6 @@ for folder in sys.argv[1:]:
 
 
 @pytest.fixture
-def folder(artifact: Path, tmp_path: Path) -> Path:
-    """A good artifact, to be spoilt."""
-    return Path(shutil.copytree(artifact, tmp_path / "artifact"))
-
-
-@pytest.fixture
 def rng() -> random.Random:
     return random.Random(0)
 
@@ -70,79 +64,79 @@ def test_these_are_all_the_files(artifact: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_missing_file_is_named(folder: Path, name: str) -> None:
-    (folder / name).unlink()
-    assert_refused(folder, f"it has no {name}" if name == MANIFEST else f"{name} is missing")
+def test_a_missing_file_is_named(artifact_copy: Path, name: str) -> None:
+    (artifact_copy / name).unlink()
+    assert_refused(artifact_copy, f"it has no {name}" if name == MANIFEST else f"{name} is missing")
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_folder_in_place_of_a_file_is_refused(folder: Path, name: str) -> None:
-    (folder / name).unlink()
-    (folder / name).mkdir()
-    assert_refused(folder, name)
+def test_a_folder_in_place_of_a_file_is_refused(artifact_copy: Path, name: str) -> None:
+    (artifact_copy / name).unlink()
+    (artifact_copy / name).mkdir()
+    assert_refused(artifact_copy, name)
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("part", ["nothing", "a byte", "half", "all but the end"])
-def test_a_truncated_file_is_named(folder: Path, name: str, part: str) -> None:
-    data = (folder / name).read_bytes()
+def test_a_truncated_file_is_named(artifact_copy: Path, name: str, part: str) -> None:
+    data = (artifact_copy / name).read_bytes()
     kept = {"nothing": 0, "a byte": 1, "half": len(data) // 2, "all but the end": len(data) - 2}
-    (folder / name).write_bytes(data[: kept[part]])
-    assert_refused(folder, name)
+    (artifact_copy / name).write_bytes(data[: kept[part]])
+    assert_refused(artifact_copy, name)
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_longer_file_is_named(folder: Path, name: str) -> None:
-    with (folder / name).open("ab") as file:
+def test_a_longer_file_is_named(artifact_copy: Path, name: str) -> None:
+    with (artifact_copy / name).open("ab") as file:
         file.write(b"}")
-    assert_refused(folder, name)
+    assert_refused(artifact_copy, name)
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != MANIFEST])
-def test_a_flipped_bit_is_refused_wherever_it_is(folder: Path, name: str, rng: random.Random) -> None:
-    data = (folder / name).read_bytes()
+def test_a_flipped_bit_is_refused_wherever_it_is(artifact_copy: Path, name: str, rng: random.Random) -> None:
+    data = (artifact_copy / name).read_bytes()
     for position in [0, len(data) - 1, *rng.sample(range(len(data)), 60)]:
-        (folder / name).write_bytes(flipped(data, position, rng.randrange(8)))
-        assert_refused(folder, f"{name} was altered")
+        (artifact_copy / name).write_bytes(flipped(data, position, rng.randrange(8)))
+        assert_refused(artifact_copy, f"{name} was altered")
 
 
 @pytest.mark.slow
-def test_a_flipped_bit_of_the_manifest_is_refused_wherever_it_is(folder: Path, rng: random.Random) -> None:
-    data = (folder / MANIFEST).read_bytes()
+def test_a_flipped_bit_of_the_manifest_is_refused_wherever_it_is(artifact_copy: Path, rng: random.Random) -> None:
+    data = (artifact_copy / MANIFEST).read_bytes()
     for position in rng.sample(range(len(data)), 1500):
-        (folder / MANIFEST).write_bytes(flipped(data, position, rng.randrange(8)))
-        assert_refused(folder)
+        (artifact_copy / MANIFEST).write_bytes(flipped(data, position, rng.randrange(8)))
+        assert_refused(artifact_copy)
 
 
 @pytest.mark.slow
-def test_any_other_byte_in_the_manifest_is_refused_or_means_the_same(folder: Path, rng: random.Random) -> None:
-    data, manifest = (folder / MANIFEST).read_bytes(), read_manifest(folder)
+def test_any_other_byte_in_the_manifest_is_refused_or_means_the_same(artifact_copy: Path, rng: random.Random) -> None:
+    data, manifest = (artifact_copy / MANIFEST).read_bytes(), read_manifest(artifact_copy)
     for position in rng.sample(range(len(data)), 1500):
-        (folder / MANIFEST).write_bytes(data[:position] + rng.choice(b' \t\n,:"0aE{}').to_bytes() + data[position + 1 :])
+        (artifact_copy / MANIFEST).write_bytes(data[:position] + rng.choice(b' \t\n,:"0aE{}').to_bytes() + data[position + 1 :])
         try:
-            assert read_manifest(folder) == manifest
+            assert read_manifest(artifact_copy) == manifest
         except ArtifactError:
             continue
 
 
-def test_a_manifest_laid_out_otherwise_says_the_same(folder: Path) -> None:
-    manifest = read_manifest(folder)
-    content = json.loads((folder / MANIFEST).read_text())
-    (folder / MANIFEST).write_text(json.dumps(dict(reversed(content.items())), indent=7))
-    assert read_manifest(folder) == manifest
+def test_a_manifest_laid_out_otherwise_says_the_same(artifact_copy: Path) -> None:
+    manifest = read_manifest(artifact_copy)
+    content = json.loads((artifact_copy / MANIFEST).read_text())
+    (artifact_copy / MANIFEST).write_text(json.dumps(dict(reversed(content.items())), indent=7))
+    assert read_manifest(artifact_copy) == manifest
 
 
 @pytest.mark.parametrize(
     "text", ["[]", "3", "null", "NaN", "{}", "nonsense", "[" * 100_000, '{"a":' * 100_000], ids=lambda text: text[:9]
 )
-def test_a_manifest_that_is_none_is_refused(folder: Path, text: str) -> None:
-    (folder / MANIFEST).write_text(text)
-    assert_refused(folder)
+def test_a_manifest_that_is_none_is_refused(artifact_copy: Path, text: str) -> None:
+    (artifact_copy / MANIFEST).write_text(text)
+    assert_refused(artifact_copy)
 
 
-def test_a_manifest_that_is_not_text_is_refused(folder: Path) -> None:
-    (folder / MANIFEST).write_bytes(b"\xff\xfe{}")
-    assert_refused(folder, "cannot be read")
+def test_a_manifest_that_is_not_text_is_refused(artifact_copy: Path) -> None:
+    (artifact_copy / MANIFEST).write_bytes(b"\xff\xfe{}")
+    assert_refused(artifact_copy, "cannot be read")
 
 
 def test_what_is_no_folder_is_refused(artifact: Path, tmp_path: Path) -> None:
@@ -156,21 +150,21 @@ def test_what_is_no_folder_is_refused(artifact: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [FORMAT_VERSION + 1, 2, 1, "1", None, [1]])
 @pytest.mark.parametrize("signed", [True, False])
-def test_another_format_version_is_named(folder: Path, version: object, signed: bool) -> None:
-    forge(folder, lambda content: content.update(format_version=version))
+def test_another_format_version_is_named(artifact_copy: Path, version: object, signed: bool) -> None:
+    forge(artifact_copy, lambda content: content.update(format_version=version))
     if not signed:
-        (folder / MANIFEST).write_text((folder / MANIFEST).read_text().replace('"checksum": "', '"checksum": "0'))
-    assert_refused(folder, "has format version .*, but this hybridge reads 3; export the model again")
+        (artifact_copy / MANIFEST).write_text((artifact_copy / MANIFEST).read_text().replace('"checksum": "', '"checksum": "0'))
+    assert_refused(artifact_copy, "has format version .*, but this hybridge reads 3; export the model again")
 
 
 @pytest.mark.parametrize(
     "name", ["../x", "/etc/hostname", "sub/x", "..", ".", "", "x\0y", "long" * 100], ids=lambda name: repr(name[:12])
 )
-def test_a_file_outside_the_folder_is_refused(folder: Path, name: str) -> None:
-    (folder.parent / "x").write_text("")
+def test_a_file_outside_the_folder_is_refused(artifact_copy: Path, name: str) -> None:
+    (artifact_copy.parent / "x").write_text("")
     empty = {"sha256": hashlib.sha256().hexdigest(), "size": 0}
-    forge(folder, lambda content: content["files"].update({name: empty}))
-    assert_refused(folder)
+    forge(artifact_copy, lambda content: content["files"].update({name: empty}))
+    assert_refused(artifact_copy)
 
 
 FORGERIES: dict[str, Callable[[Content], object]] = {
@@ -185,9 +179,9 @@ FORGERIES: dict[str, Callable[[Content], object]] = {
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_a_manifest_that_describes_no_artifact_is_refused(folder: Path, forgery: str) -> None:
-    forge(folder, FORGERIES[forgery])
-    assert_refused(folder)
+def test_a_manifest_that_describes_no_artifact_is_refused(artifact_copy: Path, forgery: str) -> None:
+    forge(artifact_copy, FORGERIES[forgery])
+    assert_refused(artifact_copy)
 
 
 def first_buffer(content: Content) -> Content:
@@ -222,10 +216,10 @@ LIES: dict[str, Callable[[Content], object]] = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_manifest_that_lies_about_the_program_is_refused(folder: Path, lie: str) -> None:
-    forge(folder, LIES[lie])
+def test_a_manifest_that_lies_about_the_program_is_refused(artifact_copy: Path, lie: str) -> None:
+    forge(artifact_copy, LIES[lie])
     with pytest.raises(ArtifactError):
-        Session.load(folder)
+        Session.load(artifact_copy)
 
 
 LARGE: dict[str, Callable[[Content], object]] = {
@@ -248,42 +242,42 @@ LARGE: dict[str, Callable[[Content], object]] = {
 
 
 @pytest.mark.parametrize("what", LARGE)
-def test_nothing_in_a_manifest_is_beyond_measure(folder: Path, what: str) -> None:
+def test_nothing_in_a_manifest_is_beyond_measure(artifact_copy: Path, what: str) -> None:
     """3 million verify lengths once took 10 seconds, and a message of megabytes."""
-    forge(folder, LARGE[what])
+    forge(artifact_copy, LARGE[what])
     began = time.process_time()
     with pytest.raises(ArtifactError) as refused:
-        Session.load(folder)
+        Session.load(artifact_copy)
     assert len(str(refused.value)) < 1000
     assert time.process_time() - began < 2
 
 
-def test_a_manifest_that_is_too_large_is_not_read(folder: Path) -> None:
-    os.truncate(folder / MANIFEST, 10**12)  # it takes no room on the disk
-    assert_refused(folder, "are the most there can be")
+def test_a_manifest_that_is_too_large_is_not_read(artifact_copy: Path) -> None:
+    os.truncate(artifact_copy / MANIFEST, 10**12)  # it takes no room on the disk
+    assert_refused(artifact_copy, "are the most there can be")
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_what_is_no_file_is_refused_at_once(folder: Path, name: str, kind: str) -> None:
+def test_what_is_no_file_is_refused_at_once(artifact_copy: Path, name: str, kind: str) -> None:
     """Opening once waited for ever for a pipe, and read /dev/zero to no end."""
-    (folder / name).unlink()
+    (artifact_copy / name).unlink()
     if kind == "pipe":
-        os.mkfifo(folder / name)
+        os.mkfifo(artifact_copy / name)
     else:
-        (folder / name).symlink_to("/dev/zero")
-    assert_refused(folder, f"{name} cannot be read.*no regular file")
+        (artifact_copy / name).symlink_to("/dev/zero")
+    assert_refused(artifact_copy, f"{name} cannot be read.*no regular file")
 
 
-def test_a_constant_method_is_no_method(folder: Path) -> None:
+def test_a_constant_method_is_no_method(artifact_copy: Path) -> None:
     """It once was an IndexError."""
     entry = {"inputs": [], "outputs": [{"shape": [1], "dtype": "int64"}], "operators": [], "delegates": {}}
     for name in ("verify_len", "prefill_chunk", "taps"):
-        forge(folder, lambda content, name=name: content["methods"].update({name: entry}))
+        forge(artifact_copy, lambda content, name=name: content["methods"].update({name: entry}))
         with pytest.raises(ArtifactError, match="which is no method"):
-            Session.load(folder)
-        forge(folder, lambda content, name=name: content["methods"].pop(name))
-    Session.load(folder)
+            Session.load(artifact_copy)
+        forge(artifact_copy, lambda content, name=name: content["methods"].pop(name))
+    Session.load(artifact_copy)
 
 
 def swapped(content: Content, one: str, other: str, layer: int = 0) -> None:
@@ -298,18 +292,18 @@ def swapped(content: Content, one: str, other: str, layer: int = 0) -> None:
     [(0, "conv_state", "recurrent_state"), (0, "conv_state", "staged_conv"), (0, "recurrent_state", "conv_state_slots"),
      (1, "keys", "values")],
 )  # fmt: skip
-def test_buffers_with_exchanged_names_are_refused(folder: Path, layer: int, one: str, other: str) -> None:
-    forge(folder, lambda content: swapped(content, one, other, layer))
+def test_buffers_with_exchanged_names_are_refused(artifact_copy: Path, layer: int, one: str, other: str) -> None:
+    forge(artifact_copy, lambda content: swapped(content, one, other, layer))
     with pytest.raises(ArtifactError, match="the program is not what the manifest says"):
-        Session.load(folder)
+        Session.load(artifact_copy)
 
 
 # Programs that change after they were checked
 
 
 @pytest.fixture
-def opened(folder: Path) -> Session:
-    session = Session.load(folder)
+def opened_session(artifact_copy: Path) -> Session:
+    session = Session.load(artifact_copy)
     session.prefill([1, 2, 3])
     return session
 
@@ -320,53 +314,53 @@ def other_weights(path: Path) -> bytes:
     return flipped(data, len(data) - 5000, 3)
 
 
-def test_a_program_that_is_replaced_goes_on_as_it_was(folder: Path, opened: Session, artifact: Path) -> None:
+def test_a_program_that_is_replaced_goes_on_as_it_was(artifact_copy: Path, opened_session: Session, artifact: Path) -> None:
     """What is loaded is the file that was checked, and not whatever has its name."""
-    (folder / "new").write_bytes(other_weights(folder / PROGRAM))
-    (folder / "new").replace(folder / PROGRAM)
+    (artifact_copy / "new").write_bytes(other_weights(artifact_copy / PROGRAM))
+    (artifact_copy / "new").replace(artifact_copy / PROGRAM)
     same = Session.load(artifact)
     same.prefill([1, 2, 3])
-    assert np.array_equal(opened.decode(4), same.decode(4))
+    assert np.array_equal(opened_session.decode(4), same.decode(4))
 
 
-def test_a_program_that_is_replaced_between_check_and_load_is_not_loaded(folder: Path, artifact: Path) -> None:
-    checked = open_artifact(folder)
-    (folder / "new").write_bytes(other_weights(folder / PROGRAM))
-    (folder / "new").replace(folder / PROGRAM)
+def test_a_program_that_is_replaced_between_check_and_load_is_not_loaded(artifact_copy: Path, artifact: Path) -> None:
+    checked = open_artifact(artifact_copy)
+    (artifact_copy / "new").write_bytes(other_weights(artifact_copy / PROGRAM))
+    (artifact_copy / "new").replace(artifact_copy / PROGRAM)
     session, same = Session.of(checked), Session.load(artifact)
     assert np.array_equal(session.prefill([1, 2, 3]), same.prefill([1, 2, 3]))
 
 
 @pytest.mark.parametrize("change", ["truncated", "rewritten", "longer"])
-def test_a_program_that_is_written_to_is_noticed(folder: Path, opened: Session, change: str) -> None:
+def test_a_program_that_is_written_to_is_noticed(artifact_copy: Path, opened_session: Session, change: str) -> None:
     """Truncated under an open session it once was SIGBUS, rewritten in place it silently gave other logits."""
-    data = other_weights(folder / PROGRAM)
-    with (folder / PROGRAM).open("r+b") as file:
+    data = other_weights(artifact_copy / PROGRAM)
+    with (artifact_copy / PROGRAM).open("r+b") as file:
         if change == "truncated":
             file.truncate(1000)
         else:
             file.write(data + b"x" * (change == "longer"))
     for _ in range(2):
         with pytest.raises(ArtifactError, match=r"was altered|has \d+ bytes, but the manifest says"):
-            opened.decode(4)
+            opened_session.decode(4)
 
 
-def test_a_program_that_is_touched_and_not_changed_goes_on(folder: Path, opened: Session) -> None:
-    os.utime(folder / PROGRAM)
-    (folder / PROGRAM).chmod(0o600)
-    (folder / PROGRAM).unlink()
-    assert np.isfinite(opened.decode(4)).all()
+def test_a_program_that_is_touched_and_not_changed_goes_on(artifact_copy: Path, opened_session: Session) -> None:
+    os.utime(artifact_copy / PROGRAM)
+    (artifact_copy / PROGRAM).chmod(0o600)
+    (artifact_copy / PROGRAM).unlink()
+    assert np.isfinite(opened_session.decode(4)).all()
 
 
-def test_a_private_copy_does_not_care(folder: Path, artifact: Path) -> None:
-    session, same = Session.load(folder, private_copy=True), Session.load(artifact)
-    os.truncate(folder / PROGRAM, 10)
+def test_a_private_copy_does_not_care(artifact_copy: Path, artifact: Path) -> None:
+    session, same = Session.load(artifact_copy, private_copy=True), Session.load(artifact)
+    os.truncate(artifact_copy / PROGRAM, 10)
     assert np.array_equal(session.prefill([1, 2, 3]), same.prefill([1, 2, 3]))
 
 
-def test_a_tokenizer_that_changes_after_the_check_is_not_read(folder: Path) -> None:
-    checked = open_artifact(folder)
-    (folder / "tokenizer.json").write_text("{}")
+def test_a_tokenizer_that_changes_after_the_check_is_not_read(artifact_copy: Path) -> None:
+    checked = open_artifact(artifact_copy)
+    (artifact_copy / "tokenizer.json").write_text("{}")
     with pytest.raises(ArtifactError, match=r"tokenizer\.json has 2 bytes"):
         Tokenizer.of(checked)
 

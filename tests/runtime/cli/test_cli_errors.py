@@ -114,12 +114,12 @@ def test_a_prompt_that_does_not_fit_is_refused(cli: Run, artifact: Path) -> None
     assert "export with a larger --max-seq-len" in done.err
 
 
-def test_text_needs_a_tokenizer(cli: Run, copied: Path) -> None:
-    (copied / "tokenizer.json").unlink()
-    forge(copied, lambda content: content["files"].pop("tokenizer.json"))
-    done = cli("run", copied, "--prompt", "hi")
+def test_text_needs_a_tokenizer(cli: Run, artifact_copy: Path) -> None:
+    (artifact_copy / "tokenizer.json").unlink()
+    forge(artifact_copy, lambda content: content["files"].pop("tokenizer.json"))
+    done = cli("run", artifact_copy, "--prompt", "hi")
     assert (done.code, done.out) == (2, "")
-    assert f"{copied} has no tokenizer.json" in done.err
+    assert f"{artifact_copy} has no tokenizer.json" in done.err
 
 
 # Failed work
@@ -157,11 +157,11 @@ def test_failed_work_is_explained_and_writes_nothing(
 
 @pytest.mark.parametrize("command", ["inspect {}", "run {} --prompt hi", "validate {} --against {checkpoint}"])
 @pytest.mark.parametrize("name", [PROGRAM, MANIFEST, "tokenizer.json"])
-def test_a_damaged_artifact_is_refused(cli: Run, copied: Path, checkpoint: Path, name: str, command: str) -> None:
-    (copied / name).write_bytes((copied / name).read_bytes()[:-9])
-    done = cli(*(word.format(copied, checkpoint=checkpoint) for word in command.split()))
+def test_a_damaged_artifact_is_refused(cli: Run, artifact_copy: Path, checkpoint: Path, name: str, command: str) -> None:
+    (artifact_copy / name).write_bytes((artifact_copy / name).read_bytes()[:-9])
+    done = cli(*(word.format(artifact_copy, checkpoint=checkpoint) for word in command.split()))
     assert (done.code, done.out) == (1, "")
-    assert f"Error: {copied / name}" in done.err
+    assert f"Error: {artifact_copy / name}" in done.err
 
 
 def test_an_interruption_is_130(cli: Run, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -161,9 +161,9 @@ DRAFTERS = [[], ["--no-speculation"], ["--temperature", "0.8", "--seed", "5"], [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", DRAFTERS, ids=" ".join)
-def test_a_text_goes_on_without_pytorch_as_with_it(cli: Run, own_artifact: Path, tmp_path: Path, words: list[str]) -> None:
+def test_a_text_goes_on_without_pytorch_as_with_it(cli: Run, kernels_artifact: Path, tmp_path: Path, words: list[str]) -> None:
     """The engine in Python, which a page is made by, says the same."""
-    command = ["run", own_artifact, "--prompt", "abcabcabcabc", "--max-new-tokens", "30", *words]
+    command = ["run", kernels_artifact, "--prompt", "abcabcabcabc", "--max-new-tokens", "30", *words]
     without = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH, *map(str, command)], capture_output=True, text=True, check=True, timeout=120
     )
@@ -171,7 +171,7 @@ def test_a_text_goes_on_without_pytorch_as_with_it(cli: Run, own_artifact: Path,
     assert without.stdout == cli(*command, "--html", tmp_path / "page.html").raw
 
 
-def test_a_drafter_that_the_artifact_lacks_is_refused(cli: Run, own_artifact: Path) -> None:
-    done = cli("run", own_artifact, "--prompt", "abc", "--drafter")
+def test_a_drafter_that_the_artifact_lacks_is_refused(cli: Run, kernels_artifact: Path) -> None:
+    done = cli("run", kernels_artifact, "--prompt", "abc", "--drafter")
     assert (done.code, done.out) == (2, "")
     assert "has no drafter of its own; export it with --drafter FOLDER" in done.err

@@ -41,27 +41,29 @@ main()
 
 
 @pytest.fixture
-def wanted(tmp_path: Path) -> Requirements:
+def made_up_requirements(tmp_path: Path) -> Requirements:
     (tmp_path / "pyproject.toml").write_text(PROJECT)
     return requirements(tmp_path)
 
 
-def test_what_is_missing_or_of_another_version_is_named_with_the_command_that_brings_it(wanted: Requirements) -> None:
-    report = doctor.examine(wanted)
+def test_what_is_missing_or_of_another_version_is_named_with_the_command_that_brings_it(
+    made_up_requirements: Requirements,
+) -> None:
+    report = doctor.examine(made_up_requirements)
     assert [each.name for each in report.missing] == ["no-such-library", "typer"]
     assert report.missing[0].found == "not installed; ==1.0 is needed"
     assert "<0.1 is needed" in report.missing[1].found
-    assert report.missing[0].remedy == f"pip install {wanted.name}"
+    assert report.missing[0].remedy == f"pip install {made_up_requirements.name}"
     assert not report.to_dict()["ok"]
 
 
-def test_an_extra_that_is_missing_is_no_failure(wanted: Requirements) -> None:
-    extras = {each.name: each for each in doctor.examine(wanted).parts["extras"]}
+def test_an_extra_that_is_missing_is_no_failure(made_up_requirements: Requirements) -> None:
+    extras = {each.name: each for each in doctor.examine(made_up_requirements).parts["extras"]}
     assert list(extras) == ["onnx", "serve"]
     assert not extras["onnx"].ok
     assert not extras["onnx"].needed
     assert extras["onnx"].found == "--format onnx; without no-such-library"
-    assert extras["onnx"].remedy == f"pip install '{wanted.name}[onnx]'"
+    assert extras["onnx"].remedy == f"pip install '{made_up_requirements.name}[onnx]'"
     assert extras["serve"].ok
 
 
@@ -83,13 +85,15 @@ def test_this_checkout_has_what_it_needs_and_names_every_extra() -> None:
     assert {each["name"] for each in content["extras"]} == doctor.BRINGS.keys() & {each["name"] for each in content["extras"]}
 
 
-def test_the_report_shows_all_findings_and_what_to_do(wanted: Requirements, capsys: pytest.CaptureFixture[str]) -> None:
-    report = doctor.examine(wanted)
+def test_the_report_shows_all_findings_and_what_to_do(
+    made_up_requirements: Requirements, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = doctor.examine(made_up_requirements)
     doctor.show(report)
     shown = capsys.readouterr()
     assert [each.name for part in report.parts.values() for each in part if each.name not in shown.out] == []
-    assert f"missing no-such-library: pip install {wanted.name}" in shown.out
-    assert f"to have onnx: pip install '{wanted.name}[onnx]'" in shown.out
+    assert f"missing no-such-library: pip install {made_up_requirements.name}" in shown.out
+    assert f"to have onnx: pip install '{made_up_requirements.name}[onnx]'" in shown.out
     assert "hybridge needs more than is here: no-such-library, typer." in shown.err
 
 

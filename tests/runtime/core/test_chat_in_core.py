@@ -176,21 +176,21 @@ def test_whatever_is_done_a_chat_says_what_pythons_conversation_says(
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=saved_steps)
 def test_saved_chats_go_on_in_python_and_pythons_in_the_core(
-    own_artifact: Path, tmp_path: Path, steps: list[tuple[str, str]]
+    kernels_artifact: Path, tmp_path: Path, steps: list[tuple[str, str]]
 ) -> None:
     """Each loads what the other has saved."""
-    twins = Twins((Session.load(own_artifact), Session.load(own_artifact)), tmp_path, 10**6, tokenizer=own_artifact)
+    twins = Twins((Session.load(kernels_artifact), Session.load(kernels_artifact)), tmp_path, 10**6, tokenizer=kernels_artifact)
     twins.step("save", "")
     for name, said in [*steps, ("load", ""), ("say", "b")]:
         twins.step(name, said)
 
 
 @pytest.mark.parametrize("note", ["", "{}", "[]", '{"messages": [], "turns": [], "tokens": [99999]}', '{"messages": 1}'])
-def test_a_state_without_a_conversation_begins_anew(own_artifact: Path, tmp_path: Path, note: str) -> None:
-    session = Session.load(own_artifact)
+def test_a_state_without_a_conversation_begins_anew(kernels_artifact: Path, tmp_path: Path, note: str) -> None:
+    session = Session.load(kernels_artifact)
     session.prefill([1, 2, 3])
     session.save(tmp_path / "plain.state", note)
-    chat = Chat.over(session, Tokenizer.from_file(own_artifact / "tokenizer.json"), PLAIN)
+    chat = Chat.over(session, Tokenizer.from_file(kernels_artifact / "tokenizer.json"), PLAIN)
     with pytest.raises(StateFileError):
         chat.load(tmp_path / "plain.state")
     assert chat.messages == []

@@ -47,7 +47,7 @@ def fill(top: Path, session: Session, budget: int = BUDGET) -> Path:
     return folder.folder
 
 
-@pytest.mark.parametrize("form", ["babble", "artifact", "own_artifact", "exported"])
+@pytest.mark.parametrize("form", ["babble", "artifact", "kernels_artifact", "onnx_artifact"])
 def test_another_process_goes_on_bit_for_bit(form: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     path = None if form == "babble" else request.getfixturevalue(form)
 

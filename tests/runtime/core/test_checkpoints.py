@@ -137,14 +137,14 @@ def int8_artifact(checkpoint: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["artifact", "own_artifact", "int8_artifact", "exported"])
+@pytest.mark.parametrize("form", ["artifact", "kernels_artifact", "int8_artifact", "onnx_artifact"])
 @pytest.mark.parametrize("seed", range(2))
 def test_programs_resume_bit_for_bit(form: str, seed: int, request: pytest.FixtureRequest) -> None:
     check_resuming(Session.load(request.getfixturevalue(form)), seed, steps=120)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["own_artifact", "int8_artifact", "exported"])
+@pytest.mark.parametrize("form", ["kernels_artifact", "int8_artifact", "onnx_artifact"])
 def test_another_session_over_the_artifact_goes_on(form: str, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue(form)
     one, other = Session.load(folder), Session.load(folder)
@@ -163,8 +163,8 @@ def test_another_session_over_the_artifact_goes_on(form: str, request: pytest.Fi
     assert np.array_equal(other.decode(3), one.decode(3))
 
 
-def test_it_outlives_its_session_and_serves_others_of_the_model(own_artifact: Path) -> None:
-    model, text = Model.open(open_artifact(own_artifact)), list(range(1, 32))
+def test_it_outlives_its_session_and_serves_others_of_the_model(kernels_artifact: Path) -> None:
+    model, text = Model.open(open_artifact(kernels_artifact)), list(range(1, 32))
     one, other = Session(model), Session(model)
     one.prefill(text)
     kept = one.checkpoint()
@@ -180,8 +180,8 @@ def test_it_outlives_its_session_and_serves_others_of_the_model(own_artifact: Pa
     other.decode(1)
 
 
-def test_a_block_goes_on_waiting_and_is_no_part_of_it(own_artifact: Path) -> None:
-    session = Session.load(own_artifact)
+def test_a_block_goes_on_waiting_and_is_no_part_of_it(kernels_artifact: Path) -> None:
+    session = Session.load(kernels_artifact)
     session.prefill([1, 2, 3])
     session.verify([4, 5])
     kept = session.checkpoint()
@@ -200,8 +200,8 @@ def test_a_checkpoint_of_another_model_is_refused() -> None:
     assert other.tokens == [3]
 
 
-def test_a_checkpoint_is_for_every_session_of_its_artifact_and_no_other(artifact: Path, own_artifact: Path) -> None:
-    one, same, other = Session.load(artifact), Session.load(artifact), Session.load(own_artifact)
+def test_a_checkpoint_is_for_every_session_of_its_artifact_and_no_other(artifact: Path, kernels_artifact: Path) -> None:
+    one, same, other = Session.load(artifact), Session.load(artifact), Session.load(kernels_artifact)
     one.prefill([1, 2, 3])
     made = one.checkpoint()
     assert same.resume(made) == 3

@@ -31,8 +31,8 @@ CODE = [*b"class Point:\n    def __init__(self, x, y):\n        self.x = x\n"]
 
 
 @pytest.fixture(scope="module")
-def model(own_artifact: Path) -> Model:
-    return Model.open(open_artifact(own_artifact))
+def model(kernels_artifact: Path) -> Model:
+    return Model.open(open_artifact(kernels_artifact))
 
 
 @pytest.fixture
@@ -342,7 +342,7 @@ def test_ctrl_c_ends_it_between_two_tokens(session: Session, model: Model, where
 
 
 @pytest.mark.slow
-def test_ctrl_c_from_outside_ends_it_too(own_artifact: Path) -> None:
+def test_ctrl_c_from_outside_ends_it_too(kernels_artifact: Path) -> None:
     """At whatever moment it comes, in a process that generates without end; within a long prompt, too."""
     program = """
         import os, signal, threading, time
@@ -362,8 +362,8 @@ def test_ctrl_c_from_outside_ends_it_too(own_artifact: Path) -> None:
         session.reset()
         print(ended, list(session.generate([5, 6, 7], max_new_tokens=5)))
     """
-    wanted = list(Session.load(own_artifact).generate([5, 6, 7], max_new_tokens=5))
-    assert in_core(own_artifact, program).split(" ", 1) == ["30", f"{wanted}\n"]
+    wanted = list(Session.load(kernels_artifact).generate([5, 6, 7], max_new_tokens=5))
+    assert in_core(kernels_artifact, program).split(" ", 1) == ["30", f"{wanted}\n"]
 
 
 @pytest.mark.slow
@@ -392,7 +392,7 @@ def test_ctrl_c_ends_a_prompt_between_two_chunks_of_which_none_stays(monkeypatch
 
 
 @pytest.fixture
-def handled() -> Iterator[list[int]]:
+def handled_signals() -> Iterator[list[int]]:
     """Numbers of the signals that a handler was called with, which goes on."""
     seen: list[int] = []
 
@@ -404,12 +404,12 @@ def handled() -> Iterator[list[int]]:
     signal.signal(signal.SIGTERM, before)
 
 
-def test_a_handler_that_goes_on_ends_nothing(session: Session, handled: list[int]) -> None:
+def test_a_handler_that_goes_on_ends_nothing(session: Session, handled_signals: list[int]) -> None:
     assert len(list(session.generate(PROMPT, max_new_tokens=10, watch=press(signal.SIGTERM)))) == 10
-    assert handled == [signal.SIGTERM]
+    assert handled_signals == [signal.SIGTERM]
 
 
-def test_handlers_are_put_back(session: Session, handled: list[int]) -> None:
+def test_handlers_are_put_back(session: Session, handled_signals: list[int]) -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     for call in (lambda logits, token: None, press(signal.SIGINT), broken):
         session.reset()
@@ -440,8 +440,8 @@ def test_numbers_beyond_64_bits_are_refused(session: Session, number: int) -> No
         assert len(list(session.generate(PROMPT, **options))) > 10
 
 
-def test_what_is_closed_is_refused(model: Model, own_artifact: Path) -> None:
-    opened = Model.open(open_artifact(own_artifact))
+def test_what_is_closed_is_refused(model: Model, kernels_artifact: Path) -> None:
+    opened = Model.open(open_artifact(kernels_artifact))
     with Session(opened) as session:
         opened.close()
         session.prefill(PROMPT)  # it keeps the program as long as it needs it
@@ -462,7 +462,7 @@ def test_what_is_closed_is_refused(model: Model, own_artifact: Path) -> None:
 
 
 @pytest.fixture
-def other_version(tmp_path: Path) -> Path:
+def core_of_another_version(tmp_path: Path) -> Path:
     """A library that says that it is of another version."""
     source = tmp_path / "other.c"
     source.write_text('const char* hybridge_version(void) { return "0.1.0"; }\n')
@@ -471,8 +471,8 @@ def other_version(tmp_path: Path) -> Path:
     return made
 
 
-def test_a_core_of_another_version_is_refused(other_version: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "build", lambda: other_version)
+def test_a_core_of_another_version_is_refused(core_of_another_version: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "build", lambda: core_of_another_version)
     with pytest.raises(NativeError, match=rf"is of hybridge 0\.1\.0, and this is {hybridge.__version__}"):
         library.load.__wrapped__()
 

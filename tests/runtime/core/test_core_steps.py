@@ -32,7 +32,7 @@ def session() -> Session:
 
 
 @pytest.fixture
-def plain() -> list[int]:
+def plain_tokens() -> list[int]:
     return list(table_session(Table(1, ends=False)).generate(PROMPT, max_new_tokens=30))
 
 
@@ -64,7 +64,7 @@ class Steps:
         return self.room[: self.count.value]
 
 
-def test_rounds_give_the_tokens_of_a_generation(session: Session, plain: list[int]) -> None:
+def test_rounds_give_the_tokens_of_a_generation(session: Session, plain_tokens: list[int]) -> None:
     steps, found, done = Steps(session), list[int](), GeneratedStruct()
     assert steps.begin() == Status.OK
     while steps.tokens:
@@ -72,7 +72,7 @@ def test_rounds_give_the_tokens_of_a_generation(session: Session, plain: list[in
         assert steps.next() == Status.OK
         assert load().hybridge_progress(steps.handle, byref(done)) == Status.OK
         assert done.tokens == len(found), "all that was given before was wanted"
-    assert found == plain[:20]
+    assert found == plain_tokens[:20]
     assert session.tokens == [*PROMPT, *found[:-1]]
     assert done.verifies > 0
     assert load().hybridge_end(steps.handle, 0, byref(done)) == Status.OK
@@ -84,7 +84,7 @@ def test_rounds_give_the_tokens_of_a_generation(session: Session, plain: list[in
 @pytest.mark.parametrize("rounds", range(4))
 @pytest.mark.parametrize("taken", [0, 1, 2, 99])
 def test_an_end_takes_as_many_of_the_last_tokens_as_it_says(
-    session: Session, plain: list[int], rounds: int, taken: int
+    session: Session, plain_tokens: list[int], rounds: int, taken: int
 ) -> None:
     steps = Steps(session)
     assert steps.begin() == Status.OK
@@ -95,9 +95,9 @@ def test_an_end_takes_as_many_of_the_last_tokens_as_it_says(
     given = [*before, *steps.tokens[:taken]]
     assert steps.end(taken) == Status.OK
     text = session.tokens
-    assert text == [*PROMPT, *plain][: len(text)]
+    assert text == [*PROMPT, *plain_tokens][: len(text)]
     assert len(PROMPT) + len(given) - 1 <= len(text) <= len(PROMPT) + len(given), "a decode is committed as it runs"
-    rest = plain[len(text) - len(PROMPT) :]
+    rest = plain_tokens[len(text) - len(PROMPT) :]
     assert list(session.generate(rest[:1], max_new_tokens=5)) == rest[1:6]
 
 
@@ -138,7 +138,7 @@ CHANGES: dict[str, Callable[[Session], object]] = {
 
 
 @pytest.mark.parametrize("call", [*LOOKS, *CHANGES])
-def test_another_call_in_between(session: Session, plain: list[int], call: str) -> None:
+def test_another_call_in_between(session: Session, plain_tokens: list[int], call: str) -> None:
     steps = Steps(session)
     session.prefill(PROMPT[:2])
     session.snapshot(0)
@@ -152,7 +152,7 @@ def test_another_call_in_between(session: Session, plain: list[int], call: str) 
         (LOOKS | CHANGES)[call](session)
     if call in LOOKS:
         assert steps.next() == Status.OK
-        assert given + steps.tokens == plain[: len(given) + len(steps.tokens)]
+        assert given + steps.tokens == plain_tokens[: len(given) + len(steps.tokens)]
         return
     before = session.tokens
     for answer in (steps.next(), steps.end(1), load().hybridge_progress(steps.handle, byref(GeneratedStruct()))):
@@ -162,7 +162,7 @@ def test_another_call_in_between(session: Session, plain: list[int], call: str) 
     assert session.tokens == session.model.program.text == [*before, 1]  # type: ignore[union-attr]
 
 
-def test_cancelled_in_between_there_are_no_more_tokens(session: Session, plain: list[int]) -> None:
+def test_cancelled_in_between_there_are_no_more_tokens(session: Session, plain_tokens: list[int]) -> None:
     steps = Steps(session)
     assert steps.begin() == Status.OK
     assert load().hybridge_cancel(steps.handle) == Status.OK
@@ -170,7 +170,7 @@ def test_cancelled_in_between_there_are_no_more_tokens(session: Session, plain: 
     assert (steps.next(), steps.tokens) == (Status.OK, [])
     assert steps.end(0) == Status.OK
     assert session.tokens == PROMPT
-    assert steps.begin(plain[:1]) == Status.OK
+    assert steps.begin(plain_tokens[:1]) == Status.OK
     assert (steps.next(), len(steps.tokens) > 0) == (Status.OK, True)
 
 
@@ -278,7 +278,7 @@ def test_buffers_are_where_they_are_and_as_many_as_there_is_room_for() -> None:
 
 
 @pytest.fixture(scope="module")
-def parts() -> list[bytes]:
+def checkpoint_parts() -> list[bytes]:
     """Of a checkpoint with two segments."""
     session = table_session(Table(1, ends=False))
     session.prefill(PROMPT[:2])
@@ -290,22 +290,22 @@ def parts() -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def reader() -> Session:
+def tolerant_session() -> Session:
     """Return a session whose program answers for any row that a forged checkpoint may hold, as a real program does."""
     table = Table(1, ends=False)
     return table_session(lambda text: table(tuple(token % VOCABULARY for token in text)))
 
 
-def test_parts_are_a_checkpoint_again(parts: list[bytes], reader: Session) -> None:
-    assert len(parts) == 3
-    reader.reset()
-    assert reader.resume(reader.read_checkpoint(parts)) == len(PROMPT)
-    assert reader.tokens == reader.model.program.text == PROMPT  # type: ignore[union-attr]
-    first = reader.read_checkpoint([parts[0], parts[2]])
+def test_parts_are_a_checkpoint_again(checkpoint_parts: list[bytes], tolerant_session: Session) -> None:
+    assert len(checkpoint_parts) == 3
+    tolerant_session.reset()
+    assert tolerant_session.resume(tolerant_session.read_checkpoint(checkpoint_parts)) == len(PROMPT)
+    assert tolerant_session.tokens == tolerant_session.model.program.text == PROMPT  # type: ignore[union-attr]
+    first = tolerant_session.read_checkpoint([checkpoint_parts[0], checkpoint_parts[2]])
     assert first.length == 2
-    both = reader.read_checkpoint(parts[1:], first, 1)
+    both = tolerant_session.read_checkpoint(checkpoint_parts[1:], first, 1)
     assert both.parts()[0] == first.parts()[0], "the rows are there once"
-    assert reader.resume(both) == len(PROMPT)
+    assert tolerant_session.resume(both) == len(PROMPT)
 
 
 WRONG_PARTS: dict[str, Callable[[list[bytes]], list[bytes]]] = {
@@ -323,38 +323,42 @@ WRONG_PARTS: dict[str, Callable[[list[bytes]], list[bytes]]] = {
 
 
 @pytest.mark.parametrize("wrong", WRONG_PARTS)
-def test_parts_that_no_session_could_have_made_are_refused(parts: list[bytes], reader: Session, wrong: str) -> None:
+def test_parts_that_no_session_could_have_made_are_refused(
+    checkpoint_parts: list[bytes], tolerant_session: Session, wrong: str
+) -> None:
     with pytest.raises(StateFileError, match="no checkpoint of this artifact"):
-        reader.read_checkpoint(WRONG_PARTS[wrong](parts))
+        tolerant_session.read_checkpoint(WRONG_PARTS[wrong](checkpoint_parts))
 
 
-def test_shared_segments_are_those_of_a_checkpoint_of_this_model(parts: list[bytes], reader: Session) -> None:
-    like = reader.read_checkpoint(parts)
+def test_shared_segments_are_those_of_a_checkpoint_of_this_model(
+    checkpoint_parts: list[bytes], tolerant_session: Session
+) -> None:
+    like = tolerant_session.read_checkpoint(checkpoint_parts)
     for shared, other in ((3, like), (1, table_session().checkpoint())):
         with pytest.raises(UsageError):
-            reader.read_checkpoint(parts[-1:], other, shared)
+            tolerant_session.read_checkpoint(checkpoint_parts[-1:], other, shared)
     with pytest.raises(UsageError):
-        reader.read_checkpoint([])
+        tolerant_session.read_checkpoint([])
     like.close()
     with pytest.raises(UsageError, match="closed"):
-        reader.read_checkpoint(parts[-1:], like, 1)
+        tolerant_session.read_checkpoint(checkpoint_parts[-1:], like, 1)
     with pytest.raises(UsageError):
         like.part(0)
 
 
 @given(edits=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1 << 12), st.integers(0, 255)), max_size=4))
 def test_whatever_parts_say_they_are_read_or_refused(
-    parts: list[bytes], reader: Session, edits: list[tuple[int, int, int]]
+    checkpoint_parts: list[bytes], tolerant_session: Session, edits: list[tuple[int, int, int]]
 ) -> None:
-    changed = [bytearray(each) for each in parts]
+    changed = [bytearray(each) for each in checkpoint_parts]
     for part, place, value in edits:
         if changed[part]:
             changed[part][place % len(changed[part])] = value
-    reader.reset()
+    tolerant_session.reset()
     with suppress(StateFileError):
-        reader.resume(reader.read_checkpoint([bytes(each) for each in changed]))
-        reader.decode(1)
-    assert all(0 <= token < reader.vocab_size for token in reader.tokens)
+        tolerant_session.resume(tolerant_session.read_checkpoint([bytes(each) for each in changed]))
+        tolerant_session.decode(1)
+    assert all(0 <= token < tolerant_session.vocab_size for token in tolerant_session.tokens)
 
 
 def test_a_cache_is_of_its_model() -> None:

@@ -23,7 +23,7 @@ CODE = [*b"class Point:\n    def __init__(self, x, y):\n        self.x = x\n"]
 
 
 @pytest.fixture(scope="module")
-def opened(artifact: Path) -> Artifact:
+def opened_artifact(artifact: Path) -> Artifact:
     return open_artifact(artifact)
 
 
@@ -40,9 +40,9 @@ def generate(session: Session, draft: DraftModel | None, sampling: Sampling = Sa
 
 
 @pytest.mark.slow
-def test_a_model_that_guesses_for_itself_is_always_right(artifact: Path, opened: Artifact, session: Session) -> None:
+def test_a_model_that_guesses_for_itself_is_always_right(artifact: Path, opened_artifact: Artifact, session: Session) -> None:
     plain, _ = generate(session, None)
-    guessed, stats = generate(session, DraftModel.load(artifact, opened, session))
+    guessed, stats = generate(session, DraftModel.load(artifact, opened_artifact, session))
     assert guessed == plain
     assert stats.acceptance_rate == 1.0
     assert stats.mean_accepted_length > 4.5
@@ -89,10 +89,10 @@ def test_a_hybrid_draft_goes_back_by_its_own_snapshot() -> None:
 
 
 @pytest.mark.slow
-def test_a_seed_gives_the_text_of_plain_sampling(artifact: Path, opened: Artifact, session: Session) -> None:
+def test_a_seed_gives_the_text_of_plain_sampling(artifact: Path, opened_artifact: Artifact, session: Session) -> None:
     sampling = Sampling(temperature=0.8, top_k=20, seed=3)
     plain, _ = generate(session, None, sampling)
-    guessed, stats = generate(session, DraftModel.load(artifact, opened, session), sampling)
+    guessed, stats = generate(session, DraftModel.load(artifact, opened_artifact, session), sampling)
     assert guessed == plain
     assert 0 < stats.acceptance_rate < 1
 
@@ -109,8 +109,8 @@ def test_a_draft_without_slots_is_refused() -> None:
         DraftModel(draft, table_session())
 
 
-def test_a_draft_that_was_closed_is_refused(artifact: Path, opened: Artifact, session: Session) -> None:
-    draft = DraftModel.load(artifact, opened, session)
+def test_a_draft_that_was_closed_is_refused(artifact: Path, opened_artifact: Artifact, session: Session) -> None:
+    draft = DraftModel.load(artifact, opened_artifact, session)
     draft.model.close()
     with pytest.raises(UsageError, match="closed"):
         list(session.generate(PROMPT, max_new_tokens=3, drafter=draft))
@@ -123,20 +123,22 @@ def test_a_draft_for_another_target_is_refused_where_it_is_used() -> None:
         list(table_session(vocab_size=9).generate([1], drafter=draft))
 
 
-def test_a_tokenizer_that_means_other_tokens_is_refused(copied: Path, opened: Artifact, session: Session) -> None:
-    path = copied / "tokenizer.json"
+def test_a_tokenizer_that_means_other_tokens_is_refused(
+    artifact_copy: Path, opened_artifact: Artifact, session: Session
+) -> None:
+    path = artifact_copy / "tokenizer.json"
     content = json.loads(path.read_text())
     vocabulary = content["model"]["vocab"]
     one, other = list(vocabulary)[:2]
     vocabulary[one], vocabulary[other] = vocabulary[other], vocabulary[one]
-    _replace_tokenizer(copied, json.dumps(content))
+    _replace_tokenizer(artifact_copy, json.dumps(content))
     with pytest.raises(DraftError, match="2 tokens differ"):
-        DraftModel.load(copied, opened, session)
+        DraftModel.load(artifact_copy, opened_artifact, session)
 
 
-def test_a_tokenizer_written_otherwise_is_the_same(copied: Path, opened: Artifact, session: Session) -> None:
-    _replace_tokenizer(copied, json.dumps(json.loads((copied / "tokenizer.json").read_text()), indent=1))
-    guessed, stats = generate(session, DraftModel.load(copied, opened, session))
+def test_a_tokenizer_written_otherwise_is_the_same(artifact_copy: Path, opened_artifact: Artifact, session: Session) -> None:
+    _replace_tokenizer(artifact_copy, json.dumps(json.loads((artifact_copy / "tokenizer.json").read_text()), indent=1))
+    guessed, stats = generate(session, DraftModel.load(artifact_copy, opened_artifact, session))
     assert guessed
     assert stats.proposed > 0
 
@@ -147,15 +149,15 @@ def _replace_tokenizer(folder: Path, text: str) -> None:
     forge(folder, lambda content: content["files"].update({"tokenizer.json": entry.model_dump()}))
 
 
-def test_another_format_version_is_refused(copied: Path, opened: Artifact, session: Session) -> None:
-    forge(copied, lambda content: content.update(format_version=99))
+def test_another_format_version_is_refused(artifact_copy: Path, opened_artifact: Artifact, session: Session) -> None:
+    forge(artifact_copy, lambda content: content.update(format_version=99))
     with pytest.raises(ArtifactError, match="format version 99"):
-        DraftModel.load(copied, opened, session)
+        DraftModel.load(artifact_copy, opened_artifact, session)
 
 
-def test_a_checkpoint_is_no_draft(checkpoint: Path, opened: Artifact, session: Session) -> None:
+def test_a_checkpoint_is_no_draft(checkpoint: Path, opened_artifact: Artifact, session: Session) -> None:
     with pytest.raises(ArtifactError, match="is not an artifact"):
-        DraftModel.load(checkpoint, opened, session)
+        DraftModel.load(checkpoint, opened_artifact, session)
 
 
 def test_an_artifact_without_a_drafter_of_its_own_says_how_to_get_one(session: Session) -> None:

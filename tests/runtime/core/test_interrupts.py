@@ -108,7 +108,7 @@ def goes_on(session: Session, fresh: Callable[[], Session]) -> None:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
+def state_of_another_text(tmp_path: Path) -> Path:
     """A saved state of another text."""
     session = text_session()
     session.prefill([6, 5, 4, 3])
@@ -121,10 +121,10 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("by_instruction", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_it_happened_or_it_did_not(name: str, by_instruction: bool, file: Path) -> None:
+def test_it_happened_or_it_did_not(name: str, by_instruction: bool, state_of_another_text: Path) -> None:
     if name == "save":
-        file = file.with_name("another")
-    operation, session = operations(file)[name], text_session()
+        state_of_another_text = state_of_another_text.with_name("another")
+    operation, session = operations(state_of_another_text)[name], text_session()
     possible = outcomes(session, operation)
     strike, struck = 0, True
     while struck:
@@ -139,7 +139,7 @@ def test_it_happened_or_it_did_not(name: str, by_instruction: bool, file: Path) 
             goes_on(session, text_session)
     assert strike > 10, "the call was interrupted in many places"
     assert held(session) == possible[1]
-    assert [path.name for path in file.parent.iterdir() if path.name.startswith(".")] == []
+    assert [path.name for path in state_of_another_text.parent.iterdir() if path.name.startswith(".")] == []
 
 
 @pytest.mark.slow

@@ -32,8 +32,8 @@ PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
 
 
 @pytest.fixture(scope="module")
-def session(onnx_artifact: Path) -> Session:
-    return Session.load(onnx_artifact)
+def session(lively_onnx_artifact: Path) -> Session:
+    return Session.load(lively_onnx_artifact)
 
 
 @pytest.fixture(autouse=True)
@@ -76,8 +76,8 @@ def test_random_programs_and_generation_agree_with_the_uncached_model(session: S
 
 
 @pytest.mark.parametrize("count", range(6))
-def test_a_commit_is_what_decoding_leaves(session: Session, onnx_artifact: Path, count: int, oracle: Oracle) -> None:
-    block, other = [1, 2, 3, 4, 5], Session.load(onnx_artifact)
+def test_a_commit_is_what_decoding_leaves(session: Session, lively_onnx_artifact: Path, count: int, oracle: Oracle) -> None:
+    block, other = [1, 2, 3, 4, 5], Session.load(lively_onnx_artifact)
     for each in (session, other):
         each.prefill(PROMPT)
     session.verify(block)
@@ -194,14 +194,16 @@ def test_forward_serves_a_stock_loop(session: Session, oracle: Oracle) -> None:
 # On disk
 
 
-def test_a_saved_state_goes_on_bit_for_bit(session: Session, onnx_artifact: Path, tmp_path: Path, oracle: Oracle) -> None:
+def test_a_saved_state_goes_on_bit_for_bit(
+    session: Session, lively_onnx_artifact: Path, tmp_path: Path, oracle: Oracle
+) -> None:
     session.prefill(PROMPT[:4])
     session.snapshot(1)
     session.prefill(PROMPT[4:])
     session.snapshot(0)
     session.verify([1, 2])
     session.save(tmp_path / "state")
-    other = Session.load(onnx_artifact)
+    other = Session.load(lively_onnx_artifact)
     other.prefill([1, 2, 3])
     other.snapshot(0)
     other.verify([4, 4])
@@ -232,13 +234,16 @@ def test_a_draft_model_guesses_for_it(session: Session, lively_checkpoint: Path)
 
 
 def test_the_commands_take_either_artifact(
-    onnx_artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    lively_onnx_artifact: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert exit_code(monkeypatch, main, "hybridge", "run", onnx_artifact, "--prompt", "abcabcabc", "--max-new-tokens", 12) == 0
+    assert (
+        exit_code(monkeypatch, main, "hybridge", "run", lively_onnx_artifact, "--prompt", "abcabcabc", "--max-new-tokens", 12)
+        == 0
+    )
     assert capsys.readouterr().out.startswith("abcabcabc")
-    assert exit_code(monkeypatch, main, "hybridge", "inspect", onnx_artifact) == 0
+    assert exit_code(monkeypatch, main, "hybridge", "inspect", lively_onnx_artifact) == 0
     assert "com.microsoft::LinearAttention" in capsys.readouterr().out
-    assert exit_code(monkeypatch, main, "hybridge", "bench", onnx_artifact, "--profile") == 2
+    assert exit_code(monkeypatch, main, "hybridge", "bench", lively_onnx_artifact, "--profile") == 2
     assert "onnxruntime's own profiler" in " ".join(capsys.readouterr().err.split())
 
 
@@ -246,17 +251,17 @@ def test_the_commands_take_either_artifact(
 
 
 def test_hybridge_validate_passes(
-    exported: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    onnx_artifact: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ("validate", exported, "--against", checkpoint, "--programs", 8, "--json")
+    words = ("validate", onnx_artifact, "--against", checkpoint, "--programs", 8, "--json")
     assert exit_code(monkeypatch, main, "hybridge", *words) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["passed"]
     assert report["worst_relative"] <= 2e-5
 
 
-def test_greedy_tokens_are_those_of_the_pte(exported: Path, artifact: Path) -> None:
-    session, pte = Session.load(exported), Session.load(artifact)
+def test_greedy_tokens_are_those_of_the_pte(onnx_artifact: Path, artifact: Path) -> None:
+    session, pte = Session.load(onnx_artifact), Session.load(artifact)
     drafters = [None, PromptLookup(), DraftModel(Model.open(open_artifact(artifact)), session)]
     for seed in range(9):
         rng = random.Random(seed)

@@ -53,7 +53,7 @@ def session(model: Model) -> Session:
 
 
 @pytest.fixture
-def other(model: Model) -> Session:
+def second_session(model: Model) -> Session:
     return Session(model)
 
 
@@ -68,8 +68,8 @@ def test_validate_passes(artifact: Path, checkpoint: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_sessions_take_turns(session: Session, other: Session, checkpoint: Path) -> None:
-    programs = [RandomProgram(each, random.Random(i)) for i, each in enumerate((session, other))]
+def test_two_sessions_take_turns(session: Session, second_session: Session, checkpoint: Path) -> None:
+    programs = [RandomProgram(each, random.Random(i)) for i, each in enumerate((session, second_session))]
     for operations in range(1, 101):
         for program in programs:
             program.play(operations)
@@ -82,12 +82,12 @@ def test_two_sessions_take_turns(session: Session, other: Session, checkpoint: P
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_greedy_tokens_are_those_of_the_logits(session: Session, other: Session, seed: int) -> None:
+def test_greedy_tokens_are_those_of_the_logits(session: Session, second_session: Session, seed: int) -> None:
     rng, stats = random.Random(seed), GenerationStats()
     prompt = [rng.randrange(session.vocab_size) for _ in range(rng.randint(1, 7))] * 3
-    want = [int(other.prefill(prompt).argmax())]
-    while len(want) < 50 and want[-1] not in other.manifest.eos_ids:
-        want.append(int(other.decode(want[-1]).argmax()))
+    want = [int(second_session.prefill(prompt).argmax())]
+    while len(want) < 50 and want[-1] not in second_session.manifest.eos_ids:
+        want.append(int(second_session.decode(want[-1]).argmax()))
     assert list(session.generate(prompt, max_new_tokens=50)) == want
     assert session.length == len(prompt) + len(want) - 1
     session.reset()
@@ -98,14 +98,14 @@ def test_greedy_tokens_are_those_of_the_logits(session: Session, other: Session,
     assert stats.accepted > 0
 
 
-def test_a_generation_goes_on_where_the_last_one_ended(session: Session, other: Session) -> None:
-    want = list(other.generate(PROMPT, max_new_tokens=30))
+def test_a_generation_goes_on_where_the_last_one_ended(session: Session, second_session: Session) -> None:
+    want = list(second_session.generate(PROMPT, max_new_tokens=30))
     first = list(session.generate(PROMPT, max_new_tokens=13, drafter=PromptLookup()))
     assert first + list(session.generate(first[-1:], max_new_tokens=17, drafter=PromptLookup())) == want
 
 
-def test_a_generation_ends_with_the_context(session: Session, other: Session) -> None:
-    want = list(other.generate(PROMPT, max_new_tokens=1000))
+def test_a_generation_ends_with_the_context(session: Session, second_session: Session) -> None:
+    want = list(second_session.generate(PROMPT, max_new_tokens=1000))
     assert list(session.generate(PROMPT, max_new_tokens=1000, drafter=PromptLookup())) == want
     assert session.room == 0
 
@@ -115,9 +115,9 @@ def test_a_generation_outlives_the_last_name_of_its_session(model: Model, sessio
     assert list(Session(model).generate(PROMPT, max_new_tokens=10)) == want
 
 
-def test_all_pieces_of_a_prompt_read_the_same(own_artifact: Path) -> None:
+def test_all_pieces_of_a_prompt_read_the_same(kernels_artifact: Path) -> None:
     """A prompt that ends in verifies against decodes, one token after another."""
-    session = Session.load(own_artifact)
+    session = Session.load(kernels_artifact)
     size = session.prefill_chunk + max(2, session.prefill_chunk // 4)
     tokens = [token % session.vocab_size for token in range(3, 3 + size)]
     got = session.prefill(tokens)
@@ -228,14 +228,14 @@ REFUSALS: dict[str, tuple[type[HybridgeError], str, Callable[[Session], object]]
 
 
 @pytest.mark.parametrize("case", REFUSALS)
-def test_a_refusal_says_what_to_do_and_changes_nothing(session: Session, other: Session, case: str) -> None:
+def test_a_refusal_says_what_to_do_and_changes_nothing(session: Session, second_session: Session, case: str) -> None:
     error, says, call = REFUSALS[case]
-    for each in (session, other):
+    for each in (session, second_session):
         each.prefill(PROMPT)
     with pytest.raises(error, match=re.escape(says)):
         call(session)
     assert session.length == len(PROMPT)
-    assert np.array_equal(session.decode(3), other.decode(3))
+    assert np.array_equal(session.decode(3), second_session.decode(3))
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def session(model: Model) -> Session:
 
 
 @pytest.fixture
-def saved(session: Session, tmp_path: Path) -> Path:
+def state_file(session: Session, tmp_path: Path) -> Path:
     """Return a file that has something of everything."""
     return save_in_full(session, PROMPT, tmp_path / "state")
 
@@ -47,10 +47,10 @@ def bits(session: Session) -> Arrays:
     return {name: each for name, each in session.state().items() if "staged" not in name}
 
 
-def test_another_session_goes_on_bit_for_bit(session: Session, saved: Path, artifact: Path) -> None:
+def test_another_session_goes_on_bit_for_bit(session: Session, state_file: Path, artifact: Path) -> None:
     other = Session.load(artifact)
     other.prefill([1, 2, 3])
-    assert other.load_state(saved) == len(PROMPT)
+    assert other.load_state(state_file) == len(PROMPT)
     assert other.tokens == session.tokens == PROMPT
     assert other.slots == session.slots == {1: PROMPT[:4]}
     assert same(bits(other), bits(session))
@@ -67,9 +67,9 @@ def test_a_note_comes_back(session: Session, tmp_path: Path, note: str) -> None:
     assert session.note == note
 
 
-def test_a_loaded_state_has_no_block_that_waits(session: Session, saved: Path) -> None:
+def test_a_loaded_state_has_no_block_that_waits(session: Session, state_file: Path) -> None:
     session.verify([1, 2])
-    session.load_state(saved)
+    session.load_state(state_file)
     assert int(session.state()["staged"][0]) == 0
     with pytest.raises(CommitError):
         session.commit(1)
@@ -82,27 +82,27 @@ def test_saving_leaves_the_session_as_it_is(session: Session, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.02, 0.3, 0.7, 0.999, None])
-def test_a_flipped_byte_is_refused_and_changes_nothing(session: Session, saved: Path, share: float | None) -> None:
-    before, data = bits(session), bytearray(saved.read_bytes())
+def test_a_flipped_byte_is_refused_and_changes_nothing(session: Session, state_file: Path, share: float | None) -> None:
+    before, data = bits(session), bytearray(state_file.read_bytes())
     data[16 if share is None else int(share * len(data))] ^= 0x10  # the model's number is at 16
-    saved.write_bytes(data)
+    state_file.write_bytes(data)
     with pytest.raises(StateFileError):
-        session.load_state(saved)
+        session.load_state(state_file)
     assert same(bits(session), before)
 
 
 @pytest.mark.parametrize("left", [0, 5, 100, 4000, -1, None])
-def test_a_truncated_file_or_a_longer_one_is_refused(session: Session, saved: Path, left: int | None) -> None:
-    data = saved.read_bytes()
-    saved.write_bytes(data + b"x" if left is None else data[:left])
+def test_a_truncated_file_or_a_longer_one_is_refused(session: Session, state_file: Path, left: int | None) -> None:
+    data = state_file.read_bytes()
+    state_file.write_bytes(data + b"x" if left is None else data[:left])
     with pytest.raises(StateFileError, match="state"):
-        session.load_state(saved)
+        session.load_state(state_file)
 
 
-def test_a_file_of_another_artifact_is_refused(session: Session, saved: Path, own_artifact: Path) -> None:
-    other = Session.load(own_artifact)
+def test_a_file_of_another_artifact_is_refused(session: Session, state_file: Path, kernels_artifact: Path) -> None:
+    other = Session.load(kernels_artifact)
     with pytest.raises(StateFileError, match="another artifact"):
-        other.load_state(saved)
+        other.load_state(state_file)
     assert other.length == 0
 
 
@@ -117,18 +117,18 @@ def test_what_is_no_saved_session_is_refused(session: Session, tmp_path: Path) -
             session.load_state(path)
 
 
-def test_a_file_that_cannot_be_written_leaves_what_was_there(session: Session, saved: Path) -> None:
+def test_a_file_that_cannot_be_written_leaves_what_was_there(session: Session, state_file: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written"):
-        session.save(saved.parent / "no such folder" / "state")
-    before = saved.read_bytes()
-    saved.parent.chmod(0o500)
+        session.save(state_file.parent / "no such folder" / "state")
+    before = state_file.read_bytes()
+    state_file.parent.chmod(0o500)
     try:
-        session.save(saved)
+        session.save(state_file)
     except OutputError:
-        assert saved.read_bytes() == before
+        assert state_file.read_bytes() == before
     finally:
-        saved.parent.chmod(0o700)
-    assert [path.name for path in saved.parent.iterdir()] == ["state"]
+        state_file.parent.chmod(0o700)
+    assert [path.name for path in state_file.parent.iterdir()] == ["state"]
 
 
 @contextmanager
@@ -141,12 +141,12 @@ def files_of_at_most(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_a_full_disk_leaves_what_was_there(session: Session, saved: Path) -> None:
-    before = saved.read_bytes()
+def test_a_full_disk_leaves_what_was_there(session: Session, state_file: Path) -> None:
+    before = state_file.read_bytes()
     with files_of_at_most(4096), pytest.raises(OutputError, match="cannot be written"):
-        session.save(saved)
-    assert saved.read_bytes() == before
-    assert [path.name for path in saved.parent.iterdir()] == ["state"]
+        session.save(state_file)
+    assert state_file.read_bytes() == before
+    assert [path.name for path in state_file.parent.iterdir()] == ["state"]
 
 
 def test_a_session_without_an_artifact_cannot_be_saved(tmp_path: Path) -> None:
@@ -155,10 +155,10 @@ def test_a_session_without_an_artifact_cannot_be_saved(tmp_path: Path) -> None:
             call(tmp_path / "state")
 
 
-def test_a_file_that_is_too_large_is_not_read(session: Session, saved: Path) -> None:
-    os.truncate(saved, 10**12)  # it takes no room on the disk
+def test_a_file_that_is_too_large_is_not_read(session: Session, state_file: Path) -> None:
+    os.truncate(state_file, 10**12)  # it takes no room on the disk
     with pytest.raises(StateFileError, match="damaged"):
-        session.load_state(saved)
+        session.load_state(state_file)
 
 
 @pytest.mark.slow
@@ -225,15 +225,15 @@ FORGED: dict[str, Callable[[bytearray], object]] = {
 
 
 @pytest.mark.parametrize("forgery", FORGED)
-def test_a_forged_state_is_refused_and_changes_nothing(saved: Path, session: Session, model: Model, forgery: str) -> None:
+def test_a_forged_state_is_refused_and_changes_nothing(state_file: Path, session: Session, model: Model, forgery: str) -> None:
     """With a checksum made anew, a length of -100000 once took the process down."""
-    forge_state(saved, FORGED[forgery])
+    forge_state(state_file, FORGED[forgery])
     other = Session(model)
     for each in (session, other):
         each.reset()
         each.prefill(PROMPT)
     with pytest.raises(StateFileError):
-        other.load_state(saved)
+        other.load_state(state_file)
     assert other.length == len(PROMPT)
     assert np.array_equal(session.decode(3), other.decode(3))
 

@@ -31,7 +31,7 @@ TEXTS = odd_texts(120, ADDED, seed=3)
 
 
 @pytest.fixture(scope="module", params=ZOO)
-def both(request: pytest.FixtureRequest) -> tuple[Reference, Tokenizer]:
+def reference_and_tokenizer(request: pytest.FixtureRequest) -> tuple[Reference, Tokenizer]:
     """Return a tokenizer of the library, and the core's of the same file."""
     reference = ZOO[request.param]()
     return reference, Tokenizer(reference.to_str().encode())
@@ -47,18 +47,18 @@ def check_same(both: tuple[Reference, Tokenizer], text: str) -> None:
         assert own.decode(wanted.ids, skipped) == reference.decode(wanted.ids, skip_special_tokens=skipped)
 
 
-def test_odd_texts_are_the_same(both: tuple[Reference, Tokenizer]) -> None:
+def test_odd_texts_are_the_same(reference_and_tokenizer: tuple[Reference, Tokenizer]) -> None:
     for text in TEXTS:
-        check_same(both, text)
+        check_same(reference_and_tokenizer, text)
 
 
 @given(text=st.text(max_size=30))
-def test_any_text_is_the_same(both: tuple[Reference, Tokenizer], text: str) -> None:
-    check_same(both, text)
+def test_any_text_is_the_same(reference_and_tokenizer: tuple[Reference, Tokenizer], text: str) -> None:
+    check_same(reference_and_tokenizer, text)
 
 
-def test_a_stream_gives_the_text_of_all_tokens(both: tuple[Reference, Tokenizer]) -> None:
-    reference, own = both
+def test_a_stream_gives_the_text_of_all_tokens(reference_and_tokenizer: tuple[Reference, Tokenizer]) -> None:
+    reference, own = reference_and_tokenizer
     for text in TEXTS[:40]:
         ids = reference.encode(text).ids
         stream = TextStream(own)
@@ -68,13 +68,13 @@ def test_a_stream_gives_the_text_of_all_tokens(both: tuple[Reference, Tokenizer]
 
 
 @given(draws=st.lists(st.integers(0, 1500), max_size=12))
-def test_any_tokens_are_the_same_text(both: tuple[Reference, Tokenizer], draws: list[int]) -> None:
-    reference, own = both
+def test_any_tokens_are_the_same_text(reference_and_tokenizer: tuple[Reference, Tokenizer], draws: list[int]) -> None:
+    reference, own = reference_and_tokenizer
     assert own.decode(draws, False) == reference.decode(draws, skip_special_tokens=False)
 
 
-def test_ids_and_texts_of_tokens(both: tuple[Reference, Tokenizer]) -> None:
-    reference, own = both
+def test_ids_and_texts_of_tokens(reference_and_tokenizer: tuple[Reference, Tokenizer]) -> None:
+    reference, own = reference_and_tokenizer
     for token, number in reference.get_vocab().items():
         assert own.token_to_id(token) == number
         assert own.id_to_token(number) == reference.id_to_token(number)
@@ -104,9 +104,9 @@ def special_ids(own: Tokenizer) -> dict[int, str]:
     return {each: text for each, text in own.added_tokens(special=True).items() if text not in ("<unk>", "[UNK]")}
 
 
-def test_special_tokens_that_people_spell_stay_text(both: tuple[Reference, Tokenizer]) -> None:
+def test_special_tokens_that_people_spell_stay_text(reference_and_tokenizer: tuple[Reference, Tokenizer]) -> None:
     """Those of the format are there, each where it was written, and no other one."""
-    _, own = both
+    _, own = reference_and_tokenizer
     special = special_ids(own)
     names = sorted(special.values()) or ["the"]
     words = [
@@ -124,8 +124,10 @@ def test_special_tokens_that_people_spell_stay_text(both: tuple[Reference, Token
         assert pairs == [(text[slice(*span)], span) for span in written if special]
 
 
-def test_words_without_special_tokens_are_the_same_if_they_are_named(both: tuple[Reference, Tokenizer]) -> None:
-    reference, own = both
+def test_words_without_special_tokens_are_the_same_if_they_are_named(
+    reference_and_tokenizer: tuple[Reference, Tokenizer],
+) -> None:
+    reference, own = reference_and_tokenizer
     special = sorted(special_ids(own).values(), key=len, reverse=True) or ["the"]
     spelled = re.compile("|".join(map(re.escape, special)))
     words = [text for text in odd_texts(200, seed=4) if text]

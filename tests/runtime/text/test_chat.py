@@ -36,7 +36,7 @@ SCRIPT = Path(sys.executable).parent / "hybridge"
 
 
 @pytest.fixture(scope="module")
-def talking(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def chatting_artifact(artifact: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return with_template(artifact, tmp_path_factory.mktemp("talking"))
 
 
@@ -59,12 +59,12 @@ def opened(folder: Path) -> Conversation:
 
 
 @pytest.mark.parametrize("first", ["hello", "hello<end> you"])
-def test_a_saved_conversation_goes_on_and_can_still_be_undone(talking: Path, tmp_path: Path, first: str) -> None:
-    one = opened(talking)
+def test_a_saved_conversation_goes_on_and_can_still_be_undone(chatting_artifact: Path, tmp_path: Path, first: str) -> None:
+    one = opened(chatting_artifact)
     said(one, first)
     said(one, "more")
     one.save(tmp_path / "talk")
-    other = opened(talking)
+    other = opened(chatting_artifact)
     other.load(tmp_path / "talk")
     assert other.messages == one.messages
     assert other.turns == one.turns
@@ -76,20 +76,20 @@ def test_a_saved_conversation_goes_on_and_can_still_be_undone(talking: Path, tmp
     assert said(other, "again") == said(one, "again")
 
 
-def test_a_conversation_of_0_2_goes_on(talking: Path, tmp_path: Path) -> None:
+def test_a_conversation_of_0_2_goes_on(chatting_artifact: Path, tmp_path: Path) -> None:
     """Its turns have no spelled tokens."""
-    one = opened(talking)
+    one = opened(chatting_artifact)
     said(one, "hello")
     turns = [{name: value for name, value in vars(turn).items() if name != "spelled"} for turn in one.turns]
     one.session.save(tmp_path / "talk", json.dumps({"messages": one.messages, "turns": turns, "tokens": one.tokens}))
-    other = opened(talking)
+    other = opened(chatting_artifact)
     other.load(tmp_path / "talk")
     assert said(other, "more") == said(one, "more")
     assert other.tokens == one.tokens
 
 
-def test_a_state_without_a_conversation_is_refused(talking: Path, tmp_path: Path) -> None:
-    conversation = opened(talking)
+def test_a_state_without_a_conversation_is_refused(chatting_artifact: Path, tmp_path: Path) -> None:
+    conversation = opened(chatting_artifact)
     conversation.session.prefill([5, 6])
     conversation.session.save(tmp_path / "state")
     with pytest.raises(StateFileError, match="no conversation"):
@@ -114,10 +114,12 @@ def chat(cli: Run, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
 
 
 @pytest.mark.slow
-def test_the_command_talks_undoes_saves_and_loads(talking: Path, tmp_path: Path, chat: Callable[..., Outcome]) -> None:
+def test_the_command_talks_undoes_saves_and_loads(
+    chatting_artifact: Path, tmp_path: Path, chat: Callable[..., Outcome]
+) -> None:
     options = ("--json", "--max-new-tokens", "8")
     done = chat(
-        talking,
+        chatting_artifact,
         ["hello", "/retry", "/save " + str(tmp_path / "talk"), "bye", "/undo", "bye", "/stats", "/help", "/exit"],
         *options,
     )
@@ -126,7 +128,7 @@ def test_the_command_talks_undoes_saves_and_loads(talking: Path, tmp_path: Path,
     assert [answer["role"] for answer in answers] == ["assistant"] * 4
     assert answers[0]["content"] == answers[1]["content"], "greedy again"
     assert answers[2]["content"] == answers[3]["content"]
-    later = chat(talking, ["bye"], *options, "--load", str(tmp_path / "talk"))
+    later = chat(chatting_artifact, ["bye"], *options, "--load", str(tmp_path / "talk"))
     assert read_all(later.raw)[0]["content"] == answers[2]["content"]
 
 
@@ -139,8 +141,8 @@ def read_all(text: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_the_command_goes_on_from_a_folder_of_checkpoints(talking: Path, tmp_path: Path) -> None:
-    words = ["chat", str(talking), "--json", "--max-new-tokens", "4", "--cache-dir", str(tmp_path / "kept")]
+def test_the_command_goes_on_from_a_folder_of_checkpoints(chatting_artifact: Path, tmp_path: Path) -> None:
+    words = ["chat", str(chatting_artifact), "--json", "--max-new-tokens", "4", "--cache-dir", str(tmp_path / "kept")]
     read = []
     for _ in range(2):
         done = CliRunner().invoke(app, words, input="hello\n")
@@ -148,14 +150,16 @@ def test_the_command_goes_on_from_a_folder_of_checkpoints(talking: Path, tmp_pat
         read.append(read_all(done.stdout)[0])
     assert read[0]["content"] == read[1]["content"]
     assert read[1]["stats"]["prompt_tokens"] == 1 < read[0]["stats"]["prompt_tokens"]
-    wrong = CliRunner().invoke(app, [*words[:-1], str(talking / "model.pte")], input="hello\n")
+    wrong = CliRunner().invoke(app, [*words[:-1], str(chatting_artifact / "model.pte")], input="hello\n")
     assert isinstance(wrong.exception, OutputError)
 
 
 @pytest.mark.slow
-def test_wrong_commands_are_said_and_the_chat_goes_on(talking: Path, tmp_path: Path, chat: Callable[..., Outcome]) -> None:
+def test_wrong_commands_are_said_and_the_chat_goes_on(
+    chatting_artifact: Path, tmp_path: Path, chat: Callable[..., Outcome]
+) -> None:
     lines = ["/what", "/undo", "/save", f"/load {tmp_path / 'none'}", "x" * 200, "hi"]
-    done = chat(talking, lines, "--max-new-tokens", "4")
+    done = chat(chatting_artifact, lines, "--max-new-tokens", "4")
     assert done.code == 0
     for says in (
         "no command /what",
@@ -177,10 +181,10 @@ def test_a_model_without_a_template_is_pointed_to_run(artifact: Path, chat: Call
 
 @pytest.mark.slow
 def test_ctrl_c_stops_an_answer_and_leaves_a_usable_conversation(checkpoint: Path, tmp_path: Path) -> None:
-    talking = with_template(exported(checkpoint, ExportOptions(max_seq_len=8192, verify_len=4, kernels="llm")), tmp_path)
+    folder = with_template(exported(checkpoint, ExportOptions(max_seq_len=8192, verify_len=4, kernels="llm")), tmp_path)
     main, side = pty.openpty()
     # Seconds of tokens: an answer that is done when the signal comes would leave it to the prompt, where it ends the chat.
-    command = [SCRIPT, "chat", talking, "--max-new-tokens", "8000", "--no-speculation"]
+    command = [SCRIPT, "chat", folder, "--max-new-tokens", "8000", "--no-speculation"]
     process = subprocess.Popen(command, stdin=side, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     assert process.stdout is not None
     os.write(main, b"a\n")
@@ -229,10 +233,10 @@ class Person:
 
 
 @pytest.mark.slow
-def test_a_line_is_edited_and_comes_back_in_the_next_chat(talking: Path, tmp_path: Path) -> None:
+def test_a_line_is_edited_and_comes_back_in_the_next_chat(chatting_artifact: Path, tmp_path: Path) -> None:
     pytest.importorskip("readline")
     history = tmp_path / "hybridge" / "chat-history"
-    first = Person(talking, tmp_path)
+    first = Person(chatting_artifact, tmp_path)
     first.sees("> ")
     first.types("hellp\x7fo there\n")  # the p is taken back
     first.sees("\x08 \x08o there")
@@ -240,7 +244,7 @@ def test_a_line_is_edited_and_comes_back_in_the_next_chat(talking: Path, tmp_pat
     first.leaves()
     assert history.read_text().splitlines() == ["hello there", "/exit"]
     assert (history.stat().st_mode & 0o777, history.parent.stat().st_mode & 0o777) == (0o600, 0o700)
-    second = Person(talking, tmp_path)
+    second = Person(chatting_artifact, tmp_path)
     second.sees("> ")
     second.types("\x1b[A\x1b[A")
     second.sees("hello there")
@@ -251,12 +255,12 @@ def test_a_line_is_edited_and_comes_back_in_the_next_chat(talking: Path, tmp_pat
 
 
 @pytest.mark.slow
-def test_nothing_is_remembered_where_that_is_not_wanted_or_not_typed(talking: Path, tmp_path: Path) -> None:
-    person = Person(talking, tmp_path, "--no-history")
+def test_nothing_is_remembered_where_that_is_not_wanted_or_not_typed(chatting_artifact: Path, tmp_path: Path) -> None:
+    person = Person(chatting_artifact, tmp_path, "--no-history")
     person.sees("> ")
     person.leaves()
     subprocess.run(
-        [SCRIPT, "chat", talking], input="/exit\n", text=True, capture_output=True, check=True,
+        [SCRIPT, "chat", chatting_artifact], input="/exit\n", text=True, capture_output=True, check=True,
         env=os.environ | {"XDG_STATE_HOME": str(tmp_path)},
     )  # fmt: skip
     assert not list(tmp_path.iterdir())

@@ -77,7 +77,7 @@ def artifact_with_end(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def plain(tasks: Path, artifact_with_end: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def plain_results(tasks: Path, artifact_with_end: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the harness wrote about an artifact that drafts nothing."""
     out = tmp_path_factory.mktemp("plain")
     run(tasks, out, f"artifact={artifact_with_end}")
@@ -85,9 +85,9 @@ def plain(tasks: Path, artifact_with_end: Path, tmp_path_factory: pytest.TempPat
 
 
 @pytest.mark.slow
-def test_the_harness_scores_as_the_model_does(plain: Path, artifact_with_end: Path, checkpoint: Path) -> None:
+def test_the_harness_scores_as_the_model_does(plain_results: Path, artifact_with_end: Path, checkpoint: Path) -> None:
     """Against the uncached model's own probabilities of the same texts."""
-    results = results_of(plain)
+    results = results_of(plain_results)
     oracle = load_oracle(checkpoint, read_manifest(artifact_with_end))
     encode = Tokenizer.from_file(str(checkpoint / "tokenizer.json")).encode
 
@@ -107,11 +107,11 @@ def test_the_harness_scores_as_the_model_does(plain: Path, artifact_with_end: Pa
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_drafting_changes_no_answer(tasks: Path, plain: Path, artifact_with_end: Path, tmp_path: Path) -> None:
+def test_drafting_changes_no_answer(tasks: Path, plain_results: Path, artifact_with_end: Path, tmp_path: Path) -> None:
     run(tasks, tmp_path, f"artifact={artifact_with_end},lookup=True")
-    assert len(written(plain)) == len(DOCUMENTS)
-    assert written(tmp_path) == written(plain)
-    assert results_of(tmp_path) == results_of(plain)
+    assert len(written(plain_results)) == len(DOCUMENTS)
+    assert written(tmp_path) == written(plain_results)
+    assert results_of(tmp_path) == results_of(plain_results)
 
 
 @pytest.mark.thorough
