@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-ABSENT = ("torch", "transformers", "torchao", "executorch", "sentencepiece", "safetensors", "onnx", "onnxruntime")
+ABSENT = ("torch", "transformers", "torchao", "executorch", "sentencepiece", "safetensors", "tokenizers", "onnx", "onnxruntime")
 WITHOUT_EXPORT = f"""
 import sys
 
