@@ -151,13 +151,18 @@ def _compiled() -> Path:
 
 @functools.cache
 def _key() -> str:
-    files = [*sources(), *sources("c"), SOURCES / "exports.map", *sorted(SOURCES.rglob("*.h"))]
+    files = [*sources(), *sources("c"), SOURCES / "exports.map", *_files("h")]
     return compiling.key(files, compiling.compiler(), [*FLAGS, *C_FLAGS])
 
 
 def sources(kind: str = "cpp") -> list[Path]:
     """Return the files that are compiled: of the core, or of the libraries below its tokenizer, which are in ``c``."""
-    return sorted(each for each in SOURCES.rglob(f"*.{kind}") if each.name != "utf8proc_data.c")  # which utf8proc.c includes
+    return [each for each in _files(kind) if each.name != "utf8proc_data.c"]  # which utf8proc.c includes
+
+
+def _files(kind: str) -> list[Path]:
+    """Return the files of the core by the end of their names; hybridge-cli, beside it, is a program over it."""
+    return sorted(each for each in SOURCES.rglob(f"*.{kind}") if not each.is_relative_to(SOURCES / "cli"))
 
 
 def _compile(library: Path) -> None:

@@ -112,6 +112,7 @@ CAMPAIGNS: Mapping[str, Campaign] = {
     "instructions": Campaign("products for each instruction of the 4-bit kernels, from the assembly", "speed"),
     "clients": Campaign("every client of an artifact, compared with the same greedy tokens", "platforms"),
     "on-aarch64": Campaign("the wheel and the tests on emulated Linux for ARM64; needs root", "platforms"),
+    "one-file-cli": Campaign("hybridge-cli for two processors, beside hybridge run", "platforms"),
     "cross-wheel": Campaign("build the wheel for Linux on ARM64 here", "platforms", script="cross-wheel"),
     "try-wheel": Campaign("install a wheel and run its commands, without a compiler", "platforms", script="try-wheel"),
     "licenses": Campaign("write docs/licenses.md", "documents", script="licenses"),

@@ -37,6 +37,7 @@ def build_programs(*words: str) -> Path:
         "MACROS": [each.removeprefix("-D") for each in MACROS],
         "INCLUDES": list(map(str, include_folders())),
         "LINKS": app_links(),
+        "CORE": [str(library.build())],
         "CMAKE_CXX_COMPILER": [compiling.compiler() or "g++"],
     }
     configure = [str(cmake), "-S", str(PROJECT), *(f"-D{key}={';'.join(values)}" for key, values in lists.items())]

@@ -1,4 +1,4 @@
-// Reading tokenizer.json: typed access to a parsed document, in which a wrong type is an error that names the key.
+// Reading a JSON document such as tokenizer.json: typed access, in which a wrong type is an error that names the key.
 #ifndef HYBRIDGE_NATIVE_TEXT_JSON_H
 #define HYBRIDGE_NATIVE_TEXT_JSON_H
 
@@ -23,6 +23,7 @@ class Json {
   bool is_string() const { return yyjson_is_str(value_); }
   bool is_array() const { return yyjson_is_arr(value_); }
   bool is_object() const { return yyjson_is_obj(value_); }
+  bool is_boolean() const { return yyjson_is_bool(value_); }
   size_t size() const { return yyjson_get_len(value_); }
 
   Json operator[](const char* key) const { return {yyjson_obj_get(value_, key), name_ + "." + key}; }
@@ -86,6 +87,7 @@ class JsonDocument {
     if (document_ == nullptr) throw TokenizerError("no JSON: " + std::string(error.msg) + " at byte " + std::to_string(error.pos));
   }
 
+  // name: what messages call the document.
   Json root(const char* name = "tokenizer.json") const { return {yyjson_doc_get_root(document_.get()), name}; }
 
  private:

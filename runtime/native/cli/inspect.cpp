@@ -1,0 +1,112 @@
+// hybridge-cli inspect: shows what an artifact's manifest says, after checking its hashes.
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "arguments.h"
+#include "commands.h"
+#include "folder.h"
+#include "output.h"
+
+namespace hybridge::cli {
+
+namespace {
+
+using text::Json;
+
+constexpr uint64_t LARGEST = uint64_t(1) << 62;
+
+// A value as on the command line: lists with commas, a null as "none".
+std::string shown(const Json& value) {
+  if (!value) return "none";
+  if (value.is_string()) return std::string(value.string());
+  if (value.is_array()) {
+    std::string all;
+    value.each([&](const Json& each) { all += (all.empty() ? "" : ", ") + shown(each); });
+    return all.empty() ? "none" : all;
+  }
+  if (value.is_object()) return "…";
+  if (value.is_boolean()) return value.boolean() ? "True" : "False";
+  const double number = value.number();
+  return number == std::floor(number) ? formatted("%.0f", number) : formatted("%g", number);
+}
+
+std::string drafter(const Json& entry) {
+  const std::string drawn = entry["samples"].boolean_or(false) ? "best or drawn" : "best";
+  return shown(entry["kind"]) + ": " + drawn + " tokens in blocks of " + shown(entry["blocks"]) + ", from the hidden states " +
+         shown(entry["taps"]);
+}
+
+std::string file(const Json& entry) {
+  const std::string size = megabytes(static_cast<double>(entry["size"].integer(LARGEST)));
+  return size + "  sha256 " + std::string(entry["sha256"].string().substr(0, 16)) + "…";
+}
+
+std::string bits(const Json& manifest) {
+  const auto parameters = static_cast<double>(manifest["parameters"].integer(LARGEST));
+  const auto size = static_cast<double>(manifest["files"]["model.pte"]["size"].integer(LARGEST));
+  return formatted("%.2f, of the whole file for %.1f million", 8 * size / std::max(parameters, 1.0), parameters / 1e6);
+}
+
+std::string versions(const Json& entry) {
+  std::string all;
+  entry.each_entry([&](std::string_view name, const Json& version) {
+    all += (all.empty() ? "" : ", ") + std::string(name) + " " + shown(version);
+  });
+  return all;
+}
+
+std::string state(const Json& layers) {
+  const auto sum = [&](const char* key) {
+    uint64_t bytes = 0;
+    layers.each([&](const Json& each) { bytes += each[key].integer(LARGEST); });
+    return std::to_string(bytes);
+  };
+  return sum("state_bytes") + " bytes, + rollback " + sum("rollback_bytes") + ", + slots " + sum("slot_bytes");
+}
+
+std::vector<Row> summary(const ArtifactFolder& folder) {
+  const Json manifest = folder.manifest();
+  std::vector<Row> rows = {
+      {"format version", shown(manifest["format_version"])},
+      {"model type", shown(manifest["model_type"])},
+  };
+  if (manifest["source"]) rows.push_back({"made of", shown(manifest["source"])});
+  const std::string tokens = shown(manifest["vocab_size"]);
+  rows.push_back({"vocabulary", tokens + " tokens, bos " + shown(manifest["bos_id"]) + ", eos " + shown(manifest["eos_ids"])});
+  manifest["options"].each_entry([&](std::string_view name, const Json& value) {
+    rows.push_back({std::string(name), shown(value)});
+  });
+  manifest["files"].each_entry([&](std::string_view name, const Json& entry) {
+    rows.push_back({std::string(name), file(entry)});
+  });
+  rows.push_back({"weights", megabytes(static_cast<double>(manifest["weight_bytes"].integer(LARGEST)))});
+  if (manifest["parameters"]) rows.push_back({"bits a weight", bits(manifest)});
+  if (manifest["drafter"]) rows.push_back({"drafter", drafter(manifest["drafter"])});
+  rows.push_back({"made with", versions(manifest["versions"])});
+  rows.push_back({"layers", std::to_string(manifest["layers"].size())});
+  rows.push_back({"state", state(manifest["layers"])});
+  return rows;
+}
+
+}  // namespace
+
+void inspect(Words words) {
+  std::string artifact;
+  bool json = false;
+  Arguments arguments("inspect", "Show an artifact's options, files, drafter and sizes, after checking its hashes.");
+  arguments.word("ARTIFACT", "An exported artifact: the folder that 'hybridge export' wrote.", artifact);
+  arguments.flag("--json", "Print the manifest as it is written.", json);
+  if (!arguments.read(words)) return;
+  const ArtifactFolder folder(artifact);
+  folder.check_hashes();
+  if (json) {
+    write_out(folder.manifest_text());
+  } else {
+    print_rows(stdout, summary(folder));
+  }
+}
+
+}  // namespace hybridge::cli

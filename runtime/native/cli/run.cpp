@@ -1,0 +1,150 @@
+// hybridge-cli run: continues a text, and shows it as it comes.
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "../text/unicode.h"
+#include "commands.h"
+#include "failure.h"
+#include "output.h"
+#include "text_model.h"
+
+namespace hybridge::cli {
+
+namespace {
+
+constexpr size_t LARGEST_PROMPT = 64 << 20;  // bytes; far more than any artifact holds tokens
+
+std::string checked_utf8(std::string text, const std::string& name) {
+  if (!text::is_valid_utf8(text)) throw Misuse(name + " is not UTF-8 text; convert it.");
+  return text;
+}
+
+// All of a stream without its last line break, which belongs to the file.
+std::string read_text(std::FILE* source, const std::string& name) {
+  std::string text;
+  char chunk[1 << 16];
+  while (const size_t count = std::fread(chunk, 1, sizeof chunk, source)) {
+    text.append(chunk, count);
+    if (text.size() > LARGEST_PROMPT) {
+      throw Misuse(name + " has more than 64 MB, which no artifact can read; give a shorter text.");
+    }
+  }
+  if (std::ferror(source)) throw Misuse(name + " cannot be read (" + std::strerror(errno) + "); give a text file.");
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  return checked_utf8(std::move(text), name);
+}
+
+std::string read_prompt(const std::optional<std::string>& prompt, const std::optional<std::string>& file) {
+  if (prompt && file) throw Misuse("--prompt and --prompt-file exclude each other; give one of them.");
+  if (!prompt && !file) {
+    throw Misuse("there is no text to continue; give --prompt TEXT, --prompt - for stdin, or --prompt-file FILE.");
+  }
+  if (prompt.value_or(*file) == "-") return read_text(stdin, "stdin");
+  if (prompt) return checked_utf8(*prompt, "--prompt");
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> opened(std::fopen(file->c_str(), "rb"), std::fclose);
+  if (opened == nullptr) throw Misuse(*file + " cannot be read (" + std::strerror(errno) + "); give a text file.");
+  return read_text(opened.get(), *file);
+}
+
+double seconds_per_token(const hybridge_generated& counts) {
+  return counts.tokens > 1 ? counts.new_seconds / static_cast<double>(counts.tokens - 1) : 0;
+}
+
+double tokens_per_second(const hybridge_generated& counts) {
+  const double seconds = seconds_per_token(counts);
+  return seconds > 0 ? 1 / seconds : 0;
+}
+
+void print_stats(const GeneratedText& done) {
+  const hybridge_generated& counts = done.counts;
+  const auto phase = [&](double seconds) {
+    return formatted("%.3f s, %.0f%%", seconds, counts.new_seconds > 0 ? 100 * seconds / counts.new_seconds : 0);
+  };
+  const double accepted = counts.proposed > 0 ? static_cast<double>(counts.accepted) / static_cast<double>(counts.proposed) : 0;
+  print_rows(
+      stderr, {
+                  {"prompt", formatted("%zu tokens in %.3f s", done.prompt_tokens, counts.prefill_seconds)},
+                  {"new", formatted("%zu tokens, %.0f tokens/s", counts.tokens, tokens_per_second(counts))},
+                  {"draft tokens", formatted("%zu, accepted %zu (%.0f%%)", counts.proposed, counts.accepted, 100 * accepted)},
+                  {"calls",
+                   formatted("%zu verifies, %zu decodes, %zu rollbacks", counts.verifies, counts.decodes, counts.rollbacks)},
+                  {"draft", phase(counts.draft_seconds)},
+                  {"verify", phase(counts.verify_seconds)},
+                  {"commit", phase(counts.commit_seconds)},
+                  {"decode", phase(counts.decode_seconds)},
+              }
+  );
+}
+
+void print_json(const std::string& prompt, const std::string& text, const GeneratedText& done) {
+  const hybridge_generated& counts = done.counts;
+  JsonObject shown;
+  shown.add("prompt", prompt);
+  shown.add("text", text);
+  shown.add("finish_reason", done.ended ? "stop" : "length");
+  shown.add("prompt_tokens", done.prompt_tokens);
+  shown.add("new_tokens", counts.tokens);
+  shown.add("proposed", counts.proposed);
+  shown.add("accepted", counts.accepted);
+  shown.add("verifies", counts.verifies);
+  shown.add("decodes", counts.decodes);
+  shown.add("rollbacks", counts.rollbacks);
+  shown.add("prefill_seconds", counts.prefill_seconds);
+  shown.add("draft_seconds", counts.draft_seconds);
+  shown.add("verify_seconds", counts.verify_seconds);
+  shown.add("commit_seconds", counts.commit_seconds);
+  shown.add("decode_seconds", counts.decode_seconds);
+  shown.add("new_seconds", counts.new_seconds);
+  shown.add("tokens_per_second", tokens_per_second(counts));
+  write_out(shown.text());
+}
+
+}  // namespace
+
+void run(Words words) {
+  std::string artifact;
+  std::optional<std::string> prompt, prompt_file;
+  TextOptions text_options;
+  ModelOptions model_options;
+  bool stats = false, json = false;
+  Arguments arguments(
+      "run", "Continue a text by speculative decoding; greedy output is the same with every drafter and without."
+  );
+  arguments.word("ARTIFACT", "An exported artifact: the folder that 'hybridge export' wrote.", artifact);
+  arguments.text("--prompt", "TEXT", "Text to continue; - reads it from stdin.", prompt);
+  arguments.text("--prompt-file", "FILE", "A file with the text; - is stdin.", prompt_file);
+  text_options.declare(arguments);
+  model_options.declare(arguments);
+  arguments.flag("--stats", "Say on stderr what was accepted and how fast it was.", stats);
+  arguments.flag("--json", "Print the result as JSON on stdout.", json);
+  if (!arguments.read(words)) return;
+
+  const std::string text = read_prompt(prompt, prompt_file);
+  TextModel model(ArtifactFolder(artifact), model_options);
+  std::string shown;
+  bool started = false;
+  const auto show = [&](std::string_view piece) {
+    if (json) {
+      shown += piece;
+      return;
+    }
+    if (!started) write_out(text);  // not earlier: a prompt that is refused is not shown
+    started = true;
+    write_out(piece);
+  };
+  const GeneratedText done = model.generate(model.encode(text), text_options, show);
+  if (json) {
+    print_json(text, shown, done);
+    return;
+  }
+  write_out("\n");
+  if (stats) print_stats(done);
+}
+
+}  // namespace hybridge::cli

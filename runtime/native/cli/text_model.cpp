@@ -1,0 +1,261 @@
+#include "text_model.h"
+
+#include <algorithm>
+
+#include "failure.h"
+#include "stop_strings.h"
+
+namespace hybridge::cli {
+
+namespace {
+
+constexpr double SMALLEST = 1e-6, LARGEST = 1e6;  // temperature above 0, and penalty
+constexpr size_t MOST_THREADS = 1024, MOST_TOKENS = size_t(1) << 40;
+
+// Runs what a hybridge.h callback stands for; what it throws is thrown once the C functions are left.
+class Caught {
+ public:
+  template <typename Call>
+  void run(Call&& call) {
+    try {
+      if (error_ == nullptr) call();
+    } catch (...) {
+      error_ = std::current_exception();
+    }
+  }
+  bool is_fine() const { return error_ == nullptr; }
+  void rethrow() const {
+    if (error_ != nullptr) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::exception_ptr error_;
+};
+
+TokenizerHandle open_tokenizer(const ArtifactFolder& folder) {
+  if (!folder.has("tokenizer.json")) {
+    throw Misuse(
+        folder.path() + " has no tokenizer.json, so text cannot be turned into tokens; export the model with its tokenizer."
+    );
+  }
+  TokenizerHandle tokenizer;
+  const std::string path = folder.file("tokenizer.json");
+  const hybridge_status status = hybridge_tokenizer_open(path.c_str(), tokenizer.out());
+  check(status, path + " cannot be used as a tokenizer, export the model again");
+  return tokenizer;
+}
+
+std::string token_of(hybridge_tokenizer tokenizer, int64_t id) {
+  size_t size = 0;
+  check(hybridge_tokenizer_token(tokenizer, id, nullptr, 0, &size), "the vocabulary cannot be read");
+  std::string token(size, '\0');
+  check(hybridge_tokenizer_token(tokenizer, id, token.data(), token.size(), &size), "the vocabulary cannot be read");
+  return token;
+}
+
+}  // namespace
+
+void declare_threads(Arguments& arguments, size_t& threads) {
+  arguments.whole("--threads", "To compute on; one for each fast core if left out.", threads, 1, MOST_THREADS);
+}
+
+void ModelOptions::declare(Arguments& arguments) {
+  arguments.text("--draft", "FOLDER", "Draft with this model, an artifact too.", draft);
+  arguments.flag("--prompt-lookup", "Draft from what the text has already (the default).", lookup);
+  arguments.flag("--drafter", "Draft with the artifact's own drafter, if it was exported with one.", own);
+  arguments.flag("--no-speculation", "Decode plainly, without a drafter.", plain);
+  declare_threads(arguments, threads);
+}
+
+void TextOptions::declare(Arguments& arguments) {
+  const auto is_scale = [](double x) { return SMALLEST <= x && x <= LARGEST; };
+  arguments.whole("--max-new-tokens", "Stop after this many tokens.", max_new_tokens, 1, MOST_TOKENS);
+  arguments.number(
+      "--temperature", "0 is greedy.", temperature, [=](double x) { return x == 0 || is_scale(x); },
+      "0 (greedy) or a number from 1e-06 to 1000000"
+  );
+  arguments.whole("--top-k", "Draw from the k best tokens only; 0 for all.", top_k, 0, MOST_TOKENS);
+  arguments.number(
+      "--top-p", "Draw from the fewest tokens that have this probability together.", top_p,
+      [](double x) { return 0 < x && x <= 1; }, "a number above 0 and at most 1"
+  );
+  arguments.number(
+      "--min-p", "Drop tokens below this share of the best one's probability.", min_p,
+      [](double x) { return 0 <= x && x <= 1; }, "a number from 0 to 1"
+  );
+  arguments.number(
+      "--repetition-penalty", "Above 1: tokens that were there become rarer.", repetition_penalty, is_scale,
+      "a number from 1e-06 to 1000000"
+  );
+  arguments.seed("--seed", "Of the sampling; drawn if left out.", seed);
+  arguments.texts("--stop", "TEXT", "End before this text; may be given several times.", stop);
+}
+
+hybridge_sampling TextOptions::sampling() const {
+  return {temperature, top_p, min_p, repetition_penalty, top_k, seed.value_or(0), seed.has_value()};
+}
+
+ModelHandle open_model(const ArtifactFolder& folder) {
+  ModelHandle model;
+  const std::string path = folder.file("model.pte");
+  const hybridge_status status = hybridge_model_open(path.c_str(), model.out());
+  if (status == HYBRIDGE_MISSING_OPERATOR) {
+    check(status, path + " needs what hybridge-cli does not have, export the model with --kernels hybridge");
+  }
+  check(status, path + " does not load");
+  return model;
+}
+
+TextModel::TextModel(const ArtifactFolder& folder, const ModelOptions& options) {
+  if (options.draft.has_value() + options.lookup + options.own + options.plain > 1) {
+    throw Misuse("--draft, --prompt-lookup, --drafter and --no-speculation exclude each other; give one of them.");
+  }
+  tokenizer_ = open_tokenizer(folder);
+  check(hybridge_set_threads(options.threads), "the threads do not start");
+  model_ = open_model(folder);
+  check(hybridge_model_info(model_, &info_), folder.path());
+  size_t count = 0;
+  check(hybridge_model_eos_ids(model_, nullptr, 0, &count), folder.path());
+  eos_ids_.resize(count);
+  check(hybridge_model_eos_ids(model_, eos_ids_.data(), count, &count), folder.path());
+  choose_drafter(folder, options);
+  check(hybridge_session_open(model_, session_.out()), folder.path() + " has no room for a session");
+}
+
+void TextModel::choose_drafter(const ArtifactFolder& folder, const ModelOptions& options) {
+  if (options.draft) {
+    const ArtifactFolder draft(*options.draft);
+    draft_ = open_model(draft);
+    hybridge_info small;
+    check(hybridge_model_info(draft_, &small), draft.path());
+    if (small.vocab_size != info_.vocab_size) {
+      throw Failure(
+          "the draft model has " + std::to_string(small.vocab_size) + " tokens and the target " +
+          std::to_string(info_.vocab_size) + "; use a draft model that was trained with the target's tokenizer."
+      );
+    }
+    if (small.snapshot_slots == 0) {
+      throw Failure("the draft model's artifact has no snapshot slots to go back by; export it with --snapshot-slots 1.");
+    }
+    const auto hash = [](const ArtifactFolder& of) { return of.manifest()["files"]["tokenizer.json"]["sha256"].string_or(""); };
+    if (draft.has("tokenizer.json") && hash(draft) != hash(folder)) check_vocabulary(draft);
+    drafter_ = HYBRIDGE_DRAFT_MODEL;
+  } else if (options.own) {
+    if (info_.draft_len == 0) {
+      throw Failure(
+          folder.path() + " has no drafter of its own; export the model with --mtp or --drafter, or leave --drafter out."
+      );
+    }
+    drafter_ = HYBRIDGE_OWN_DRAFTER;
+  } else if (!options.plain && info_.verify_len >= 2) {  // a drafter is useless where one token is verified at a time
+    drafter_ = HYBRIDGE_PROMPT_LOOKUP;
+  }
+}
+
+void TextModel::check_vocabulary(const ArtifactFolder& draft) const {
+  const TokenizerHandle other = open_tokenizer(draft);
+  hybridge_vocabulary mine, small;
+  check(hybridge_tokenizer_info(tokenizer_, &mine), "the vocabulary cannot be read");
+  check(hybridge_tokenizer_info(other, &small), "the vocabulary cannot be read");
+  for (size_t id = 0; id < std::max(mine.vocab_size, small.vocab_size); id++) {
+    const std::string token = token_of(tokenizer_, static_cast<int64_t>(id));
+    const std::string there = token_of(other, static_cast<int64_t>(id));
+    if (token != there) {
+      throw Failure(
+          "the draft model's tokenizer is another one: token " + std::to_string(id) + " is '" + there + "' there and '" +
+          token + "' in the target; use a draft model that was trained with the target's tokenizer."
+      );
+    }
+  }
+}
+
+std::vector<int64_t> TextModel::encode(std::string_view text) const {
+  size_t count = 0;
+  // No tokenizer gives more tokens than a text has bytes, but for those around it, so that the second call is rare.
+  std::vector<int64_t> tokens(text.size() + 8);
+  const auto read = [&] {
+    check(
+        hybridge_tokenizer_encode(
+            tokenizer_, text.data(), text.size(), HYBRIDGE_AROUND, nullptr, 0, tokens.data(), nullptr, tokens.size(), &count
+        ),
+        "the prompt cannot be turned into tokens"
+    );
+  };
+  read();
+  if (count > tokens.size()) {
+    tokens.resize(count);
+    read();
+  }
+  tokens.resize(count);
+  return tokens;
+}
+
+GeneratedText TextModel::generate(
+    const std::vector<int64_t>& prompt, const TextOptions& options, const std::function<void(std::string_view piece)>& show
+) {
+  if (std::ranges::find(options.stop, "") != options.stop.end()) {
+    throw Misuse("a stop string is empty; give at least one character.");
+  }
+  if (prompt.empty()) throw Misuse("the prompt is empty; give at least one character.");
+  for (const int64_t token : prompt) {
+    if (token >= info_.vocab_size) {
+      throw Failure(
+          "the tokenizer gives token " + std::to_string(token) + ", but the model has " + std::to_string(info_.vocab_size) +
+          "; the tokenizer.json is of another model. Export the model again."
+      );
+    }
+  }
+  if (static_cast<int64_t>(prompt.size()) > info_.max_seq_len) {
+    throw Failure(
+        "the prompt has " + std::to_string(prompt.size()) + " tokens, and the artifact holds " +
+        std::to_string(info_.max_seq_len) + "; give a shorter one, or export with a larger --max-seq-len."
+    );
+  }
+  struct Run {
+    const TextModel* model;
+    StopStrings stop;
+    TextHandle text;
+    const std::function<void(std::string_view)>* show;
+    Caught caught = {};
+    bool ended = false;
+
+    void push(int64_t token) {
+      if (std::ranges::find(model->eos_ids_, token) != model->eos_ids_.end()) {
+        ended = true;
+        (*show)("");
+        return;
+      }
+      const char* piece;
+      size_t size;
+      check(hybridge_text_push(text, token, &piece, &size), "a token cannot be turned into text");
+      (*show)(stop.push({piece, size}));
+      ended = stop.is_complete();
+    }
+  } run{.model = this, .stop = StopStrings(options.stop), .text = {}, .show = &show};
+  check(hybridge_text_open(tokenizer_, 1, run.text.out()), "the text cannot begin");
+
+  const hybridge_sampling sampling = options.sampling();
+  hybridge_generation generation = {};
+  generation.max_new_tokens = options.max_new_tokens;
+  generation.drafter = drafter_;
+  generation.sampling = &sampling;
+  generation.draft = draft_;
+  const auto on_token = [](int64_t token, void* user) {
+    Run& now = *static_cast<Run*>(user);
+    now.caught.run([&] { now.push(token); });
+    return static_cast<int>(now.caught.is_fine() && !now.ended);
+  };
+  GeneratedText done = {.counts = {}, .prompt_tokens = prompt.size(), .ended = false};
+  const hybridge_status status =
+      hybridge_generate(session_, prompt.data(), prompt.size(), &generation, on_token, &run, &done.counts);
+  run.caught.rethrow();
+  check(status, "the text cannot be continued");
+  const char* rest;
+  size_t size;
+  check(hybridge_text_finish(run.text, &rest, &size), "the text cannot be ended");
+  show(run.stop.push({rest, size}) + run.stop.finish());
+  done.ended = run.ended;
+  return done;
+}
+
+}  // namespace hybridge::cli

@@ -1,0 +1,107 @@
+// An artifact that is opened to continue texts: its tokenizer, its model with a session, and a drafter.
+#ifndef HYBRIDGE_NATIVE_CLI_TEXT_MODEL_H
+#define HYBRIDGE_NATIVE_CLI_TEXT_MODEL_H
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <hybridge/hybridge.h>
+
+#include "arguments.h"
+#include "folder.h"
+
+namespace hybridge::cli {
+
+// Owns a handle of hybridge.h, which `Close` closes.
+template <auto Close>
+class Handle {
+ public:
+  Handle() = default;
+  Handle(Handle&& other) noexcept : value_(std::exchange(other.value_, 0)) {}
+  Handle& operator=(Handle&& other) noexcept {
+    std::swap(value_, other.value_);
+    return *this;
+  }
+  ~Handle() {
+    if (value_ != 0) Close(value_);
+  }
+
+  uint64_t* out() { return &value_; }
+  operator uint64_t() const { return value_; }
+
+ private:
+  uint64_t value_ = 0;
+};
+
+using ModelHandle = Handle<hybridge_model_close>;
+using SessionHandle = Handle<hybridge_session_close>;
+using TokenizerHandle = Handle<hybridge_tokenizer_close>;
+using TextHandle = Handle<hybridge_text_close>;
+
+// Opens model.pte of a folder. Throws Failure.
+ModelHandle open_model(const ArtifactFolder& folder);
+
+// The options of an opened model: its drafter and its threads.
+struct ModelOptions {
+  std::optional<std::string> draft;
+  bool lookup = false, own = false, plain = false;
+  size_t threads = 0;
+
+  void declare(Arguments& arguments);
+};
+
+// The option --threads.
+void declare_threads(Arguments& arguments, size_t& threads);
+
+// The options of a text.
+struct TextOptions {
+  size_t max_new_tokens = 128, top_k = 0;
+  double temperature = 0, top_p = 1, min_p = 0, repetition_penalty = 1;
+  std::optional<uint64_t> seed;
+  std::vector<std::string> stop;
+
+  void declare(Arguments& arguments);
+  hybridge_sampling sampling() const;
+};
+
+// What a generation took. ended: by an end of sequence or a stop string, not by its length.
+struct GeneratedText {
+  hybridge_generated counts;
+  size_t prompt_tokens;
+  bool ended;
+};
+
+class TextModel {
+ public:
+  // Throws Misuse and Failure.
+  TextModel(const ArtifactFolder& folder, const ModelOptions& options);
+
+  // The tokens of a text, with what the tokenizer puts around every text, such as bos.
+  std::vector<int64_t> encode(std::string_view text) const;
+
+  // Continues tokens and calls `show` with each piece of text that is complete, the first time once the first token is there.
+  // Throws Failure.
+  GeneratedText generate(
+      const std::vector<int64_t>& prompt, const TextOptions& options, const std::function<void(std::string_view piece)>& show
+  );
+
+ private:
+  void choose_drafter(const ArtifactFolder& folder, const ModelOptions& options);
+  void check_vocabulary(const ArtifactFolder& draft) const;
+
+  TokenizerHandle tokenizer_;
+  ModelHandle model_, draft_;
+  SessionHandle session_;
+  hybridge_info info_ = {};
+  std::vector<int64_t> eos_ids_;
+  hybridge_drafter drafter_ = HYBRIDGE_NO_DRAFTER;
+};
+
+}  // namespace hybridge::cli
+
+#endif

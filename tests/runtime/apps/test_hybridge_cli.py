@@ -1,0 +1,336 @@
+"""hybridge-cli, the command without Python: the same texts as ``hybridge``, and one file of a program with its libraries."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import random
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cross_cli
+import pytest
+from command_line import Run
+from native_programs import app_links, native_program
+from store import demo_folder
+
+import hybridge
+from hybridge.runtime.core.library import SOURCES
+from hybridge.runtime.kernels import compiling
+from hybridge.runtime.pinned import library_folder
+
+pytestmark = pytest.mark.slow
+PROMPTS = ("def main(", "Tab\t, two  blanks,\na line", "é, ü and 漢字", "<|endoftext|>", "a b a b a b a b a")
+OPTIONS: tuple[tuple[str, ...], ...] = (
+    (),
+    ("--no-speculation",),
+    ("--temperature", "0.9", "--top-p", "0.95", "--top-k", "30", "--repetition-penalty", "1.2", "--seed", "11"),
+    ("--temperature=1.5", "--min-p=0.05", "--seed=-3"),
+    ("--stop", "e", "--stop", "th"),
+)
+
+
+def start(*words: object, given: bytes = b"", program: Path | None = None) -> subprocess.CompletedProcess[bytes]:
+    program = native_program("hybridge_cli_sanitized") if program is None else program
+    return subprocess.run([program, *map(str, words)], input=given, check=False, capture_output=True, timeout=120)
+
+
+def output(*words: object, given: bytes = b"") -> str:
+    done = start(*words, given=given)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    return done.stdout.decode()
+
+
+def error(code: int, *words: object, given: bytes = b"") -> str:
+    """The message with which a command ends."""
+    done = start(*words, given=given)
+    said = done.stderr.decode(errors="replace")
+    assert done.returncode == code, f"ended with {done.returncode}, not {code}: {said}"
+    assert re.fullmatch(r"Error: [^\n]+\.\n", said), said
+    assert done.stdout == b""
+    return said
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: " ".join(options) or "greedy")
+def test_it_gives_the_texts_of_hybridge_run(cli: Run, options: tuple[str, ...]) -> None:
+    demo = demo_folder() / "hybridge-demo"
+    for prompt in PROMPTS:
+        words = ["run", demo, "--prompt", prompt, "--max-new-tokens", 48, *options]
+        assert output(*words) == cli(*words).raw, prompt
+
+
+@pytest.mark.parametrize("drafter", ["--prompt-lookup", "--drafter", "--draft"])
+def test_it_drafts_as_hybridge_run_does(cli: Run, drafter: str) -> None:
+    demo = demo_folder()
+    words: list[object] = ["run", demo / "hybridge-demo", "--prompt", "import ", "--max-new-tokens", 64, "--json", drafter]
+    words += [demo / "hybridge-demo-draft"] * (drafter == "--draft")
+    mine, other = json.loads(output(*words)), json.loads(cli(*words).raw)
+    assert mine["text"] == other["text"]
+    assert mine["new_tokens"] == other["new_tokens"] == 64
+    assert mine["prompt_tokens"] == other["prompt_tokens"]
+
+
+def test_a_prompt_comes_from_a_file_or_stdin_without_its_last_line_break(own_artifact: Path, tmp_path: Path) -> None:
+    wanted = output("run", own_artifact, "--prompt", "a b", "--max-new-tokens", 9)
+    (tmp_path / "prompt").write_bytes(b"a b\r\n")
+    words = ["run", own_artifact, "--max-new-tokens", 9]
+    assert output(*words, "--prompt-file", tmp_path / "prompt") == wanted
+    assert output(*words, "--prompt", "-", given=b"a b\n") == wanted
+
+
+def test_statistics_go_to_stderr(own_artifact: Path) -> None:
+    done = start("run", own_artifact, "--prompt", "a b", "--max-new-tokens", 9, "--stats")
+    assert re.search(rb"prompt +\d+ tokens in [\d.]+ s\nnew +\d+ tokens", done.stderr)
+    assert b"tokens in" not in done.stdout
+
+
+def test_its_options_are_those_of_hybridge(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # names that are too long for a column are cut
+    for command in ("run", "inspect", "bench"):
+        mine, theirs = ({*re.findall(r"--[a-z-]+", text)} for text in (output(command, "--help"), cli(command, "--help").out))
+        assert mine <= theirs, mine - theirs
+    assert output("--version") == f"hybridge-cli {hybridge.__version__}\n"
+    assert all(f"\n  {command} " in output() for command in ("run", "inspect", "bench"))
+
+
+def test_inspect_shows_what_the_manifest_says(own_artifact: Path, cli: Run) -> None:
+    written = json.loads((own_artifact / "manifest.json").read_text(encoding="utf-8"))
+    assert json.loads(output("inspect", own_artifact, "--json")) == written
+    shown, wanted = output("inspect", own_artifact), cli("inspect", own_artifact).out
+    for name in ("model type", "max_seq_len", "verify_len", "kernels", "shorter_verify_lens", "bits a weight", "made with"):
+        (value,) = re.findall(rf"^{name} +(.+)$", shown, re.MULTILINE)
+        assert value in wanted, name
+
+
+def test_inspect_finds_an_altered_file(own_artifact: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(own_artifact, tmp_path / "artifact"))
+    content = bytearray((folder / "model.pte").read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / "model.pte").write_bytes(content)
+    assert "model.pte was altered: its SHA-256 is not the manifest's" in error(1, "inspect", folder)
+
+
+def test_bench_measures_every_length_of_a_block(own_artifact: Path) -> None:
+    report = json.loads(output("bench", own_artifact, "--context", 8, "--threads", 1, "--json"))
+    assert report["threads"] == 1
+    assert min(report[name] for name in ("decode_milliseconds", "verify_5_milliseconds", "commit_2_milliseconds")) > 0
+    assert report["prefill_tokens_per_second"] > 0
+    assert "a context of 95 tokens leaves no room in 96" in error(2, "bench", own_artifact, "--context", 95)
+
+
+REFUSED: tuple[tuple[int, str, str], ...] = (
+    (2, "walk", "there is no command 'walk'"),
+    (2, "run", "the argument ARTIFACT is missing"),
+    (2, "run OUT", "there is no text to continue"),
+    (2, "run OUT more --prompt x", "'more' is one argument too many"),
+    (2, "run OUT --prompt x --prompt-file y", "exclude each other"),
+    (2, "run OUT --prompt", "--prompt needs a value"),
+    (2, "run OUT --prompt x --walk", "there is no option --walk"),
+    (2, "run OUT --prompt x --json=3", "--json takes no value"),
+    (2, "run OUT --prompt x --max-new-tokens 0", "a whole number from 1"),
+    (2, "run OUT --prompt x --max-new-tokens 9x", "not '9x'"),
+    (2, "run OUT --prompt x --seed 99999999999999999999", "at most 64 bits"),
+    (2, "run OUT --prompt x --temperature nan", "not 'nan'"),
+    (2, "run OUT --prompt x --temperature -1", "not '-1'"),
+    (2, "run OUT --prompt x --top-p 0", "above 0 and at most 1"),
+    (2, "run OUT --prompt x --stop=", "a stop string is empty"),
+    (2, "run OUT --prompt x --drafter --no-speculation", "exclude each other"),
+    (2, "run OUT --prompt=", "the prompt is empty"),
+    (2, "run OUT --prompt-file /nowhere", "/nowhere cannot be read"),
+    (1, "run OUT --prompt x --drafter", "has no drafter of its own"),
+    (1, "run OUT --prompt x --draft /nowhere", "/nowhere is not a folder"),
+    (1, "run / --prompt x", "has no manifest.json"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "words", "message"), REFUSED, ids=[words for _, words, _ in REFUSED])
+def test_wrong_usage_is_refused_in_a_sentence(own_artifact: Path, code: int, words: str, message: str) -> None:
+    assert message in error(code, *(own_artifact if word == "OUT" else word for word in words.split()))
+
+
+def test_a_prompt_that_cannot_be_read_is_refused(own_artifact: Path) -> None:
+    assert "stdin is not UTF-8 text" in error(2, "run", own_artifact, "--prompt", "-", given=b"a\xff")
+    assert "the artifact holds 96" in error(1, "run", own_artifact, "--prompt", "a b " * 200)
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused(own_artifact: Path, tmp_path: Path) -> None:
+    """The other tokenizer is the same but for two tokens, which have each other's ids."""
+    draft = Path(shutil.copytree(own_artifact, tmp_path / "draft"))
+    tokenizer = json.loads((draft / "tokenizer.json").read_text(encoding="utf-8"))
+    vocab = tokenizer["model"]["vocab"]
+    first, second = sorted(vocab, key=vocab.get)[10:12]
+    vocab[first], vocab[second] = vocab[second], vocab[first]
+    rewrite(draft, "tokenizer.json", json.dumps(tokenizer).encode())
+    message = error(1, "run", own_artifact, "--prompt", "x", "--draft", draft)
+    assert "the draft model's tokenizer is another one: token" in message
+
+
+def rewrite(folder: Path, name: str, content: bytes) -> None:
+    """Replace a file of an artifact, and say so in its manifest."""
+    (folder / name).write_bytes(content)
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    manifest["files"][name] = {"size": len(content), "sha256": "0" * 64}
+    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def with_manifest(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
+    def spoil(folder: Path) -> None:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        change(manifest)
+        (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+
+    return spoil
+
+
+def with_fifo(folder: Path) -> None:
+    (folder / "model.pte").unlink()
+    os.mkfifo(folder / "model.pte")
+
+
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    "no manifest": lambda folder: (folder / "manifest.json").unlink(),
+    "an empty manifest": lambda folder: (folder / "manifest.json").write_bytes(b""),
+    "a list": lambda folder: (folder / "manifest.json").write_bytes(b"[1]"),
+    "no JSON": lambda folder: (folder / "manifest.json").write_bytes(b'{"format_version": 3, \xff'),
+    "deep nesting": lambda folder: (folder / "manifest.json").write_bytes(b'{"a":' * 100_000),
+    "a folder in its place": lambda folder: ((folder / "manifest.json").unlink(), (folder / "manifest.json").mkdir()),
+    "too large": lambda folder: os.truncate(folder / "manifest.json", 9 << 20),
+    "another format": with_manifest(lambda manifest: manifest.update(format_version=2)),
+    "a format that is no number": with_manifest(lambda manifest: manifest.update(format_version="3")),
+    "no files": with_manifest(lambda manifest: manifest.pop("files")),
+    "files in a list": with_manifest(lambda manifest: manifest.update(files=["model.pte"])),
+    "no program": with_manifest(lambda manifest: manifest["files"].pop("model.pte")),
+    "a path": with_manifest(lambda manifest: manifest["files"].update({"../model.pte": manifest["files"]["model.pte"]})),
+    "a name with a zero": with_manifest(lambda manifest: manifest["files"].update({"model\0.pte": {"size": 1}})),
+    "a negative size": with_manifest(lambda manifest: manifest["files"]["model.pte"].update(size=-1)),
+    "a huge size": with_manifest(lambda manifest: manifest["files"]["model.pte"].update(size=1 << 60)),
+    "a file is shorter": lambda folder: os.truncate(folder / "model.pte", 1000),
+    "a file is missing": lambda folder: (folder / "tokenizer.json").unlink(),
+    "a pipe": with_fifo,
+    "a loop of links": lambda folder: ((folder / "model.pte").unlink(), (folder / "model.pte").symlink_to("model.pte")),
+    "an empty program": lambda folder: rewrite(folder, "model.pte", b""),
+    "no program at all": lambda folder: rewrite(folder, "model.pte", b"\0" * 4096),
+    "half a program": lambda folder: rewrite(folder, "model.pte", (folder / "model.pte").read_bytes()[: 1 << 16]),
+    "no tokenizer": lambda folder: rewrite(folder, "tokenizer.json", b"{}"),
+    "a tokenizer that is no JSON": lambda folder: rewrite(folder, "tokenizer.json", b"\xff\xfe"),
+}
+
+
+@pytest.mark.parametrize("spoil", HOSTILE.values(), ids=HOSTILE)
+def test_a_spoilt_folder_ends_in_a_sentence(own_artifact: Path, tmp_path: Path, spoil: Callable[[Path], object]) -> None:
+    folder = Path(shutil.copytree(own_artifact, tmp_path / "artifact"))
+    spoil(folder)
+    error(1, "run", folder, "--prompt", "x")
+    done = start("inspect", folder)
+    assert done.returncode in (0, 1)
+    assert b"Sanitizer" not in done.stderr
+    assert b"runtime error" not in done.stderr
+
+
+def test_a_manifest_with_any_value_of_another_type_ends_nothing_else(own_artifact: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(own_artifact, tmp_path / "artifact"))
+    wanted = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    chosen = random.Random(5)
+    for _ in range(25):
+        manifest = json.loads(json.dumps(wanted))
+        at: Any = manifest
+        while True:
+            keys = list(at) if isinstance(at, dict) else range(len(at))
+            key = chosen.choice(list(keys))
+            if not isinstance(at[key], (dict, list)) or not at[key] or chosen.random() < 0.3:
+                break
+            at = at[key]
+        at[key] = chosen.choice([None, -1, 1e300, 2**63, "", "x" * 3000, [], [[1]], {}, {"a": None}, True])
+        (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+        done = start("inspect", folder)
+        assert done.returncode in (0, 1), (manifest, done.stderr)
+        assert b"Sanitizer" not in done.stderr
+        assert done.returncode == 0 or re.fullmatch(rb"Error: [^\n]+\.\n", done.stderr), done.stderr
+
+
+# One file
+
+
+PROGRAM = """
+#include <cstdio>
+#include <cstdlib>
+#include <stdexcept>
+#include <thread>
+#include <hybridge/hybridge.h>
+
+int main(int count, char** words) {
+  std::thread([] { std::puts("a thread"); }).join();
+  try {
+    throw std::runtime_error("an exception");
+  } catch (const std::exception& error) {
+    std::puts(error.what());
+  }
+  for (int i = 0; i < count; i++) std::printf("%s|", words[i]);
+  std::printf("\\n%s %s\\n", std::getenv("MINE"), std::getenv("LD_PRELOAD") == nullptr ? "alone" : "preloaded");
+  return 7;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def one_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program over ExecuTorch's libraries, in one file with them."""
+    folder = tmp_path_factory.mktemp("one-file")
+    (folder / "main.cpp").write_text(PROGRAM, encoding="utf-8")
+    links = [flag for flag in app_links() if "hybridge_kernels" not in flag]
+    compile_ = [compiling.compiler(), "-std=c++20", f"-I{SOURCES}", folder / "main.cpp", "-o", folder / "program", *links]
+    subprocess.run(list(map(str, compile_)), check=True)
+    target = cross_cli.target_of(f"{platform.machine()}-linux")
+    return cross_cli.bundle(target, folder / "program", [library_folder()], folder / "one-file")
+
+
+def test_one_file_starts_with_the_libraries_that_it_carries(one_file: Path, tmp_path: Path) -> None:
+    moved = Path(shutil.copy(one_file, tmp_path / "moved"))
+    environment = {"MINE": "a value", "LD_PRELOAD": "/nowhere.so", "LD_LIBRARY_PATH": "/nowhere"}
+    done = subprocess.run([moved, "a b", ""], env=environment, check=False, capture_output=True, text=True)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["a thread", "an exception", f"{moved}|a b||", "a value alone"]
+    assert done.returncode == 7
+
+
+def test_one_file_needs_nothing_of_the_system(one_file: Path) -> None:
+    """It names no loader, and what is mapped when it runs is from memory and itself."""
+    headers = subprocess.run(["readelf", "-lW", one_file], check=True, capture_output=True, text=True).stdout
+    assert "INTERP" not in headers
+    assert "DYNAMIC" not in headers
+    traced = subprocess.run([one_file], env={"LD_DEBUG": "all", "MINE": ""}, check=False, capture_output=True, text=True)
+    assert traced.stderr == ""
+
+
+def test_a_library_that_is_missing_is_named(tmp_path: Path) -> None:
+    target = cross_cli.target_of(f"{platform.machine()}-linux")
+    library = tmp_path / "libmissing.so"
+    subprocess.run(["gcc", "-shared", "-x", "c", "-o", library, "/dev/null", "-Wl,-soname,libmissing.so"], check=True)
+    (tmp_path / "main.c").write_text("int main(void) { return 0; }\n", encoding="utf-8")
+    links = ["-Wl,--no-as-needed", library]
+    subprocess.run(["gcc", tmp_path / "main.c", *links, "-o", tmp_path / "program"], check=True)
+    assert cross_cli.libraries_of(target, tmp_path / "program", [tmp_path])["libmissing.so"] == library
+    with pytest.raises(cross_cli.BuildError, match=r"libmissing\.so is missing"):
+        cross_cli.libraries_of(target, tmp_path / "program", [])
+
+
+def test_a_compiler_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(cross_cli.BuildError, match=r"install Debian's package g\+\+-riscv64-linux-gnu"):
+        cross_cli.target_of("riscv64-linux")
+
+
+@pytest.mark.thorough
+def test_the_script_builds_one_file_that_runs_an_artifact(own_artifact: Path, tmp_path: Path) -> None:
+    script = Path(cross_cli.__file__).with_name("cross-cli")
+    done = subprocess.run([script, "-o", tmp_path], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    made = tmp_path / "hybridge-cli"
+    assert made.stat().st_size <= 25e6
+    words = ("run", own_artifact, "--prompt", "a b", "--max-new-tokens", 20)
+    assert start(*words, program=made).stdout == start(*words).stdout
