@@ -1,31 +1,8 @@
-"""Two tiny configs for each supported family, of odd sizes; the first is what tests take, conformance takes both."""
+"""Two tiny configs for each supported family, of odd sizes; the first is what tests take, conformance takes both.
 
-from zoo import (
-    attention,
-    gated_delta,
-    glm5_next,
-    inkling,
-    kimi_delta,
-    lightning,
-    mamba,
-    mamba2,
-    qwen4_exp,
-    recurrent_gemma,
-    short_conv,
-    zaya,
-)
+The files are those of cache/families.
+"""
 
-VARIANTS = {
-    **attention.VARIANTS,
-    **gated_delta.VARIANTS,
-    **glm5_next.VARIANTS,
-    **inkling.VARIANTS,
-    **kimi_delta.VARIANTS,
-    **lightning.VARIANTS,
-    **mamba.VARIANTS,
-    **mamba2.VARIANTS,
-    **qwen4_exp.VARIANTS,
-    **recurrent_gemma.VARIANTS,
-    **short_conv.VARIANTS,
-    **zaya.VARIANTS,
-}
+from zoo import attention, convolution, delta_rule, state_space
+
+VARIANTS = {**attention.VARIANTS, **convolution.VARIANTS, **delta_rule.VARIANTS, **state_space.VARIANTS}
