@@ -1,52 +1,42 @@
-// Two chat turns with the demo's model: the text comes token by token, the second turn goes back to before the first, and the
-// conversation is saved for another process.   talk MODEL.pte QUESTION [STATE]
-#include <cstdint>
+// A chat at a terminal over an artifact's folder: words in, words out.   talk FOLDER
+// /undo takes the last message back, /retry answers it again, /save FILE and /load FILE keep the conversation.
 #include <cstdio>
+#include <iostream>
 #include <string>
-#include <vector>
 
-#include <hybridge/speculative.h>
+#include <hybridge/hybridge.h>
 
 namespace {
 
-// The demo's model reads bytes: a token for each. An app has its tokenizer here.
-std::vector<int64_t> encode(const std::string& text) {
-  return {reinterpret_cast<const unsigned char*>(text.data()), reinterpret_cast<const unsigned char*>(text.data()) + text.size()};
+// Called for each token of an answer; 0 would end it.
+int show(const hybridge_piece* piece, void*) {
+  std::fwrite(piece->content, 1, piece->content_size, stdout);
+  return std::fflush(stdout) == 0;
 }
 
-bool show(int64_t token) {
-  if (token < 256) std::putchar(static_cast<int>(token));
-  return token < 256;
+hybridge_status answer(hybridge_chat chat, const std::string& line) {
+  if (line == "/undo") return hybridge_chat_undo(chat);
+  if (line == "/retry") return hybridge_chat_retry(chat, nullptr, nullptr, 0, show, nullptr, nullptr);
+  if (line.starts_with("/save ")) return hybridge_chat_save(chat, line.c_str() + 6);
+  if (line.starts_with("/load ")) return hybridge_chat_load(chat, line.c_str() + 6);
+  return hybridge_chat_send(chat, line.data(), line.size(), nullptr, nullptr, 0, show, nullptr, nullptr);
 }
 
-int fail(const char* what, hybridge::Error error) {
-  std::fprintf(stderr, "talk: %s: %s\n", what, executorch::runtime::to_string(error));
-  return 1;
+bool works(hybridge_status status) {
+  if (status != HYBRIDGE_OK) std::fprintf(stderr, "talk: %s. %s\n", hybridge_status_text(status), hybridge_failure());
+  return status == HYBRIDGE_OK;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 3) return std::fprintf(stderr, "usage: talk MODEL.pte QUESTION [STATE]\n"), 2;
-  const auto model = hybridge::Model::load(argv[1]);
-  if (!model.ok()) return fail("the model does not load", model.error());
-  const auto created = hybridge::Session::create(*model);
-  if (!created.ok()) return fail("no session", created.error());
-  hybridge::Session& session = **created;
-
-  const std::vector<int64_t> turn = encode("\n\n# " + std::string(argv[2]) + "\n");  // the demo's chat template
-  session.prefill(turn);
-  session.snapshot(0);  // an undo costs nothing: it is a place to come back to
-  hybridge::PromptLookup lookup;
-  for (const char* start : {"def ", "import "}) {
-    session.restore(0);
-    std::printf("%s", start);
-    const auto done = hybridge::generate(session, encode(start), {.max_new_tokens = 48}, lookup, show);
-    if (!done.ok()) return fail("the turn failed", done.error());
-    std::printf("\n[%zu tokens, %zu of %zu draft tokens accepted]\n", done->tokens.size(), done->accepted, done->proposed);
-  }
-  if (argc > 3) {
-    if (const auto error = session.save(argv[3]); error != hybridge::Error::Ok) return fail("the state is not saved", error);
+  hybridge_artifact artifact;
+  hybridge_chat chat;
+  if (argc != 2) return std::fprintf(stderr, "usage: talk FOLDER, which 'hybridge export' wrote\n"), 2;
+  if (!works(hybridge_artifact_open(argv[1], &artifact)) || !works(hybridge_chat_open(artifact, nullptr, &chat))) return 1;
+  for (std::string line; std::getline(std::cin, line);) {
+    works(answer(chat, line));
+    std::puts("");
   }
   return 0;
 }

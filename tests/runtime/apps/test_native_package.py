@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,13 @@ from typer.testing import CliRunner
 
 import hybridge
 from hybridge.__main__ import app
-from hybridge.runtime import Sampling, Session
+from hybridge.runtime import GenerationStats, Sampling, Session
 from hybridge.runtime.core.library import SOURCES
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.pinned import MACROS, executorch
+from hybridge.runtime.text.chat_template import load_template
+from hybridge.runtime.text.conversation import Conversation
+from hybridge.runtime.text.generate import GenerationSettings, open_text_model
 
 EXAMPLE = CHECKOUT / "examples/native"
 STRICT = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
@@ -31,13 +35,13 @@ PROMPT = [5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 5, 6]
 HEAT = Sampling(temperature=0.9, top_p=0.95, top_k=30, repetition_penalty=1.2, seed=11)
 """That of the C program."""
 QUESTION = "how to read a file"
-STARTS = ("def ", "import ")
 
 
-def run(*words: object, **environment: str) -> str:
+def run(*words: object, typed: Sequence[str] = (), **environment: str) -> str:
     done = subprocess.run(
-        list(map(str, words)), check=False, capture_output=True, encoding="latin-1", timeout=900, env=os.environ | environment
-    )
+        list(map(str, words)), check=False, capture_output=True, encoding="latin-1", timeout=900, env=os.environ | environment,
+        input="".join(f"{line}\n" for line in typed),
+    )  # fmt: skip
     assert done.returncode == 0, f"{words[0]} ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
     return done.stdout
 
@@ -65,10 +69,35 @@ def test_a_c_program_drafts_with_the_models_own_drafter(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_example_gives_the_sessions_text(kernels_artifact: Path, tmp_path: Path) -> None:
-    program = native_program("talk_sanitized")
-    assert text_of(run(program, kernels_artifact / "model.pte", QUESTION, tmp_path / "state")) == expected(kernels_artifact)
+def test_the_example_says_what_a_chat_in_python_says(tmp_path: Path) -> None:
+    """Through undo, retry, and a file; special tokens in a message are text."""
+    program, demo = native_program("talk_sanitized"), demo_folder() / "hybridge-demo"
+    lines = [
+        QUESTION,
+        "/retry",
+        f"/save {tmp_path / 'state'}",
+        "/undo",
+        "<|endoftext|>",
+        f"/load {tmp_path / 'state'}",
+        "/retry",
+    ]
+    shown = run(program, demo, typed=lines)
+    first, spelled = conversation(demo, QUESTION), conversation(demo, "<|endoftext|>")
+    assert shown == "\n".join([first, first, "", "", spelled, "", first, ""])
     assert (tmp_path / "state").stat().st_size > 1000
+
+
+def test_the_example_says_what_is_wrong(kernels_artifact: Path, tmp_path: Path) -> None:
+    """kernels_artifact has no chat template."""
+    program = native_program("talk_sanitized")
+    for words, code, why in (
+        ([], 2, "usage"),
+        ([tmp_path], 1, "manifest.json is missing"),
+        ([kernels_artifact], 1, "has no chat template"),
+    ):
+        done = subprocess.run([program, *words], capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, done.stdout) == (code, "")
+        assert why in done.stderr
 
 
 @pytest.mark.thorough
@@ -89,7 +118,7 @@ def test_the_tutorials_program_goes_on_with_the_sessions_text(kernels_artifact: 
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_cmake_builds_the_example_from_installed_packages(kernels_artifact: Path, tmp_path: Path) -> None:
+def test_cmake_builds_the_example_from_installed_packages(tmp_path: Path) -> None:
     cmake = Path(sys.executable).with_name("cmake")
     prefix = CliRunner().invoke(app, ["native", "--cmake-prefix"]).stdout.strip()
     flags = f"-DCMAKE_CXX_FLAGS={' '.join(STRICT)} -Wno-pedantic"
@@ -97,11 +126,10 @@ def test_cmake_builds_the_example_from_installed_packages(kernels_artifact: Path
     run(cmake, "--build", tmp_path / "build", "--parallel", 2, "--target", "talk", "hybridge_shared")
     program = tmp_path / "build/talk"
     assert not re.search(r"not found|lib(python|torch|c10)", listed := run("ldd", program)), listed
-    assert text_of(run(program, kernels_artifact / "model.pte", QUESTION)) == expected(kernels_artifact)
+    demo = demo_folder() / "hybridge-demo"
+    assert run(program, demo, typed=[QUESTION]) == conversation(demo, QUESTION) + "\n"
     chosen = os.environ | {"HYBRIDGE_ISA": "avx2"}
-    answer = subprocess.run(
-        [program, kernels_artifact / "model.pte", QUESTION], env=chosen, capture_output=True, text=True, check=False
-    )
+    answer = subprocess.run([program, demo], env=chosen, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     assert "HYBRIDGE_ISA is avx2, but this processor has plain; no kernels" in answer.stderr
 
 
@@ -128,28 +156,20 @@ def test_an_installed_hybridge_is_found_without_its_sources(kernels_artifact: Pa
     assert not re.search(re.escape(str(tmp_path)), "".join(map(read, moved.rglob("*.cmake"))))
     run(cmake, "-S", EXAMPLE, "-B", tmp_path / "app", f"-DCMAKE_PREFIX_PATH={moved};{executorch()}", flags)
     run(cmake, "--build", tmp_path / "app")
-    assert text_of(run(tmp_path / "app/talk", kernels_artifact / "model.pte", QUESTION)) == expected(kernels_artifact)
+    demo = demo_folder() / "hybridge-demo"
+    assert run(tmp_path / "app/talk", demo, typed=[QUESTION]) == conversation(demo, QUESTION) + "\n"
 
 
 def read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def text_of(shown: str) -> list[str]:
-    """The text of each turn, without the lines of figures."""
-    return [text for text in re.split(r"\n\[\d+ tokens, \d+ of \d+ draft tokens accepted\]\n", shown) if text]
-
-
-def expected(artifact: Path) -> list[str]:
-    session = Session.load(artifact)
-    session.prefill([ord(each) for each in f"\n\n# {QUESTION}\n"])
-    session.snapshot(0)
-    texts = []
-    for start in STARTS:
-        session.restore(0)
-        tokens = session.generate([ord(each) for each in start], max_new_tokens=48)
-        texts.append(start + "".join(map(chr, tokens)))
-    return texts
+def conversation(artifact: Path, message: str) -> str:
+    """The answer of a chat with the example's settings."""
+    model = open_text_model(artifact)
+    settings = GenerationSettings(drafter=model.drafter, max_new_tokens=512)
+    said = Conversation(model.session, model.tokenizer, load_template(model.artifact), settings).say(message, GenerationStats())
+    return "".join(said).encode().decode("latin-1")
 
 
 def test_the_command_says_where_cmake_finds_it() -> None:
