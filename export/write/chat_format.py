@@ -364,11 +364,20 @@ def _with_reserved(found: RenderingEntry, render: Render, literals: Sequence[str
     return found.model_copy(
         update={
             "system": found.system and marked(found.system, _instructed),
-            "user": marked(found.user, _asked),
+            "user": marked(found.user, *_questions()),
             "earlier": answer(found.earlier, _Place(is_last=False)),
             "last": answer(found.last, _Place(is_last=True), _Place(is_last=True, is_alone=True)),
         }
     )
+
+
+def _questions() -> Iterator[Callable[[str], list[Message]]]:
+    """Yield conversations with a question of given words: alone, and before or behind an answer."""
+    yield _asked
+    for reasoning in ({}, {"reasoning_content": THOUGHT}):
+        answer: Message = {"role": "assistant", "content": f"\n{ANSWERED}", **reasoning}
+        yield lambda content, answer=answer: [*_asked(content), answer, *_asked(ASKED_LAST)]  # type: ignore[misc]
+        yield lambda content, answer=answer: [*_asked(ASKED), answer, *_asked(content)]  # type: ignore[misc]
 
 
 def _is_same(written: str, render: Render, messages: list[Message]) -> bool:
@@ -412,10 +421,19 @@ PIECES = [
 ]
 
 
-def _verify(found: RenderingEntry, render: Render, literals: list[str], seed: int) -> None:
+def verify_rendering(found: RenderingEntry, templates: ChatTemplates, count: int, seed: int) -> None:
+    """Compare the core with a model's default template on ``count`` conversations.
+
+    Raises:
+        InexpressibleError: they write one differently; UsageError: the template refuses one.
+    """
+    _verify(found, _plain(templates), [*_literals(templates.chosen(tools=False))], seed, count)
+
+
+def _verify(found: RenderingEntry, render: Render, literals: list[str], seed: int, count: int = CONVERSATIONS) -> None:
     """Compare the core with the template. Raises InexpressibleError for a conversation that they write differently."""
     written, chance = _json(found), random.Random(seed)
-    for _ in range(CONVERSATIONS):
+    for _ in range(count):
         messages = _random_conversation(found, literals, chance)
         if not _is_same(written, render, messages):
             said = ", ".join(f"{each['role']}: {each['content'][:40]!r}" for each in messages)
