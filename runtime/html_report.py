@@ -26,7 +26,6 @@ from hybridge.runtime.artifacts.manifest import LayerEntry, Manifest
 from hybridge.runtime.core.statistics import GenerationStats, Trace
 from hybridge.runtime.files import replace_file
 from hybridge.runtime.text.answers import TokenDecoder
-from hybridge.runtime.text.generate import TextStream
 
 SERIES = tuple(f"#00002{i}" for i in range(8))
 INK, DIM, LINE, BAD = "#000010", "#000011", "#000012", "#000013"
@@ -134,7 +133,7 @@ def run_sections(
 
 def _pieces(tokens: Sequence[int], trace: Trace, decoder: TokenDecoder) -> Iterator[tuple[str, str]]:
     """Yield the text in order with the origin of each piece; rejected tokens come before the one that took their place."""
-    styles, rejected, stream = ["own"] * len(tokens), dict[int, list[int]](), TextStream(decoder)
+    styles, rejected, stream = ["own"] * len(tokens), dict[int, list[int]](), decoder.stream()
     for draft in (each.draft for each in trace.rounds if each.draft is not None):
         end = draft.first + draft.accepted
         styles[draft.first : end] = ["forced" if draft.forced else "accepted"] * len(styles[draft.first : end])
@@ -142,8 +141,7 @@ def _pieces(tokens: Sequence[int], trace: Trace, decoder: TokenDecoder) -> Itera
     for place, (token, style) in enumerate(zip(tokens, styles, strict=True)):
         if rejected.get(place):
             yield "rejected", decoder.decode(rejected[place]).replace("\n", "↵")  # a struck line break would not show
-        stream.push(token)
-        yield style, stream.read()
+        yield style, stream.push(token)
     yield "own", stream.finish()
 
 

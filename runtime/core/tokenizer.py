@@ -130,6 +130,10 @@ class Tokenizer:
         arguments = (given.ctypes.data_as(Tokens), len(given), skip_special_tokens)
         return self._text("tokenizer_decode", *arguments, capacity=16 * len(given) + 64)
 
+    def stream(self) -> TextStream:
+        """Return the text of tokens that come one after the other, without special ones."""
+        return TextStream(self)
+
     def token_to_id(self, token: str) -> int | None:
         """Return the id of a token by its text."""
         data, found = token.encode("utf-8", "surrogatepass"), c_int64()

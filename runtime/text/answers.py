@@ -6,13 +6,13 @@ import ast
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from uuid import uuid4
 
 from hybridge.runtime.core.statistics import Origin
-from hybridge.runtime.core.tokenizer import Tokenizer
+from hybridge.runtime.core.tokenizer import TextStream, Tokenizer
 from hybridge.runtime.text.response_parser import ResponseParser
 
 log = logging.getLogger(__name__)
@@ -29,10 +29,18 @@ ResponseTemplate = Mapping[str, Any]
 """Fields of a message, and the texts that open and close them; see ``response_parser.py``."""
 
 
+class TokenStream(Protocol):
+    """Turns tokens that come one after the other into text, whole characters at a time."""
+
+    def push(self, token: int, /) -> str: ...
+    def finish(self) -> str: ...
+
+
 class TokenDecoder(Protocol):
     """The part of a tokenizer that turns tokens into text."""
 
     def decode(self, ids: Sequence[int], /) -> str: ...
+    def stream(self) -> TokenStream: ...
 
 
 @dataclass(frozen=True)
@@ -293,6 +301,22 @@ class ShownTokens:
     def decode(self, ids: Sequence[int], /) -> str:
         """Return the text of tokens."""
         return self._tokenizer.decode([token for token in ids if token not in self._hidden], skip_special_tokens=False)
+
+    def stream(self) -> ShownStream:
+        """Return the text of tokens that come one after the other."""
+        return ShownStream(self._tokenizer, self._hidden)
+
+
+class ShownStream(TextStream):
+    """Streams text without the tokens in ``hidden``."""
+
+    def __init__(self, tokenizer: Tokenizer, hidden: Collection[int]) -> None:
+        super().__init__(tokenizer, skip_special_tokens=False)
+        self._hidden = hidden
+
+    def push(self, token: int) -> str:
+        """Return what a token adds to the text."""
+        return "" if token in self._hidden else super().push(token)
 
 
 # The formats of families of models

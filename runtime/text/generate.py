@@ -29,10 +29,6 @@ from hybridge.runtime.core.statistics import GenerationStats, Origin
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.answers import Answer, AnswerSplitter, TokenDecoder
 
-UNFINISHED = "\ufffd"
-"""Tokenizers decode the bytes of an incomplete character to this."""
-LONGEST_CHARACTER = 4
-"""Bytes, and so tokens, of a character in UTF-8."""
 LEAST_LOGPROB = -9999.0
 """OpenAI's value for a token of probability 0."""
 
@@ -92,7 +88,7 @@ def generate_text(
     """
     stats = GenerationStats() if stats is None else stats
     answer = Answer() if answer is None else answer
-    stream = TextStream(decoder, stop) if decoder is not None else None
+    stream = StoppedText(decoder, stop) if decoder is not None else None
     ends = session.manifest.eos_ids if eos_ids is None else eos_ids
     seen: list[TokenLogprobs] = []
     is_stopped, last = False, -1
@@ -133,34 +129,24 @@ def _logprobs(logits: NDArray[np.float32], token: int, most: int) -> TokenLogpro
     return TokenLogprobs(token, max(float(logprobs[token]), LEAST_LOGPROB), pairs)
 
 
-class TextStream:
-    """The text of a growing list of tokens, in pieces that never change.
+class StoppedText:
+    """The text of a growing list of tokens up to a stop string, in pieces that never change.
 
-    It holds back a character until all of its tokens have come, and a text that may begin a stop string until more has come. A
-    stop string ends the text just before it. Only a few tokens are decoded at a time, however long the text is: those since the
-    last piece and the ones before them, because some tokenizers decode a token by what precedes it.
+    It holds back a text that may begin a stop string until more has come. A stop string ends the text just before it.
     """
 
     def __init__(self, tokenizer: TokenDecoder, stop: Sequence[str] = ()) -> None:
         """Raise UsageError for an empty stop string, which would end every text before it begins."""
         if "" in stop:
             raise UsageError("a stop string is empty; give at least one character.")
-        self.tokenizer, self.stop = tokenizer, stop
+        self.stop = stop
         self.stopped = False
-        self._ids: list[int] = []
-        self._context = self._settled = 0  # _ids[_context:_settled] is decoded already, and decoded again for what follows
+        self._stream = tokenizer.stream()
         self._ready, self._held = "", ""
 
     def push(self, token: int) -> bool:
         """Add a token. Return whether a stop string is complete, which ends a generation ``until`` this."""
-        self._ids.append(token)
-        known, text = self._window()
-        if len(text) <= len(known):
-            return self.stopped
-        if not text.endswith(UNFINISHED):
-            self._settle(len(self._ids), text[len(known) :])
-        elif len(self._ids) - self._settled > LONGEST_CHARACTER:
-            self._settle_broken(known, text)
+        self._release(self._stream.push(token))
         return self.stopped
 
     def read(self) -> str:
@@ -170,30 +156,10 @@ class TextStream:
 
     def finish(self) -> str:
         """Return the rest of the text, once all tokens are there."""
-        known, text = self._window()
-        self._settle(len(self._ids), text[len(known) :])
+        self._release(self._stream.finish())
         if not self.stopped:
             self._ready, self._held = self._ready + self._held, ""
         return self.read()
-
-    def _window(self) -> tuple[str, str]:
-        """Return the text of the latest tokens that are settled, and the same text with the new tokens."""
-        known = self.tokenizer.decode(self._ids[self._context : self._settled])
-        text = self.tokenizer.decode(self._ids[self._context :])
-        if not text.startswith(known):  # single bytes that no longer make a character; the text that was read stays as it is
-            return "", self.tokenizer.decode(self._ids[self._settled :])
-        return known, text
-
-    def _settle(self, count: int, piece: str) -> None:
-        """Settle the first ``count`` tokens, which add ``piece`` to the text."""
-        self._context, self._settled = self._settled, count
-        self._release(piece)
-
-    def _settle_broken(self, known: str, text: str) -> None:
-        """Release bytes that are no character, if the last token begins a new character behind them."""
-        before = self.tokenizer.decode(self._ids[self._context : -1])
-        if before.startswith(known) and before + self.tokenizer.decode(self._ids[-1:]) == text:
-            self._settle(len(self._ids) - 1, before[len(known) :])
 
     def _release(self, piece: str) -> None:
         if self.stopped:

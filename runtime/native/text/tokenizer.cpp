@@ -16,6 +16,7 @@ namespace hybridge::text {
 namespace {
 
 constexpr std::string_view REPLACEMENT = "\xEF\xBF\xBD";
+constexpr size_t LONGEST_CHARACTER = 4;  // bytes, and so tokens
 
 // Looks for the longest of many texts at each place.
 class Matcher {
@@ -455,23 +456,41 @@ size_t Tokenizer::vocab_size() const {
 
 std::string TextStream::push(uint32_t id) {
   ids_.push_back(id);
-  const std::string text = tokenizer_.decode(ids_, skip_special_);
-  if (text.size() <= given_.size() || text.ends_with(REPLACEMENT)) return "";
-  std::string added = text.substr(given_.size());
-  // The next tokens are decoded behind those of this piece: a decoder may treat a text's first token in another way.
-  ids_.erase(ids_.begin(), ids_.begin() + static_cast<ptrdiff_t>(given_ids_));
-  given_ids_ = ids_.size();
-  given_ = tokenizer_.decode(ids_, skip_special_);
-  return added;
+  auto [text, given] = window();
+  if (text.size() <= given) return "";
+  if (!text.ends_with(REPLACEMENT)) return settle(ids_.size(), text.substr(given));
+  if (ids_.size() - settled_ <= LONGEST_CHARACTER) return "";
+  // Bytes that are no character are given if the last token begins a new character behind them.
+  const size_t count = ids_.size() - 1;
+  std::string before = decoded(0, count);
+  const bool is_given = before.size() >= given && std::string_view(before).substr(0, given) == std::string_view(text).substr(0, given);
+  if (!is_given || before + decoded(count, count + 1) != text) return "";
+  return settle(count, before.substr(given));
 }
 
 std::string TextStream::finish() {
-  const std::string text = tokenizer_.decode(ids_, skip_special_);
-  std::string rest = text.size() > given_.size() ? text.substr(given_.size()) : "";
+  const auto [text, given] = window();
   ids_.clear();
   given_.clear();
-  given_ids_ = 0;
-  return rest;
+  settled_ = 0;
+  return text.size() > given ? text.substr(given) : "";
+}
+
+std::string TextStream::decoded(size_t begin, size_t end) const {
+  return tokenizer_.decode(std::span(ids_).subspan(begin, end - begin), skip_special_);
+}
+
+std::pair<std::string, size_t> TextStream::window() const {
+  std::string text = decoded(0, ids_.size());
+  if (text.starts_with(given_)) return {std::move(text), given_.size()};
+  return {decoded(settled_, ids_.size()), 0};  // single bytes that no longer make a character: what was given stays as it is
+}
+
+std::string TextStream::settle(size_t count, std::string piece) {
+  ids_.erase(ids_.begin(), ids_.begin() + static_cast<ptrdiff_t>(settled_));
+  settled_ = count - settled_;
+  given_ = decoded(0, settled_);
+  return piece;
 }
 
 }  // namespace hybridge::text

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "error.h"
@@ -64,8 +65,9 @@ class Tokenizer {
   std::unique_ptr<const Parts> parts_;
 };
 
-// The text of tokens that come one after the other. A character, or a mark that changes the text in front of it, is held back
-// until it is whole.
+// The text of tokens that come one after the other, in pieces that never change: a character is held back until it is whole. Only
+// a few tokens are decoded at a time, however long the text is: those since the last piece and the ones before them, because some
+// tokenizers decode a token by what precedes it.
 class TextStream {
  public:
   // The tokenizer must outlive it.
@@ -80,8 +82,15 @@ class TextStream {
  private:
   const Tokenizer& tokenizer_;
   bool skip_special_;
+  std::string decoded(size_t begin, size_t end) const;
+
+  // The text of the tokens here, and how much of it was given before.
+  std::pair<std::string, size_t> window() const;
+
+  std::string settle(size_t count, std::string piece);
+
   std::vector<uint32_t> ids_;  // of the last piece, and those behind it that are held back
-  size_t given_ids_ = 0;       // how many are of the last piece
+  size_t settled_ = 0;         // how many are of the last piece
   std::string given_;          // the last piece, as it is decoded by itself
 };
 

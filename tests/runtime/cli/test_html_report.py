@@ -125,7 +125,8 @@ def test_the_page_of_a_run_has_the_text_and_the_rejected_tokens(traced: Traced, 
 
 
 def test_a_long_run_is_cut_and_hostile_tokens_stay_text(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    hostile = SimpleNamespace(decode=lambda ids: HOSTILE * len(ids))
+    stream = SimpleNamespace(push=lambda token: HOSTILE, finish=lambda: "")
+    hostile = SimpleNamespace(decode=lambda ids: HOSTILE * len(ids), stream=lambda: stream)
     monkeypatch.setattr(html_report, "MOST_ROUNDS", 3)
     (trace := Trace()).rounds = [Round([("prefill", 9.0)]), Round([("verify", 0.1)], Draft(0, [1, 2], 2, forced=True))]
     trace.rounds += [Round([("decode", 0.25)]), Round([("decode", 0.75)]), Round([("verify", 1.0)])]
