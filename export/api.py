@@ -23,8 +23,7 @@ from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint, reso
 from hybridge.export.write.folder import output_folder
 from hybridge.export.write.pte import PteWriter
 from hybridge.runtime.artifacts.manifest import Manifest
-from hybridge.runtime.artifacts.options import ExportOptions
-from hybridge.runtime.defaults import DEFAULT_PROGRAMS
+from hybridge.runtime.artifacts.options import DEFAULT_PROGRAMS, ExportOptions
 
 
 def export_model(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -195,31 +194,15 @@ def _perplexity(logs: Tensor) -> float | None:
     return math.exp(min(700.0, -float(known.mean()))) if len(known) else None
 
 
-DRIFT_TEXTS, DRIFT_TOKENS = 8, 64
+DRIFT_TEXTS, DRIFT_TOKENS = 8, 65
 
 
-@dataclass(frozen=True, kw_only=True)
-class Drift:
-    """Mean KL divergence in nats, original to rounded, and share of equal best tokens over ``positions`` of sampled texts."""
-
-    positions: int
-    kl: float
-    top1_agreement: float
-
-
-def measure_drift(session: Session, original: Oracle, rounded: Oracle, *, seed: int) -> Drift:
+def measure_drift(session: Session, original: Oracle, rounded: Oracle, *, seed: int) -> Figures:
     """Compare two models on texts that the artifact samples at temperature 1, each from a token of its own."""
-    kl, agree, positions = 0.0, 0, 0
-    for i in range(DRIFT_TEXTS):
-        session.reset()
-        start = [(seed + 7919 * i) % session.vocab_size]
-        count = max(1, min(DRIFT_TOKENS, session.max_seq_len - 1))
-        text = start + list(session.generate(start, max_new_tokens=count, temperature=1.0, seed=seed + i))
-        want, got = original(text).log_softmax(-1), rounded(text).log_softmax(-1)
-        kl += float(F.kl_div(got, want, reduction="sum", log_target=True))
-        agree += int((want.argmax(-1) == got.argmax(-1)).sum())
-        positions += len(text)
-    return Drift(positions=positions, kl=kl / positions, top1_agreement=agree / positions)
+    comparison = Comparison()
+    for text in sampled(session, max(2, min(DRIFT_TOKENS, session.max_seq_len)), DRIFT_TEXTS, seed):
+        comparison.add(text, original(text), rounded(text))
+    return comparison.report().whole
 
 
 # Measure the cost of each weight by itself: the checkpoint with one weight rounded, compared with it in float32

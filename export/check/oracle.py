@@ -26,7 +26,8 @@ from hybridge.export.pinned.transformers import attention_function, chosen_atten
 from hybridge.export.quantize.quantize import is_quantized, quantize
 from hybridge.export.source.checkpoint import CheckpointSource, LoadedModel, load_checkpoint, logits_width
 from hybridge.export.write.methods import State, build_cache, build_methods
-from hybridge.runtime.artifacts.options import Description, DrafterDescription, ExportOptions
+from hybridge.runtime.artifacts.options import Description, ExportOptions
+from hybridge.runtime.core.programs import ModelDescription
 from hybridge.runtime.core.session import Session
 
 ROUNDED = "hybridge_rounded"
@@ -102,18 +103,6 @@ def _attend_rounded(chosen: str, module: Any, query: Tensor, key: Tensor, value:
 # and MiniMax).
 
 
-@dataclass(frozen=True, kw_only=True)
-class EagerDescription:
-    """The facts that a Session needs of its model; see ``hybridge.runtime.artifacts.options.Description``."""
-
-    model_type: str
-    vocab_size: int
-    eos_ids: list[int]
-    options: ExportOptions
-    drafter: DrafterDescription | None = None
-    identity: str | None = None
-
-
 class EagerProgram:
     """The methods of an artifact, run in PyTorch; see ``hybridge.runtime.core.programs.Program``."""
 
@@ -176,7 +165,7 @@ def eager_session(
     tensors = (chain(each.parameters(), each.buffers()) for each in (model, own) if each is not None)
     weights = {id(each): each for each in chain.from_iterable(tensors)}
     eos = getattr(config, "eos_token_id", None)  # some text configs of multimodal models have none
-    description = EagerDescription(
+    description = ModelDescription(
         model_type=config.model_type,
         vocab_size=logits_width(config),
         eos_ids=[] if eos is None else eos if isinstance(eos, list) else [eos],

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer as Reference
 from torch import Tensor
 
 from hybridge.cache.errors import UsageError, ValidationError
-from hybridge.export.check.evaluate import Drift, measure_drift
+from hybridge.export.check.evaluate import Figures, measure_drift
 from hybridge.export.check.oracle import load_original, round_as, uncached
 from hybridge.export.check.random_program import Oracle, RandomProgram
 from hybridge.export.progress import ExportProgress
@@ -272,7 +272,7 @@ class ValidationReport:
     first_divergence: Divergence | None = None
     generation: GenerationCheck = field(default_factory=GenerationCheck)
     tokenizer: TextCheck = field(default_factory=TextCheck)
-    drift: Drift | None = None
+    drift: Figures | None = None
 
     @property
     def worst_relative(self) -> float:

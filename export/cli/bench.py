@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # numpy and ExecuTorch's exporter take long to start: they ar
     from hybridge.export.profile.parts import Profile
     from hybridge.runtime.core.drafters import Drafter
     from hybridge.runtime.core.session import Session
-    from hybridge.runtime.measure.speculation import Outcome
+    from hybridge.runtime.measure import Outcome
 
 EXAMPLES = (
     "hybridge bench",
@@ -129,7 +129,7 @@ def bench_speculation(artifacts: Artifacts, tokens: int, samples: int, html: Pat
         report = measure(subject, tokens, samples, notify)
     if html is not None:
         from hybridge.runtime.html_report import Speed, speed_sections, write_page
-        from hybridge.runtime.measure.speculation import PLAIN
+        from hybridge.runtime.measure import PLAIN
 
         speeds = {
             text: {name: Speed(way.tokens_per_second, way.times(ways[PLAIN]), way.total) for name, way in ways.items()}
@@ -165,7 +165,7 @@ def load(artifacts: Artifacts) -> Subject:
     from hybridge.runtime.core.drafters import DraftModel, PromptLookup
     from hybridge.runtime.core.session import Session
     from hybridge.runtime.core.tokenizer import Tokenizer
-    from hybridge.runtime.measure.speculation import PLAIN
+    from hybridge.runtime.measure import PLAIN
 
     opened, draft = open_artifact(artifacts.target), artifacts.draft
     if opened.tokenizer is None:
@@ -203,7 +203,7 @@ def show(report: BenchReport) -> None:
 
 def print_outcomes(title: str, outcomes: Mapping[str, Outcome]) -> None:
     """Print a row for each drafter; draft, verify and commit are shares of its time."""
-    from hybridge.runtime.measure.speculation import PLAIN
+    from hybridge.runtime.measure import PLAIN
 
     columns = ("tokens/s", "× plain", "accepted", "tokens a block", "rollbacks", "decodes", "draft", "verify", "commit")
     grid = table(title, "", *columns)

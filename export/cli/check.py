@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from hybridge.runtime.artifacts.options import DEFAULT_PROGRAMS
 from hybridge.runtime.cli.console import check_writable_file, err, out, print_json, table, write_json
 from hybridge.runtime.cli.options import AgainstOption, ArtifactArgument, HtmlOption, JsonOption, ReportOption
-from hybridge.runtime.defaults import DEFAULT_PROGRAMS
 
 if TYPE_CHECKING:  # these need PyTorch
     from hybridge.export.check.evaluate import ComparisonReport, Figures, LayerCost

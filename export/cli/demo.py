@@ -11,8 +11,8 @@ import typer
 from rich.text import Text
 
 from hybridge.cache.errors import ValidationError
+from hybridge.runtime.artifacts.options import DEFAULT_PROGRAMS
 from hybridge.runtime.cli.console import err, out
-from hybridge.runtime.defaults import DEFAULT_PROGRAMS
 
 if TYPE_CHECKING:  # PyTorch and numpy take long to start: they are imported when the command runs
     from hybridge.export.cli.figures import Subject
@@ -84,7 +84,7 @@ def compare_generation(subject: Subject, tokenizer: Tokenizer) -> bool:
     """Show draft tokens in colour, and generate with every drafter. Return whether all give the same tokens."""
     from hybridge.export.cli.bench import print_outcomes
     from hybridge.runtime.core.sampling import Sampling
-    from hybridge.runtime.measure.speculation import contest
+    from hybridge.runtime.measure import contest
 
     prompt = tokenizer.encode(PROMPT).ids
     tokens, stats = _generate(subject.session, prompt, subject.ways["draft model"])

@@ -15,7 +15,7 @@ from hybridge.runtime.cli.console import out, table
 from hybridge.runtime.core.drafters import Drafter, PromptLookup
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Session
-from hybridge.runtime.measure.speculation import PLAIN, Outcome, contest, sampling_p_value
+from hybridge.runtime.measure import PLAIN, Outcome, contest, sampling_p_value
 
 if TYPE_CHECKING:
     from hybridge.export.check.validate import ValidationReport

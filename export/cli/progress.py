@@ -24,7 +24,7 @@ from hybridge.export.progress import ExportProgress
 from hybridge.runtime.cli.console import table
 
 if TYPE_CHECKING:  # these need PyTorch
-    from hybridge.export.check.evaluate import Drift
+    from hybridge.export.check.evaluate import Figures
     from hybridge.export.check.validate import Divergence, GenerationCheck, TextCheck, ValidationReport
 
 
@@ -118,7 +118,7 @@ def plain_rows(report: ValidationReport) -> list[tuple[str, str]]:
     return [(name, Text.from_markup(value).plain) for name, value in rows(report)]
 
 
-def drift_rows(drift: Drift | None) -> list[tuple[str, Any]]:
+def drift_rows(drift: Figures | None) -> list[tuple[str, Any]]:
     """Return the row of the cost of rounding, if the artifact rounds anything."""
     if drift is None:
         return []

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,7 @@ from hybridge.export.drafters.checkpoint import MOST_LAYERS, ConfigFields, Draft
 from hybridge.export.drafters.drafter import (
     Answers,
     ArtifactDrafter,
+    CheckpointPlan,
     DraftVocabulary,
     TargetModel,
     TargetNeeds,
@@ -382,20 +383,13 @@ class AssistantDrafter(ArtifactDrafter):
 
 
 @dataclass(frozen=True)
-class AssistantPlan:
-    """The assistant in ``folder``. sources: the target's layers that it reads; taps, blocks: as in ``DrafterDescription``."""
+class AssistantPlan(CheckpointPlan):
+    """The assistant in ``folder``. sources: the target's layers that it reads."""
 
-    folder: Path
     config: AssistantConfig
     sources: tuple[int, ...]
-    taps: tuple[int, ...]
-    blocks: tuple[int, ...]
-    reads_target: bool = False
-    behind_window: int = 1
-
-    @property
-    def description(self) -> DrafterDescription:
-        return DrafterDescription(kind="gemma4_assistant", taps=self.taps, blocks=self.blocks, samples=True)
+    reads_target: ClassVar[bool] = False
+    behind_window: ClassVar[int] = 1
 
     def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
         return [DrafterLengthLayer(sizes, kernels)]
@@ -417,4 +411,4 @@ def plan_assistant(
     refuse_vocabulary(vocabulary, "assistants")
     needs = TargetNeeds(config.target_width, config.vocab_size, (target.num_hidden_layers,))
     taps, blocks, options = fitted(folder.place, needs, target, options)
-    return AssistantPlan(folder.place, config, sources(folder.place, config, target), taps, blocks), options
+    return AssistantPlan(folder.place, taps, blocks, "gemma4_assistant", config, sources(folder.place, config, target)), options

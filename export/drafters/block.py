@@ -40,7 +40,15 @@ from hybridge.export.drafters.block_layers import (
     build_tail,
 )
 from hybridge.export.drafters.checkpoint import LONGEST_BLOCK, MOST_LAYERS, ConfigFields, DrafterFolder, fill, read_weights
-from hybridge.export.drafters.drafter import Answers, ArtifactDrafter, DraftVocabulary, TargetModel, TargetNeeds, fitted
+from hybridge.export.drafters.drafter import (
+    Answers,
+    ArtifactDrafter,
+    CheckpointPlan,
+    DraftVocabulary,
+    TargetModel,
+    TargetNeeds,
+    fitted,
+)
 from hybridge.export.drafters.layers import DraftProposals, Rope, SamplingInputs, TokenSelector, decoder_fields, load_rope
 from hybridge.export.layers import constant
 from hybridge.export.source.checkpoint import LoadedModel, logits_width
@@ -304,21 +312,12 @@ class MaskedBlockDrafter(ArtifactDrafter):
 
 
 @dataclass(frozen=True)
-class BlockPlan:
-    """The block drafter in ``folder``. vocab: logits of the target; taps, blocks: as in ``DrafterDescription``."""
+class BlockPlan(CheckpointPlan):
+    """The block drafter in ``folder``. vocab: logits of the target; vocabulary: the tokens that it may propose."""
 
-    folder: Path
     config: BlockDrafterConfig
     vocab: int
-    taps: tuple[int, ...]
-    blocks: tuple[int, ...]
-    vocabulary: DraftVocabulary | None = None
-    reads_target: bool = True
-    behind_window: int = 0
-
-    @property
-    def description(self) -> DrafterDescription:
-        return DrafterDescription(kind=self.config.kind, taps=self.taps, blocks=self.blocks, samples=True)
+    vocabulary: DraftVocabulary | None
 
     def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
         heads, width = self.config.kv_heads, self.config.head_dim
@@ -353,7 +352,7 @@ def plan_block(
         return None
     needs = TargetNeeds(config.hidden_size, config.vocab_size, config.taps, config.target_layers, config.mask_token)
     taps, blocks, options = fitted(folder.place, needs, target, options, config.block)
-    return BlockPlan(folder.place, config, logits_width(target), taps, blocks, vocabulary), options
+    return BlockPlan(folder.place, taps, blocks, config.kind, config, logits_width(target), vocabulary), options
 
 
 # A draft vocabulary makes the target's output layer, the drafter's largest read, smaller: most of a large vocabulary is rare,

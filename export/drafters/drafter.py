@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from hybridge.cache.layers.layer import CacheLayer
 from hybridge.cache.operations.kernels import Kernels
 from hybridge.export.model.families.family import Unregistered
 from hybridge.export.source.checkpoint import LoadedModel, logits_width
-from hybridge.runtime.artifacts.options import DrafterDescription, ExportOptions
+from hybridge.runtime.artifacts.options import DrafterDescription, DrafterKind, ExportOptions
 
 Answers = tuple[Tensor, ...]
 """Draft tokens int64 [1, N], -1 if refused, and their probabilities float32 [1, N]; of a drafter that samples also the scores
@@ -117,6 +117,24 @@ class ArtifactDrafter(nn.Module):
 
 
 # Fit a drafter that is a checkpoint of its own to its target
+
+
+@dataclass(frozen=True)
+class CheckpointPlan:
+    """The part that plans of drafters with a checkpoint of their own share. taps, blocks: as in ``DrafterDescription``."""
+
+    folder: Path
+    taps: tuple[int, ...]
+    blocks: tuple[int, ...]
+    kind: DrafterKind
+    reads_target: ClassVar[bool] = True
+    behind_window: ClassVar[int] = 0
+
+    @property
+    def description(self) -> DrafterDescription:
+        """Return the manifest's entry."""
+        return DrafterDescription(kind=self.kind, taps=self.taps, blocks=self.blocks, samples=True)
+
 
 CHAIN = 16
 """Longest block of a drafter that feeds its own output back: each step makes its proposals worse."""

@@ -25,6 +25,7 @@ from hybridge.export.drafters.checkpoint import ConfigFields, DrafterFolder, fil
 from hybridge.export.drafters.drafter import (
     Answers,
     ArtifactDrafter,
+    CheckpointPlan,
     DraftVocabulary,
     TargetModel,
     TargetNeeds,
@@ -224,19 +225,10 @@ class EagleDrafter(ArtifactDrafter):
 
 
 @dataclass(frozen=True)
-class EaglePlan:
-    """The EAGLE-3 drafter in ``folder``. taps, blocks: as in ``DrafterDescription``."""
+class EaglePlan(CheckpointPlan):
+    """The EAGLE-3 drafter in ``folder``."""
 
-    folder: Path
     config: EagleConfig
-    taps: tuple[int, ...]
-    blocks: tuple[int, ...]
-    reads_target: bool = True
-    behind_window: int = 0
-
-    @property
-    def description(self) -> DrafterDescription:
-        return DrafterDescription(kind="eagle3", taps=self.taps, blocks=self.blocks, samples=True)
 
     def layers(self, sizes: CacheSizes, kernels: Kernels) -> list[CacheLayer]:
         heads, width = self.config.kv_heads, self.config.head_dim
@@ -260,4 +252,4 @@ def plan_eagle(
     layers = target.num_hidden_layers
     needs = TargetNeeds(config.target_width, config.vocab_size, config.taps or (2, layers // 2, layers - 3))
     taps, blocks, options = fitted(folder.place, needs, target, options)
-    return EaglePlan(folder.place, config, taps, blocks), options
+    return EaglePlan(folder.place, taps, blocks, "eagle3", config), options

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
 import hybridge.export.operators.attention  # noqa: F401  registers the operators
@@ -28,14 +30,12 @@ class HybridgeKernels(LlmKernels):
         HybridgeSelectiveScan(),
     )
 
-    def save_slot(self, state: Tensor, slots: Tensor, slot: Tensor, when: Tensor) -> None:
-        ops.keep_state(state, slots, slot, when)
-
-    def load_slot(self, slots: Tensor, state: Tensor, slot: Tensor, when: Tensor) -> None:
-        ops.bring_back(slots, state, slot, when)
-
-    def clear(self, state: Tensor, when: Tensor) -> None:
-        ops.clear(state, when)
+    save_slot: Any = staticmethod(ops.keep_state)
+    load_slot: Any = staticmethod(ops.bring_back)
+    clear: Any = staticmethod(ops.clear)
+    draw: Any = staticmethod(ops.draw)
+    top_probability: Any = staticmethod(ops.top_chance)
+    best_candidates: Any = staticmethod(ops.best_candidates)
 
     def write_rows(self, buffer: Tensor, rows: Tensor, block: Block) -> None:
         ops.write_rows(rows, buffer, block.start)
@@ -63,15 +63,6 @@ class HybridgeKernels(LlmKernels):
         buffers = (rows.keys, rows.key_scales, rows.values, rows.value_scales)
         softcap = scoring.softcap or 0.0
         return ops.quantized_attention(query, *buffers, block.start, scoring.sinks, value_dim, scoring.scale, softcap)
-
-    def draw(self, scores: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
-        return ops.draw(scores, noise, temperature)
-
-    def top_probability(self, scores: Tensor) -> Tensor:
-        return ops.top_chance(scores)
-
-    def best_candidates(self, scores: Tensor, count: int) -> Tensor:
-        return ops.best_candidates(scores, count)
 
 
 def _is_rare(scoring: Scoring, query: Tensor) -> bool:

@@ -6,7 +6,6 @@ Axes: T tokens, R rows of a buffer, H query heads, G key/value heads, D head dim
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -95,16 +94,12 @@ define(
 )
 
 
-def _quantized_fake(query: Tensor, *others: Any) -> Tensor:
-    return query.new_empty(*query.shape[:3], others[-3])
-
-
 define(
     "quantized_attention",
     "Tensor query, Tensor keys, Tensor key_scales, Tensor values, Tensor value_scales, Tensor start, Tensor? sinks, "
     "int value_dim, float scale, float softcap",
     quantized_attention,
-    _quantized_fake,
+    lambda query, *others: query.new_empty(*query.shape[:3], others[-3]),
 )
 define(
     "write_window",
@@ -123,10 +118,7 @@ define(
 
 
 # Move and choose numbers: copies to and from snapshot slots, permuted tensors, a choice by condition, draft tokens
-# by score.
-#
-# ``slot`` is int64 [1] and ``when`` bool [1]. Operators that write in place return nothing of use.
-# Axes of scores: N rows, C scores in each.
+# by score. ``slot`` is int64 [1] and ``when`` bool [1]. Operators that write in place return nothing of use.
 
 
 def keep_state(state: Tensor, slots: Tensor, slot: Tensor, when: Tensor) -> Tensor:
@@ -167,50 +159,23 @@ def permute(x: Tensor, dims: Sequence[int]) -> Tensor:
 define("permute", "Tensor x, int[] dims", permute, lambda x, dims: x.new_empty([x.shape[dim] for dim in dims]))
 
 
-def where(condition: Tensor, x: Tensor, other: Tensor) -> Tensor:
-    """Return x where condition (bool) holds, other elsewhere; x and other of the same dtype, all three broadcast."""
-    return torch.where(condition, x, other)
-
-
-def _broadcast(condition: Tensor, x: Tensor, other: Tensor) -> Tensor:
-    return x.new_empty(torch.broadcast_shapes(condition.shape, x.shape, other.shape))
-
-
-define("where", "Tensor condition, Tensor x, Tensor other", where, _broadcast)
-
-
-def draw(scores: Tensor, noise: Tensor, temperature: Tensor) -> Tensor:
-    """Return the index int64 [1, N] of the best of scores [1, N, C], or of a draw from softmax(scores / temperature).
-
-    noise float32 [1, N], in [0, 1), decides the draw where temperature, float32 [1], is above 0.
-    """
-    return CoreKernels().draw(scores, noise, temperature)
-
-
-def top_chance(scores: Tensor) -> Tensor:
-    """Return float32 [1, N]: the largest of softmax(scores), scores [1, N, C]."""
-    return CoreKernels().top_probability(scores)
-
-
-def best_candidates(scores: Tensor, count: int) -> Tensor:
-    """Return the indices int64 [1, N, count] of the largest of scores [1, N, C], the largest first."""
-    return CoreKernels().best_candidates(scores, count)
-
-
-def _indices(scores: Tensor, *shape: int) -> Tensor:
-    return scores.new_empty(*shape, dtype=torch.long)
-
-
+define(
+    "where",
+    "Tensor condition, Tensor x, Tensor other",
+    torch.where,
+    lambda condition, x, other: x.new_empty(torch.broadcast_shapes(condition.shape, x.shape, other.shape)),
+)
+# Axes of scores: N rows, C scores in each. ``Kernels`` describes these three.
 define(
     "draw",
     "Tensor scores, Tensor noise, Tensor temperature",
-    draw,
-    lambda scores, *_: _indices(scores, *scores.shape[:2]),
+    CoreKernels().draw,
+    lambda scores, *_: scores.new_empty(*scores.shape[:2], dtype=torch.long),
 )
-define("top_chance", "Tensor scores", top_chance, lambda scores: scores.new_empty(*scores.shape[:2]))
+define("top_chance", "Tensor scores", CoreKernels().top_probability, lambda scores: scores.new_empty(*scores.shape[:2]))
 define(
     "best_candidates",
     "Tensor scores, int count",
-    best_candidates,
-    lambda scores, count: _indices(scores, *scores.shape[:2], count),
+    CoreKernels().best_candidates,
+    lambda scores, count: scores.new_empty(*scores.shape[:2], count, dtype=torch.long),
 )

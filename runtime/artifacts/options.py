@@ -8,12 +8,16 @@ from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin, get_t
 
 from hybridge.cache import DEFAULT_MAX_SEQ_LEN
 from hybridge.cache.errors import UsageError
-from hybridge.runtime.defaults import LONG_TEXT
 
 STRICT: Any = {"extra": "forbid", "strict": True}
 """pydantic's configuration of these dataclasses, without pydantic: the command line imports this file, and starts fast."""
 Bits = tuple[tuple[str, int], ...]
 """Patterns of weights' names with the bits that those have."""
+
+# Default values that help shows, of a prefix cache in bytes and of a validation in random programs.
+DEFAULT_BYTES, DEFAULT_PROGRAMS = 512 << 20, 55
+LONG_TEXT = 4096
+"""Tokens at which a decode of LFM2-350M reads 100 MB of float32 keys and values beside 200 MB of weights of 4 bits."""
 
 
 def option(default: Any, text: str, *, least: int | None = None, flag: str | None = None, command: bool = True) -> Any:

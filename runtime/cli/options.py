@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from hybridge.cache.errors import GrammarError, UsageError
-from hybridge.runtime.defaults import DEFAULT_BYTES
+from hybridge.runtime.artifacts.options import DEFAULT_BYTES
 
 if TYPE_CHECKING:  # numpy takes long to start: it is imported when a command runs
     from hybridge.runtime.core.generation import Constraint

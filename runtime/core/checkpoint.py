@@ -7,10 +7,10 @@ from ctypes import byref, c_int64, c_size_t, c_uint64, create_string_buffer
 from typing import TYPE_CHECKING
 
 from hybridge.cache.errors import UsageError
+from hybridge.runtime.artifacts.options import DEFAULT_BYTES
 from hybridge.runtime.core.interface import CachedStruct, Handle, KeptStruct
 from hybridge.runtime.core.library import run
 from hybridge.runtime.core.model import Owned
-from hybridge.runtime.defaults import DEFAULT_BYTES
 
 if TYPE_CHECKING:
     from hybridge.runtime.core.drafters import Drafter

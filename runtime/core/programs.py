@@ -165,8 +165,8 @@ def _fingerprint(identity: str | None) -> int:
 
 
 @dataclass(kw_only=True)
-class TextDescription:
-    """See ``hybridge.runtime.artifacts.options.Description``."""
+class ModelDescription:
+    """A ``Description`` of a program in Python."""
 
     vocab_size: int
     options: ExportOptions

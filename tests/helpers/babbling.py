@@ -9,7 +9,7 @@ from torch import Tensor
 from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.runtime import ExportOptions, GenerationStats, Session
 from hybridge.runtime.core.checkpoint import PrefixCache
-from hybridge.runtime.core.programs import TextDescription, TextProgram
+from hybridge.runtime.core.programs import ModelDescription, TextProgram
 from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.chat_template import render
 from hybridge.runtime.text.conversation import Conversation
@@ -38,7 +38,7 @@ babble = babbler(26, END, 0.6)
 
 def fresh_session(slots: int = 2, max_seq_len: int = 600, program: TextProgram | None = None) -> Session:
     options = ExportOptions(max_seq_len=max_seq_len, verify_len=4, snapshot_slots=slots)
-    description = TextDescription(vocab_size=260, options=options, eos_ids=[END])
+    description = ModelDescription(vocab_size=260, options=options, eos_ids=[END])
     return Session.over(program or TextProgram(babble, snapshot_slots=slots), description)
 
 

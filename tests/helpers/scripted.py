@@ -11,7 +11,7 @@ from served import BYTES, END, Served, Slow, serving
 from torch import Tensor
 
 from hybridge.runtime import ExportOptions, PromptLookup, Session
-from hybridge.runtime.core.programs import TextDescription
+from hybridge.runtime.core.programs import ModelDescription
 from hybridge.runtime.server.worker import SessionSlot
 from hybridge.runtime.text.answers import answer_format
 from hybridge.runtime.text.chat_template import render
@@ -75,7 +75,7 @@ def speaking(script: Script) -> Callable[[tuple[int, ...]], Tensor]:
 def speaker(script: Script, template: str = TEMPLATE, sessions: int = 2, **options: Any) -> Iterator[Served]:
     """Serve it under the name ``babble``."""
     sizes = ExportOptions(max_seq_len=3000, prefill_chunk=64, verify_len=4, snapshot_slots=0)
-    description = TextDescription(vocab_size=260, options=sizes, eos_ids=[END], identity="speaker")
+    description = ModelDescription(vocab_size=260, options=sizes, eos_ids=[END], identity="speaker")
     places = [SessionSlot(Session.over(Slow(speaking(script), 3000, 0), description), PromptLookup()) for _ in range(sessions)]
 
     def rendered(messages: list[dict[str, Any]], variables: Mapping[str, Any]) -> str:

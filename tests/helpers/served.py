@@ -17,7 +17,7 @@ from openai import OpenAI
 
 from hybridge.runtime import ExportOptions, PromptLookup, Session
 from hybridge.runtime.core.checkpoint import PrefixCache
-from hybridge.runtime.core.programs import Numbers, TextDescription, TextProgram
+from hybridge.runtime.core.programs import ModelDescription, Numbers, TextProgram
 from hybridge.runtime.server.app import Server, ServerSettings
 from hybridge.runtime.server.connections import bound, over
 from hybridge.runtime.server.prompts import ChatRenderer
@@ -44,8 +44,8 @@ class Slow(TextProgram):
 
 
 OPTIONS = ExportOptions(max_seq_len=600, prefill_chunk=16, verify_len=4, snapshot_slots=0)
-BABBLE = TextDescription(vocab_size=260, options=OPTIONS, eos_ids=[END], identity="babble")
-ENDLESS = TextDescription(vocab_size=260, options=OPTIONS, identity="endless")
+BABBLE = ModelDescription(vocab_size=260, options=OPTIONS, eos_ids=[END], identity="babble")
+ENDLESS = ModelDescription(vocab_size=260, options=OPTIONS, identity="endless")
 
 
 def session(seconds: float = 0.0) -> Session:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybridge.runtime import Context, ExportOptions, Proposal, Session
-from hybridge.runtime.core.programs import Numbers, TextDescription, TextProgram
+from hybridge.runtime.core.programs import ModelDescription, Numbers, TextProgram
 
 VOCABULARY, PROMPT = 7, 16
 
@@ -113,7 +113,7 @@ def _seconds(machine: Machine, share: float | None, sure: bool, texts: int, leng
         max_seq_len=len(script), prefill_chunk=PROMPT, verify_len=lengths[-1], shorter_verify_lens=tuple(lengths[:-1])
     )
     clock, found = Clock(machine, seed), []
-    session = Session.over(TimedMethods(clock, script), TextDescription(vocab_size=VOCABULARY, options=options))
+    session = Session.over(TimedMethods(clock, script), ModelDescription(vocab_size=VOCABULARY, options=options))
     drafter = None if share is None else SimulatedDrafter(clock, script, lengths, share, sure=sure, seed=seed)
     for _ in range(texts):
         session.reset()

@@ -21,7 +21,7 @@ from hybridge.export.cli.embedded import EMBEDDED
 from hybridge.export.cli.figures import Subject
 from hybridge.runtime import Sampling, Session
 from hybridge.runtime.artifacts.manifest import read_manifest
-from hybridge.runtime.measure.speculation import PLAIN, contest, sampling_p_value
+from hybridge.runtime.measure import PLAIN, contest, sampling_p_value
 
 SCRIPT = Path(sys.executable).parent / "hybridge"
 PROMPTS = ["class Point:\n    def __init__(self", "def main(", "The first argument is the name of"]

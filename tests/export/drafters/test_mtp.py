@@ -15,7 +15,7 @@ from store import exported
 from tiny import lively, save_checkpoint, tiny_config, tiny_model
 
 from hybridge.cache.errors import CheckpointError, SnapshotError, UnsupportedModelError, UsageError
-from hybridge.export.check.oracle import EagerDescription, EagerProgram, LoadedDrafter, eager_session
+from hybridge.export.check.oracle import EagerProgram, LoadedDrafter, eager_session
 from hybridge.export.drafters.mtp import MtpPlan, MtpWeights, load_mtp
 from hybridge.export.drafters.plan import plan_drafter
 from hybridge.export.source.checkpoint import LoadedModel, load_checkpoint
@@ -23,6 +23,7 @@ from hybridge.export.write.methods import build_cache
 from hybridge.runtime import Context, ExportOptions, Sampling, Session
 from hybridge.runtime.artifacts.options import DrafterDescription
 from hybridge.runtime.core.drafters import BlockDrafter
+from hybridge.runtime.core.programs import ModelDescription
 
 OPTIONS = ExportOptions(
     max_seq_len=41, prefill_chunk=7, verify_len=5, shorter_verify_lens=(3,), tap_layers=(1, -1), mtp=True, draft_len=3
@@ -52,7 +53,7 @@ def reference_and_session(request: pytest.FixtureRequest) -> tuple[MtpReference,
     weights = random_mtp(model)
     adapted, drafter = copy.deepcopy((model, weights))
     drafter.layers = drafter.layers[: OPTIONS.draft_len]  # as many as propose
-    description = EagerDescription(
+    description = ModelDescription(
         model_type="tiny",
         vocab_size=model.config.vocab_size,
         eos_ids=[],

@@ -21,7 +21,7 @@ from hybridge.cache.errors import CommitError, SnapshotError, UsageError
 from hybridge.export.check.oracle import eager_session
 from hybridge.runtime import Context, ExportOptions, Model, Proposal, Session, open_artifact
 from hybridge.runtime.core.checkpoint import Checkpoint, PrefixCache, PromptPrefill, bring_to
-from hybridge.runtime.core.programs import Numbers, TextDescription, TextProgram
+from hybridge.runtime.core.programs import ModelDescription, Numbers, TextProgram
 
 SIZES = ExportOptions(max_seq_len=140, prefill_chunk=9, verify_len=4, snapshot_slots=2, kernels="aten")
 INT8 = replace(SIZES, kernels="hybridge", kv_cache="int8")
@@ -254,7 +254,7 @@ class Reading(TextProgram):
 def reading_session(max_seq_len: int = 200) -> Session:
     options = ExportOptions(max_seq_len=max_seq_len, prefill_chunk=5, verify_len=4, snapshot_slots=0)
     return Session.over(
-        Reading(Table(), max_seq_len, 0), TextDescription(vocab_size=VOCABULARY, options=options, identity="table")
+        Reading(Table(), max_seq_len, 0), ModelDescription(vocab_size=VOCABULARY, options=options, identity="table")
     )
 
 

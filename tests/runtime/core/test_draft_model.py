@@ -16,7 +16,7 @@ from hybridge.cache.errors import ArtifactError, DraftError, TokenError, UsageEr
 from hybridge.runtime import Artifact, ExportOptions, GenerationStats, Model, PromptLookup, Sampling, Session, open_artifact
 from hybridge.runtime.artifacts.artifact import file_entry
 from hybridge.runtime.core.drafters import BlockDrafter, DraftModel
-from hybridge.runtime.core.programs import TextDescription, TextProgram
+from hybridge.runtime.core.programs import ModelDescription, TextProgram
 
 PROMPT = [5, 6, 7, 8, 9, 5, 6, 7]
 CODE = [*b"class Point:\n    def __init__(self, x, y):\n        self.x = x\n"]
@@ -104,7 +104,7 @@ def test_another_vocabulary_is_refused() -> None:
 
 def test_a_draft_without_slots_is_refused() -> None:
     options = ExportOptions(max_seq_len=60, snapshot_slots=0)
-    draft = Model.over(TextProgram(Table(), 60, 0), TextDescription(vocab_size=VOCABULARY, options=options))
+    draft = Model.over(TextProgram(Table(), 60, 0), ModelDescription(vocab_size=VOCABULARY, options=options))
     with pytest.raises(DraftError, match="--snapshot-slots 1"):
         DraftModel(draft, table_session())
 

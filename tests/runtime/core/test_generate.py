@@ -14,7 +14,7 @@ from table import END, VOCABULARY, Table, table_model, table_session
 from hybridge.cache.errors import CapacityError, TokenError, UsageError
 from hybridge.runtime import Context, Drafter, DraftModel, GenerationStats, PromptLookup, Proposal, Sampling, Session
 from hybridge.runtime.core.statistics import Trace
-from hybridge.runtime.measure.speculation import exact, p_value
+from hybridge.runtime.measure import exact, p_value
 
 
 class FixedProposals:

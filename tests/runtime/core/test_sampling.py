@@ -42,7 +42,7 @@ from hybridge.runtime import (
 )
 from hybridge.runtime.core.library import SOURCES
 from hybridge.runtime.kernels import compiling
-from hybridge.runtime.measure.speculation import DEPTH, distribution, exact, p_value, remembered
+from hybridge.runtime.measure import DEPTH, distribution, exact, p_value, remembered
 
 VOCABULARY = 11
 

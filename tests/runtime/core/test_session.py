@@ -35,7 +35,7 @@ from hybridge.export.check.random_program import RandomProgram
 from hybridge.export.check.validate import TOLERANCE, ValidationReport, compare
 from hybridge.runtime import ExportOptions, GenerationStats, Model, PromptLookup, Session, open_artifact
 from hybridge.runtime.core import library
-from hybridge.runtime.core.programs import Numbers, TextDescription, TextProgram
+from hybridge.runtime.core.programs import ModelDescription, Numbers, TextProgram
 from hybridge.runtime.kernels import compiling
 
 SIZES = ExportOptions(max_seq_len=96, prefill_chunk=17, verify_len=5, snapshot_slots=2, kernels="llm")
@@ -144,7 +144,7 @@ def pieces(tokens: int, **options: Any) -> list[int]:
     """Return the lengths of the pieces in which a prompt is read."""
     program = Noting()
     sizes = ExportOptions(max_seq_len=200, snapshot_slots=0, **options)
-    session = Session.over(program, TextDescription(vocab_size=200, options=sizes))
+    session = Session.over(program, ModelDescription(vocab_size=200, options=sizes))
     session.prefill(list(range(tokens)))
     assert session.tokens == program.text == list(range(tokens))
     return [count for _, count in program.calls]

@@ -4,8 +4,8 @@ import pytest
 from table import END, VOCABULARY, Table, table_model, table_session
 
 from hybridge.runtime import Context, DraftModel, ExportOptions, PromptLookup, Proposal, Sampling, Session
-from hybridge.runtime.core.programs import Numbers, TextDescription, TextProgram
-from hybridge.runtime.measure.speculation import PLAIN, contest, sampling_p_value
+from hybridge.runtime.core.programs import ModelDescription, Numbers, TextProgram
+from hybridge.runtime.measure import PLAIN, contest, sampling_p_value
 
 PROMPTS = [[1, 2], [3, 4], [5, 0]]
 
@@ -33,7 +33,7 @@ def session_that_verifies(skew: float, table: Table) -> Session:
     options = ExportOptions(max_seq_len=100, prefill_chunk=5, verify_len=4, shorter_verify_lens=(2,))
     program = Skewed(table, options.max_seq_len, options.snapshot_slots)
     program.skew = skew
-    return Session.over(program, TextDescription(vocab_size=VOCABULARY, options=options, eos_ids=[END]))
+    return Session.over(program, ModelDescription(vocab_size=VOCABULARY, options=options, eos_ids=[END]))
 
 
 def test_equal_texts_are_counted_as_equal() -> None:
@@ -82,7 +82,7 @@ def test_the_sampling_check_passes_what_is_right() -> None:
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_the_sampling_check_notices_another_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hybridge.runtime.measure import speculation
+    from hybridge.runtime import measure as speculation
 
     really = speculation.distribution
     monkeypatch.setattr(speculation, "distribution", lambda logits, text, asked: really(1.1 * logits, text, asked))

@@ -8,13 +8,16 @@ import torch
 from kernel_program import KernelProgram
 from torch import Tensor
 
-from hybridge.export.operators.attention import best_candidates, draw, permute, top_chance, where
+from hybridge.cache.operations.kernels import CoreKernels
+from hybridge.export.operators.attention import permute
 from hybridge.export.operators.elementwise import ACTIVATIONS, activation, gated, layer_norm, rms_norm, rotary
 from hybridge.runtime.core.library import set_threads
 
 ops = torch.ops.hybridge
 
 SHAPES = [(1, 1, 1024), (1, 5, 48), (1, 3, 7, 17), (2, 129, 3, 96), (1, 1)]
+
+CORE = CoreKernels()
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +171,7 @@ def test_where(shapes: tuple[tuple[int, ...], ...]) -> None:
             function(~c, x, y),
         )
 
-    check(all_sizes(ops.where), all_sizes(where), condition, x, other)
+    check(all_sizes(ops.where), all_sizes(torch.where), condition, x, other)
 
 
 @pytest.mark.slow
@@ -183,7 +186,7 @@ def test_draft_tokens_are_chosen_by_their_scores(count: int) -> None:
                 ops.top_chance(scores),
                 ops.best_candidates(scores, kept),
             ),
-            lambda x, noise, heat: (draw(x, noise, heat), top_chance(x), best_candidates(x, kept)),
+            lambda x, noise, heat: (CORE.draw(x, noise, heat), CORE.top_probability(x), CORE.best_candidates(x, kept)),
             scores,
             noise,
             torch.tensor([heat]),

@@ -18,7 +18,7 @@ from served import BYTES, END, OPTIONS, Served, alone, ask, babble, chat, chat_t
 
 from hybridge.runtime import Sampling, Session
 from hybridge.runtime.core.checkpoint import PrefixCache
-from hybridge.runtime.core.programs import TextDescription, TextProgram
+from hybridge.runtime.core.programs import ModelDescription, TextProgram
 from hybridge.runtime.server.connections import Limits
 from hybridge.runtime.server.worker import Event, Finished, Job, SessionSlot
 from hybridge.runtime.text.generate import TextPiece
@@ -242,7 +242,7 @@ def test_times_are_not_waited_for() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 3, 4, 64])
 def test_a_prompt_is_read_whole_whatever_a_call_reads_at_most(chunk: int) -> None:
-    description = TextDescription(vocab_size=260, options=replace(OPTIONS, prefill_chunk=chunk), eos_ids=[END])
+    description = ModelDescription(vocab_size=260, options=replace(OPTIONS, prefill_chunk=chunk), eos_ids=[END])
     session, prompt = Session.over(TextProgram(babble), description), chat_tokens("Hello")
     cache = PrefixCache(session.model, 1 << 20)
     events: list[Event] = []

@@ -14,7 +14,7 @@ from hybridge.runtime import ExportOptions, GenerationStats, Session
 from hybridge.runtime.cli.chat import Terminal
 from hybridge.runtime.core.drafters import Context, Proposal
 from hybridge.runtime.core.generation import Constraint
-from hybridge.runtime.core.programs import Numbers, TextDescription, TextProgram
+from hybridge.runtime.core.programs import ModelDescription, Numbers, TextProgram
 from hybridge.runtime.text.answers import AnswerSplitter, answer_format
 from hybridge.runtime.text.chat_template import Message, render
 from hybridge.runtime.text.conversation import Conversation
@@ -194,7 +194,7 @@ class Listener:
 def test_a_drafter_gets_the_hidden_states_of_the_whole_prompt() -> None:
     """Also of what is read before a generation begins; what a checkpoint has is not read, and so has none."""
     listener, options = Listener(), ExportOptions(max_seq_len=600, verify_len=4, snapshot_slots=2, tap_layers=(0,))
-    session = Session.over(Tapped(babble, snapshot_slots=2), TextDescription(vocab_size=260, options=options, eos_ids=[]))
+    session = Session.over(Tapped(babble, snapshot_slots=2), ModelDescription(vocab_size=260, options=options, eos_ids=[]))
     settings = GenerationSettings(drafter=listener, max_new_tokens=2)
     conversation = Conversation(session, BYTES, lambda messages: render(TEMPLATE, messages, {}), settings)
     said(conversation, "hello")
@@ -229,7 +229,7 @@ def thoughtful(template: str = scripted.TEMPLATE) -> tuple[Conversation, list[st
     """A conversation with a model that thinks "hm" and says "yes", and what it was seen to think."""
     model = scripted.speaking(lambda prompt: "<think>\nhm\n</think>\n\nyes")
     options = ExportOptions(max_seq_len=900, verify_len=4, snapshot_slots=2)
-    session = Session.over(TextProgram(model), TextDescription(vocab_size=260, options=options, eos_ids=[scripted.END]))
+    session = Session.over(TextProgram(model), ModelDescription(vocab_size=260, options=options, eos_ids=[scripted.END]))
     form = answer_format(None, template, BYTES)
     assert form is not None
     splitter = AnswerSplitter(BYTES, lambda prompt: form.answer(prompt, ()))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.core.drafters import Drafter, DraftModel
 from hybridge.runtime.core.model import Model
-from hybridge.runtime.core.programs import TextDescription, TextProgram
+from hybridge.runtime.core.programs import ModelDescription, TextProgram
 from hybridge.runtime.core.sampling import Sampling
 from hybridge.runtime.core.session import Session
 from hybridge.runtime.core.statistics import GenerationStats
@@ -220,4 +220,4 @@ def chi_square_tail(statistic: float, degrees: int) -> float:
 
 def _text_model(logits: Logits, vocab_size: int) -> Model:
     options = ExportOptions(max_seq_len=4096, verify_len=DEPTH)
-    return Model.over(TextProgram(logits), TextDescription(vocab_size=vocab_size, options=options))
+    return Model.over(TextProgram(logits), ModelDescription(vocab_size=vocab_size, options=options))

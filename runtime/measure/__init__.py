@@ -1,1 +1,0 @@
-"""Measure what speculation brings and what a device does with an artifact."""
