@@ -71,7 +71,7 @@ def measured(family: str, folder: Path, tokens: int, texts: int, seed: int) -> I
 
 
 def compared(want: Tensor, got: Tensor) -> tuple[Tensor, float]:
-    """The divergence [N, T] of logits [N, T, V], and the share of equal best tokens behind the first positions."""
+    """Return the divergence [N, T] of logits [N, T, V], and the share of equal best tokens behind the first positions."""
     same = (want.argmax(-1) == got.argmax(-1))[:, FIRST:].float().mean()
     return torch.stack([divergence(*each) for each in zip(want, got, strict=True)]), float(same)
 

@@ -3,12 +3,11 @@
 import argparse
 import os
 import platform
-import subprocess
 import sys
 from pathlib import Path
 
 from campaigns import ROOT, campaign
-from campaigns.bench import export_cost, peers, prepare, results, speculation
+from campaigns.bench import export_cost, peers, plots, prepare, results, speculation
 from campaigns.bench.drafter_shapes import DRAFTERS
 from campaigns.bench.driver import Bandwidth, Contestant, Limits, measure_group
 from campaigns.bench.results import GROUPS, VARIANTS, Row, Run, Variant
@@ -43,7 +42,7 @@ def arguments() -> argparse.Namespace:
     drafted = ",".join(DRAFTERS)
     text = "instead, speed by acceptance of drafters of published shapes, for these targets"
     parser.add_argument("--speculation", nargs="?", const=drafted, metavar="SHAPES", help=f"{text} (of {drafted})")
-    parser.add_argument("--install-peers", action="store_true", help="install llama.cpp and matplotlib for this, and stop")
+    parser.add_argument("--install-peers", action="store_true", help="install llama.cpp for this, and stop")
     parser.add_argument("--tables-only", action="store_true", help="tables and plots again from the raw times in --output")
     return parser.parse_args()
 
@@ -77,7 +76,7 @@ def main() -> None:
 
 
 def speculate(options: argparse.Namespace) -> None:
-    """Measure drafters target after target; print tables, and make plots where matplotlib is installed."""
+    """Measure drafters target after target; print tables, and make plots."""
     raw = options.output / "speculation.json"
     if unknown := [name for name in options.speculation.split(",") if name not in DRAFTERS]:
         print(f"there is no shape {unknown[0]!r} with drafters; choose of: {', '.join(DRAFTERS)}", file=sys.stderr)
@@ -86,11 +85,11 @@ def speculate(options: argparse.Namespace) -> None:
         curves = [*speculation.measure(name, options, say), *speculation.measure_llama(name, options, say)]
         speculation.save(curves, raw)
     print(speculation.table(speculation.read(raw)))
-    plot("campaigns.bench.speculation_plots", raw, options)
+    plots.plot_acceptance(raw, options.output)
 
 
 def select(options: argparse.Namespace) -> list[Variant]:
-    """The variants to run. Exits with 2 for a name that does not exist."""
+    """Return the variants to run. Exits with 2 for a name that does not exist."""
     wanted = options.only.split(",") if options.only else NAMES
     for kind, asked, known in (("shape", options.shapes.split(","), list(SHAPES)), ("engine", wanted, NAMES)):
         if unknown := [name for name in asked if name not in known]:
@@ -137,20 +136,11 @@ def start(run: Run, chosen: list[Variant], place: prepare.Workplace) -> list[Con
 
 
 def publish(runs: list[Run], options: argparse.Namespace) -> None:
-    """tables.md, and plots where matplotlib is installed."""
-    page = "\n\n".join(f"{results.shape(run)}\n\n{results.section(run)}".strip() for run in runs) + "\n"
+    """Write tables.md and the plots."""
+    page = "\n\n".join(results.shape(run) for run in runs) + "\n"
     (options.output / "tables.md").write_text(page)
     print(page)
-    plot("campaigns.bench.plots", options.output / "raw.json", options)
-
-
-def plot(module: str, raw: Path, options: argparse.Namespace) -> None:
-    """Make the plots of what was kept, in the peers' environment."""
-    if not peers.installed(options.work, options.isa):
-        say(f"no plots: matplotlib is {peers.how(options.isa)}")
-        return
-    command = [peers.python_of(options.work, options.isa), "-m", module, raw, options.output]
-    subprocess.run([str(part) for part in command], cwd=ROOT / "scripts", check=True)
+    plots.plot_speeds(options.output / "raw.json", options.output)
 
 
 def machine(isa: str) -> dict[str, str]:

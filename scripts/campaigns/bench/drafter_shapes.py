@@ -48,7 +48,7 @@ def dspark(target: Any) -> dict[str, Any]:
 
 
 def _widths(target: Any) -> dict[str, int]:
-    """What the drafters of Qwen3.5 have for a target of this width."""
+    """Return the widths that the drafters of Qwen3.5 have for a target of this width."""
     heads = target.hidden_size // 128
     return {
         "intermediate_size": 3 * target.hidden_size,

@@ -52,7 +52,7 @@ class Client:
         """Resident bytes before anything is loaded."""
 
     def ask(self, limit: float, **request: Any) -> dict[str, Any]:
-        """The answer to a request. Raises EngineError where there is none within ``limit`` seconds."""
+        """Return the answer to a request. Raises EngineError where there is none within ``limit`` seconds."""
         _pipe(self.process.stdin).write(json.dumps(request) + "\n")
         _pipe(self.process.stdin).flush()
         answer = self._answer(limit)

@@ -28,7 +28,7 @@ class EagerEngine:
 
     @torch.inference_mode()
     def fill(self, context: int) -> None:
-        """A short prefill makes the layers; then keys and values get as many rows as are asked for."""
+        """Make the layers by a short prefill, then give keys and values as many rows as are asked for."""
         self.cache = DynamicCache(config=self.model.config)
         self.model(input_ids=self.block, past_key_values=self.cache, logits_to_keep=1)
         for layer in self.cache.layers:

@@ -36,7 +36,7 @@ class Exported:
 
 
 def export(checkpoint: Path, work: Path, options: Sequence[str], limit: float, *, keep: bool) -> Exported:
-    """The artifact of these options by this code; made anew unless it is there. keep: one of other code will do, too.
+    """Return the artifact of these options by this code; made anew unless it is there. keep: one of other code will do, too.
 
     Raises CannotExportError.
     """
@@ -88,7 +88,7 @@ def last_words(text: str) -> str:
 
 
 def fingerprint() -> str:
-    """A hash of all code that an export depends on."""
+    """Return a hash of all code that an export depends on."""
     digest = hashlib.sha256()
     for path in sorted(path for folder in SOURCES for path in (ROOT / folder).rglob("*")):
         if path.is_file() and path.suffix in {".py", ".cpp", ".h"}:

@@ -55,14 +55,14 @@ def qwen35_keys(writer: gguf.GGUFWriter, config: Config) -> None:
 
 
 def qwen35_numbers(name: str, numbers: Numbers, config: Config) -> Numbers:
-    """transformers' norms multiply by 1 + weight, except the gated one."""
+    """Add the 1 that transformers' norms, except the gated one, add to their weight."""
     if name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
         return numbers + 1
     return numbers
 
 
 def lfm2_keys(writer: gguf.GGUFWriter, config: Config) -> None:
-    """A layer without key and value heads is a short convolution."""
+    """Write the heads of each layer: one without key and value heads is a short convolution."""
     writer.add_head_count_kv(_key_value_heads(config))
     writer.add_shortconv_l_cache(config["conv_L_cache"])
 
@@ -151,7 +151,7 @@ def add(writer: gguf.GGUFWriter, names: gguf.TensorNameMap, name: str, numbers: 
 
 
 def _parts(name: str, numbers: Numbers, config: Config) -> list[tuple[str, Numbers]]:
-    """transformers may keep gate and up projections in one matrix, or a tied head twice."""
+    """Split gate and up projections that transformers keeps in one matrix, and leave out a tied head."""
     if name == "lm_head.weight" and config.get("tie_word_embeddings"):
         return []
     if name.endswith("shared_mlp.input_linear.weight"):

@@ -43,7 +43,7 @@ class LlamaEngine:
         llama.llama_set_n_threads(self.context, count, count)
 
     def fill(self, context: int) -> None:
-        """A real prefill the first time, because the cells must be in use; kept in a file for the next times."""
+        """Prefill the first time, because the cells must be in use, and keep the state in a file for the next times."""
         kept = self.path.with_name(f"{self.path.stem}-{self.kv}-{context}.state")
         self._clear()
         if not self._restored(kept):

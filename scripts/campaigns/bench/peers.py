@@ -1,4 +1,4 @@
-"""The peers' own environment: llama-cpp-python compiled for this machine, gguf, and matplotlib for the plots."""
+"""The peers' own environment: llama-cpp-python compiled for this machine, and gguf."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PACKAGES = ("llama-cpp-python==0.3.36", "gguf==0.19.0", "safetensors>=0.8,<0.9", "matplotlib>=3.10,<4")
+PACKAGES = ("llama-cpp-python==0.3.36", "gguf==0.19.0", "safetensors>=0.8,<0.9")
 _AVX2 = ("-DGGML_NATIVE=OFF", *(f"-DGGML_{name}=ON" for name in ("AVX", "AVX2", "FMA", "F16C", "BMI2")))
 INSTRUCTION_SETS = {
     "": ("-DGGML_NATIVE=ON",),
@@ -24,7 +24,7 @@ def how(isa: str = "") -> str:
 
 
 def python_of(work: Path, isa: str = "") -> Path:
-    """The interpreter of the environment, whether it is there or not."""
+    """Return the interpreter of the environment, whether it is there or not."""
     return _folder(work, isa) / "bin" / "python"
 
 

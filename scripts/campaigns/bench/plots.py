@@ -1,39 +1,33 @@
-"""Plots of what a run kept, in the peers' environment, which has matplotlib.
-
-Usage: python -m campaigns.bench.plots RAW.json FOLDER
-"""
+"""Draw what a run kept: decode by context, and speed by acceptance."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import matplotlib as mpl
-
-mpl.use("Agg")
-from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
 
-def main(raw: Path, folder: Path) -> None:
-    """A picture of decode by context for each shape and number of threads."""
+def plot_speeds(raw: Path, folder: Path) -> None:
+    """Draw decode by context, one line an engine, and bars of prefill, for each shape and number of threads."""
     for run in json.loads(raw.read_text()):
         for threads in run["threads"]:
-            plot(run, threads, folder / f"{run['shape']}-{threads}t.png")
+            _plot_speeds(run, threads, folder / f"{run['shape']}-{threads}t.png")
 
 
-def plot(run: dict[str, Any], threads: int, path: Path) -> None:
-    """Tokens per second over the context, one line an engine; and bars of prefill."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.5), width_ratios=(3, 2), layout="constrained")
+def _plot_speeds(run: dict[str, Any], threads: int, path: Path) -> None:
+    figure = Figure(figsize=(12, 4.5), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
     bars = []
     for index, row in enumerate(row for row in run["rows"] if row["samples"]):
         color, style = f"C{index % 10}", "-" if row["variant"].startswith("hybridge") else "--"
-        points = [(s["context"], 1 / seconds(s)) for s in row["samples"] if wanted(s, "decode", threads)]
+        mine = [each for each in row["samples"] if each["threads"] == threads]
+        points = [(each["context"], 1 / _seconds(each)) for each in mine if each["measure"] == "decode"]
         if points:
             left.plot(*zip(*points, strict=True), style, marker="o", color=color, label=row["variant"])
-        bars += [(row["variant"], 512 / seconds(s), color) for s in row["samples"] if wanted(s, "prefill", threads)]
+        bars += [(row["variant"], 512 / _seconds(each), color) for each in mine if each["measure"] == "prefill"]
     left.set(xscale="log", xlabel="context, tokens", ylabel="decode, tokens/s", xticks=run["contexts"], ylim=(0, None))
     left.set_xticks(run["contexts"], [f"{context:,}" for context in run["contexts"]])
     left.minorticks_off()
@@ -42,20 +36,38 @@ def plot(run: dict[str, Any], threads: int, path: Path) -> None:
     right.barh(names, heights, color=colors)
     right.invert_yaxis()
     right.set(xlabel="prefill of 512, tokens/s")
-    figure.suptitle(f"{run['shape']}, {threads} {'thread' if threads == 1 else 'threads'}")
+    figure.suptitle(_title(run["shape"], threads))
     figure.savefig(path, dpi=110)
-    plt.close(figure)
 
 
-def wanted(samples: dict[str, Any], measure: str, threads: int) -> bool:
-    """Return whether they are of this measure and number of threads."""
-    return bool(samples["measure"] == measure and samples["threads"] == threads)
-
-
-def seconds(samples: dict[str, Any]) -> float:
-    """The median of all steps."""
+def _seconds(samples: dict[str, Any]) -> float:
     return float(median(second for steps in samples["rounds"] for second in steps))
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+def _title(shape: str, threads: int) -> str:
+    return f"{shape}, {threads} {'thread' if threads == 1 else 'threads'}"
+
+
+def plot_acceptance(raw: Path, folder: Path) -> None:
+    """Draw the speed over plain decoding by the share of right draft tokens, for each shape and number of threads.
+
+    Lines are dashed if the controller chooses the block.
+    """
+    curves = json.loads(raw.read_text())
+    for shape, threads in dict.fromkeys((each["shape"], each["threads"]) for each in curves):
+        mine = [each for each in curves if (each["shape"], each["threads"]) == (shape, threads)]
+        kinds = list(dict.fromkeys(each["drafter"] for each in mine))
+        figure = Figure(figsize=(8, 5), layout="constrained")
+        axes = figure.subplots()
+        for each in mine:
+            block, points = each["block"], sorted((float(share), times) for share, times in each["times"].items())
+            axes.plot(
+                *zip(*points, strict=True), "-" if block else "--", marker="o", markersize=3,
+                color=f"C{kinds.index(each['drafter'])}", alpha=0.35 + 0.6 * block / 16 if block else 1,
+                label=f"{each['drafter']}, {f'block {block}' if block else 'as the controller chooses'}",
+            )  # fmt: skip
+        axes.axhline(1, color="gray", linewidth=0.8)
+        axes.set(xlabel="share of right draft tokens", ylabel="tokens/s ÷ plain decoding", ylim=(0, None))
+        axes.set_title(_title(shape, threads))
+        axes.legend(fontsize="small")
+        figure.savefig(folder / f"speculation-{shape}-{threads}t.png", dpi=110)

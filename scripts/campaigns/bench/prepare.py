@@ -57,7 +57,7 @@ def build(variant: Variant, place: Workplace, row: Row) -> Built | None:
 
 
 def load(built: Built, place: Workplace, row: Row) -> Contestant | None:
-    """The engine in a process of its own. It loads twice: then the file is in memory, as it is for a user's second run."""
+    """Return the engine in a process of its own. It loads twice, so that the file is in memory."""
     python, engine, options, needed = built
     log = place.folder / f"{_slug(row.variant)}.log"
     try:
@@ -111,7 +111,7 @@ def _compiled(variant: Variant, place: Workplace, row: Row) -> Built:
 
 
 def _pte(variant: Variant, place: Workplace, row: Row) -> Built:
-    """Exported once, whatever comes of it: most shapes do not finish."""
+    """Export once, whatever comes of it: most shapes do not finish."""
     folder, record = place.folder / "transformers-pte", place.folder / "transformers-pte.json"
     if not record.exists():
         command = [sys.executable, "-m", "campaigns.bench.pte_engine", str(place.checkpoint), str(folder)]

@@ -95,7 +95,7 @@ class Row(BaseModel):
     missing: dict[str, str] = Field(default={}, description="why a measure has no samples")
 
     def find(self, measure: Measure, context: int, threads: int) -> Samples | None:
-        """The samples of one cell, if it was measured."""
+        """Return the samples of one cell, if it was measured."""
         wanted = (measure, context, threads)
         return next((s for s in self.samples if (s.measure, s.context, s.threads) == wanted), None)
 
@@ -112,11 +112,11 @@ class Run(BaseModel):
     bandwidth: dict[int, list[float]] = {}
 
     def row(self, variant: str) -> Row | None:
-        """The row of a variant, if it was asked for."""
+        """Return the row of a variant, if it was asked for."""
         return next((row for row in self.rows if row.variant == variant), None)
 
     def of_limit(self, row: Row, context: int, threads: int) -> float | None:
-        """The time of reading alone in that of a decode: round by round, with the bandwidth of each; the median."""
+        """Return the time of reading alone in that of a decode: round by round, with the bandwidth of each; the median."""
         decode = row.find("decode", context, threads)
         if not decode or not decode.bandwidth or context not in row.bytes_read:
             return None
@@ -133,7 +133,7 @@ def speedup(samples: Samples | None, baseline: Samples | None) -> float | None:
 
 
 def share(samples: Samples | None, whole: Samples | None) -> float | None:
-    """The time of ``samples`` in that of ``whole``, medians."""
+    """Return the time of ``samples`` in that of ``whole``, medians."""
     return samples.seconds / whole.seconds if samples and whole else None
 
 
@@ -156,7 +156,7 @@ def save(runs: Sequence[Run], path: Path) -> None:
 
 
 def read(path: Path) -> list[Run]:
-    """The runs of a file that ``save`` wrote."""
+    """Return the runs of a file that ``save`` wrote."""
     return [Run.model_validate(run) for run in json.loads(path.read_text())]
 
 
@@ -176,7 +176,7 @@ def shape(run: Run) -> str:
 
 
 def machine(run: Run) -> str:
-    """The machine and what memory gives."""
+    """Return the machine and what memory gives."""
     rates = ", ".join(
         f"{median(rates) / 1e9:.1f} (best {max(rates) / 1e9:.1f}) GB/s with {n}"
         for n, rates in sorted(run.bandwidth.items())
@@ -196,7 +196,7 @@ def speeds(run: Run, rows: Sequence[Row], group: str, threads: int) -> str:
 
 
 def speed_cells(run: Run, row: Row, base: Row | None, threads: int) -> list[str]:
-    """The cells of one engine."""
+    """Return the cells of one engine."""
     first, last = run.contexts[0], run.contexts[-1]
     decode, verify, commit = (row.find(measure, first, threads) for measure in BY_CONTEXT)
     cells = [speed(row, base, "decode", context, threads) for context in run.contexts]
@@ -215,7 +215,7 @@ def speed(row: Row, base: Row | None, measure: Measure, context: int, threads: i
 
 
 def milliseconds(samples: Samples | None) -> str:
-    """The median."""
+    """Return the median."""
     return number(1000 * samples.seconds) if samples else NONE
 
 
@@ -240,7 +240,7 @@ def costs(run: Run) -> str:
 
 
 def cost_cells(run: Run, row: Row) -> list[str]:
-    """The cells of one engine."""
+    """Return the cells of one engine."""
     grown = max(0, row.resident - row.bare)
     peak = row.export_memory / run.checkpoint_bytes if run.checkpoint_bytes else 0
     values: list[float] = [row.file_bytes / 1e6, row.export_seconds, row.export_memory / 1e6, peak, row.load_seconds]
@@ -271,105 +271,3 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-OURS, OURS_INT8, OURS_FLOAT = "hybridge 8da4w", "hybridge 8da4w int8 cache", "hybridge"
-LLAMA, EAGER = "llama.cpp Q4_0", "transformers eager"
-
-
-@dataclass(frozen=True)
-class Target:
-    """A figure to reach: at least, or at most. value is None where the run does not have it; threads 0 if it has none."""
-
-    what: str
-    bound: float
-    at_least: bool
-    value: Callable[[Run, int], float | None]
-    shapes: tuple[str, ...] = ("qwen3.5-0.8b",)
-    threaded: bool = True
-
-
-def section(run: Run) -> str:
-    """A table, empty where nothing was set for the shape."""
-    mine = [target for target in TARGETS if run.shape in target.shapes]
-    head = ["what", "target", *(f"{n} {'thread' if n == 1 else 'threads'}" for n in run.threads)]
-    rows = [[target.what, f"{'≥' if target.at_least else '≤'} {target.bound:g}", *cells(target, run)] for target in mine]
-    return f"**Targets**\n\n{table(head, rows)}" if rows else ""
-
-
-def cells(target: Target, run: Run) -> list[str]:
-    """The value for each number of threads; bold where it is missed."""
-    values = [target.value(run, threads) for threads in run.threads]
-    return [judged(target, value) for value in (values if target.threaded else [*values[:1], *[None] * (len(values) - 1)])]
-
-
-def judged(target: Target, value: float | None) -> str:
-    """As text."""
-    if value is None:
-        return NONE
-    reached = value >= target.bound if target.at_least else value <= target.bound
-    return number(value) if reached else f"**{number(value)}**"
-
-
-def found(run: Run, variant: str, measure: Measure, threads: int, context: int | None = None) -> Samples | None:
-    """The samples of a variant, at the shortest context."""
-    row = run.row(variant)
-    return row.find(measure, run.contexts[0] if context is None else context, threads) if row else None
-
-
-def faster(ours: str, theirs: str, measure: Measure) -> Callable[[Run, int], float | None]:
-    """Return how many times as fast one is as the other."""
-    context = 0 if measure == "prefill" else None
-    return lambda run, n: speedup(found(run, ours, measure, n, context), found(run, theirs, measure, n, context))
-
-
-def within(ours: str, part: Measure, whole: Measure) -> Callable[[Run, int], float | None]:
-    """The time of one call in that of another."""
-    return lambda run, n: share(found(run, ours, part, n), found(run, ours, whole, n))
-
-
-def of_row(ours: str, part: Callable[[Row], float], whole: Callable[[Run, Row], float]) -> Callable[[Run, int], float | None]:
-    """A quotient of what does not depend on threads; None where either is not known."""
-
-    def of(run: Run, threads: int) -> float | None:
-        row = run.row(ours)
-        known = row and not row.failed and part(row) and whole(run, row)
-        return part(row) / whole(run, row) if row and known else None
-
-    return of
-
-
-def of_limit(run: Run, threads: int) -> float | None:
-    """Least time over measured time."""
-    row = run.row(OURS)
-    return run.of_limit(row, run.contexts[0], threads) if row else None
-
-
-def by_context(run: Run, threads: int) -> float | None:
-    """The time at the longest context in that at the shortest."""
-    return share(found(run, OURS_INT8, "decode", threads, run.contexts[-1]), found(run, OURS_INT8, "decode", threads))
-
-
-def alone(run: Run, row: Row) -> float:
-    """For figures that are no quotient."""
-    return 1.0
-
-
-PEAK = of_row(OURS, lambda row: row.export_memory, lambda run, row: run.checkpoint_bytes)
-SIZE = of_row(OURS, lambda row: row.file_bytes, lambda run, row: row.weight_bytes)
-RESIDENT = of_row(OURS, lambda row: row.resident - row.bare, lambda run, row: row.file_bytes)
-TARGETS = (
-    Target("decode, 8da4w, × llama.cpp Q4_0", 1.4, True, faster(OURS, LLAMA, "decode")),
-    Target("decode, 8da4w, of the bandwidth limit", 0.75, True, of_limit),
-    Target("verify of 8, in decodes", 1.6, False, within(OURS, "verify", "decode")),
-    Target("commit of 4, in verifies of 8", 0.03, False, within(OURS, "commit", "verify")),
-    Target("prefill, 8da4w, × llama.cpp Q4_0", 1.5, True, faster(OURS, LLAMA, "prefill")),
-    Target("decode, longest context in shortest, int8 cache", 1.4, False, by_context),
-    Target("float32 decode, × transformers eager", 1.4, True, faster(OURS_FLOAT, EAGER, "decode")),
-    Target("float32 decode, × transformers eager", 8, True, faster(OURS_FLOAT, EAGER, "decode"), ("embedded",)),
-    Target("export, 8da4w, s", 240, False, of_row(OURS, lambda row: row.export_seconds, alone), threaded=False),
-    Target("its peak memory, × checkpoint in float32", 2.2, False, PEAK, threaded=False),
-    Target("`.pte`, × quantized weights", 1.03, False, SIZE, threaded=False),
-    Target("load to first logits, s", 1.5, False, of_row(OURS, lambda row: row.load_seconds, alone), threaded=False),
-    Target("resident after load, × file", 1.3, False, RESIDENT, threaded=False),
-)

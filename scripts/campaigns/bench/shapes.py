@@ -219,7 +219,7 @@ def write_large_checkpoint(shape: Shape, folder: Path, shard_bytes: int = 2 * 10
 
 
 def _shards(weights: dict[str, Tensor], limit: int) -> Iterable[list[str]]:
-    """The names of weights that go into a shard together, in their order."""
+    """Yield the names of weights that go into a shard together, in their order."""
     shard: list[str] = []
     size = 0
     for name, weight in weights.items():

@@ -15,10 +15,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
-import numpy as np
-from numpy.typing import NDArray
-
 import hybridge
+from campaigns.agreeing import Agreeing
 from campaigns.bench import export_cost, prepare
 from campaigns.bench.drafter_shapes import DRAFTERS, write_drafter
 from campaigns.bench.driver import ARGUMENTS, Contestant, EngineError, Limits
@@ -70,35 +68,6 @@ class Curve:
     def times_at(self, tokens: float) -> float:
         """Return how many times as fast as plain decoding rounds of so many tokens are."""
         return tokens / self.round_in_decodes
-
-
-class Agreeing:
-    """A constraint under which each draft token is right with a chance ``share``; otherwise another one has to come."""
-
-    def __init__(self, share: float, vocab: int) -> None:
-        self.share, self.vocab = share, vocab
-        self.random = random.Random(0)
-        self.place = 0
-        self.chosen: dict[int, int] = {}
-
-    def mask(self, logits: NDArray[np.float32]) -> None:
-        """Leave one token."""
-        logits.fill(-np.inf)
-        logits[self.chosen.get(self.place, 0)] = 0
-
-    def take(self, token: int) -> None:
-        """Go to the next place."""
-        self.place += 1
-
-    def forced(self) -> list[int]:
-        """Return nothing: tokens are to be drafted."""
-        return []
-
-    def fitting(self, tokens: Sequence[int]) -> int:
-        """Choose what comes in the places of draft tokens; all of them may be verified."""
-        for place, token in enumerate(tokens, self.place):
-            self.chosen[place] = token if self.random.random() < self.share else (token + 1) % self.vocab
-        return len(tokens)
 
 
 class Free:
@@ -178,7 +147,7 @@ def generate(session: Session, share: float, drafter: Drafter | None, block: int
         eos_ids=(),
         drafter=drafter,
         block_length=block,
-        constraint=Agreeing(share, session.vocab_size),
+        constraint=Agreeing(share, random.Random(0), session.vocab_size),
         stats=stats,
     )
     assert len(list(text)) == NEW_TOKENS
@@ -223,7 +192,7 @@ def _lines(shape: str, threads: int, curves: Sequence[Curve]) -> Iterator[str]:
 
 
 def _published(curve: Curve) -> str:
-    """What rounds of the published number of tokens would bring, where a block can hold as many."""
+    """Return the speed of rounds of the published number of tokens, if a block can hold as many."""
     shape = DRAFTERS[curve.shape].get(curve.drafter)
     known = (shape.published or {}) if shape else {}
     fitting = {text: tokens for text, tokens in known.items() if tokens <= curve.block}
@@ -270,9 +239,9 @@ def fill_llama(curve: Curve, contestant: Contestant, rounds: int) -> None:
     seconds: dict[Measure, list[float]] = {"decode": [], "verify": [], "commit": []}
     for _ in range(rounds + 1):
         for name, times in seconds.items():
-            contestant.ask(limits.fill, do="fill_llama", context=PROMPT)
+            contestant.ask(limits.fill, do="fill", context=PROMPT)
             what = {"name": name, "arguments": ARGUMENTS[name]}
-            times += contestant.ask(limits.step, do="measure_llama", what=what, steps=STEPS)["seconds"]
+            times += contestant.ask(limits.step, do="measure", what=what, steps=STEPS)["seconds"]
     curve.decode = median(seconds["decode"])
     curve.parts = {"draft": 0.0, "verify": median(seconds["verify"]), "commit": median(seconds["commit"])}
     curve.tokens = {share: expected(VERIFY, share) for share in SHARES}

@@ -30,13 +30,13 @@ class Engine(Protocol):
         """Compute on so many from now on."""
 
     def fill(self, context: int) -> None:
-        """A state of ``context`` tokens, whatever they are. Called again and again, to go back to that length."""
+        """Go to a state of ``context`` tokens, whatever they are; called again and again."""
 
     def decode(self) -> None:
         """One token and its logits."""
 
     def verify(self, count: int) -> None:
-        """The logits of ``count`` tokens after the context."""
+        """Compute the logits of ``count`` tokens after the context."""
 
     def commit(self, count: int) -> None:
         """Accept ``count`` tokens of the verify right before."""
@@ -46,7 +46,7 @@ class Engine(Protocol):
 
 
 def tokens(count: int, vocabulary: int) -> list[int]:
-    """The same every time, spread over the vocabulary."""
+    """Return the same tokens every time, spread over the vocabulary."""
     return [(7919 * (i + 1)) % vocabulary for i in range(count)]
 
 

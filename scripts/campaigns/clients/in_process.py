@@ -34,14 +34,14 @@ def rows(folder: Path, checkpoint: Path) -> Iterator[Row]:
 
 
 def of_session(artifact: Path, *, speculative: bool) -> Client:
-    """The core in Python, with as many draft tokens from the text as there are, or with none."""
+    """Return the core in Python, with as many draft tokens from the text as there are, or with none."""
     session = Session.load(artifact)
     how = {"drafter": PromptLookup(), "block_length": session.verify_len} if speculative else {}
     return Functions(lambda ids, count: list(session.generate(ids, max_new_tokens=count, **how)), session.reset)
 
 
 def of_loaded(artifact: Path) -> Client:
-    """transformers' interface over an artifact; it is given the whole text each time."""
+    """Return transformers' interface over an artifact; it is given the whole text each time."""
     model = hybridge.load(artifact)
     return Functions(
         lambda ids, count: model.generate(torch.tensor([ids]), max_new_tokens=count)[0, len(ids) :].tolist(), lambda: None
@@ -49,7 +49,7 @@ def of_loaded(artifact: Path) -> Client:
 
 
 def of_transformers(checkpoint: Path) -> Client:
-    """The unmodified model with our cache; a turn gives the whole text again, of which the cache has all but the last."""
+    """Return the unmodified model with our cache, which has all but the last token of the text that a turn gives again."""
     model = load_checkpoint(checkpoint).model
     cache = HybridCache.from_config(model.config, max_seq_len=2048)
     text: list[int] = []

@@ -156,7 +156,7 @@ def of_runner(stack: ExitStack, python: Path, artifact: Path) -> Client:
 
 
 def of_runner_in_cpp(stack: ExitStack, python: Path, artifact: Path) -> Client:
-    """The same runner, called from C++."""
+    """Return the same runner, called from C++."""
     wheel = Wheel.of(python)
     program = text_llm_runner(PROGRAMS / "text_llm_runner.cpp", temporary(stack), wheel)
     files = [artifact / "model.pte", artifact / "tokenizer.json"]
@@ -164,7 +164,7 @@ def of_runner_in_cpp(stack: ExitStack, python: Path, artifact: Path) -> Client:
 
 
 def of_optimum(stack: ExitStack, artifact: Path) -> Client:
-    """transformers' interface of optimum-executorch over an artifact's folder."""
+    """Return transformers' interface of optimum-executorch over an artifact's folder."""
     return started(stack, [python_of("optimum-executorch-1.1.0"), PROGRAMS / "optimum_executorch.py", artifact])
 
 
@@ -174,7 +174,7 @@ def kernels(artifact: Path) -> list[Path]:
 
 
 def in_text(client: Client, artifact: Path) -> Client:
-    """A client whose numbers are bytes of text, as one of tokens."""
+    """Return a client whose numbers are bytes of text, as one of tokens."""
     tokenizer = Tokenizer.from_file(str(artifact / "tokenizer.json"))
 
     def generate(tokens: list[int], count: int) -> list[int]:

@@ -138,7 +138,7 @@ def is_done(case: Case, sources: str, keep: bool) -> bool:
 
 
 def read(case: Case) -> dict[str, Any]:
-    """The kept result of a case, if any."""
+    """Return the kept result of a case, if any."""
     return json.loads(case.result.read_text(encoding="utf-8")) if case.result.exists() else {}  # type: ignore[no-any-return]
 
 
@@ -178,7 +178,7 @@ def run(case: Case, operations: int, sources: str) -> dict[str, Any]:
 
 
 def report(results: dict[Case, dict[str, Any]], sources: str) -> str:
-    """The page: one line a family, of its worst case, and one for each kind of drafter."""
+    """Return the page: one line a family, of its worst case, and one for each kind of drafter."""
     drafted = {case: result for case, result in results.items() if case.drafter}
     results = {case: result for case, result in results.items() if not case.drafter}
     families = sorted({case.family for case in results})
@@ -206,7 +206,7 @@ def report(results: dict[Case, dict[str, Any]], sources: str) -> str:
 
 
 def by_drafter(results: dict[Case, dict[str, Any]]) -> list[str]:
-    """The table of the drafters' kinds; nothing where none was run."""
+    """Return the table of the drafters' kinds; nothing where none was run."""
     if not results:
         return []
     lines = [

@@ -34,6 +34,7 @@ from drafter_twins import (
 from mtp_reference import save_mtp
 from tiny import count_nodes, save_lively_checkpoint, tiny_config
 
+from campaigns.agreeing import Agreeing
 from hybridge.export.api import export_model
 from hybridge.export.check.oracle import load_oracle
 from hybridge.export.check.validate import OPERATIONS_PER_PROGRAM, validate
@@ -44,7 +45,7 @@ from hybridge.export.write.pte import PteWriter
 from hybridge.runtime.artifacts.manifest import Manifest
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.core.drafters import BlockDrafter
-from hybridge.runtime.core.session import Logits, Session
+from hybridge.runtime.core.session import Session
 
 SIZES = {"max_seq_len": 67, "prefill_chunk": 17, "verify_len": 5, "snapshot_slots": 2}
 
@@ -164,39 +165,6 @@ MADE = {"mtp": with_mtp, "gemma4_assistant": with_assistant}
 """What exports a target with a drafter of a kind, where it is not ``with_drafter``."""
 
 
-class Agreeing:
-    """A constraint that lets a drafter be right: each draft token becomes the only one that may come, with a chance.
-
-    Random weights guess almost nothing right, and so blocks are accepted to every length. Another generation with the same
-    ``decided`` has the same choice at each place.
-    """
-
-    def __init__(self, decided: dict[int, int], chance: float, rng: random.Random) -> None:
-        self.decided, self.chance, self.rng = decided, chance, rng
-        self.place = 0
-
-    def mask(self, logits: Logits) -> None:
-        """Leave the token that was decided on, if one was."""
-        if (token := self.decided.get(self.place)) is not None:
-            logits[np.arange(len(logits)) != token] = -np.inf
-
-    def take(self, token: int) -> None:
-        """Go to the next place."""
-        self.place += 1
-
-    def forced(self) -> list[int]:
-        """Return nothing: the drafter is asked."""
-        return []
-
-    def fitting(self, tokens: Sequence[int]) -> int:
-        """Decide on the places of draft tokens, none of which has been masked yet; all of them may be verified."""
-        for place, token in enumerate(tokens, self.place):
-            self.decided.pop(place, None)
-            if self.rng.random() < self.chance:
-                self.decided[place] = token
-        return len(tokens)
-
-
 def tokens_as_plain(session: Session, wanted: int) -> tuple[int, int]:
     """Return how many tokens were the same with the drafter, at least ``wanted``, and how many texts parted at a tie.
 
@@ -207,9 +175,9 @@ def tokens_as_plain(session: Session, wanted: int) -> tuple[int, int]:
     while count < wanted:
         prompt = [rng.randrange(session.vocab_size) for _ in range(rng.randint(1, LONGEST_PROMPT))]
         for block in session.manifest.drafter.blocks:
-            agreeing = Agreeing({}, rng.choice((0.0, 0.5, 0.9)), rng)
+            agreeing = Agreeing(rng.choice((0.0, 0.5, 0.9)), rng)
             drafted = generated(session, prompt, agreeing, drafter=BlockDrafter(session), block_length=block)
-            plain = generated(session, prompt, Agreeing(agreeing.decided, 0.0, rng))
+            plain = generated(session, prompt, Agreeing(0.0, rng, decided=agreeing.decided))
             same = next((i for i, pair in enumerate(zip(plain, drafted, strict=True)) if len({*pair}) > 1), len(plain))
             if same < len(plain):
                 check_tie(session, [*prompt, *plain[:same]], plain[same], drafted[same])
@@ -225,7 +193,7 @@ def generated(session: Session, prompt: Sequence[int], constraint: Agreeing, **h
 
 
 def check_tie(session: Session, text: Sequence[int], *tokens: int) -> None:
-    """Raises AssertionError unless the logits of two tokens after a text differ by no more than rounding makes of either."""
+    """Raise AssertionError unless the logits of two tokens after a text differ by no more than rounding errors."""
     session.reset()
     logits = session.prefill(text)
     between = abs(float(logits[tokens[0]] - logits[tokens[1]]))

@@ -51,7 +51,7 @@ class Disk:
         self._take(root)
 
     def _take(self, path: Path) -> int:
-        """What is there at first has been there for long."""
+        """Take over what is there at first, all of it synced."""
         number = path.stat().st_ino
         if path.is_dir():
             names = {each.name: self._take(each) for each in path.iterdir()}
@@ -99,7 +99,7 @@ class Disk:
         del self._names(path)[Path(path).name]
 
     def _names(self, path: str) -> dict[str, int]:
-        """The names of the folder that a path is in."""
+        """Return the names of the folder that a path is in."""
         number = self.root.stat().st_ino
         for part in Path(path).parent.relative_to(self.root).parts:
             number = self.seen[number][part]

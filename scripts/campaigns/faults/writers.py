@@ -225,7 +225,7 @@ def leftovers(writer: Writer, folder: Path) -> set[str]:
 
 
 def _saved(session: Session) -> list[NDArray[np.generic]]:
-    """The state but for what waits for a commit, which is not saved."""
+    """Return the state but for what waits for a commit, which is not saved."""
     return [each for name, each in session.state().items() if not name.rpartition(".")[2].startswith("staged")]
 
 

@@ -118,7 +118,7 @@ def run_batch(target: Target, seed: int, indices: Sequence[int], report: Report,
 
 
 def _answers(target: Target, inputs: Sequence[Input]) -> Iterator[tuple[str, str]]:
-    """The kind and the text of each answer; the last is the one at which the child ended or stopped, if it did."""
+    """Yield the kind and the text of each answer; the last is the one at which the child ended or stopped, if it did."""
     with tempfile.TemporaryFile() as errors:
         child = subprocess.Popen(
             list(target.command()), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors,
@@ -158,7 +158,7 @@ def _feed(child: subprocess.Popen[bytes], inputs: Iterable[Input]) -> None:
 
 
 def _line(child: subprocess.Popen[bytes], seconds: float) -> str | None:
-    """The child's next line; empty at its end, None where it takes too long."""
+    """Return the child's next line; empty at its end, None where it takes too long."""
     assert child.stdout
     line = b""
     deadline = time.monotonic() + seconds

@@ -118,7 +118,7 @@ def _remove(rng: random.Random, holder: Any, place: Any, whole: Any) -> None:
 
 
 def _take(rng: random.Random, holder: Any, place: Any, whole: Any) -> None:
-    """The value of another place."""
+    """Take the value of another place."""
     holder[place] = copy.deepcopy(_at(whole, rng.choice(list(_paths(whole)))))
 
 

@@ -57,12 +57,12 @@ def size(rng: Rng, most: int = 6) -> int:
 
 
 def floats(rng: Rng, *shape: int) -> Array:
-    """Normal numbers."""
+    """Return normal numbers."""
     return Array(rng.standard_normal(shape).astype(np.float32))
 
 
 def halves(rng: Rng, *shape: int) -> Array:
-    """The same, float16."""
+    """Return the same, float16."""
     return Array(rng.standard_normal(shape).astype(np.float16))
 
 
@@ -82,12 +82,12 @@ def truths(rng: Rng, *shape: int) -> Array:
 
 
 def maybe(rng: Rng, value: Array) -> Maybe:
-    """The value or none."""
+    """Return the value or none."""
     return Maybe(value if rng.random() < 0.7 else None)
 
 
 def out(*shape: int) -> Array:
-    """A float32 output."""
+    """Return a float32 output."""
     return Array(np.zeros(shape, np.float32))
 
 
@@ -139,7 +139,7 @@ def _other_list(rng: Rng, numbers: list[int]) -> list[int]:
 
 
 def _resized(rng: Rng, array: Array, shape: tuple[int, ...]) -> Array:
-    """The same numbers over again in another shape."""
+    """Return the same numbers over again in another shape."""
     return replace(array, numbers=np.resize(array.numbers, shape))
 
 
@@ -179,7 +179,7 @@ def _other_order(rng: Rng, array: Array) -> Array:
 
 
 def _other_numbers(rng: Rng, array: Array) -> Array:
-    """Some numbers that kernels must carry or refuse: NaN and infinities, positions outside, bytes that are no bool."""
+    """Put in numbers that kernels must carry or refuse: NaN, infinities, positions outside, bytes that are no bool."""
     numbers = array.numbers.copy()
     flat = numbers.reshape(-1)
     if flat.size:

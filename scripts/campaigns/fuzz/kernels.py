@@ -52,7 +52,7 @@ class Kernels:
         return OPTIONS
 
     def make(self, seed: int, index: int) -> Input:
-        """A good call, nine times of ten with one to three hostile arguments."""
+        """Return a good call, nine times of ten with one to three hostile arguments."""
         rng = np.random.default_rng([seed, index])
         name = self._names[index % len(self._names)]
         arguments = CALLS[name](rng)

@@ -39,7 +39,7 @@ class Tokenizers:
         return OPTIONS
 
     def make(self, seed: int, index: int) -> Input:
-        """A text of odd pieces or of bytes that are none, for a file as it is or changed."""
+        """Return a text of odd pieces or of bytes that are none, for a file as it is or changed."""
         from tokenizer_zoo import odd_texts
 
         rng = random.Random(f"{self.name} {seed} {index}")

@@ -129,7 +129,7 @@ def native_app(place: Place) -> str:
 
 def c_program(place: Place) -> str:
     """Return what the C program of our tests prints: it calls all of hybridge.h, and checks each answer."""
-    place.copy(CHECKOUT / "scripts/aarch64/c_api", "c_api")
+    place.copy(CHECKOUT / "scripts/campaigns/on_aarch64/c_api", "c_api")
     place.copy(CHECKOUT / "tests/native/c_api.c", "c_api/c_api.c")
     program = _built(place, "c_api", "c_api")
     return place.run(program, place.folder / "demo/model.pte", place.folder / "c_api/state", *TOKENS)

@@ -34,7 +34,7 @@ class Crowd:
     """Clients of one server. alone: the right texts of ``TALKS``; done and wrong: answers; resident: bytes by requests."""
 
     def __init__(self, one: Running, alone: list[str], looks: list[int]) -> None:
-        """looks: numbers of requests behind which memory is measured."""
+        """Note memory after each number of requests in ``looks``."""
         self.one, self.alone, self.looks = one, alone, looks
         self.asked, self.done, self.wrong = 0, 0, list[str]()
         self.resident: dict[int, int] = {}

@@ -89,7 +89,7 @@ def words(tokens: int, seed: int) -> str:
 
 
 def conversation(tokens: int, seed: int) -> list[dict[str, str]]:
-    """A conversation of about so many bytes, the user's message last."""
+    """Return a conversation of about so many bytes, the user's message last."""
     part = tokens // 3
     return [
         {"role": "user", "content": words(part, seed)},

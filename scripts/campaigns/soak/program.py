@@ -152,7 +152,7 @@ def play_round(
 
 
 def _judge(program: SoakProgram, oracle: Oracle, nearby: Nearby, result: Round) -> None:
-    """Raises ValidationError where neither ``oracle`` nor one of those nearby gives what the program gave."""
+    """Raise ValidationError if neither ``oracle`` nor one of those nearby gives what the program gave."""
     report, wrong = _held(program, oracle)
     if wrong:
         with closing(nearby()) as others:
@@ -165,7 +165,7 @@ def _judge(program: SoakProgram, oracle: Oracle, nearby: Nearby, result: Round) 
 
 
 def _held(program: SoakProgram, oracle: Oracle) -> tuple[ValidationReport, str]:
-    """What comes of holding a program against ``oracle``, and what is wrong, if anything is."""
+    """Compare a program with ``oracle``; return the report, and what is wrong, if anything is."""
     report = ValidationReport(seed=0, tolerance=tolerance(program.session.manifest.options))
     compare(report, 0, program, oracle)
     if wrong := report.first_divergence:
