@@ -6,13 +6,15 @@ import argparse
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from campaigns import ROOT
+from hybridge.runtime.files import remove
 
 
 def parser(name: str, description: str | None, **options: Any) -> argparse.ArgumentParser:
@@ -31,6 +33,16 @@ def download(package: str, folder: Path) -> None:
     """Download the wheel of a package, which is pinned, into ``folder``. Raises CalledProcessError."""
     pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
     subprocess.run([*pip, "--dest", str(folder), package], check=True)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """Yield a name beside ``path`` for a file or folder, which takes the place of ``path`` once the body is done."""
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    remove(unfinished)
+    yield unfinished
+    remove(path)
+    unfinished.rename(path)
 
 
 def copy_checkout(folder: Path) -> None:

@@ -12,8 +12,18 @@ import pytest
 import torch
 from campaigns.clients import __main__ as clients
 from campaigns.clients import in_programs
-from campaigns.clients.client import Client, ClientError, Ends, Functions, Row
-from campaigns.clients.conversations import NEW, Conversation, Score, conversation, score
+from campaigns.clients.conversations import (
+    NEW,
+    Client,
+    ClientError,
+    Conversation,
+    Ends,
+    Functions,
+    Row,
+    Score,
+    conversation,
+    score,
+)
 from tokenizers import Tokenizer
 from torch import Tensor
 

@@ -152,7 +152,7 @@ print(json.dumps([Marker(f'platform_machine == "{name}"').evaluate() for name in
 
 def test_what_is_unpacked_appears_whole(tmp_path: Path) -> None:
     target = tmp_path / "packages"
-    target.mkdir()
+    (target / "earlier").mkdir(parents=True)
     with pytest.raises(StepError):
         root.unpack_hybridge(target, Journal(tmp_path), tmp_path / "no-such-1.0-py3-none-any.whl")
-    assert not target.exists()
+    assert [each.name for each in target.iterdir()] == ["earlier"]

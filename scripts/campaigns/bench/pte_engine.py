@@ -16,6 +16,7 @@ import torch
 from executorch.runtime import Method, Runtime
 
 from campaigns.bench.worker import PREFILL, tokens
+from campaigns.campaign import whole
 from hybridge.runtime.core.library import set_threads
 
 DTYPES = {4: torch.int64, 6: torch.float32, 11: torch.bool}
@@ -31,9 +32,8 @@ def export(checkpoint: str, folder: Path) -> None:
     generation = GenerationConfig(cache_implementation="static", do_sample=False)
     example = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     exported = ExecutorchExporter().export_for_generation(model, example, ExecutorchConfig(), generation_config=generation)
-    unfinished = folder.with_name(folder.name + ".unfinished")
-    exported.save_pretrained(unfinished)
-    unfinished.rename(folder)
+    with whole(folder) as unfinished:
+        exported.save_pretrained(unfinished)
 
 
 class PteEngine:

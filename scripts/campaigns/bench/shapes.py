@@ -7,7 +7,6 @@ checkpoint (config.json, model.safetensors, float32), which every engine then re
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from campaigns import ROOT
+from campaigns.campaign import whole
 from hybridge.export.pinned.transformers import build_empty
 
 EMBEDDED = ROOT / "export" / "embedded"
@@ -123,8 +123,7 @@ def write_checkpoint(shape: Shape, folder: Path, seed: int = 0) -> None:
     """Write ``shape`` to ``folder`` in float32, unless it is there already; an interrupted one does not count."""
     if folder.exists():
         return
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     torch.manual_seed(seed)
     if shape.checkpoint:
@@ -132,10 +131,8 @@ def write_checkpoint(shape: Shape, folder: Path, seed: int = 0) -> None:
     else:
         config = AutoConfig.for_model(shape.model_type, **shape.config)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    unfinished = folder.with_name(folder.name + ".unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    model.save_pretrained(unfinished)
-    unfinished.rename(folder)
+    with whole(folder) as unfinished:
+        model.save_pretrained(unfinished)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from campaigns import campaign
 from campaigns.clients import in_process, in_programs
-from campaigns.clients.client import ClientError, Row
-from campaigns.clients.conversations import NEW, NEW_LATER, Conversation, conversation, score
+from campaigns.clients.conversations import NEW, NEW_LATER, ClientError, Conversation, Row, conversation, score
 from campaigns.clients.random_operations import print_errors
 from hybridge.export.api import export_model
 from hybridge.export.check.oracle import load_oracle

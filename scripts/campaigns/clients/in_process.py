@@ -9,7 +9,7 @@ import onnxruntime_genai
 import torch
 
 import hybridge
-from campaigns.clients.client import Client, Functions, Row
+from campaigns.clients.conversations import Client, Functions, Row
 from hybridge.cache import HybridCache
 from hybridge.export.source.checkpoint import load_checkpoint
 from hybridge.runtime import PromptLookup, Session

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from campaigns.clients.client import Client, ClientError, Functions, Row
+from campaigns.clients.conversations import Client, ClientError, Functions, Row
 from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.core.library import SOURCES
 from hybridge.runtime.core.tokenizer import Tokenizer

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from campaigns import campaign
-from campaigns.on_aarch64 import checks, machine
+from campaigns.on_aarch64 import checks, machine, root
 from campaigns.on_aarch64.checks import Here, There
 from campaigns.on_aarch64.journal import ANSWER, Journal, StepError, shown
 from campaigns.on_aarch64.machine import Emulation
@@ -20,7 +20,6 @@ from campaigns.on_aarch64.machine import Emulation
 MADE = "made-by-on-aarch64"
 WITHOUT_SVE = "max,sve=off"
 """All that qemu has but SVE: its emulation is slow, and PyTorch's products of a few rows are wrong with qemu 7.2's."""
-EXPORTED = ("demo", "demo-draft", "demo-llm", "demo-8da4w")
 STOCK = {"demo-llm": ("demo-llm",)}
 VALIDATED = {"demo": ("demo",), "demo-8da4w": ("demo-8da4w",)}
 """What is validated: an artifact, and options of the command. The first of these on the first processor alone."""
@@ -76,21 +75,21 @@ def claimed(folder: Path) -> Path:
 
 def steps(folder: Path, journal: Journal, options: argparse.Namespace) -> None:
     """Make the root and the artifacts, then run everything in both places. Raises StepError."""
-    root, work = folder / "debian", folder / "work"
-    if not root.exists():
+    debian, here = folder / "debian", Here(folder / "work", journal)
+    if not debian.exists():
         journal.forget()
     key = digest(root.SUITE, *root.PACKAGES)
-    journal.step("Debian root", key, root.make, root, journal, options.mirror)
+    journal.step("Debian root", key, root.make, debian, journal, options.mirror)
     key = digest(key, root.key())
-    journal.step("Python packages", key, root.unpack, root / "opt/packages", journal)
+    journal.step("Python packages", key, root.unpack, debian / "opt/packages", journal)
     wheel = root.wheel(folder / "wheel", journal)
     key = digest(key, wheel.read_bytes().hex())
-    journal.step("hybridge's wheel", key, root.unpack_hybridge, root / "opt/hybridge", journal, wheel)
-    journal.step("exports, on this machine", key, export, work, journal)
-    with Emulation(root, journal) as emulation:
+    journal.step("hybridge's wheel", key, root.unpack_hybridge, debian / "opt/hybridge", journal, wheel)
+    journal.step("exports, on this machine", key, checks.exports, here)
+    with Emulation(debian, journal) as emulation:
         first, *others = (There(emulation, cpu) for cpu in options.cpu)
-        for name in EXPORTED:
-            first.copy(work / name, name)
+        for name in checks.EXPORTED:
+            first.copy(here.folder / name, name)
         journal.step("requirements, by pip check", key, checks.requirements, first)
         for there in (first, *others):
             check_oracle(there, journal, key)
@@ -99,17 +98,12 @@ def steps(folder: Path, journal: Journal, options: argparse.Namespace) -> None:
             build(there, journal, key)
             validate(there, journal, key, VALIDATED)
             if there is first:
-                compare(Here(work, journal), first, journal, key)
+                compare(here, first, journal, key)
 
 
 def digest(*parts: str) -> str:
     """Return a key of the parts."""
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
-def export(folder: Path, journal: Journal) -> None:
-    """In a process of its own, because exports are talkative."""
-    journal.run([sys.executable, "-m", "campaigns.on_aarch64.exports", folder])
 
 
 def check_oracle(there: There, journal: Journal, key: str) -> None:

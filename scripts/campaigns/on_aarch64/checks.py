@@ -103,6 +103,22 @@ for rows in (1, 3, 8, 17, 64):
 RANDOM_PROGRAMS = 5  # of 40 operations: 200
 
 
+EXPORTED = {
+    "demo": ("", "--quantize", "none", "--max-seq-len", "2048", "--verify-len", "4,16", "--mtp", "--draft-len", "3"),
+    "demo-draft": ("draft", "--quantize", "none", "--max-seq-len", "2048", "--snapshot-slots", "1"),
+    "demo-llm": ("", "--max-seq-len", "1024", "--kernels", "llm", "--quantize", "none"),
+    "demo-8da4w": ("", "--max-seq-len", "1024", "--quantize", "8da4w"),
+}
+"""Artifacts by name: the folder of the checkpoint in that of the embedded ones, and options of ``hybridge export``."""
+
+
+def exports(place: Place) -> Figures:
+    """Export the embedded models."""
+    for name, (checkpoint, *options) in EXPORTED.items():
+        place.hybridge("export", place.embedded / checkpoint, "-o", place.folder / name, "--force", *options)
+    return {}
+
+
 def demo(place: Place) -> str:
     """Return the text of ``hybridge run`` over the demo's artifact, with its draft model."""
     options = ["--draft", place.folder / "demo-draft", "--max-new-tokens", str(NEW_TOKENS)]

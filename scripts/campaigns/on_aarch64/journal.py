@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from campaigns.campaign import whole
+
 Figures = Mapping[str, Any]
 ANSWER = "answer"
 """The figure that is a whole text, and is not shown."""
@@ -41,7 +43,8 @@ class Journal:
             began = time.monotonic()
             figures = work(*arguments) or {}
             kept = {"key": key, "seconds": round(time.monotonic() - began, 1), "figures": dict(figures)}
-            _write(file, json.dumps(kept, indent=2) + "\n")
+            with whole(file) as unfinished:
+                unfinished.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
             self.say(f"{name}: {kept['seconds']:.0f} s{shown(figures)}")
         else:
             self.say(f"{name}: done before, in {kept['seconds']:.0f} s{shown(kept['figures'])}")
@@ -83,13 +86,6 @@ class Journal:
 
     def _end(self) -> str:
         return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-25:])
-
-
-def _write(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
 
 
 def shown(figures: Figures) -> str:

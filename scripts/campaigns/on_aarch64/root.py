@@ -13,6 +13,7 @@ import tomllib
 from pathlib import Path
 
 from campaigns import ROOT
+from campaigns.campaign import whole
 from campaigns.on_aarch64.journal import Journal
 from campaigns.on_aarch64.machine import Emulation
 
@@ -31,19 +32,15 @@ def mirror() -> str | None:
 
 def make(root: Path, journal: Journal, chosen: str | None) -> None:
     """Make the root of the suite's smallest system, Python and g++, from the ``chosen`` mirror. Raises StepError."""
-    partial = root.with_name(f"{root.name}.partial")
-    for path in (partial, root):
-        if path.exists():
-            shutil.rmtree(path)  # nothing is mounted there: mounts are in namespaces that have ended
     options = ["--foreign", "--arch=arm64", "--variant=minbase", "--force-check-gpg", f"--include={','.join(PACKAGES)}"]
     source = chosen or mirror()
-    journal.run(["debootstrap", *options, SUITE, partial, *([source] if source else [])])
-    (partial / "etc/dpkg/dpkg.cfg.d").mkdir(parents=True, exist_ok=True)
-    (partial / "etc/dpkg/dpkg.cfg.d/unsafe-io").write_text("force-unsafe-io\n")  # a root that fails is made again
-    with Emulation(partial, journal) as emulation:
-        # debootstrap's word for a place where no device can be made; the first stage has made them.
-        emulation.run(["/debootstrap/debootstrap", "--second-stage"], environment={"container": "lxc"})
-    partial.rename(root)
+    with whole(root) as partial:  # nothing is mounted in an earlier one: mounts are in namespaces that have ended
+        journal.run(["debootstrap", *options, SUITE, partial, *([source] if source else [])])
+        (partial / "etc/dpkg/dpkg.cfg.d").mkdir(parents=True, exist_ok=True)
+        (partial / "etc/dpkg/dpkg.cfg.d/unsafe-io").write_text("force-unsafe-io\n")  # a root that fails is made again
+        with Emulation(partial, journal) as emulation:
+            # debootstrap's word for a place where no device can be made; the first stage has made them.
+            emulation.run(["/debootstrap/debootstrap", "--second-stage"], environment={"container": "lxc"})
 
 
 CHECKOUT = ROOT
@@ -101,11 +98,7 @@ def unpack_hybridge(target: Path, journal: Journal, built: Path) -> None:
 
 
 def _install(target: Path, journal: Journal, *words: str) -> None:
-    partial = target.with_name(f"{target.name}.partial")
-    for path in (partial, target):
-        if path.exists():
-            shutil.rmtree(path)
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]
-    chosen = ["--target", str(partial), "--python-version", PYTHON, "--only-binary=:all:", "--no-compile", *platforms]
-    journal.run([sys.executable, "-c", PIP, "install", "--no-warn-conflicts", *chosen, *words])
-    partial.rename(target)
+    chosen = ["--python-version", PYTHON, "--only-binary=:all:", "--no-compile", *platforms]
+    with whole(target) as partial:
+        journal.run([sys.executable, "-c", PIP, "install", "--no-warn-conflicts", "--target", partial, *chosen, *words])

