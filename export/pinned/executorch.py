@@ -204,22 +204,12 @@ def extension() -> Any:
     return _C
 
 
-def operator_names(runtime: Any) -> frozenset[str]:
-    """Return all registered kernels as ``namespace::name.overload``."""
-    return frozenset(runtime._get_operator_names())
-
-
 def load_program(runtime: Any, path: Path) -> Any:
     """Return the program, whose methods share their state if they come from it; it is mapped, not read.
 
     The default verification accepts flipped bits; this one follows every offset of the file. Raises RuntimeError.
     """
     return runtime._load_program(str(path), program_verification=runtime.Verification.InternalConsistency)
-
-
-def method_names(program: Any) -> set[str]:
-    """Return the names of all methods of a program, constant ones included."""
-    return {program.get_method_name(index) for index in range(program.num_methods())}
 
 
 def call_method(method: Any, inputs: tuple[Any, ...]) -> list[Any]:

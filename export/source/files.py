@@ -90,25 +90,16 @@ def _head(path: Path) -> bytes:
 class OtherFormat:
     """A format that is no transformers checkpoint.
 
-    files: patterns of its files' names; name: the words for such a file in an error; advice: what the user can do, by
-    its path.
+    files: patterns of its files' names; name: the words for such a file in an error; advice: what the user can do, with
+    the file's ``{path}`` and ``{folder}``, or a function of its path.
     """
 
     files: tuple[str, ...]
     name: str
-    advice: Callable[[Path], str]
+    advice: str | Callable[[Path], str]
 
 
-def _original(_: Path) -> str:
-    return "Give the checkpoint that it was made from: a folder with config.json and *.safetensors."
-
-
-def _itself(path: Path) -> str:
-    return f"Give the file itself: {path}"
-
-
-def _language_models_only(_: Path) -> str:
-    return "hybridge exports language models only."
+ORIGINAL = "Give the checkpoint that it was made from: a folder with config.json and *.safetensors."
 
 
 def _merge(config: Path) -> str:
@@ -120,42 +111,36 @@ def _merge(config: Path) -> str:
     )
 
 
-def _convert_pickle(path: Path) -> str:
-    return (
-        "Convert it to safetensors first, where you trust it: "
-        f"AutoModelForCausalLM.from_pretrained({str(path.parent)!r}, dtype='auto').save_pretrained('CONVERTED'). "
-        "Then copy the tokenizer's files to CONVERTED and export that."
-    )
-
-
-def _convert_other(path: Path) -> str:
-    return f"Give a checkpoint with *.safetensors, or convert {path.name} to them with the library that wrote it."
-
-
-def _transformers_form(path: Path) -> str:
-    return f"{EXPECTED} Most publishers offer the model in that form too; transformers has scripts that convert others."
-
+CONVERT_PICKLE = (
+    "Convert it to safetensors first, where you trust it: "
+    "AutoModelForCausalLM.from_pretrained({folder!r}, dtype='auto').save_pretrained('CONVERTED'). "
+    "Then copy the tokenizer's files to CONVERTED and export that."
+)
+CONVERT_OTHER = "Give a checkpoint with *.safetensors, or convert {path.name} to them with the library that wrote it."
+TRANSFORMERS_FORM = (
+    f"{EXPECTED} Most publishers offer the model in that form too; transformers has scripts that convert others."
+)
 
 # The most telling first: the folder of an adapter may hold pickles too.
 WEIGHTS_OF_OTHERS = (
     OtherFormat(files=(ADAPTER,), name="the config of an adapter (LoRA), not of a whole model", advice=_merge),
-    OtherFormat(files=("model_index.json",), name="the index of a diffusers pipeline", advice=_language_models_only),
-    OtherFormat(files=("*.pte",), name="a program for ExecuTorch, such as 'hybridge export' writes", advice=_original),
-    OtherFormat(files=("*.gguf",), name="a GGUF file, llama.cpp's format", advice=_itself),
-    OtherFormat(files=("*.onnx", "onnx/*.onnx"), name="an ONNX graph", advice=_original),
-    OtherFormat(files=("*.npz",), name="a file of MLX weights", advice=_original),
-    OtherFormat(files=("openvino_*.xml",), name="an OpenVINO graph", advice=_original),
-    OtherFormat(files=("*.tflite", "*.litertlm", "*.task"), name="a file for LiteRT", advice=_original),
-    OtherFormat(files=("*.h5", "*.msgpack"), name="a file of TensorFlow's or Flax's weights", advice=_convert_other),
     OtherFormat(
-        files=("*.bin", "*.pt", "*.pth", "*.ckpt"), name="a pickle, which hybridge never loads", advice=_convert_pickle
+        files=("model_index.json",), name="the index of a diffusers pipeline", advice="hybridge exports language models only."
     ),
+    OtherFormat(files=("*.pte",), name="a program for ExecuTorch, such as 'hybridge export' writes", advice=ORIGINAL),
+    OtherFormat(files=("*.gguf",), name="a GGUF file, llama.cpp's format", advice="Give the file itself: {path}"),
+    OtherFormat(files=("*.onnx", "onnx/*.onnx"), name="an ONNX graph", advice=ORIGINAL),
+    OtherFormat(files=("*.npz",), name="a file of MLX weights", advice=ORIGINAL),
+    OtherFormat(files=("openvino_*.xml",), name="an OpenVINO graph", advice=ORIGINAL),
+    OtherFormat(files=("*.tflite", "*.litertlm", "*.task"), name="a file for LiteRT", advice=ORIGINAL),
+    OtherFormat(files=("*.h5", "*.msgpack"), name="a file of TensorFlow's or Flax's weights", advice=CONVERT_OTHER),
+    OtherFormat(files=("*.bin", "*.pt", "*.pth", "*.ckpt"), name="a pickle, which hybridge never loads", advice=CONVERT_PICKLE),
 )
 """Formats to look for in a folder without *.safetensors."""
 
 CONFIGS_OF_OTHERS = (
     *WEIGHTS_OF_OTHERS[:2],
-    OtherFormat(files=("params.json",), name="a config in Meta's or Mistral's own format", advice=_transformers_form),
+    OtherFormat(files=("params.json",), name="a config in Meta's or Mistral's own format", advice=TRANSFORMERS_FORM),
 )
 """Formats to look for in a folder without config.json."""
 
@@ -215,7 +200,8 @@ def _refuse(folder: Path, kinds: Iterable[OtherFormat]) -> None:
 
 
 def _error(path: Path, kind: OtherFormat) -> NotACheckpointError:
-    return NotACheckpointError(f"{path} is {kind.name}. {kind.advice(path)}")
+    advice = kind.advice.format(path=path, folder=str(path.parent)) if isinstance(kind.advice, str) else kind.advice(path)
+    return NotACheckpointError(f"{path} is {kind.name}. {advice}")
 
 
 def mlx_error(folder: Path) -> NotACheckpointError:

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, LlamaTokenizer, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from hybridge.cache.errors import CheckpointError
-from hybridge.export.source.files import read_object
+from hybridge.export.source.files import first_line, read_object
 from hybridge.runtime.artifacts.tokenizer import SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG, special_tokens
 from hybridge.runtime.core.tokenizer import Tokenizer as CoreTokenizer
 from hybridge.runtime.core.tokenizer import UnreadableTokenizerError
@@ -307,7 +307,7 @@ def _converted(folder: Path, source: str) -> tuple[list[Converted], str]:
             loaded = load()
             made.append(Converted(tokenizer=loaded.backend_tokenizer, special=dict(loaded.special_tokens_map)))
         except Exception as error:  # whatever a damaged file or a missing library makes transformers run into
-            told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            told = first_line(error)
     return made, told
 
 

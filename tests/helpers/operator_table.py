@@ -16,7 +16,7 @@ import torch
 
 from hybridge.cache.imports import quiet
 from hybridge.export import operators
-from hybridge.export.pinned.executorch import extension, operator_names
+from hybridge.export.pinned.executorch import extension
 from hybridge.runtime.kernels import library
 from hybridge.runtime.pinned import OPERATOR_TABLE, STOCK_OPERATORS, operator_libraries
 
@@ -40,7 +40,7 @@ def table() -> str:
     import_module("hybridge.export.write.pte")  # and ExecuTorch's exporter some of the stock ones
     for path in operator_libraries(STOCK_OPERATORS):
         torch.ops.load_library(str(path))
-    lines = map(line, sorted({*operator_names(extension()), *OTHER_SCHEMAS}))
+    lines = map(line, sorted({*extension()._get_operator_names(), *OTHER_SCHEMAS}))
     return "".join(f"{each}\n" for each in lines if each)
 
 

@@ -214,6 +214,11 @@ def test_a_file_is_read_and_written_again(program: Path, tmp_path: Path) -> None
     assert run(copy, "up") == run(program, "up") == [1, 2, 3, 4, 5], "a file that is written again computes something else"
 
 
+def operator_names() -> frozenset[str]:
+    """Return all registered kernels as ``namespace::name.overload``."""
+    return frozenset(program_format.extension()._get_operator_names())
+
+
 def test_a_plan_names_its_state_and_operators(program: Path) -> None:
     data = program.read_bytes()
     header = program_format.read_header(data[: program_format.HEAD_BYTES])
@@ -223,21 +228,19 @@ def test_a_plan_names_its_state_and_operators(program: Path) -> None:
     state = [each.extra_tensor_info.fully_qualified_name for each in tensors if parts.is_state(each)]
     assert state == ["total"], f"state is told otherwise in a plan ({state}): see program_format.py and parts.is_state"
     names = {f"{each.name}.{each.overload}".removesuffix(".") for each in plan.operators}
-    assert names <= program_format.operator_names(program_format.extension()), (
-        "plans and the runtime spell operators differently"
-    )
+    assert names <= operator_names(), "plans and the runtime spell operators differently"
 
 
 @pytest.mark.parametrize("word", [*parts.ATTENTION, *parts.RECURRENT, *parts.SMALL, *parts.STATE])
 def test_a_word_of_the_profile_is_in_an_operators_name(word: str) -> None:
     import hybridge.export.kernel_sets.hybridge  # noqa: F401  registers ours
 
-    names = program_format.operator_names(program_format.extension()) | set(torch._C._dispatch_get_all_op_names())
+    names = operator_names() | set(torch._C._dispatch_get_all_op_names())
     assert [name for name in names if word in name], f"no operator is called {word!r}: its calls count as others in a profile"
 
 
 def test_bookkeeping_is_in_the_names_of_operators() -> None:
-    names = program_format.operator_names(program_format.extension())
+    names = operator_names()
     for word in (program_format.CONTROL_FLOW, program_format.NUMBER_OF_TENSOR):
         assert [name for name in names if word in name], f"no operator is called {word!r}: parts of a profile would lack sizes"
 
@@ -265,13 +268,6 @@ def test_methods_of_one_load_share_their_state(program: Path) -> None:
     total.fill_(7.0)
     up.call((torch.ones(ROWS),))
     assert total.tolist() == [8.0] * ROWS, "an attribute is a copy: Program.state must write back"
-
-
-def test_a_program_names_its_methods(program: Path) -> None:
-    loaded = load(program)
-    names = program_format.method_names(loaded)
-    assert names, "a program names its methods otherwise: see method_names() in runtime/pinned.py"
-    assert all(loaded.method_meta(name) is not None for name in names)
 
 
 def test_a_fresh_state_is_zeros(program: Path) -> None:
