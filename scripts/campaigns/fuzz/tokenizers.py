@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from campaigns.fuzz.driver import Input
+from campaigns.fuzz.files import changed_text
 from campaigns.fuzz.kernels import OPTIONS, SANITIZERS
-from campaigns.fuzz.mutations import changed_text
 from hybridge.runtime.core import library
 from hybridge.runtime.kernels import compiling
 
