@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from zoo import VARIANTS
 from zoo.untried import UNTRIED
@@ -82,3 +83,13 @@ def save_tokenizer(folder: Path) -> None:
 def loaded_model(folder: Path, model: PreTrainedModel) -> LoadedModel:
     """Return ``model`` as if it had been loaded from ``folder``."""
     return LoadedModel(source=CheckpointSource(path=folder, folder=folder, config=model.config), model=model)
+
+
+def traced(function: Callable[..., Any], *inputs: Tensor) -> Any:
+    """Export a function of tensors, with these as examples."""
+
+    class Calls(nn.Module):
+        def forward(self, *given: Tensor) -> Any:
+            return function(*given)
+
+    return torch.export.export(Calls(), inputs, strict=False)

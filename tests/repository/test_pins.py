@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import torch
 from executorch.exir import to_edge_transform_and_lower
+from tiny import traced
 from torch import Tensor, nn
 from torch._export import utils as export_utils
 from torch.fx import GraphModule
 from torch.fx.traceback import NodeSource
-from traced import traced
 
 from hybridge.export.lower.lower import quiet
 from hybridge.export.pinned import executorch as program_format

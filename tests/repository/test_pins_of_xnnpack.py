@@ -14,8 +14,8 @@ import torch
 from executorch.backends.xnnpack import _passes, xnnpack_preprocess
 from executorch.exir import to_edge, to_edge_transform_and_lower
 from executorch.exir.backend.canonical_partitioners.config_partitioner import format_target_name
+from tiny import traced
 from torch import Tensor, nn
-from traced import traced
 
 from hybridge.export.lower.lower import OnceStored, UntiedLinear, quiet
 from hybridge.export.pinned import executorch, xnnpack

@@ -257,18 +257,6 @@ def test_what_is_no_draft_is_refused(session: Session) -> None:
 
 
 @pytest.mark.slow
-def test_multi_token_prediction_of_the_demo() -> None:
-    """A trained drafter, whose methods take no noise."""
-    prompt, stats = [*b"class Point:\n    def __init__(self, x, y):\n"], GenerationStats()
-    session = Session.load(demo_folder() / "hybridge-demo")
-    plain = list(session.generate(prompt, max_new_tokens=120))
-    session.reset()
-    drafted = session.generate(prompt, max_new_tokens=120, drafter=BlockDrafter(session), block_length=4, stats=stats)
-    assert list(drafted) == plain
-    assert stats.accepted > stats.proposed / 3
-
-
-@pytest.mark.slow
 def test_an_artifact_without_a_drafter_has_none(kernels_artifact: Path) -> None:
     session, drafter = Session.load(kernels_artifact), BlockDrafter(Session.load(demo_folder() / "hybridge-demo"))
     session.prefill([1, 2, 3])

@@ -38,14 +38,20 @@ class Everything(nn.Module):
         return torch.where(visible, normed + self.state, -self.weight.exp()) * scratch + x.sum(-1, keepdim=True)
 
 
+def exported(module: nn.Module, *example: Tensor) -> torch.export.ExportedProgram:
+    with torch.no_grad():
+        return torch.export.export(module, example, strict=False)
+
+
+def calls(program: torch.export.ExportedProgram) -> list[str]:
+    names = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    return [name for name in names if "assert" not in name]
+
+
 @pytest.fixture
 def program() -> ExportedProgram:
     torch.manual_seed(0)
-    return torch.export.export(Everything(), (torch.randn(3, 5),), strict=False)
-
-
-def operators(program: ExportedProgram) -> list[str]:
-    return [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    return exported(Everything(), torch.randn(3, 5))
 
 
 @pytest.mark.slow
@@ -53,16 +59,16 @@ def operators(program: ExportedProgram) -> list[str]:
 def test_rewrites_change_nothing_but_the_graph(seed: int) -> None:
     torch.manual_seed(seed)
     module, x = Everything(), torch.randn(3, 5)
-    program = torch.export.export(module, (x,), strict=False)
+    program = exported(module, x)
     fold_constants(program)
     reductions_as_products(program)
     torch.testing.assert_close(program.module()(x), module(x))
 
 
 def test_what_depends_on_weights_alone_is_computed_once(program: ExportedProgram) -> None:
-    before = operators(program)
+    before = calls(program)
     fold_constants(program)
-    after = operators(program)
+    after = calls(program)
     assert any("exp" in name for name in before)
     assert not any("exp" in name or "arange" in name for name in after)
 
@@ -87,7 +93,7 @@ class Growing(nn.Module):
 
 def test_nothing_is_concatenated_with_tensors_that_hold_nothing() -> None:
     x = torch.randn(3, 5)
-    program = torch.export.export(Growing(), (x,), strict=False)
+    program = exported(Growing(), x)
     drop_empty_operands(program)
     joined = [node for node in program.graph.nodes if node.target == torch.ops.aten.cat.default]
     assert [len(node.args[0]) for node in joined] == [2]
@@ -96,19 +102,9 @@ def test_nothing_is_concatenated_with_tensors_that_hold_nothing() -> None:
 
 def test_reductions_over_the_last_dimension_become_products(program: ExportedProgram) -> None:
     reductions_as_products(program)
-    names = operators(program)
+    names = calls(program)
     assert not any("mean" in name or "sum.dim" in name for name in names)
     assert sum("linear" in name for name in names) == 2
-
-
-def exported(module: nn.Module, *example: Tensor) -> torch.export.ExportedProgram:
-    with torch.no_grad():
-        return torch.export.export(module, example, strict=False)
-
-
-def calls(program: torch.export.ExportedProgram) -> list[str]:
-    names = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
-    return [name for name in names if "assert" not in name]
 
 
 class Idle(nn.Module):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -154,14 +154,8 @@ def byte_level(pre: str, **switches: Any) -> dict[str, Any]:
 
 def by_score(**switches: Any) -> dict[str, Any]:
     """Return the metadata of a tokenizer of Llama's kind."""
-    import sentencepiece as library
-
-    written = io.BytesIO()
-    library.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXT), model_writer=written, vocab_size=380, model_type="bpe", byte_fallback=True,
-        normalization_rule_name="identity", remove_extra_whitespaces=False, minloglevel=2,
-    )  # fmt: skip
-    model = library.SentencePieceProcessor(model_proto=written.getvalue())
+    with TemporaryDirectory() as folder:
+        model = save_sentencepiece(Path(folder))
     pieces = range(model.get_piece_size())
     kinds = [2 if model.is_unknown(i) else 3 if model.is_control(i) else 6 if model.is_byte(i) else 1 for i in pieces]
     return {

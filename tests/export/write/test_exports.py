@@ -76,7 +76,7 @@ def test_a_real_program_of_each_family(family: str, tmp_path: Path) -> None:
 
 
 def test_sliding_windows_and_a_recurrence_by_the_runtimes_own_operators(tmp_path: Path) -> None:
-    """Their lowering takes three times as long; test_artifact.py has the delta rule's."""
+    """Their lowering takes three times as long; test_pte_session.py has the delta rule's."""
     assert_is_the_model(tmp_path, "recurrent_gemma", replace(SMALL, kernels="llm"))
 
 

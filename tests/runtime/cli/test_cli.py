@@ -155,12 +155,6 @@ def test_a_validation_that_fails_ends_with_1_and_names_the_first_divergence_and_
     assert "First divergence: program 0 of seed 7, at position" in done.out
     assert "Error: the artifact disagrees with the eager model" in done.err
     assert "Repeat with --seed 7" in done.err
-
-
-@pytest.mark.slow
-def test_a_validation_that_fails_is_reported_as_json_too(cli: Run, artifact: Path, checkpoint: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    save_checkpoint(other, AutoConfig.from_pretrained(checkpoint), seed=1)
     done = cli("validate", artifact, "--against", other, "--programs", 1, "--json")
     content = json.loads(done.raw)
     assert (done.code, content["passed"]) == (1, False)

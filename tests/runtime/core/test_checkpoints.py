@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from states import Arrays, around_a_restore, same, seen
 from store import exported as stored
-from table import VOCABULARY, Table, table_session
+from table import VOCABULARY, Table
 from tiny import lively, tiny_config, tiny_model
 
 from hybridge.cache.errors import CommitError, SnapshotError, UsageError
@@ -189,15 +189,6 @@ def test_a_block_goes_on_waiting_and_is_no_part_of_it(kernels_artifact: Path) ->
     assert session.resume(kept) == 3
     with pytest.raises(CommitError):
         session.commit(1)
-
-
-def test_a_checkpoint_of_another_model_is_refused() -> None:
-    one, other = table_session(), table_session()
-    one.prefill([1, 2])
-    other.prefill([3])
-    with pytest.raises(UsageError, match="another model"):
-        other.resume(one.checkpoint())
-    assert other.tokens == [3]
 
 
 def test_a_checkpoint_is_for_every_session_of_its_artifact_and_no_other(artifact: Path, kernels_artifact: Path) -> None:

@@ -1,4 +1,4 @@
-"""The same Session over onnxruntime, held against a model in PyTorch that has no cache."""
+"""Sessions over onnxruntime, compared with a model in PyTorch that has no cache."""
 
 from __future__ import annotations
 
