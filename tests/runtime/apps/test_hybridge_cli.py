@@ -75,16 +75,16 @@ def test_it_drafts_as_hybridge_run_does(cli: Run, drafter: str) -> None:
     assert mine["prompt_tokens"] == other["prompt_tokens"]
 
 
-def test_a_prompt_comes_from_a_file_or_stdin_without_its_last_line_break(own_artifact: Path, tmp_path: Path) -> None:
-    wanted = output("run", own_artifact, "--prompt", "a b", "--max-new-tokens", 9)
+def test_a_prompt_comes_from_a_file_or_stdin_without_its_last_line_break(kernels_artifact: Path, tmp_path: Path) -> None:
+    wanted = output("run", kernels_artifact, "--prompt", "a b", "--max-new-tokens", 9)
     (tmp_path / "prompt").write_bytes(b"a b\r\n")
-    words = ["run", own_artifact, "--max-new-tokens", 9]
+    words = ["run", kernels_artifact, "--max-new-tokens", 9]
     assert output(*words, "--prompt-file", tmp_path / "prompt") == wanted
     assert output(*words, "--prompt", "-", given=b"a b\n") == wanted
 
 
-def test_statistics_go_to_stderr(own_artifact: Path) -> None:
-    done = start("run", own_artifact, "--prompt", "a b", "--max-new-tokens", 9, "--stats")
+def test_statistics_go_to_stderr(kernels_artifact: Path) -> None:
+    done = start("run", kernels_artifact, "--prompt", "a b", "--max-new-tokens", 9, "--stats")
     assert re.search(rb"prompt +\d+ tokens in [\d.]+ s\nnew +\d+ tokens", done.stderr)
     assert b"tokens in" not in done.stdout
 
@@ -98,29 +98,29 @@ def test_its_options_are_those_of_hybridge(cli: Run, monkeypatch: pytest.MonkeyP
     assert all(f"\n  {command} " in output() for command in ("run", "inspect", "bench"))
 
 
-def test_inspect_shows_what_the_manifest_says(own_artifact: Path, cli: Run) -> None:
-    written = json.loads((own_artifact / "manifest.json").read_text(encoding="utf-8"))
-    assert json.loads(output("inspect", own_artifact, "--json")) == written
-    shown, wanted = output("inspect", own_artifact), cli("inspect", own_artifact).out
+def test_inspect_shows_what_the_manifest_says(kernels_artifact: Path, cli: Run) -> None:
+    written = json.loads((kernels_artifact / "manifest.json").read_text(encoding="utf-8"))
+    assert json.loads(output("inspect", kernels_artifact, "--json")) == written
+    shown, wanted = output("inspect", kernels_artifact), cli("inspect", kernels_artifact).out
     for name in ("model type", "max_seq_len", "verify_len", "kernels", "shorter_verify_lens", "bits a weight", "made with"):
         (value,) = re.findall(rf"^{name} +(.+)$", shown, re.MULTILINE)
         assert value in wanted, name
 
 
-def test_inspect_finds_an_altered_file(own_artifact: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(own_artifact, tmp_path / "artifact"))
+def test_inspect_finds_an_altered_file(kernels_artifact: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(kernels_artifact, tmp_path / "artifact"))
     content = bytearray((folder / "model.pte").read_bytes())
     content[len(content) // 2] ^= 1
     (folder / "model.pte").write_bytes(content)
     assert "model.pte was altered: its SHA-256 is not the manifest's" in error(1, "inspect", folder)
 
 
-def test_bench_measures_every_length_of_a_block(own_artifact: Path) -> None:
-    report = json.loads(output("bench", own_artifact, "--context", 8, "--threads", 1, "--json"))
+def test_bench_measures_every_length_of_a_block(kernels_artifact: Path) -> None:
+    report = json.loads(output("bench", kernels_artifact, "--context", 8, "--threads", 1, "--json"))
     assert report["threads"] == 1
     assert min(report[name] for name in ("decode_milliseconds", "verify_5_milliseconds", "commit_2_milliseconds")) > 0
     assert report["prefill_tokens_per_second"] > 0
-    assert "a context of 95 tokens leaves no room in 96" in error(2, "bench", own_artifact, "--context", 95)
+    assert "a context of 95 tokens leaves no room in 96" in error(2, "bench", kernels_artifact, "--context", 95)
 
 
 REFUSED: tuple[tuple[int, str, str], ...] = (
@@ -149,24 +149,24 @@ REFUSED: tuple[tuple[int, str, str], ...] = (
 
 
 @pytest.mark.parametrize(("code", "words", "message"), REFUSED, ids=[words for _, words, _ in REFUSED])
-def test_wrong_usage_is_refused_in_a_sentence(own_artifact: Path, code: int, words: str, message: str) -> None:
-    assert message in error(code, *(own_artifact if word == "OUT" else word for word in words.split()))
+def test_wrong_usage_is_refused_in_a_sentence(kernels_artifact: Path, code: int, words: str, message: str) -> None:
+    assert message in error(code, *(kernels_artifact if word == "OUT" else word for word in words.split()))
 
 
-def test_a_prompt_that_cannot_be_read_is_refused(own_artifact: Path) -> None:
-    assert "stdin is not UTF-8 text" in error(2, "run", own_artifact, "--prompt", "-", given=b"a\xff")
-    assert "the artifact holds 96" in error(1, "run", own_artifact, "--prompt", "a b " * 200)
+def test_a_prompt_that_cannot_be_read_is_refused(kernels_artifact: Path) -> None:
+    assert "stdin is not UTF-8 text" in error(2, "run", kernels_artifact, "--prompt", "-", given=b"a\xff")
+    assert "the artifact holds 96" in error(1, "run", kernels_artifact, "--prompt", "a b " * 200)
 
 
-def test_a_draft_model_of_another_vocabulary_is_refused(own_artifact: Path, tmp_path: Path) -> None:
+def test_a_draft_model_of_another_vocabulary_is_refused(kernels_artifact: Path, tmp_path: Path) -> None:
     """The other tokenizer is the same but for two tokens, which have each other's ids."""
-    draft = Path(shutil.copytree(own_artifact, tmp_path / "draft"))
+    draft = Path(shutil.copytree(kernels_artifact, tmp_path / "draft"))
     tokenizer = json.loads((draft / "tokenizer.json").read_text(encoding="utf-8"))
     vocab = tokenizer["model"]["vocab"]
     first, second = sorted(vocab, key=vocab.get)[10:12]
     vocab[first], vocab[second] = vocab[second], vocab[first]
     rewrite(draft, "tokenizer.json", json.dumps(tokenizer).encode())
-    message = error(1, "run", own_artifact, "--prompt", "x", "--draft", draft)
+    message = error(1, "run", kernels_artifact, "--prompt", "x", "--draft", draft)
     assert "the draft model's tokenizer is another one: token" in message
 
 
@@ -222,8 +222,8 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("spoil", HOSTILE.values(), ids=HOSTILE)
-def test_a_spoilt_folder_ends_in_a_sentence(own_artifact: Path, tmp_path: Path, spoil: Callable[[Path], object]) -> None:
-    folder = Path(shutil.copytree(own_artifact, tmp_path / "artifact"))
+def test_a_spoilt_folder_ends_in_a_sentence(kernels_artifact: Path, tmp_path: Path, spoil: Callable[[Path], object]) -> None:
+    folder = Path(shutil.copytree(kernels_artifact, tmp_path / "artifact"))
     spoil(folder)
     error(1, "run", folder, "--prompt", "x")
     done = start("inspect", folder)
@@ -232,8 +232,8 @@ def test_a_spoilt_folder_ends_in_a_sentence(own_artifact: Path, tmp_path: Path, 
     assert b"runtime error" not in done.stderr
 
 
-def test_a_manifest_with_any_value_of_another_type_ends_nothing_else(own_artifact: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(own_artifact, tmp_path / "artifact"))
+def test_a_manifest_with_any_value_of_another_type_ends_nothing_else(kernels_artifact: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(kernels_artifact, tmp_path / "artifact"))
     wanted = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     chosen = random.Random(5)
     for _ in range(25):
@@ -326,11 +326,11 @@ def test_a_compiler_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.thorough
-def test_the_script_builds_one_file_that_runs_an_artifact(own_artifact: Path, tmp_path: Path) -> None:
+def test_the_script_builds_one_file_that_runs_an_artifact(kernels_artifact: Path, tmp_path: Path) -> None:
     script = Path(cross_cli.__file__).with_name("cross-cli")
     done = subprocess.run([script, "-o", tmp_path], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     made = tmp_path / "hybridge-cli"
     assert made.stat().st_size <= 25e6
-    words = ("run", own_artifact, "--prompt", "a b", "--max-new-tokens", 20)
+    words = ("run", kernels_artifact, "--prompt", "a b", "--max-new-tokens", 20)
     assert start(*words, program=made).stdout == start(*words).stdout
