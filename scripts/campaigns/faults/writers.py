@@ -14,7 +14,6 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
 
 from campaigns import ROOT
 from hybridge.cache.errors import HybridgeError
@@ -24,6 +23,7 @@ from hybridge.runtime.artifacts.artifact import open_artifact
 from hybridge.runtime.artifacts.manifest import MANIFEST, PROGRAM
 from hybridge.runtime.artifacts.options import ExportOptions
 from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.kernels import compiling
 from hybridge.runtime.text.conversation import Conversation
 from hybridge.runtime.text.generate import GenerationSettings
@@ -130,7 +130,7 @@ class SaveChat(SaveOver):
 
     def __init__(self, artifact: Path) -> None:
         super().__init__(artifact)
-        tokenizer = Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))
+        tokenizer = Tokenizer.from_file(CHECKPOINT / "tokenizer.json")
         self.talks = {
             name: Conversation(session, tokenizer, "\n".join, GenerationSettings(), [{"role": "system", "content": name}])  # type: ignore[arg-type]
             for name, session in (("old", self.old), ("new", self.new), ("reader", self.reader))
