@@ -414,8 +414,7 @@ std::vector<TextToken> Tokenizer::encode(std::string_view given, bool special, s
 std::string Tokenizer::decode(std::span<const uint32_t> ids, bool skip_special) const {
   std::vector<std::string> tokens;
   for (const uint32_t id : ids) {
-    const auto text = parts_->text(id);
-    if (text && !(skip_special && parts_->special.contains(std::string(*text)))) tokens.emplace_back(*text);
+    if (!leaves_out(id, skip_special)) tokens.emplace_back(*parts_->text(id));
   }
   if (parts_->decoder != nullptr) parts_->decoder->apply(tokens);
   std::string whole;
@@ -424,6 +423,11 @@ std::string Tokenizer::decode(std::span<const uint32_t> ids, bool skip_special) 
     whole += tokens[i];
   }
   return whole;
+}
+
+bool Tokenizer::leaves_out(uint32_t id, bool skip_special) const {
+  const auto text = parts_->text(id);
+  return !text || (skip_special && parts_->special.contains(std::string(*text)));
 }
 
 int64_t Tokenizer::id(std::string_view token) const {
@@ -455,6 +459,7 @@ size_t Tokenizer::vocab_size() const {
 }
 
 std::string TextStream::push(uint32_t id) {
+  if (tokenizer_.leaves_out(id, skip_special_)) return "";  // it would count as a byte of a character
   ids_.push_back(id);
   auto [text, given] = window();
   if (text.size() <= given) return "";

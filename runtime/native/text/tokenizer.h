@@ -45,6 +45,9 @@ class Tokenizer {
   // The text of tokens; ids that nothing has are left out.
   std::string decode(std::span<const uint32_t> ids, bool skip_special = true) const;
 
+  // Whether decode leaves out a token.
+  bool leaves_out(uint32_t id, bool skip_special = true) const;
+
   // The id of a token by its text, or -1.
   int64_t id(std::string_view token) const;
 
