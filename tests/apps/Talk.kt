@@ -1,11 +1,16 @@
-// examples/android as an app calls it, on a computer.   Talk MODEL.pte FOLDER TOKEN ...
+// examples/android as an app calls it, on a computer.   Talk MODEL.pte FOLDER ARTIFACT TOKEN ...
 
 package talk
 
+import dev.hybridge.Artifact
 import dev.hybridge.Drafter
+import dev.hybridge.Ending
 import dev.hybridge.HybridgeException
 import dev.hybridge.HybridgeModel
 import dev.hybridge.HybridgeSession
+import dev.hybridge.Message
+import dev.hybridge.Piece
+import dev.hybridge.PrefixCache
 import dev.hybridge.Sampling
 import dev.hybridge.Status
 import dev.hybridge.flow
@@ -164,9 +169,48 @@ fun refusals(model: HybridgeModel, session: HybridgeSession, folder: File) {
     refused(Status.FILE_ACCESS) { session.load(File(folder, "none")) }
 }
 
+/** A conversation over an artifact's folder, and what an app does with it; the first answer. */
+fun chats(artifact: File, folder: File): String {
+    val opened = Artifact(artifact)
+    val chat = opened.chat()
+    opened.close()
+    refused(Status.INVALID_STATE) { chat.undo() }
+    val pieces = mutableListOf<Piece>()
+    val answer = chat.send("how to read a file", maxNewTokens = 40) { pieces.add(it) }
+    val said = pieces.joinToString("") { it.content }
+    expect(answer.ending == Ending.BY_LENGTH && answer.generated.tokens == 40 && answer.cachedTokens == 0) { "$answer" }
+    expect(chat.messages == listOf(Message("user", "how to read a file"), Message("assistant", said))) { "${chat.messages}" }
+    val file = File(folder, "chat.state")
+    chat.save(file)
+    chat.undo()
+    expect(chat.messages.isEmpty()) { "${chat.messages}" }
+    chat.load(file)
+    val again = StringBuilder()
+    expect(chat.retry(maxNewTokens = 40) { again.append(it.content); true }.cachedTokens > 0) { "read again" }
+    expect(again.toString() == said) { "$again, and not $said" }
+    runBlocking {
+        val first = chat.flow("漢字 <|endoftext|> 👩", maxNewTokens = 30).take(2).toList()
+        expect(first.size == 2) { "$first" }
+        chat.reset()
+        expect(chat.flow("how to read a file", maxNewTokens = 40).toList().joinToString("") { it.content } == said) { "a flow" }
+    }
+    val seen = runCatching { chat.send("x") { throw Gone() } }.exceptionOrNull()
+    expect(seen is Gone) { "$seen" }
+    expect(chat.send("x", stops = listOf("e")) { true }.ending == Ending.BY_STOP) { "no stop" }
+    expect(chat.room > 0) { "no room" }
+    refused(Status.NO_ROOM) { chat.send("word ".repeat(4000)) { true } }
+    refused(Status.FILE_ACCESS) { chat.load(File(folder, "none")) }
+    val without = runCatching { Artifact(folder) }.exceptionOrNull()
+    expect("manifest.json" in without?.message.orEmpty()) { "$without" }
+    chat.close()
+    chat.close()
+    refused(Status.INVALID_HANDLE) { chat.reset() }
+    return said
+}
+
 fun main(arguments: Array<String>) {
     val folder = File(arguments[1])
-    val prompt = arguments.drop(2).map { it.toLong() }.toLongArray()
+    val prompt = arguments.drop(3).map { it.toLong() }.toLongArray()
     val model = HybridgeModel(File(arguments[0]))
     val session = model.openSession()
     refusals(model, session, folder)
@@ -196,6 +240,8 @@ fun main(arguments: Array<String>) {
     model.close()
     refused(Status.INVALID_HANDLE) { model.openSession() }
 
+    val said = chats(File(arguments[2]), folder)
+    println("chat ${said.encodeToByteArray().joinToString(" ")}")
     println("version ${HybridgeModel.version}")
     println(plain.joinToString(" "))
     println(drawn.joinToString(" "))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 FOR_PYTHON = {
-    "hybridge_failure",
     "hybridge_model_verify_lens",
     "hybridge_model_ask",
     "hybridge_slot_tokens",
@@ -16,11 +15,7 @@ FOR_PYTHON = {
     *("hybridge_checkpoint_parts", "hybridge_checkpoint_part", "hybridge_checkpoint_read"),
     *(f"hybridge_tokenizer_{name}" for name in ("read", "id", "token", "added", "info")),
     *("hybridge_chat_over", "hybridge_chat_render"),
-    *(f"hybridge_artifact_{name}" for name in ("open", "close", "model", "tokenizer")),
-    *(
-        f"hybridge_chat_{name}"
-        for name in ("open", "close", "send", "retry", "undo", "reset", "cancel", "save", "load", "messages")
-    ),
+    *(f"hybridge_artifact_{name}" for name in ("model", "tokenizer")),
     *(f"hybridge_cache_{name}" for name in ("add", "find", "clear", "info")),
 }
 """What apps do without: a generator's rounds, programs and drafters in another language, states and checkpoints in parts."""

@@ -16,10 +16,13 @@ import pytest
 from c_functions import functions_for_apps
 from checkout import CHECKOUT
 from cross_compiled import has_zig, zig
+from store import demo_folder
 
 import hybridge
 from hybridge.runtime import Sampling, Session
 from hybridge.runtime.core import library
+from hybridge.runtime.core.chat import Chat
+from hybridge.runtime.core.interface import GenerationStruct
 from hybridge.runtime.kernels import compiling
 
 MODULE = CHECKOUT / "examples/android/hybridge"
@@ -33,7 +36,9 @@ TYPES = {
     "String": "jstring",
     "OnToken?": "jobject",
     "Mask?": "jobject",
+    "OnPiece?": "jobject",
     "ByteArray": "jbyteArray",
+    "ByteArray?": "jbyteArray",
     "DoubleArray": "jdoubleArray",
     "LongArray": "jlongArray",
     "LongArray?": "jlongArray",
@@ -95,13 +100,13 @@ def test_kotlin_declares_the_jni_functions() -> None:
         for result, name, arguments in re.findall(r"\nNATIVE\((\w+), (\w+)\)\s*\(([^)]*)\)", text(JNI))
     }
     assert declared == defined
-    assert len(declared) == 36
+    assert len(declared) == 49
 
 
 def test_each_c_function_has_its_jni_function() -> None:
     functions = functions_for_apps(text(HEADER))
     assert [name for name in functions if f"{name}(" not in text(JNI)] == []
-    assert len(functions) == 36
+    assert len(functions) == 49
 
 
 def test_the_statuses_are_the_headers() -> None:
@@ -118,6 +123,9 @@ def test_what_the_library_finds_by_name_is_kept() -> None:
     assert "dev.hybridge.Native { native <methods>; }" in rules
     assert "dev.hybridge.OnToken { boolean take(long); }" in rules
     assert "dev.hybridge.Mask { void apply(long[], float[]); }" in rules
+    assert "dev.hybridge.OnPiece { boolean take(byte[], byte[]); }" in rules
+    assert "fun interface OnPiece" in text(KOTLIN / "Chat.kt")
+    assert '"take", "([B[B)Z"' in text(JNI)
     assert "fun interface OnToken" in text(KOTLIN / "Generation.kt")
     assert "fun interface Mask" in text(KOTLIN / "Generation.kt")
     assert '"take", "(J)Z"' in text(JNI)
@@ -141,17 +149,22 @@ def test_the_jni_functions_compile(name: str, tmp_path: Path) -> None:
 @needs_jni
 @needs_kotlin
 @pytest.mark.slow
-def test_kotlin_does_all_that_a_session_can(kernels_artifact: Path, tmp_path: Path) -> None:
+def test_kotlin_does_all_that_a_session_and_a_chat_can(kernels_artifact: Path, tmp_path: Path) -> None:
     """The module's own CMakeLists.txt over the installed packages, and its Kotlin, checked by the virtual machine."""
     home = java_home()
     assert home
     cmake, build = Path(sys.executable).with_name("cmake"), tmp_path / "build"
     run(cmake, "-S", MAIN / "cpp", "-B", build, f"-DCMAKE_PREFIX_PATH={library.cmake_prefix()}", JAVA_HOME=str(home))
     run(cmake, "--build", build, "--parallel", 2)
-    classes = compile_kotlin(tmp_path, home)
+    classes, demo = compile_kotlin(tmp_path, home), demo_folder() / "hybridge-demo"
     java = [home / "bin/java", "-Xcheck:jni", "--enable-native-access=ALL-UNNAMED", f"-Djava.library.path={build}"]
-    said = run(*java, "-cp", ":".join(map(str, classes)), "talk.TalkKt", kernels_artifact / "model.pte", tmp_path, *PROMPT)
-    version, *texts = said.splitlines()[-3:]
+    said = run(
+        *java, "-cp", ":".join(map(str, classes)), "talk.TalkKt", kernels_artifact / "model.pte", tmp_path, demo, *PROMPT
+    )
+    chat, version, *texts = said.splitlines()[-4:]
+    pieces: list[str] = []
+    Chat.open(demo).send("how to read a file", lambda content, _: pieces.append(content), GenerationStruct(max_new_tokens=40))
+    assert bytes(int(byte) for byte in chat.split()[1:]).decode() == "".join(pieces)
     assert version == f"version {hybridge.__version__}"
     session, prompt = Session.load(kernels_artifact), [int(token) for token in PROMPT]
     for sampling, text in zip((Sampling(), HEAT), texts, strict=True):

@@ -3,6 +3,11 @@ import CHybridge
 /// Counts of one generation: its tokens, draft tokens proposed and accepted, and blocks verified and not accepted whole.
 public struct Generated: Equatable, Sendable {
   public let tokens, proposed, accepted, verifies, rollbacks: Int
+
+  init(_ counts: hybridge_generated) {
+    (tokens, proposed, accepted) = (counts.tokens, counts.proposed, counts.accepted)
+    (verifies, rollbacks) = (counts.verifies, counts.rollbacks)
+  }
 }
 
 /// How tokens are drawn: a temperature of 0 is greedy, a `topK` of 0 and the other defaults leave the distribution as it is. Of
@@ -18,6 +23,12 @@ public struct Sampling: Equatable, Sendable {
   ) {
     (self.temperature, self.topK, self.topP, self.minP) = (temperature, topK, topP, minP)
     (self.repetitionPenalty, self.seed) = (repetitionPenalty, seed)
+  }
+
+  var code: hybridge_sampling {
+    hybridge_sampling(
+      temperature: temperature, top_p: topP, min_p: minP, repetition_penalty: repetitionPenalty, top_k: topK, seed: seed ?? 0,
+      has_seed: seed == nil ? 0 : 1)
   }
 }
 

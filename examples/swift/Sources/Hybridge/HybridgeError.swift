@@ -6,19 +6,26 @@ public enum Status: UInt32, Sendable {
   case `internal`, cancelled, notFinite
 }
 
-/// A refused call. The session's state is as it was before it; a generation keeps the tokens that it had given.
+/// A refused call. The session's state is as it was before it; a generation keeps the tokens that it had given. reason: more about
+/// it, for people, or empty. Errors of one status are equal.
 public struct HybridgeError: Error, Equatable, CustomStringConvertible {
   public let status: Status
+  public let reason: String
+
+  public init(status: Status, reason: String = "") { (self.status, self.reason) = (status, reason) }
+
+  public static func == (one: HybridgeError, other: HybridgeError) -> Bool { one.status == other.status }
 
   public var description: String {
-    "\(String(cString: hybridge_status_text(hybridge_status(rawValue: .init(status.rawValue))))) (\(status))"
+    let text = String(cString: hybridge_status_text(hybridge_status(rawValue: .init(status.rawValue))))
+    return "\(reason.isEmpty ? text : "\(text); \(reason)") (\(status))"
   }
 }
 
 /// Throws where `status` is an error.
 func expectOK(_ status: hybridge_status) throws {
   if status == HYBRIDGE_OK { return }
-  throw HybridgeError(status: Status(rawValue: UInt32(status.rawValue)) ?? .internal)
+  throw HybridgeError(status: Status(rawValue: UInt32(status.rawValue)) ?? .internal, reason: String(cString: hybridge_failure()))
 }
 
 /// An array that `body` fills, which tells its length where it is given none.

@@ -103,10 +103,7 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
     sampling: Sampling = Sampling(), mask: Mask? = nil, onToken: (Int64) throws -> Bool
   ) throws -> Generated {
     guard maxNewTokens > 0, blockLength >= 0, sampling.topK >= 0 else { throw HybridgeError(status: .invalidArgument) }
-    var draws = hybridge_sampling(
-      temperature: sampling.temperature, top_p: sampling.topP, min_p: sampling.minP,
-      repetition_penalty: sampling.repetitionPenalty, top_k: sampling.topK, seed: sampling.seed ?? 0,
-      has_seed: sampling.seed == nil ? 0 : 1)
+    var draws = sampling.code
     var done = hybridge_generated()
     try withoutActuallyEscaping(onToken) { onToken in
       let callbacks = Callbacks(onToken, mask)
@@ -126,9 +123,7 @@ public final class Session: @unchecked Sendable {  // the C functions may be cal
       }
       if let thrown = callbacks.thrown { throw thrown }
     }
-    return Generated(
-      tokens: done.tokens, proposed: done.proposed, accepted: done.accepted, verifies: done.verifies,
-      rollbacks: done.rollbacks)
+    return Generated(done)
   }
 
   private func call(_ body: () -> hybridge_status) throws {

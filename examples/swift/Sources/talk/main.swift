@@ -1,35 +1,34 @@
-// Two chat turns with the demo's model: the second goes back to before the first.   talk MODEL.pte QUESTION [STATE]
+// A chat at a terminal over an artifact's folder: words in, words out.   talk FOLDER
+// /undo takes the last message back, /retry answers it again, /save FILE and /load FILE keep the conversation.
 import Foundation
 import Hybridge
 
-// The demo's model reads bytes: a token for each. An app has its tokenizer here.
-func encode(_ text: String) -> [Int64] { text.utf8.map(Int64.init) }
-
-func show(_ token: Int64) -> Bool {
-  guard let byte = UInt8(exactly: token) else { return false }
-  FileHandle.standardOutput.write(Data([byte]))
+func show(_ piece: Piece) -> Bool {
+  FileHandle.standardOutput.write(Data(piece.content.utf8))
   return true
 }
 
-func show(_ text: String) { FileHandle.standardOutput.write(Data(text.utf8)) }
+func complain(_ error: Error) { FileHandle.standardError.write(Data("talk: \(error)\n".utf8)) }
 
-let arguments = CommandLine.arguments
-guard arguments.count > 2 else {
-  FileHandle.standardError.write(Data("usage: talk MODEL.pte QUESTION [STATE]\n".utf8))
+func answer(_ chat: Chat, _ line: String) throws {
+  if line == "/undo" { return try chat.undo() }
+  if line == "/retry" { try chat.retry(onPiece: show); return }
+  if line.hasPrefix("/save ") { return try chat.save(String(line.dropFirst(6))) }
+  if line.hasPrefix("/load ") { return try chat.load(String(line.dropFirst(6))) }
+  try chat.send(line, onPiece: show)
+}
+
+guard CommandLine.arguments.count == 2 else {
+  FileHandle.standardError.write(Data("usage: talk FOLDER, which 'hybridge export' wrote\n".utf8))
   exit(2)
 }
 do {
-  let session = try Session(Model(path: arguments[1]))
-  try session.prefill(encode("\n\n# \(arguments[2])\n"))  // the demo's chat template
-  try session.snapshot(0)
-  for start in ["def ", "import "] {
-    try session.restore(0)
-    show(start)
-    let done = try session.generate(encode(start), maxNewTokens: 48, onToken: show)
-    show("\n[\(done.tokens) tokens, \(done.accepted) of \(done.proposed) draft tokens accepted]\n")
+  let chat = try Artifact(folder: CommandLine.arguments[1]).chat()
+  while let line = readLine() {
+    do { try answer(chat, line) } catch { complain(error) }
+    print()
   }
-  if arguments.count > 3 { try session.save(arguments[3]) }
 } catch {
-  FileHandle.standardError.write(Data("talk: \(error)\n".utf8))
+  complain(error)
   exit(1)
 }

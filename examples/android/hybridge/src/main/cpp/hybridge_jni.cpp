@@ -54,13 +54,20 @@ void put(JNIEnv* env, jlongArray array, const std::vector<int64_t>& values) {
   env->SetLongArrayRegion(array, 0, static_cast<jsize>(values.size()), reinterpret_cast<const jlong*>(values.data()));
 }
 
-// Puts bytes into an array of one.
-void put(JNIEnv* env, jobjectArray array, const char* bytes, size_t size) {
+// Java's bytes; null where an exception is pending.
+jbyteArray bytes(JNIEnv* env, const char* from, size_t size) {
   const auto count = static_cast<jsize>(size);
   const jbyteArray made = env->NewByteArray(count);
-  if (made == nullptr) return;  // an exception is pending
-  env->SetByteArrayRegion(made, 0, count, reinterpret_cast<const jbyte*>(bytes));
-  env->SetObjectArrayElement(array, 0, made);
+  if (made != nullptr) env->SetByteArrayRegion(made, 0, count, reinterpret_cast<const jbyte*>(from));
+  return made;
+}
+
+// Puts bytes into a place of an array.
+void put(JNIEnv* env, jobjectArray array, const char* from, size_t size, jsize place = 0) {
+  const jbyteArray made = bytes(env, from, size);
+  if (made == nullptr) return;
+  env->SetObjectArrayElement(array, place, made);
+  env->DeleteLocalRef(made);
 }
 
 void put(JNIEnv* env, jfloatArray array, const std::vector<float>& values) {
@@ -139,6 +146,11 @@ NATIVE(jstring, version)(JNIEnv* env, jclass) { return env->NewStringUTF(hybridg
 
 NATIVE(jstring, statusText)(JNIEnv* env, jclass, jint status) {
   return env->NewStringUTF(hybridge_status_text(static_cast<hybridge_status>(status)));
+}
+
+NATIVE(jbyteArray, failure)(JNIEnv* env, jclass) {
+  const std::string words = hybridge_failure();
+  return bytes(env, words.data(), words.size());
 }
 
 NATIVE(jint, setThreads)(JNIEnv*, jclass, jint count) {
@@ -282,37 +294,53 @@ NATIVE(jint, bringTo)(JNIEnv* env, jclass, jlong session, jlong cache, jlongArra
   });
 }
 
-// options: max_new_tokens, block_length, drafter, draft, and of the sampling top_k, seed, has_seed; sampling: the rest of it.
-// generated: tokens, proposed, accepted, verifies, rollbacks.
+namespace {
+
+// The wishes of a generation that Kotlin puts into arrays. options: max_new_tokens, block_length, drafter, draft, and of the
+// sampling top_k, seed, has_seed; sampling: the rest of it.
+struct Wishes {
+  Wishes(JNIEnv* env, jlongArray options, jdoubleArray sampling) {
+    const std::vector<int64_t> chosen = tokens(env, options);
+    double heat[4] = {};
+    env->GetDoubleArrayRegion(sampling, 0, 4, heat);
+    fit = !env->ExceptionCheck() && chosen.size() == 7 && chosen[0] >= 0 && chosen[1] >= 0 && chosen[4] >= 0;
+    if (!fit) return;
+    draws = {heat[0], heat[1], heat[2], heat[3], static_cast<size_t>(chosen[4]), static_cast<uint64_t>(chosen[5]), chosen[6] != 0};
+    generation.max_new_tokens = static_cast<size_t>(chosen[0]);
+    generation.block_length = static_cast<size_t>(chosen[1]);
+    generation.drafter = static_cast<hybridge_drafter>(chosen[2]);
+    generation.sampling = &draws;
+    generation.draft = handle(chosen[3]);
+  }
+  Wishes(const Wishes&) = delete;
+
+  bool fit = false;
+  hybridge_sampling draws{};
+  hybridge_generation generation{};
+};
+
+// tokens, proposed, accepted, verifies, rollbacks.
+std::vector<int64_t> counts(const hybridge_generated& done) {
+  std::vector<int64_t> all;
+  for (size_t count : {done.tokens, done.proposed, done.accepted, done.verifies, done.rollbacks}) all.push_back(static_cast<int64_t>(count));
+  return all;
+}
+
+}  // namespace
+
 NATIVE(jint, generate)
 (JNIEnv* env, jclass, jlong session, jlongArray prompt, jlongArray options, jdoubleArray sampling, jobject masking,
     jobject taker, jlongArray generated) {
   return guarded([&] {
     Callbacks callbacks = {env, Method(env, taker, "take", "(J)Z"), Method(env, masking, "apply", "([J[F)V")};
-    const std::vector<int64_t> ids = tokens(env, prompt), chosen = tokens(env, options);
-    double heat[4] = {};
-    env->GetDoubleArrayRegion(sampling, 0, 4, heat);
-    const bool fits = !env->ExceptionCheck() && chosen.size() == 7 && chosen[0] >= 0 && chosen[1] >= 0 && chosen[4] >= 0;
-    if (!fits) return HYBRIDGE_INVALID_ARGUMENT;
-    const hybridge_sampling draws = {heat[0], heat[1], heat[2], heat[3], static_cast<size_t>(chosen[4]),
-        static_cast<uint64_t>(chosen[5]), chosen[6] != 0};
-    hybridge_generation wishes{};
-    wishes.max_new_tokens = static_cast<size_t>(chosen[0]);
-    wishes.block_length = static_cast<size_t>(chosen[1]);
-    wishes.drafter = static_cast<hybridge_drafter>(chosen[2]);
-    wishes.sampling = &draws;
-    wishes.draft = handle(chosen[3]);
-    if (masking != nullptr) wishes.mask = mask;
+    const std::vector<int64_t> ids = tokens(env, prompt);
+    Wishes wishes(env, options, sampling);
+    if (!wishes.fit) return HYBRIDGE_INVALID_ARGUMENT;
+    if (masking != nullptr) wishes.generation.mask = mask;
     hybridge_generated done{};
     const hybridge_status status =
-        hybridge_generate(handle(session), ids.data(), ids.size(), &wishes, on_token, &callbacks, &done);
-    if (status == HYBRIDGE_OK && !env->ExceptionCheck()) {
-      std::vector<int64_t> counts;
-      for (size_t count : {done.tokens, done.proposed, done.accepted, done.verifies, done.rollbacks}) {
-        counts.push_back(static_cast<int64_t>(count));
-      }
-      put(env, generated, counts);
-    }
+        hybridge_generate(handle(session), ids.data(), ids.size(), &wishes.generation, on_token, &callbacks, &done);
+    if (status == HYBRIDGE_OK && !env->ExceptionCheck()) put(env, generated, counts(done));
     return status;
   });
 }
@@ -388,3 +416,127 @@ NATIVE(jint, textFinish)(JNIEnv* env, jclass, jlong text, jobjectArray piece) {
 }
 
 NATIVE(jint, textClose)(JNIEnv*, jclass, jlong text) { return hybridge_text_close(handle(text)); }
+
+// Chats
+
+namespace {
+
+// Gives dev.hybridge.OnPiece what a token adds; where it throws, no more Java is called.
+int on_piece(const hybridge_piece* piece, void* user) {
+  const auto* callbacks = static_cast<const Callbacks*>(user);
+  JNIEnv* env = callbacks->env;
+  if (env->ExceptionCheck()) return 0;
+  if (callbacks->take.of == nullptr) return 1;
+  const jbyteArray content = bytes(env, piece->content, piece->content_size);
+  const jbyteArray reasoning = content == nullptr ? nullptr : bytes(env, piece->reasoning, piece->reasoning_size);
+  if (reasoning == nullptr) return 0;
+  const jboolean more = env->CallBooleanMethod(callbacks->take.of, callbacks->take.id, content, reasoning);
+  env->DeleteLocalRef(reasoning);
+  env->DeleteLocalRef(content);
+  return more != JNI_FALSE && !env->ExceptionCheck();
+}
+
+// answered: what ended the answer, prompt and cached tokens, and the counts of its generation.
+template <typename Ask>
+jint answer(
+    JNIEnv* env, jlongArray options, jdoubleArray sampling, jobjectArray stops, jobject taker, jlongArray answered, Ask&& ask) {
+  return guarded([&] {
+    Callbacks callbacks = {env, Method(env, taker, "take", "([B[B)Z"), Method(env, nullptr, "", "")};
+    const Wishes wishes(env, options, sampling);
+    if (!wishes.fit) return HYBRIDGE_INVALID_ARGUMENT;
+    std::vector<std::string> texts;
+    std::vector<const char*> each;
+    for (jsize i = 0; i < env->GetArrayLength(stops); ++i) {
+      const auto stop = static_cast<jbyteArray>(env->GetObjectArrayElement(stops, i));
+      texts.push_back(text(env, stop));
+      env->DeleteLocalRef(stop);
+    }
+    for (const std::string& stop : texts) each.push_back(stop.c_str());
+    hybridge_answer done{};
+    const hybridge_status status = ask(&wishes.generation, each.data(), each.size(), on_piece, &callbacks, &done);
+    if (status == HYBRIDGE_OK && !env->ExceptionCheck()) {
+      std::vector<int64_t> all = {done.ending, static_cast<int64_t>(done.prompt_tokens), static_cast<int64_t>(done.cached_tokens)};
+      for (const int64_t count : counts(done.generated)) all.push_back(count);
+      put(env, answered, all);
+    }
+    return status;
+  });
+}
+
+}  // namespace
+
+NATIVE(jint, artifactOpen)(JNIEnv* env, jclass, jbyteArray folder, jlongArray artifact) {
+  return guarded([&] {
+    hybridge_artifact opened = 0;
+    const hybridge_status status = hybridge_artifact_open(text(env, folder).c_str(), &opened);
+    if (status == HYBRIDGE_OK) put(env, artifact, {static_cast<int64_t>(opened)});
+    return status;
+  });
+}
+
+NATIVE(jint, artifactClose)(JNIEnv*, jclass, jlong artifact) { return hybridge_artifact_close(handle(artifact)); }
+
+NATIVE(jint, chatOpen)
+(JNIEnv* env, jclass, jlong artifact, jbyteArray system, jint thinking, jlong checkpointBytes, jlongArray chat) {
+  return guarded([&] {
+    if (checkpointBytes < 0) return HYBRIDGE_INVALID_ARGUMENT;
+    const std::string told = system == nullptr ? std::string() : text(env, system);
+    const hybridge_chat_options options = {
+        told.c_str(), static_cast<hybridge_thinking>(thinking), static_cast<size_t>(checkpointBytes)};
+    hybridge_chat opened = 0;
+    const hybridge_status status = hybridge_chat_open(handle(artifact), &options, &opened);
+    if (status == HYBRIDGE_OK) put(env, chat, {static_cast<int64_t>(opened)});
+    return status;
+  });
+}
+
+NATIVE(jint, chatClose)(JNIEnv*, jclass, jlong chat) { return hybridge_chat_close(handle(chat)); }
+
+NATIVE(jint, chatSend)
+(JNIEnv* env, jclass, jlong chat, jbyteArray message, jlongArray options, jdoubleArray sampling, jobjectArray stops, jobject taker,
+    jlongArray answered) {
+  return answer(env, options, sampling, stops, taker, answered, [&](auto... how) {
+    const std::string words = text(env, message);
+    return hybridge_chat_send(handle(chat), words.data(), words.size(), how...);
+  });
+}
+
+NATIVE(jint, chatRetry)
+(JNIEnv* env, jclass, jlong chat, jlongArray options, jdoubleArray sampling, jobjectArray stops, jobject taker, jlongArray answered) {
+  return answer(
+      env, options, sampling, stops, taker, answered, [&](auto... how) { return hybridge_chat_retry(handle(chat), how...); });
+}
+
+NATIVE(jint, chatUndo)(JNIEnv*, jclass, jlong chat) { return hybridge_chat_undo(handle(chat)); }
+
+NATIVE(jint, chatReset)(JNIEnv*, jclass, jlong chat) { return hybridge_chat_reset(handle(chat)); }
+
+NATIVE(jint, chatCancel)(JNIEnv*, jclass, jlong chat) { return hybridge_chat_cancel(handle(chat)); }
+
+NATIVE(jint, chatSave)(JNIEnv* env, jclass, jlong chat, jbyteArray path) {
+  return guarded([&] { return hybridge_chat_save(handle(chat), text(env, path).c_str()); });
+}
+
+NATIVE(jint, chatLoad)(JNIEnv* env, jclass, jlong chat, jbyteArray path) {
+  return guarded([&] { return hybridge_chat_load(handle(chat), text(env, path).c_str()); });
+}
+
+// words: role, content and reasoning of each message, one after the other, as many as there is room for; or null. counts: of the
+// messages, and of the tokens that still fit.
+NATIVE(jint, chatMessages)(JNIEnv* env, jclass, jlong chat, jobjectArray words, jlongArray counts) {
+  return guarded([&] {
+    std::vector<hybridge_message> found(words == nullptr ? 0 : static_cast<size_t>(env->GetArrayLength(words)) / 3);
+    size_t count = 0;
+    int64_t room = 0;
+    const hybridge_status status = hybridge_chat_messages(handle(chat), found.data(), found.size(), &count, &room);
+    if (status != HYBRIDGE_OK) return status;
+    for (size_t i = 0; i < std::min(count, found.size()); ++i) {
+      const auto place = static_cast<jsize>(3 * i);
+      put(env, words, found[i].role, std::char_traits<char>::length(found[i].role), place);
+      put(env, words, found[i].content, found[i].content_size, place + 1);
+      put(env, words, found[i].reasoning, found[i].reasoning_size, place + 2);
+    }
+    put(env, counts, {static_cast<int64_t>(count), room});
+    return status;
+  });
+}

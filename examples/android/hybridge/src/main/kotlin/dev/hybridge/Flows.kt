@@ -29,3 +29,22 @@ public fun HybridgeSession.flow(
     }
     awaitClose { this@flow.cancel() }
 }
+
+/** The pieces of [Chat.send]. Where the collector is cancelled, so is the answer; what was said by then stays. */
+public fun Chat.flow(
+    message: String,
+    maxNewTokens: Int = 512,
+    drafter: Drafter = Drafter.PromptLookup,
+    sampling: Sampling = Sampling(),
+    stops: List<String> = emptyList(),
+): Flow<Piece> = callbackFlow {
+    launch(Dispatchers.IO) {
+        try {
+            send(message, maxNewTokens, drafter, sampling, stops) { trySendBlocking(it).isSuccess }
+            close()
+        } catch (failure: HybridgeException) {
+            close(if (failure.status == Status.CANCELLED) CancellationException(failure.message, failure) else failure)
+        }
+    }
+    awaitClose { this@flow.cancel() }
+}

@@ -60,3 +60,24 @@ internal fun Drafter.code(): Long = when (this) {
     Drafter.Own -> 2
     is Drafter.Model -> 3
 }
+
+/** What hybridge_jni.cpp takes of a generation: whole numbers, and numbers of the sampling. */
+internal fun wishes(maxNewTokens: Int, blockLength: Int, drafter: Drafter, sampling: Sampling): Pair<LongArray, DoubleArray> {
+    val seed = sampling.seed
+    val options = longArrayOf(
+        maxNewTokens.toLong(),
+        blockLength.toLong(),
+        drafter.code(),
+        if (drafter is Drafter.Model) drafter.model.handle else 0,
+        sampling.topK.toLong(),
+        seed ?: 0,
+        if (seed == null) 0 else 1,
+    )
+    return options to sampling.run { doubleArrayOf(temperature, topP, minP, repetitionPenalty) }
+}
+
+/** The counts that hybridge_jni.cpp answers with, from a place of an array on. */
+internal fun generated(counts: LongArray, from: Int = 0): Generated {
+    val (tokens, proposed, accepted, verifies, rollbacks) = counts.drop(from).map { it.toInt() }
+    return Generated(tokens, proposed, accepted, verifies, rollbacks)
+}

@@ -87,21 +87,10 @@ public class HybridgeSession internal constructor(private val handle: Long, priv
         mask: Mask? = null,
         onToken: OnToken? = null,
     ): Generated {
-        val draws = sampling.run { doubleArrayOf(temperature, topP, minP, repetitionPenalty) }
-        val seed = sampling.seed
-        val options = longArrayOf(
-            maxNewTokens.toLong(),
-            blockLength.toLong(),
-            drafter.code(),
-            if (drafter is Drafter.Model) drafter.model.handle else 0,
-            sampling.topK.toLong(),
-            seed ?: 0,
-            if (seed == null) 0 else 1,
-        )
+        val (options, draws) = wishes(maxNewTokens, blockLength, drafter, sampling)
         val counts = LongArray(5)
         call { Native.generate(handle, prompt, options, draws, mask, onToken, counts) }
-        val (tokens, proposed, accepted, verifies, rollbacks) = counts.map { it.toInt() }
-        return Generated(tokens, proposed, accepted, verifies, rollbacks)
+        return generated(counts)
     }
 
     /** Ends the generation that runs or waits in this session, behind its next token or between two chunks of its prompt. */

@@ -10,6 +10,8 @@ internal object Native {
 
     @JvmStatic external fun statusText(status: Int): String
 
+    @JvmStatic external fun failure(): ByteArray
+
     @JvmStatic external fun setThreads(count: Int): Int
 
     @JvmStatic external fun modelOpen(path: ByteArray, model: LongArray): Int
@@ -85,12 +87,53 @@ internal object Native {
     @JvmStatic external fun textFinish(text: Long, piece: Array<ByteArray?>): Int
 
     @JvmStatic external fun textClose(text: Long): Int
+
+    @JvmStatic external fun artifactOpen(folder: ByteArray, artifact: LongArray): Int
+
+    @JvmStatic external fun artifactClose(artifact: Long): Int
+
+    @JvmStatic external fun chatOpen(artifact: Long, system: ByteArray?, thinking: Int, checkpointBytes: Long, chat: LongArray): Int
+
+    @JvmStatic external fun chatClose(chat: Long): Int
+
+    @JvmStatic external fun chatSend(
+        chat: Long,
+        message: ByteArray,
+        options: LongArray,
+        sampling: DoubleArray,
+        stops: Array<ByteArray>,
+        onPiece: OnPiece?,
+        answered: LongArray,
+    ): Int
+
+    @JvmStatic external fun chatRetry(
+        chat: Long,
+        options: LongArray,
+        sampling: DoubleArray,
+        stops: Array<ByteArray>,
+        onPiece: OnPiece?,
+        answered: LongArray,
+    ): Int
+
+    @JvmStatic external fun chatUndo(chat: Long): Int
+
+    @JvmStatic external fun chatReset(chat: Long): Int
+
+    @JvmStatic external fun chatCancel(chat: Long): Int
+
+    @JvmStatic external fun chatSave(chat: Long, path: ByteArray): Int
+
+    @JvmStatic external fun chatLoad(chat: Long, path: ByteArray): Int
+
+    @JvmStatic external fun chatMessages(chat: Long, words: Array<ByteArray?>?, counts: LongArray): Int
 }
 
 /** Calls [body] and throws where it does not answer with [Status.OK]. */
 internal inline fun expectOk(body: () -> Int) {
     val code = body()
-    if (code != 0) throw HybridgeException(Status.of(code), Native.statusText(code))
+    if (code == 0) return
+    val why = Native.failure().decodeToString().trim()
+    throw HybridgeException(Status.of(code), listOf(Native.statusText(code), why).filter { it.isNotEmpty() }.joinToString("; "))
 }
 
 /** Returns the text that [body] puts into an array of one. */

@@ -1,0 +1,144 @@
+package dev.hybridge
+
+import java.io.File
+
+/**
+ * An artifact's folder: its program, its tokenizer, and how its chats are written. Open it once for any number of chats.
+ *
+ * The folder must be one of the file system's: copy the assets into `context.filesDir` first.
+ *
+ * @throws HybridgeException with [Status.FILE_ACCESS], [Status.INVALID_FILE] or [Status.MISSING_OPERATOR].
+ */
+public class Artifact(folder: File) : AutoCloseable {
+    private val handle = LongArray(1).also { made -> expectOk { Native.artifactOpen(folder.path.encodeToByteArray(), made) } }[0]
+
+    /**
+     * Returns a chat with a state of its own.
+     *
+     * @param system what the model is told before the first message.
+     * @param checkpointBytes most memory for states to go back to; 0 for 256 MB.
+     * @throws HybridgeException with [Status.INVALID_FILE] where the model has no chats that are written without Jinja, and
+     * [Status.INVALID_ARGUMENT] for a system's message or a switch for thinking that it does not have; the message says why.
+     */
+    public fun chat(system: String? = null, thinking: Thinking = Thinking.AS_USUAL, checkpointBytes: Long = 0): Chat {
+        val chat = LongArray(1)
+        expectOk { Native.chatOpen(handle, system?.encodeToByteArray(), thinking.ordinal, checkpointBytes, chat) }
+        return Chat(chat[0])
+    }
+
+    /** May come before its chats'; a second one does nothing. */
+    override fun close() {
+        Native.artifactClose(handle) // which refuses a handle that is closed
+    }
+}
+
+/** Whether the model thinks before it answers; as usual: as its chat template does by itself. */
+public enum class Thinking { AS_USUAL, ON, OFF }
+
+/** What ended an answer: the model, a stop string, the most tokens or a full context, or the caller. */
+public enum class Ending { BY_MODEL, BY_STOP, BY_LENGTH, BY_CALLER }
+
+/** A message of a chat; role: `system`, `user` or `assistant`. */
+public data class Message(val role: String, val content: String, val reasoning: String = "")
+
+/** What a token adds to an answer, in whole characters: to what is said, or to the reasoning before it. */
+public data class Piece(val content: String, val reasoning: String)
+
+/** What an answer took: tokens that were read for it, and those that were known. */
+public data class Answer(val ending: Ending, val promptTokens: Int, val cachedTokens: Int, val generated: Generated)
+
+/** Takes what a token adds to an answer, in UTF-8; answers false to end it. For [Native]; [Chat] gives texts. */
+public fun interface OnPiece {
+    public fun take(content: ByteArray, reasoning: ByteArray): Boolean
+}
+
+/**
+ * A conversation: words in, words out. Its state stays between turns; [undo] and [retry] read nothing again.
+ *
+ * Calls block and may come from any thread: one that comes while another runs waits for it. So call them from `Dispatchers.IO`,
+ * or collect [Chat.flow]. [cancel] alone never waits. Where an answer fails or is cancelled before its first token, nothing has
+ * changed ([Status.CANCELLED]); behind that, what was said stays. [Status.NO_ROOM] is a message that leaves no room for an answer.
+ */
+public class Chat internal constructor(private val handle: Long) : AutoCloseable {
+    private val turn = Any()
+
+    /** The conversation so far. */
+    public val messages: List<Message>
+        get() = synchronized(turn) {
+            val counts = LongArray(2)
+            expectOk { Native.chatMessages(handle, null, counts) }
+            val words = arrayOfNulls<ByteArray>(3 * counts[0].toInt())
+            expectOk { Native.chatMessages(handle, words, counts) }
+            words.map { it!!.decodeToString() }.chunked(3).map { (role, content, reasoning) -> Message(role, content, reasoning) }
+        }
+
+    /** Tokens that still fit. */
+    public val room: Int get() = LongArray(2).also { counts -> call { Native.chatMessages(handle, null, counts) } }[1].toInt()
+
+    /** Answers a message; what [onPiece] throws ends the answer, and is thrown on. */
+    public fun send(
+        message: String,
+        maxNewTokens: Int = 512,
+        drafter: Drafter = Drafter.PromptLookup,
+        sampling: Sampling = Sampling(),
+        stops: List<String> = emptyList(),
+        onPiece: (Piece) -> Boolean,
+    ): Answer = answer(maxNewTokens, drafter, sampling, stops, onPiece) { options, draws, ends, take, answered ->
+        Native.chatSend(handle, message.encodeToByteArray(), options, draws, ends, take, answered)
+    }
+
+    /** Answers the last message again. */
+    public fun retry(
+        maxNewTokens: Int = 512,
+        drafter: Drafter = Drafter.PromptLookup,
+        sampling: Sampling = Sampling(),
+        stops: List<String> = emptyList(),
+        onPiece: (Piece) -> Boolean,
+    ): Answer = answer(maxNewTokens, drafter, sampling, stops, onPiece) { options, draws, ends, take, answered ->
+        Native.chatRetry(handle, options, draws, ends, take, answered)
+    }
+
+    /** Takes the last message and its answer back. */
+    public fun undo(): Unit = call { Native.chatUndo(handle) }
+
+    /** Begins anew. */
+    public fun reset(): Unit = call { Native.chatReset(handle) }
+
+    /** Writes the conversation and the state; the file appears whole or not at all. */
+    public fun save(file: File): Unit = call { Native.chatSave(handle, file.path.encodeToByteArray()) }
+
+    /** Goes on with a saved conversation of this artifact. */
+    public fun load(file: File): Unit = call { Native.chatLoad(handle, file.path.encodeToByteArray()) }
+
+    /** Ends the answer that runs or waits. */
+    public fun cancel() {
+        Native.chatCancel(handle) // which refuses a handle that is closed
+    }
+
+    /** Cancels what runs, waits for its end and gives the memory back; a second one does nothing. */
+    override fun close() {
+        cancel()
+        synchronized(turn) {
+            val code = Native.chatClose(handle)
+            if (Status.of(code) == Status.BUSY) expectOk { code } // from the chat's own callback
+        }
+    }
+
+    private fun answer(
+        maxNewTokens: Int,
+        drafter: Drafter,
+        sampling: Sampling,
+        stops: List<String>,
+        onPiece: (Piece) -> Boolean,
+        ask: (LongArray, DoubleArray, Array<ByteArray>, OnPiece, LongArray) -> Int,
+    ): Answer {
+        val (options, draws) = wishes(maxNewTokens, 0, drafter, sampling)
+        val ends = stops.map { it.encodeToByteArray() }.toTypedArray()
+        val answered = LongArray(8)
+        val take = OnPiece { content, reasoning -> onPiece(Piece(content.decodeToString(), reasoning.decodeToString())) }
+        call { ask(options, draws, ends, take, answered) }
+        return Answer(Ending.entries[answered[0].toInt()], answered[1].toInt(), answered[2].toInt(), generated(answered, 3))
+    }
+
+    private inline fun call(body: () -> Int): Unit = synchronized(turn) { expectOk(body) }
+}

@@ -1,0 +1,238 @@
+import CHybridge
+import Foundation
+
+/// An artifact's folder: its program, its tokenizer, and how its chats are written. Open it once for any number of chats.
+public final class Artifact: Sendable {
+  let handle: hybridge_artifact
+
+  /// Throws `.fileAccess`, `.invalidFile` or `.missingOperator`; the error's reason says what is missing.
+  public init(folder: String) throws {
+    var handle: hybridge_artifact = 0
+    try expectOK(hybridge_artifact_open(folder, &handle))
+    self.handle = handle
+  }
+
+  deinit { hybridge_artifact_close(handle) }
+
+  /// Returns a chat with a state of its own. system: what the model is told before the first message. checkpointBytes: most
+  /// memory for states to go back to; 0 for 256 MB. Throws `.invalidFile` where the model has no chats that are written without
+  /// Jinja, and `.invalidArgument` for a system's message or a switch for thinking that it does not have.
+  public func chat(system: String = "", thinking: Thinking = .asUsual, checkpointBytes: Int = 0) throws -> Chat {
+    guard checkpointBytes >= 0 else { throw HybridgeError(status: .invalidArgument) }
+    var chat: hybridge_chat = 0
+    try system.withCString { system in
+      var options = hybridge_chat_options(system: system, thinking: thinking.code, checkpoint_bytes: checkpointBytes)
+      try expectOK(hybridge_chat_open(handle, &options, &chat))
+    }
+    return Chat(chat)
+  }
+}
+
+/// Whether the model thinks before it answers; as usual: as its chat template does by itself.
+public enum Thinking: Sendable {
+  case asUsual, on, off
+
+  var code: hybridge_thinking {
+    switch self {
+    case .asUsual: return HYBRIDGE_THINKING_AS_USUAL
+    case .on: return HYBRIDGE_THINKING_ON
+    case .off: return HYBRIDGE_THINKING_OFF
+    }
+  }
+}
+
+/// What ended an answer: the model, a stop string, the most tokens or a full context, or the caller.
+public enum Ending: UInt32, Sendable { case byModel, byStop, byLength, byCaller }
+
+/// A message of a chat; role: `system`, `user` or `assistant`.
+public struct Message: Equatable, Sendable {
+  public let role, content, reasoning: String
+}
+
+/// What a token adds to an answer, in whole characters: to what is said, or to the reasoning before it.
+public struct Piece: Equatable, Sendable {
+  public let content, reasoning: String
+}
+
+/// What an answer took: tokens that were read for it, and those that were known.
+public struct Answer: Equatable, Sendable {
+  public let ending: Ending
+  public let promptTokens, cachedTokens: Int
+  public let generated: Generated
+}
+
+/// A conversation: words in, words out. Its state stays between turns; `undo` and `retry` read nothing again.
+///
+/// Calls block, and wait for one that runs; `stream` runs an answer off the caller's thread. `cancel` alone never waits. Where an
+/// answer fails or is cancelled before its first token, nothing has changed; behind that, what was said stays.
+public final class Chat: @unchecked Sendable {
+  private let handle: hybridge_chat
+  private let turn = NSLock()
+
+  init(_ handle: hybridge_chat) { self.handle = handle }
+
+  deinit { hybridge_chat_close(handle) }
+
+  /// The conversation so far.
+  public var messages: [Message] {
+    get throws {
+      turn.lock()
+      defer { turn.unlock() }
+      var count = 0
+      try expectOK(hybridge_chat_messages(handle, nil, 0, &count, nil))
+      var found = [hybridge_message](repeating: hybridge_message(), count: count)
+      try expectOK(hybridge_chat_messages(handle, &found, found.count, &count, nil))
+      return found.map {
+        Message(
+          role: String(cString: $0.role), content: text($0.content, $0.content_size),
+          reasoning: text($0.reasoning, $0.reasoning_size))
+      }
+    }
+  }
+
+  /// Tokens that still fit.
+  public var room: Int {
+    get throws {
+      var count = 0
+      var room: Int64 = 0
+      try call { hybridge_chat_messages(handle, nil, 0, &count, &room) }
+      return Int(room)
+    }
+  }
+
+  /// Answers a message; what `onPiece` throws ends the answer, and is thrown on.
+  @discardableResult
+  public func send(
+    _ message: String, maxNewTokens: Int = 512, drafter: Drafter = .promptLookup, sampling: Sampling = Sampling(),
+    stops: [String] = [], onPiece: (Piece) throws -> Bool
+  ) throws -> Answer {
+    var message = message
+    return try message.withUTF8 { bytes in
+      try bytes.withMemoryRebound(to: CChar.self) { words in
+        try answer(maxNewTokens, drafter, sampling, stops, onPiece) {
+          // An empty message has no bytes, and is one all the same.
+          hybridge_chat_send(handle, words.baseAddress ?? emptyWords, words.count, $0, $1, stops.count, takePiece, $2, $3)
+        }
+      }
+    }
+  }
+
+  /// Answers the last message again.
+  @discardableResult
+  public func retry(
+    maxNewTokens: Int = 512, drafter: Drafter = .promptLookup, sampling: Sampling = Sampling(), stops: [String] = [],
+    onPiece: (Piece) throws -> Bool
+  ) throws -> Answer {
+    try answer(maxNewTokens, drafter, sampling, stops, onPiece) {
+      hybridge_chat_retry(handle, $0, $1, stops.count, takePiece, $2, $3)
+    }
+  }
+
+  /// The pieces of `send`, on a thread of their own. Where the task that reads them is cancelled, so is the answer.
+  ///
+  ///     for try await piece in chat.stream("Hello") { show(piece.content) }
+  public func stream(
+    _ message: String, maxNewTokens: Int = 512, drafter: Drafter = .promptLookup, sampling: Sampling = Sampling(),
+    stops: [String] = []
+  ) -> AsyncThrowingStream<Piece, Error> {
+    AsyncThrowingStream { continuation in
+      continuation.onTermination = { [weak self] _ in self?.cancel() }
+      DispatchQueue.global(qos: .userInitiated).async {
+        do {
+          try self.send(message, maxNewTokens: maxNewTokens, drafter: drafter, sampling: sampling, stops: stops) { piece in
+            if case .terminated = continuation.yield(piece) { return false }
+            return true
+          }
+          continuation.finish()
+        } catch let error as HybridgeError where error.status == .cancelled {
+          continuation.finish(throwing: CancellationError())
+        } catch {
+          continuation.finish(throwing: error)
+        }
+      }
+    }
+  }
+
+  /// Takes the last message and its answer back.
+  public func undo() throws { try call { hybridge_chat_undo(handle) } }
+
+  /// Begins anew.
+  public func reset() throws { try call { hybridge_chat_reset(handle) } }
+
+  /// Writes the conversation and the state; the file appears whole or not at all.
+  public func save(_ path: String) throws { try call { hybridge_chat_save(handle, path) } }
+
+  /// Goes on with a saved conversation of this artifact.
+  public func load(_ path: String) throws { try call { hybridge_chat_load(handle, path) } }
+
+  /// Ends the answer that runs or waits.
+  public func cancel() { hybridge_chat_cancel(handle) }
+
+  private typealias Ask = (
+    UnsafePointer<hybridge_generation>, UnsafePointer<UnsafePointer<CChar>?>, UnsafeMutableRawPointer,
+    UnsafeMutablePointer<hybridge_answer>
+  ) -> hybridge_status
+
+  private func answer(
+    _ maxNewTokens: Int, _ drafter: Drafter, _ sampling: Sampling, _ stops: [String], _ onPiece: (Piece) throws -> Bool,
+    _ ask: Ask
+  ) throws -> Answer {
+    guard maxNewTokens > 0, sampling.topK >= 0 else { throw HybridgeError(status: .invalidArgument) }
+    var draws = sampling.code
+    var done = hybridge_answer()
+    let copies = stops.map { strdup($0) }
+    defer { copies.forEach { free($0) } }
+    let ends = copies.map { UnsafePointer<CChar>($0) }
+    try withoutActuallyEscaping(onPiece) { onPiece in
+      let callback = PieceCallback(onPiece)
+      try call {
+        withUnsafePointer(to: &draws) { draws in
+          var options = hybridge_generation()
+          (options.max_new_tokens, options.drafter) = (maxNewTokens, drafter.code)
+          (options.draft, options.sampling) = (drafter.draft, draws)
+          // An array without elements has no address to give.
+          return (ends + [nil]).withUnsafeBufferPointer {
+            ask(&options, $0.baseAddress!, Unmanaged.passUnretained(callback).toOpaque(), &done)
+          }
+        }
+      }
+      if let thrown = callback.thrown { throw thrown }
+    }
+    return Answer(
+      ending: Ending(rawValue: UInt32(done.ending.rawValue)) ?? .byCaller, promptTokens: done.prompt_tokens,
+      cachedTokens: done.cached_tokens, generated: Generated(done.generated))
+  }
+
+  private func call(_ body: () -> hybridge_status) throws {
+    turn.lock()
+    defer { turn.unlock() }
+    try expectOK(body())
+  }
+}
+
+private let emptyWords = UnsafePointer(strdup("")!)
+
+/// Carries a closure through C, and what it throws around it.
+private final class PieceCallback {
+  let body: (Piece) throws -> Bool
+  var thrown: Error?
+
+  init(_ body: @escaping (Piece) throws -> Bool) { self.body = body }
+}
+
+private func takePiece(_ piece: UnsafePointer<hybridge_piece>?, _ user: UnsafeMutableRawPointer?) -> Int32 {
+  let callback = Unmanaged<PieceCallback>.fromOpaque(user!).takeUnretainedValue()
+  let given = piece!.pointee
+  do {
+    let wanted = try callback.body(
+      Piece(content: text(given.content, given.content_size), reasoning: text(given.reasoning, given.reasoning_size)))
+    return wanted ? 1 : 0
+  } catch {
+    callback.thrown = error
+    return 0
+  }
+}
+
+private func text(_ bytes: UnsafePointer<CChar>?, _ size: Int) -> String {
+  String(decoding: UnsafeRawBufferPointer(start: bytes, count: size), as: UTF8.self)
+}
