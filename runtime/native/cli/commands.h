@@ -9,6 +9,7 @@ namespace hybridge::cli {
 using Words = std::span<const char* const>;
 
 void run(Words words);
+void chat(Words words);
 void inspect(Words words);
 void bench(Words words);
 

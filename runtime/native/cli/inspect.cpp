@@ -67,6 +67,24 @@ std::string state(const Json& layers) {
   return sum("state_bytes") + " bytes, + rollback " + sum("rollback_bytes") + ", + slots " + sum("slot_bytes");
 }
 
+// What an app can do with chats without Python, as hybridge inspect says it.
+std::string chats(const Json& manifest) {
+  const Json format = manifest["chat_format"];
+  if (!format) {
+    return "by Python alone: " + std::string(manifest["without_chat_format"].string_or("this artifact does not say more"));
+  }
+  std::string parts;
+  if (format["sections"]) {
+    format["sections"].each([&](const Json& each) {
+      std::string opening;
+      each["open"].each([&](const Json& text) { opening = opening.empty() ? text.string() : opening; });
+      parts += (parts.empty() ? "" : ", ") + shown(each["kind"]) + " in " + opening;
+    });
+  }
+  const std::string thinking = format["renderings"]["thinking"] ? "thinking can be switched" : "no switch for thinking";
+  return "in apps too: " + thinking + "; " + (parts.empty() ? "answers of one part" : parts);
+}
+
 std::vector<Row> summary(const ArtifactFolder& folder) {
   const Json manifest = folder.manifest();
   std::vector<Row> rows = {
@@ -85,6 +103,7 @@ std::vector<Row> summary(const ArtifactFolder& folder) {
   rows.push_back({"weights", megabytes(static_cast<double>(manifest["weight_bytes"].integer(LARGEST)))});
   if (manifest["parameters"]) rows.push_back({"bits a weight", bits(manifest)});
   if (manifest["drafter"]) rows.push_back({"drafter", drafter(manifest["drafter"])});
+  rows.push_back({"chats", chats(manifest)});
   rows.push_back({"made with", versions(manifest["versions"])});
   rows.push_back({"layers", std::to_string(manifest["layers"].size())});
   rows.push_back({"state", state(manifest["layers"])});

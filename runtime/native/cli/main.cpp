@@ -24,6 +24,7 @@ struct Command {
 
 constexpr Command COMMANDS[] = {
     {"run", "Continue a text, and show it as it comes.", run},
+    {"chat", "Talk with a model.", chat},
     {"inspect", "Show what an artifact is, after checking its hashes.", inspect},
     {"bench", "Measure how fast this device is.", bench},
 };

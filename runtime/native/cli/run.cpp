@@ -11,6 +11,7 @@
 #include "commands.h"
 #include "failure.h"
 #include "output.h"
+#include "stats.h"
 #include "text_model.h"
 
 namespace hybridge::cli {
@@ -50,36 +51,6 @@ std::string read_prompt(const std::optional<std::string>& prompt, const std::opt
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> opened(std::fopen(file->c_str(), "rb"), std::fclose);
   if (opened == nullptr) throw Misuse(*file + " cannot be read (" + std::strerror(errno) + "); give a text file.");
   return read_text(opened.get(), *file);
-}
-
-double seconds_per_token(const hybridge_generated& counts) {
-  return counts.tokens > 1 ? counts.new_seconds / static_cast<double>(counts.tokens - 1) : 0;
-}
-
-double tokens_per_second(const hybridge_generated& counts) {
-  const double seconds = seconds_per_token(counts);
-  return seconds > 0 ? 1 / seconds : 0;
-}
-
-void print_stats(const GeneratedText& done) {
-  const hybridge_generated& counts = done.counts;
-  const auto phase = [&](double seconds) {
-    return formatted("%.3f s, %.0f%%", seconds, counts.new_seconds > 0 ? 100 * seconds / counts.new_seconds : 0);
-  };
-  const double accepted = counts.proposed > 0 ? static_cast<double>(counts.accepted) / static_cast<double>(counts.proposed) : 0;
-  print_rows(
-      stderr, {
-                  {"prompt", formatted("%zu tokens in %.3f s", done.prompt_tokens, counts.prefill_seconds)},
-                  {"new", formatted("%zu tokens, %.0f tokens/s", counts.tokens, tokens_per_second(counts))},
-                  {"draft tokens", formatted("%zu, accepted %zu (%.0f%%)", counts.proposed, counts.accepted, 100 * accepted)},
-                  {"calls",
-                   formatted("%zu verifies, %zu decodes, %zu rollbacks", counts.verifies, counts.decodes, counts.rollbacks)},
-                  {"draft", phase(counts.draft_seconds)},
-                  {"verify", phase(counts.verify_seconds)},
-                  {"commit", phase(counts.commit_seconds)},
-                  {"decode", phase(counts.decode_seconds)},
-              }
-  );
 }
 
 void print_json(const std::string& prompt, const std::string& text, const GeneratedText& done) {
@@ -144,7 +115,7 @@ void run(Words words) {
     return;
   }
   write_out("\n");
-  if (stats) print_stats(done);
+  if (stats) print_stats(done.prompt_tokens, done.counts);
 }
 
 }  // namespace hybridge::cli

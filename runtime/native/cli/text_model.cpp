@@ -190,12 +190,23 @@ std::vector<int64_t> TextModel::encode(std::string_view text) const {
   return tokens;
 }
 
-GeneratedText TextModel::generate(
-    const std::vector<int64_t>& prompt, const TextOptions& options, const std::function<void(std::string_view piece)>& show
-) {
+hybridge_generation TextModel::generation(const TextOptions& options, const hybridge_sampling& sampling) const {
   if (std::ranges::find(options.stop, "") != options.stop.end()) {
     throw Misuse("a stop string is empty; give at least one character.");
   }
+  hybridge_generation generation = {};
+  generation.max_new_tokens = options.max_new_tokens;
+  generation.drafter = drafter_;
+  generation.sampling = &sampling;
+  generation.draft = draft_;
+  return generation;
+}
+
+GeneratedText TextModel::generate(
+    const std::vector<int64_t>& prompt, const TextOptions& options, const std::function<void(std::string_view piece)>& show
+) {
+  const hybridge_sampling sampling = options.sampling();
+  const hybridge_generation generation = this->generation(options, sampling);
   if (prompt.empty()) throw Misuse("the prompt is empty; give at least one character.");
   for (const int64_t token : prompt) {
     if (token >= info_.vocab_size) {
@@ -234,12 +245,6 @@ GeneratedText TextModel::generate(
   } run{.model = this, .stop = StopStrings(options.stop), .text = {}, .show = &show};
   check(hybridge_text_open(tokenizer_, 1, run.text.out()), "the text cannot begin");
 
-  const hybridge_sampling sampling = options.sampling();
-  hybridge_generation generation = {};
-  generation.max_new_tokens = options.max_new_tokens;
-  generation.drafter = drafter_;
-  generation.sampling = &sampling;
-  generation.draft = draft_;
   const auto on_token = [](int64_t token, void* user) {
     Run& now = *static_cast<Run*>(user);
     now.caught.run([&] { now.push(token); });

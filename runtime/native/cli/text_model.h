@@ -81,6 +81,12 @@ class TextModel {
   // Throws Misuse and Failure.
   TextModel(const ArtifactFolder& folder, const ModelOptions& options);
 
+  hybridge_session session() const { return session_; }
+  hybridge_tokenizer tokenizer() const { return tokenizer_; }
+
+  // The options for hybridge.h, which are used with `sampling`, of the same options. Throws Misuse for an empty stop string.
+  hybridge_generation generation(const TextOptions& options, const hybridge_sampling& sampling) const;
+
   // The tokens of a text, with what the tokenizer puts around every text, such as bos.
   std::vector<int64_t> encode(std::string_view text) const;
 

@@ -3,6 +3,7 @@
 #define HYBRIDGE_NATIVE_TEXT_JSON_H
 
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -49,6 +50,14 @@ class Json {
   double number() const {
     if (!yyjson_is_num(value_)) fail("a number");
     return yyjson_get_num(value_);
+  }
+
+  // The value as JSON.
+  std::string written() const {
+    size_t size;
+    const std::unique_ptr<char, decltype(&std::free)> text(yyjson_val_write(value_, YYJSON_WRITE_NOFLAG, &size), std::free);
+    if (text == nullptr) fail("JSON");
+    return {text.get(), size};
   }
 
   // Calls `call(item)` for each of an array.

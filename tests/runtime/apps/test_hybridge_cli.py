@@ -8,6 +8,7 @@ import platform
 import random
 import re
 import shutil
+import signal
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import cross_cli
 import pytest
-from command_line import Run
+from command_line import SCRIPT, Run
 from native_programs import app_links, native_program
 from store import demo_folder
 
@@ -91,11 +92,11 @@ def test_statistics_go_to_stderr(kernels_artifact: Path) -> None:
 
 def test_its_options_are_those_of_hybridge(cli: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")  # names that are too long for a column are cut
-    for command in ("run", "inspect", "bench"):
+    for command in ("run", "chat", "inspect", "bench"):
         mine, theirs = ({*re.findall(r"--[a-z-]+", text)} for text in (output(command, "--help"), cli(command, "--help").out))
-        assert mine <= theirs, mine - theirs
+        assert mine <= theirs | ({"--stats"} if command == "chat" else set()), mine - theirs
     assert output("--version") == f"hybridge-cli {hybridge.__version__}\n"
-    assert all(f"\n  {command} " in output() for command in ("run", "inspect", "bench"))
+    assert all(f"\n  {command} " in output() for command in ("run", "chat", "inspect", "bench"))
 
 
 def test_inspect_shows_what_the_manifest_says(kernels_artifact: Path, cli: Run) -> None:
@@ -105,6 +106,14 @@ def test_inspect_shows_what_the_manifest_says(kernels_artifact: Path, cli: Run) 
     for name in ("model type", "max_seq_len", "verify_len", "kernels", "shorter_verify_lens", "bits a weight", "made with"):
         (value,) = re.findall(rf"^{name} +(.+)$", shown, re.MULTILINE)
         assert value in wanted, name
+
+
+def test_inspect_says_whether_apps_can_chat(kernels_artifact: Path, cli: Run) -> None:
+    demo = demo_folder() / "hybridge-demo"
+    (chats,) = re.findall(r"^chats +(.+)$", output("inspect", demo), re.MULTILINE)
+    assert chats.startswith("in apps too: ")
+    assert chats in cli("inspect", demo).out
+    assert re.search(r"^chats +by Python alone: ", output("inspect", kernels_artifact), re.MULTILINE)
 
 
 def test_inspect_finds_an_altered_file(kernels_artifact: Path, tmp_path: Path) -> None:
@@ -121,6 +130,69 @@ def test_bench_measures_every_length_of_a_block(kernels_artifact: Path) -> None:
     assert min(report[name] for name in ("decode_milliseconds", "verify_5_milliseconds", "commit_2_milliseconds")) > 0
     assert report["prefill_tokens_per_second"] > 0
     assert "a context of 95 tokens leaves no room in 96" in error(2, "bench", kernels_artifact, "--context", 95)
+
+
+LINES = b"""how to read a file
+/retry
+
+open a socket
+/undo
+write to a file
+/reset
+how to read a file
+/walk
+"""
+
+
+def test_a_chat_gives_the_answers_of_hybridge_chat() -> None:
+    words = ("chat", demo_folder() / "hybridge-demo", "--max-new-tokens", 40)
+    mine, theirs = start(*words, given=LINES), start(*words, given=LINES, program=SCRIPT)
+    assert mine.stdout == theirs.stdout
+    assert mine.returncode == theirs.returncode == 0
+    answers = mine.stdout.splitlines()
+    assert len(answers) >= 5
+    assert answers[0] == answers[-1]
+    assert b"1 exchanges left" in mine.stderr
+    assert b"Error: there is no command /walk; /help lists them." in mine.stderr
+
+
+def test_a_chat_is_saved_and_gone_on_with(tmp_path: Path) -> None:
+    words = ("chat", demo_folder() / "hybridge-demo", "--max-new-tokens", 40, "--temperature", 0.7, "--seed", 5)
+    kept, first = tmp_path / "talk", b"how to read a file\n"
+    together = output(*words, given=first + b"open a socket\n")
+    begun = output(*words, given=first + b"/save %b\n" % bytes(kept))
+    assert together == begun + output(*words, "--load", kept, given=b"open a socket\n")
+    assert together == begun + output(*words, given=b"/load %b\nopen a socket\n" % bytes(kept))
+    (tmp_path / "other").write_bytes(b"no state")
+    said = start(*words, given=b"/load %b\n/save\n" % bytes(tmp_path / "other")).stderr.decode()
+    assert f"Error: {tmp_path / 'other'} cannot be gone on with" in said
+    assert "Error: /save needs the name of a file" in said
+
+
+def test_ctrl_c_stops_an_answer_and_then_the_chat() -> None:
+    words = [native_program("hybridge_cli_sanitized"), "chat", demo_folder() / "hybridge-demo", "--max-new-tokens", "1500"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as chat:
+        assert chat.stdin is not None
+        assert chat.stdout is not None
+        assert chat.stderr is not None
+        chat.stdin.write(b"how to read a file\n")
+        chat.stdin.flush()
+        assert os.read(chat.stdout.fileno(), 1)
+        chat.send_signal(signal.SIGINT)
+        while b"(stopped)" not in (said := chat.stderr.readline()):
+            assert said
+        chat.send_signal(signal.SIGINT)
+        assert chat.wait(60) == 130
+        assert b"Interrupted." in chat.stderr.read()
+
+
+def test_an_artifact_without_a_chat_format_says_why(kernels_artifact: Path) -> None:
+    said = error(1, "chat", kernels_artifact)
+    assert f"{kernels_artifact} has no chats without Python (" in said
+    assert "exclude each other" in error(2, "chat", kernels_artifact, "--thinking", "--no-thinking")
+    demo = demo_folder() / "hybridge-demo"
+    assert "the chat cannot begin" in error(1, "chat", demo, "--no-thinking")
+    assert "a stop string is empty" in error(2, "chat", demo, "--stop=")
 
 
 REFUSED: tuple[tuple[int, str, str], ...] = (

@@ -1,0 +1,297 @@
+// hybridge-cli chat: talks with a model, one line a message, with commands that begin with a slash.
+
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <unistd.h>
+
+#include "arguments.h"
+#include "commands.h"
+#include "failure.h"
+#include "output.h"
+#include "stats.h"
+#include "text_model.h"
+
+namespace hybridge::cli {
+
+namespace {
+
+using ChatHandle = Handle<hybridge_chat_close>;
+
+constexpr size_t MOST_BYTES = size_t(1) << 40;
+constexpr int INTERRUPTED = 130;
+constexpr char HELP[] =
+    "/undo         take the last message and its answer back\n"
+    "/retry        another answer to the last message\n"
+    "/save FILE    keep the conversation and the model's state\n"
+    "/load FILE    go on with a saved one\n"
+    "/reset        start anew\n"
+    "/stats        what the last answer took\n"
+    "/help         this\n"
+    "/exit         leave (also Ctrl-D); Ctrl-C stops an answer\n";
+
+// Ctrl-C, which a thread waits for: it stops the answer that is being given, or else ends the process.
+class Interrupts {
+ public:
+  // Called before other threads begin: theirs is the mask of the thread that starts them.
+  static void begin() {
+    const sigset_t blocked = interrupt();
+    ::pthread_sigmask(SIG_BLOCK, &blocked, nullptr);
+    std::thread([] {
+      const sigset_t signals = interrupt();
+      for (int number; ::sigwait(&signals, &number) == 0;) {
+        if (const hybridge_chat chat = answering_; chat != 0) {
+          (void)hybridge_chat_cancel(chat);
+        } else {
+          constexpr char said[] = "\nInterrupted.\n";
+          (void)!::write(2, said, sizeof(said) - 1);
+          std::_Exit(INTERRUPTED);
+        }
+      }
+    }).detach();
+  }
+
+  // An answer, as long as it is given.
+  class Answer {
+   public:
+    explicit Answer(hybridge_chat chat) { answering_ = chat; }
+    Answer(const Answer&) = delete;
+    Answer& operator=(const Answer&) = delete;
+    ~Answer() { answering_ = 0; }
+  };
+
+ private:
+  static sigset_t interrupt() {
+    sigset_t signals;
+    ::sigemptyset(&signals);
+    ::sigaddset(&signals, SIGINT);
+    return signals;
+  }
+
+  static inline std::atomic<hybridge_chat> answering_ = 0;
+};
+
+// Shows an answer's pieces: reasoning dim and on stderr, so that only answers go to stdout.
+class Shown {
+ public:
+  static int show(const hybridge_piece* piece, void* shown) {
+    static_cast<Shown*>(shown)->add(*piece);
+    return 1;
+  }
+
+  void end() {
+    end_reasoning();
+    write_out("\n");
+  }
+
+ private:
+  void add(const hybridge_piece& piece) {
+    if (piece.reasoning_size > 0) {
+      if (!reasons_) std::fputs(dim(), stderr);
+      reasons_ = true;
+      std::fwrite(piece.reasoning, 1, piece.reasoning_size, stderr);
+    }
+    if (piece.content_size > 0) {
+      end_reasoning();
+      write_out({piece.content, piece.content_size});
+    }
+  }
+
+  void end_reasoning() {
+    if (!reasons_) return;
+    std::fprintf(stderr, "%s\n\n", is_terminal() ? "\x1b[22m" : "");
+    reasons_ = false;
+  }
+
+  static bool is_terminal() { return ::isatty(2) == 1; }
+  static const char* dim() { return is_terminal() ? "\x1b[2m" : ""; }
+
+  bool reasons_ = false;
+};
+
+std::string file_name(const std::string& argument, const std::string& command) {
+  if (argument.empty()) throw Misuse(command + " needs the name of a file, such as " + command + " talk.state.");
+  const char* home = std::getenv("HOME");
+  return argument.starts_with("~/") && home != nullptr ? home + argument.substr(1) : argument;
+}
+
+std::string trimmed(const std::string& line) {
+  constexpr char BLANKS[] = " \t\r\n\f\v";
+  const size_t begin = line.find_first_not_of(BLANKS);
+  return begin == line.npos ? "" : line.substr(begin, line.find_last_not_of(BLANKS) + 1 - begin);
+}
+
+class Terminal {
+ public:
+  Terminal(const TextModel& model, hybridge_chat chat, const TextOptions& options, bool prints_stats)
+      : chat_(chat), options_(options), sampling_(options.sampling()), prints_stats_(prints_stats) {
+    generation_ = model.generation(options_, sampling_);
+    for (const std::string& each : options_.stop) stops_.push_back(each.c_str());
+  }
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+
+  // Reads one line after the other. Errors are printed, and change nothing.
+  void loop() {
+    std::fputs("/help lists the commands\n", stderr);
+    while (!ended_) {
+      std::fputs("> ", stderr);
+      std::string line;
+      if (!std::getline(std::cin, line)) return;
+      try {
+        follow(trimmed(line));
+      } catch (const Failure& failure) {
+        std::fprintf(stderr, "Error: %s\n", failure.what());
+      }
+    }
+  }
+
+  void load(const std::string& path) {
+    check(hybridge_chat_load(chat_, path.c_str()), path + " cannot be gone on with");
+    std::fprintf(stderr, "%zu exchanges\n", exchanges());
+  }
+
+ private:
+  void follow(const std::string& line) {
+    if (line.empty()) return;
+    if (line[0] != '/') {
+      answer([&](auto... rest) { return hybridge_chat_send(chat_, line.data(), line.size(), rest...); });
+      return;
+    }
+    const size_t blank = line.find(' ');
+    const std::string name = line.substr(0, blank), argument = blank == line.npos ? "" : trimmed(line.substr(blank));
+    if (name == "/undo") {
+      check(hybridge_chat_undo(chat_), "there is nothing to undo");
+      std::fprintf(stderr, "%zu exchanges left\n", exchanges());
+    } else if (name == "/retry") {
+      if (options_.temperature == 0) {
+        std::fputs("with --temperature 0 the answer stays the same; 0.7 would make others\n", stderr);
+      }
+      answer([&](auto... rest) { return hybridge_chat_retry(chat_, rest...); });
+    } else if (name == "/save") {
+      check(hybridge_chat_save(chat_, file_name(argument, name).c_str()), argument + " cannot be written");
+      std::fprintf(stderr, "saved; go on with /load %s\n", argument.c_str());
+    } else if (name == "/load") {
+      load(file_name(argument, name));
+    } else if (name == "/reset") {
+      check(hybridge_chat_reset(chat_), "the chat cannot begin anew");
+    } else if (name == "/stats") {
+      print_stats(last_.prompt_tokens, last_.generated);
+    } else if (name == "/help") {
+      std::fputs(HELP, stderr);
+    } else if (name == "/exit") {
+      ended_ = true;
+    } else {
+      throw Misuse("there is no command " + name + "; /help lists them. A message cannot begin with a slash.");
+    }
+  }
+
+  // Writes an answer as it comes. Ctrl-C stops it; its text so far stays.
+  template <typename Ask>
+  void answer(Ask&& ask) {
+    Shown shown;
+    hybridge_answer done = {};
+    hybridge_status status;
+    {
+      const Interrupts::Answer interruptible(chat_);
+      status = ask(&generation_, stops_.data(), stops_.size(), &Shown::show, static_cast<void*>(&shown), &done);
+    }
+    if (status == HYBRIDGE_CANCELLED) {
+      std::fputs("(stopped before the answer began)\n", stderr);
+      return;
+    }
+    check(status, "there is no answer");
+    shown.end();
+    last_ = done;
+    if (done.ending == HYBRIDGE_ENDED_BY_CALLER) std::fputs("(stopped)\n", stderr);
+    if (prints_stats_) print_stats(done.prompt_tokens, done.generated);
+    if (room() == 0) {
+      std::fputs("The context is full: /undo, /reset, or export with a larger --max-seq-len.\n", stderr);
+    }
+  }
+
+  // Returns the number of tokens that still fit.
+  int64_t room() {
+    size_t count = 0;
+    int64_t room = 0;
+    check(hybridge_chat_messages(chat_, nullptr, 0, &count, &room), "the conversation cannot be read");
+    return room;
+  }
+
+  size_t exchanges() {
+    size_t count = 0;
+    check(hybridge_chat_messages(chat_, nullptr, 0, &count, nullptr), "the conversation cannot be read");
+    std::vector<hybridge_message> messages(count);
+    check(hybridge_chat_messages(chat_, messages.data(), count, &count, nullptr), "the conversation cannot be read");
+    size_t users = 0;
+    for (const hybridge_message& each : messages) users += std::string_view(each.role) == "user";
+    return users;
+  }
+
+  hybridge_chat chat_;
+  TextOptions options_;
+  hybridge_sampling sampling_;
+  hybridge_generation generation_ = {};
+  std::vector<const char*> stops_;
+  hybridge_answer last_ = {};
+  bool prints_stats_, ended_ = false;
+};
+
+// The chat format of an artifact as JSON. Throws Failure where it has none.
+std::string chat_format(const ArtifactFolder& folder) {
+  const text::Json manifest = folder.manifest();
+  if (manifest["chat_format"]) return manifest["chat_format"].written();
+  const std::string_view reason = manifest["without_chat_format"].string_or("it was exported by an earlier hybridge");
+  throw Failure(
+      folder.path() + " has no chats without Python (" + std::string(reason) + "); use 'hybridge chat', or hybridge-cli run."
+  );
+}
+
+}  // namespace
+
+void chat(Words words) {
+  std::string artifact;
+  std::optional<std::string> system, saved;
+  TextOptions text_options;
+  text_options.max_new_tokens = 512;
+  ModelOptions model_options;
+  bool thinks = false, thinks_not = false, stats = false;
+  size_t bytes = 0;
+  Arguments arguments("chat", "Talk with a model: one line is one message; /help lists the commands. Answers go to stdout.");
+  arguments.word("ARTIFACT", "An exported artifact: the folder that 'hybridge export' wrote.", artifact);
+  arguments.text("--system", "TEXT", "What the model is told before the conversation.", system);
+  arguments.flag("--thinking", "Switch thinking on, where the chat template can; else as it does by itself.", thinks);
+  arguments.flag("--no-thinking", "Switch it off.", thinks_not);
+  arguments.text("--load", "FILE", "Go on with a saved conversation.", saved);
+  text_options.declare(arguments);
+  model_options.declare(arguments);
+  arguments.whole("--cache-bytes", "Memory for states to go back to; 256 MB if left out.", bytes, 1, MOST_BYTES);
+  arguments.flag("--stats", "Say on stderr what each answer took.", stats);
+  if (!arguments.read(words)) return;
+  if (thinks && thinks_not) throw Misuse("--thinking and --no-thinking exclude each other; give one of them.");
+
+  const ArtifactFolder folder(artifact);
+  const std::string format = chat_format(folder);
+  Interrupts::begin();
+  const TextModel model(folder, model_options);
+  const hybridge_thinking thinking =
+      thinks ? HYBRIDGE_THINKING_ON : thinks_not ? HYBRIDGE_THINKING_OFF : HYBRIDGE_THINKING_AS_USUAL;
+  const hybridge_chat_options options = {system ? system->c_str() : nullptr, thinking, bytes};
+  ChatHandle chat;
+  check(
+      hybridge_chat_over(model.session(), model.tokenizer(), format.data(), format.size(), &options, chat.out()),
+      "the chat cannot begin"
+  );
+  Terminal terminal(model, chat, text_options, stats);
+  if (saved) terminal.load(*saved);
+  terminal.loop();
+}
+
+}  // namespace hybridge::cli
