@@ -1,6 +1,8 @@
 """hybridge-cli as one file: its size, the time to its first text, and its texts beside those of ``hybridge run``.
 
-It is built for this processor and for ARM64, where qemu emulates two processors with other kernels. All texts must be the same.
+It is built for this processor and for ARM64, where qemu emulates two processors with other kernels. The embedded model's texts
+must all be the same. Those of --artifact are only counted: where two tokens are almost as likely, each instruction set's sums
+may choose another.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ Command = Sequence[str | Path]
 
 
 def main() -> int:
-    """Print a table; exit code 1 for another text, a larger file or a later first text."""
+    """Print tables; exit code 1 for another text of the embedded model, a larger file or a later first text."""
     parser = campaign.parser("one-file-cli", __doc__)
     parser.add_argument("--artifact", type=Path, action="append", default=[], help="another artifact to try, repeatable")
     parser.add_argument("--tokens", type=int, default=48, help="new tokens of each text (default: 48)")
@@ -51,14 +53,14 @@ def main() -> int:
         embedded = Path(scratch) / "embedded"
         export_embedded(*(embedded / name for name in ("target", "draft", "dspark")))
         programs = {HERE: [here], **{f"{ARM}, {cpu}": [emulator, "-cpu", cpu, arm] for cpu in CPUS}}
-        same = [compare(folder, programs, options.tokens) for folder in (embedded / "target", *options.artifact)]
+        same, *_ = [compare(folder, programs, options.tokens) for folder in (embedded / "target", *options.artifact)]
         sizes = {target: made.stat().st_size for target, made in ((HERE, here), (ARM, arm))}
         first = median(seconds_to_first_text([here], embedded / "target") for _ in range(STARTS))
     print("\n| one file for | MB |\n|---|---|")
     for target, size in sizes.items():
         print(f"| {target} | {size / 1e6:.1f} |")
     print(f"\nFirst text of the embedded model on {HERE}: {first:.3f} s, median of {STARTS} starts")
-    return 0 if all(same) and max(sizes.values()) <= LIMIT and first <= FIRST_TEXT else 1
+    return 0 if same and max(sizes.values()) <= LIMIT and first <= FIRST_TEXT else 1
 
 
 def compare(artifact: Path, programs: Mapping[str, Command], tokens: int) -> bool:
