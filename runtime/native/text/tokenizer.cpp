@@ -458,6 +458,12 @@ size_t Tokenizer::vocab_size() const {
   return size;
 }
 
+// Whether a token is a byte behind the first one of a character, as vocabularies that fall back to bytes have it: <0x80> to <0xBF>.
+static bool is_further_byte(std::string_view token) {
+  static constexpr std::string_view first = "89ABab";
+  return token.size() == 6 && token.starts_with("<0x") && first.find(token[3]) != std::string_view::npos && token[5] == '>';
+}
+
 std::string TextStream::push(uint32_t id) {
   if (tokenizer_.leaves_out(id, skip_special_)) return "";  // it would count as a byte of a character
   ids_.push_back(id);
@@ -465,7 +471,10 @@ std::string TextStream::push(uint32_t id) {
   if (text.size() <= given) return "";
   if (!text.ends_with(REPLACEMENT)) return settle(ids_.size(), text.substr(given));
   if (ids_.size() - settled_ <= LONGEST_CHARACTER) return "";
-  // Bytes that are no character are given if the last token begins a new character behind them.
+  // Bytes that are no character are given if the last token begins a new character behind them: no further byte of one does.
+  size_t further = 0;
+  while (further < ids_.size() - settled_ && is_further_byte(tokenizer_.token(ids_[ids_.size() - 1 - further]))) further++;
+  if (further > 0 && further < LONGEST_CHARACTER) return "";
   const size_t count = ids_.size() - 1;
   std::string before = decoded(0, count);
   const bool is_given = before.size() >= given && std::string_view(before).substr(0, given) == std::string_view(text).substr(0, given);

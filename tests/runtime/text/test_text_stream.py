@@ -113,14 +113,14 @@ def test_what_was_said_stays_when_bytes_behind_it_are_no_text() -> None:
     assert streamed(FALLBACK, [*"漢".encode(), 0xFF, FALLBACK.token_to_id("▁a")], [])[0] == "漢\ufffd a"
 
 
-@given(left_out=st.integers(0, 8), words=st.lists(st.sampled_from(["a", "漢", "🙂", "𝔘𝔫", " ▁a"]), max_size=6))
+@given(left_out=st.integers(0, 8), words=st.lists(st.sampled_from(["a", "漢", "🙂", "𝔘𝔫", " ▁a", "\ufffd"]), max_size=6))
 def test_tokens_that_are_left_out_tear_no_character(left_out: int, words: list[str]) -> None:
     """Such as special tokens in front of a character that is bytes, and ids that nothing has."""
     special = [GEMMA.token_to_id("</s>"), 10**6] * left_out
     ids = [token for word in words for token in (*special, *GEMMA.encode(word, around=False).ids)]
     text, pieces, _ = streamed(GEMMA, ids, [])
     assert text == GEMMA.decode(ids) == "".join(word.replace("▁", " ") for word in words)
-    assert not any("\ufffd" in piece for piece in pieces)
+    assert "\ufffd" in words or not any("\ufffd" in piece for piece in pieces)
 
 
 @pytest.mark.slow
