@@ -31,6 +31,7 @@
 #include "../text/chat_format.h"
 #include "../text/chat_log.h"
 #include "../text/tokenizer.h"
+#include "../text/unicode.h"
 
 namespace hybridge {
 
@@ -75,7 +76,7 @@ class Conversation {
       const std::atomic<bool>* cancelled = nullptr) {
     return or_as_before([&]() -> Result<ChatAnswer> {
       auto asked = log_.messages;
-      asked.push_back({"user", std::string(message)});
+      asked.push_back({"user", text::valid_utf8(message)});
       ET_CHECK_OK_OR_RETURN_ERROR(ask(std::move(asked)));
       return answer(generator, on_piece, std::move(stops), cancelled);
     });
@@ -137,7 +138,7 @@ class Conversation {
 
   void begin() {
     log_ = {};
-    if (!options_.system.empty()) log_.messages.push_back({"system", options_.system});
+    if (!options_.system.empty()) log_.messages.push_back({"system", text::valid_utf8(options_.system)});
   }
 
   // Special tokens are not shown, but for those that mark sections.

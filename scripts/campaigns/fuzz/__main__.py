@@ -14,13 +14,14 @@ from campaigns import campaign
 from campaigns.fuzz import files
 from campaigns.fuzz.driver import Report, Target, fuzz
 from campaigns.fuzz.kernels import Kernels
-from campaigns.fuzz.tokenizers import Tokenizers
+from campaigns.fuzz.tokenizers import ChatFormats, Tokenizers
 
 BASELINE = "x86-64" if platform.machine() == "x86_64" else "armv8-a"  # a processor with few instructions, whose code is another
 TARGETS: Mapping[str, Callable[[], Target]] = {
     "kernels": Kernels,
     "kernels-baseline": lambda: Kernels("kernels-baseline", BASELINE),
     "native-tokenizers": Tokenizers,
+    "native-chats": ChatFormats,
     **{each.name: partial(replace, each) for each in files.TARGETS},
 }
 

@@ -1,16 +1,68 @@
-// Reads tokenizers and texts, each pair behind its length, and answers each with a line; see driver.py. A pair is the length of the
-// file (uint32), the file and the text.
+// Reads tokenizers and texts, or with the argument `chats` chat formats and what is said, each pair behind its length, and answers
+// each with a line; see driver.py. A pair is the length of the file (uint32), the file and the text.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "text/answer.h"
+#include "text/chat_format.h"
+#include "text/chat_log.h"
 #include "text/tokenizer.h"
+#include "text/unicode.h"
 
 namespace {
 
 using namespace hybridge::text;
+
+std::string refused(const TokenizerError& error) {
+  std::string reason = error.what();
+  for (char& each : reason) each = each < ' ' ? ' ' : each;
+  return "refused: " + reason.substr(0, 200);
+}
+
+// Writes a conversation of parts of the text, splits the text as an answer, and keeps both as a log.
+std::string answer_chat(std::string_view json, std::string_view text) {
+  try {
+    const ChatFormat format(json);
+    const auto part = [&](size_t number) { return std::string(text.substr(text.size() * number / 5, text.size() / 5)); };
+    const std::vector<Message> messages = {
+        {"system", part(0)}, {"user", part(1)}, {"assistant", part(2), part(3)}, {"user", part(4)}};
+    for (const Thinking thinking : {Thinking::AS_USUAL, Thinking::ON, Thinking::OFF}) {
+      try {
+        const Rendered rendered = format.render(messages, thinking);
+        size_t end = 0;
+        for (const TextPart& words : rendered.words) {
+          if (words.begin < end || words.end <= words.begin || words.end > rendered.text.size()) return "wrong: words out of place";
+          end = words.end;
+        }
+      } catch (const TokenizerError&) {
+      }
+    }
+    const std::string said = valid_utf8(text);
+    AnswerSplitter splitter(format, format.opening(Thinking::AS_USUAL));
+    StopStrings stops({part(2).empty() ? "a" : part(2), "</"});
+    size_t shown = 0;
+    for (size_t at = 0; at < said.size(); at += length_of(said[at])) {
+      const std::string piece = stops.push(std::string_view(said).substr(at, length_of(said[at])));
+      const Parts parts = splitter.push(piece);
+      shown += parts.content.size() + parts.reasoning.size();
+    }
+    splitter.push(stops.finish());
+    const Parts last = splitter.finish();
+    if (shown > said.size() || last.content.size() > said.size()) return "wrong: an answer has more than was said";
+    const ChatLog log{{{"user", valid_utf8(part(1))}, {"assistant", said, said}}, {{0, 2, said, said}}, {1, 2, 3}};
+    if (ChatLog::from_json(log.to_json()).to_json() != log.to_json()) return "wrong: a log is another one when it is read";
+    return "accepted";
+  } catch (const TokenizerError& error) {
+    try {
+      (void)ChatLog::from_json(json);
+    } catch (const TokenizerError&) {
+    }
+    return refused(error);
+  }
+}
 
 std::string answer(std::string_view json, std::string_view text) {
   try {
@@ -29,15 +81,14 @@ std::string answer(std::string_view json, std::string_view text) {
     }
     return "accepted";
   } catch (const TokenizerError& error) {
-    std::string reason = error.what();
-    for (char& each : reason) each = each < ' ' ? ' ' : each;
-    return "refused: " + reason.substr(0, 200);
+    return refused(error);
   }
 }
 
 }  // namespace
 
-int main() {
+int main(int argc, char**) {
+  const auto& asked = argc > 1 ? answer_chat : answer;
   uint32_t length;
   std::string data;
   while (std::fread(&length, sizeof length, 1, stdin) == 1) {
@@ -46,7 +97,7 @@ int main() {
     uint32_t file;
     std::memcpy(&file, data.data(), 4);
     const std::string_view all = std::string_view(data).substr(4);
-    std::puts(answer(all.substr(0, file), all.substr(file)).c_str());
+    std::puts(asked(all.substr(0, file), all.substr(file)).c_str());
     std::fflush(stdout);
   }
 }

@@ -1,7 +1,8 @@
-"""The tokenizer and the libraries below it, with changed files and odd texts, under the address and UB sanitizers."""
+"""The tokenizer, chat formats and the libraries below them, with changed files and odd texts, under the sanitizers."""
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,11 @@ from pathlib import Path
 from campaigns.fuzz.driver import Input
 from campaigns.fuzz.files import changed_text
 from campaigns.fuzz.kernels import OPTIONS, SANITIZERS
+from hybridge.export.write.chat_format import find_chat_format
 from hybridge.runtime.core import library
 from hybridge.runtime.kernels import compiling
+from hybridge.runtime.text.answers import FORMATS
+from hybridge.runtime.text.chat_template import ChatTemplates
 
 DRIVER = Path(__file__).with_name("tokenizers.cpp")
 FLAGS = ("-O1", "-g1", f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all", f"-I{library.SOURCES}")
@@ -50,6 +54,79 @@ class Tokenizers:
         good = rng.random() < 0.1
         data = file if good else changed_text(rng, file)
         return Input(struct.pack("<I", len(data)) + data + text, f"{name}, {len(data)} bytes; {text[:80]!r}", good=good)
+
+
+class ChatFormats:
+    """See ``Target``: the chat formats of our tests' templates, changed nine times of ten, and logs of chats."""
+
+    name = "native-chats"
+
+    def __init__(self) -> None:
+        self._program: Path | None = None
+
+    def prepare(self) -> None:
+        """Compile the core's text, as for ``Tokenizers``, and find the formats."""
+        self._program = compiled()
+        chat_formats()
+
+    def command(self) -> Sequence[str]:
+        assert self._program
+        return [str(self._program), "chats"]
+
+    def environment(self) -> Mapping[str, str]:
+        return OPTIONS
+
+    def make(self, seed: int, index: int) -> Input:
+        """Return something said, with the marks of formats in it, for a format as it is or changed, or for a log."""
+        rng = random.Random(f"{self.name} {seed} {index}")
+        good = rng.random() < 0.1
+        file = rng.choice(chat_formats() if good else [*chat_formats(), LOG])
+        data = file if good else changed_text(rng, file)
+        said = "".join(rng.choices(SAID, k=rng.randint(0, 30))).encode()
+        if rng.random() < 0.3:
+            said = rng.randbytes(rng.randint(0, 40)) + said
+        return Input(struct.pack("<I", len(data)) + data + said, f"{len(data)} bytes; {said[:80]!r}", good=good)
+
+
+SAID = [
+    "<think>",
+    "</think>",
+    "<|channel|>analysis<|message|>",
+    "<|end|>",
+    "</",
+    "a",
+    " ",
+    "\n",
+    "漢",
+    "é",
+    "{{ reasoning }}",
+    "\0",
+]
+LOG = json.dumps(
+    {
+        "messages": [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": "b", "reasoning_content": "c"},
+        ],
+        "turns": [{"start": 0, "answer": 2, "rendered": "a", "said": "b"}],
+        "tokens": [1, 2, 3],
+    }
+).encode()
+"""The note of a saved chat."""
+
+
+@cache
+def chat_formats() -> list[bytes]:
+    """Return a chat format of each template of our tests that has one."""
+    from public_folders import CHAT_TEMPLATES
+
+    found = []
+    for path in sorted(CHAT_TEMPLATES.glob("*.jinja")):
+        text = path.read_text(encoding="utf-8")
+        form = next((each for each in FORMATS if each.marker in text), None)
+        entry = find_chat_format(ChatTemplates(path.parent, {"default": text}, {"bos_token": "<s>"}), form).entry
+        found += [] if entry is None else [entry.model_dump_json().encode()]
+    return found
 
 
 @cache

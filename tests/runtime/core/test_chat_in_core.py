@@ -185,6 +185,20 @@ def test_saved_chats_go_on_in_python_and_pythons_in_the_core(
         twins.step(name, said)
 
 
+def test_what_is_no_text_is_read_as_replacement_characters_and_saved(kernels_artifact: Path, tmp_path: Path) -> None:
+    """JSON has no other texts: the note of a state could not be written."""
+    session = Session.load(kernels_artifact)
+    own = Tokenizer.from_file(kernels_artifact / "tokenizer.json")
+    chat = Chat.over(session, own, PLAIN, system="\udcff")
+    chat.send("a\ud800b\0", lambda *_: None, options(3))
+    assert [each["content"] for each in chat.messages[:2]] == ["\ufffd" * 3, "a" + "\ufffd" * 3 + "b\0"]
+    chat.save(tmp_path / "chat.state")
+    said = chat.messages
+    chat.reset()
+    chat.load(tmp_path / "chat.state")
+    assert chat.messages == said
+
+
 @pytest.mark.parametrize("note", ["", "{}", "[]", '{"messages": [], "turns": [], "tokens": [99999]}', '{"messages": 1}'])
 def test_a_state_without_a_conversation_begins_anew(kernels_artifact: Path, tmp_path: Path, note: str) -> None:
     session = Session.load(kernels_artifact)
