@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "../text/stop_strings.h"
 #include "failure.h"
-#include "stop_strings.h"
 
 namespace hybridge::cli {
 
@@ -224,7 +224,7 @@ GeneratedText TextModel::generate(
   }
   struct Run {
     const TextModel* model;
-    StopStrings stop;
+    text::StopStrings stop;
     TextHandle text;
     const std::function<void(std::string_view)>* show;
     Caught caught = {};
@@ -242,7 +242,7 @@ GeneratedText TextModel::generate(
       (*show)(stop.push({piece, size}));
       ended = stop.is_complete();
     }
-  } run{.model = this, .stop = StopStrings(options.stop), .text = {}, .show = &show};
+  } run{.model = this, .stop = text::StopStrings(options.stop), .text = {}, .show = &show};
   check(hybridge_text_open(tokenizer_, 1, run.text.out()), "the text cannot begin");
 
   const auto on_token = [](int64_t token, void* user) {

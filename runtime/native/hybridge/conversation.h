@@ -30,6 +30,7 @@
 #include "../text/answer.h"
 #include "../text/chat_format.h"
 #include "../text/chat_log.h"
+#include "../text/stop_strings.h"
 #include "../text/tokenizer.h"
 #include "../text/unicode.h"
 
@@ -250,7 +251,7 @@ class Conversation {
         const std::string piece = stopping.push(is_end || hidden_.contains(id) ? std::string() : stream.push(id));
         is_wanted = on_piece(add(piece, splitter.push(piece)));
         if (!is_wanted || is_cancelled()) end = AnswerEnd::BY_CALLER;
-        if (stopping.is_stopped()) end = AnswerEnd::BY_STOP;
+        if (stopping.is_complete()) end = AnswerEnd::BY_STOP;
         if (is_end) end = AnswerEnd::BY_MODEL;
         is_wanted = end == AnswerEnd::BY_LENGTH;
       }

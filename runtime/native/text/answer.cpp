@@ -1,6 +1,6 @@
 #include "answer.h"
 
-#include <algorithm>
+#include <utility>
 
 #include "unicode.h"
 
@@ -28,31 +28,6 @@ size_t trailing_space(std::string_view text) {
 }
 
 }  // namespace
-
-std::string StopStrings::push(std::string_view piece) {
-  if (is_stopped_) return {};
-  held_ += piece;
-  size_t end = std::string::npos, begin = std::string::npos;
-  for (const std::string& stop : stops_) {
-    const size_t found = held_.find(stop);
-    if (found == std::string::npos || (is_stopped_ && std::pair(found + stop.size(), found) >= std::pair(end, begin))) continue;
-    is_stopped_ = true;
-    begin = found;
-    end = found + stop.size();
-  }
-  if (!is_stopped_) {
-    size_t held = 0;  // at the end, what may begin a stop string
-    for (const std::string& stop : stops_) {
-      for (size_t size = std::min(stop.size() - 1, held_.size()); size > held; --size) {
-        if (held_.compare(held_.size() - size, size, stop, 0, size) == 0) held = size;
-      }
-    }
-    begin = held_.size() - held;
-  }
-  std::string free = held_.substr(0, begin);
-  held_ = is_stopped_ ? std::string() : held_.substr(begin);
-  return free;
-}
 
 AnswerSplitter::AnswerSplitter(const ChatFormat& format, std::string_view opening) : format_(format) {
   text_ = opening;

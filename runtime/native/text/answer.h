@@ -1,4 +1,4 @@
-// The text of an answer while it comes: up to a stop string, and split into content and reasoning.
+// An answer while it comes, split into content and reasoning.
 #ifndef HYBRIDGE_NATIVE_TEXT_ANSWER_H
 #define HYBRIDGE_NATIVE_TEXT_ANSWER_H
 
@@ -6,32 +6,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "chat_format.h"
 
 namespace hybridge::text {
-
-// Ends a text just before the first stop string: the one that is complete first, however the text comes in pieces. What may begin
-// one is held back.
-class StopStrings {
- public:
-  explicit StopStrings(std::vector<std::string> stops) : stops_(std::move(stops)) {}
-
-  bool is_stopped() const { return is_stopped_; }
-
-  // The text that is free to be shown with this piece.
-  std::string push(std::string_view piece);
-
-  // The rest, once the text has ended.
-  std::string finish() { return is_stopped_ ? std::string() : std::exchange(held_, {}); }
-
- private:
-  std::vector<std::string> stops_;
-  std::string held_;
-  bool is_stopped_ = false;
-};
 
 struct Parts {
   std::string content, reasoning;

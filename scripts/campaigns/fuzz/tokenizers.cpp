@@ -9,6 +9,7 @@
 #include "text/answer.h"
 #include "text/chat_format.h"
 #include "text/chat_log.h"
+#include "text/stop_strings.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 

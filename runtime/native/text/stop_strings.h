@@ -1,6 +1,6 @@
 // Ends a text before the first of some strings.
-#ifndef HYBRIDGE_NATIVE_CLI_STOP_STRINGS_H
-#define HYBRIDGE_NATIVE_CLI_STOP_STRINGS_H
+#ifndef HYBRIDGE_NATIVE_TEXT_STOP_STRINGS_H
+#define HYBRIDGE_NATIVE_TEXT_STOP_STRINGS_H
 
 #include <algorithm>
 #include <string>
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace hybridge::cli {
+namespace hybridge::text {
 
 // Holds back a text that may begin one of the strings, until more has come.
 class StopStrings {
@@ -57,6 +57,6 @@ class StopStrings {
   bool is_complete_ = false;
 };
 
-}  // namespace hybridge::cli
+}  // namespace hybridge::text
 
 #endif
