@@ -63,18 +63,19 @@ class FoundFormat:
 
 @dataclass(frozen=True)
 class WrittenFolder:
-    """The files that an export has written so far."""
+    """The files that an export has written so far, in a folder whose name nobody will know."""
 
-    folder: Path
+    path: Path
+    folder: Path = Path("the checkpoint")
 
     @property
     def names(self) -> Collection[str]:
         """Return the names of the files."""
-        return [path.name for path in self.folder.iterdir()]
+        return [path.name for path in self.path.iterdir()]
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a file."""
-        return (self.folder / name).read_bytes()
+        return (self.path / name).read_bytes()
 
 
 def chat_format_of(folder: Path) -> FoundFormat:

@@ -201,6 +201,8 @@ def test_a_format_of_wrong_types_never_crashes(formats: dict[str, ChatFormatEntr
 def test_a_folder_without_a_tokenizer_or_a_template_says_so(tmp_path: Path) -> None:
     assert "no tokenizer.json" in str(chat_format_of(tmp_path).reason)
     shutil.copyfile(EMBEDDED / "tokenizer.json", tmp_path / "tokenizer.json")
-    assert "has no chat template" in str(chat_format_of(tmp_path).reason)
+    reason = str(chat_format_of(tmp_path).reason)
+    assert "the checkpoint has no chat template" in reason
+    assert str(tmp_path) not in reason, "the folder of an unfinished export"
     shutil.copyfile(EMBEDDED / "chat_template.jinja", tmp_path / "chat_template.jinja")
     assert chat_format_of(tmp_path).entry is not None

@@ -1,16 +1,16 @@
 /*==============================================================================
  Copyright (c) 2020 YaoYuan <ibireme@gmail.com>
-
+ 
  Permission is hereby granted, free of charge, to any person obtaining a copy
  of this software and associated documentation files (the "Software"), to deal
  in the Software without restriction, including without limitation the rights
  to use, copy, modify, merge, publish, distribute, sublicense, and/or sell
  copies of the Software, and to permit persons to whom the Software is
  furnished to do so, subject to the following conditions:
-
+ 
  The above copyright notice and this permission notice shall be included in all
  copies or substantial portions of the Software.
-
+ 
  THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR
  IMPLIED, INCLUDING BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY,
  FITNESS FOR A PARTICULAR PURPOSE AND NONINFRINGEMENT. IN NO EVENT SHALL THE
@@ -20,7 +20,7 @@
  SOFTWARE.
  *============================================================================*/
 
-/**
+/** 
  @file yyjson.h
  @date 2019-03-09
  @author YaoYuan
@@ -32,7 +32,7 @@
 
 
 /*==============================================================================
- * MARK: - Header Files
+ * Header Files
  *============================================================================*/
 
 #include <stdio.h>
@@ -45,107 +45,141 @@
 
 
 /*==============================================================================
- * MARK: - Compile-time Options
+ * Compile-time Options
  *============================================================================*/
 
 /*
- Define as 1 to disable JSON reader at compile-time.
- This disables functions with "read" in their name.
- Reduces binary size by about 60%.
+ Define as 1 to disable JSON reader if JSON parsing is not required.
+ 
+ This will disable these functions at compile-time:
+    - yyjson_read()
+    - yyjson_read_opts()
+    - yyjson_read_file()
+    - yyjson_read_number()
+    - yyjson_mut_read_number()
+ 
+ This will reduce the binary size by about 60%.
  */
 #ifndef YYJSON_DISABLE_READER
 #endif
 
 /*
- Define as 1 to disable JSON writer at compile-time.
- This disables functions with "write" in their name.
- Reduces binary size by about 30%.
+ Define as 1 to disable JSON writer if JSON serialization is not required.
+ 
+ This will disable these functions at compile-time:
+    - yyjson_write()
+    - yyjson_write_file()
+    - yyjson_write_opts()
+    - yyjson_val_write()
+    - yyjson_val_write_file()
+    - yyjson_val_write_opts()
+    - yyjson_mut_write()
+    - yyjson_mut_write_file()
+    - yyjson_mut_write_opts()
+    - yyjson_mut_val_write()
+    - yyjson_mut_val_write_file()
+    - yyjson_mut_val_write_opts()
+ 
+ This will reduce the binary size by about 30%.
  */
 #ifndef YYJSON_DISABLE_WRITER
 #endif
 
 /*
- Define as 1 to disable JSON incremental reader at compile-time.
- This disables functions with "incr" in their name.
- */
-#ifndef YYJSON_DISABLE_INCR_READER
-#endif
-
-/*
  Define as 1 to disable JSON Pointer, JSON Patch and JSON Merge Patch supports.
- This disables functions with "ptr" or "patch" in their name.
+ 
+ This will disable these functions at compile-time:
+    - yyjson_ptr_xxx()
+    - yyjson_mut_ptr_xxx()
+    - yyjson_doc_ptr_xxx()
+    - yyjson_mut_doc_ptr_xxx()
+    - yyjson_patch()
+    - yyjson_mut_patch()
+    - yyjson_merge_patch()
+    - yyjson_mut_merge_patch()
  */
 #ifndef YYJSON_DISABLE_UTILS
 #endif
 
 /*
- Define as 1 to disable the fast floating-point number conversion in yyjson.
- Libc's `strtod/snprintf` will be used instead.
-
- This reduces binary size by about 30%, but significantly slows down the
+ Define as 1 to disable the fast floating-point number conversion in yyjson,
+ and use libc's `strtod/snprintf` instead.
+ 
+ This will reduce the binary size by about 30%, but significantly slow down the
  floating-point read/write speed.
  */
 #ifndef YYJSON_DISABLE_FAST_FP_CONV
 #endif
 
 /*
- Define as 1 to disable non-standard JSON features support at compile-time,
- such as YYJSON_READ_ALLOW_XXX and YYJSON_WRITE_ALLOW_XXX.
-
- This reduces binary size by about 10%, and slightly improves performance.
+ Define as 1 to disable non-standard JSON support at compile-time:
+    - Reading and writing inf/nan literal, such as `NaN`, `-Infinity`.
+    - Single line and multiple line comments.
+    - Single trailing comma at the end of an object or array.
+    - Invalid unicode in string value.
+ 
+ This will also invalidate these run-time options:
+    - YYJSON_READ_ALLOW_INF_AND_NAN
+    - YYJSON_READ_ALLOW_COMMENTS
+    - YYJSON_READ_ALLOW_TRAILING_COMMAS
+    - YYJSON_READ_ALLOW_INVALID_UNICODE
+    - YYJSON_WRITE_ALLOW_INF_AND_NAN
+    - YYJSON_WRITE_ALLOW_INVALID_UNICODE
+ 
+ This will reduce the binary size by about 10%, and speed up the reading and
+ writing speed by about 2% to 6%.
  */
 #ifndef YYJSON_DISABLE_NON_STANDARD
 #endif
 
 /*
- Define as 1 to disable UTF-8 validation at compile-time.
-
- Use this if all input strings are guaranteed to be valid UTF-8
- (e.g. language-level String types are already validated).
-
- Disabling UTF-8 validation improves performance for non-ASCII strings by about
- 3% to 7%.
-
- Note: If this flag is enabled while passing illegal UTF-8 strings,
- the following errors may occur:
+ Define as 1 to disable UTF-8 validation at compile time.
+ 
+ If all input strings are guaranteed to be valid UTF-8 encoding (for example,
+ some language's String object has already validated the encoding), using this
+ flag can avoid redundant UTF-8 validation in yyjson.
+ 
+ This flag can speed up the reading and writing speed of non-ASCII encoded
+ strings by about 3% to 7%.
+ 
+ Note: If this flag is used while passing in illegal UTF-8 strings, the
+ following errors may occur:
  - Escaped characters may be ignored when parsing JSON strings.
- - Ending quotes may be ignored when parsing JSON strings, causing the
-   string to merge with the next value.
- - When serializing with `yyjson_mut_val`, the string's end may be accessed
-   out of bounds, potentially causing a segmentation fault.
+ - Ending quotes may be ignored when parsing JSON strings, causing the string
+   to be concatenated to the next value.
+ - When accessing `yyjson_mut_val` for serialization, the string ending may be
+   accessed out of bounds, causing a segmentation fault.
  */
 #ifndef YYJSON_DISABLE_UTF8_VALIDATION
 #endif
 
 /*
- Define as 1 to improve performance on architectures that do not support
- unaligned memory access.
-
- Normally, this does not need to be set manually. See the C file for details.
+ Define as 1 to indicate that the target architecture does not support unaligned
+ memory access. Please refer to the comments in the C file for details.
  */
 #ifndef YYJSON_DISABLE_UNALIGNED_MEMORY_ACCESS
 #endif
 
-/* Define as 1 to export symbols when building this library as a Windows DLL. */
+/* Define as 1 to export symbols when building this library as Windows DLL. */
 #ifndef YYJSON_EXPORTS
 #endif
 
-/* Define as 1 to import symbols when using this library as a Windows DLL. */
+/* Define as 1 to import symbols when using this library as Windows DLL. */
 #ifndef YYJSON_IMPORTS
 #endif
 
-/* Define as 1 to include <stdint.h> for compilers without C99 support. */
+/* Define as 1 to include <stdint.h> for compiler which doesn't support C99. */
 #ifndef YYJSON_HAS_STDINT_H
 #endif
 
-/* Define as 1 to include <stdbool.h> for compilers without C99 support. */
+/* Define as 1 to include <stdbool.h> for compiler which doesn't support C99. */
 #ifndef YYJSON_HAS_STDBOOL_H
 #endif
 
 
 
 /*==============================================================================
- * MARK: - Compiler Macros
+ * Compiler Macros
  *============================================================================*/
 
 /** compiler version (MSVC) */
@@ -173,10 +207,8 @@
 #endif
 
 /** real gcc check */
-#if defined(__GNUC__) && defined(__GNUC_MINOR__) && \
-    !defined(__clang__) && !defined(__llvm__) && \
-    !defined(__INTEL_COMPILER) && !defined(__ICC) && \
-    !defined(__NVCC__) && !defined(__PGI) && !defined(__TINYC__)
+#if !defined(__clang__) && !defined(__INTEL_COMPILER) && !defined(__ICC) && \
+    defined(__GNUC__)
 #   define YYJSON_IS_REAL_GCC 1
 #else
 #   define YYJSON_IS_REAL_GCC 0
@@ -461,7 +493,7 @@
 
 
 /*==============================================================================
- * MARK: - Compile Hint Begin
+ * Compile Hint Begin
  *============================================================================*/
 
 /* extern "C" begin */
@@ -476,7 +508,7 @@ extern "C" {
 #   pragma clang diagnostic ignored "-Wunused-parameter"
 #elif defined(__GNUC__)
 #   if (__GNUC__ > 4) || (__GNUC__ == 4 && __GNUC_MINOR__ >= 6)
-#       pragma GCC diagnostic push
+#   pragma GCC diagnostic push
 #   endif
 #   pragma GCC diagnostic ignored "-Wunused-function"
 #   pragma GCC diagnostic ignored "-Wunused-parameter"
@@ -488,23 +520,23 @@ extern "C" {
 
 
 /*==============================================================================
- * MARK: - Version
+ * Version
  *============================================================================*/
 
 /** The major version of yyjson. */
 #define YYJSON_VERSION_MAJOR  0
 
 /** The minor version of yyjson. */
-#define YYJSON_VERSION_MINOR  12
+#define YYJSON_VERSION_MINOR  10
 
 /** The patch version of yyjson. */
 #define YYJSON_VERSION_PATCH  0
 
 /** The version of yyjson in hex: `(major << 16) | (minor << 8) | (patch)`. */
-#define YYJSON_VERSION_HEX    0x000C00
+#define YYJSON_VERSION_HEX    0x000A00
 
 /** The version string of yyjson. */
-#define YYJSON_VERSION_STRING "0.12.0"
+#define YYJSON_VERSION_STRING "0.10.0"
 
 /** The version of yyjson in hex, same as `YYJSON_VERSION_HEX`. */
 yyjson_api uint32_t yyjson_version(void);
@@ -512,7 +544,7 @@ yyjson_api uint32_t yyjson_version(void);
 
 
 /*==============================================================================
- * MARK: - JSON Types
+ * JSON Types
  *============================================================================*/
 
 /** Type of a JSON value (3 bit). */
@@ -574,12 +606,12 @@ typedef uint8_t yyjson_subtype;
 
 
 /*==============================================================================
- * MARK: - Allocator
+ * Allocator
  *============================================================================*/
 
 /**
  A memory allocator.
-
+ 
  Typically you don't need to use it, unless you want to customize your own
  memory allocator.
  */
@@ -596,19 +628,19 @@ typedef struct yyjson_alc {
 
 /**
  A pool allocator uses fixed length pre-allocated memory.
-
- This allocator may be used to avoid malloc/realloc calls. The pre-allocated
+ 
+ This allocator may be used to avoid malloc/realloc calls. The pre-allocated 
  memory should be held by the caller. The maximum amount of memory required to
  read a JSON can be calculated using the `yyjson_read_max_memory_usage()`
- function, but the amount of memory required to write a JSON cannot be directly
+ function, but the amount of memory required to write a JSON cannot be directly 
  calculated.
-
+ 
  This is not a general-purpose allocator. It is designed to handle a single JSON
  data at a time. If it is used for overly complex memory tasks, such as parsing
  multiple JSON documents using the same allocator but releasing only a few of
  them, it may cause memory fragmentation, resulting in performance degradation
  and memory waste.
-
+ 
  @param alc The allocator to be initialized.
     If this parameter is NULL, the function will fail and return false.
     If `buf` or `size` is invalid, this will be set to an empty allocator.
@@ -618,33 +650,33 @@ typedef struct yyjson_alc {
     If this parameter is less than 8 words (32/64 bytes on 32/64-bit OS), the
     function will fail and return false.
  @return true if the `alc` has been successfully initialized.
-
- @b Example
+ 
+ @par Example
  @code
     // parse JSON with stack memory
     char buf[1024];
     yyjson_alc alc;
     yyjson_alc_pool_init(&alc, buf, 1024);
-
+    
     const char *json = "{\"name\":\"Helvetica\",\"size\":16}"
     yyjson_doc *doc = yyjson_read_opts(json, strlen(json), 0, &alc, NULL);
     // the memory of `doc` is on the stack
  @endcode
-
+ 
  @warning This Allocator is not thread-safe.
  */
 yyjson_api bool yyjson_alc_pool_init(yyjson_alc *alc, void *buf, size_t size);
 
 /**
  A dynamic allocator.
-
+ 
  This allocator has a similar usage to the pool allocator above. However, when
  there is not enough memory, this allocator will dynamically request more memory
  using libc's `malloc` function, and frees it all at once when it is destroyed.
-
+ 
  @return A new dynamic allocator, or NULL if memory allocation failed.
  @note The returned value should be freed with `yyjson_alc_dyn_free()`.
-
+ 
  @warning This Allocator is not thread-safe.
  */
 yyjson_api yyjson_alc *yyjson_alc_dyn_new(void);
@@ -658,13 +690,13 @@ yyjson_api void yyjson_alc_dyn_free(yyjson_alc *alc);
 
 
 /*==============================================================================
- * MARK: - Text Locating
+ * Text Locating
  *============================================================================*/
 
 /**
  Locate the line and column number for a byte position in a string.
  This can be used to get better description for error position.
-
+ 
  @param str The input string.
  @param len The byte length of the input string.
  @param pos The byte position within the input string.
@@ -682,7 +714,7 @@ yyjson_api bool yyjson_locate_pos(const char *str, size_t len, size_t pos,
 
 
 /*==============================================================================
- * MARK: - JSON Structure
+ * JSON Structure
  *============================================================================*/
 
 /**
@@ -716,7 +748,7 @@ typedef struct yyjson_mut_val yyjson_mut_val;
 
 
 /*==============================================================================
- * MARK: - JSON Reader API
+ * JSON Reader API
  *============================================================================*/
 
 /** Run-time options for JSON reader. */
@@ -730,7 +762,7 @@ typedef uint32_t yyjson_read_flag;
     - Report error if double number is infinity.
     - Report error if string contains invalid UTF-8 character or BOM.
     - Report error on trailing commas, comments, inf and nan literals. */
-static const yyjson_read_flag YYJSON_READ_NOFLAG                    = 0;
+static const yyjson_read_flag YYJSON_READ_NOFLAG                = 0;
 
 /** Read the input data in-situ.
     This option allows the reader to modify and use input data to store string
@@ -738,92 +770,43 @@ static const yyjson_read_flag YYJSON_READ_NOFLAG                    = 0;
     The caller should hold the input data before free the document.
     The input data must be padded by at least `YYJSON_PADDING_SIZE` bytes.
     For example: `[1,2]` should be `[1,2]\0\0\0\0`, input length should be 5. */
-static const yyjson_read_flag YYJSON_READ_INSITU                    = 1 << 0;
+static const yyjson_read_flag YYJSON_READ_INSITU                = 1 << 0;
 
 /** Stop when done instead of issuing an error if there's additional content
     after a JSON document. This option may be used to parse small pieces of JSON
     in larger data, such as `NDJSON`. */
-static const yyjson_read_flag YYJSON_READ_STOP_WHEN_DONE            = 1 << 1;
+static const yyjson_read_flag YYJSON_READ_STOP_WHEN_DONE        = 1 << 1;
 
 /** Allow single trailing comma at the end of an object or array,
     such as `[1,2,3,]`, `{"a":1,"b":2,}` (non-standard). */
-static const yyjson_read_flag YYJSON_READ_ALLOW_TRAILING_COMMAS     = 1 << 2;
+static const yyjson_read_flag YYJSON_READ_ALLOW_TRAILING_COMMAS = 1 << 2;
 
-/** Allow C-style single-line and mult-line comments (non-standard). */
-static const yyjson_read_flag YYJSON_READ_ALLOW_COMMENTS            = 1 << 3;
+/** Allow C-style single line and multiple line comments (non-standard). */
+static const yyjson_read_flag YYJSON_READ_ALLOW_COMMENTS        = 1 << 3;
 
 /** Allow inf/nan number and literal, case-insensitive,
     such as 1e999, NaN, inf, -Infinity (non-standard). */
-static const yyjson_read_flag YYJSON_READ_ALLOW_INF_AND_NAN         = 1 << 4;
+static const yyjson_read_flag YYJSON_READ_ALLOW_INF_AND_NAN     = 1 << 4;
 
 /** Read all numbers as raw strings (value with `YYJSON_TYPE_RAW` type),
     inf/nan literal is also read as raw with `ALLOW_INF_AND_NAN` flag. */
-static const yyjson_read_flag YYJSON_READ_NUMBER_AS_RAW             = 1 << 5;
+static const yyjson_read_flag YYJSON_READ_NUMBER_AS_RAW         = 1 << 5;
 
 /** Allow reading invalid unicode when parsing string values (non-standard).
     Invalid characters will be allowed to appear in the string values, but
     invalid escape sequences will still be reported as errors.
     This flag does not affect the performance of correctly encoded strings.
-
+    
     @warning Strings in JSON values may contain incorrect encoding when this
     option is used, you need to handle these strings carefully to avoid security
     risks. */
-static const yyjson_read_flag YYJSON_READ_ALLOW_INVALID_UNICODE     = 1 << 6;
+static const yyjson_read_flag YYJSON_READ_ALLOW_INVALID_UNICODE = 1 << 6;
 
 /** Read big numbers as raw strings. These big numbers include integers that
     cannot be represented by `int64_t` and `uint64_t`, and floating-point
     numbers that cannot be represented by finite `double`.
     The flag will be overridden by `YYJSON_READ_NUMBER_AS_RAW` flag. */
-static const yyjson_read_flag YYJSON_READ_BIGNUM_AS_RAW             = 1 << 7;
-
-/** Allow UTF-8 BOM and skip it before parsing if any (non-standard). */
-static const yyjson_read_flag YYJSON_READ_ALLOW_BOM                 = 1 << 8;
-
-/** Allow extended number formats (non-standard):
-    - Hexadecimal numbers, such as `0x7B`.
-    - Numbers with leading or trailing decimal point, such as `.123`, `123.`.
-    - Numbers with a leading plus sign, such as `+123`. */
-static const yyjson_read_flag YYJSON_READ_ALLOW_EXT_NUMBER          = 1 << 9;
-
-/** Allow extended escape sequences in strings (non-standard):
-    - Additional escapes: `\a`, `\e`, `\v`, ``\'``, `\?`, `\0`.
-    - Hex escapes: `\xNN`, such as `\x7B`.
-    - Line continuation: backslash followed by line terminator sequences.
-    - Unknown escape: if backslash is followed by an unsupported character,
-        the backslash will be removed and the character will be kept as-is.
-        However, `\1`-`\9` will still trigger an error. */
-static const yyjson_read_flag YYJSON_READ_ALLOW_EXT_ESCAPE          = 1 << 10;
-
-/** Allow extended whitespace characters (non-standard):
-    - Vertical tab `\v` and form feed `\f`.
-    - Line separator `\u2028` and paragraph separator `\u2029`.
-    - Non-breaking space `\xA0`.
-    - Byte order mark: `\uFEFF`.
-    - Other Unicode characters in the Zs (Separator, space) category. */
-static const yyjson_read_flag YYJSON_READ_ALLOW_EXT_WHITESPACE      = 1 << 11;
-
-/** Allow strings enclosed in single quotes (non-standard), such as ``'ab'``. */
-static const yyjson_read_flag YYJSON_READ_ALLOW_SINGLE_QUOTED_STR   = 1 << 12;
-
-/** Allow object keys without quotes (non-standard), such as `{a:1,b:2}`.
-    This extends the ECMAScript IdentifierName rule by allowing any
-    non-whitespace character with code point above `U+007F`. */
-static const yyjson_read_flag YYJSON_READ_ALLOW_UNQUOTED_KEY        = 1 << 13;
-
-/** Allow JSON5 format, see: [https://json5.org].
-    This flag supports all JSON5 features with some additional extensions:
-    - Accepts more escape sequences than JSON5 (e.g. `\a`, `\e`).
-    - Unquoted keys are not limited to ECMAScript IdentifierName.
-    - Allow case-insensitive `NaN`, `Inf` and `Infinity` literals. */
-static const yyjson_read_flag YYJSON_READ_JSON5 =
-    (1 << 2)  | /* YYJSON_READ_ALLOW_TRAILING_COMMAS */
-    (1 << 3)  | /* YYJSON_READ_ALLOW_COMMENTS */
-    (1 << 4)  | /* YYJSON_READ_ALLOW_INF_AND_NAN */
-    (1 << 9)  | /* YYJSON_READ_ALLOW_EXT_NUMBER */
-    (1 << 10) | /* YYJSON_READ_ALLOW_EXT_ESCAPE */
-    (1 << 11) | /* YYJSON_READ_ALLOW_EXT_WHITESPACE */
-    (1 << 12) | /* YYJSON_READ_ALLOW_SINGLE_QUOTED_STR */
-    (1 << 13);  /* YYJSON_READ_ALLOW_UNQUOTED_KEY */
+static const yyjson_read_flag YYJSON_READ_BIGNUM_AS_RAW         = 1 << 7;
 
 
 
@@ -836,7 +819,7 @@ static const yyjson_read_code YYJSON_READ_SUCCESS                       = 0;
 /** Invalid parameter, such as NULL input string or 0 input length. */
 static const yyjson_read_code YYJSON_READ_ERROR_INVALID_PARAMETER       = 1;
 
-/** Memory allocation failed. */
+/** Memory allocation failure occurs. */
 static const yyjson_read_code YYJSON_READ_ERROR_MEMORY_ALLOCATION       = 2;
 
 /** Input JSON string is empty. */
@@ -845,7 +828,7 @@ static const yyjson_read_code YYJSON_READ_ERROR_EMPTY_CONTENT           = 3;
 /** Unexpected content after document, such as `[123]abc`. */
 static const yyjson_read_code YYJSON_READ_ERROR_UNEXPECTED_CONTENT      = 4;
 
-/** Unexpected end of input, the parsed part is valid, such as `[123`. */
+/** Unexpected ending, such as `[123`. */
 static const yyjson_read_code YYJSON_READ_ERROR_UNEXPECTED_END          = 5;
 
 /** Unexpected character inside the document, such as `[abc]`. */
@@ -854,7 +837,7 @@ static const yyjson_read_code YYJSON_READ_ERROR_UNEXPECTED_CHARACTER    = 6;
 /** Invalid JSON structure, such as `[1,]`. */
 static const yyjson_read_code YYJSON_READ_ERROR_JSON_STRUCTURE          = 7;
 
-/** Invalid comment, deprecated, use `UNEXPECTED_END` for unclosed comment. */
+/** Invalid comment, such as unclosed multi-line comment. */
 static const yyjson_read_code YYJSON_READ_ERROR_INVALID_COMMENT         = 8;
 
 /** Invalid number, such as `123.e12`, `000`. */
@@ -872,9 +855,6 @@ static const yyjson_read_code YYJSON_READ_ERROR_FILE_OPEN               = 12;
 /** Failed to read a file. */
 static const yyjson_read_code YYJSON_READ_ERROR_FILE_READ               = 13;
 
-/** Incomplete input during incremental parsing; parsing state is preserved. */
-static const yyjson_read_code YYJSON_READ_ERROR_MORE                    = 14;
-
 /** Error information for JSON reader. */
 typedef struct yyjson_read_err {
     /** Error code, see `yyjson_read_code` for all possible values. */
@@ -891,11 +871,11 @@ typedef struct yyjson_read_err {
 
 /**
  Read JSON with options.
-
+ 
  This function is thread-safe when:
  1. The `dat` is not modified by other threads.
  2. The `alc` is thread-safe or NULL.
-
+ 
  @param dat The JSON data (UTF-8 without BOM), null-terminator is not required.
     If this parameter is NULL, the function will fail and return NULL.
     The `dat` will not be modified without the flag `YYJSON_READ_INSITU`, so you
@@ -920,13 +900,12 @@ yyjson_api yyjson_doc *yyjson_read_opts(char *dat,
 
 /**
  Read a JSON file.
-
+ 
  This function is thread-safe when:
  1. The file is not modified by other threads.
  2. The `alc` is thread-safe or NULL.
-
+ 
  @param path The JSON file's path.
-    This should be a null-terminated string using the system's native encoding.
     If this path is NULL or invalid, the function will fail and return NULL.
  @param flg The JSON read options.
     Multiple options can be combined with `|` operator. 0 means no options.
@@ -936,7 +915,7 @@ yyjson_api yyjson_doc *yyjson_read_opts(char *dat,
     Pass NULL if you don't need error information.
  @return A new JSON document, or NULL if an error occurs.
     When it's no longer needed, it should be freed with `yyjson_doc_free()`.
-
+ 
  @warning On 32-bit operating system, files larger than 2GB may fail to read.
  */
 yyjson_api yyjson_doc *yyjson_read_file(const char *path,
@@ -946,7 +925,7 @@ yyjson_api yyjson_doc *yyjson_read_file(const char *path,
 
 /**
  Read JSON from a file pointer.
-
+ 
  @param fp The file pointer.
     The data will be read from the current position of the FILE to the end.
     If this fp is NULL or invalid, the function will fail and return NULL.
@@ -958,7 +937,7 @@ yyjson_api yyjson_doc *yyjson_read_file(const char *path,
     Pass NULL if you don't need error information.
  @return A new JSON document, or NULL if an error occurs.
     When it's no longer needed, it should be freed with `yyjson_doc_free()`.
-
+ 
  @warning On 32-bit operating system, files larger than 2GB may fail to read.
  */
 yyjson_api yyjson_doc *yyjson_read_fp(FILE *fp,
@@ -968,9 +947,9 @@ yyjson_api yyjson_doc *yyjson_read_fp(FILE *fp,
 
 /**
  Read a JSON string.
-
+ 
  This function is thread-safe.
-
+ 
  @param dat The JSON data (UTF-8 without BOM), null-terminator is not required.
     If this parameter is NULL, the function will fail and return NULL.
  @param len The length of JSON data in bytes.
@@ -988,93 +967,31 @@ yyjson_api_inline yyjson_doc *yyjson_read(const char *dat,
                             len, flg, NULL, NULL);
 }
 
-
-
-#if !defined(YYJSON_DISABLE_INCR_READER) || !YYJSON_DISABLE_INCR_READER
-
-/** Opaque state for incremental JSON reader. */
-typedef struct yyjson_incr_state yyjson_incr_state;
-
-/**
- Initialize state for incremental read.
-
- To read a large JSON document incrementally:
- 1. Call `yyjson_incr_new()` to create the state for incremental reading.
- 2. Call `yyjson_incr_read()` repeatedly.
- 3. Call `yyjson_incr_free()` to free the state.
-
- Note: The incremental JSON reader only supports standard JSON.
- Flags for non-standard features (e.g. comments, trailing commas) are ignored.
-
- @param buf The JSON data, null-terminator is not required.
-    If this parameter is NULL, the function will fail and return NULL.
- @param buf_len The length of the JSON data in `buf`.
-    If use `YYJSON_READ_INSITU`, `buf_len` should not include the padding size.
- @param flg The JSON read options.
-    Multiple options can be combined with `|` operator.
- @param alc The memory allocator used by JSON reader.
-    Pass NULL to use the libc's default allocator.
- @return A state for incremental reading.
-    It should be freed with `yyjson_incr_free()`.
-    NULL is returned if memory allocation fails.
-*/
-yyjson_api yyjson_incr_state *yyjson_incr_new(char *buf, size_t buf_len,
-                                              yyjson_read_flag flg,
-                                              const yyjson_alc *alc);
-
-/**
- Performs incremental read of up to `len` bytes.
-
- If NULL is returned and `err->code` is set to `YYJSON_READ_ERROR_MORE`, it
- indicates that more data is required to continue parsing. Then, call this
- function again with incremented `len`. Continue until a document is returned or
- an error other than `YYJSON_READ_ERROR_MORE` is returned.
-
- Note: Parsing in very small increments is not efficient. An increment of
- several kilobytes or megabytes is recommended.
-
- @param state The state for incremental reading, created using
-    `yyjson_incr_new()`.
- @param len The number of bytes of JSON data available to parse.
-    If this parameter is 0, the function will fail and return NULL.
- @param err A pointer to receive error information.
- @return A new JSON document, or NULL if an error occurs.
-    When the document is no longer needed, it should be freed with
-    `yyjson_doc_free()`.
-*/
-yyjson_api yyjson_doc *yyjson_incr_read(yyjson_incr_state *state, size_t len,
-                                        yyjson_read_err *err);
-
-/** Release the incremental read state and free the memory. */
-yyjson_api void yyjson_incr_free(yyjson_incr_state *state);
-
-#endif /* YYJSON_DISABLE_INCR_READER */
-
 /**
  Returns the size of maximum memory usage to read a JSON data.
-
+ 
  You may use this value to avoid malloc() or calloc() call inside the reader
  to get better performance, or read multiple JSON with one piece of memory.
-
+ 
  @param len The length of JSON data in bytes.
  @param flg The JSON read options.
  @return The maximum memory size to read this JSON, or 0 if overflow.
-
- @b Example
+ 
+ @par Example
  @code
     // read multiple JSON with same pre-allocated memory
-
+    
     char *dat1, *dat2, *dat3; // JSON data
     size_t len1, len2, len3; // JSON length
     size_t max_len = MAX(len1, MAX(len2, len3));
     yyjson_doc *doc;
-
+    
     // use one allocator for multiple JSON
     size_t size = yyjson_read_max_memory_usage(max_len, 0);
     void *buf = malloc(size);
     yyjson_alc alc;
     yyjson_alc_pool_init(&alc, buf, size);
-
+    
     // no more alloc() or realloc() call during reading
     doc = yyjson_read_opts(dat1, len1, 0, &alc, NULL);
     yyjson_doc_free(doc);
@@ -1082,7 +999,7 @@ yyjson_api void yyjson_incr_free(yyjson_incr_state *state);
     yyjson_doc_free(doc);
     doc = yyjson_read_opts(dat3, len3, 0, &alc, NULL);
     yyjson_doc_free(doc);
-
+    
     free(buf);
  @endcode
  @see yyjson_alc_pool_init()
@@ -1096,7 +1013,7 @@ yyjson_api_inline size_t yyjson_read_max_memory_usage(size_t len,
         for example: "[[[[[[[[".
      3. yyjson use 16 bytes per value, see struct yyjson_val.
      4. yyjson use dynamic memory with a growth factor of 1.5.
-
+     
      The max memory size is (json_size / 2 * 16 * 1.5 + padding).
      */
     size_t mul = (size_t)12 + !(flg & YYJSON_READ_INSITU);
@@ -1134,7 +1051,27 @@ yyjson_api const char *yyjson_read_number(const char *dat,
                                           const yyjson_alc *alc,
                                           yyjson_read_err *err);
 
-/** Same as `yyjson_read_number()`. */
+/**
+ Read a JSON number.
+
+ This function is thread-safe when data is not modified by other threads.
+
+ @param dat The JSON data (UTF-8 without BOM), null-terminator is required.
+    If this parameter is NULL, the function will fail and return NULL.
+ @param val The output value where result is stored.
+    If this parameter is NULL, the function will fail and return NULL.
+    The value will hold either UINT or SINT or REAL number;
+ @param flg The JSON read options.
+    Multiple options can be combined with `|` operator. 0 means no options.
+    Supports `YYJSON_READ_NUMBER_AS_RAW` and `YYJSON_READ_ALLOW_INF_AND_NAN`.
+ @param alc The memory allocator used for long number.
+    It is only used when the built-in floating point reader is disabled.
+    Pass NULL to use the libc's default allocator.
+ @param err A pointer to receive error information.
+    Pass NULL if you don't need error information.
+ @return If successful, a pointer to the character after the last character
+    used in the conversion, NULL if an error occurs.
+ */
 yyjson_api_inline const char *yyjson_mut_read_number(const char *dat,
                                                      yyjson_mut_val *val,
                                                      yyjson_read_flag flg,
@@ -1148,7 +1085,7 @@ yyjson_api_inline const char *yyjson_mut_read_number(const char *dat,
 
 
 /*==============================================================================
- * MARK: - JSON Writer API
+ * JSON Writer API
  *============================================================================*/
 
 /** Run-time options for JSON writer. */
@@ -1256,15 +1193,15 @@ typedef struct yyjson_write_err {
 #if !defined(YYJSON_DISABLE_WRITER) || !YYJSON_DISABLE_WRITER
 
 /*==============================================================================
- * MARK: - JSON Document Writer API
+ * JSON Document Writer API
  *============================================================================*/
 
 /**
  Write a document to JSON string with options.
-
+ 
  This function is thread-safe when:
  The `alc` is thread-safe or NULL.
-
+ 
  @param doc The JSON document.
     If this doc is NULL or has no root, the function will fail and return false.
  @param flg The JSON write options.
@@ -1287,13 +1224,12 @@ yyjson_api char *yyjson_write_opts(const yyjson_doc *doc,
 
 /**
  Write a document to JSON file with options.
-
+ 
  This function is thread-safe when:
  1. The file is not accessed by other threads.
  2. The `alc` is thread-safe or NULL.
 
  @param path The JSON file's path.
-    This should be a null-terminated string using the system's native encoding.
     If this path is NULL or invalid, the function will fail and return false.
     If this file is not empty, the content will be discarded.
  @param doc The JSON document.
@@ -1305,7 +1241,7 @@ yyjson_api char *yyjson_write_opts(const yyjson_doc *doc,
  @param err A pointer to receive error information.
     Pass NULL if you don't need error information.
  @return true if successful, false if an error occurs.
-
+ 
  @warning On 32-bit operating system, files larger than 2GB may fail to write.
  */
 yyjson_api bool yyjson_write_file(const char *path,
@@ -1316,7 +1252,7 @@ yyjson_api bool yyjson_write_file(const char *path,
 
 /**
  Write a document to file pointer with options.
-
+ 
  @param fp The file pointer.
     The data will be written to the current position of the file.
     If this fp is NULL or invalid, the function will fail and return false.
@@ -1329,7 +1265,7 @@ yyjson_api bool yyjson_write_file(const char *path,
  @param err A pointer to receive error information.
     Pass NULL if you don't need error information.
  @return true if successful, false if an error occurs.
-
+ 
  @warning On 32-bit operating system, files larger than 2GB may fail to write.
  */
 yyjson_api bool yyjson_write_fp(FILE *fp,
@@ -1340,9 +1276,9 @@ yyjson_api bool yyjson_write_fp(FILE *fp,
 
 /**
  Write a document to JSON string.
-
+ 
  This function is thread-safe.
-
+ 
  @param doc The JSON document.
     If this doc is NULL or has no root, the function will fail and return false.
  @param flg The JSON write options.
@@ -1363,7 +1299,7 @@ yyjson_api_inline char *yyjson_write(const yyjson_doc *doc,
 
 /**
  Write a document to JSON string with options.
-
+ 
  This function is thread-safe when:
  1. The `doc` is not modified by other threads.
  2. The `alc` is thread-safe or NULL.
@@ -1390,14 +1326,13 @@ yyjson_api char *yyjson_mut_write_opts(const yyjson_mut_doc *doc,
 
 /**
  Write a document to JSON file with options.
-
+ 
  This function is thread-safe when:
  1. The file is not accessed by other threads.
  2. The `doc` is not modified by other threads.
  3. The `alc` is thread-safe or NULL.
-
+ 
  @param path The JSON file's path.
-    This should be a null-terminated string using the system's native encoding.
     If this path is NULL or invalid, the function will fail and return false.
     If this file is not empty, the content will be discarded.
  @param doc The mutable JSON document.
@@ -1409,7 +1344,7 @@ yyjson_api char *yyjson_mut_write_opts(const yyjson_mut_doc *doc,
  @param err A pointer to receive error information.
     Pass NULL if you don't need error information.
  @return true if successful, false if an error occurs.
-
+ 
  @warning On 32-bit operating system, files larger than 2GB may fail to write.
  */
 yyjson_api bool yyjson_mut_write_file(const char *path,
@@ -1420,7 +1355,7 @@ yyjson_api bool yyjson_mut_write_file(const char *path,
 
 /**
  Write a document to file pointer with options.
-
+ 
  @param fp The file pointer.
     The data will be written to the current position of the file.
     If this fp is NULL or invalid, the function will fail and return false.
@@ -1433,7 +1368,7 @@ yyjson_api bool yyjson_mut_write_file(const char *path,
  @param err A pointer to receive error information.
     Pass NULL if you don't need error information.
  @return true if successful, false if an error occurs.
-
+ 
  @warning On 32-bit operating system, files larger than 2GB may fail to write.
  */
 yyjson_api bool yyjson_mut_write_fp(FILE *fp,
@@ -1444,10 +1379,10 @@ yyjson_api bool yyjson_mut_write_fp(FILE *fp,
 
 /**
  Write a document to JSON string.
-
+ 
  This function is thread-safe when:
  The `doc` is not modified by other threads.
-
+ 
  @param doc The JSON document.
     If this doc is NULL or has no root, the function will fail and return false.
  @param flg The JSON write options.
@@ -1467,15 +1402,15 @@ yyjson_api_inline char *yyjson_mut_write(const yyjson_mut_doc *doc,
 
 
 /*==============================================================================
- * MARK: - JSON Value Writer API
+ * JSON Value Writer API
  *============================================================================*/
 
 /**
  Write a value to JSON string with options.
-
+ 
  This function is thread-safe when:
  The `alc` is thread-safe or NULL.
-
+ 
  @param val The JSON root value.
     If this parameter is NULL, the function will fail and return NULL.
  @param flg The JSON write options.
@@ -1498,13 +1433,12 @@ yyjson_api char *yyjson_val_write_opts(const yyjson_val *val,
 
 /**
  Write a value to JSON file with options.
-
+ 
  This function is thread-safe when:
  1. The file is not accessed by other threads.
  2. The `alc` is thread-safe or NULL.
-
+ 
  @param path The JSON file's path.
-    This should be a null-terminated string using the system's native encoding.
     If this path is NULL or invalid, the function will fail and return false.
     If this file is not empty, the content will be discarded.
  @param val The JSON root value.
@@ -1516,7 +1450,7 @@ yyjson_api char *yyjson_val_write_opts(const yyjson_val *val,
  @param err A pointer to receive error information.
     Pass NULL if you don't need error information.
  @return true if successful, false if an error occurs.
-
+ 
  @warning On 32-bit operating system, files larger than 2GB may fail to write.
  */
 yyjson_api bool yyjson_val_write_file(const char *path,
@@ -1527,7 +1461,7 @@ yyjson_api bool yyjson_val_write_file(const char *path,
 
 /**
  Write a value to file pointer with options.
-
+ 
  @param fp The file pointer.
     The data will be written to the current position of the file.
     If this path is NULL or invalid, the function will fail and return false.
@@ -1540,7 +1474,7 @@ yyjson_api bool yyjson_val_write_file(const char *path,
  @param err A pointer to receive error information.
     Pass NULL if you don't need error information.
  @return true if successful, false if an error occurs.
-
+ 
  @warning On 32-bit operating system, files larger than 2GB may fail to write.
  */
 yyjson_api bool yyjson_val_write_fp(FILE *fp,
@@ -1551,9 +1485,9 @@ yyjson_api bool yyjson_val_write_fp(FILE *fp,
 
 /**
  Write a value to JSON string.
-
+ 
  This function is thread-safe.
-
+ 
  @param val The JSON root value.
     If this parameter is NULL, the function will fail and return NULL.
  @param flg The JSON write options.
@@ -1572,11 +1506,11 @@ yyjson_api_inline char *yyjson_val_write(const yyjson_val *val,
 
 /**
  Write a value to JSON string with options.
-
+ 
  This function is thread-safe when:
  1. The `val` is not modified by other threads.
  2. The `alc` is thread-safe or NULL.
-
+ 
  @param val The mutable JSON root value.
     If this parameter is NULL, the function will fail and return NULL.
  @param flg The JSON write options.
@@ -1599,14 +1533,13 @@ yyjson_api char *yyjson_mut_val_write_opts(const yyjson_mut_val *val,
 
 /**
  Write a value to JSON file with options.
-
+ 
  This function is thread-safe when:
  1. The file is not accessed by other threads.
  2. The `val` is not modified by other threads.
  3. The `alc` is thread-safe or NULL.
-
+ 
  @param path The JSON file's path.
-    This should be a null-terminated string using the system's native encoding.
     If this path is NULL or invalid, the function will fail and return false.
     If this file is not empty, the content will be discarded.
  @param val The mutable JSON root value.
@@ -1618,7 +1551,7 @@ yyjson_api char *yyjson_mut_val_write_opts(const yyjson_mut_val *val,
  @param err A pointer to receive error information.
     Pass NULL if you don't need error information.
  @return true if successful, false if an error occurs.
-
+ 
  @warning On 32-bit operating system, files larger than 2GB may fail to write.
  */
 yyjson_api bool yyjson_mut_val_write_file(const char *path,
@@ -1629,7 +1562,7 @@ yyjson_api bool yyjson_mut_val_write_file(const char *path,
 
 /**
  Write a value to JSON file with options.
-
+ 
  @param fp The file pointer.
     The data will be written to the current position of the file.
     If this path is NULL or invalid, the function will fail and return false.
@@ -1642,7 +1575,7 @@ yyjson_api bool yyjson_mut_val_write_file(const char *path,
  @param err A pointer to receive error information.
     Pass NULL if you don't need error information.
  @return true if successful, false if an error occurs.
-
+ 
  @warning On 32-bit operating system, files larger than 2GB may fail to write.
  */
 yyjson_api bool yyjson_mut_val_write_fp(FILE *fp,
@@ -1653,10 +1586,10 @@ yyjson_api bool yyjson_mut_val_write_fp(FILE *fp,
 
 /**
  Write a value to JSON string.
-
+ 
  This function is thread-safe when:
  The `val` is not modified by other threads.
-
+ 
  @param val The JSON root value.
     If this parameter is NULL, the function will fail and return NULL.
  @param flg The JSON write options.
@@ -1673,40 +1606,12 @@ yyjson_api_inline char *yyjson_mut_val_write(const yyjson_mut_val *val,
     return yyjson_mut_val_write_opts(val, flg, NULL, len, NULL);
 }
 
-/**
- Write a JSON number.
-
- @param val A JSON number value to be converted to a string.
-    If this parameter is invalid, the function will fail and return NULL.
- @param buf A buffer to store the resulting null-terminated string.
-    If this parameter is NULL, the function will fail and return NULL.
-    For integer values, the buffer must be at least 21 bytes.
-    For floating-point values, the buffer must be at least 40 bytes.
- @return On success, returns a pointer to the character after the last
-    written character. On failure, returns NULL.
- @note
-    - This function is thread-safe and does not allocate memory
-        (when `YYJSON_DISABLE_FAST_FP_CONV` is not defined).
-    - This function will fail and return NULL only in the following cases:
-        1) `val` or `buf` is NULL;
-        2) `val` is not a number type;
-        3) `val` is `inf` or `nan`, and non-standard JSON is explicitly disabled
-            via the `YYJSON_DISABLE_NON_STANDARD` flag.
- */
-yyjson_api char *yyjson_write_number(const yyjson_val *val, char *buf);
-
-/** Same as `yyjson_write_number()`. */
-yyjson_api_inline char *yyjson_mut_write_number(const yyjson_mut_val *val,
-                                                char *buf) {
-    return yyjson_write_number((const yyjson_val *)val, buf);
-}
-
 #endif /* YYJSON_DISABLE_WRITER */
 
 
 
 /*==============================================================================
- * MARK: - JSON Document API
+ * JSON Document API
  *============================================================================*/
 
 /** Returns the root value of this JSON document.
@@ -1731,7 +1636,7 @@ yyjson_api_inline void yyjson_doc_free(yyjson_doc *doc);
 
 
 /*==============================================================================
- * MARK: - JSON Value Type API
+ * JSON Value Type API
  *============================================================================*/
 
 /** Returns whether the JSON value is raw.
@@ -1793,7 +1698,7 @@ yyjson_api_inline bool yyjson_is_ctn(yyjson_val *val);
 
 
 /*==============================================================================
- * MARK: - JSON Value Content API
+ * JSON Value Content API
  *============================================================================*/
 
 /** Returns the JSON value's type.
@@ -1818,7 +1723,7 @@ yyjson_api_inline const char *yyjson_get_type_desc(yyjson_val *val);
 yyjson_api_inline const char *yyjson_get_raw(yyjson_val *val);
 
 /** Returns the content if the value is bool.
-    Returns false if `val` is NULL or type is not bool. */
+    Returns NULL if `val` is NULL or type is not bool. */
 yyjson_api_inline bool yyjson_get_bool(yyjson_val *val);
 
 /** Returns the content and cast to uint64_t.
@@ -1946,7 +1851,7 @@ yyjson_api_inline bool yyjson_set_str_noesc(yyjson_val *val, bool noesc);
 
 
 /*==============================================================================
- * MARK: - JSON Array API
+ * JSON Array API
  *============================================================================*/
 
 /** Returns the number of elements in this array.
@@ -1972,13 +1877,13 @@ yyjson_api_inline yyjson_val *yyjson_arr_get_last(yyjson_val *arr);
 
 
 /*==============================================================================
- * MARK: - JSON Array Iterator API
+ * JSON Array Iterator API
  *============================================================================*/
 
 /**
  A JSON array iterator.
-
- @b Example
+ 
+ @par Example
  @code
     yyjson_val *val;
     yyjson_arr_iter iter = yyjson_arr_iter_with(arr);
@@ -1995,13 +1900,13 @@ typedef struct yyjson_arr_iter {
 
 /**
  Initialize an iterator for this array.
-
+ 
  @param arr The array to be iterated over.
     If this parameter is NULL or not an array, `iter` will be set to empty.
  @param iter The iterator to be initialized.
     If this parameter is NULL, the function will fail and return false.
  @return true if the `iter` has been successfully initialized.
-
+ 
  @note The iterator does not need to be destroyed.
  */
 yyjson_api_inline bool yyjson_arr_iter_init(yyjson_val *arr,
@@ -2009,11 +1914,11 @@ yyjson_api_inline bool yyjson_arr_iter_init(yyjson_val *arr,
 
 /**
  Create an iterator with an array , same as `yyjson_arr_iter_init()`.
-
+ 
  @param arr The array to be iterated over.
     If this parameter is NULL or not an array, an empty iterator will returned.
  @return A new iterator for the array.
-
+ 
  @note The iterator does not need to be destroyed.
  */
 yyjson_api_inline yyjson_arr_iter yyjson_arr_iter_with(yyjson_val *arr);
@@ -2033,8 +1938,8 @@ yyjson_api_inline yyjson_val *yyjson_arr_iter_next(yyjson_arr_iter *iter);
 /**
  Macro for iterating over an array.
  It works like iterator, but with a more intuitive API.
-
- @b Example
+ 
+ @par Example
  @code
     size_t idx, max;
     yyjson_val *val;
@@ -2054,7 +1959,7 @@ yyjson_api_inline yyjson_val *yyjson_arr_iter_next(yyjson_arr_iter *iter);
 
 
 /*==============================================================================
- * MARK: - JSON Object API
+ * JSON Object API
  *============================================================================*/
 
 /** Returns the number of key-value pairs in this object.
@@ -2064,19 +1969,19 @@ yyjson_api_inline size_t yyjson_obj_size(yyjson_val *obj);
 /** Returns the value to which the specified key is mapped.
     Returns NULL if this object contains no mapping for the key.
     Returns NULL if `obj/key` is NULL, or type is not object.
-
+    
     The `key` should be a null-terminated UTF-8 string.
-
+    
     @warning This function takes a linear search time. */
 yyjson_api_inline yyjson_val *yyjson_obj_get(yyjson_val *obj, const char *key);
 
 /** Returns the value to which the specified key is mapped.
     Returns NULL if this object contains no mapping for the key.
     Returns NULL if `obj/key` is NULL, or type is not object.
-
+    
     The `key` should be a UTF-8 string, null-terminator is not required.
     The `key_len` should be the length of the key, in bytes.
-
+    
     @warning This function takes a linear search time. */
 yyjson_api_inline yyjson_val *yyjson_obj_getn(yyjson_val *obj, const char *key,
                                               size_t key_len);
@@ -2084,13 +1989,13 @@ yyjson_api_inline yyjson_val *yyjson_obj_getn(yyjson_val *obj, const char *key,
 
 
 /*==============================================================================
- * MARK: - JSON Object Iterator API
+ * JSON Object Iterator API
  *============================================================================*/
 
 /**
  A JSON object iterator.
-
- @b Example
+ 
+ @par Example
  @code
     yyjson_val *key, *val;
     yyjson_obj_iter iter = yyjson_obj_iter_with(obj);
@@ -2099,7 +2004,7 @@ yyjson_api_inline yyjson_val *yyjson_obj_getn(yyjson_val *obj, const char *key,
         your_func(key, val);
     }
  @endcode
-
+ 
  If the ordering of the keys is known at compile-time, you can use this method
  to speed up value lookups:
  @code
@@ -2120,13 +2025,13 @@ typedef struct yyjson_obj_iter {
 
 /**
  Initialize an iterator for this object.
-
+ 
  @param obj The object to be iterated over.
     If this parameter is NULL or not an object, `iter` will be set to empty.
  @param iter The iterator to be initialized.
     If this parameter is NULL, the function will fail and return false.
  @return true if the `iter` has been successfully initialized.
-
+ 
  @note The iterator does not need to be destroyed.
  */
 yyjson_api_inline bool yyjson_obj_iter_init(yyjson_val *obj,
@@ -2134,11 +2039,11 @@ yyjson_api_inline bool yyjson_obj_iter_init(yyjson_val *obj,
 
 /**
  Create an iterator with an object, same as `yyjson_obj_iter_init()`.
-
+ 
  @param obj The object to be iterated over.
     If this parameter is NULL or not an object, an empty iterator will returned.
  @return A new iterator for the object.
-
+ 
  @note The iterator does not need to be destroyed.
  */
 yyjson_api_inline yyjson_obj_iter yyjson_obj_iter_with(yyjson_val *obj);
@@ -2163,18 +2068,18 @@ yyjson_api_inline yyjson_val *yyjson_obj_iter_get_val(yyjson_val *key);
 
 /**
  Iterates to a specified key and returns the value.
-
+ 
  This function does the same thing as `yyjson_obj_get()`, but is much faster
  if the ordering of the keys is known at compile-time and you are using the same
  order to look up the values. If the key exists in this object, then the
  iterator will stop at the next key, otherwise the iterator will not change and
  NULL is returned.
-
+ 
  @param iter The object iterator, should not be NULL.
  @param key The key, should be a UTF-8 string with null-terminator.
  @return The value to which the specified key is mapped.
     NULL if this object contains no mapping for the key or input is invalid.
-
+ 
  @warning This function takes a linear search time if the key is not nearby.
  */
 yyjson_api_inline yyjson_val *yyjson_obj_iter_get(yyjson_obj_iter *iter,
@@ -2188,13 +2093,13 @@ yyjson_api_inline yyjson_val *yyjson_obj_iter_get(yyjson_obj_iter *iter,
  order to look up the values. If the key exists in this object, then the
  iterator will stop at the next key, otherwise the iterator will not change and
  NULL is returned.
-
+ 
  @param iter The object iterator, should not be NULL.
  @param key The key, should be a UTF-8 string, null-terminator is not required.
  @param key_len The the length of `key`, in bytes.
  @return The value to which the specified key is mapped.
     NULL if this object contains no mapping for the key or input is invalid.
-
+ 
  @warning This function takes a linear search time if the key is not nearby.
  */
 yyjson_api_inline yyjson_val *yyjson_obj_iter_getn(yyjson_obj_iter *iter,
@@ -2204,8 +2109,8 @@ yyjson_api_inline yyjson_val *yyjson_obj_iter_getn(yyjson_obj_iter *iter,
 /**
  Macro for iterating over an object.
  It works like iterator, but with a more intuitive API.
-
- @b Example
+ 
+ @par Example
  @code
     size_t idx, max;
     yyjson_val *key, *val;
@@ -2227,7 +2132,7 @@ yyjson_api_inline yyjson_val *yyjson_obj_iter_getn(yyjson_obj_iter *iter,
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Document API
+ * Mutable JSON Document API
  *============================================================================*/
 
 /** Returns the root value of this JSON document.
@@ -2243,11 +2148,11 @@ yyjson_api_inline void yyjson_mut_doc_set_root(yyjson_mut_doc *doc,
  Set the string pool size for a mutable document.
  This function does not allocate memory immediately, but uses the size when
  the next memory allocation is needed.
-
+ 
  If the caller knows the approximate bytes of strings that the document needs to
  store (e.g. copy string with `yyjson_mut_strcpy` function), setting a larger
  size can avoid multiple memory allocations and improve performance.
-
+ 
  @param doc The mutable document.
  @param len The desired string pool size in bytes (total string length).
  @return true if successful, false if size is 0 or overflow.
@@ -2259,11 +2164,11 @@ yyjson_api bool yyjson_mut_doc_set_str_pool_size(yyjson_mut_doc *doc,
  Set the value pool size for a mutable document.
  This function does not allocate memory immediately, but uses the size when
  the next memory allocation is needed.
-
+ 
  If the caller knows the approximate number of values that the document needs to
  store (e.g. create new value with `yyjson_mut_xxx` functions), setting a larger
  size can avoid multiple memory allocations and improve performance.
-
+ 
  @param doc The mutable document.
  @param count The desired value pool size (number of `yyjson_mut_val`).
  @return true if successful, false if size is 0 or overflow.
@@ -2331,7 +2236,7 @@ yyjson_api yyjson_doc *yyjson_mut_val_imut_copy(yyjson_mut_val *val,
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Value Type API
+ * Mutable JSON Value Type API
  *============================================================================*/
 
 /** Returns whether the JSON value is raw.
@@ -2393,7 +2298,7 @@ yyjson_api_inline bool yyjson_mut_is_ctn(yyjson_mut_val *val);
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Value Content API
+ * Mutable JSON Value Content API
  *============================================================================*/
 
 /** Returns the JSON value's type.
@@ -2526,7 +2431,7 @@ yyjson_api_inline bool yyjson_mut_set_fp_to_fixed(yyjson_mut_val *val,
     Returns false if input is NULL or `val` is not real type.
     @see YYJSON_WRITE_FP_TO_FLOAT flag.
     @warning This will modify the `immutable` value, use with caution. */
-yyjson_api_inline bool yyjson_mut_set_fp_to_float(yyjson_mut_val *val,
+yyjson_api_inline bool yyjson_mut_set_fp_to_float(yyjson_mut_val *val, 
                                                   bool flt);
 
 /** Set the value to string (null-terminated).
@@ -2562,12 +2467,12 @@ yyjson_api_inline bool yyjson_mut_set_obj(yyjson_mut_val *val);
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Value Creation API
+ * Mutable JSON Value Creation API
  *============================================================================*/
 
 /** Creates and returns a raw value, returns NULL on error.
     The `str` should be a null-terminated UTF-8 string.
-
+    
     @warning The input string is not copied, you should keep this string
         unmodified for the lifetime of this JSON document. */
 yyjson_api_inline yyjson_mut_val *yyjson_mut_raw(yyjson_mut_doc *doc,
@@ -2575,7 +2480,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_raw(yyjson_mut_doc *doc,
 
 /** Creates and returns a raw value, returns NULL on error.
     The `str` should be a UTF-8 string, null-terminator is not required.
-
+    
     @warning The input string is not copied, you should keep this string
         unmodified for the lifetime of this JSON document. */
 yyjson_api_inline yyjson_mut_val *yyjson_mut_rawn(yyjson_mut_doc *doc,
@@ -2663,7 +2568,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_strncpy(yyjson_mut_doc *doc,
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Array API
+ * Mutable JSON Array API
  *============================================================================*/
 
 /** Returns the number of elements in this array.
@@ -2687,16 +2592,16 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_get_last(yyjson_mut_val *arr);
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Array Iterator API
+ * Mutable JSON Array Iterator API
  *============================================================================*/
 
 /**
  A mutable JSON array iterator.
-
+ 
  @warning You should not modify the array while iterating over it, but you can
     use `yyjson_mut_arr_iter_remove()` to remove current value.
-
- @b Example
+ 
+ @par Example
  @code
     yyjson_mut_val *val;
     yyjson_mut_arr_iter iter = yyjson_mut_arr_iter_with(arr);
@@ -2718,13 +2623,13 @@ typedef struct yyjson_mut_arr_iter {
 
 /**
  Initialize an iterator for this array.
-
+ 
  @param arr The array to be iterated over.
     If this parameter is NULL or not an array, `iter` will be set to empty.
  @param iter The iterator to be initialized.
     If this parameter is NULL, the function will fail and return false.
  @return true if the `iter` has been successfully initialized.
-
+ 
  @note The iterator does not need to be destroyed.
  */
 yyjson_api_inline bool yyjson_mut_arr_iter_init(yyjson_mut_val *arr,
@@ -2732,11 +2637,11 @@ yyjson_api_inline bool yyjson_mut_arr_iter_init(yyjson_mut_val *arr,
 
 /**
  Create an iterator with an array , same as `yyjson_mut_arr_iter_init()`.
-
+ 
  @param arr The array to be iterated over.
     If this parameter is NULL or not an array, an empty iterator will returned.
  @return A new iterator for the array.
-
+ 
  @note The iterator does not need to be destroyed.
  */
 yyjson_api_inline yyjson_mut_arr_iter yyjson_mut_arr_iter_with(
@@ -2766,10 +2671,10 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_iter_remove(
 /**
  Macro for iterating over an array.
  It works like iterator, but with a more intuitive API.
-
+ 
  @warning You should not modify the array while iterating over it.
-
- @b Example
+ 
+ @par Example
  @code
     size_t idx, max;
     yyjson_mut_val *val;
@@ -2789,7 +2694,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_iter_remove(
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Array Creation API
+ * Mutable JSON Array Creation API
  *============================================================================*/
 
 /**
@@ -2801,14 +2706,14 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr(yyjson_mut_doc *doc);
 
 /**
  Creates and returns a new mutable array with the given boolean values.
-
+ 
  @param doc A mutable document, used for memory allocation only.
     If this parameter is NULL, the function will fail and return NULL.
  @param vals A C array of boolean values.
  @param count The value count. If this value is 0, an empty array will return.
  @return The new array. NULL if input is invalid or memory allocation failed.
-
- @b Example
+ 
+ @par Example
  @code
     const bool vals[3] = { true, false, true };
     yyjson_mut_val *arr = yyjson_mut_arr_with_bool(doc, vals, 3);
@@ -2819,14 +2724,14 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_bool(
 
 /**
  Creates and returns a new mutable array with the given sint numbers.
-
+ 
  @param doc A mutable document, used for memory allocation only.
     If this parameter is NULL, the function will fail and return NULL.
  @param vals A C array of sint numbers.
  @param count The number count. If this value is 0, an empty array will return.
  @return The new array. NULL if input is invalid or memory allocation failed.
-
- @b Example
+ 
+ @par Example
  @code
     const int64_t vals[3] = { -1, 0, 1 };
     yyjson_mut_val *arr = yyjson_mut_arr_with_sint64(doc, vals, 3);
@@ -2837,14 +2742,14 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_sint(
 
 /**
  Creates and returns a new mutable array with the given uint numbers.
-
+ 
  @param doc A mutable document, used for memory allocation only.
     If this parameter is NULL, the function will fail and return NULL.
  @param vals A C array of uint numbers.
  @param count The number count. If this value is 0, an empty array will return.
  @return The new array. NULL if input is invalid or memory allocation failed.
-
- @b Example
+ 
+ @par Example
  @code
     const uint64_t vals[3] = { 0, 1, 0 };
     yyjson_mut_val *arr = yyjson_mut_arr_with_uint(doc, vals, 3);
@@ -2855,14 +2760,14 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_uint(
 
 /**
  Creates and returns a new mutable array with the given real numbers.
-
+ 
  @param doc A mutable document, used for memory allocation only.
     If this parameter is NULL, the function will fail and return NULL.
  @param vals A C array of real numbers.
  @param count The number count. If this value is 0, an empty array will return.
  @return The new array. NULL if input is invalid or memory allocation failed.
-
- @b Example
+ 
+ @par Example
  @code
     const double vals[3] = { 0.1, 0.2, 0.3 };
     yyjson_mut_val *arr = yyjson_mut_arr_with_real(doc, vals, 3);
@@ -2873,14 +2778,14 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_real(
 
 /**
  Creates and returns a new mutable array with the given int8 numbers.
-
+ 
  @param doc A mutable document, used for memory allocation only.
     If this parameter is NULL, the function will fail and return NULL.
  @param vals A C array of int8 numbers.
  @param count The number count. If this value is 0, an empty array will return.
  @return The new array. NULL if input is invalid or memory allocation failed.
-
- @b Example
+ 
+ @par Example
  @code
     const int8_t vals[3] = { -1, 0, 1 };
     yyjson_mut_val *arr = yyjson_mut_arr_with_sint8(doc, vals, 3);
@@ -2891,14 +2796,14 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_sint8(
 
 /**
  Creates and returns a new mutable array with the given int16 numbers.
-
+ 
  @param doc A mutable document, used for memory allocation only.
     If this parameter is NULL, the function will fail and return NULL.
  @param vals A C array of int16 numbers.
  @param count The number count. If this value is 0, an empty array will return.
  @return The new array. NULL if input is invalid or memory allocation failed.
-
- @b Example
+ 
+ @par Example
  @code
     const int16_t vals[3] = { -1, 0, 1 };
     yyjson_mut_val *arr = yyjson_mut_arr_with_sint16(doc, vals, 3);
@@ -2909,14 +2814,14 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_sint16(
 
 /**
  Creates and returns a new mutable array with the given int32 numbers.
-
+ 
  @param doc A mutable document, used for memory allocation only.
     If this parameter is NULL, the function will fail and return NULL.
  @param vals A C array of int32 numbers.
  @param count The number count. If this value is 0, an empty array will return.
  @return The new array. NULL if input is invalid or memory allocation failed.
-
- @b Example
+ 
+ @par Example
  @code
     const int32_t vals[3] = { -1, 0, 1 };
     yyjson_mut_val *arr = yyjson_mut_arr_with_sint32(doc, vals, 3);
@@ -2927,14 +2832,14 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_sint32(
 
 /**
  Creates and returns a new mutable array with the given int64 numbers.
-
+ 
  @param doc A mutable document, used for memory allocation only.
     If this parameter is NULL, the function will fail and return NULL.
  @param vals A C array of int64 numbers.
  @param count The number count. If this value is 0, an empty array will return.
  @return The new array. NULL if input is invalid or memory allocation failed.
-
- @b Example
+ 
+ @par Example
  @code
     const int64_t vals[3] = { -1, 0, 1 };
     yyjson_mut_val *arr = yyjson_mut_arr_with_sint64(doc, vals, 3);
@@ -2945,14 +2850,14 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_sint64(
 
 /**
  Creates and returns a new mutable array with the given uint8 numbers.
-
+ 
  @param doc A mutable document, used for memory allocation only.
     If this parameter is NULL, the function will fail and return NULL.
  @param vals A C array of uint8 numbers.
  @param count The number count. If this value is 0, an empty array will return.
  @return The new array. NULL if input is invalid or memory allocation failed.
-
- @b Example
+ 
+ @par Example
  @code
     const uint8_t vals[3] = { 0, 1, 0 };
     yyjson_mut_val *arr = yyjson_mut_arr_with_uint8(doc, vals, 3);
@@ -2963,14 +2868,14 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_uint8(
 
 /**
  Creates and returns a new mutable array with the given uint16 numbers.
-
+ 
  @param doc A mutable document, used for memory allocation only.
     If this parameter is NULL, the function will fail and return NULL.
  @param vals A C array of uint16 numbers.
  @param count The number count. If this value is 0, an empty array will return.
  @return The new array. NULL if input is invalid or memory allocation failed.
-
- @b Example
+ 
+ @par Example
  @code
     const uint16_t vals[3] = { 0, 1, 0 };
     yyjson_mut_val *arr = yyjson_mut_arr_with_uint16(doc, vals, 3);
@@ -2981,14 +2886,14 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_uint16(
 
 /**
  Creates and returns a new mutable array with the given uint32 numbers.
-
+ 
  @param doc A mutable document, used for memory allocation only.
     If this parameter is NULL, the function will fail and return NULL.
  @param vals A C array of uint32 numbers.
  @param count The number count. If this value is 0, an empty array will return.
  @return The new array. NULL if input is invalid or memory allocation failed.
-
- @b Example
+ 
+ @par Example
  @code
     const uint32_t vals[3] = { 0, 1, 0 };
     yyjson_mut_val *arr = yyjson_mut_arr_with_uint32(doc, vals, 3);
@@ -2999,14 +2904,14 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_uint32(
 
 /**
  Creates and returns a new mutable array with the given uint64 numbers.
-
+ 
  @param doc A mutable document, used for memory allocation only.
     If this parameter is NULL, the function will fail and return NULL.
  @param vals A C array of uint64 numbers.
  @param count The number count. If this value is 0, an empty array will return.
  @return The new array. NULL if input is invalid or memory allocation failed.
-
- @b Example
+ 
+ @par Example
  @code
      const uint64_t vals[3] = { 0, 1, 0 };
      yyjson_mut_val *arr = yyjson_mut_arr_with_uint64(doc, vals, 3);
@@ -3017,14 +2922,14 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_uint64(
 
 /**
  Creates and returns a new mutable array with the given float numbers.
-
+ 
  @param doc A mutable document, used for memory allocation only.
     If this parameter is NULL, the function will fail and return NULL.
  @param vals A C array of float numbers.
  @param count The number count. If this value is 0, an empty array will return.
  @return The new array. NULL if input is invalid or memory allocation failed.
-
- @b Example
+ 
+ @par Example
  @code
     const float vals[3] = { -1.0f, 0.0f, 1.0f };
     yyjson_mut_val *arr = yyjson_mut_arr_with_float(doc, vals, 3);
@@ -3035,14 +2940,14 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_float(
 
 /**
  Creates and returns a new mutable array with the given double numbers.
-
+ 
  @param doc A mutable document, used for memory allocation only.
     If this parameter is NULL, the function will fail and return NULL.
  @param vals A C array of double numbers.
  @param count The number count. If this value is 0, an empty array will return.
  @return The new array. NULL if input is invalid or memory allocation failed.
-
- @b Example
+ 
+ @par Example
  @code
     const double vals[3] = { -1.0, 0.0, 1.0 };
     yyjson_mut_val *arr = yyjson_mut_arr_with_double(doc, vals, 3);
@@ -3054,7 +2959,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_double(
 /**
  Creates and returns a new mutable array with the given strings, these strings
  will not be copied.
-
+ 
  @param doc A mutable document, used for memory allocation only.
     If this parameter is NULL, the function will fail and return NULL.
  @param vals A C array of UTF-8 null-terminator strings.
@@ -3062,12 +2967,12 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_double(
  @param count The number of values in `vals`.
     If this value is 0, an empty array will return.
  @return The new array. NULL if input is invalid or memory allocation failed.
-
+ 
  @warning The input strings are not copied, you should keep these strings
     unmodified for the lifetime of this JSON document. If these strings will be
     modified, you should use `yyjson_mut_arr_with_strcpy()` instead.
-
- @b Example
+ 
+ @par Example
  @code
     const char *vals[3] = { "a", "b", "c" };
     yyjson_mut_val *arr = yyjson_mut_arr_with_str(doc, vals, 3);
@@ -3079,7 +2984,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_str(
 /**
  Creates and returns a new mutable array with the given strings and string
  lengths, these strings will not be copied.
-
+ 
  @param doc A mutable document, used for memory allocation only.
     If this parameter is NULL, the function will fail and return NULL.
  @param vals A C array of UTF-8 strings, null-terminator is not required.
@@ -3088,12 +2993,12 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_str(
  @param count The number of strings in `vals`.
     If this value is 0, an empty array will return.
  @return The new array. NULL if input is invalid or memory allocation failed.
-
+ 
  @warning The input strings are not copied, you should keep these strings
     unmodified for the lifetime of this JSON document. If these strings will be
     modified, you should use `yyjson_mut_arr_with_strncpy()` instead.
-
- @b Example
+ 
+ @par Example
  @code
     const char *vals[3] = { "a", "bb", "c" };
     const size_t lens[3] = { 1, 2, 1 };
@@ -3106,7 +3011,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_strn(
 /**
  Creates and returns a new mutable array with the given strings, these strings
  will be copied.
-
+ 
  @param doc A mutable document, used for memory allocation only.
     If this parameter is NULL, the function will fail and return NULL.
  @param vals A C array of UTF-8 null-terminator strings.
@@ -3114,8 +3019,8 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_strn(
  @param count The number of values in `vals`.
     If this value is 0, an empty array will return.
  @return The new array. NULL if input is invalid or memory allocation failed.
-
- @b Example
+ 
+ @par Example
  @code
     const char *vals[3] = { "a", "b", "c" };
     yyjson_mut_val *arr = yyjson_mut_arr_with_strcpy(doc, vals, 3);
@@ -3127,7 +3032,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_strcpy(
 /**
  Creates and returns a new mutable array with the given strings and string
  lengths, these strings will be copied.
-
+ 
  @param doc A mutable document, used for memory allocation only.
     If this parameter is NULL, the function will fail and return NULL.
  @param vals A C array of UTF-8 strings, null-terminator is not required.
@@ -3136,8 +3041,8 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_strcpy(
  @param count The number of strings in `vals`.
     If this value is 0, an empty array will return.
  @return The new array. NULL if input is invalid or memory allocation failed.
-
- @b Example
+ 
+ @par Example
  @code
     const char *vals[3] = { "a", "bb", "c" };
     const size_t lens[3] = { 1, 2, 1 };
@@ -3150,7 +3055,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_strncpy(
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Array Modification API
+ * Mutable JSON Array Modification API
  *============================================================================*/
 
 /**
@@ -3263,7 +3168,7 @@ yyjson_api_inline bool yyjson_mut_arr_rotate(yyjson_mut_val *arr,
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Array Modification Convenience API
+ * Mutable JSON Array Modification Convenience API
  *============================================================================*/
 
 /**
@@ -3469,7 +3374,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_add_obj(yyjson_mut_doc *doc,
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Object API
+ * Mutable JSON Object API
  *============================================================================*/
 
 /** Returns the number of key-value pairs in this object.
@@ -3479,9 +3384,9 @@ yyjson_api_inline size_t yyjson_mut_obj_size(yyjson_mut_val *obj);
 /** Returns the value to which the specified key is mapped.
     Returns NULL if this object contains no mapping for the key.
     Returns NULL if `obj/key` is NULL, or type is not object.
-
+    
     The `key` should be a null-terminated UTF-8 string.
-
+    
     @warning This function takes a linear search time. */
 yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_get(yyjson_mut_val *obj,
                                                      const char *key);
@@ -3489,10 +3394,10 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_get(yyjson_mut_val *obj,
 /** Returns the value to which the specified key is mapped.
     Returns NULL if this object contains no mapping for the key.
     Returns NULL if `obj/key` is NULL, or type is not object.
-
+    
     The `key` should be a UTF-8 string, null-terminator is not required.
     The `key_len` should be the length of the key, in bytes.
-
+    
     @warning This function takes a linear search time. */
 yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_getn(yyjson_mut_val *obj,
                                                       const char *key,
@@ -3501,16 +3406,16 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_getn(yyjson_mut_val *obj,
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Object Iterator API
+ * Mutable JSON Object Iterator API
  *============================================================================*/
 
 /**
  A mutable JSON object iterator.
-
+ 
  @warning You should not modify the object while iterating over it, but you can
     use `yyjson_mut_obj_iter_remove()` to remove current value.
-
- @b Example
+ 
+ @par Example
  @code
     yyjson_mut_val *key, *val;
     yyjson_mut_obj_iter iter = yyjson_mut_obj_iter_with(obj);
@@ -3522,7 +3427,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_getn(yyjson_mut_val *obj,
         }
     }
  @endcode
-
+ 
  If the ordering of the keys is known at compile-time, you can use this method
  to speed up value lookups:
  @code
@@ -3544,13 +3449,13 @@ typedef struct yyjson_mut_obj_iter {
 
 /**
  Initialize an iterator for this object.
-
+ 
  @param obj The object to be iterated over.
     If this parameter is NULL or not an array, `iter` will be set to empty.
  @param iter The iterator to be initialized.
     If this parameter is NULL, the function will fail and return false.
  @return true if the `iter` has been successfully initialized.
-
+ 
  @note The iterator does not need to be destroyed.
  */
 yyjson_api_inline bool yyjson_mut_obj_iter_init(yyjson_mut_val *obj,
@@ -3558,11 +3463,11 @@ yyjson_api_inline bool yyjson_mut_obj_iter_init(yyjson_mut_val *obj,
 
 /**
  Create an iterator with an object, same as `yyjson_obj_iter_init()`.
-
+ 
  @param obj The object to be iterated over.
     If this parameter is NULL or not an object, an empty iterator will returned.
  @return A new iterator for the object.
-
+ 
  @note The iterator does not need to be destroyed.
  */
 yyjson_api_inline yyjson_mut_obj_iter yyjson_mut_obj_iter_with(
@@ -3598,18 +3503,18 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_iter_remove(
 
 /**
  Iterates to a specified key and returns the value.
-
+ 
  This function does the same thing as `yyjson_mut_obj_get()`, but is much faster
  if the ordering of the keys is known at compile-time and you are using the same
  order to look up the values. If the key exists in this object, then the
  iterator will stop at the next key, otherwise the iterator will not change and
  NULL is returned.
-
+ 
  @param iter The object iterator, should not be NULL.
  @param key The key, should be a UTF-8 string with null-terminator.
  @return The value to which the specified key is mapped.
     NULL if this object contains no mapping for the key or input is invalid.
-
+ 
  @warning This function takes a linear search time if the key is not nearby.
  */
 yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_iter_get(
@@ -3617,19 +3522,19 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_iter_get(
 
 /**
  Iterates to a specified key and returns the value.
-
+ 
  This function does the same thing as `yyjson_mut_obj_getn()` but is much faster
  if the ordering of the keys is known at compile-time and you are using the same
  order to look up the values. If the key exists in this object, then the
  iterator will stop at the next key, otherwise the iterator will not change and
  NULL is returned.
-
+ 
  @param iter The object iterator, should not be NULL.
  @param key The key, should be a UTF-8 string, null-terminator is not required.
  @param key_len The the length of `key`, in bytes.
  @return The value to which the specified key is mapped.
     NULL if this object contains no mapping for the key or input is invalid.
-
+ 
  @warning This function takes a linear search time if the key is not nearby.
  */
 yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_iter_getn(
@@ -3638,14 +3543,14 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_iter_getn(
 /**
  Macro for iterating over an object.
  It works like iterator, but with a more intuitive API.
-
+ 
  @warning You should not modify the object while iterating over it.
-
- @b Example
+ 
+ @par Example
  @code
     size_t idx, max;
-    yyjson_mut_val *key, *val;
-    yyjson_mut_obj_foreach(obj, idx, max, key, val) {
+    yyjson_val *key, *val;
+    yyjson_obj_foreach(obj, idx, max, key, val) {
         your_func(key, val);
     }
  @endcode
@@ -3663,7 +3568,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_iter_getn(
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Object Creation API
+ * Mutable JSON Object Creation API
  *============================================================================*/
 
 /** Creates and returns a mutable object, returns NULL on error. */
@@ -3673,11 +3578,11 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_obj(yyjson_mut_doc *doc);
  Creates and returns a mutable object with keys and values, returns NULL on
  error. The keys and values are not copied. The strings should be a
  null-terminated UTF-8 string.
-
+ 
  @warning The input string is not copied, you should keep this string
     unmodified for the lifetime of this JSON document.
-
- @b Example
+ 
+ @par Example
  @code
     const char *keys[2] = { "id", "name" };
     const char *vals[2] = { "01", "Harry" };
@@ -3693,11 +3598,11 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_with_str(yyjson_mut_doc *doc,
  Creates and returns a mutable object with key-value pairs and pair count,
  returns NULL on error. The keys and values are not copied. The strings should
  be a null-terminated UTF-8 string.
-
+ 
  @warning The input string is not copied, you should keep this string
     unmodified for the lifetime of this JSON document.
-
- @b Example
+ 
+ @par Example
  @code
     const char *kv_pairs[4] = { "id", "01", "name", "Harry" };
     yyjson_mut_val *obj = yyjson_mut_obj_with_kv(doc, kv_pairs, 2);
@@ -3710,7 +3615,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_with_kv(yyjson_mut_doc *doc,
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Object Modification API
+ * Mutable JSON Object Modification API
  *============================================================================*/
 
 /**
@@ -3820,13 +3725,13 @@ yyjson_api_inline bool yyjson_mut_obj_rotate(yyjson_mut_val *obj,
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Object Modification Convenience API
+ * Mutable JSON Object Modification Convenience API
  *============================================================================*/
 
 /** Adds a `null` value at the end of the object.
     The `key` should be a null-terminated UTF-8 string.
     This function allows duplicated key in one object.
-
+    
     @warning The key string is not copied, you should keep the string
         unmodified for the lifetime of this JSON document. */
 yyjson_api_inline bool yyjson_mut_obj_add_null(yyjson_mut_doc *doc,
@@ -3836,7 +3741,7 @@ yyjson_api_inline bool yyjson_mut_obj_add_null(yyjson_mut_doc *doc,
 /** Adds a `true` value at the end of the object.
     The `key` should be a null-terminated UTF-8 string.
     This function allows duplicated key in one object.
-
+    
     @warning The key string is not copied, you should keep the string
         unmodified for the lifetime of this JSON document. */
 yyjson_api_inline bool yyjson_mut_obj_add_true(yyjson_mut_doc *doc,
@@ -3846,7 +3751,7 @@ yyjson_api_inline bool yyjson_mut_obj_add_true(yyjson_mut_doc *doc,
 /** Adds a `false` value at the end of the object.
     The `key` should be a null-terminated UTF-8 string.
     This function allows duplicated key in one object.
-
+    
     @warning The key string is not copied, you should keep the string
         unmodified for the lifetime of this JSON document. */
 yyjson_api_inline bool yyjson_mut_obj_add_false(yyjson_mut_doc *doc,
@@ -3856,7 +3761,7 @@ yyjson_api_inline bool yyjson_mut_obj_add_false(yyjson_mut_doc *doc,
 /** Adds a bool value at the end of the object.
     The `key` should be a null-terminated UTF-8 string.
     This function allows duplicated key in one object.
-
+    
     @warning The key string is not copied, you should keep the string
         unmodified for the lifetime of this JSON document. */
 yyjson_api_inline bool yyjson_mut_obj_add_bool(yyjson_mut_doc *doc,
@@ -3866,7 +3771,7 @@ yyjson_api_inline bool yyjson_mut_obj_add_bool(yyjson_mut_doc *doc,
 /** Adds an unsigned integer value at the end of the object.
     The `key` should be a null-terminated UTF-8 string.
     This function allows duplicated key in one object.
-
+    
     @warning The key string is not copied, you should keep the string
         unmodified for the lifetime of this JSON document. */
 yyjson_api_inline bool yyjson_mut_obj_add_uint(yyjson_mut_doc *doc,
@@ -3876,7 +3781,7 @@ yyjson_api_inline bool yyjson_mut_obj_add_uint(yyjson_mut_doc *doc,
 /** Adds a signed integer value at the end of the object.
     The `key` should be a null-terminated UTF-8 string.
     This function allows duplicated key in one object.
-
+    
     @warning The key string is not copied, you should keep the string
         unmodified for the lifetime of this JSON document. */
 yyjson_api_inline bool yyjson_mut_obj_add_sint(yyjson_mut_doc *doc,
@@ -3886,7 +3791,7 @@ yyjson_api_inline bool yyjson_mut_obj_add_sint(yyjson_mut_doc *doc,
 /** Adds an int value at the end of the object.
     The `key` should be a null-terminated UTF-8 string.
     This function allows duplicated key in one object.
-
+    
     @warning The key string is not copied, you should keep the string
         unmodified for the lifetime of this JSON document. */
 yyjson_api_inline bool yyjson_mut_obj_add_int(yyjson_mut_doc *doc,
@@ -3896,7 +3801,7 @@ yyjson_api_inline bool yyjson_mut_obj_add_int(yyjson_mut_doc *doc,
 /** Adds a float value at the end of the object.
     The `key` should be a null-terminated UTF-8 string.
     This function allows duplicated key in one object.
-
+    
     @warning The key string is not copied, you should keep the string
         unmodified for the lifetime of this JSON document. */
 yyjson_api_inline bool yyjson_mut_obj_add_float(yyjson_mut_doc *doc,
@@ -3906,7 +3811,7 @@ yyjson_api_inline bool yyjson_mut_obj_add_float(yyjson_mut_doc *doc,
 /** Adds a double value at the end of the object.
     The `key` should be a null-terminated UTF-8 string.
     This function allows duplicated key in one object.
-
+    
     @warning The key string is not copied, you should keep the string
         unmodified for the lifetime of this JSON document. */
 yyjson_api_inline bool yyjson_mut_obj_add_double(yyjson_mut_doc *doc,
@@ -3916,7 +3821,7 @@ yyjson_api_inline bool yyjson_mut_obj_add_double(yyjson_mut_doc *doc,
 /** Adds a real value at the end of the object.
     The `key` should be a null-terminated UTF-8 string.
     This function allows duplicated key in one object.
-
+    
     @warning The key string is not copied, you should keep the string
         unmodified for the lifetime of this JSON document. */
 yyjson_api_inline bool yyjson_mut_obj_add_real(yyjson_mut_doc *doc,
@@ -3926,7 +3831,7 @@ yyjson_api_inline bool yyjson_mut_obj_add_real(yyjson_mut_doc *doc,
 /** Adds a string value at the end of the object.
     The `key` and `val` should be null-terminated UTF-8 strings.
     This function allows duplicated key in one object.
-
+    
     @warning The key/value strings are not copied, you should keep these strings
         unmodified for the lifetime of this JSON document. */
 yyjson_api_inline bool yyjson_mut_obj_add_str(yyjson_mut_doc *doc,
@@ -3938,7 +3843,7 @@ yyjson_api_inline bool yyjson_mut_obj_add_str(yyjson_mut_doc *doc,
     The `val` should be a UTF-8 string, null-terminator is not required.
     The `len` should be the length of the `val`, in bytes.
     This function allows duplicated key in one object.
-
+    
     @warning The key/value strings are not copied, you should keep these strings
         unmodified for the lifetime of this JSON document. */
 yyjson_api_inline bool yyjson_mut_obj_add_strn(yyjson_mut_doc *doc,
@@ -3950,7 +3855,7 @@ yyjson_api_inline bool yyjson_mut_obj_add_strn(yyjson_mut_doc *doc,
     The `key` and `val` should be null-terminated UTF-8 strings.
     The value string is copied.
     This function allows duplicated key in one object.
-
+    
     @warning The key string is not copied, you should keep the string
         unmodified for the lifetime of this JSON document. */
 yyjson_api_inline bool yyjson_mut_obj_add_strcpy(yyjson_mut_doc *doc,
@@ -3963,7 +3868,7 @@ yyjson_api_inline bool yyjson_mut_obj_add_strcpy(yyjson_mut_doc *doc,
     The `val` should be a UTF-8 string, null-terminator is not required.
     The `len` should be the length of the `val`, in bytes.
     This function allows duplicated key in one object.
-
+    
     @warning The key strings are not copied, you should keep these strings
         unmodified for the lifetime of this JSON document. */
 yyjson_api_inline bool yyjson_mut_obj_add_strncpy(yyjson_mut_doc *doc,
@@ -3975,7 +3880,7 @@ yyjson_api_inline bool yyjson_mut_obj_add_strncpy(yyjson_mut_doc *doc,
  Creates and adds a new array to the target object.
  The `key` should be a null-terminated UTF-8 string.
  This function allows duplicated key in one object.
-
+ 
  @warning The key string is not copied, you should keep these strings
           unmodified for the lifetime of this JSON document.
  @return The new array, or NULL on error.
@@ -3988,7 +3893,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_add_arr(yyjson_mut_doc *doc,
  Creates and adds a new object to the target object.
  The `key` should be a null-terminated UTF-8 string.
  This function allows duplicated key in one object.
-
+ 
  @warning The key string is not copied, you should keep these strings
           unmodified for the lifetime of this JSON document.
  @return The new object, or NULL on error.
@@ -4000,7 +3905,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_add_obj(yyjson_mut_doc *doc,
 /** Adds a JSON value at the end of the object.
     The `key` should be a null-terminated UTF-8 string.
     This function allows duplicated key in one object.
-
+    
     @warning The key string is not copied, you should keep the string
         unmodified for the lifetime of this JSON document. */
 yyjson_api_inline bool yyjson_mut_obj_add_val(yyjson_mut_doc *doc,
@@ -4012,7 +3917,7 @@ yyjson_api_inline bool yyjson_mut_obj_add_val(yyjson_mut_doc *doc,
     Returns the first value to which the specified key is mapped or NULL if this
     object contains no mapping for the key.
     The `key` should be a null-terminated UTF-8 string.
-
+    
     @warning This function takes a linear search time. */
 yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_remove_str(
     yyjson_mut_val *obj, const char *key);
@@ -4022,7 +3927,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_remove_str(
     object contains no mapping for the key.
     The `key` should be a UTF-8 string, null-terminator is not required.
     The `len` should be the length of the key, in bytes.
-
+    
     @warning This function takes a linear search time. */
 yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_remove_strn(
     yyjson_mut_val *obj, const char *key, size_t len);
@@ -4031,7 +3936,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_remove_strn(
     Returns true if at least one key was renamed.
     The `key` and `new_key` should be a null-terminated UTF-8 string.
     The `new_key` is copied and held by doc.
-
+    
     @warning This function takes a linear search time.
     If `new_key` already exists, it will cause duplicate keys.
  */
@@ -4044,7 +3949,7 @@ yyjson_api_inline bool yyjson_mut_obj_rename_key(yyjson_mut_doc *doc,
     Returns true if at least one key was renamed.
     The `key` and `new_key` should be a UTF-8 string,
     null-terminator is not required. The `new_key` is copied and held by doc.
-
+    
     @warning This function takes a linear search time.
     If `new_key` already exists, it will cause duplicate keys.
  */
@@ -4060,7 +3965,7 @@ yyjson_api_inline bool yyjson_mut_obj_rename_keyn(yyjson_mut_doc *doc,
 #if !defined(YYJSON_DISABLE_UTILS) || !YYJSON_DISABLE_UTILS
 
 /*==============================================================================
- * MARK: - JSON Pointer API (RFC 6901)
+ * JSON Pointer API (RFC 6901)
  * https://tools.ietf.org/html/rfc6901
  *============================================================================*/
 
@@ -4100,12 +4005,12 @@ typedef struct yyjson_ptr_err {
 
 /**
  A context for JSON pointer operation.
-
+ 
  This struct stores the context of JSON Pointer operation result. The struct
  can be used with three helper functions: `ctx_append()`, `ctx_replace()`, and
  `ctx_remove()`, which perform the corresponding operations on the container
  without re-parsing the JSON Pointer.
-
+ 
  For example:
  @code
     // doc before: {"a":[0,1,null]}
@@ -4645,7 +4550,7 @@ yyjson_api_inline bool yyjson_ptr_ctx_remove(yyjson_ptr_ctx *ctx);
 
 
 /*==============================================================================
- * MARK: - JSON Patch API (RFC 6902)
+ * JSON Patch API (RFC 6902)
  * https://tools.ietf.org/html/rfc6902
  *============================================================================*/
 
@@ -4713,7 +4618,7 @@ yyjson_api yyjson_mut_val *yyjson_mut_patch(yyjson_mut_doc *doc,
 
 
 /*==============================================================================
- * MARK: - JSON Merge-Patch API (RFC 7386)
+ * JSON Merge-Patch API (RFC 7386)
  * https://tools.ietf.org/html/rfc7386
  *============================================================================*/
 
@@ -4746,7 +4651,7 @@ yyjson_api yyjson_mut_val *yyjson_mut_merge_patch(yyjson_mut_doc *doc,
 
 
 /*==============================================================================
- * MARK: - JSON Structure (Implementation)
+ * JSON Structure (Implementation)
  *============================================================================*/
 
 /** Payload of a JSON value (8 bytes). */
@@ -4783,21 +4688,21 @@ struct yyjson_doc {
 
 
 /*==============================================================================
- * MARK: - Unsafe JSON Value API (Implementation)
+ * Unsafe JSON Value API (Implementation)
  *============================================================================*/
 
 /*
  Whether the string does not need to be escaped for serialization.
  This function is used to optimize the writing speed of small constant strings.
  This function works only if the compiler can evaluate it at compile time.
-
+ 
  Clang supports it since v8.0,
     earlier versions do not support constant_p(strlen) and return false.
  GCC supports it since at least v4.4,
     earlier versions may compile it as run-time instructions.
  ICC supports it since at least v16,
     earlier versions are uncertain.
-
+ 
  @param str The C string.
  @param len The returnd value from strlen(str).
  */
@@ -4807,12 +4712,12 @@ yyjson_api_inline bool unsafe_yyjson_is_str_noesc(const char *str, size_t len) {
     if (yyjson_constant_p(len) && len <= 32) {
         /*
          Same as the following loop:
-
+         
          for (size_t i = 0; i < len; i++) {
              char c = str[i];
              if (c < ' ' || c > '~' || c == '"' || c == '\\') return false;
          }
-
+         
          GCC evaluates it at compile time only if the string length is within 17
          and -O3 (which turns on the -fpeel-loops flag) is used.
          So the loop is unrolled for GCC.
@@ -5112,7 +5017,7 @@ yyjson_api_inline void unsafe_yyjson_set_obj(void *val, size_t size) {
 
 
 /*==============================================================================
- * MARK: - JSON Document API (Implementation)
+ * JSON Document API (Implementation)
  *============================================================================*/
 
 yyjson_api_inline yyjson_val *yyjson_doc_get_root(yyjson_doc *doc) {
@@ -5139,7 +5044,7 @@ yyjson_api_inline void yyjson_doc_free(yyjson_doc *doc) {
 
 
 /*==============================================================================
- * MARK: - JSON Value Type API (Implementation)
+ * JSON Value Type API (Implementation)
  *============================================================================*/
 
 yyjson_api_inline bool yyjson_is_raw(yyjson_val *val) {
@@ -5201,7 +5106,7 @@ yyjson_api_inline bool yyjson_is_ctn(yyjson_val *val) {
 
 
 /*==============================================================================
- * MARK: - JSON Value Content API (Implementation)
+ * JSON Value Content API (Implementation)
  *============================================================================*/
 
 yyjson_api_inline yyjson_type yyjson_get_type(yyjson_val *val) {
@@ -5384,7 +5289,7 @@ yyjson_api_inline bool yyjson_set_str_noesc(yyjson_val *val, bool noesc) {
 
 
 /*==============================================================================
- * MARK: - JSON Array API (Implementation)
+ * JSON Array API (Implementation)
  *============================================================================*/
 
 yyjson_api_inline size_t yyjson_arr_size(yyjson_val *arr) {
@@ -5434,7 +5339,7 @@ yyjson_api_inline yyjson_val *yyjson_arr_get_last(yyjson_val *arr) {
 
 
 /*==============================================================================
- * MARK: - JSON Array Iterator API (Implementation)
+ * JSON Array Iterator API (Implementation)
  *============================================================================*/
 
 yyjson_api_inline bool yyjson_arr_iter_init(yyjson_val *arr,
@@ -5473,7 +5378,7 @@ yyjson_api_inline yyjson_val *yyjson_arr_iter_next(yyjson_arr_iter *iter) {
 
 
 /*==============================================================================
- * MARK: - JSON Object API (Implementation)
+ * JSON Object API (Implementation)
  *============================================================================*/
 
 yyjson_api_inline size_t yyjson_obj_size(yyjson_val *obj) {
@@ -5502,7 +5407,7 @@ yyjson_api_inline yyjson_val *yyjson_obj_getn(yyjson_val *obj,
 
 
 /*==============================================================================
- * MARK: - JSON Object Iterator API (Implementation)
+ * JSON Object Iterator API (Implementation)
  *============================================================================*/
 
 yyjson_api_inline bool yyjson_obj_iter_init(yyjson_val *obj,
@@ -5579,7 +5484,7 @@ yyjson_api_inline yyjson_val *yyjson_obj_iter_getn(yyjson_obj_iter *iter,
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Structure (Implementation)
+ * Mutable JSON Structure (Implementation)
  *============================================================================*/
 
 /**
@@ -5695,7 +5600,7 @@ yyjson_api_inline yyjson_mut_val *unsafe_yyjson_mut_val(yyjson_mut_doc *doc,
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Document API (Implementation)
+ * Mutable JSON Document API (Implementation)
  *============================================================================*/
 
 yyjson_api_inline yyjson_mut_val *yyjson_mut_doc_get_root(yyjson_mut_doc *doc) {
@@ -5710,7 +5615,7 @@ yyjson_api_inline void yyjson_mut_doc_set_root(yyjson_mut_doc *doc,
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Value Type API (Implementation)
+ * Mutable JSON Value Type API (Implementation)
  *============================================================================*/
 
 yyjson_api_inline bool yyjson_mut_is_raw(yyjson_mut_val *val) {
@@ -5772,7 +5677,7 @@ yyjson_api_inline bool yyjson_mut_is_ctn(yyjson_mut_val *val) {
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Value Content API (Implementation)
+ * Mutable JSON Value Content API (Implementation)
  *============================================================================*/
 
 yyjson_api_inline yyjson_type yyjson_mut_get_type(yyjson_mut_val *val) {
@@ -5908,7 +5813,7 @@ yyjson_api_inline bool yyjson_mut_set_fp_to_fixed(yyjson_mut_val *val,
     return true;
 }
 
-yyjson_api_inline bool yyjson_mut_set_fp_to_float(yyjson_mut_val *val,
+yyjson_api_inline bool yyjson_mut_set_fp_to_float(yyjson_mut_val *val, 
                                                   bool flt) {
     if (yyjson_unlikely(!yyjson_mut_is_real(val))) return false;
     unsafe_yyjson_set_fp_to_float(val, flt);
@@ -5951,7 +5856,7 @@ yyjson_api_inline bool yyjson_mut_set_obj(yyjson_mut_val *val) {
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Value Creation API (Implementation)
+ * Mutable JSON Value Creation API (Implementation)
  *============================================================================*/
 
 #define yyjson_mut_val_one(func) \
@@ -6092,7 +5997,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_strncpy(yyjson_mut_doc *doc,
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Array API (Implementation)
+ * Mutable JSON Array API (Implementation)
  *============================================================================*/
 
 yyjson_api_inline size_t yyjson_mut_arr_size(yyjson_mut_val *arr) {
@@ -6128,7 +6033,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_get_last(
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Array Iterator API (Implementation)
+ * Mutable JSON Array Iterator API (Implementation)
  *============================================================================*/
 
 yyjson_api_inline bool yyjson_mut_arr_iter_init(yyjson_mut_val *arr,
@@ -6179,7 +6084,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_iter_remove(
         iter->max--;
         unsafe_yyjson_set_len(iter->arr, iter->max);
         prev->next = next;
-        iter->cur = prev;
+        iter->cur = next;
         return cur;
     }
     return NULL;
@@ -6188,7 +6093,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_iter_remove(
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Array Creation API (Implementation)
+ * Mutable JSON Array Creation API (Implementation)
  *============================================================================*/
 
 yyjson_api_inline yyjson_mut_val *yyjson_mut_arr(yyjson_mut_doc *doc) {
@@ -6368,7 +6273,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_with_strncpy(
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Array Modification API (Implementation)
+ * Mutable JSON Array Modification API (Implementation)
  *============================================================================*/
 
 yyjson_api_inline bool yyjson_mut_arr_insert(yyjson_mut_val *arr,
@@ -6578,7 +6483,7 @@ yyjson_api_inline bool yyjson_mut_arr_rotate(yyjson_mut_val *arr,
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Array Modification Convenience API (Implementation)
+ * Mutable JSON Array Modification Convenience API (Implementation)
  *============================================================================*/
 
 yyjson_api_inline bool yyjson_mut_arr_add_val(yyjson_mut_val *arr,
@@ -6744,7 +6649,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_arr_add_obj(yyjson_mut_doc *doc,
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Object API (Implementation)
+ * Mutable JSON Object API (Implementation)
  *============================================================================*/
 
 yyjson_api_inline size_t yyjson_mut_obj_size(yyjson_mut_val *obj) {
@@ -6773,7 +6678,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_getn(yyjson_mut_val *obj,
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Object Iterator API (Implementation)
+ * Mutable JSON Object Iterator API (Implementation)
  *============================================================================*/
 
 yyjson_api_inline bool yyjson_mut_obj_iter_init(yyjson_mut_val *obj,
@@ -6864,7 +6769,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_iter_getn(
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Object Creation API (Implementation)
+ * Mutable JSON Object Creation API (Implementation)
  *============================================================================*/
 
 yyjson_api_inline yyjson_mut_val *yyjson_mut_obj(yyjson_mut_doc *doc) {
@@ -6944,7 +6849,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_obj_with_kv(yyjson_mut_doc *doc,
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Object Modification API (Implementation)
+ * Mutable JSON Object Modification API (Implementation)
  *============================================================================*/
 
 yyjson_api_inline void unsafe_yyjson_mut_obj_add(yyjson_mut_val *obj,
@@ -7137,7 +7042,7 @@ yyjson_api_inline bool yyjson_mut_obj_rotate(yyjson_mut_val *obj,
 
 
 /*==============================================================================
- * MARK: - Mutable JSON Object Modification Convenience API (Implementation)
+ * Mutable JSON Object Modification Convenience API (Implementation)
  *============================================================================*/
 
 #define yyjson_mut_obj_add_func(func) \
@@ -7364,7 +7269,7 @@ yyjson_api_inline bool yyjson_mut_obj_rename_keyn(yyjson_mut_doc *doc,
 #if !defined(YYJSON_DISABLE_UTILS) || !YYJSON_DISABLE_UTILS
 
 /*==============================================================================
- * MARK: - JSON Pointer API (Implementation)
+ * JSON Pointer API (Implementation)
  *============================================================================*/
 
 #define yyjson_ptr_set_err(_code, _msg) do { \
@@ -7489,7 +7394,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_doc_ptr_getx(yyjson_mut_doc *doc,
                                                           yyjson_ptr_err *err) {
     yyjson_ptr_set_err(NONE, NULL);
     if (ctx) memset(ctx, 0, sizeof(*ctx));
-
+    
     if (yyjson_unlikely(!doc || !ptr)) {
         yyjson_ptr_set_err(PARAMETER, "input parameter is NULL");
         return NULL;
@@ -7527,7 +7432,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_ptr_getx(yyjson_mut_val *val,
                                                       yyjson_ptr_err *err) {
     yyjson_ptr_set_err(NONE, NULL);
     if (ctx) memset(ctx, 0, sizeof(*ctx));
-
+    
     if (yyjson_unlikely(!val || !ptr)) {
         yyjson_ptr_set_err(PARAMETER, "input parameter is NULL");
         return NULL;
@@ -7564,7 +7469,7 @@ yyjson_api_inline bool yyjson_mut_doc_ptr_addx(yyjson_mut_doc *doc,
                                                yyjson_ptr_err *err) {
     yyjson_ptr_set_err(NONE, NULL);
     if (ctx) memset(ctx, 0, sizeof(*ctx));
-
+    
     if (yyjson_unlikely(!doc || !ptr || !new_val)) {
         yyjson_ptr_set_err(PARAMETER, "input parameter is NULL");
         return false;
@@ -7627,7 +7532,7 @@ yyjson_api_inline bool yyjson_mut_ptr_addx(yyjson_mut_val *val,
                                            yyjson_ptr_err *err) {
     yyjson_ptr_set_err(NONE, NULL);
     if (ctx) memset(ctx, 0, sizeof(*ctx));
-
+    
     if (yyjson_unlikely(!val || !ptr || !new_val || !doc)) {
         yyjson_ptr_set_err(PARAMETER, "input parameter is NULL");
         return false;
@@ -7665,7 +7570,7 @@ yyjson_api_inline bool yyjson_mut_doc_ptr_setx(yyjson_mut_doc *doc,
                                                yyjson_ptr_err *err) {
     yyjson_ptr_set_err(NONE, NULL);
     if (ctx) memset(ctx, 0, sizeof(*ctx));
-
+    
     if (yyjson_unlikely(!doc || !ptr)) {
         yyjson_ptr_set_err(PARAMETER, "input parameter is NULL");
         return false;
@@ -7731,7 +7636,7 @@ yyjson_api_inline bool yyjson_mut_ptr_setx(yyjson_mut_val *val,
                                            yyjson_ptr_err *err) {
     yyjson_ptr_set_err(NONE, NULL);
     if (ctx) memset(ctx, 0, sizeof(*ctx));
-
+    
     if (yyjson_unlikely(!val || !ptr || !doc)) {
         yyjson_ptr_set_err(PARAMETER, "input parameter is NULL");
         return false;
@@ -7765,10 +7670,10 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_doc_ptr_replacen(
 yyjson_api_inline yyjson_mut_val *yyjson_mut_doc_ptr_replacex(
     yyjson_mut_doc *doc, const char *ptr, size_t len, yyjson_mut_val *new_val,
     yyjson_ptr_ctx *ctx, yyjson_ptr_err *err) {
-
+    
     yyjson_ptr_set_err(NONE, NULL);
     if (ctx) memset(ctx, 0, sizeof(*ctx));
-
+    
     if (yyjson_unlikely(!doc || !ptr || !new_val)) {
         yyjson_ptr_set_err(PARAMETER, "input parameter is NULL");
         return NULL;
@@ -7809,10 +7714,10 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_ptr_replacen(
 yyjson_api_inline yyjson_mut_val *yyjson_mut_ptr_replacex(
     yyjson_mut_val *val, const char *ptr, size_t len, yyjson_mut_val *new_val,
     yyjson_ptr_ctx *ctx, yyjson_ptr_err *err) {
-
+    
     yyjson_ptr_set_err(NONE, NULL);
     if (ctx) memset(ctx, 0, sizeof(*ctx));
-
+    
     if (yyjson_unlikely(!val || !ptr || !new_val)) {
         yyjson_ptr_set_err(PARAMETER, "input parameter is NULL");
         return NULL;
@@ -7842,10 +7747,10 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_doc_ptr_removen(
 yyjson_api_inline yyjson_mut_val *yyjson_mut_doc_ptr_removex(
     yyjson_mut_doc *doc, const char *ptr, size_t len,
     yyjson_ptr_ctx *ctx, yyjson_ptr_err *err) {
-
+    
     yyjson_ptr_set_err(NONE, NULL);
     if (ctx) memset(ctx, 0, sizeof(*ctx));
-
+    
     if (yyjson_unlikely(!doc || !ptr)) {
         yyjson_ptr_set_err(PARAMETER, "input parameter is NULL");
         return NULL;
@@ -7886,7 +7791,7 @@ yyjson_api_inline yyjson_mut_val *yyjson_mut_ptr_removex(yyjson_mut_val *val,
                                                          yyjson_ptr_err *err) {
     yyjson_ptr_set_err(NONE, NULL);
     if (ctx) memset(ctx, 0, sizeof(*ctx));
-
+    
     if (yyjson_unlikely(!val || !ptr)) {
         yyjson_ptr_set_err(PARAMETER, "input parameter is NULL");
         return NULL;
@@ -7908,7 +7813,7 @@ yyjson_api_inline bool yyjson_ptr_ctx_append(yyjson_ptr_ctx *ctx,
     yyjson_mut_val *ctn, *pre_key, *pre_val, *cur_key, *cur_val;
     if (!ctx || !ctx->ctn || !val) return false;
     ctn = ctx->ctn;
-
+    
     if (yyjson_mut_is_obj(ctn)) {
         if (!key) return false;
         key->next = val;
@@ -8023,7 +7928,7 @@ yyjson_api_inline bool yyjson_ptr_ctx_remove(yyjson_ptr_ctx *ctx) {
 
 
 /*==============================================================================
- * MARK: - JSON Value at Pointer API (Implementation)
+ * JSON Value at Pointer API (Implementation)
  *============================================================================*/
 
 /**
@@ -8126,7 +8031,7 @@ yyjson_api_inline bool yyjson_ptr_get_str(
 
 
 /*==============================================================================
- * MARK: - Deprecated
+ * Deprecated
  *============================================================================*/
 
 /** @deprecated renamed to `yyjson_doc_ptr_get` */
@@ -8210,14 +8115,14 @@ yyjson_api_inline yyjson_mut_val *unsafe_yyjson_mut_get_pointer(
 
 
 /*==============================================================================
- * MARK: - Compiler Hint End
+ * Compiler Hint End
  *============================================================================*/
 
 #if defined(__clang__)
 #   pragma clang diagnostic pop
 #elif defined(__GNUC__)
 #   if (__GNUC__ > 4) || (__GNUC__ == 4 && __GNUC_MINOR__ >= 6)
-#       pragma GCC diagnostic pop
+#   pragma GCC diagnostic pop
 #   endif
 #elif defined(_MSC_VER)
 #   pragma warning(pop)
