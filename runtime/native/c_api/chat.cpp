@@ -27,7 +27,7 @@ using hybridge::text::ChatFormat;
 using hybridge::text::Message;
 using hybridge::text::Thinking;
 using hybridge::text::Tokenizer;
-using hybridge::text::TokenizerError;
+using hybridge::text::TextError;
 
 constexpr size_t LARGEST_MANIFEST = size_t(8) << 20;
 constexpr size_t USUAL_BYTES = size_t(256) << 20, USUAL_TOKENS = 512;
@@ -68,10 +68,10 @@ std::optional<std::string> content_of(const std::string& path, size_t most) {
   return content;
 }
 
-// Reads how chats are written. Throws TokenizerError.
+// Reads how chats are written. Throws TextError.
 void read_format(const std::string& folder, OpenArtifact& artifact) {
   const auto manifest = content_of(folder + "/manifest.json", LARGEST_MANIFEST);
-  if (!manifest) throw TokenizerError(folder + "/manifest.json is missing or cannot be read: copy the artifact's whole folder");
+  if (!manifest) throw TextError(folder + "/manifest.json is missing or cannot be read: copy the artifact's whole folder");
   const hybridge::text::JsonDocument document(*manifest);
   const auto root = document.root("manifest.json");
   if (root["chat_format"]) artifact.format = std::make_shared<const ChatFormat>(root["chat_format"]);
@@ -169,7 +169,7 @@ hybridge_status begin(std::shared_ptr<OpenChat> opened, const hybridge_chat_opti
     if (!how.system.empty()) first.push_back({"system", how.system});
     first.push_back({"user", "a"});
     (void)opened->format->render(first, *thinking);
-  } catch (const TokenizerError& error) {
+  } catch (const TextError& error) {
     return refused(HYBRIDGE_INVALID_ARGUMENT, error.what());
   }
   const hybridge_status made = in(opened->session, [&](OpenSession& it) {
@@ -198,7 +198,7 @@ hybridge_status hybridge_artifact_open(const char* folder, hybridge_artifact* ar
     auto opened = std::make_shared<OpenArtifact>();
     try {
       read_format(folder, *opened);
-    } catch (const TokenizerError& error) {
+    } catch (const TextError& error) {
       return refused(HYBRIDGE_INVALID_FILE, error.what());
     }
     if (const hybridge_status read = open_tokenizer(folder, *opened); read != HYBRIDGE_OK) return read;
@@ -265,7 +265,7 @@ hybridge_status hybridge_chat_over(
     if (opened->tokenizer == nullptr) return HYBRIDGE_INVALID_HANDLE;
     try {
       opened->format = std::make_shared<const ChatFormat>(view(chat_format, size));
-    } catch (const TokenizerError& error) {
+    } catch (const TextError& error) {
       return refused(HYBRIDGE_INVALID_FILE, error.what());
     }
     return begin(std::move(opened), options, chat);
@@ -368,7 +368,7 @@ hybridge_status hybridge_chat_render(
       *word_count = rendered.words.size();
       for (size_t i = 0; i < std::min(most_words, rendered.words.size()); ++i) words[i] = {rendered.words[i].begin, rendered.words[i].end};
       return HYBRIDGE_OK;
-    } catch (const TokenizerError& error) {
+    } catch (const TextError& error) {
       return refused(format ? HYBRIDGE_INVALID_ARGUMENT : HYBRIDGE_INVALID_FILE, error.what());
     }
   });

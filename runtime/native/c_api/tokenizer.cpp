@@ -20,7 +20,7 @@ using hybridge::text::TextPart;
 using hybridge::text::TextStream;
 using hybridge::text::TextToken;
 using hybridge::text::Tokenizer;
-using hybridge::text::TokenizerError;
+using hybridge::text::TextError;
 
 constexpr size_t LARGEST_FILE = size_t(1) << 28;  // no published tokenizer.json has an eighth
 
@@ -42,7 +42,7 @@ hybridge_status with(uint64_t handle, Call&& call) {
     if (open == nullptr) return HYBRIDGE_INVALID_HANDLE;
     try {
       return call(*open);
-    } catch (const TokenizerError& error) {
+    } catch (const TextError& error) {
       logged() = error.what();
       return HYBRIDGE_INVALID_ARGUMENT;
     }
@@ -53,7 +53,7 @@ hybridge_status read(std::string_view json, hybridge_tokenizer* tokenizer) {
   try {
     *tokenizer = handles<const Tokenizer>().add(std::make_shared<const Tokenizer>(json));
     return HYBRIDGE_OK;
-  } catch (const TokenizerError& error) {
+  } catch (const TextError& error) {
     logged() = error.what();
     return HYBRIDGE_INVALID_FILE;
   }

@@ -143,7 +143,7 @@ ArtifactFolder::ArtifactFolder(std::string path) : path_(std::move(path)) {
       throw Failure(path_ + " has no model.pte, which is what hybridge-cli runs; export the model with --format pte.");
     }
     manifest()["files"].each_entry([&](std::string_view name, const text::Json& entry) { check_size(*this, name, entry); });
-  } catch (const text::TokenizerError& error) {
+  } catch (const text::TextError& error) {
     throw Failure(manifest_path + " does not describe an artifact (" + error.what() + "); export the model again.");
   }
 }

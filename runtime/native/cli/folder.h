@@ -13,7 +13,7 @@ namespace hybridge::cli {
 
 class ArtifactFolder {
  public:
-  // Reads manifest.json and compares the files' sizes. Throws Failure, and TokenizerError for a value of another type.
+  // Reads manifest.json and compares the files' sizes. Throws Failure, and TextError for a value of another type.
   explicit ArtifactFolder(std::string path);
 
   const std::string& path() const { return path_; }

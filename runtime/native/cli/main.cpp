@@ -66,7 +66,7 @@ int main(int count, char** words) {
     return fail(misuse.what(), 2);
   } catch (const Failure& failure) {
     return fail(failure.what(), 1);
-  } catch (const hybridge::text::TokenizerError& error) {
+  } catch (const hybridge::text::TextError& error) {
     const std::string reason = error.what();
     return fail(printable("the manifest is damaged (" + reason + "); copy the whole folder again.").c_str(), 1);
   } catch (const std::bad_alloc&) {

@@ -118,7 +118,7 @@ class Conversation {
     ET_UNWRAP(session_.load(path));
     try {
       log_ = text::ChatLog::from_json(session_.note());
-    } catch (const text::TokenizerError& error) {
+    } catch (const text::TextError& error) {
       (void)reset();
       return refused(Error::InvalidExternalData, error.what());
     }
@@ -184,7 +184,7 @@ class Conversation {
       log_.messages = std::move(messages);
       log_.tokens = std::move(tokens);
       return Error::Ok;
-    } catch (const text::TokenizerError& error) {
+    } catch (const text::TextError& error) {
       return refused(Error::InvalidArgument, error.what());
     }
   }

@@ -167,11 +167,11 @@ class Writer {
 // Throws for words that the format cannot write.
 void check(const RoleFormat& format, std::string_view content, const char* whose) {
   if (format.refuses_empty && written(format, content).empty()) {
-    throw TokenizerError(std::string(whose) + " is empty, which the model's chat template does not take");
+    throw TextError(std::string(whose) + " is empty, which the model's chat template does not take");
   }
   for (const std::string& word : format.reserved) {
     if (content.find(word) == std::string_view::npos) continue;
-    throw TokenizerError(
+    throw TextError(
         std::string(whose) + " has '" + word + "' in it, which the model's chat template reads as more than words: leave it out");
   }
 }
@@ -197,7 +197,7 @@ ChatFormat::ChatFormat(const Json& value) {
 const Rendering& ChatFormat::rendering(Thinking thinking) const {
   if (thinking == Thinking::AS_USUAL) return usual_;
   const auto& found = thinking == Thinking::ON ? on_ : off_;
-  if (!found) throw TokenizerError("the model's chat template has no switch for thinking: leave it as usual");
+  if (!found) throw TextError("the model's chat template has no switch for thinking: leave it as usual");
   return *found;
 }
 
@@ -209,9 +209,9 @@ Rendered ChatFormat::render(std::span<const Message> messages, Thinking thinking
   Writer writer(rendered, how);
   const bool has_system = !all.empty() && all[0].role == "system";
   if (all.size() == static_cast<size_t>(has_system) || all.back().role != "user") {
-    throw TokenizerError("a conversation ends with the user's message that is to be answered");
+    throw TextError("a conversation ends with the user's message that is to be answered");
   }
-  if (has_system && !how.system) throw TokenizerError("the model's chat template takes no message of the system: leave it out");
+  if (has_system && !how.system) throw TextError("the model's chat template takes no message of the system: leave it out");
   if (has_system) check(*how.system, all[0].content, "the message of the system");
   if (has_system) writer.add_message(*how.system, all[0].content);
   else writer.add(how.user.before);
@@ -219,7 +219,7 @@ Rendered ChatFormat::render(std::span<const Message> messages, Thinking thinking
     const Message& message = all[at];
     const bool is_answer = (at - has_system) % 2 == 1;
     if (message.role != (is_answer ? "assistant" : "user")) {
-      throw TokenizerError("a conversation is a user's message, an assistant's, and so on, behind at most one of the system");
+      throw TextError("a conversation is a user's message, an assistant's, and so on, behind at most one of the system");
     }
     if (!is_answer) {
       check(how.user, message.content, "the message");

@@ -83,11 +83,11 @@ struct Section {
 
 class ChatFormat {
  public:
-  // Reads the manifest's `chat_format`. Throws TokenizerError.
+  // Reads the manifest's `chat_format`. Throws TextError.
   explicit ChatFormat(std::string_view json);
   explicit ChatFormat(const Json& value);
 
-  // The text of a conversation that ends with a user's message, up to where the assistant is to speak. Throws TokenizerError for a
+  // The text of a conversation that ends with a user's message, up to where the assistant is to speak. Throws TextError for a
   // conversation that the model's template does not have, or that this format cannot write.
   Rendered render(std::span<const Message> messages, Thinking thinking = Thinking::AS_USUAL) const;
 

@@ -29,7 +29,7 @@ class Writer {
   std::string text() const {
     size_t size = 0;
     const std::unique_ptr<char, decltype(&std::free)> written(yyjson_mut_write(get(), 0, &size), &std::free);
-    if (written == nullptr) throw TokenizerError("the conversation cannot be written");
+    if (written == nullptr) throw TextError("the conversation cannot be written");
     return {written.get(), size};
   }
 
@@ -97,7 +97,7 @@ ChatLog ChatLog::from_json(std::string_view json) {
   root["messages"].each([&](const Json& each) { read.messages.push_back(read_message(each)); });
   root["turns"].each([&](const Json& each) { read.turns.push_back(read_turn(each)); });
   root["tokens"].each([&](const Json& each) { read.tokens.push_back(static_cast<int64_t>(each.integer(INT64_MAX))); });
-  if (!is_whole(read)) throw TokenizerError("the note's messages, turns and tokens are not of one conversation");
+  if (!is_whole(read)) throw TextError("the note's messages, turns and tokens are not of one conversation");
   return read;
 }
 

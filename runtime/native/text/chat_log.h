@@ -28,7 +28,7 @@ struct ChatLog {
 
   std::string to_json() const;
 
-  // Reads a note. Throws TokenizerError for one that is no conversation's.
+  // Reads a note. Throws TextError for one that is no conversation's.
   static ChatLog from_json(std::string_view json);
 };
 

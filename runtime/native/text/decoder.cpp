@@ -174,7 +174,7 @@ std::unique_ptr<Decoder> read_decoder(const Json& json) {
       for (size_t i = 0; i < tokens.size(); i++) replace_all(tokens[i], suffix, i + 1 == tokens.size() ? "" : " ");
     });
   }
-  throw TokenizerError("the decoder '" + std::string(type) + "' is not supported");
+  throw TextError("the decoder '" + std::string(type) + "' is not supported");
 }
 
 }  // namespace hybridge::text

@@ -17,7 +17,7 @@ class Decoder {
   virtual void apply(std::vector<std::string>& tokens) const = 0;
 };
 
-// The decoder of a description; null for null. Throws TokenizerError.
+// The decoder of a description; null for null. Throws TextError.
 std::unique_ptr<Decoder> read_decoder(const Json& json);
 
 }  // namespace hybridge::text

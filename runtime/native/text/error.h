@@ -1,4 +1,4 @@
-// What is thrown inside this folder, and caught at its door (tokenizer.h says which functions throw).
+// What is thrown inside this folder, and caught at its door (each header says which functions throw).
 #ifndef HYBRIDGE_NATIVE_TEXT_ERROR_H
 #define HYBRIDGE_NATIVE_TEXT_ERROR_H
 
@@ -7,8 +7,9 @@
 
 namespace hybridge::text {
 
-// The file is damaged, or asks for a part that this tokenizer does not have; the message names it.
-struct TokenizerError : std::runtime_error {
+// A tokenizer.json, a chat format or a log that is damaged or asks for what is not here, or a text that they cannot be used on; the
+// message names it.
+struct TextError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 

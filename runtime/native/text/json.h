@@ -80,20 +80,20 @@ class Json {
     }
   }
 
-  [[noreturn]] void fail(const char* expected) const { throw TokenizerError(name_ + " is not " + expected); }
+  [[noreturn]] void fail(const char* expected) const { throw TextError(name_ + " is not " + expected); }
 
  private:
   yyjson_val* value_ = nullptr;
   std::string name_;
 };
 
-// A document. Throws TokenizerError if the text is no JSON; invalid UTF-8 and nesting that is too deep are none.
+// A document. Throws TextError if the text is no JSON; invalid UTF-8 and nesting that is too deep are none.
 class JsonDocument {
  public:
   explicit JsonDocument(std::string_view text) {
     yyjson_read_err error;
     document_.reset(yyjson_read_opts(const_cast<char*>(text.data()), text.size(), YYJSON_READ_NOFLAG, nullptr, &error));
-    if (document_ == nullptr) throw TokenizerError("no JSON: " + std::string(error.msg) + " at byte " + std::to_string(error.pos));
+    if (document_ == nullptr) throw TextError("no JSON: " + std::string(error.msg) + " at byte " + std::to_string(error.pos));
   }
 
   // name: what messages call the document.

@@ -81,7 +81,7 @@ class BytePairs : public Model {
         suffix_(json["end_of_word_suffix"].string_or("")),
         fuse_unknown_(json["fuse_unk"].boolean_or(false)),
         ignore_merges_(json["ignore_merges"].boolean_or(false)) {
-    if (json["dropout"] && json["dropout"].number() != 0) throw TokenizerError("dropout is for training, and not supported");
+    if (json["dropout"] && json["dropout"].number() != 0) throw TextError("dropout is for training, and not supported");
     read_vocabulary(json["vocab"], vocabulary_);
     if (json["byte_fallback"].boolean_or(false)) bytes_ = byte_tokens(vocabulary_);
     merges_.reserve(json["merges"].size());
@@ -106,7 +106,7 @@ class BytePairs : public Model {
       if (parts[1].size() < prefix_.size()) merge.fail("a pair with the prefix of its vocabulary");
       both.assign(parts[0]).append(parts[1].substr(prefix_.size()));
       const auto left = vocabulary_.id(parts[0]), right = vocabulary_.id(parts[1]), merged = vocabulary_.id(both);
-      if (!left || !right || !merged) throw TokenizerError("a merge is of tokens that the vocabulary does not have: " + both);
+      if (!left || !right || !merged) throw TextError("a merge is of tokens that the vocabulary does not have: " + both);
       merges_.add(*left, *right, {rank++, *merged});
     });
     if (!unknown_text_.empty()) unknown_ = vocabulary_.id(unknown_text_);
@@ -143,7 +143,7 @@ class BytePairs : public Model {
       } else if (bytes_ && add_bytes(*bytes_, text, {0, 0, 1}, into)) {
         // an unknown token in front of bytes comes behind them, as in the reference
       } else if (!unknown_text_.empty()) {
-        if (!unknown_) throw TokenizerError("the vocabulary does not have its unknown token " + unknown_text_);
+        if (!unknown_) throw TextError("the vocabulary does not have its unknown token " + unknown_text_);
         if (unknown && fuse_unknown_) {
           unknown->end += end - begin;
         } else {
@@ -244,7 +244,7 @@ class Unigram : public Model {
     });
     if (json["unk_id"]) {
       unknown_ = static_cast<uint32_t>(json["unk_id"].integer(LARGEST_ID));
-      if (*unknown_ >= scores_.size()) throw TokenizerError("unk_id is outside the vocabulary");
+      if (*unknown_ >= scores_.size()) throw TextError("unk_id is outside the vocabulary");
     }
     if (json["byte_fallback"].boolean_or(false)) bytes_ = byte_tokens(vocabulary_);
     add_prefixes();
@@ -281,7 +281,7 @@ class Unigram : public Model {
     std::vector<Token> found;
     for (size_t end = word.size(); end > 0;) {
       const Best& node = best[end];
-      if (node.id == NO_TOKEN) throw TokenizerError("the vocabulary has neither a character of this text nor an unknown token");
+      if (node.id == NO_TOKEN) throw TextError("the vocabulary has neither a character of this text nor an unknown token");
       const bool unknown = unknown_ && node.id == *unknown_;
       if (unknown && !found.empty() && found.back().id == *unknown_ && found.back().begin == end) {
         found.back().begin = node.begin;  // unknown characters in a row are one token
@@ -371,7 +371,7 @@ class WordPiece : public Model {
       begin = end;
     }
     if (begin != SIZE_MAX) return;
-    if (!unknown_) throw TokenizerError("the vocabulary does not have its unknown token " + unknown_text_);
+    if (!unknown_) throw TextError("the vocabulary does not have its unknown token " + unknown_text_);
     into.resize(first);
     into.push_back({*unknown_, 0, word.size()});
   }
@@ -400,7 +400,7 @@ std::unique_ptr<Model> read_model(const Json& json) {
   if (type == "Unigram") return std::make_unique<Unigram>(json);
   if (type == "WordPiece") return std::make_unique<WordPiece>(json, false);
   if (type == "WordLevel") return std::make_unique<WordPiece>(json, true);
-  throw TokenizerError("the model '" + std::string(type) + "' is not supported");
+  throw TextError("the model '" + std::string(type) + "' is not supported");
 }
 
 }  // namespace hybridge::text

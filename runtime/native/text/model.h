@@ -19,7 +19,7 @@ struct Token {
 class Model {
  public:
   virtual ~Model() = default;
-  // Adds the tokens of a word, which is not empty. Throws TokenizerError if the word has none.
+  // Adds the tokens of a word, which is not empty. Throws TextError if the word has none.
   virtual void tokenize(std::string_view word, std::vector<Token>& into) const = 0;
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
@@ -28,7 +28,7 @@ class Model {
   Vocabulary vocabulary_;
 };
 
-// The model of a description: BPE, Unigram, WordPiece or WordLevel. Throws TokenizerError.
+// The model of a description: BPE, Unigram, WordPiece or WordLevel. Throws TextError.
 std::unique_ptr<Model> read_model(const Json& json);
 
 }  // namespace hybridge::text

@@ -83,7 +83,7 @@ std::string from_base64(std::string_view text) {
     if (c == '=') break;
     static constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     const size_t digit = digits.find(c);
-    if (digit == std::string_view::npos) throw TokenizerError("precompiled_charsmap is not base64");
+    if (digit == std::string_view::npos) throw TextError("precompiled_charsmap is not base64");
     bits = bits << 6 | static_cast<uint32_t>(digit);
     if ((count += 6) >= 8) bytes += static_cast<char>(bits >> (count -= 8));
   }
@@ -97,11 +97,11 @@ class Precompiled : public Normalizer {
     const std::string bytes = from_base64(charsmap);
     uint32_t size = 0;
     if (bytes.size() >= 4) std::memcpy(&size, bytes.data(), 4);
-    if (bytes.size() < 4 || size % 4 != 0 || size > bytes.size() - 4) throw TokenizerError("precompiled_charsmap is damaged");
+    if (bytes.size() < 4 || size % 4 != 0 || size > bytes.size() - 4) throw TextError("precompiled_charsmap is damaged");
     units_.resize(size / 4);
     std::memcpy(units_.data(), bytes.data() + 4, size);
     replacements_ = bytes.substr(4 + size);
-    if (!is_valid_utf8(replacements_)) throw TokenizerError("precompiled_charsmap is damaged: its texts are not UTF-8");
+    if (!is_valid_utf8(replacements_)) throw TextError("precompiled_charsmap is damaged: its texts are not UTF-8");
     replacements_ += '\0';
   }
 
@@ -237,7 +237,7 @@ std::unique_ptr<Normalizer> read_normalizer(const Json& json) {
       text.replace(pattern, content);
     });
   }
-  throw TokenizerError("the normalizer '" + std::string(type) + "' is not supported");
+  throw TextError("the normalizer '" + std::string(type) + "' is not supported");
 }
 
 }  // namespace hybridge::text

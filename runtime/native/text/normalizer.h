@@ -15,7 +15,7 @@ class Normalizer {
   virtual void apply(NormalizedText& text) const = 0;
 };
 
-// The normalizer of a description; null for null. Throws TokenizerError.
+// The normalizer of a description; null for null. Throws TextError.
 std::unique_ptr<Normalizer> read_normalizer(const Json& json);
 
 // The pattern of `{"String": …}` or `{"Regex": …}`.

@@ -22,7 +22,7 @@ constexpr std::string_view WORD = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x
 constexpr uint32_t MOST_STEPS = 10'000'000;
 
 [[noreturn]] void refuse(std::string_view expression, const std::string& why) {
-  throw TokenizerError("the regular expression '" + std::string(expression) + "' " + why);
+  throw TextError("the regular expression '" + std::string(expression) + "' " + why);
 }
 
 // The expression in PCRE2's syntax. What the two read in different ways, and no published tokenizer uses, is refused.
@@ -105,7 +105,7 @@ bool search(const void* code, std::string_view text, size_t from, size_t& begin,
   const auto* pattern = static_cast<const pcre2_code*>(code);
   const int answer = pcre2_match(pattern, subject, text.size(), from, PCRE2_NO_UTF_CHECK, scratch.data, scratch.context);
   if (answer == PCRE2_ERROR_NOMATCH) return false;
-  if (answer < 0) throw TokenizerError("a regular expression takes too long for this text");
+  if (answer < 0) throw TextError("a regular expression takes too long for this text");
   const PCRE2_SIZE* found = pcre2_get_ovector_pointer(scratch.data);
   begin = found[0];
   end = found[1];

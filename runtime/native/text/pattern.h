@@ -21,11 +21,11 @@ inline constexpr char RUST_WORD[] = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x
 
 class Pattern {
  public:
-  // Throws TokenizerError for an expression that is damaged, or that PCRE2 would read in another way.
+  // Throws TextError for an expression that is damaged, or that PCRE2 would read in another way.
   static Pattern regex(std::string_view expression);
   static Pattern literal(std::string_view text);
 
-  // The parts of a text, those between matches included, one behind the other. Throws TokenizerError if matching takes too long.
+  // The parts of a text, those between matches included, one behind the other. Throws TextError if matching takes too long.
   std::vector<Found> parts(std::string_view text) const;
 
   // Whether a text matches as a whole.

@@ -151,7 +151,7 @@ std::unique_ptr<PreTokenizer> read_pre_tokenizer(const Json& json) {
       for (const auto& each : words) each.split(parts_where(each.text(), is_punctuation), Delimiter::Isolated, false, into);
     });
   }
-  throw TokenizerError("the pre-tokenizer '" + std::string(type) + "' is not supported");
+  throw TextError("the pre-tokenizer '" + std::string(type) + "' is not supported");
 }
 
 }  // namespace hybridge::text

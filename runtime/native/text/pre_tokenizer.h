@@ -19,7 +19,7 @@ class PreTokenizer {
   virtual void split(NormalizedText word, Words& into) const = 0;
 };
 
-// The pre-tokenizer of a description; null for null. Throws TokenizerError.
+// The pre-tokenizer of a description; null for null. Throws TextError.
 std::unique_ptr<PreTokenizer> read_pre_tokenizer(const Json& json);
 
 // How Metaspace, a pre-tokenizer and a decoder, writes blanks.

@@ -162,7 +162,7 @@ std::vector<std::optional<uint32_t>> read_template(const Json& json) {
       around.emplace_back();
     } else {
       const auto name = std::string(piece["SpecialToken"]["id"].string());
-      if (!known[name.c_str()]) throw TokenizerError("the template names '" + name + "', which is no special token of it");
+      if (!known[name.c_str()]) throw TextError("the template names '" + name + "', which is no special token of it");
       known[name.c_str()]["ids"].each([&](const Json& id) { around.emplace_back(static_cast<uint32_t>(id.integer(LARGEST_ID))); });
     }
   });
@@ -189,7 +189,7 @@ void read_post_processors(const Json& json, std::vector<PostProcessor>& into) {
   } else if (type == "BertProcessing" || type == "RobertaProcessing") {
     processor.around = {read_pair_id(json["cls"]), std::nullopt, read_pair_id(json["sep"])};
   } else if (type != "ByteLevel") {
-    throw TokenizerError("the post-processor '" + std::string(type) + "' is not supported");
+    throw TextError("the post-processor '" + std::string(type) + "' is not supported");
   }
   if (type == "ByteLevel" || type == "RobertaProcessing") {
     processor.trim = json["trim_offsets"].boolean();
@@ -236,7 +236,7 @@ struct Tokenizer::Parts {
 
   explicit Parts(const Json& json) {
     if (!json.is_object()) json.fail("an object");
-    if (json["version"].string_or("1.0") != "1.0") throw TokenizerError("its version is not 1.0");
+    if (json["version"].string_or("1.0") != "1.0") throw TextError("its version is not 1.0");
     normalizer = read_normalizer(json["normalizer"]);
     pre_tokenizer = read_pre_tokenizer(json["pre_tokenizer"]);
     model = read_model(json["model"]);
@@ -365,7 +365,7 @@ std::vector<TextToken> Tokenizer::encode(std::string_view given, bool special, s
     people = people_there;
   }
   const PlainParts plain(people);
-  if (given.size() > UINT32_MAX) throw TokenizerError("the text has more than 4 GB");
+  if (given.size() > UINT32_MAX) throw TextError("the text has more than 4 GB");
   std::vector<TextToken> all;
   const auto add = [&](TextToken token, std::string_view value) {
     for (const auto& each : parts.post_processors) {

@@ -32,13 +32,13 @@ struct TextPart {
 // Does not change once it is read: any number of threads may use one.
 class Tokenizer {
  public:
-  // Reads the text of a tokenizer.json. Throws TokenizerError for one that is damaged, or asks for parts that are not here.
+  // Reads the text of a tokenizer.json. Throws TextError for one that is damaged, or asks for parts that are not here.
   explicit Tokenizer(std::string_view json);
   ~Tokenizer();
 
   // The tokens of a text. Invalid UTF-8 is read as U+FFFD. special: with what begins and ends a text. plain: the parts that people
   // wrote, in any order: no special token takes anything of them, however they spell it. Only one of a single character, which
-  // the vocabulary has no other token for, is said by that token still. Throws TokenizerError for a text that the vocabulary has
+  // the vocabulary has no other token for, is said by that token still. Throws TextError for a text that the vocabulary has
   // no tokens for.
   std::vector<TextToken> encode(std::string_view text, bool special = true, std::span<const TextPart> plain = {}) const;
 

@@ -50,7 +50,7 @@ class Vocabulary {
 
   // Gives a text an id, the last of several; so many as there is room for.
   void add(std::string_view text, uint64_t id) {
-    if (id > LARGEST_ID) throw TokenizerError("the token id " + std::to_string(id) + " is out of range");
+    if (id > LARGEST_ID) throw TextError("the token id " + std::to_string(id) + " is out of range");
     if (id >= places_.size()) places_.resize(id + 1, Place{0, NONE});
     places_[id] = {static_cast<uint32_t>(texts_.size()), static_cast<uint32_t>(text.size())};
     texts_ += text;

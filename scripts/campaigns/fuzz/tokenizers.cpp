@@ -17,7 +17,7 @@ namespace {
 
 using namespace hybridge::text;
 
-std::string refused(const TokenizerError& error) {
+std::string refused(const TextError& error) {
   std::string reason = error.what();
   for (char& each : reason) each = each < ' ' ? ' ' : each;
   return "refused: " + reason.substr(0, 200);
@@ -38,7 +38,7 @@ std::string answer_chat(std::string_view json, std::string_view text) {
           if (words.begin < end || words.end <= words.begin || words.end > rendered.text.size()) return "wrong: words out of place";
           end = words.end;
         }
-      } catch (const TokenizerError&) {
+      } catch (const TextError&) {
       }
     }
     const std::string said = valid_utf8(text);
@@ -56,10 +56,10 @@ std::string answer_chat(std::string_view json, std::string_view text) {
     const ChatLog log{{{"user", valid_utf8(part(1))}, {"assistant", said, said}}, {{0, 2, said, said}}, {1, 2, 3}};
     if (ChatLog::from_json(log.to_json()).to_json() != log.to_json()) return "wrong: a log is another one when it is read";
     return "accepted";
-  } catch (const TokenizerError& error) {
+  } catch (const TextError& error) {
     try {
       (void)ChatLog::from_json(json);
-    } catch (const TokenizerError&) {
+    } catch (const TextError&) {
     }
     return refused(error);
   }
@@ -81,7 +81,7 @@ std::string answer(std::string_view json, std::string_view text) {
       stream.finish();
     }
     return "accepted";
-  } catch (const TokenizerError& error) {
+  } catch (const TextError& error) {
     return refused(error);
   }
 }
