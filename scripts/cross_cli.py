@@ -8,6 +8,7 @@ processor, ExecuTorch's wheel for that one is downloaded by pip.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import platform
 import re
@@ -72,11 +73,13 @@ def build(target: Target, folder: Path, output: Path) -> Path:
     ]  # fmt: skip
     if target.prefix:
         configure += ["-DCMAKE_SYSTEM_NAME=Linux", f"-DCMAKE_SYSTEM_PROCESSOR={target.machine}"]
+    # CMake keeps nothing of a folder that was of other sources: a checkout has one of its own.
+    build = folder / f"build-{hashlib.sha256(str(SOURCES.resolve()).encode()).hexdigest()[:16]}"
     say(f"compiling for {target.machine}, which takes some minutes")
-    run(cmake, "-S", SOURCES, "-B", folder / "build", *configure)
-    run(cmake, "--build", folder / "build", "--target", "hybridge_cli", "--parallel", os.cpu_count() or 1)
+    run(cmake, "-S", SOURCES, "-B", build, *configure)
+    run(cmake, "--build", build, "--target", "hybridge_cli", "--parallel", os.cpu_count() or 1)
     output.mkdir(parents=True, exist_ok=True)
-    return bundle(target, folder / "build" / NAME, [executorch / "lib"], output / NAME)
+    return bundle(target, build / NAME, [executorch / "lib"], output / NAME)
 
 
 def executorch_for(target: Target, folder: Path) -> Path:

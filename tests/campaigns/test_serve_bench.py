@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from store import demo_folder
 from tokenizers import Tokenizer
 
+from hybridge.runtime.core.tokenizer import Tokenizer as CoreTokenizer
 from hybridge.runtime.text.grammars import Grammars
 
 
@@ -34,7 +35,7 @@ def test_the_mask_of_a_row_is_measured() -> None:
 
 def test_where_two_texts_part_the_logits_tell_a_tie() -> None:
     pytest.importorskip("llguidance")
-    grammar = Grammars(made_up_tokenizer(700, random.Random(2)), 700, [699]).regex("(aa|ab|ac)")
+    grammar = Grammars(CoreTokenizer(made_up_tokenizer(700, random.Random(2)).encode()), 700, [699]).regex("(aa|ab|ac)")
 
     class Session:
         """Likes b nearly as much as c, and most of all what the grammar refuses."""

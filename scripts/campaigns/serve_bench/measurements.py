@@ -20,6 +20,7 @@ from campaigns.serve_bench.server import VOCABULARY, Row, Running, conversation,
 from hybridge.export.check.validate import tolerance
 from hybridge.runtime.cli.serve import renderer
 from hybridge.runtime.core.session import Session
+from hybridge.runtime.core.tokenizer import Tokenizer
 from hybridge.runtime.text.chat_template import reasoning_parser
 from hybridge.runtime.text.generate import TextModel, generate_text, open_text_model, open_text_models
 from hybridge.runtime.text.grammars import Grammar, Grammars
@@ -193,7 +194,7 @@ def gap(session: Session, grammar: Grammar, prompt: list[int], plain: Sequence[i
 
 def mask_of_a_row(size: int = VOCABULARY) -> Iterator[Row]:
     """Yield the row of a mask over a made-up vocabulary."""
-    grammar = Grammars(made_up_tokenizer(size, random.Random(1)), size, [size - 1]).json_schema(SCHEMA)
+    grammar = Grammars(Tokenizer(made_up_tokenizer(size, random.Random(1)).encode()), size, [size - 1]).json_schema(SCHEMA)
     logits, times = np.random.default_rng(0).standard_normal(size, np.float32), []
     for _ in range(5):
         follower = grammar.follow()

@@ -103,13 +103,16 @@ def test_the_example_says_what_is_wrong(kernels_artifact: Path, tmp_path: Path) 
 @pytest.mark.thorough
 @pytest.mark.slow
 def test_the_tutorials_program_goes_on_with_the_sessions_text(kernels_artifact: Path, tmp_path: Path) -> None:
-    """Its CMakeLists.txt is the example's with another line."""
+    """Its CMakeLists.txt is the example's but for what it links to: the headers, in tokens."""
     tutorial = Document.read(CHECKOUT / "docs/tutorial.md")
     (source,), (cmake,) = tutorial.blocks("cpp"), tutorial.blocks("cmake")
     (tmp_path / "main.cpp").write_text(source, encoding="utf-8")
     flags = ["-std=c++20", *STRICT, "-Wconversion", *MACROS, f"-I{SOURCES}", *compiling.include_flags()]
     run(compiling.compiler(), *flags, tmp_path / "main.cpp", "-o", tmp_path / "app", *app_links())
-    assert set(cmake.splitlines()) <= set(read(EXAMPLE / "CMakeLists.txt").splitlines()) | {"find_package(hybridge REQUIRED)"}
+    assert set(cmake.splitlines()) <= set(read(EXAMPLE / "CMakeLists.txt").splitlines()) | {
+        "find_package(hybridge REQUIRED)",
+        "target_link_libraries(talk PRIVATE hybridge::session hybridge::kernels)",
+    }
     shown = run(tmp_path / "app", kernels_artifact / "model.pte", QUESTION)
     session = Session.load(kernels_artifact)
     tokens = session.generate([ord(each) for each in QUESTION], max_new_tokens=55)

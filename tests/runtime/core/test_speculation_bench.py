@@ -87,5 +87,5 @@ def test_the_sampling_check_notices_another_distribution(monkeypatch: pytest.Mon
     really = speculation.distribution
     monkeypatch.setattr(speculation, "distribution", lambda logits, text, asked: really(1.1 * logits, text, asked))
     target, draft = table_session(Table(5, ends=False)), table_session(Table(5, 0.7, ends=False))
-    p, _ = sampling_p_value(target, draft, [1, 2], Sampling(temperature=0.8), 15_000)
+    p, _ = sampling_p_value(target, draft, [1, 2], Sampling(temperature=0.8), 40_000)
     assert p < 1e-3
