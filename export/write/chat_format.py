@@ -191,20 +191,17 @@ class Derivation:
 
     def _answer(self, place: _Place) -> AnswerEntry:
         """Return how an answer at a place is written."""
-        plain = self._plain_answer(place)
-        reasoned = self._reasoned_answer(place)
+        around = place.around(self.render)
+        plain, reasoned = self._plain_answer(place, *around), self._reasoned_answer(place, *around)
         if reasoned.between is None and RoleEntry(**dict(_role_fields(reasoned))) == plain:
             return AnswerEntry(plain=plain, reasoned=None)
         return AnswerEntry(plain=plain, reasoned=reasoned)
 
-    def _plain_answer(self, place: _Place) -> RoleEntry:
-        head, tail = place.around(self.render)
+    def _plain_answer(self, place: _Place, head: str, tail: str) -> RoleEntry:
         before, after = _between(_cut(self.render(place(ANSWERED)), head, tail), ANSWERED)
         return self._role(place, head, before, after, tail)
 
-    def _reasoned_answer(self, place: _Place) -> ReasonedEntry:
-        head, tail = place.around(self.render)
-
+    def _reasoned_answer(self, place: _Place, head: str, tail: str) -> ReasonedEntry:
         def messages(content: str) -> list[Message]:
             return place(content, THOUGHT)
 
@@ -288,14 +285,8 @@ class _Place:
         """Return what is written before and behind the answer, up to the words of the messages next to it."""
         text = render(self(ANSWERED))
         before, after = (ASKED_AGAIN, ASKED_LAST) if self.is_last else (ASKED, ASKED_AGAIN)
-        _between(
-            text,
-            *(
-                (ASKED, OTHER, ASKED_AGAIN, ANSWERED, ASKED_LAST)
-                if self.is_last
-                else (ASKED, ANSWERED, ASKED_AGAIN, OTHER, ASKED_LAST)
-            ),
-        )
+        middle = (OTHER, ASKED_AGAIN, ANSWERED) if self.is_last else (ANSWERED, ASKED_AGAIN, OTHER)
+        _between(text, ASKED, *middle, ASKED_LAST)  # each is there once
         return text[: text.index(before) + len(before)], text[text.index(after) :]
 
 

@@ -30,7 +30,7 @@ using hybridge::text::Tokenizer;
 using hybridge::text::TextError;
 
 constexpr size_t LARGEST_MANIFEST = size_t(8) << 20;
-constexpr size_t USUAL_BYTES = size_t(256) << 20, USUAL_TOKENS = 512;
+constexpr size_t USUAL_TOKENS = 512;
 
 // without_format: why there is no chat format.
 struct OpenArtifact {
@@ -60,18 +60,10 @@ hybridge_status refused(hybridge_status why, std::string words) {
   return why;
 }
 
-std::optional<std::string> content_of(const std::string& path, size_t most) {
-  const auto file = hybridge::OpenFile::regular(path.c_str());
-  if (!file.ok() || static_cast<size_t>(file->status().st_size) > most) return std::nullopt;
-  std::string content(static_cast<size_t>(file->status().st_size), '\0');
-  if (!file->read_all({reinterpret_cast<uint8_t*>(content.data()), content.size()})) return std::nullopt;
-  return content;
-}
-
 // Reads how chats are written. Throws TextError.
 void read_format(const std::string& folder, OpenArtifact& artifact) {
-  const auto manifest = content_of(folder + "/manifest.json", LARGEST_MANIFEST);
-  if (!manifest) throw TextError(folder + "/manifest.json is missing or cannot be read: copy the artifact's whole folder");
+  const auto manifest = hybridge::OpenFile::content((folder + "/manifest.json").c_str(), LARGEST_MANIFEST);
+  if (!manifest.ok()) throw TextError(folder + "/manifest.json is missing or cannot be read: copy the artifact's whole folder");
   const hybridge::text::JsonDocument document(*manifest);
   const auto root = document.root("manifest.json");
   if (root["chat_format"]) artifact.format = std::make_shared<const ChatFormat>(root["chat_format"]);
@@ -161,9 +153,8 @@ hybridge_status begin(std::shared_ptr<OpenChat> opened, const hybridge_chat_opti
   const hybridge_chat_options chosen = options != nullptr ? *options : hybridge_chat_options{};
   const auto thinking = thinking_of(chosen.thinking);
   if (!thinking) return HYBRIDGE_INVALID_ARGUMENT;
-  hybridge::ChatOptions how{
-      .system = chosen.system == nullptr ? "" : chosen.system, .thinking = *thinking,
-      .checkpoint_bytes = chosen.checkpoint_bytes == 0 ? USUAL_BYTES : chosen.checkpoint_bytes};
+  hybridge::ChatOptions how{.system = chosen.system == nullptr ? "" : chosen.system, .thinking = *thinking};
+  if (chosen.checkpoint_bytes != 0) how.checkpoint_bytes = chosen.checkpoint_bytes;
   try {
     std::vector<Message> first;
     if (!how.system.empty()) first.push_back({"system", how.system});

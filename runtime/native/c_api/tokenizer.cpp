@@ -91,11 +91,8 @@ extern "C" {
 hybridge_status hybridge_tokenizer_open(const char* path, hybridge_tokenizer* tokenizer) {
   if (path == nullptr || tokenizer == nullptr) return HYBRIDGE_INVALID_ARGUMENT;
   return guarded([&] {
-    const auto file = hybridge::OpenFile::regular(path);
-    if (!file.ok() || static_cast<size_t>(file->status().st_size) > LARGEST_FILE) return HYBRIDGE_FILE_ACCESS;
-    std::string json(static_cast<size_t>(file->status().st_size), '\0');
-    if (!file->read_all({reinterpret_cast<uint8_t*>(json.data()), json.size()})) return HYBRIDGE_FILE_ACCESS;
-    return read(json, tokenizer);
+    const auto json = hybridge::OpenFile::content(path, LARGEST_FILE);
+    return json.ok() ? read(*json, tokenizer) : HYBRIDGE_FILE_ACCESS;
   });
 }
 

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <utility>
 
 namespace hybridge {
@@ -63,6 +64,15 @@ class OpenFile {
       data = data.subspan(static_cast<size_t>(got));
     }
     return true;
+  }
+
+  // All of a regular file that has at most `most` bytes. AccessFailed otherwise.
+  static Result<std::string> content(const char* path, size_t most) {
+    const auto file = regular(path);
+    if (!file.ok() || static_cast<size_t>(file->status().st_size) > most) return Error::AccessFailed;
+    std::string bytes(static_cast<size_t>(file->status().st_size), '\0');
+    if (!file->read_all({reinterpret_cast<uint8_t*>(bytes.data()), bytes.size()})) return Error::AccessFailed;
+    return bytes;
   }
 
   // Waits until its content, or the names in a folder, are on the disk; where a file system has no such thing, it does not.

@@ -7,11 +7,9 @@
 namespace hybridge::text {
 namespace {
 
-bool is_space(char32_t character) { return is_whitespace(character) || (0x1C <= character && character <= 0x1F); }
-
 size_t leading_space(std::string_view text) {
   size_t at = 0;
-  while (at < text.size() && is_space(character_at(text, at))) at += length_of(text[at]);
+  while (at < text.size() && is_python_space(character_at(text, at))) at += length_of(text[at]);
   return at;
 }
 
@@ -19,9 +17,8 @@ size_t leading_space(std::string_view text) {
 size_t trailing_space(std::string_view text) {
   size_t end = text.size();
   while (end > 0) {
-    size_t last = end - 1;
-    while (last > 0 && (static_cast<uint8_t>(text[last]) & 0xC0) == 0x80) --last;
-    if (!is_space(character_at(text, last))) break;
+    const size_t last = last_character(text.substr(0, end));
+    if (!is_python_space(character_at(text, last))) break;
     end = last;
   }
   return end;

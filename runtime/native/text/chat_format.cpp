@@ -71,11 +71,10 @@ Section read_section(const Json& value) {
   return read;
 }
 
-// Python's whitespace, which is what Jinja's trim takes off: Unicode's, and four separators of ASCII.
 bool is_trimmed(char32_t character, Trimmed what) {
   switch (what) {
     case Trimmed::NOTHING: return false;
-    case Trimmed::WHITESPACE: return is_whitespace(character) || (0x1C <= character && character <= 0x1F);
+    case Trimmed::WHITESPACE: return is_python_space(character);
     case Trimmed::NEWLINES: return character == '\n';
   }
   return false;
@@ -84,8 +83,7 @@ bool is_trimmed(char32_t character, Trimmed what) {
 std::string_view trimmed(std::string_view text, Trim trim) {
   while (!text.empty() && is_trimmed(character_at(text, 0), trim.left)) text.remove_prefix(length_of(text[0]));
   while (!text.empty()) {
-    size_t last = text.size() - 1;
-    while ((static_cast<uint8_t>(text[last]) & 0xC0) == 0x80) --last;
+    const size_t last = last_character(text);
     if (!is_trimmed(character_at(text, last), trim.right)) break;
     text = text.substr(0, last);
   }

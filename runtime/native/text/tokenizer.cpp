@@ -139,12 +139,6 @@ bool is_word(std::string_view character) {
   return word.matches(character);
 }
 
-size_t last_character(std::string_view text) {
-  size_t place = text.size() - 1;
-  while (place > 0 && (text[place] & 0xC0) == 0x80) place--;
-  return place;
-}
-
 // What a post-processor does to the tokens of a text.
 struct PostProcessor {
   // What is put around the tokens, by id; nothing stands for the tokens themselves.

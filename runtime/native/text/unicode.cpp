@@ -140,6 +140,8 @@ bool is_whitespace(char32_t c) {
          c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
+bool is_python_space(char32_t c) { return is_whitespace(c) || (0x1C <= c && c <= 0x1F); }
+
 bool is_numeric(char32_t character) {
   const auto of = category(character);
   return of == UTF8PROC_CATEGORY_ND || of == UTF8PROC_CATEGORY_NL || of == UTF8PROC_CATEGORY_NO;

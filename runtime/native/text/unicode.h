@@ -27,6 +27,13 @@ inline char32_t character_at(std::string_view text, size_t place) {
   }
 }
 
+// Where the last character of a valid text that is not empty begins.
+inline size_t last_character(std::string_view text) {
+  size_t at = text.size() - 1;
+  while (at > 0 && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80) --at;
+  return at;
+}
+
 void append(std::string& text, char32_t character);
 std::string to_utf8(char32_t character);
 std::u32string to_utf32(std::string_view text);
@@ -38,6 +45,7 @@ std::string valid_utf8(std::string_view bytes, std::vector<size_t>* places = nul
 bool is_valid_utf8(std::string_view bytes);
 
 bool is_whitespace(char32_t character);  // the property White_Space
+bool is_python_space(char32_t character);  // what Python's strip, and so Jinja's trim, takes off
 bool is_numeric(char32_t character);     // Nd, Nl or No
 bool is_punctuation(char32_t character);  // P*, or punctuation of ASCII
 bool is_mark(char32_t character);         // M*
